@@ -89,7 +89,7 @@ def prepare(folder: Path, megabytes: int, source: str) -> None:
         if source == "files":
             overrides += ["corpus.source=files", "corpus.path=text.txt"]
             with (partial / "text.txt").open("w", encoding="utf-8") as stream:
-                for made in world.documents(one.seed, "corpus", documents):
+                for made in world.make_documents(one.seed, "corpus", documents):
                     stream.write(f"{made.text}\n\n")
         values = resolve(base, None, overrides)
         write_text(partial / artifacts.PARAMS, yaml_text(values))

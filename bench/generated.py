@@ -25,7 +25,7 @@ def write_generated(folder: Path) -> None:
     with new_folder(folder) as partial:
         articles = []
         for number in range(ARTICLES):
-            made = world.documents(SEED, "corpus", DOCUMENTS_PER_ARTICLE, number * DOCUMENTS_PER_ARTICLE)
+            made = world.make_documents(SEED, "corpus", DOCUMENTS_PER_ARTICLE, number * DOCUMENTS_PER_ARTICLE)
             articles.append(json.dumps({"text": "\n".join(document.text for document in made)}))
         write_text(partial / "corpus" / "articles.jsonl", "\n".join(articles) + "\n")
         for split, count in QUESTIONS.items():
@@ -34,8 +34,8 @@ def write_generated(folder: Path) -> None:
 
 def _squad(split: world.Split, count: int) -> dict[str, Any]:
     entries = []
-    for number, question in enumerate(world.questions(SEED, split, count)):
-        before = world.documents(SEED + 1, split, number % MOST_DOCUMENTS_PER_CONTEXT, number)
+    for number, question in enumerate(world.make_questions(SEED, split, count)):
+        before = world.make_documents(SEED + 1, split, number % MOST_DOCUMENTS_PER_CONTEXT, number)
         prefix = "".join(document.text + " " for document in before)
         answer = {"text": question.answer, "answer_start": len(prefix) + question.answer_start}
         qas = [{"id": question.id, "question": question.question, "answers": [answer]}]

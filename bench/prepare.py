@@ -93,7 +93,7 @@ def packing_ours(spec: dict[str, Any], session: Session) -> None:
     from bench.setup import Training
     from ipu_model.models.flat import flatten
     from ipu_model.rows.row_folder import RowFolder
-    from tasks.rows.packing import pack
+    from tasks.rows.packing import pack_sequences
 
     training = Training.from_spec(spec)
     rows = RowFolder(Path(training.rows), training.row_kind, training.model)
@@ -102,7 +102,7 @@ def packing_ours(spec: dict[str, Any], session: Session) -> None:
     manifest = rows.manifest
 
     def once() -> float:
-        pack(lengths, manifest.row_length, manifest.max_sequences)
+        pack_sequences(lengths, manifest.row_length, manifest.max_sequences)
         return len(lengths)
 
     _rounds(spec, session, once)

@@ -59,15 +59,15 @@ class InputCheck:
 
 def check_corpus(params: Params) -> str:
     """Check the corpus: every file has a known format, and the first documents of as many as time allows are valid."""
-    from tasks.corpus.documents import read_files, text_columns, usable_files
-    from tasks.records.text_files import Reading
+    from tasks.corpus.documents import document_columns, list_usable_files, read_files
+    from tasks.records.text_files import ReadLog
 
     section = params.corpus
-    columns = text_columns(section.text_column, section.title_column, section.id_column)
+    columns = document_columns(section.text_column, section.title_column, section.id_column)
     until, looked = time.monotonic() + LIMIT_S, 0
-    files = usable_files(Path(section.path), Reading())
+    files = list_usable_files(Path(section.path), ReadLog())
     for file in files:
-        _read_head(read_files(file, columns, section.layout, Reading(), section.separator))
+        _read_head(read_files(file, columns, section.layout, ReadLog(), section.separator))
         looked += 1
         if time.monotonic() > until:
             break
@@ -80,19 +80,19 @@ def check_vocabulary(params: Params) -> str:
 
 
 def _read_vocabulary(params: Params) -> tuple[str, ...]:
-    from tasks.vocabulary.hub_tokenizer import given_vocabulary
+    from tasks.vocabulary.hub_tokenizer import load_local_vocabulary
 
-    return given_vocabulary(Path(params.tokenizer.path), params.tokenizer.lowercase).tokens
+    return load_local_vocabulary(Path(params.tokenizer.path), params.tokenizer.lowercase).tokens
 
 
 def check_prepared_rows(params: Params) -> str:
     """Check the first sequences of each phase."""
-    from tasks.pretraining.rows.prepared_files import read_prepared
-    from tasks.records.text_files import Reading
+    from tasks.pretraining.rows.prepared_files import read_prepared_batches
+    from tasks.records.text_files import ReadLog
 
     for phase in PHASES:
         section = getattr(params.pretrain_rows, phase)
-        next(read_prepared(section, "files", f"pretrain_rows.{phase}", Reading()), None)
+        next(read_prepared_batches(section, "files", f"pretrain_rows.{phase}", ReadLog()), None)
     return " and ".join(getattr(params.pretrain_rows, phase).path for phase in PHASES)
 
 
@@ -134,12 +134,12 @@ def _reads_files(entry: Entry) -> bool:
 
 def _base_folder(entry: Entry, params: Params) -> Path | None:
     """Return the local folder of the base model that the entry is fine-tuned from; None if there is none."""
-    from tasks.models.model_folders import cached_folder
+    from tasks.models.model_folders import find_cached_folder
 
     base = params.base_model
     if entry.start != BASE or base.source == "none":
         return None
-    return Path(base.path) if base.source == "folder" else cached_folder(str(base.repository), base.revision)
+    return Path(base.path) if base.source == "folder" else find_cached_folder(str(base.repository), base.revision)
 
 
 def _require_token_types(what: str, folder: Path) -> None:
@@ -159,7 +159,7 @@ def _require_token_types(what: str, folder: Path) -> None:
 
 def check_base_model(params: Params) -> str:
     """Check config.json against the section `model` and an existing vocabulary; no weights are read."""
-    from tasks.pretraining.base_model import check_folder
+    from tasks.pretraining.base_model import check_model_folder
 
     tokens = None
     if params.tokenizer.source == "file":
@@ -167,7 +167,7 @@ def check_base_model(params: Params) -> str:
             tokens = _read_vocabulary(params)
         except (PodiumError, OSError):
             tokens = None  # reported by the check of the vocabulary
-    check_folder(params.base_model, params.model, tokens)
+    check_model_folder(params.base_model, params.model, tokens)
     if params.pretrain.enabled and params.pretrain_rows.source == "corpus":
         _require_token_types("pre-training", Path(params.base_model.path))
     for entry in entries(params):

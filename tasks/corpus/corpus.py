@@ -23,13 +23,13 @@ import pyarrow.parquet as pq
 
 from ipu_model.files import new_folder
 from tasks.corpus import world
-from tasks.corpus.documents import Document, as_documents, read_files, text_columns
+from tasks.corpus.documents import Document, document_columns, make_documents, read_files
 from tasks.params.schema import CorpusParams, load_sections
 from tasks.plan.main import run_main
 from tasks.records.hub_inputs import open_dataset
-from tasks.records.parquet import row_groups
-from tasks.records.tables import ask_for, numbered, without_rows
-from tasks.records.text_files import Reading, repetitions, write_reading
+from tasks.records.parquet import split_into_groups
+from tasks.records.tables import list_empty, number_records, select_columns
+from tasks.records.text_files import ReadLog, count_repetitions, write_reading
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 from tasks.stage.parallel import Progress
@@ -50,7 +50,7 @@ class CorpusSummary:
     documents: int = 0
     characters: int = 0
     parts: int = 0
-    reading: Reading = field(default_factory=Reading)
+    reading: ReadLog = field(default_factory=ReadLog)
 
 
 def make_corpus(params: CorpusParams, output: Path) -> CorpusSummary:
@@ -59,12 +59,12 @@ def make_corpus(params: CorpusParams, output: Path) -> CorpusSummary:
     Raises:
         InputError: the source cannot be used; the message says what to change.
     """
-    reading = Reading()
+    reading = ReadLog()
     return write_documents(read_documents(params, reading), params.source, output, reading)
 
 
 def write_documents(
-    documents: Iterable[Document], source: str, output: Path, reading: Reading | None = None
+    documents: Iterable[Document], source: str, output: Path, reading: ReadLog | None = None
 ) -> CorpusSummary:
     """Write a corpus to the folder `output`, atomically.
 
@@ -75,20 +75,20 @@ def write_documents(
     Raises:
         InputError: no document has text.
     """
-    summary = CorpusSummary(reading=reading or Reading())
+    summary = CorpusSummary(reading=reading or ReadLog())
     with new_folder(output) as folder:
         if source != "none":
             _write(documents, folder, summary)
             if not summary.documents:
                 raise InputError(
                     f"no text found ({summary.reading.counts[EMPTY]} empty documents)"
-                    f"{without_rows(summary.reading)}. Check corpus.path, corpus.text_column and corpus.layout"
+                    f"{list_empty(summary.reading)}. Check corpus.path, corpus.text_column and corpus.layout"
                 )
         write_reading(folder, source, summary.reading)
     return summary
 
 
-def read_documents(params: CorpusParams, reading: Reading) -> Iterator[Document]:
+def read_documents(params: CorpusParams, reading: ReadLog) -> Iterator[Document]:
     """Yield the documents of the corpus described by `params`, including those without text.
 
     Args:
@@ -97,29 +97,31 @@ def read_documents(params: CorpusParams, reading: Reading) -> Iterator[Document]
     Raises:
         InputError: the source cannot be used.
     """
-    columns = text_columns(params.text_column, params.title_column, params.id_column)
+    columns = document_columns(params.text_column, params.title_column, params.id_column)
     if params.source == "demo":
-        for number, made in enumerate(world.documents(params.seed, "corpus", params.demo_documents)):
+        for number, made in enumerate(world.make_documents(params.seed, "corpus", params.demo_documents)):
             yield Document(f"demo:{number}", made.title, made.text)
     elif params.source == "files":
         yield from read_files(Path(params.path), columns, params.layout, reading, params.separator)
     elif params.source == "hub":
         name, source = params.dataset, f"data set {params.dataset}"
         rows = open_dataset("corpus", name, params.dataset_config, params.dataset_split, params.dataset_revision)
-        yield from as_documents(ask_for(numbered("row", rows), columns, source, reading), str(name), source, reading)
+        yield from make_documents(
+            select_columns(number_records("row", rows), columns, source, reading), str(name), source, reading
+        )
 
 
 def _write(documents: Iterable[Document], folder: Path, summary: CorpusSummary) -> None:
     progress, writer, in_part = Progress("corpus", "documents"), None, 0
-    some = _with_text(documents, summary.reading)
+    some = _skip_empty(documents, summary.reading)
     with contextlib.ExitStack() as part:
-        for group in row_groups(some, lambda document: len(document.text), GROUP_DOCUMENTS, GROUP_CHARACTERS):
+        for group in split_into_groups(some, lambda document: len(document.text), GROUP_DOCUMENTS, GROUP_CHARACTERS):
             if writer is None or in_part >= PART_CHARACTERS:
                 part.close()
                 path = folder / f"part-{summary.parts:05d}.parquet"
                 writer = part.enter_context(pq.ParquetWriter(path, SCHEMA, compression="zstd"))
                 summary.parts, in_part = summary.parts + 1, 0
-            writer.write_table(_table(group), row_group_size=len(group))
+            writer.write_table(_make_table(group), row_group_size=len(group))
             characters = sum(len(document.text) for document in group)
             in_part += characters
             summary.characters += characters
@@ -127,7 +129,7 @@ def _write(documents: Iterable[Document], folder: Path, summary: CorpusSummary) 
             progress.update(summary.documents)
 
 
-def _with_text(documents: Iterable[Document], reading: Reading) -> Iterator[Document]:
+def _skip_empty(documents: Iterable[Document], reading: ReadLog) -> Iterator[Document]:
     seen = array.array("q")
     for document in documents:
         if document.text.strip():
@@ -135,10 +137,10 @@ def _with_text(documents: Iterable[Document], reading: Reading) -> Iterator[Docu
             yield document
         else:
             reading.counts[EMPTY] += 1
-    reading.counts[REPEATED] += repetitions(seen)
+    reading.counts[REPEATED] += count_repetitions(seen)
 
 
-def _table(group: list[Document]) -> pa.Table:
+def _make_table(group: list[Document]) -> pa.Table:
     columns = [pa.array(values, pa.string()) for values in zip(*group, strict=True)]
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 

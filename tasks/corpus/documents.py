@@ -19,15 +19,15 @@ from typing import Any, NamedTuple
 
 from tasks.plan.named_files import files_in
 from tasks.records import tables
-from tasks.records.tables import Column, Columns, Line, ask_for, json_objects, text_of_id
-from tasks.records.text_files import ZERO_WIDTH, Reading, ending_of, first_bytes, refuse_empty, surrogate_in, text_lines
+from tasks.records.tables import Columns, ColumnSpec, TableRow, convert_id, read_json_lines, select_columns
+from tasks.records.text_files import ZERO_WIDTH, ReadLog, file_suffix, find_surrogate, peek, read_lines, refuse_empty
 from tasks.stage.errors import InputError
 
 KEY = "corpus.path"
-KNOWN, JSON = (".txt", *tables.ENDINGS), ".json"
+SUFFIXES, JSON = (".txt", *tables.ENDINGS), ".json"
 """Suffixes of files that are read in a folder; and .json, which is read only if the file itself is named, because a
 folder may contain settings in .json files."""
-_NEEDED = f"{', '.join(KNOWN)} files, or files of WikiExtractor without a suffix (wiki_00)"
+_NEEDED = f"{', '.join(SUFFIXES)} files, or files of WikiExtractor without a suffix (wiki_00)"
 _TITLE = re.compile(r"^\s*=\s+(?!=)(.*?[^=\s])\s+=\s*$")
 _HEADING = re.compile(r"^\s*=\s?=.*=\s?=\s*$")
 ID_COLUMN, TITLE_COLUMN = "document_id", "title"
@@ -48,22 +48,22 @@ class Document(NamedTuple):
     """Paragraphs separated by newlines, without empty lines. The corpus stage leaves out empty documents."""
 
 
-def text_columns(text: str, title: str | None = None, id: str | None = None) -> Columns:
+def document_columns(text: str, title: str | None = None, id: str | None = None) -> Columns:
     """Return the columns of the text, the title and the id of a document.
 
     A column that params.yaml names is required. Otherwise title and id are optional and have their usual names.
     """
     return {
-        "text": Column(text, "corpus.text_column", True),
-        "title": Column(title or TITLE_COLUMN, "corpus.title_column", title is not None),
-        "id": Column(id or ID_COLUMN, "corpus.id_column", id is not None),
+        "text": ColumnSpec(text, "corpus.text_column", True),
+        "title": ColumnSpec(title or TITLE_COLUMN, "corpus.title_column", title is not None),
+        "id": ColumnSpec(id or ID_COLUMN, "corpus.id_column", id is not None),
     }
 
 
-_WIKIEXTRACTOR = text_columns("text", "title", "id")
+_WIKIEXTRACTOR = document_columns("text", "title", "id")
 
 
-def as_documents(lines: Iterable[Line], name: str, source: str, reading: Reading) -> Iterator[Document]:
+def make_documents(lines: Iterable[TableRow], name: str, source: str, reading: ReadLog) -> Iterator[Document]:
     """Yield documents from the records of a table read with `document_columns`.
 
     Args:
@@ -73,21 +73,21 @@ def as_documents(lines: Iterable[Line], name: str, source: str, reading: Reading
         InputError: a value that is not text, such as a number or NaN; the message has its position.
     """
     for number, line in enumerate(lines):
-        values = line.values | {"id": text_of_id(line.values.get("id"), reading)}
+        values = line.values | {"id": convert_id(line.values.get("id"), reading)}
         text, title, document_id = (_text(values.get(part), source, line, part) for part in ("text", "title", "id"))
         document_id = document_id.strip()
         if "id" in line.values and not document_id:
             reading.counts[NUMBERED] += 1
-        yield Document(document_id or f"{name}:{number}", " ".join(title.split()), paragraphs(text))
+        yield Document(document_id or f"{name}:{number}", " ".join(title.split()), clean_paragraphs(text))
 
 
-def paragraphs(text: str) -> str:
+def clean_paragraphs(text: str) -> str:
     """Return `text` without blank lines and without white space around its lines; ZERO_WIDTH characters are blank."""
     parts = (part.strip() for part in text.splitlines())
     return "\n".join(part for part in parts if part.strip(ZERO_WIDTH + " "))
 
 
-def _text(value: Any, source: str, line: Line, part: str) -> str:
+def _text(value: Any, source: str, line: TableRow, part: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
@@ -95,7 +95,7 @@ def _text(value: Any, source: str, line: Line, part: str) -> str:
             f"{source}, {line.where}: {line.columns[part].name} must be text, found {type(value).__name__} "
             f"({str(value)[:40]}). Check corpus.text_column, corpus.title_column and corpus.id_column"
         )
-    if (position := surrogate_in(value)) is not None:
+    if (position := find_surrogate(value)) is not None:
         raise InputError(
             f"{source}, {line.where}: {line.columns[part].name} contains an unpaired surrogate (character {position}), "
             "which is not valid Unicode. Repair the file"
@@ -104,7 +104,7 @@ def _text(value: Any, source: str, line: Line, part: str) -> str:
 
 
 def read_files(
-    path: Path, columns: Columns, layout: str, reading: Reading, separator: str | None = None
+    path: Path, columns: Columns, layout: str, reading: ReadLog, separator: str | None = None
 ) -> Iterator[Document]:
     """Yield the documents of a file, or of the usable files of a folder, sorted by name.
 
@@ -119,27 +119,27 @@ def read_files(
         InputError: no such path, no usable file, or a file of another format than its suffix states.
     """
     path = Path(path)
-    for file in usable_files(path, reading):
+    for file in list_usable_files(path, reading):
         name = file.name if path.is_file() else file.relative_to(path).as_posix()
         refuse_empty(file, f"{KEY}={path}")
         reading.files += 1
-        ending = ending_of(file)
+        ending = file_suffix(file)
         if ending in (*tables.ENDINGS, JSON):
             lines = tables.read_table(file, columns, KEY, reading, separator)
-            yield from as_documents(lines, name, str(file), reading)
+            yield from make_documents(lines, name, str(file), reading)
         else:
-            chosen = _layout_of(file, layout)
+            chosen = _choose_layout(file, layout)
             reading.layouts[name] = chosen
             yield from _READ_TEXT[chosen](file, name, reading)
 
 
-def _layout_of(file: Path, layout: str) -> str:
+def _choose_layout(file: Path, layout: str) -> str:
     if not file.suffix:
         return "wikiextractor"
     return layout if layout != "auto" else detect_layout(file)
 
 
-def usable_files(path: Path, reading: Reading) -> list[Path]:
+def list_usable_files(path: Path, reading: ReadLog) -> list[Path]:
     """Return the files to read, sorted, and add the others of a folder to `reading.ignored`.
 
     Raises:
@@ -147,9 +147,9 @@ def usable_files(path: Path, reading: Reading) -> list[Path]:
     """
     found = files_in(path, KEY)
     if path.is_file():
-        if ending_of(path) != JSON and not _is_usable(path):
+        if file_suffix(path) != JSON and not _is_usable(path):
             suffix = f"the suffix {path.suffix}" if path.suffix else "no suffix"
-            raise InputError(f"{path} has {suffix}: {KEY} needs {_NEEDED}{_packed([path.name])}")
+            raise InputError(f"{path} has {suffix}: {KEY} needs {_NEEDED}{_describe_packed([path.name])}")
         return [path]
     usable = []
     for file in found:
@@ -158,23 +158,23 @@ def usable_files(path: Path, reading: Reading) -> list[Path]:
             reading.ignored.append(file.relative_to(path).as_posix())
         else:
             usable.append(file)
-    packed = [name for name in reading.ignored if _packed([name])]
+    packed = [name for name in reading.ignored if _describe_packed([name])]
     if packed or not usable:
         content = f"contains only {', '.join(reading.ignored[:5])}" if reading.ignored else "is empty"
         content = f"contains {', '.join(packed[:5])} next to {len(usable)} readable files" if usable else content
-        raise InputError(f"the folder {path} {content}: {KEY} needs {_NEEDED}{_packed(packed)}")
+        raise InputError(f"the folder {path} {content}: {KEY} needs {_NEEDED}{_describe_packed(packed)}")
     return usable
 
 
 def _is_usable(file: Path) -> bool:
-    return ending_of(file) in KNOWN or (not file.suffix and is_wikiextractor(file))
+    return file_suffix(file) in SUFFIXES or (not file.suffix and is_wikiextractor(file))
 
 
-def _packed(names: list[str]) -> str:
+def _describe_packed(names: list[str]) -> str:
     """Return a hint about packed files of WikiExtractor (its --compress) or packed text; empty if there are none."""
     for name in names:
         stem, _, ending = name.rpartition("/")[2].rpartition(".")
-        if ending in ("bz2", "gz", "xz", "zst") and (FILE_NAME.fullmatch(stem) or Path(stem).suffix in KNOWN):
+        if ending in ("bz2", "gz", "xz", "zst") and (FILE_NAME.fullmatch(stem) or Path(stem).suffix in SUFFIXES):
             return f". Unpack {name} first"
     return ""
 
@@ -190,16 +190,16 @@ def detect_layout(path: Path) -> str:
     """
     if is_wikiextractor(path):
         return "wikiextractor"
-    lines = (line for line in text_lines(path, KEY) if line.strip())
+    lines = (line for line in read_lines(path, KEY) if line.strip())
     if not _TITLE.match(next(lines, "")):
         return "paragraphs"
     return "wikitext" if any(_TITLE.match(line) or _HEADING.match(line) for line in lines) else "paragraphs"
 
 
-def _read_wikitext(path: Path, name: str, reading: Reading) -> Iterator[Document]:
+def _read_wikitext(path: Path, name: str, reading: ReadLog) -> Iterator[Document]:
     """Yield a document for each level-1 heading; deeper headings are dropped, as they are not sentences."""
     number, title, body = 0, "", list[str]()
-    for line in text_lines(path, KEY):
+    for line in read_lines(path, KEY):
         heading = _TITLE.match(line)
         if heading:
             if title or body:
@@ -211,10 +211,10 @@ def _read_wikitext(path: Path, name: str, reading: Reading) -> Iterator[Document
     yield Document(f"{name}:{number}", title, "\n".join(body))
 
 
-def _read_paragraphs(path: Path, name: str, reading: Reading) -> Iterator[Document]:
+def _read_paragraphs(path: Path, name: str, reading: ReadLog) -> Iterator[Document]:
     """Yield a document for each block between blank lines; its lines are joined, as they may be hard-wrapped."""
     number, lines = 0, list[str]()
-    for line in text_lines(path, KEY):
+    for line in read_lines(path, KEY):
         if line.strip():
             lines.append(line.strip())
         elif lines:
@@ -231,10 +231,10 @@ def is_wikiextractor(path: Path) -> bool:
     """Tell whether a file was written by WikiExtractor, by its name or its beginning."""
     if FILE_NAME.fullmatch(path.name):
         return True
-    return first_bytes(path, HEAD_BYTES).startswith(b'<doc id="')
+    return peek(path, HEAD_BYTES).startswith(b'<doc id="')
 
 
-def read_wikiextractor(path: Path, name: str, reading: Reading) -> Iterator[Document]:
+def read_wikiextractor(path: Path, name: str, reading: ReadLog) -> Iterator[Document]:
     """Yield the articles of one file in either format; articles without text become empty documents.
 
     Args:
@@ -245,20 +245,20 @@ def read_wikiextractor(path: Path, name: str, reading: Reading) -> Iterator[Docu
     Raises:
         InputError: text outside a block, a block that does not end (a truncated file), or invalid JSON, with the line.
     """
-    if not first_bytes(path, HEAD_BYTES).startswith(b"{"):
+    if not peek(path, HEAD_BYTES).startswith(b"{"):
         yield from _read_blocks(path, name)
         return
-    lines = ask_for(json_objects(path, KEY, reading), _WIKIEXTRACTOR, str(path), reading)
-    for document in as_documents(lines, name, str(path), reading):
+    lines = select_columns(read_json_lines(path, KEY, reading), _WIKIEXTRACTOR, str(path), reading)
+    for document in make_documents(lines, name, str(path), reading):
         body = html.unescape(document.text).split("\n")
-        yield document._replace(text=_without_title(body, document.title))
+        yield document._replace(text=_remove_title(body, document.title))
 
 
 def _read_blocks(path: Path, name: str) -> Iterator[Document]:
     begun, number = 0, 0
     document_id = title = ""
     body: list[str] = []
-    for at, line in enumerate(text_lines(path, KEY), 1):
+    for at, line in enumerate(read_lines(path, KEY), 1):
         begin = _BEGIN.fullmatch(line)
         if begin and not begun:
             begun, (document_id, title), body = at, begin.groups(), []
@@ -268,7 +268,7 @@ def _read_blocks(path: Path, name: str) -> Iterator[Document]:
                 f"again ({KEY})"
             )
         elif begun and line.strip() == _END:
-            yield Document(document_id or f"{name}:{number}", title, _without_title(body, title))
+            yield Document(document_id or f"{name}:{number}", title, _remove_title(body, title))
             begun, number = 0, number + 1
         elif begun:
             body.append(html.unescape(line).strip())
@@ -281,12 +281,12 @@ def _read_blocks(path: Path, name: str) -> Iterator[Document]:
         raise InputError(f"{path} ends inside the article of line {begun}: it is cut off, create it again ({KEY})")
 
 
-def _without_title(body: list[str], title: str) -> str:
-    lines = paragraphs("\n".join(body)).split("\n")
+def _remove_title(body: list[str], title: str) -> str:
+    lines = clean_paragraphs("\n".join(body)).split("\n")
     return "\n".join(lines[1:] if lines[0] == title.strip() else lines)
 
 
-_READ_TEXT: dict[str, Callable[[Path, str, Reading], Iterator[Document]]] = {
+_READ_TEXT: dict[str, Callable[[Path, str, ReadLog], Iterator[Document]]] = {
     "wikitext": _read_wikitext,
     "paragraphs": _read_paragraphs,
     "wikiextractor": read_wikiextractor,

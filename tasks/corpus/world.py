@@ -255,7 +255,7 @@ class Fact(NamedTuple):
     """The value occurs once in the document, so a question may ask for it."""
 
 
-class Document(NamedTuple):
+class DemoDocument(NamedTuple):
     """A generated document and its facts."""
 
     title: str
@@ -263,7 +263,7 @@ class Document(NamedTuple):
     facts: tuple[Fact, ...]
 
 
-class Question(NamedTuple):
+class DemoQuestion(NamedTuple):
     """A question about a document; `context[answer_start:]` begins with `answer`, which occurs once."""
 
     id: str
@@ -275,7 +275,7 @@ class Question(NamedTuple):
 
 
 @functools.cache
-def names_of(kind: str, split: Split) -> tuple[str, ...]:
+def list_names(kind: str, split: Split) -> tuple[str, ...]:
     """Return all names of `kind` (a key of `ENDINGS`) that belong to `split`, in a fixed order.
 
     The CRC-32 of its lower-case letters decides to which split a name belongs.
@@ -285,22 +285,22 @@ def names_of(kind: str, split: Split) -> tuple[str, ...]:
     return tuple(name for name in names if zlib.crc32(name.lower().encode()) % 100 in _SHARES[split])
 
 
-def document(seed: int, split: Split, index: int) -> Document:
+def make_document(seed: int, split: Split, index: int) -> DemoDocument:
     """Generate document `index` of `split`, which does not depend on the other documents."""
-    return _document(_numbers(seed, split, index), split)
+    return _document(_seeded_random(seed, split, index), split)
 
 
-def documents(seed: int, split: Split, count: int, start: int = 0) -> Iterator[Document]:
+def make_documents(seed: int, split: Split, count: int, start: int = 0) -> Iterator[DemoDocument]:
     """Generate the documents `start` to `start + count - 1`; memory does not grow with `count`."""
     for index in range(start, start + count):
-        yield document(seed, split, index)
+        yield make_document(seed, split, index)
 
 
-def questions(seed: int, split: Split, count: int) -> Iterator[Question]:
+def make_questions(seed: int, split: Split, count: int) -> Iterator[DemoQuestion]:
     """Generate the first `count` questions of `split`: one or two about each document, in order."""
     made, index = 0, 0
     while made < count:
-        draw = _numbers(seed, split, index)
+        draw = _seeded_random(seed, split, index)
         text = _document(draw, split)
         asked = [fact for fact in text.facts if fact.asked]
         if draw.random() >= SECOND_QUESTION_PROBABILITY:
@@ -310,12 +310,12 @@ def questions(seed: int, split: Split, count: int) -> Iterator[Question]:
             places = [m.start() for m in re.finditer(rf"\b{fact.value}\b", text.text)]
             if len(places) != 1:  # two names of different kinds coincide once in a million
                 continue
-            yield Question(f"{split}-{made:07d}", text.title, text.text, wording, fact.value, places[0])
+            yield DemoQuestion(f"{split}-{made:07d}", text.title, text.text, wording, fact.value, places[0])
             made += 1
         index += 1
 
 
-def _numbers(seed: int, split: Split, index: int) -> random.Random:
+def _seeded_random(seed: int, split: Split, index: int) -> random.Random:
     return random.Random((seed << 80) | (SPLITS.index(split) << 72) | index)
 
 
@@ -324,8 +324,8 @@ def _pick(draw: random.Random, options: tuple[T, ...]) -> T:
     return options[int(draw.random() * len(options))]
 
 
-def _document(draw: random.Random, split: Split) -> Document:
-    town = _pick(draw, names_of("town", split))
+def _document(draw: random.Random, split: Split) -> DemoDocument:
+    town = _pick(draw, list_names("town", split))
     facts = []
     taken: set[str] = set()
     for relation in _relations(draw):
@@ -341,7 +341,7 @@ def _document(draw: random.Random, split: Split) -> Document:
         sentences.append(fact.relation.statements[first].format(town, fact.value))
         if not fact.asked:
             sentences.append(_rephrase(draw, fact.relation, first).format(town, fact.value))
-    return Document(town, _join(draw, _shuffled(draw, sentences)), tuple(facts))
+    return DemoDocument(town, _join(draw, _shuffled(draw, sentences)), tuple(facts))
 
 
 def _relations(draw: random.Random) -> list[Relation]:
@@ -355,7 +355,7 @@ def _relations(draw: random.Random) -> list[Relation]:
 def _value(draw: random.Random, kind: str, split: Split) -> str:
     if kind == "year":
         return str(FIRST_YEAR + int(draw.random() * (LAST_YEAR - FIRST_YEAR + 1)))
-    return _pick(draw, GOODS if kind == "good" else names_of(kind, split))
+    return _pick(draw, GOODS if kind == "good" else list_names(kind, split))
 
 
 def _shuffled(draw: random.Random, items: Iterable[T]) -> list[T]:

@@ -21,7 +21,7 @@ from tasks.pages.markup import csv_text
 from tasks.params.entries import entry_argument, load_entry
 from tasks.plan.kinds import load_part
 from tasks.plan.main import run_main
-from tasks.records.near_duplicates import read_report
+from tasks.records.duplicate_report import read_report
 from tasks.records.text_files import read_reading
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError

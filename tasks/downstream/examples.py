@@ -17,7 +17,7 @@ from tasks.params.downstream import OwnDataParams
 from tasks.params.entries import entry_argument, load_entry
 from tasks.plan.kinds import TRAIN, DownstreamTask, load_part
 from tasks.plan.main import run_main
-from tasks.records.splits import Groups, sample, set_apart
+from tasks.records.splits import Groups, sample_examples, split_off_dev
 from tasks.records.text_files import add_to_reading, read_reading
 from tasks.stage import artifacts, streams
 
@@ -103,7 +103,7 @@ def _set_apart(task: ExamplesTask, folder: Path) -> list[tuple[str, int]]:
     [dev] = task.development
     train, apart = folder / f"{TRAIN}.parquet", folder / f"{dev}.parquet"
     keys = (task.entry.key("data", "dev_fraction"), task.entry.key("data", "dev_path"))
-    found = set_apart(train, apart, task.groups, data.dev_fraction, data.seed, keys)
+    found = split_off_dev(train, apart, task.groups, data.dev_fraction, data.seed, keys)
     asked = f"dev_fraction {data.dev_fraction:g}, grouped by {found.by}, seed {data.seed}"
     return [(f"of {found.of:,} training {task.record}s set aside as {dev} ({asked})", found.examples)]
 
@@ -112,7 +112,7 @@ def _sampled(task: ExamplesTask, folder: Path) -> list[tuple[str, int]]:
     data, notes = task.entry.params.data, []
     for split in task.splits:
         limit = data.limit_train if split == TRAIN else data.limit_dev
-        if limit is not None and (total := sample(folder / f"{split}.parquet", limit, data.seed)) > limit:
+        if limit is not None and (total := sample_examples(folder / f"{split}.parquet", limit, data.seed)) > limit:
             notes.append((f"of {total:,} {split} {task.record}s sampled (seed {data.seed})", limit))
     return notes
 

@@ -31,13 +31,13 @@ from tasks.plan.kinds import TRAIN, DownstreamTask, load_part
 from tasks.plan.main import run_main
 from tasks.records.parquet import count_rows, read_batches
 from tasks.rows.held_out import is_held_out
-from tasks.rows.packing import pack
-from tasks.rows.row_files import ABSENT, Layout, Manifest, RowWriter, UnknownTokens, check_geometry, to_arrow
+from tasks.rows.packing import pack_sequences
+from tasks.rows.row_files import ABSENT, Manifest, RowLayout, RowWriter, UnknownTokens, check_geometry, to_arrow
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 from tasks.stage.parallel import Progress, ordered_map, useful_workers
 from tasks.stage.row_folders import HELD_OUT
-from tasks.vocabulary.encoding import load_tokenizer, read_vocabulary, tokenizer_file
+from tasks.vocabulary.encoding import find_tokenizer_file, load_tokenizer, read_tokenizer_info
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -144,7 +144,7 @@ class RowsTask(DownstreamTask):
         """
 
     @abstractmethod
-    def label_columns(self, layout: Layout, sequences: EncodedSequences) -> dict[str, np.ndarray]:
+    def label_columns(self, layout: RowLayout, sequences: EncodedSequences) -> dict[str, np.ndarray]:
         """Return the label columns of the rows."""
 
 
@@ -223,7 +223,9 @@ def make_chunk_rows(task: RowsTask, tokenizer_folder: Path, labelled: bool, chun
     """Return the packed rows of one chunk, with feature_ids from 0; a pure function for any process."""
     sequences = task.sequences(load_tokenizer(tokenizer_folder), chunk, labelled=labelled)
     shape, lengths = task.entry.rows, sequences.lengths
-    layout = Layout.of(pack(lengths, shape.row_length, shape.max_sequences_per_row), lengths, shape.row_length)
+    layout = RowLayout.of(
+        pack_sequences(lengths, shape.row_length, shape.max_sequences_per_row), lengths, shape.row_length
+    )
     columns = {
         **layout.columns(sequences.token_ids, sequences.second_starts),
         **task.label_columns(layout, sequences),
@@ -284,7 +286,7 @@ def _write(
     task: RowsTask, folder: Path, tokenizer: Path, made: Iterable[PackedChunk], progress: Progress
 ) -> PackedSplit:
     """Write the files of a row folder."""
-    vocabulary = read_vocabulary(load_tokenizer(tokenizer))
+    vocabulary = read_tokenizer_info(load_tokenizer(tokenizer))
     shape, labels = task.entry.rows, len(task.labels)
     rows = RowWriter(
         folder, task.row_kind, shape.row_length, shape.max_sequences_per_row, 0, vocabulary.size, num_labels=labels
@@ -305,7 +307,7 @@ def _write(
             sequences, examples, counts = sequences + chunk.sequences, examples + chunk.examples, counts + chunk.counts
             unknown.add(chunk.columns["input_ids"], chunk.columns["sequence_ids"] > 0)
             progress.update(examples, f", {sequences} sequences")
-        manifest = rows.finish(sha256_of(tokenizer_file(tokenizer)), seed=0)
+        manifest = rows.finish(sha256_of(find_tokenizer_file(tokenizer)), seed=0)
     return PackedSplit(manifest, examples, sequences, counts, None, progress.elapsed_s, unknown)
 
 

@@ -20,13 +20,13 @@ from tasks.params.entries import ENTRY_SECTIONS, entry_argument, entry_of, learn
 from tasks.params.schema import Params, load_sections
 from tasks.plan.kinds import TRAIN, DownstreamTask, load_part
 from tasks.plan.main import run_main
-from tasks.records.near_duplicates import Report, write_report
+from tasks.records.duplicate_report import NearDuplicateReport, write_report
 from tasks.records.parquet import read_batches
 from tasks.stage import artifacts
 from tasks.validation.checks import DataSet
-from tasks.validation.near_duplicates import contamination
+from tasks.validation.near_duplicates import find_near_duplicates
 from tasks.validation.row_checks import RowData, RowSource
-from tasks.validation.validate import judge_and_report
+from tasks.validation.validate import validate_and_report
 
 READ_AT_ONCE = 8192
 
@@ -51,7 +51,7 @@ class ChecksTask(DownstreamTask):
         """Return the data set of the rows in one folder."""
 
 
-def near_duplicates(task: ChecksTask, params: Params, root: Path = Path()) -> Report:
+def near_duplicates(task: ChecksTask, params: Params, root: Path = Path()) -> NearDuplicateReport:
     """Find the development examples with a near-duplicate in the training data or pre-training corpus of an entry.
 
     Raises:
@@ -59,14 +59,14 @@ def near_duplicates(task: ChecksTask, params: Params, root: Path = Path()) -> Re
     """
     threshold = params.validate_.near_duplicates
     if threshold is None:
-        return Report(None)
+        return NearDuplicateReport(None)
 
     def read(split: str) -> Iterator[list[str]]:
         path, made_by = task.examples_file(split, root), task.entry.stage("examples")
         return map(task.texts, read_batches(path, task.text_columns, READ_AT_ONCE, made_by))
 
     corpus = root / artifacts.CORPUS if learns_text(task.entry, params) else None
-    return contamination(read, TRAIN, task.development, corpus, threshold, task.record)
+    return find_near_duplicates(read, TRAIN, task.development, corpus, threshold, task.record)
 
 
 def write_near_duplicates(task: ChecksTask, params: Params) -> dict[str, int]:
@@ -85,7 +85,7 @@ def main() -> None:
     entry = entry_of(params, entry_argument("Validate the examples of a downstream task."))
     task: ChecksTask = load_part(entry, "checks")
     folder, more = artifacts.examples_folder(entry.name), partial(write_near_duplicates, task, params)
-    print(judge_and_report(entry.verdict(), lambda: [task.data(folder)], params.validate_.data_docs, more))
+    print(validate_and_report(entry.verdict(), lambda: [task.data(folder)], params.validate_.data_docs, more))
 
 
 if __name__ == "__main__":

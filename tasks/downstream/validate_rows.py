@@ -15,10 +15,10 @@ from tasks.params.schema import Params, load_sections
 from tasks.plan.kinds import TRAIN, load_part
 from tasks.plan.main import run_main
 from tasks.stage import artifacts
-from tasks.stage.row_folders import HELD_OUT, held_out_folder
+from tasks.stage.row_folders import HELD_OUT, find_held_out_rows
 from tasks.validation.checks import DataSet
-from tasks.validation.row_checks import Examples, RowSource, Side
-from tasks.validation.validate import judge_and_report
+from tasks.validation.row_checks import ExampleFilter, RowSource, SourceExamples
+from tasks.validation.validate import validate_and_report
 
 
 def row_data(task: ChecksTask, params: Params, splits: tuple[str, ...], root: Path = Path()) -> list[DataSet]:
@@ -26,7 +26,7 @@ def row_data(task: ChecksTask, params: Params, splits: tuple[str, ...], root: Pa
     found: list[DataSet] = []
     for split in splits:
         rows = task.rows_folder(split, root)
-        held_out = held_out_folder(rows)
+        held_out = find_held_out_rows(rows)
         for name, folder in ((split, rows), (HELD_OUT, held_out)):
             if folder is not None:
                 source = RowSource(
@@ -43,7 +43,7 @@ def row_data(task: ChecksTask, params: Params, splits: tuple[str, ...], root: Pa
     return found
 
 
-def examples_of(task: ChecksTask, split: str, side: str, root: Path) -> Examples:
+def examples_of(task: ChecksTask, split: str, side: str, root: Path) -> SourceExamples:
     """Return the source examples of the rows of a split.
 
     Args:
@@ -51,12 +51,12 @@ def examples_of(task: ChecksTask, split: str, side: str, root: Path) -> Examples
     """
     path = task.examples_file(split, root)
 
-    def choose() -> tuple[Side, Sequence[str]]:
+    def choose() -> tuple[ExampleFilter, Sequence[str]]:
         makes = load_part(task.entry, "rows")
         sides = makes.hold_out(path, task.entry.rows.held_out_fraction)
         return sides.held_out if side == HELD_OUT else sides.training, (*makes.columns, sides.column)
 
-    return Examples(path, task.entry.stage("examples"), choose if side else None)
+    return SourceExamples(path, task.entry.stage("examples"), choose if side else None)
 
 
 def main() -> None:
@@ -64,7 +64,7 @@ def main() -> None:
     entry = entry_of(params, entry_argument("Validate the rows of a downstream task."))
     task: ChecksTask = load_part(entry, "checks")
     sets = partial(row_data, task, params, task.splits)
-    print(judge_and_report(entry.verdict("rows"), sets, params.validate_.data_docs))
+    print(validate_and_report(entry.verdict("rows"), sets, params.validate_.data_docs))
 
 
 if __name__ == "__main__":

@@ -21,14 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.corpus import corpus, world
-from tasks.corpus.documents import Document, usable_files
+from tasks.corpus.documents import Document, list_usable_files
 from tasks.params.schema import PHASES, Params, load_params, packed
 from tasks.params.sections import CorpusParams
 from tasks.plan.dvc_records import md5_of
 from tasks.plan.main import run_main
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
-from tasks.records.parquet import sizes_of_groups
-from tasks.records.text_files import Reading
+from tasks.records.parquet import read_group_sizes
+from tasks.records.text_files import ReadLog
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
 from tasks.stage.parallel import WORKER_STAGES, worker_count
@@ -85,7 +85,7 @@ def estimate(params: Params, text_mb: float | None = None, sample_mb: float = SA
     if params.pretrain_rows.source != "corpus":
         raise ParamsError(f"pretrain_rows.source={params.pretrain_rows.source}: no rows are made of text here")
     started_at = time.process_time()
-    documents = list(_first(corpus.read_documents(params.corpus, Reading()), sample_mb * MB))
+    documents = list(_first(corpus.read_documents(params.corpus, ReadLog()), sample_mb * MB))
     reading = (time.process_time() - started_at) / max(1, len(documents))
     if len(documents) < FEWEST:
         raise InputError(
@@ -116,17 +116,17 @@ def expected_mb(params: CorpusParams) -> float | None:
     """
     if params.source == "demo":
         number = min(params.demo_documents, SAMPLE_DOCUMENTS)
-        made = world.documents(params.seed, "corpus", number)
+        made = world.make_documents(params.seed, "corpus", number)
         return params.demo_documents * sum(len(document.text.encode()) for document in made) / number / MB
     if params.source == "files":
-        return sum(_bytes_of(file, params.text_column) for file in usable_files(Path(params.path), Reading())) / MB
+        return sum(_bytes_of(file, params.text_column) for file in list_usable_files(Path(params.path), ReadLog())) / MB
     return 0.0 if params.source == "none" else None
 
 
 def _bytes_of(file: Path, text_column: str) -> int:
     if file.suffix.lower() != ".parquet":
         return file.stat().st_size
-    return sum(size.bytes for size in sizes_of_groups(file, text_column, "corpus"))
+    return sum(size.bytes for size in read_group_sizes(file, text_column, "corpus"))
 
 
 def _first(documents: Iterator[Document], most: float) -> Iterator[Document]:
@@ -181,8 +181,8 @@ def _timed(found: dict[str, Spent], stage: str, out: Path | None = None) -> Iter
 
 def _judge(name: str, params: Params, root: Path) -> int:
     """Judge data sets; return their records."""
-    sets = validate.data_sets(name, params, root)
-    return sum(validate.judged(data, validate.judge_of(data)).rows for data in sets)
+    sets = validate.open_data_sets(name, params, root)
+    return sum(validate.validate_data(data, validate.choose_validator(data)).rows for data in sets)
 
 
 def scaled(less: Spent, less_mb: float, more: Spent, more_mb: float, mb: float) -> Spent:

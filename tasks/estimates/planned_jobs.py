@@ -20,8 +20,8 @@ from tasks.jobs.device_job import Job
 from tasks.params.entries import entries, entry_of
 from tasks.params.schema import PHASES, Params, packed
 from tasks.plan.kinds import TRAIN, DownstreamTask, load_spec
-from tasks.pretraining.pretrain import pretrain_job
-from tasks.pretraining.rows.masking import default_predictions
+from tasks.pretraining.pretrain import make_pretrain_job
+from tasks.pretraining.rows.masking import default_max_predictions
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 from tasks.stage.row_folders import HELD_OUT, MANIFEST, Manifest, read_manifest, read_manifest_alone
@@ -130,7 +130,7 @@ class RowEstimator:
             kind="pretrain",
             row_length=length,
             max_sequences=section.max_sequences_per_row,
-            max_predictions=rows.max_predictions_per_row or default_predictions(length, section.masked_fraction),
+            max_predictions=rows.max_predictions_per_row or default_max_predictions(length, section.masked_fraction),
             vocab_size=self.vocabulary,
             tokenizer_sha256="",
             seed=section.seed,
@@ -303,7 +303,7 @@ def planned_jobs(
 def _jobs_of(stage: str, params: Params, folders: Folders, place: Path) -> Iterator[PlannedJob]:
     group, _, item = stage.partition("@")
     if group == PRETRAIN:
-        yield _planned(stage, "", pretrain_job(item, params, place, untrained=True), folders, place)
+        yield _planned(stage, "", make_pretrain_job(item, params, place, untrained=True), folders, place)
     elif group == FINETUNE:
         job = finetune_job(load_spec(entry_of(params, item)), params, place, untrained=True)
         yield _planned(stage, "", job, folders, place)

@@ -30,7 +30,7 @@ from tasks.plan.code_state import git_state
 from tasks.plan.named_files import require_readable
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
-from tasks.stage.row_folders import Manifest, held_out_folder, read_manifest
+from tasks.stage.row_folders import Manifest, find_held_out_rows, read_manifest
 from tasks.tracking.trackers import Trackers, description, tracked
 
 EXECUTION_ONLY = (
@@ -79,7 +79,7 @@ def evaluation(rows: Path, every: int | None, **how: Any) -> EvaluationConfig | 
         every: updates between evaluations; None for never.
         how: other fields of EvaluationConfig.
     """
-    folder = held_out_folder(rows)
+    folder = find_held_out_rows(rows)
     return None if every is None or folder is None else EvaluationConfig(str(folder), every, **how)
 
 

@@ -28,12 +28,12 @@ WEIGHTS = re.compile(r"(model|pytorch_model)(-\d{5}-of-\d{5})?\.(safetensors|bin
 WHOLE = ("model.safetensors", "pytorch_model.bin")
 """Safetensors are preferred over PyTorch's own files, and one file over shards."""
 PICKLED = ".bin"
-UNNAMED = ("LABEL_0", "LABEL_1")
+DEFAULT_LABELS = ("LABEL_0", "LABEL_1")
 """Classes of a model whose config.json names none: transformers omits these."""
 NO_WEIGHTS = "has no weights: model.safetensors or pytorch_model.bin is required, whole or in shards"
 
 
-def weight_names(present: Collection[str]) -> list[str]:
+def select_weight_files(present: Collection[str]) -> list[str]:
     """Return the weight files of a model, including the index of shards; empty if it has none."""
     for whole in WHOLE:
         kind, ending = whole.split(".")
@@ -43,15 +43,19 @@ def weight_names(present: Collection[str]) -> list[str]:
     return []
 
 
-def wanted_files(present: Collection[str]) -> list[str]:
+def select_model_files(present: Collection[str]) -> list[str]:
     """Return the files of a model that are used: architecture, weights and tokenizer."""
     config = [CONFIG] if CONFIG in present else []
-    return [*config, *weight_names(present), *(name for name in present if name in TOKENIZER_FILES and name != CONFIG)]
+    return [
+        *config,
+        *select_weight_files(present),
+        *(name for name in present if name in TOKENIZER_FILES and name != CONFIG),
+    ]
 
 
-def weight_paths(folder: Path) -> list[Path]:
+def list_weight_files(folder: Path) -> list[Path]:
     """Return the paths of a folder's weight files, without the index of shards; empty if it has none."""
-    names = weight_names(sorted(file.name for file in folder.iterdir() if file.is_file()))
+    names = select_weight_files(sorted(file.name for file in folder.iterdir() if file.is_file()))
     return [folder / name for name in names if not name.endswith(".json")]
 
 
@@ -76,7 +80,7 @@ def download_model(
     commit, present, files = download_files(
         repository,
         revision,
-        lambda names: [*wanted_files(names), *(name for name in names if name in extra)],
+        lambda names: [*select_model_files(names), *(name for name in names if name in extra)],
         section,
     )
     if CONFIG not in files:
@@ -119,7 +123,7 @@ def describe_head(source: Path, architecture: str, labels: Sequence[str], all_kn
     from ipu_model.models.architecture import match_labels, read_class_name, read_config
 
     try:
-        names = read_config(source / CONFIG)[1] or UNNAMED
+        names = read_config(source / CONFIG)[1] or DEFAULT_LABELS
     except DeviceJobError:
         return ""  # reported when the model is read
     if read_class_name(source) != architecture or len(names) == len(labels) == 1:
@@ -129,7 +133,7 @@ def describe_head(source: Path, architecture: str, labels: Sequence[str], all_kn
     return match_labels(names, labels)[1]
 
 
-def cached_folder(repository: str, revision: str | None) -> Path | None:
+def find_cached_folder(repository: str, revision: str | None) -> Path | None:
     """Return the folder of the Hub's cache with config.json of a model; None if it was not downloaded."""
     from huggingface_hub import try_to_load_from_cache
 
@@ -144,7 +148,7 @@ def require_config(source: Path, key: str) -> None:
 
 
 @contextlib.contextmanager
-def as_safetensors(source: Path, tokenizer: Path) -> Iterator[Path]:
+def convert_to_safetensors(source: Path, tokenizer: Path) -> Iterator[Path]:
     """Yield a folder with the model of `source` as safetensors: a temporary copy if the weights are pickled.
 
     The copy is made in this process, whose torch reads pickled files safely, and is removed at the end.
@@ -156,15 +160,15 @@ def as_safetensors(source: Path, tokenizer: Path) -> Iterator[Path]:
     Raises:
         InputError: damaged, or weights that contain more than tensors.
     """
-    if not any(path.suffix == PICKLED for path in weight_paths(source)):
+    if not any(path.suffix == PICKLED for path in list_weight_files(source)):
         yield source
         return
     with tempfile.TemporaryDirectory(prefix="podium-") as folder:
-        take_in(source, Path(folder), sha256_of(tokenizer), str(source))
+        import_model_folder(source, Path(folder), sha256_of(tokenizer), str(source))
         yield Path(folder)
 
 
-def take_in(source: Path, target: Path, tokenizer_sha256: str, key: str) -> ImportReport:
+def import_model_folder(source: Path, target: Path, tokenizer_sha256: str, key: str) -> ImportReport:
     """Write the model of the folder `source` into the folder `target`, with Podium's parameter names.
 
     Args:

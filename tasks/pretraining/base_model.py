@@ -19,10 +19,10 @@ from tasks.models.model_card import CARD, read_origin
 from tasks.models.model_folders import (
     NO_WEIGHTS,
     download_model,
+    import_model_folder,
+    list_weight_files,
     read_architecture,
     require_config,
-    take_in,
-    weight_paths,
 )
 from tasks.params.schema import ModelParams, load_sections
 from tasks.params.sections import BaseModelParams
@@ -31,8 +31,8 @@ from tasks.plan.named_files import require_readable
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 from tasks.stage.process import takes_no_words
-from tasks.vocabulary.encoding import load_tokenizer, tokenizer_file
-from tasks.vocabulary.hub_tokenizer import TOKENIZER, VOCABULARY, given_vocabulary
+from tasks.vocabulary.encoding import find_tokenizer_file, load_tokenizer
+from tasks.vocabulary.hub_tokenizer import TOKENIZER, VOCABULARY, load_local_vocabulary
 
 RECORD = "base_model.json"
 
@@ -58,18 +58,18 @@ def write_base_model(
             with the architecture in the parameters or with the vocabulary of the tokenizer.
     """
     with new_folder(folder) as partial:
-        record = _take_in(params, model, tokenizer, partial)
+        record = _import_source(params, model, tokenizer, partial)
         write_json(partial / RECORD, record)
     return record
 
 
-def _take_in(params: BaseModelParams, model: ModelParams, tokenizer: Path, target: Path) -> dict[str, Any]:
+def _import_source(params: BaseModelParams, model: ModelParams, tokenizer: Path, target: Path) -> dict[str, Any]:
     if params.source == "folder":
         source, key = Path(params.path), f"base_model.path={params.path}"
         require_readable(source, "base_model.path")
         require_config(source, key)
         record: dict[str, Any] = {"source": "folder", "path": params.path, "origin": read_origin(source)}
-        return record | import_checked(source, model, tokenizer, target, key)
+        return record | import_matching_model(source, model, tokenizer, target, key)
     if params.source == "none":
         raise InputError("base_model.source is none, so there is no model to import: set it to folder or hub")
     if not params.repository:
@@ -78,10 +78,10 @@ def _take_in(params: BaseModelParams, model: ModelParams, tokenizer: Path, targe
     commit, source = download_model(params.repository, params.revision, "base_model", extra=[CARD])
     record = {"source": "hub", "repository": params.repository, "revision": params.revision, "commit": commit}
     record |= {"origin": read_origin(source) | {"name": params.repository}}
-    return record | import_checked(source, model, tokenizer, target, key)
+    return record | import_matching_model(source, model, tokenizer, target, key)
 
 
-def import_checked(source: Path, model: ModelParams, tokenizer: Path, target: Path, key: str) -> dict[str, Any]:
+def import_matching_model(source: Path, model: ModelParams, tokenizer: Path, target: Path, key: str) -> dict[str, Any]:
     """Import the model folder `source` into `target`, if it matches the parameters and the tokenizer.
 
     Args:
@@ -95,8 +95,8 @@ def import_checked(source: Path, model: ModelParams, tokenizer: Path, target: Pa
     """
     size = check_architecture(source, model, key)
     vocabulary = load_tokenizer(tokenizer).get_vocab(with_added_tokens=True)
-    _same_vocabulary(source, size, sorted(vocabulary, key=lambda entry: vocabulary[entry]), key)
-    return dataclasses.asdict(take_in(source, target, sha256_of(tokenizer_file(tokenizer)), key))
+    _require_same_vocabulary(source, size, sorted(vocabulary, key=lambda entry: vocabulary[entry]), key)
+    return dataclasses.asdict(import_model_folder(source, target, sha256_of(find_tokenizer_file(tokenizer)), key))
 
 
 def check_architecture(source: Path, model: ModelParams, key: str) -> int:
@@ -127,7 +127,7 @@ def check_architecture(source: Path, model: ModelParams, key: str) -> int:
     return actual.vocab_size
 
 
-def check_folder(params: BaseModelParams, model: ModelParams, entries: Sequence[str] | None) -> None:
+def check_model_folder(params: BaseModelParams, model: ModelParams, entries: Sequence[str] | None) -> None:
     """Check base_model.path before a tokenizer is made or weights are read.
 
     Args:
@@ -141,20 +141,20 @@ def check_folder(params: BaseModelParams, model: ModelParams, entries: Sequence[
     source, key = Path(params.path), f"base_model.path={params.path}"
     require_config(source, key)
     size = check_architecture(source, model, key)
-    if not weight_paths(source):
+    if not list_weight_files(source):
         raise InputError(f"{key} {NO_WEIGHTS}")
     if entries is not None:
-        _same_vocabulary(source, size, entries, key)
+        _require_same_vocabulary(source, size, entries, key)
 
 
-def _same_vocabulary(source: Path, size: int, entries: Sequence[str], key: str) -> None:
+def _require_same_vocabulary(source: Path, size: int, entries: Sequence[str], key: str) -> None:
     """Require the tokenizer to have the entries that the weights were trained with, in the same order."""
     again = "Use the tokenizer of the model (tokenizer.source: hub or file)"
     if len(entries) != size:
         raise InputError(f"{key} has {size} word embeddings, but the tokenizer has {len(entries)} entries. {again}")
     if not any((source / name).is_file() for name in (TOKENIZER, VOCABULARY)):
         return
-    theirs = given_vocabulary(source, True, key.partition("=")[0]).tokens
+    theirs = load_local_vocabulary(source, True, key.partition("=")[0]).tokens
     different = [number for number, pair in enumerate(zip(theirs, entries, strict=False)) if pair[0] != pair[1]]
     if different or len(theirs) != size:
         at = different[0] if different else min(len(theirs), size)
@@ -162,7 +162,7 @@ def _same_vocabulary(source: Path, size: int, entries: Sequence[str], key: str) 
         raise InputError(f"{key}: entry {at} of its vocabulary is {model}, but {run} in the tokenizer. {again}")
 
 
-def summary(record: dict[str, Any]) -> str:
+def format_summary(record: dict[str, Any]) -> str:
     """Return the stage's last line."""
     parts = [f"{record['architecture']} with {record['parameters']:,} parameters"]
     if record["widened"]:
@@ -178,7 +178,7 @@ def summary(record: dict[str, Any]) -> str:
 def main() -> None:
     takes_no_words("Import the BERT to start from, from a folder or the Hub.")
     params = load_sections("base_model", "model")
-    print(summary(write_base_model(params.base_model, params.model)))
+    print(format_summary(write_base_model(params.base_model, params.model)))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import sys
 from tasks.jobs.programs import build_program
 from tasks.params.schema import PHASES, load_sections
 from tasks.plan.main import run_main
-from tasks.pretraining.pretrain import pretrain_job
+from tasks.pretraining.pretrain import make_pretrain_job
 from tasks.stage.process import item
 
 
@@ -19,7 +19,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Compile the programs of a phase before training.")
     parser.add_argument("phase", type=item, choices=PHASES)
     phase, params = parser.parse_args().phase, load_sections("pretrain", "model", "device", "ipu")
-    job = pretrain_job(phase, params, untrained=True)
+    job = make_pretrain_job(phase, params, untrained=True)
     sys.stdout.write(build_program(phase, job, params.device) + "\n")
 
 

@@ -33,7 +33,7 @@ from tasks.stage.process import item
 from tasks.stage.row_folders import read_manifest
 
 
-def pretrain_job(
+def make_pretrain_job(
     phase: str, params: Params, root: Path = Path(), *, base: bool = False, untrained: bool = False
 ) -> Job:
     """Return the device job of one phase, with an empty run folder.
@@ -84,7 +84,7 @@ def main() -> None:
     params = load_sections("pretrain", "model", "base_model", "device", "ipu", "checkpoint", "tracking")
     require_verdict(phase)
     base = params.base_model.source != "none"
-    job = pretrain_job(phase, params, base=base)
+    job = make_pretrain_job(phase, params, base=base)
     if job.evaluation is None and params.pretrain.evaluate_every_updates is not None:
         sys.stdout.write(f"no evaluation: {job.rows} has no held-out rows (pretrain_rows.held_out_fraction)\n")
     launcher = launch_words(job, params.device)

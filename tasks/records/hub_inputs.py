@@ -57,14 +57,14 @@ def open_dataset(
         InputError: no name, no such data set, configuration or split, no network, a data set of archives, or one that
             needs its own Python code.
     """
-    with _errors_named(section, name, config, split, revision) as given:
+    with _translate_errors(section, name, config, split, revision) as given:
         rows = _stream(section, given, config, split, revision)
-        names = {key: names_of_classes(one) for key, one in (rows.features or {}).items() if class_names}
+        names = {key: get_class_names(one) for key, one in (rows.features or {}).items() if class_names}
         for row in limited_steps(rows, f"{section}.dataset={name}", ROWS_AT_ONCE, ALLOWANCE):
-            yield {key: with_names(value, names.get(key, ())) for key, value in row.items()}
+            yield {key: name_classes(value, names.get(key, ())) for key, value in row.items()}
 
 
-def reading_token(name: str) -> bool | None:
+def choose_token(name: str) -> bool | None:
     """Return the `token` argument for the Hub's client: None is the user's own, False is none.
 
     A run sent to a worker may come from a stranger who chose what it reads. So only repositories that the worker's own
@@ -84,13 +84,13 @@ def _token_advice(token: bool | None) -> str:
     )
 
 
-def names_of_classes(feature: Any) -> list[str]:
+def get_class_names(feature: Any) -> list[str]:
     """Return the class names of a column of `datasets`, or of a column of lists; empty if it declares none."""
     found = getattr(getattr(feature, "feature", feature), "names", None)
     return list(map(str, found or []))
 
 
-def stated_classes(schema: pa.Schema, column: str) -> list[str]:
+def read_class_names(schema: pa.Schema, column: str) -> list[str]:
     """Return the class names of a column in a Parquet file that `datasets` wrote; empty if it declares none."""
     try:
         feature = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"][column]
@@ -100,10 +100,10 @@ def stated_classes(schema: pa.Schema, column: str) -> list[str]:
     return [str(name) for name in names] if isinstance(names, list) else []
 
 
-def with_names(value: Any, names: Sequence[str]) -> Any:
+def name_classes(value: Any, names: Sequence[str]) -> Any:
     """Replace a class number, or a list of them, by names; other values stay as they are."""
     if isinstance(value, list) and names:
-        return [with_names(one, names) for one in value]
+        return [name_classes(one, names) for one in value]
     return names[value] if type(value) is int and 0 <= value < len(names) else value
 
 
@@ -113,7 +113,7 @@ def open_tables(section: str, name: str | None, revision: str | None, rows_at_on
     Raises:
         InputError: see `open_dataset`.
     """
-    with _errors_named(section, name, None, "train", revision) as given:
+    with _translate_errors(section, name, None, "train", revision) as given:
         tables = _stream(section, given, None, "train", revision).with_format("arrow").iter(batch_size=rows_at_once)
         for table in limited_steps(tables, f"{section}.dataset={name}", allowance=ALLOWANCE):
             yield from table.combine_chunks().to_batches()
@@ -125,12 +125,12 @@ def check_dataset(section: str, name: str | None, revision: str | None) -> None:
     Raises:
         InputError: see `open_dataset`.
     """
-    with _errors_named(section, name, None, "train", revision) as given:
+    with _translate_errors(section, name, None, "train", revision) as given:
         _check_files(section, given, revision)
 
 
 @contextlib.contextmanager
-def _errors_named(
+def _translate_errors(
     section: str, name: str | None, config: str | None, split: str, revision: str | None
 ) -> Iterator[str]:
     """Yield the name of the data set, which is required, and turn the libraries' errors into an InputError."""
@@ -139,7 +139,7 @@ def _errors_named(
             f"{section.partition('.')[0]}.source is hub, but {section}.dataset is not set: "
             f"set {section}.dataset to a name such as user/name"
         )
-    _no_telemetry()
+    _disable_telemetry()
     import httpx2
 
     try:
@@ -149,7 +149,7 @@ def _errors_named(
         raise InputError(
             f"{section}.dataset={name} (config {config}, split {split}, revision {revision}) cannot be read: "
             f"{type(error).__name__}: {error}. Check {section}.dataset, its configuration, split and revision, and the "
-            f"connection. Data sets with Python code are not supported{_token_advice(reading_token(name))}"
+            f"connection. Data sets with Python code are not supported{_token_advice(choose_token(name))}"
         ) from None
 
 
@@ -157,10 +157,10 @@ def _stream(section: str, name: str, config: str | None, split: str, revision: s
     import datasets
 
     _check_files(section, name, revision)
-    builder = datasets.load_dataset_builder(name, config, revision=revision, token=reading_token(name))
+    builder = datasets.load_dataset_builder(name, config, revision=revision, token=choose_token(name))
     chosen = [str(file) for of_split in (builder.config.data_files or {}).values() for file in of_split]
     _refuse_archives(chosen, f"{section}.dataset={name}")
-    _read_parquet_bit_by_bit(builder.config)
+    _limit_parquet_buffers(builder.config)
     return builder.as_streaming_dataset(split)
 
 
@@ -171,14 +171,14 @@ def _check_files(section: str, name: str, revision: str | None) -> None:
     if Path(name).exists():
         require_readable(Path(name), f"{section}.dataset", "none")
         return
-    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=reading_token(name))
+    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=choose_token(name))
     info = api.dataset_info(name, revision=revision)
     files = [file.rfilename for file in info.siblings or []]
     if not any(file.lower().endswith(READABLE) for file in files):
         _refuse_archives(files, f"{section}.dataset={name}")
 
 
-def _read_parquet_bit_by_bit(config: Any) -> None:
+def _limit_parquet_buffers(config: Any) -> None:
     """Read small batches without prefetching: 220 MB of text takes 560 MB of memory then, 820 MB by default."""
     if not hasattr(config, "fragment_scan_options"):
         return
@@ -198,7 +198,7 @@ def _refuse_archives(files: Sequence[str], source: str) -> None:
         )
 
 
-def _no_telemetry() -> None:
+def _disable_telemetry() -> None:
     from huggingface_hub import constants
 
     # the constant as well: the client reads the environment only when it is first imported
@@ -230,10 +230,10 @@ def download_files(
     Raises:
         InputError: no such model or revision, no permission to read it, or no connection.
     """
-    _no_telemetry()
+    _disable_telemetry()
     from huggingface_hub import HfApi
 
-    token = None if is_target else reading_token(repository)
+    token = None if is_target else choose_token(repository)
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=token)
     place = (
         f"{section}.repository={repository} (revision {revision})"
@@ -241,15 +241,15 @@ def download_files(
         else f"{repository} is not a local folder, and as a Hub repository it"
     )
     named = f"{section}.revision" if section else "the revision"
-    with failures_named(place, repository, named, api.endpoint, _token_advice(token)):
-        commit, present = _listing(api, repository, revision)
+    with translate_hub_errors(place, repository, named, api.endpoint, _token_advice(token)):
+        commit, present = _list_files(api, repository, revision)
         # by commit: a branch may move between two downloads
         files = {name: Path(api.hf_hub_download(repository, name, revision=commit)) for name in choose(present)}
     return commit, present, files
 
 
 @contextlib.contextmanager
-def failures_named(place: str, repository: str, revision: str, endpoint: str, advice: str = "") -> Iterator[None]:
+def translate_hub_errors(place: str, repository: str, revision: str, endpoint: str, advice: str = "") -> Iterator[None]:
     """Turn errors of the Hub's client into an InputError that distinguishes gated, missing and unreachable.
 
     Args:
@@ -259,7 +259,7 @@ def failures_named(place: str, repository: str, revision: str, endpoint: str, ad
         endpoint: address of the Hub.
         advice: end of the message if the Hub shows no such repository.
     """
-    _no_telemetry()
+    _disable_telemetry()
     import httpx2
     from huggingface_hub import errors
 
@@ -267,12 +267,12 @@ def failures_named(place: str, repository: str, revision: str, endpoint: str, ad
         yield
     except (httpx2.HTTPError, ValueError, RuntimeError, OSError) as error:
         # the client's errors (not found, gated, malformed name, offline) have these types
-        why = _reason(error, repository, revision, endpoint)
+        why = _explain_error(error, repository, revision, endpoint)
         hidden = isinstance(error, errors.RepositoryNotFoundError)  # includes gated repositories
         raise InputError(f"{place} cannot be read: {why}{advice if hidden else ''}") from None
 
 
-def _listing(api: Any, repository: str, revision: str | None) -> tuple[str, list[str]]:
+def _list_files(api: Any, repository: str, revision: str | None) -> tuple[str, list[str]]:
     """Return the commit and the file names of a model; without a connection, those of the Hub's cache.
 
     Raises:
@@ -288,7 +288,7 @@ def _listing(api: Any, repository: str, revision: str | None) -> tuple[str, list
     return str(info.sha), sorted(file.rfilename for file in info.siblings or [])
 
 
-def _reason(error: Exception, repository: str, revision: str, endpoint: str) -> str:
+def _explain_error(error: Exception, repository: str, revision: str, endpoint: str) -> str:
     """Return why a model of the Hub cannot be read, and what to do."""
     import httpx2
     from huggingface_hub import constants, errors

@@ -27,7 +27,7 @@ def write_labels(folder: Path, labels: Sequence[str]) -> None:
     write_json(folder / LABELS_FILE, {_KEY: list(labels)})
 
 
-def labels_of_examples(folder: Path, stage: str) -> tuple[str, ...]:
+def read_example_labels(folder: Path, stage: str) -> tuple[str, ...]:
     """Return the classes of the examples in `folder`.
 
     Args:
@@ -38,14 +38,14 @@ def labels_of_examples(folder: Path, stage: str) -> tuple[str, ...]:
     """
     path = Path(folder) / LABELS_FILE
     try:
-        return _checked(read_json(path)[_KEY])
+        return _require_names(read_json(path)[_KEY])
     except FileNotFoundError:
         raise InputError(f"{path} does not exist: run the stage {stage}") from None
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} has no class names ({error}): rerun the stage {stage}") from None
 
 
-def with_labels(schema: pa.Schema, labels: Sequence[str], others: Sequence[str] = ()) -> pa.Schema:
+def add_labels(schema: pa.Schema, labels: Sequence[str], others: Sequence[str] = ()) -> pa.Schema:
     """Return a Parquet schema with the class names in its metadata.
 
     Args:
@@ -54,7 +54,7 @@ def with_labels(schema: pa.Schema, labels: Sequence[str], others: Sequence[str] 
     return schema.with_metadata({_KEY: json.dumps(list(labels)), _OTHERS: json.dumps(list(others))})
 
 
-def labels_of_rows(folder: Path) -> tuple[str, ...]:
+def read_row_labels(folder: Path) -> tuple[str, ...]:
     """Return the classes of the rows in `folder`.
 
     If only the manifest was restored, which is enough to compile programs, the number of classes is known but not
@@ -64,11 +64,11 @@ def labels_of_rows(folder: Path) -> tuple[str, ...]:
         InputError: there are no such rows, or features.parquet is damaged.
     """
     if (Path(folder) / artifacts.FEATURES).is_file():
-        return all_labels_in(Path(folder) / artifacts.FEATURES)[0]
+        return read_parquet_labels(Path(folder) / artifacts.FEATURES)[0]
     return tuple(f"LABEL_{number}" for number in range(read_manifest(folder).num_labels))
 
 
-def all_labels_in(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def read_parquet_labels(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the classes that a Parquet file names, and the others that cannot be learned.
 
     Raises:
@@ -77,14 +77,14 @@ def all_labels_in(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
     try:
         stated = pq.read_schema(path).metadata or {}
         others = json.loads(stated.get(_OTHERS.encode(), b"[]"))
-        return _checked(json.loads(stated[_KEY.encode()])), tuple(map(str, others))
+        return _require_names(json.loads(stated[_KEY.encode()])), tuple(map(str, others))
     except FileNotFoundError:
         raise InputError(f"{path} does not exist: run its stage first") from None
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} has no class names ({error}): rerun its stage") from None
 
 
-def _checked(labels: object) -> tuple[str, ...]:
+def _require_names(labels: object) -> tuple[str, ...]:
     if not isinstance(labels, list) or not labels or not all(isinstance(name, str) for name in labels):
         raise ValueError("expected a list of names")
     return tuple(labels)

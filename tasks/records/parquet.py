@@ -27,7 +27,7 @@ MAX_NAME_BYTES = 1 << 20
 Record = TypeVar("Record")
 
 
-def folded(name: str) -> str:
+def fold_name(name: str) -> str:
     """Return a column name in lower case and without white space, so that similar names compare equal."""
     return "".join(name.split()).casefold()
 
@@ -61,7 +61,7 @@ def _require_small_footer(stream: BinaryIO, path: Path) -> None:
         )
 
 
-def record_batches(path: Path, rows_at_once: int, source: str) -> Iterator[pa.RecordBatch]:
+def read_checked_batches(path: Path, rows_at_once: int, source: str) -> Iterator[pa.RecordBatch]:
     """Yield validated record batches of a Parquet file, or of an Arrow file or stream (`datasets` writes streams).
 
     Args:
@@ -98,7 +98,7 @@ def _batches(path: Path, rows_at_once: int) -> Iterator[pa.RecordBatch]:
 
 
 @dataclass(frozen=True)
-class Size:
+class RowGroupSize:
     """Size of a row group, from the metadata of its file."""
 
     rows: int
@@ -106,7 +106,7 @@ class Size:
     """Decoded bytes of one column."""
 
 
-def sizes_of_groups(path: Path, column: str, stage: str) -> list[Size]:
+def read_group_sizes(path: Path, column: str, stage: str) -> list[RowGroupSize]:
     """Return the rows, and the bytes of `column`, of each row group of a file. No row is read.
 
     Args:
@@ -117,7 +117,7 @@ def sizes_of_groups(path: Path, column: str, stage: str) -> list[Size]:
     """
     with _open(path, [column], stage) as parquet:
         groups = [parquet.metadata.row_group(number) for number in range(parquet.metadata.num_row_groups)]
-        return [Size(group.num_rows, _bytes_of(group, column)) for group in groups]
+        return [RowGroupSize(group.num_rows, _bytes_of(group, column)) for group in groups]
 
 
 def _bytes_of(group: pq.RowGroupMetaData, column: str) -> int:
@@ -132,7 +132,7 @@ def count_rows(path: Path, columns: Sequence[str], stage: str) -> int:
     return rows
 
 
-def corpus_files(corpus: Path) -> list[Path]:
+def list_corpus_files(corpus: Path) -> list[Path]:
     """Return the Parquet files of a corpus, sorted by name.
 
     Raises:
@@ -158,10 +158,10 @@ def read_batches(
         InputError: the file is missing, damaged, or lacks one of `columns`.
     """
     with _open(path, columns or (), stage) as parquet:
-        yield from group_batches(parquet, columns, rows_at_once, groups)
+        yield from read_group_batches(parquet, columns, rows_at_once, groups)
 
 
-def group_batches(
+def read_group_batches(
     parquet: pq.ParquetFile, columns: Sequence[str] | None, rows_at_once: int, groups: Sequence[int] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches of one row group at a time.
@@ -178,13 +178,13 @@ def group_batches(
         yield from parquet.iter_batches(rows_at_once, [group], columns=names, use_threads=False)
 
 
-def begins_with_value(path: Path, column: str, stage: str) -> bool:
+def has_first_value(path: Path, column: str, stage: str) -> bool:
     """Tell whether the first row of a file has a value in a column; for arguments and errors see `read_batches`."""
     batch = next(read_batches(path, [column], 1, stage), None)
     return batch is not None and batch.column(0).null_count < len(batch)
 
 
-def row_groups(
+def split_into_groups(
     records: Iterable[Record], length: Callable[[Record], int], most: int, characters: int
 ) -> Iterator[list[Record]]:
     """Yield the records of each row group: `most`, or fewer if they are long, which bounds the memory of readers.
@@ -223,7 +223,7 @@ def write_records(
 
     count = 0
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-        for group in row_groups(records, length, most, characters):
+        for group in split_into_groups(records, length, most, characters):
             writer.write_table(pa.Table.from_pylist([one._asdict() for one in group], schema=schema))
             count += len(group)
     return count

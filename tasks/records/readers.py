@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ipu_model.files import reject_duplicate_keys
-from tasks.records.text_files import BLOCK_BYTES, MAX_LINE_BYTES, Reading, ending_of, first_bytes, opened, text_lines
+from tasks.records.text_files import BLOCK_BYTES, MAX_LINE_BYTES, ReadLog, file_suffix, open_unpacked, peek, read_lines
 from tasks.stage.errors import InputError
 
 _BEGIN, _NEXT = re.compile(r"\s*\[\s*"), re.compile(r"\s*,\s*")
@@ -31,14 +31,14 @@ QUOTED = 40
 """Characters of a quoted field shown in messages."""
 
 
-def begins_array(path: Path, key: str) -> bool:
+def is_json_array(path: Path, key: str) -> bool:
     """Tell whether a file contains a JSON list, by its first character that is not white space.
 
     Raises:
         InputError: the file cannot be read.
     """
     try:
-        return first_bytes(path, BLOCK_BYTES).startswith(b"[")
+        return peek(path, BLOCK_BYTES).startswith(b"[")
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error}) ({key})") from None
 
@@ -81,7 +81,7 @@ def _blocks(path: Path, key: str) -> Iterator[tuple[str, bool]]:
     """Yield the text of a file in blocks, each with whether it is the last one, which is empty."""
     decoder, offset = codecs.getincrementaldecoder("utf-8-sig")(), 0
     try:
-        with opened(path) as stream:
+        with open_unpacked(path) as stream:
             while block := stream.read(BLOCK_BYTES):
                 yield decoder.decode(block), False
                 offset += len(block)
@@ -95,7 +95,7 @@ def _blocks(path: Path, key: str) -> Iterator[tuple[str, bool]]:
         raise InputError(f"{path} cannot be read at offset {offset} ({error.strerror or error}) ({key})") from None
 
 
-class Row(NamedTuple):
+class CsvRow(NamedTuple):
     """Fields of a row and its lines."""
 
     first: int
@@ -104,7 +104,9 @@ class Row(NamedTuple):
     fields: list[str]
 
 
-def read_rows(path: Path, key: str, separator: str | None, names: Collection[str], reading: Reading) -> Iterator[Row]:
+def read_rows(
+    path: Path, key: str, separator: str | None, names: Collection[str], reading: ReadLog
+) -> Iterator[CsvRow]:
     """Yield the rows of a file, the header first. Quotes have no special meaning in .tsv files.
 
     Args:
@@ -118,9 +120,9 @@ def read_rows(path: Path, key: str, separator: str | None, names: Collection[str
         InputError: text that is not UTF-8, a row that is too long, or unmatched quotes.
     """
     csv.field_size_limit(MAX_LINE_BYTES)
-    is_tsv, lines = ending_of(path) == ".tsv", text_lines(path, key)
+    is_tsv, lines = file_suffix(path) == ".tsv", read_lines(path, key)
     if separator is None and not is_tsv:
-        head = _head(lines)
+        head = _read_head(lines)
         separator, lines = _find_separator(head, names), itertools.chain(head, lines)
         if separator != ",":
             reading.remark(f"{path.name}: fields are separated by {SEPARATORS[separator]}")
@@ -128,14 +130,14 @@ def read_rows(path: Path, key: str, separator: str | None, names: Collection[str
     held: list[str] = []
     """Lines of the row being read."""
     rows = csv.reader(
-        _hold(lines, held, path, key, separator),
+        _collect_lines(lines, held, path, key, separator),
         delimiter=separator,
         quoting=csv.QUOTE_NONE if is_tsv else csv.QUOTE_MINIMAL,
         strict=not is_tsv,
     )
     try:
         for fields in rows:
-            yield Row(rows.line_num - len(held) + 1, rows.line_num, fields)
+            yield CsvRow(rows.line_num - len(held) + 1, rows.line_num, fields)
             held.clear()
     except csv.Error as error:
         opened = _find_quote(held, separator)
@@ -149,7 +151,7 @@ def read_rows(path: Path, key: str, separator: str | None, names: Collection[str
         raise InputError(f"{path}, line {last} is not valid CSV: {error}") from None
 
 
-def _hold(lines: Iterable[str], held: list[str], path: Path, key: str, separator: str) -> Iterator[str]:
+def _collect_lines(lines: Iterable[str], held: list[str], path: Path, key: str, separator: str) -> Iterator[str]:
     """Yield `lines` and append each to `held`, which the caller clears once a row is complete."""
     length = 0
     for number, line in enumerate(lines, 1):
@@ -175,7 +177,7 @@ def _find_quote(lines: Sequence[str], separator: str) -> tuple[int, str] | None:
     return text.count("\n", 0, start), text[start + 1 : start + 1 + QUOTED].partition("\n")[0]
 
 
-def _head(lines: Iterator[str]) -> list[str]:
+def _read_head(lines: Iterator[str]) -> list[str]:
     head, length = [], 0
     for line in itertools.islice(lines, LOOKED_AT):
         head.append(line)

@@ -27,7 +27,7 @@ Groups = Sequence[tuple[str, tuple[str, ...]]]
 """Possible groupings of examples: the name, and the columns in which the examples of a group are equal."""
 
 
-class Apart(NamedTuple):
+class DevSplit(NamedTuple):
     """Size of a development set that was split off."""
 
     by: str
@@ -37,7 +37,9 @@ class Apart(NamedTuple):
     """All examples before the split."""
 
 
-def set_apart(train: Path, dev: Path, groups: Groups, fraction: float, seed: int, keys: tuple[str, str]) -> Apart:
+def split_off_dev(
+    train: Path, dev: Path, groups: Groups, fraction: float, seed: int, keys: tuple[str, str]
+) -> DevSplit:
     """Move about a `fraction` of the examples in the Parquet file `train` to `dev`: whole groups, chosen by hash.
 
     Args:
@@ -47,29 +49,29 @@ def set_apart(train: Path, dev: Path, groups: Groups, fraction: float, seed: int
     Raises:
         InputError: all examples belong to one group.
     """
-    by, columns, counts = _grouping(train, groups)
+    by, columns, counts = _choose_grouping(train, groups)
     if len(counts) < 2:
         raise InputError(
             f"{keys[0]}={fraction:g}: no development set can be split off, because all {counts.total():,} training "
             f"examples have the same {by}. Add training examples, or name development examples in {keys[1]}"
         )
     chosen = choose_groups(counts, fraction, f"dev {by} {seed}", keys[0])
-    _write(train, dev, lambda batch, _: np.array([one in chosen for one in _names(batch, columns)]))
-    _write(train, train, lambda batch, _: np.array([one not in chosen for one in _names(batch, columns)]))
-    return Apart(by, sum(counts[one] for one in chosen), counts.total())
+    _write(train, dev, lambda batch, _: np.array([one in chosen for one in _hash_groups(batch, columns)]))
+    _write(train, train, lambda batch, _: np.array([one not in chosen for one in _hash_groups(batch, columns)]))
+    return DevSplit(by, sum(counts[one] for one in chosen), counts.total())
 
 
-def _grouping(path: Path, groups: Groups) -> tuple[str, tuple[str, ...], Counter[str]]:
+def _choose_grouping(path: Path, groups: Groups) -> tuple[str, tuple[str, ...], Counter[str]]:
     """Return the first grouping with several groups, else the last one, and the number of examples in each group."""
     for by, columns in groups:
         batches = read_batches(path, columns, READ_AT_ONCE, STAGE)
-        counts = Counter(one for batch in batches for one in _names(batch, columns))
+        counts = Counter(one for batch in batches for one in _hash_groups(batch, columns))
         if len(counts) > 1 or by == groups[-1][0]:
             return by, columns, counts
     raise AssertionError("a kind whose development set may be split off declares groupings")
 
 
-def sample(path: Path, limit: int, seed: int) -> int:
+def sample_examples(path: Path, limit: int, seed: int) -> int:
     """Keep a uniform random sample of at most `limit` examples of a Parquet file; return how many there were."""
     total: int = pq.read_metadata(path).num_rows
     if total > limit:
@@ -79,7 +81,7 @@ def sample(path: Path, limit: int, seed: int) -> int:
     return total
 
 
-def _names(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[str]:
+def _hash_groups(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[str]:
     """Yield the group of each example, as a hash of fixed length."""
     for values in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
         yield hashlib.blake2b(json.dumps(values).encode("ascii"), digest_size=16).hexdigest()
@@ -95,7 +97,7 @@ def _write(source: Path, target: Path, wanted: Callable[[pa.RecordBatch, int], n
     partial.rename(target)
 
 
-def require_several(labels: Collection[str | float], split: str, look: str) -> None:
+def require_several_labels(labels: Collection[str | float], split: str, look: str) -> None:
     """Refuse development examples that all have the same label: a constant prediction would be always right.
 
     Args:
@@ -113,7 +115,7 @@ def require_several(labels: Collection[str | float], split: str, look: str) -> N
         )
 
 
-def require_known(known: Collection[str], labels: Collection[str], split: str, look: str) -> None:
+def require_known_labels(known: Collection[str], labels: Collection[str], split: str, look: str) -> None:
     """Refuse development examples that share no class with the training examples.
 
     Args:

@@ -17,10 +17,10 @@ from ipu_model.files import parse_json, reject_duplicate_keys
 from ipu_model.units import shorten
 from tasks.params.downstream import OwnDataParams
 from tasks.plan.named_files import require_readable
-from tasks.records.hub_inputs import open_dataset, stated_classes, with_names
-from tasks.records.parquet import folded, open_parquet
-from tasks.records.readers import begins_array, read_array, read_rows
-from tasks.records.text_files import MAX_LINE_BYTES, NUMBERS, Reading, ending_of, refuse_empty, text_lines
+from tasks.records.hub_inputs import name_classes, open_dataset, read_class_names
+from tasks.records.parquet import fold_name, open_parquet
+from tasks.records.readers import is_json_array, read_array, read_rows
+from tasks.records.text_files import MAX_LINE_BYTES, NUMERIC_IDS, ReadLog, file_suffix, read_lines, refuse_empty
 from tasks.stage.errors import InputError
 from tasks.stage.memory import limited_steps
 
@@ -35,7 +35,7 @@ HUB_SPLITS = {"train": "train", "dev": "validation"}
 """Podium's split -> name of the split in Hub data sets."""
 
 
-class Column(NamedTuple):
+class ColumnSpec(NamedTuple):
     """A column to read."""
 
     name: str
@@ -44,15 +44,15 @@ class Column(NamedTuple):
     required: bool
 
 
-Columns = Mapping[str, Column]
+Columns = Mapping[str, ColumnSpec]
 """Part of a record -> its column."""
-Choose = Callable[[Sequence[str]], Columns]
+Selector = Callable[[Sequence[str]], Columns]
 """Chooses the columns to read from the column names of a table or of its first record."""
-Numbered = tuple[str, dict[str, Any]]
+Located = tuple[str, dict[str, Any]]
 """Position of a record, for messages, and its values by column."""
 
 
-class Line(NamedTuple):
+class TableRow(NamedTuple):
     """One record of a table."""
 
     where: str
@@ -64,13 +64,13 @@ class Line(NamedTuple):
 
 def read_table(
     path: Path,
-    columns: Columns | Choose,
+    columns: Columns | Selector,
     key: str,
-    reading: Reading,
+    reading: ReadLog,
     separator: str | None = None,
     *,
     class_names: bool = True,
-) -> Iterator[Line]:
+) -> Iterator[TableRow]:
     """Yield the records of a .jsonl, .json, .csv, .tsv or .parquet file, in order.
 
     Args:
@@ -86,29 +86,29 @@ def read_table(
             the message names the file and the position.
     """
     refuse_empty(path, key)
-    ending = ending_of(path)
+    ending = file_suffix(path)
     if ending in (".csv", ".tsv"):
         lines = _read_delimited(path, columns, key, reading, separator)
     elif ending == ".parquet":
         lines = _read_parquet(path, columns, key, reading, class_names)
     else:
-        lines = ask_for(_read_json(path, key, reading), columns, str(path), reading)
+        lines = select_columns(_read_json(path, key, reading), columns, str(path), reading)
     rows = False
     for line in lines:
         rows = True
         yield line
-    if not rows and ending in HEADED:
+    if not rows and ending in TABLES_WITH_HEADER:
         reading.remark(f"{path.name} {NO_ROWS}")
 
 
-def hub_source(params: OwnDataParams, split: str) -> str:
+def hub_split_name(params: OwnDataParams, split: str) -> str:
     """Return the name of a Hub data set's split for messages."""
     return f"data set {params.dataset}, split {HUB_SPLITS[split]}"
 
 
-def hub_lines(
-    params: OwnDataParams, section: str, split: str, columns: Columns | Choose, reading: Reading
-) -> Iterator[Line]:
+def read_hub_rows(
+    params: OwnDataParams, section: str, split: str, columns: Columns | Selector, reading: ReadLog
+) -> Iterator[TableRow]:
     """Yield the records of a Hub data set's split, with class names instead of class numbers.
 
     Args:
@@ -120,10 +120,10 @@ def hub_lines(
     """
     name, config, revision = params.dataset, params.dataset_config, params.dataset_revision
     rows = open_dataset(section, name, config, HUB_SPLITS[split], revision, class_names=True)
-    return ask_for(numbered("row", rows), columns, hub_source(params, split), reading)
+    return select_columns(number_records("row", rows), columns, hub_split_name(params, split), reading)
 
 
-def numbered(what: str, records: Iterable[dict[str, Any]]) -> Iterator[Numbered]:
+def number_records(what: str, records: Iterable[dict[str, Any]]) -> Iterator[Located]:
     """Yield each record with its position, such as "row 0"."""
     return ((f"{what} {number}", values) for number, values in enumerate(records))
 
@@ -142,20 +142,20 @@ def require_file(path: Path, key: str, endings: Sequence[str], what: str) -> str
     require_readable(path, key)
     needed = f"{key} needs one file of {what} ({', '.join(endings)})"
     if path.is_dir():
-        inside = sorted(file.name for file in path.iterdir() if ending_of(file) in endings)[:SHOWN_FILES]
+        inside = sorted(file.name for file in path.iterdir() if file_suffix(file) in endings)[:SHOWN_FILES]
         raise InputError(f"{path} is a folder (with {', '.join(inside) or 'no such file'}): {needed}")
-    if (ending := ending_of(path)) not in endings:
+    if (ending := file_suffix(path)) not in endings:
         raise InputError(f"{path} has {f'the suffix {ending}' if ending else 'no suffix'}: {needed}")
     return ending
 
 
-def without_rows(reading: Reading) -> str:
+def list_empty(reading: ReadLog) -> str:
     """Return which tables have no rows, for the message about an empty source; empty if none is known."""
     found = [text for text in reading.remarks if text.endswith(NO_ROWS)]
     return f" ({', '.join(found)})" if found else ""
 
 
-def stated_by(section: str) -> str:
+def column_setting(section: str) -> str:
     """Return the setting that names the column of a part of an example, with {0} for the part.
 
     Args:
@@ -164,7 +164,7 @@ def stated_by(section: str) -> str:
     return f"{section}.columns.{{0}} (podium finetune: --column {{0}}=NAME)"
 
 
-def check_columns(present: Sequence[str], columns: Columns, source: str, reading: Reading) -> dict[str, str]:
+def check_columns(present: Sequence[str], columns: Columns, source: str, reading: ReadLog) -> dict[str, str]:
     """Match the columns of a table with `columns`, and report the unused ones to `reading`.
 
     Returns:
@@ -178,7 +178,7 @@ def check_columns(present: Sequence[str], columns: Columns, source: str, reading
     repeated = sorted(name for name, count in Counter(present).items() if count > 1)
     if repeated:
         raise InputError(f"{source} has the column {repeated[0]!r} more than once. Rename one of them")
-    alike = _alike(present, columns)
+    alike = _match_similar_names(present, columns)
     for expected, name in alike.items():
         reading.remark(f"{source.rpartition('/')[2]}: column {name!r} is used as {expected!r}")
     available = {name: name for name in present} | alike
@@ -197,7 +197,7 @@ def check_columns(present: Sequence[str], columns: Columns, source: str, reading
     return names
 
 
-def _alike(present: Sequence[str], columns: Columns) -> dict[str, str]:
+def _match_similar_names(present: Sequence[str], columns: Columns) -> dict[str, str]:
     """Return expected column -> similar column: one that differs only in case or white space, if exactly one does.
 
     Nothing is matched in a table that has all required columns under their exact names.
@@ -205,37 +205,39 @@ def _alike(present: Sequence[str], columns: Columns) -> dict[str, str]:
     names, found = {one.name for one in columns.values()}, {}
     absent = [one for one in columns.values() if one.name not in present]
     for one in absent if any(one.required for one in absent) else ():
-        same = [name for name in present if name not in names and folded(name) == folded(one.name)]
+        same = [name for name in present if name not in names and fold_name(name) == fold_name(one.name)]
         if len(same) == 1:
             found[one.name] = same[0]
     return found
 
 
-def usual_name(present: Sequence[str], names: Sequence[str]) -> str:
+def pick_usual_name(present: Sequence[str], names: Sequence[str]) -> str:
     """Return the first of the usual `names` of a column that a table has; the first of all if it has none.
 
     Exact matches precede matches that differ in case or white space.
     """
-    alike = Counter(map(folded, present))
+    alike = Counter(map(fold_name, present))
     exact = [name for name in names if name in present]
-    return (exact or [name for name in names if alike[folded(name)] == 1] or list(names))[0]
+    return (exact or [name for name in names if alike[fold_name(name)] == 1] or list(names))[0]
 
 
-def actual_name(present: Sequence[str], name: str) -> str:
+def match_name(present: Sequence[str], name: str) -> str:
     """Return the name of a column in a table: `name`, or the only one that differs just in case or white space."""
-    same = [one for one in present if folded(one) == folded(name)]
+    same = [one for one in present if fold_name(one) == fold_name(name)]
     return same[0] if name not in present and len(same) == 1 else name
 
 
-def text_of_id(value: Any, reading: Reading) -> Any:
+def convert_id(value: Any, reading: ReadLog) -> Any:
     """Convert an id that is a whole number to text and count it; return any other value unchanged."""
     if isinstance(value, bool) or not (isinstance(value, int) or (isinstance(value, float) and value.is_integer())):
         return value
-    reading.counts[NUMBERS] += 1
+    reading.counts[NUMERIC_IDS] += 1
     return str(int(value))
 
 
-def ask_for(records: Iterable[Numbered], columns: Columns | Choose, source: str, reading: Reading) -> Iterator[Line]:
+def select_columns(
+    records: Iterable[Located], columns: Columns | Selector, source: str, reading: ReadLog
+) -> Iterator[TableRow]:
     """Yield records by part. Columns are checked again whenever they differ from those of the previous record.
 
     Raises:
@@ -250,17 +252,17 @@ def ask_for(records: Iterable[Numbered], columns: Columns | Choose, source: str,
             names = check_columns(present, columns, f"{source}, {where}", reading)
             before = present
         assert not callable(columns)
-        yield Line(where, {part: values[name] for part, name in names.items()}, columns)
+        yield TableRow(where, {part: values[name] for part, name in names.items()}, columns)
 
 
-def json_objects(path: Path, key: str, reading: Reading) -> Iterator[Numbered]:
+def read_json_lines(path: Path, key: str, reading: ReadLog) -> Iterator[Located]:
     """Yield the objects of a file with one JSON object per line.
 
     Raises:
         InputError: a line that is not a JSON object, or not UTF-8; the message has its number.
     """
-    required = "a list of objects, or one object per line," if ending_of(path) == ".json" else "one object per line"
-    for number, line in enumerate(text_lines(path, key), 1):
+    required = "a list of objects, or one object per line," if file_suffix(path) == ".json" else "one object per line"
+    for number, line in enumerate(read_lines(path, key), 1):
         if not line.strip():
             reading.counts[BLANK_LINES] += 1
             continue
@@ -275,15 +277,15 @@ def json_objects(path: Path, key: str, reading: Reading) -> Iterator[Numbered]:
         yield f"line {number}", values
 
 
-def _read_json(path: Path, key: str, reading: Reading) -> Iterator[Numbered]:
-    if ending_of(path) == ".jsonl" or not begins_array(path, key):
-        return json_objects(path, key, reading)
-    return limited_steps(numbered("record", read_array(path, key)), f"{path} ({key})")
+def _read_json(path: Path, key: str, reading: ReadLog) -> Iterator[Located]:
+    if file_suffix(path) == ".jsonl" or not is_json_array(path, key):
+        return read_json_lines(path, key, reading)
+    return limited_steps(number_records("record", read_array(path, key)), f"{path} ({key})")
 
 
 def _read_delimited(
-    path: Path, columns: Columns | Choose, key: str, reading: Reading, separator: str | None
-) -> Iterator[Line]:
+    path: Path, columns: Columns | Selector, key: str, reading: ReadLog, separator: str | None
+) -> Iterator[TableRow]:
     names = () if callable(columns) else {column.name for column in columns.values()}
     rows = read_rows(path, key, separator, names, reading)
     header = next(rows).fields
@@ -299,22 +301,22 @@ def _read_delimited(
                 f"{path}, line {last} has {len(fields)} fields, but the header has {len(header)}{begun}. "
                 "Give every row the columns of the header (in .csv, quote fields that contain the separator)"
             )
-        yield Line(f"line {last}", {part: fields[place] for part, place in places.items()}, columns)
+        yield TableRow(f"line {last}", {part: fields[place] for part, place in places.items()}, columns)
 
 
 def _read_parquet(
-    path: Path, columns: Columns | Choose, key: str, reading: Reading, class_names: bool
-) -> Iterator[Line]:
+    path: Path, columns: Columns | Selector, key: str, reading: ReadLog, class_names: bool
+) -> Iterator[TableRow]:
     rows = limited_steps(_parquet_rows(path, columns, key, reading, class_names), f"{path} ({key})")
     number = 0
     for some, asked in rows:
         for values in some:
-            yield Line(f"row {number}", values, asked)
+            yield TableRow(f"row {number}", values, asked)
             number += 1
 
 
 def _parquet_rows(
-    path: Path, columns: Columns | Choose, key: str, reading: Reading, class_names: bool
+    path: Path, columns: Columns | Selector, key: str, reading: ReadLog, class_names: bool
 ) -> Iterator[tuple[list[dict[str, Any]], Columns]]:
     """Yield batches of rows."""
     import pyarrow as pa
@@ -325,14 +327,14 @@ def _parquet_rows(
             schema = file.schema_arrow
             columns = columns(schema.names) if callable(columns) else columns
             names = check_columns(schema.names, columns, str(path), reading)
-            classes = {part: stated_classes(schema, name) for part, name in names.items() if class_names}
+            classes = {part: read_class_names(schema, name) for part, name in names.items() if class_names}
             wanted = list(dict.fromkeys(names.values()))
             for batch in file.iter_batches(_records_at_once(file.metadata, path), columns=wanted, use_threads=False):
                 _require_text(batch, path, row)
                 parts = [batch.column(name) for name in names.values()]
                 rows = pa.RecordBatch.from_arrays(parts, names=list(names)).to_pylist()
                 if any(classes.values()):
-                    rows = [{part: with_names(value, classes[part]) for part, value in one.items()} for one in rows]
+                    rows = [{part: name_classes(value, classes[part]) for part, value in one.items()} for one in rows]
                 yield rows, columns
                 row += batch.num_rows
     except MemoryError:
@@ -373,7 +375,7 @@ def _require_text(batch: Any, path: Path, first: int) -> None:
         raise InputError(f"{path}, {rows} are damaged ({problem}): create the file again") from None
 
 
-HEADED = (".csv", ".tsv", ".parquet")
+TABLES_WITH_HEADER = (".csv", ".tsv", ".parquet")
 """Tables that name their columns even without rows."""
 ENDINGS = (".jsonl", ".csv", ".parquet")
 """Suffixes of tables that every input accepts; some inputs also accept .tsv or .json."""

@@ -23,13 +23,13 @@ from tasks.stage.errors import InputError
 
 MAX_LINE_BYTES = 64 << 20
 """Longer lines are refused, since a line is held in memory as a whole."""
-MARKS = {b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+BYTE_ORDER_MARKS = {b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 """Byte order mark -> encoding; longer marks first, because UTF-32's begins with UTF-16's."""
 BLOCK_BYTES = 1 << 20
 """Bytes inspected to detect the line ending, and read at a time where lines end in a lone carriage return."""
 ZERO_WIDTH = "\u200b\ufeff"
 """Zero-width space and byte order mark: a line of only these looks blank."""
-PACKINGS = {".gz": "gzip", ".zst": "zstd"}
+CODECS = {".gz": "gzip", ".zst": "zstd"}
 """Suffix of a packed file -> codec."""
 NEVER_PACKED = (".parquet", ".arrow")
 """Formats that need random access and are compressed inside."""
@@ -37,7 +37,7 @@ FREE_BYTES = 64 << 20
 """Unpacked bytes that are always allowed."""
 MAX_RATIO = 200
 """Unpacked bytes allowed per packed byte, beyond FREE_BYTES."""
-NUMBERS = "ids that were numbers, taken as text"
+NUMERIC_IDS = "ids that were numbers, taken as text"
 SHOWN_NAMES = 20
 """File and column names listed in reading.json."""
 SHOWN_PLACES, QUOTED = 5, 40
@@ -45,7 +45,7 @@ SHOWN_PLACES, QUOTED = 5, 40
 
 
 @dataclass
-class Reading:
+class ReadLog:
     """Counts and remarks about files that were read; filled while their records are consumed."""
 
     files: int = 0
@@ -90,7 +90,7 @@ class Reading:
         return parts + [f"{count:,} {what}" for what, count in sorted(self.counts.items()) if count] + self.remarks
 
 
-class Problems:
+class ProblemList:
     """Problems found in the records of a source, reported together: for each kind a few positions and a count."""
 
     def __init__(self, source: str, required: str) -> None:
@@ -130,7 +130,7 @@ class Problems:
         raise InputError(f"{self.source} cannot be used as {self.required}; {problems}:{''.join(lines)}")
 
 
-def write_reading(folder: Path, source: str, reading: Reading) -> None:
+def write_reading(folder: Path, source: str, reading: ReadLog) -> None:
     """Write reading.json to the folder of the data."""
     values: dict[str, Any] = {
         "source": source,
@@ -173,7 +173,7 @@ def read_reading(folder: Path) -> dict[str, Any]:
         raise InputError(f"{path} is damaged ({error}); delete {folder} and rerun its stage") from None
 
 
-def repetitions(hashes: array.array[int]) -> int:
+def count_repetitions(hashes: array.array[int]) -> int:
     """Count the 64-bit hashes that repeat an earlier one; sorts the array in place to need no further memory.
 
     A billion different texts are expected to share 0.03 hashes by chance.
@@ -198,7 +198,7 @@ def refuse_empty(path: Path, key: str) -> None:
         raise InputError(f"{path} is empty: add rows or remove the file ({key})")
 
 
-def surrogate_in(text: str) -> int | None:
+def find_surrogate(text: str) -> int | None:
     """Return the position of an unpaired surrogate, which is not valid Unicode text, or None."""
     try:
         text.encode()
@@ -207,15 +207,15 @@ def surrogate_in(text: str) -> int | None:
     return None
 
 
-def first_bytes(path: Path, most: int) -> bytes:
+def peek(path: Path, most: int) -> bytes:
     """Return the first unpacked bytes of a file, without a byte order mark and leading white space."""
-    with opened(path) as stream:
+    with open_unpacked(path) as stream:
         return stream.read(most).removeprefix(codecs.BOM_UTF8).lstrip()
 
 
-def text_lines(path: Path, key: str) -> Iterator[str]:
+def read_lines(path: Path, key: str) -> Iterator[str]:
     """Yield the lines of `read_exact_lines`; lines of only ZERO_WIDTH characters and white space become empty."""
-    for line in exact_lines(path, key):
+    for line in read_raw_lines(path, key):
         yield "\n" if _is_zero_width(line) else line
 
 
@@ -223,7 +223,7 @@ def _is_zero_width(line: str) -> bool:
     return bool(line) and not line.strip(ZERO_WIDTH + " \t\r\n") and not line.isspace()
 
 
-def exact_lines(path: Path, key: str) -> Iterator[str]:
+def read_raw_lines(path: Path, key: str) -> Iterator[str]:
     """Yield the lines of a UTF-8 file, packed or not, with their line ends and without a byte order mark.
 
     A file without any "\\n" is split at "\\r".
@@ -238,10 +238,10 @@ def exact_lines(path: Path, key: str) -> Iterator[str]:
     """
     offset = 0
     try:
-        with opened(path) as stream:
+        with open_unpacked(path) as stream:
             head = stream.read(BLOCK_BYTES)
         is_old = b"\n" not in head and b"\r" in head[:-1]  # the last byte may begin "\r\n"
-        with opened(path) as stream:
+        with open_unpacked(path) as stream:
             lines = _old_lines(stream) if is_old else iter(lambda: stream.readline(MAX_LINE_BYTES + 1), b"")
             for number, line in enumerate(lines, 1):
                 if len(line) > MAX_LINE_BYTES:
@@ -276,7 +276,9 @@ def decode(content: bytes, path: Path, key: str, number: int = 1, offset: int = 
     Raises:
         InputError: binary content, or another encoding.
     """
-    encoding = next((name for mark, name in MARKS.items() if content.startswith(mark)), "") if number == 1 else ""
+    encoding = (
+        next((name for mark, name in BYTE_ORDER_MARKS.items() if content.startswith(mark)), "") if number == 1 else ""
+    )
     if encoding:
         raise InputError(
             f"{path} is {encoding} (byte order mark at offset 0, line 1); UTF-8 is required. "
@@ -302,22 +304,22 @@ def decode(content: bytes, path: Path, key: str, number: int = 1, offset: int = 
 # ---------------------------------------------------------------------------------------------- packed files
 
 
-def ending_of(path: Path) -> str:
+def file_suffix(path: Path) -> str:
     """Return the suffix of the unpacked file in lower case: file_suffix(Path("a.CSV.gz")) == ".csv"."""
-    if path.suffix.lower() in PACKINGS and Path(path.stem).suffix.lower() not in ("", *NEVER_PACKED):
+    if path.suffix.lower() in CODECS and Path(path.stem).suffix.lower() not in ("", *NEVER_PACKED):
         return Path(path.stem).suffix.lower()
     return path.suffix.lower()
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
+def open_unpacked(path: Path) -> Iterator[BinaryIO]:
     """Open a file for reading bytes, unpacked according to its suffix. A packed stream cannot seek.
 
     Raises:
         InputError: while reading: the file unpacks to too much.
         OSError: the file cannot be opened; while reading: it is damaged, cut off, or not packed as its suffix states.
     """
-    stream = io.BufferedReader(_Unpacked(path)) if path.suffix.lower() in PACKINGS else open_regular(path)
+    stream = io.BufferedReader(_Unpacked(path)) if path.suffix.lower() in CODECS else open_regular(path)
     with stream:
         yield stream
 
@@ -328,7 +330,7 @@ class _Unpacked(io.RawIOBase):
 
         self._path, self._suffix, self._unpacked_bytes = path, path.suffix.lower(), 0
         self._packed = open_regular(path)
-        self._stream = pa.CompressedInputStream(pa.PythonFile(self._packed, mode="r"), PACKINGS[self._suffix])
+        self._stream = pa.CompressedInputStream(pa.PythonFile(self._packed, mode="r"), CODECS[self._suffix])
 
     def close(self) -> None:
         self._stream.close()

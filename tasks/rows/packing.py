@@ -94,7 +94,7 @@ class _OpenRows:
         return self.full + [group for groups in self.by_room for group in groups]
 
 
-def pack(lengths: np.ndarray, row_length: int, max_sequences: int) -> np.ndarray:
+def pack_sequences(lengths: np.ndarray, row_length: int, max_sequences: int) -> np.ndarray:
     """Assign sequences to rows.
 
     Sequences of equal length are used in order, so the result depends only on `lengths`.

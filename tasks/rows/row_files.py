@@ -41,12 +41,12 @@ __all__ = [
     "SEQUENCES",
     "TOKENS",
     "Column",
-    "Layout",
+    "RowLayout",
     "RowWriter",
     "check_geometry",
     "get_columns",
     "from_arrow",
-    "row_file",
+    "row_file_name",
     "row_schema",
     "to_arrow",
 ]
@@ -57,7 +57,7 @@ WARN_SHARE = 0.01
 """Share that causes a warning. With BERT's vocabulary, English text has less than 0.1 %, and tweets about 1 %."""
 
 
-def row_file(number: int) -> str:
+def row_file_name(number: int) -> str:
     """Return the name of file `number` of a row folder, from 0; names sort by number."""
     return f"rows-{number:05d}.arrow"
 
@@ -87,7 +87,7 @@ def check_geometry(row_length: int, max_sequences: int, max_predictions: int, se
 
 
 @dataclass(frozen=True)
-class Layout:
+class RowLayout:
     """Positions of sequences and tokens in rows. The sequences of a row follow each other from position 0."""
 
     packs: np.ndarray
@@ -105,7 +105,7 @@ class Layout:
     """int64[N], position of each sequence's first token in its row."""
 
     @classmethod
-    def of(cls, packs: np.ndarray, lengths: np.ndarray, row_length: int) -> Layout:
+    def of(cls, packs: np.ndarray, lengths: np.ndarray, row_length: int) -> RowLayout:
         """Return the layout of sequences of these `lengths`, packed according to `packs`."""
         lengths = np.asarray(lengths, dtype=np.int64)
         present = packs >= 0
@@ -119,11 +119,11 @@ class Layout:
 
     def positions(self) -> np.ndarray:
         """Return the position of every token within its sequence, int64[T]."""
-        return ranges(np.zeros(len(self.lengths), dtype=np.int64), self.lengths)
+        return concatenate_ranges(np.zeros(len(self.lengths), dtype=np.int64), self.lengths)
 
     def targets(self) -> np.ndarray:
         """Return the index of every token in the flattened rows, row * L + position in the row, int64[T]."""
-        return ranges(self.row_of * self.row_length + self.start_of, self.lengths)
+        return concatenate_ranges(self.row_of * self.row_length + self.start_of, self.lengths)
 
     def per_sequence(self, values: np.ndarray, absent: int) -> np.ndarray:
         """Return [R, S] with `values[n]` in the slot of sequence n, and `absent` in unused slots."""
@@ -153,7 +153,7 @@ class Layout:
         }
 
 
-def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+def concatenate_ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Concatenate the ranges starts[n], starts[n] + 1, ... of lengths[n] numbers.
 
     concatenate_ranges([5, 0], [2, 3]) == [5, 6, 0, 1, 2]
@@ -228,7 +228,7 @@ class RowWriter:
         """Return the file to write to; opens a new one if the last is full."""
         if self._file is None or self.files[max(self.files)] == self.rows_per_file:
             self._close()
-            name = row_file(len(self.files))
+            name = row_file_name(len(self.files))
             self.files[name] = 0
             self._file = pa.ipc.new_file(str(self.folder / name), self.schema)
         return max(self.files)

@@ -11,7 +11,7 @@ from ipu_model.rows.format import read_manifest as _read_manifest
 from tasks.stage.artifacts import HELD_OUT
 from tasks.stage.errors import InputError
 
-__all__ = ["HELD_OUT", "MANIFEST", "Manifest", "held_out_folder", "read_manifest", "read_manifest_alone"]
+__all__ = ["HELD_OUT", "MANIFEST", "Manifest", "find_held_out_rows", "read_manifest", "read_manifest_alone"]
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -38,7 +38,7 @@ def read_manifest_alone(file: Path) -> Manifest:
         raise InputError(str(error)) from None
 
 
-def held_out_folder(rows: Path) -> Path | None:
+def find_held_out_rows(rows: Path) -> Path | None:
     """Return the folder of the held-out rows of the training rows in `rows`; None if nothing was held out."""
     folder = Path(rows) / HELD_OUT
     return folder if (folder / MANIFEST).is_file() else None

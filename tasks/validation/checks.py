@@ -27,7 +27,7 @@ MAX_EXAMPLE_CHARACTERS = 160
 
 
 @dataclass(frozen=True)
-class Check:
+class DataCheck:
     """A requirement. Its feature has the name of the check and must be within [minimum, maximum].
 
     A feature without limits counts errors and must be 0.
@@ -53,7 +53,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Total:
+class TotalFeature:
     """Feature of a total check, with its description and examples."""
 
     value: float
@@ -62,13 +62,13 @@ class Total:
     examples: Sequence[str] = ()
 
     @classmethod
-    def of_differences(cls, differences: Sequence[str]) -> Total:
+    def of_differences(cls, differences: Sequence[str]) -> TotalFeature:
         """Return the feature of a comparison with a requirement."""
         count = len(differences)
         return cls(count, f"{count} difference{'s' * (count > 1)}" if count else "no differences", differences)
 
 
-Totals = dict[str, Total]
+Totals = dict[str, TotalFeature]
 """Name of a total check -> its feature."""
 
 
@@ -80,11 +80,11 @@ class DataSet(ABC):
     """Noun for a record: document, question, row."""
     is_given: ClassVar[bool] = True
     """The data come from the user; otherwise Podium made them."""
-    prerequisites: Sequence[Check]
+    prerequisites: Sequence[DataCheck]
     """Total checks that must pass before anything else can be checked: schema, files, tokenizer."""
-    total_checks: tuple[Check, ...] = ()
+    total_checks: tuple[DataCheck, ...] = ()
     """Checks of the whole set."""
-    record_checks: tuple[Check, ...] = ()
+    record_checks: tuple[DataCheck, ...] = ()
     """Checks of every record."""
 
     @abstractmethod
@@ -113,7 +113,7 @@ class DataSet(ABC):
 
 
 @dataclass(frozen=True)
-class Unexpected:
+class Failure:
     """A feature outside the limits of its check."""
 
     value: float
@@ -122,28 +122,28 @@ class Unexpected:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class CheckCounts:
     """Number of records that failed a check."""
 
     failed: int
     """Failed records; 0 or 1 for a check of the whole set."""
     of: int
     """All records."""
-    unexpected: tuple[Unexpected, ...] = ()
+    unexpected: tuple[Failure, ...] = ()
     """First MAX_UNEXPECTED failures."""
 
-    def __add__(self, after: Judgement) -> Judgement:
+    def __add__(self, after: CheckCounts) -> CheckCounts:
         """Add the counts of the next frame."""
         unexpected = (*self.unexpected, *after.unexpected)[:MAX_UNEXPECTED]
-        return Judgement(self.failed + after.failed, self.of + after.of, unexpected)
+        return CheckCounts(self.failed + after.failed, self.of + after.of, unexpected)
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckOutcome:
     """Result of a check."""
 
-    check: Check
-    judgement: Judgement
+    check: DataCheck
+    judgement: CheckCounts
     found: str
     examples: tuple[str, ...] = ()
 
@@ -166,7 +166,7 @@ class Finding:
         }
 
 
-def explain(values: Mapping[str, Any], page: str) -> str:
+def format_failures(values: Mapping[str, Any], page: str) -> str:
     """Return the error message about the failed checks: requirement, counts, examples and advice."""
     failed = [check for check in values["checks"] if not check["ok"]]
     lines = [f"{values['data']} is not valid: {len(failed)} of {len(values['checks'])} checks failed (see {page})"]
@@ -180,18 +180,18 @@ def explain(values: Mapping[str, Any], page: str) -> str:
     return "\n".join(lines)
 
 
-def short(text: str) -> str:
+def clip_text(text: str) -> str:
     """Return `text` on one line, truncated to the length of an example."""
     line = " ".join(str(text).split())
     return line if len(line) <= MAX_EXAMPLE_CHARACTERS else line[: MAX_EXAMPLE_CHARACTERS - 3] + "..."
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Format a count with thousands separators, or a share with four significant digits."""
     return f"{int(value):,}" if float(value).is_integer() else f"{value:.4g}"
 
 
-def gathered(frames: Iterable[Frame], records: int = FRAME_RECORDS) -> Iterator[Frame]:
+def merge_frames(frames: Iterable[Frame], records: int = FRAME_RECORDS) -> Iterator[Frame]:
     """Join small frames until they have at least `records`: validation has a fixed cost per frame."""
     waiting: list[Frame] = []
     held = 0

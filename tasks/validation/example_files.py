@@ -13,8 +13,8 @@ import pyarrow as pa
 from tasks.records.text_files import read_reading
 from tasks.stage.errors import InputError
 from tasks.validation import text_features
-from tasks.validation.checks import RECORD, Check, DataSet, Frame, Total, Totals, gathered
-from tasks.validation.histograms import Lengths
+from tasks.validation.checks import RECORD, DataCheck, DataSet, Frame, TotalFeature, Totals, merge_frames
+from tasks.validation.histograms import Histogram
 
 MAY_BE_EMPTY = "title"
 
@@ -39,31 +39,29 @@ class ParquetFiles(DataSet):
         folder = next(iter(files.values())).parent
         self.reading: dict[str, int] = read_reading(folder)["numbers"]
         advice = f"{folder} was not written by {stage}: delete it and run that stage"
-        self.prerequisites = (Check("schema", ", ".join(schema.names), columns, advice),)
+        self.prerequisites = (DataCheck("schema", ", ".join(schema.names), columns, advice),)
         self._count = dict.fromkeys(files, 0)
-        self._ids = text_features.Keys()
-        self._lengths: dict[str, Lengths] = {}
+        self._ids = text_features.KeyCounter()
+        self._lengths: dict[str, Histogram] = {}
         """Histograms by noun for the measured texts."""
 
-    def text_checks(self, advice: str) -> list[Check]:
+    def text_checks(self, advice: str) -> list[DataCheck]:
         """Return a check for each of `texts`."""
         allowed = {MAY_BE_EMPTY: "no title is null (an empty one is fine)"}
         return [
-            Check(f"{name}s_present", column, allowed.get(name, f"no {name} is null or empty"), advice)
+            DataCheck(f"{name}s_present", column, allowed.get(name, f"no {name} is null or empty"), advice)
             for name, column in self.texts.items()
         ]
 
     def prepare(self) -> Totals:
-        differences = [
-            text for path in self.files.values() for text in text_features.schema_differences(path, self.schema)
-        ]
-        return {"schema": Total.of_differences(differences)}
+        differences = [text for path in self.files.values() for text in text_features.compare_schema(path, self.schema)]
+        return {"schema": TotalFeature.of_differences(differences)}
 
     def frames(self) -> Iterator[Frame]:
-        return gathered(self._frame(name, batch) for name in self.files for batch in self._read(name))
+        return merge_frames(self._frame(name, batch) for name in self.files for batch in self._read(name))
 
     def _read(self, name: str, columns: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
-        return text_features.batches(self.files[name], columns or self.schema.names)
+        return text_features.read_text_batches(self.files[name], columns or self.schema.names)
 
     def _frame(self, name: str, batch: pa.RecordBatch) -> Frame:
         labels = self._labels(name, batch)
@@ -74,7 +72,7 @@ class ParquetFiles(DataSet):
             for text, column in self.texts.items()
         }
         if "id" in self.texts:
-            self._ids.add(text_features.strings(batch.column(self.texts["id"]))[missing["ids_present"] == 0])
+            self._ids.add(text_features.to_strings(batch.column(self.texts["id"]))[missing["ids_present"] == 0])
         self._count[name] += len(batch)
         return {RECORD: np.array(labels, dtype=object), **missing, **self._features(name, batch, labels)}
 
@@ -87,18 +85,18 @@ class ParquetFiles(DataSet):
     def _features(self, name: str, batch: pa.RecordBatch, labels: Sequence[str]) -> Frame:
         """Return the features of the record checks without those of `texts`; `_count` includes the batch."""
 
-    def repeated_ids(self) -> Total:
+    def repeated_ids(self) -> TotalFeature:
         """Count repeated ids, compared as text if their hashes are equal."""
         column = self.texts["id"]
         repeated, examples = self._ids.repetitions(
             lambda: (
-                text_features.strings(batch.column(column))
+                text_features.to_strings(batch.column(column))
                 for name in self.files
                 for batch in self._read(name, [column])
             )
         )
         shown = f"{repeated:,} of {sum(self._count.values()):,} {self.record}s repeat an id"
-        return Total(repeated, shown, examples)
+        return TotalFeature(repeated, shown, examples)
 
     def histograms(self) -> list[dict[str, Any]]:
         return [lengths.histogram(f"Length of {name}", self.unit) for name, lengths in self._lengths.items()]
@@ -122,10 +120,10 @@ class ExampleFiles(ParquetFiles):
             if not path.is_file():
                 raise InputError(f"{path} does not exist: run its stage examples first")
         super().__init__(files, schema, columns, "the stage examples")
-        self._keys = {split: text_features.Keys() for split in splits}
+        self._keys = {split: text_features.KeyCounter() for split in splits}
         """Split -> keys that identify equal examples."""
 
-    def count_checks(self, least: int, advice: str) -> list[Check]:
+    def count_checks(self, least: int, advice: str) -> list[DataCheck]:
         """Return a check of the number of examples for each split.
 
         Args:
@@ -133,7 +131,7 @@ class ExampleFiles(ParquetFiles):
             advice: may contain {split}.
         """
         return [
-            Check(
+            DataCheck(
                 f"{split}_{self.record}s",
                 f"{split}.parquet",
                 f"at least {least:,} {self.record}s",
@@ -144,7 +142,7 @@ class ExampleFiles(ParquetFiles):
         ]
 
     def totals(self) -> Totals:
-        return {f"{split}_{self.record}s": Total(count) for split, count in self._count.items()}
+        return {f"{split}_{self.record}s": TotalFeature(count) for split, count in self._count.items()}
 
     def numbers(self) -> dict[str, Any]:
         return {f"{split} {self.record}s": count for split, count in self._count.items()}

@@ -13,7 +13,7 @@ LINEAR_RATIO = 30
 """Ratio of largest to smallest number above which the bars have a logarithmic scale."""
 
 
-class Lengths:
+class Histogram:
     """Counter of lengths."""
 
     def __init__(self) -> None:

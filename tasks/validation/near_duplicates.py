@@ -25,8 +25,8 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.records.near_duplicates import Pair, Report, Shown, Source
-from tasks.records.parquet import corpus_files
+from tasks.records.duplicate_report import Duplicate, NearDuplicateReport, PairExcerpt, SourceReport
+from tasks.records.parquet import list_corpus_files
 from tasks.stage.parallel import Progress
 from tasks.validation import text_features
 
@@ -61,7 +61,7 @@ EXCERPT = 1200
 
 
 @dataclass(frozen=True)
-class Letters:
+class NormalizedLetters:
     """Normalized letters of texts, concatenated: lower case, one space before each word, no other characters."""
 
     codes: NDArray[np.uint32]
@@ -88,19 +88,19 @@ class Shingles:
         return self.hashes[self.bounds[text] : self.bounds[text + 1]]
 
 
-def letters_of(texts: Sequence[str]) -> Letters:
+def extract_letters(texts: Sequence[str]) -> NormalizedLetters:
     """Return the normalized letters of texts."""
-    plain = [" " + _plain(text) for text in texts]
+    plain = [" " + _normalize_text(text) for text in texts]
     codes = np.frombuffer("".join(plain).encode("utf-32-le", "replace"), "<u4").astype(np.uint32, copy=False)
     ends = np.cumsum([0, *map(len, plain)])
     letter = _are_letters(codes)
     kept = letter.copy()
     kept[:-1] |= letter[1:]  # the last character between two words becomes a space
     bounds = np.concatenate([[0], np.cumsum(kept)])[ends]
-    return Letters(np.where(letter, codes, _BLANK)[kept].astype(np.uint32), bounds.astype(np.int64))
+    return NormalizedLetters(np.where(letter, codes, _BLANK)[kept].astype(np.uint32), bounds.astype(np.int64))
 
 
-def _plain(text: str) -> str:
+def _normalize_text(text: str) -> str:
     """Return a text in lower case; a text without letters as its code points, so that it only matches itself."""
     found = unicodedata.normalize("NFKC", text).casefold()
     return found if any(map(str.isalnum, found)) else " ".join(f"u{ord(sign):x}" for sign in "".join(found.split()))
@@ -119,7 +119,7 @@ def _basic_letters() -> NDArray[np.bool_]:
     return np.array([chr(code).isalnum() for code in range(_BASIC)] + [False])
 
 
-def shingles_of(letters: Letters, size: int) -> Shingles:
+def make_shingles(letters: NormalizedLetters, size: int) -> Shingles:
     """Return the shingles of texts.
 
     Args:
@@ -129,10 +129,10 @@ def shingles_of(letters: Letters, size: int) -> Shingles:
     counts = np.maximum(lengths - size + 1, lengths > 0)
     bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     starts = np.arange(bounds[-1]) + np.repeat(letters.bounds[:-1] - bounds[:-1], counts)
-    return Shingles(hashes_at(letters, starts, np.repeat(np.minimum(lengths, size), counts)), bounds)
+    return Shingles(hash_runs(letters, starts, np.repeat(np.minimum(lengths, size), counts)), bounds)
 
 
-def hashes_at(letters: Letters, starts: NDArray[np.int64], lengths: NDArray[np.int64] | int) -> Hashes:
+def hash_runs(letters: NormalizedLetters, starts: NDArray[np.int64], lengths: NDArray[np.int64] | int) -> Hashes:
     """Return the hashes of runs of letters.
 
     Args:
@@ -144,10 +144,10 @@ def hashes_at(letters: Letters, starts: NDArray[np.int64], lengths: NDArray[np.i
     sums = np.zeros(len(letters.codes) + 1, np.uint64)
     np.cumsum(letters.codes * powers[: len(letters.codes)], out=sums[1:])
     found = (sums[starts + lengths] - sums[starts]) * inverses[starts]
-    return mixed(found)  # low bits of the sum hardly depend on high bits of the letters
+    return mix_bits(found)  # low bits of the sum hardly depend on high bits of the letters
 
 
-def mixed(numbers: Hashes) -> Hashes:
+def mix_bits(numbers: Hashes) -> Hashes:
     """Map numbers one-to-one so that every bit depends on all bits of the input."""
     found = numbers ^ (numbers >> np.uint64(32))
     found *= np.uint64(0xD6E8FEB86659FD93)
@@ -178,7 +178,7 @@ class Match:
     similarity: float
 
 
-def bands_for(threshold: float) -> tuple[int, int]:
+def choose_bands(threshold: float) -> tuple[int, int]:
     """Return numbers of bands and rows with the fewest candidates that miss at most MOST_MISSED of the pairs."""
     for rows in range(PERMUTATIONS // 2, 1, -1):
         bands = PERMUTATIONS // rows
@@ -187,7 +187,7 @@ def bands_for(threshold: float) -> tuple[int, int]:
     return PERMUTATIONS, 1
 
 
-class NearDuplicates:
+class NearDuplicateIndex:
     """MinHash index of texts."""
 
     def __init__(self, texts: Sequence[str], threshold: float) -> None:
@@ -197,12 +197,12 @@ class NearDuplicates:
             texts: distinct texts.
             threshold: Jaccard similarity, above 0 and up to 1.
         """
-        self.letters = letters_of(texts)
-        self._shingles = shingles_of(self.letters, SHINGLE)
+        self.letters = extract_letters(texts)
+        self._shingles = make_shingles(self.letters, SHINGLE)
         self._threshold = threshold
         self._least = threshold - ERRORS * math.sqrt(threshold * (1 - threshold) / PERMUTATIONS)
-        self._bands, self._rows = bands_for(threshold)
-        self._signatures = signatures(self._shingles)
+        self._bands, self._rows = choose_bands(threshold)
+        self._signatures = make_signatures(self._shingles)
         keys = self._keys(self._signatures)
         self._order = np.argsort(keys, axis=0, kind="stable")
         self._sorted = np.take_along_axis(keys, self._order, axis=0)
@@ -211,7 +211,7 @@ class NearDuplicates:
         """Return a hash of each band of each signature. uint64 [m, bands]."""
         bands = signed[:, : self._bands * self._rows].astype(np.uint64).reshape(len(signed), self._bands, self._rows)
         # A collision costs one comparison and changes no result.
-        return mixed((bands * mixed(np.arange(1, self._rows + 1, dtype=np.uint64))).sum(axis=2, dtype=np.uint64))
+        return mix_bits((bands * mix_bits(np.arange(1, self._rows + 1, dtype=np.uint64))).sum(axis=2, dtype=np.uint64))
 
     def _candidates(self, signed: NDArray[np.uint32]) -> NDArray[np.int64]:
         """Return the pairs that share a band, as numbers of looked-up and indexed texts. [k, 2], ascending."""
@@ -226,16 +226,16 @@ class NearDuplicates:
 
     def matches(self, others: Shingles) -> Iterator[Match]:
         """Yield the near-duplicates among other texts, in order of their numbers and those of indexed texts."""
-        signed = signatures(others)
+        signed = make_signatures(others)
         pairs = self._candidates(signed)
         alike = (signed[pairs[:, 0]] == self._signatures[pairs[:, 1]]).mean(axis=1)
         for other, text in pairs[alike >= self._least].tolist():
             hashes, asked = others.of(other), self._shingles.of(text)
-            if len(hashes) and len(asked) and (similarity := jaccard(hashes, asked)) >= self._threshold:
+            if len(hashes) and len(asked) and (similarity := jaccard_similarity(hashes, asked)) >= self._threshold:
                 yield Match(other, text, similarity)
 
 
-def signatures(shingles: Shingles) -> NDArray[np.uint32]:
+def make_signatures(shingles: Shingles) -> NDArray[np.uint32]:
     """Return the MinHash signature of each text; undefined without shingles. uint32 [m, PERMUTATIONS].
 
     Each permutation is applied to all texts together: a call per text would take five times as long.
@@ -243,41 +243,41 @@ def signatures(shingles: Shingles) -> NDArray[np.uint32]:
     found = np.zeros((PERMUTATIONS, len(shingles.bounds) - 1), np.uint32)
     full = np.flatnonzero(np.diff(shingles.bounds))
     if len(full):
-        hashes, starts = _high(shingles.hashes), shingles.bounds[full]
+        hashes, starts = _high_bits(shingles.hashes), shingles.bounds[full]
         # factor * hash + term modulo 2**32 is one-to-one, because the factor is odd.
-        factors = _high(np.arange(PERMUTATIONS, dtype=np.uint64)) | np.uint32(1)
-        terms = _high(np.arange(PERMUTATIONS, 2 * PERMUTATIONS, dtype=np.uint64))
+        factors = _high_bits(np.arange(PERMUTATIONS, dtype=np.uint64)) | np.uint32(1)
+        terms = _high_bits(np.arange(PERMUTATIONS, 2 * PERMUTATIONS, dtype=np.uint64))
         for number in range(PERMUTATIONS):
             found[number, full] = np.minimum.reduceat(hashes * factors[number] + terms[number], starts)
     return np.ascontiguousarray(found.T)
 
 
-def _high(numbers: Hashes) -> NDArray[np.uint32]:
+def _high_bits(numbers: Hashes) -> NDArray[np.uint32]:
     """Return the high 32 bits of the mixed numbers."""
-    return (mixed(numbers) >> np.uint64(32)).astype(np.uint32)
+    return (mix_bits(numbers) >> np.uint64(32)).astype(np.uint32)
 
 
-def jaccard(one: Hashes, other: Hashes) -> float:
+def jaccard_similarity(one: Hashes, other: Hashes) -> float:
     """Return the Jaccard similarity of two sets of shingles, 0 to 1."""
     first, second = np.unique(one), np.unique(other)
     both = len(np.intersect1d(first, second, assume_unique=True))
     return both / (len(first) + len(second) - both)
 
 
-class Pieces:
+class PieceFinder:
     """Finder of pieces of documents that may be near-duplicates of a text.
 
     A document is skipped unless it shares a run of letters with a text. Otherwise the pieces are the parts of the
     document that align with the text where the common runs align. So texts are found in documents of any length.
     """
 
-    def __init__(self, letters: Letters) -> None:
+    def __init__(self, letters: NormalizedLetters) -> None:
         """Index all runs of the texts."""
         self._lengths = np.diff(letters.bounds)
         starts, owner = _runs(letters, 1)
         kept = ~self.too_short[owner]
         starts, owner = starts[kept], owner[kept]
-        hashes = hashes_at(letters, starts, RUN)
+        hashes = hash_runs(letters, starts, RUN)
         order = np.argsort(hashes, kind="stable")
         self._hashes, self._owner = hashes[order], owner[order]
         self._offset = (starts - letters.bounds[owner])[order]
@@ -293,7 +293,7 @@ class Pieces:
         """Texts that are not searched for, because copies of so few letters might be missed. bool [m]."""
         return self._lengths < RUN + STRIDE - 1
 
-    def of(self, documents: Letters) -> list[tuple[int, int, int]]:
+    def of(self, documents: NormalizedLetters) -> list[tuple[int, int, int]]:
         """Return (document, first letter, end) of each piece."""
         hits = self._hits(documents)
         pieces: list[tuple[int, int, int]] = []
@@ -305,10 +305,10 @@ class Pieces:
                 pieces += [(document, max(low, first), min(high, last)) for first, last in found]
         return list(dict.fromkeys(pieces))
 
-    def _hits(self, documents: Letters) -> np.ndarray:
+    def _hits(self, documents: NormalizedLetters) -> np.ndarray:
         """Return document, text, first letter in the documents and first letter in the text of common runs. [k, 4]."""
         starts, owner = _runs(documents, STRIDE)
-        hashes = hashes_at(documents, starts, RUN)
+        hashes = hash_runs(documents, starts, RUN)
         seen = np.flatnonzero(self._table[hashes & self._mask])
         if not len(seen):
             return np.zeros((0, 4), np.int64)
@@ -338,7 +338,7 @@ def _spans(starts: np.ndarray, offsets: np.ndarray, length: int) -> set[tuple[in
     return {(begin, end) for begin in begins for end in ends}
 
 
-def _runs(letters: Letters, stride: int) -> tuple[np.ndarray, np.ndarray]:
+def _runs(letters: NormalizedLetters, stride: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the first letter and the text of every `stride`-th run of RUN letters."""
     lengths = np.diff(letters.bounds)
     counts = np.maximum(0, (lengths - RUN) // stride + 1)
@@ -348,14 +348,14 @@ def _runs(letters: Letters, stride: int) -> tuple[np.ndarray, np.ndarray]:
     return starts, owner
 
 
-def pieces_as_texts(documents: Letters, pieces: Iterable[tuple[int, int, int]]) -> Shingles:
+def make_piece_shingles(documents: NormalizedLetters, pieces: Iterable[tuple[int, int, int]]) -> Shingles:
     """Return the shingles of pieces, each treated as a text."""
     cut = [documents.codes[first:last] for _, first, last in pieces]
     bounds = np.cumsum([0, *map(len, cut)])
-    return shingles_of(Letters(np.concatenate(cut) if cut else documents.codes[:0], bounds), SHINGLE)
+    return make_shingles(NormalizedLetters(np.concatenate(cut) if cut else documents.codes[:0], bounds), SHINGLE)
 
 
-class Development:
+class DevelopmentTexts:
     """Distinct texts of all development examples."""
 
     def __init__(self, read: Read, splits: Sequence[str]) -> None:
@@ -376,22 +376,23 @@ class Development:
         """Count the examples that have one of these texts."""
         return sum(len(self._examples[self.texts[text]]) for text in which)
 
-    def source(self, name: str, compared: int, passed_over: int, best: Best) -> Source:
+    def source(self, name: str, compared: int, passed_over: int, best: BestMatches) -> SourceReport:
         """Return the report on one source of training data."""
         pairs = {text: self._pairs(text, best) for text in best.found}
         every = [pair for some in pairs.values() for pair in some]
         ordered = tuple(sorted(every, key=lambda pair: (self._order[pair.split], pair.example)))
         shown = tuple(
-            Shown(pairs[text][0], short(self.texts[text]), short(best.found[text][2])) for text in best.spread(SHOWN)
+            PairExcerpt(pairs[text][0], make_excerpt(self.texts[text]), make_excerpt(best.found[text][2]))
+            for text in best.spread(SHOWN)
         )
-        return Source(name, compared, passed_over, ordered, shown)
+        return SourceReport(name, compared, passed_over, ordered, shown)
 
-    def _pairs(self, text: int, best: Best) -> list[Pair]:
+    def _pairs(self, text: int, best: BestMatches) -> list[Duplicate]:
         similarity, other, _ = best.found[text]
-        return [Pair(*example, round(similarity, 4), other) for example in self._examples[self.texts[text]]]
+        return [Duplicate(*example, round(similarity, 4), other) for example in self._examples[self.texts[text]]]
 
 
-class Best:
+class BestMatches:
     """Most similar near-duplicate of each text; the first one if several are equally similar."""
 
     def __init__(self) -> None:
@@ -410,9 +411,9 @@ class Best:
         return [ranked[place] for place in places.tolist()]
 
 
-def contamination(
+def find_near_duplicates(
     read: Read, training: str, development: Sequence[str], corpus: Path | None, threshold: float, record: str
-) -> Report:
+) -> NearDuplicateReport:
     """Search for near-duplicates of development examples in the training examples and the pre-training text.
 
     Args:
@@ -425,26 +426,28 @@ def contamination(
     Raises:
         InputError: a file is missing or damaged.
     """
-    examples = Development(read, development)
-    index = NearDuplicates(examples.texts, threshold)
+    examples = DevelopmentTexts(read, development)
+    index = NearDuplicateIndex(examples.texts, threshold)
     sources = [_in_training(examples, index, read(training), record)]
     if corpus is not None:
-        sources.append(_in_text(examples, index, corpus_files(corpus)))
-    return Report(threshold, tuple(sources))
+        sources.append(_in_text(examples, index, list_corpus_files(corpus)))
+    return NearDuplicateReport(threshold, tuple(sources))
 
 
-def _in_training(examples: Development, index: NearDuplicates, batches: Iterable[Sequence[str]], record: str) -> Source:
-    best, seen, before = Best(), set[int](), 0
+def _in_training(
+    examples: DevelopmentTexts, index: NearDuplicateIndex, batches: Iterable[Sequence[str]], record: str
+) -> SourceReport:
+    best, seen, before = BestMatches(), set[int](), 0
     progress = Progress("near-duplicates in training", f"{record}s")
     for batch in batches:
         fresh: dict[int, str] = {}
-        keys = text_features.hashes(np.array(batch, dtype=object)).tolist()
+        keys = text_features.hash_strings(np.array(batch, dtype=object)).tolist()
         for number, (key, text) in enumerate(zip(keys, batch, strict=True), before):
             if key not in seen:
                 seen.add(key)
                 fresh[number] = text
-        for some in portions(list(fresh.items())):
-            for match in index.matches(shingles_of(letters_of([text for _, text in some]), SHINGLE)):
+        for some in batch_texts(list(fresh.items())):
+            for match in index.matches(make_shingles(extract_letters([text for _, text in some]), SHINGLE)):
                 number, text = some[match.other]
                 best.note(match.text, match.similarity, f"training {record} {number}", text)
         before += len(batch)
@@ -452,37 +455,39 @@ def _in_training(examples: Development, index: NearDuplicates, batches: Iterable
     return examples.source(TRAINING, before, 0, best)
 
 
-def _in_text(examples: Development, index: NearDuplicates, files: Sequence[Path]) -> Source:
-    best, pieces, done = Best(), Pieces(index.letters), 0
+def _in_text(examples: DevelopmentTexts, index: NearDuplicateIndex, files: Sequence[Path]) -> SourceReport:
+    best, pieces, done = BestMatches(), PieceFinder(index.letters), 0
     overlap = max(map(len, examples.texts), default=0)
     progress = Progress("near-duplicates in text", "documents", sum(pq.read_metadata(path).num_rows for path in files))
     for path in files:
-        for batch in text_features.batches(path, ["document_id", "text"]):
-            ids, texts = (text_features.strings(batch.column(name)) for name in ("document_id", "text"))
-            named = [(name, part) for name, text in zip(ids, texts, strict=True) for part in parts(text, overlap)]
-            for some in portions(named):
-                _look_in(some, index, pieces, best)
+        for batch in text_features.read_text_batches(path, ["document_id", "text"]):
+            ids, texts = (text_features.to_strings(batch.column(name)) for name in ("document_id", "text"))
+            named = [(name, part) for name, text in zip(ids, texts, strict=True) for part in split_text(text, overlap)]
+            for some in batch_texts(named):
+                _search_documents(some, index, pieces, best)
             done += len(ids)
             progress.update(done)
     return examples.source(TEXT, done, examples.count(np.flatnonzero(pieces.too_short).tolist()), best)
 
 
-def _look_in(documents: Sequence[tuple[str, str]], index: NearDuplicates, pieces: Pieces, best: Best) -> None:
-    letters = letters_of([text for _, text in documents])
+def _search_documents(
+    documents: Sequence[tuple[str, str]], index: NearDuplicateIndex, pieces: PieceFinder, best: BestMatches
+) -> None:
+    letters = extract_letters([text for _, text in documents])
     cut = pieces.of(letters)
-    for match in index.matches(pieces_as_texts(letters, cut)):
+    for match in index.matches(make_piece_shingles(letters, cut)):
         document, first, last = cut[match.other]
         best.note(match.text, match.similarity, f"document {documents[document][0]}", letters.text(first, last))
 
 
-def parts(text: str, overlap: int) -> Iterator[str]:
+def split_text(text: str, overlap: int) -> Iterator[str]:
     """Split a document into parts of about AT_ONCE characters that overlap by at least `overlap` characters."""
     step = max(AT_ONCE - overlap, AT_ONCE // 2)
     for first in range(0, max(1, len(text) - overlap), step):
         yield text[first : first + step + overlap]
 
 
-def portions(texts: Iterable[tuple[Name, str]]) -> Iterator[list[tuple[Name, str]]]:
+def batch_texts(texts: Iterable[tuple[Name, str]]) -> Iterator[list[tuple[Name, str]]]:
     """Yield named texts in batches of at most AT_ONCE characters, or of one text."""
     some: list[tuple[Name, str]] = []
     size = 0
@@ -496,7 +501,7 @@ def portions(texts: Iterable[tuple[Name, str]]) -> Iterator[list[tuple[Name, str
         yield some
 
 
-def short(text: str) -> str:
+def make_excerpt(text: str) -> str:
     """Return a text on one line, truncated to an excerpt."""
     line = " ".join(text.split())
     return line if len(line) <= EXCERPT else line[:EXCERPT] + " …"

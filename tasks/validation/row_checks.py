@@ -30,8 +30,8 @@ from tasks.rows.row_files import (
 )
 from tasks.stage.errors import InputError
 from tasks.stage.row_folders import read_manifest
-from tasks.validation.checks import RECORD, Check, DataSet, Frame, Total, Totals
-from tasks.validation.histograms import Lengths
+from tasks.validation.checks import RECORD, DataCheck, DataSet, Frame, TotalFeature, Totals
+from tasks.validation.histograms import Histogram
 
 CLS, SEP, UNK = "[CLS]", "[SEP]", "[UNK]"
 BATCH_TOKENS = 1 << 20
@@ -46,7 +46,7 @@ Columns = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Sequences:
+class RowSequences:
     """Positions of the sequences in rows, derived from sequence_ids alone."""
 
     row: np.ndarray
@@ -76,7 +76,7 @@ class Sequences:
         return table
 
 
-def find_sequences(sequence_ids: np.ndarray) -> tuple[Sequences, Columns]:
+def find_sequences(sequence_ids: np.ndarray) -> tuple[RowSequences, Columns]:
     """Locate the sequences of rows, and check their order.
 
     Args:
@@ -110,21 +110,21 @@ def find_sequences(sequence_ids: np.ndarray) -> tuple[Sequences, Columns]:
         "padding_at_end": holes,
         "sequences_in_order": jumps.sum(axis=1),
     }
-    return Sequences(row, slot, start, end - start, per_row, real, start_of_token), features
+    return RowSequences(row, slot, start, end - start, per_row, real, start_of_token), features
 
 
-Side = Callable[[pa.RecordBatch], pa.Array]
+ExampleFilter = Callable[[pa.RecordBatch], pa.Array]
 """Filter of the examples in a batch; returns booleans."""
 
 
 @dataclass(frozen=True)
-class Examples:
+class SourceExamples:
     """Examples that the rows of a folder were made from."""
 
     path: Path
     stage: str
     """Stage that writes the examples, for messages."""
-    choose: Callable[[], tuple[Side, Sequence[str]]] | None = None
+    choose: Callable[[], tuple[ExampleFilter, Sequence[str]]] | None = None
     """Returns a filter of the examples that rows were made from, and the columns it needs; None: all examples."""
 
     def read(self, columns: Sequence[str], at_once: int = 8192) -> Iterator[pa.RecordBatch]:
@@ -154,7 +154,7 @@ class RowSource:
     """Share of [UNK] among the tokens at most."""
     training: bool = True
     """The rows are for training; otherwise they are held out."""
-    examples: Examples | None = None
+    examples: SourceExamples | None = None
     """Examples that the rows were made from; None: labels are not compared with examples."""
 
     @property
@@ -192,30 +192,30 @@ class RowData(DataSet):
         self._seen = dict.fromkeys(("rows", "sequences", "real_tokens", "nulls"), 0)
         self._features_seen = np.zeros(self.manifest.sequences, np.int64)
         """Occurrences of each number in feature_ids."""
-        self._tokens_per_sequence, self._sequences_per_row = Lengths(), Lengths()
+        self._tokens_per_sequence, self._sequences_per_row = Histogram(), Histogram()
 
-    def _prerequisites(self, vocab_size: int) -> tuple[Check, ...]:
+    def _prerequisites(self, vocab_size: int) -> tuple[DataCheck, ...]:
         changed = f"{self.folder} was changed or half-written: delete it; {self.again}"
         columns = f"the columns and types of a {self.manifest.kind} row, {self.manifest.row_length} tokens long"
         tokenizer = f"the tokenizer of data/tokenizer: SHA-256 of tokenizer.json {self.tokenizer_sha256}"
         later = f"the tokenizer changed after the rows were made: {self.again}"
         size = f"the {vocab_size:,} tokens of the tokenizer"
         return (
-            Check("schema", "all", columns, changed),
-            Check("manifest_files", "manifest.json", "the files and rows that manifest.json lists", changed),
-            Check("tokenizer", "manifest.json", tokenizer, later),
-            Check("vocab_size", "manifest.json", size, self.again, minimum=vocab_size, maximum=vocab_size),
+            DataCheck("schema", "all", columns, changed),
+            DataCheck("manifest_files", "manifest.json", "the files and rows that manifest.json lists", changed),
+            DataCheck("tokenizer", "manifest.json", tokenizer, later),
+            DataCheck("vocab_size", "manifest.json", size, self.again, minimum=vocab_size, maximum=vocab_size),
         )
 
-    def _total_checks(self, max_unknown_share: float) -> tuple[Check, ...]:
+    def _total_checks(self, max_unknown_share: float) -> tuple[DataCheck, ...]:
         no_text = "there was no text to make rows from: check the corpus or the examples"
         counts = {"sequences": self.manifest.sequences, "real tokens": self.manifest.real_tokens}
-        once = Check("features_once", FEATURE_IDS.name, "every feature, from 0 on, exactly once", self.again)
+        once = DataCheck("features_once", FEATURE_IDS.name, "every feature, from 0 on, exactly once", self.again)
         return (
-            Check("rows", "all", "at least one row", no_text, minimum=1),
-            Check("nulls", "all", "no nulls", self.again),
+            DataCheck("rows", "all", "at least one row", no_text, minimum=1),
+            DataCheck("nulls", "all", "no nulls", self.again),
             *(
-                Check(
+                DataCheck(
                     f"manifest_{name.replace(' ', '_')}",
                     "sequence_ids",
                     f"{count:,} {name}, as in manifest.json",
@@ -225,7 +225,7 @@ class RowData(DataSet):
                 )
                 for name, count in counts.items()
             ),
-            Check(
+            DataCheck(
                 "unknown_share",
                 "input_ids",
                 f"at most {max_unknown_share:.4g} of the tokens are [UNK]",
@@ -237,29 +237,31 @@ class RowData(DataSet):
             *([once] if FEATURE_IDS in self._ends else []),
         )
 
-    def _sequence_checks(self) -> tuple[Check, ...]:
+    def _sequence_checks(self) -> tuple[DataCheck, ...]:
         """Return the checks of the sequences in every row."""
         again, most = self.again, self.manifest.max_sequences
         number, fewer = f"1 to {most} sequences in a row", f"check max_sequences_per_row; {again}"
         starts = "every sequence begins with [CLS], of token type 0"
         changed = f"the tokenizer may have changed: {again}"
         return (
-            Check("sequences", "sequence_ids", number, fewer, minimum=1, maximum=most),
-            Check("sequences_in_order", "sequence_ids", "1, 2, 3, ... in order", again),
-            Check("padding_at_end", "sequence_ids", "padding only after the last sequence", again),
-            Check("positions_restart", "position_ids", "0, 1, 2, ... from the start of every sequence", again),
-            Check("first_tokens", "input_ids, token_type_ids", starts, changed),
-            Check("cls_positions", "cls_positions", "the start of every sequence, -1 for none", again),
+            DataCheck("sequences", "sequence_ids", number, fewer, minimum=1, maximum=most),
+            DataCheck("sequences_in_order", "sequence_ids", "1, 2, 3, ... in order", again),
+            DataCheck("padding_at_end", "sequence_ids", "padding only after the last sequence", again),
+            DataCheck("positions_restart", "position_ids", "0, 1, 2, ... from the start of every sequence", again),
+            DataCheck("first_tokens", "input_ids, token_type_ids", starts, changed),
+            DataCheck("cls_positions", "cls_positions", "the start of every sequence, -1 for none", again),
         )
 
-    def _column_checks(self) -> Iterator[Check]:
+    def _column_checks(self) -> Iterator[DataCheck]:
         """Yield a check of the values of each column."""
         advice = {
             "vocab_size": f"the tokenizer may have changed: {self.again}",
             "max_positions": f"raise model.max_positions or lower {self.section}.row_length",
         }
         for column, end in self._ends.items():
-            yield Check(column.name, column.name, _requirement(column, end), advice.get(str(column.below), self.again))
+            yield DataCheck(
+                column.name, column.name, _requirement(column, end), advice.get(str(column.below), self.again)
+            )
 
     def prepare(self) -> Totals:
         examples: dict[str, list[str]] = {"schema": [], "manifest_files": []}
@@ -282,9 +284,9 @@ class RowData(DataSet):
         examples["schema"] += self.prepare_kind()
         same = self.manifest.tokenizer_sha256 == self.tokenizer_sha256
         return {
-            **{name: Total.of_differences(differences) for name, differences in examples.items()},
-            "tokenizer": Total(int(not same), f"rows of tokenizer {self.manifest.tokenizer_sha256}"),
-            "vocab_size": Total(self.manifest.vocab_size),
+            **{name: TotalFeature.of_differences(differences) for name, differences in examples.items()},
+            "tokenizer": TotalFeature(int(not same), f"rows of tokenizer {self.manifest.tokenizer_sha256}"),
+            "vocab_size": TotalFeature(self.manifest.vocab_size),
         }
 
     def prepare_kind(self) -> Sequence[str]:
@@ -332,7 +334,7 @@ class RowData(DataSet):
             values = values.fill_null(0)
         return from_arrow(values).reshape(-1, width)
 
-    def _start_features(self, rows: Columns, found: Sequences) -> Columns:
+    def _start_features(self, rows: Columns, found: RowSequences) -> Columns:
         """Return the features [n] of the starts of sequences, which several columns encode."""
         expected = np.arange(found.real.shape[1], dtype=np.int16) - found.start_of_token
         first = found.row, found.start
@@ -345,18 +347,18 @@ class RowData(DataSet):
             "cls_positions": wrong_slots.sum(axis=1) + np.maximum(found.per_row - slots, 0),
         }
 
-    def _column_features(self, rows: Columns, found: Sequences) -> Columns:
+    def _column_features(self, rows: Columns, found: RowSequences) -> Columns:
         """Return the features [n] of columns: the number of values that are not as declared."""
         used = {TOKENS: found.real, SEQUENCES: found.present(rows["cls_positions"].shape[1])}
         for column in self._ends:
             if column.width == PREDICTIONS and column.least == IGNORED:
                 used[PREDICTIONS] = rows[column.name] != IGNORED
         return {
-            column.name: _are_wrong(rows[column.name], used[column.width], column, end).sum(axis=1)
+            column.name: _find_invalid(rows[column.name], used[column.width], column, end).sum(axis=1)
             for column, end in self._ends.items()
         }
 
-    def kind_features(self, rows: Columns, found: Sequences) -> Columns:
+    def kind_features(self, rows: Columns, found: RowSequences) -> Columns:
         """Return the features [n] of the record checks that a kind adds.
 
         Args:
@@ -369,12 +371,12 @@ class RowData(DataSet):
         seen, times, wrong = self._seen, self._features_seen, np.flatnonzero(self._features_seen != 1)
         shown = f"{len(wrong):,} of {len(times):,} features do not occur exactly once"
         return {
-            "rows": Total(seen["rows"]),
-            "nulls": Total(seen["nulls"]),
-            "manifest_sequences": Total(seen["sequences"]),
-            "manifest_real_tokens": Total(seen["real_tokens"]),
-            "unknown_share": Total(self._unknown.share, str(self._unknown)),
-            "features_once": Total(len(wrong), shown, [f"feature {i}: {times[i]} times" for i in wrong[:3]]),
+            "rows": TotalFeature(seen["rows"]),
+            "nulls": TotalFeature(seen["nulls"]),
+            "manifest_sequences": TotalFeature(seen["sequences"]),
+            "manifest_real_tokens": TotalFeature(seen["real_tokens"]),
+            "unknown_share": TotalFeature(self._unknown.share, str(self._unknown)),
+            "features_once": TotalFeature(len(wrong), shown, [f"feature {i}: {times[i]} times" for i in wrong[:3]]),
         }
 
     def numbers(self) -> dict[str, Any]:
@@ -409,7 +411,7 @@ def _requirement(column: Column, end: float) -> str:
     return f"{values}{or_none}; {column.least} {NOWHERE[column.width]}"
 
 
-def _are_wrong(values: np.ndarray, used: np.ndarray, column: Column, end: float) -> np.ndarray:
+def _find_invalid(values: np.ndarray, used: np.ndarray, column: Column, end: float) -> np.ndarray:
     right = np.isfinite(values) if end == float("inf") else (values >= 0) & (values < end)
     if column.least == IGNORED:
         right |= values == IGNORED

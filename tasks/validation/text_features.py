@@ -35,7 +35,7 @@ def open_parquet(path: Path) -> pq.ParquetFile:
         raise InputError(f"{path} cannot be read as Parquet ({error}): delete it and rerun its stage") from None
 
 
-def schema_differences(path: Path, required: pa.Schema) -> list[str]:
+def compare_schema(path: Path, required: pa.Schema) -> list[str]:
     """Describe how a file's columns differ from `required`; string and large_string are equivalent."""
     found = open_parquet(path).schema_arrow
     differences = []
@@ -58,7 +58,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return pa.int64() if pa.types.is_integer(kind) else kind
 
 
-def batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def read_text_batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield batches of at most BATCH_RECORDS records and about BATCH_BYTES of text.
 
     Raises:
@@ -76,7 +76,7 @@ def batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         yield batch
 
 
-def characters(texts: pa.Array) -> np.ndarray:
+def count_characters(texts: pa.Array) -> np.ndarray:
     """Count the characters (code points) of every text, 0 for null. int64 [n]."""
     return pc.utf8_length(pc.fill_null(texts, "")).to_numpy(zero_copy_only=False).astype(np.int64)
 
@@ -92,25 +92,25 @@ def is_missing(texts: pa.Array) -> np.ndarray:
     return blank.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-def control_characters(texts: pa.Array) -> np.ndarray:
+def count_controls(texts: pa.Array) -> np.ndarray:
     """Count the control characters and U+FFFD of every text. int64 [n]."""
     counts = pc.count_substring_regex(pc.fill_null(texts, ""), _CONTROL)
     return counts.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-def strings(texts: pa.Array) -> np.ndarray:
+def to_strings(texts: pa.Array) -> np.ndarray:
     """Return Python strings, "" for null. object [n]."""
     return pc.fill_null(texts, "").to_numpy(zero_copy_only=False).astype(object)
 
 
-def hashes(values: np.ndarray) -> np.ndarray:
+def hash_strings(values: np.ndarray) -> np.ndarray:
     """Return 64-bit hashes of strings, the same on every machine. uint64 [n]."""
     from pandas.util import hash_array
 
     return hash_array(values, categorize=False)
 
 
-class Keys:
+class KeyCounter:
     """Detector of repeated keys in a large set, with 8 bytes per key.
 
     Keys with equal 64-bit hashes are read again and compared as strings, so a hash collision is never counted as a
@@ -123,7 +123,7 @@ class Keys:
 
     def add(self, keys: np.ndarray) -> None:
         """Add keys; object [n] of strings."""
-        self._hashes.append(hashes(keys))
+        self._hashes.append(hash_strings(keys))
 
     def all_hashes(self) -> np.ndarray:
         """Return the sorted hashes of all keys, with repetitions. uint64 [n]."""
@@ -152,6 +152,6 @@ def count_keys(keys: Iterable[np.ndarray], wanted: np.ndarray) -> dict[str, int]
     """Count each key whose hash is in `wanted` (uint64)."""
     counts: dict[str, int] = {}
     for some in keys:
-        for key in some[np.isin(hashes(some), wanted)]:
+        for key in some[np.isin(hash_strings(some), wanted)]:
             counts[key] = counts.get(key, 0) + 1
     return counts

@@ -32,23 +32,23 @@ from tasks.plan.main import run_main
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import DataInvalid
 from tasks.stage.process import item
-from tasks.stage.row_folders import HELD_OUT, held_out_folder
+from tasks.stage.row_folders import HELD_OUT, find_held_out_rows
 from tasks.validation.checks import (
     MAX_EXAMPLES,
     RECORD,
-    Check,
+    CheckCounts,
+    CheckOutcome,
+    DataCheck,
     DataSet,
-    Finding,
-    Judgement,
     Totals,
-    explain,
-    number,
-    short,
+    clip_text,
+    format_failures,
+    format_number,
 )
-from tasks.validation.corpus_checks import corpus_data
-from tasks.validation.judge import Judge, LimitJudge, expectation, great_expectations, suite_values
-from tasks.validation.pretrain_rows import PretrainRows
+from tasks.validation.corpus_checks import open_corpus
+from tasks.validation.pretrain_row_checks import PretrainRows
 from tasks.validation.row_checks import RowSource
+from tasks.validation.validators import GxValidator, LimitValidator, load_gx, make_expectation, make_suite
 
 NAMES = ("corpus", *PHASES)
 LEAST = 0.0125
@@ -86,15 +86,15 @@ body:has(#option2:checked) .ge-section:has(.hide-succeeded-validations-column-se
 
 
 @dataclass(frozen=True)
-class Judged:
+class ValidationResult:
     """Result of the validation of a data set; equal data give equal verdicts."""
 
     name: str
     record: str
     rows: int
-    checks: tuple[Check, ...]
+    checks: tuple[DataCheck, ...]
     """All checks."""
-    findings: tuple[Finding, ...]
+    findings: tuple[CheckOutcome, ...]
     """Results of the checks that could be evaluated."""
     numbers: Mapping[str, Any] = field(default_factory=dict)
     histograms: Sequence[dict[str, Any]] = ()
@@ -120,14 +120,14 @@ class Judged:
             **self.more_rows,
         }
 
-    def with_another(self, other: Judged, prefix: str) -> Judged:
+    def with_another(self, other: ValidationResult, prefix: str) -> ValidationResult:
         """Combine the results of two sets, such as training rows and held-out rows; valid if both are.
 
         Args:
             prefix: prefix for the names of the second set's checks.
         """
 
-        def named(check: Check) -> Check:
+        def named(check: DataCheck) -> DataCheck:
             return replace(check, name=f"{prefix} {check.name}")
 
         return replace(
@@ -139,12 +139,12 @@ class Judged:
         )
 
 
-def judge_of(data: DataSet) -> LimitJudge:
+def choose_validator(data: DataSet) -> LimitValidator:
     """Return Great Expectations for users' data, and the limits alone for data that Podium made."""
-    return Judge() if data.is_given else LimitJudge()
+    return GxValidator() if data.is_given else LimitValidator()
 
 
-def judged(data: DataSet, judge: LimitJudge) -> Judged:
+def validate_data(data: DataSet, judge: LimitValidator) -> ValidationResult:
     """Evaluate all checks of `data`.
 
     Raises:
@@ -152,29 +152,29 @@ def judged(data: DataSet, judge: LimitJudge) -> Judged:
         InputError: the data cannot be read.
     """
     checks = (*data.prerequisites, *data.total_checks, *data.record_checks)
-    findings = _judge_totals(judge, data.prerequisites, data.prepare())
+    findings = _validate_totals(judge, data.prerequisites, data.prepare())
     if not all(finding.ok for finding in findings):
-        return Judged(data.name, data.record, 0, checks, tuple(findings))
-    found = {check.name: Judgement(0, 0) for check in data.record_checks}
+        return ValidationResult(data.name, data.record, 0, checks, tuple(findings))
+    found = {check.name: CheckCounts(0, 0) for check in data.record_checks}
     records = 0
     for frame in data.frames():
         records += len(frame[RECORD])
         for name, judgement in judge.judge(data.record_checks, frame).items():
             found[name] += judgement
-    findings += _judge_totals(judge, data.total_checks, data.totals())
-    findings += [_of_records(data, check, found[check.name], records) for check in data.record_checks]
+    findings += _validate_totals(judge, data.total_checks, data.totals())
+    findings += [_make_record_outcome(data, check, found[check.name], records) for check in data.record_checks]
     shown = data.numbers(), data.histograms(), tuple(data.notes())
-    return Judged(data.name, data.record, records, checks, tuple(findings), *shown)
+    return ValidationResult(data.name, data.record, records, checks, tuple(findings), *shown)
 
 
-def _of_records(data: DataSet, check: Check, judgement: Judgement, records: int) -> Finding:
+def _make_record_outcome(data: DataSet, check: DataCheck, judgement: CheckCounts, records: int) -> CheckOutcome:
     found = f"all {records:,} {data.record}s pass"
     if judgement.failed:
         found = f"{judgement.failed:,} of {records:,} {data.record}s fail"
-    return Finding(check, judgement, found, tuple(one.of for one in judgement.unexpected[:MAX_EXAMPLES]))
+    return CheckOutcome(check, judgement, found, tuple(one.of for one in judgement.unexpected[:MAX_EXAMPLES]))
 
 
-def _judge_totals(judge: LimitJudge, checks: Sequence[Check], totals: Totals) -> list[Finding]:
+def _validate_totals(judge: LimitValidator, checks: Sequence[DataCheck], totals: Totals) -> list[CheckOutcome]:
     import numpy as np
 
     frame = {check.name: np.array([totals[check.name].value]) for check in checks}
@@ -182,17 +182,17 @@ def _judge_totals(judge: LimitJudge, checks: Sequence[Check], totals: Totals) ->
     findings = []
     for check in checks:
         total, judgement = totals[check.name], judged[check.name]
-        found = total.shown or number(total.value)
-        examples = tuple(short(text) for text in total.examples[:MAX_EXAMPLES])
+        found = total.shown or format_number(total.value)
+        examples = tuple(clip_text(text) for text in total.examples[:MAX_EXAMPLES])
         unexpected = tuple(replace(one, of="; ".join(examples) or found) for one in judgement.unexpected)
-        findings.append(Finding(check, replace(judgement, unexpected=unexpected), found, examples))
+        findings.append(CheckOutcome(check, replace(judgement, unexpected=unexpected), found, examples))
     return findings
 
 
-def data_sets(name: str, params: Params, root: Path = Path()) -> list[DataSet]:
+def open_data_sets(name: str, params: Params, root: Path = Path()) -> list[DataSet]:
     """Open the data set of that name in the checkout `root`, and its held-out rows if there are any."""
     if name == "corpus":
-        return [corpus_data(root / artifacts.CORPUS, params.validate_)]
+        return [open_corpus(root / artifacts.CORPUS, params.validate_)]
     rows = root / artifacts.rows_folder(name)
     return [
         PretrainRows(
@@ -206,12 +206,12 @@ def data_sets(name: str, params: Params, root: Path = Path()) -> list[DataSet]:
             ),
             params.pretrain_rows.masked_fraction,
         )
-        for folder in (rows, held_out_folder(rows))
+        for folder in (rows, find_held_out_rows(rows))
         if folder is not None
     ]
 
 
-def judge_and_report(
+def validate_and_report(
     name: str,
     open_sets: Callable[[], Sequence[DataSet]],
     data_docs: bool,
@@ -231,38 +231,38 @@ def judge_and_report(
     report.unlink(missing_ok=True)  # older verdicts and pages are about other data
     shutil.rmtree(artifacts.DATA_DOCS / name, ignore_errors=True)
     data, *others = open_sets()
-    judge = judge_of(data)
-    found = judged(data, judge)
+    judge = choose_validator(data)
+    found = validate_data(data, judge)
     for other in others:
-        found = found.with_another(judged(other, judge), HELD_OUT if other.name == name else other.name)
+        found = found.with_another(validate_data(other, judge), HELD_OUT if other.name == name else other.name)
     found = replace(found, name=name)
     if found.verdict["valid"]:
         found = replace(found, numbers={**found.numbers, **more()})
     values = found.verdict
     html = report.with_suffix(".html")
     write_json(report, values)
-    write_text(html, page(values))
-    write_json(artifacts.EXPECTATIONS / f"{name}.json", suite_values(name, found.checks))
+    write_text(html, render_page(values))
+    write_json(artifacts.EXPECTATIONS / f"{name}.json", make_suite(name, found.checks))
     if data_docs:
         write_data_docs(name, found.checks, found.findings, report, artifacts.DATA_DOCS / name)
     for text in values["notes"]:
         streams.note(f"{name}: {text}")
     if not values["valid"]:
-        raise DataInvalid(explain(values, str(html)))
+        raise DataInvalid(format_failures(values, str(html)))
     return (
         f"{name}: {values['rows']:,} {data.record}s, {len(values['checks'])} checks passed, "
         f"{time.perf_counter() - started_at:.1f} s; {html}"
     )
 
 
-def page(values: Mapping[str, Any]) -> str:
+def render_page(values: Mapping[str, Any]) -> str:
     """Render the page of a verdict, see `ValidationResult.verdict`."""
     statistics = values["statistics"]
     return render_html(
         __file__,
         "validation.html.j2",
         **{name: value for name, value in values.items() if name != "statistics"},
-        numbers=[{"name": one["name"], "value": number(one["value"])} for one in statistics["numbers"]],
+        numbers=[{"name": one["name"], "value": format_number(one["value"])} for one in statistics["numbers"]],
         figures=[_figure(histogram) for histogram in statistics["histograms"]],
     )
 
@@ -272,20 +272,20 @@ def _figure(histogram: Mapping[str, Any]) -> tuple[str, Plot, str]:
     counts, edges, unit = histogram["counts"], histogram["edges"], histogram["unit"]
     least = LEAST * max(counts)  # every non-empty bin stays visible
     heights = [max(count, least) if count else 0 for count in counts]
-    tips = [f"{_bin(histogram, number)} {unit}: {count:,}" for number, count in enumerate(counts)]
+    tips = [f"{_format_bin(histogram, number)} {unit}: {count:,}" for number, count in enumerate(counts)]
     label = f"{histogram['title']}, from {edges[0]:,} to {edges[-1] - 1:,} {unit}"
-    plot = plot_bars(heights, tips, [_compact(edge) for edge in edges[:-1]], unit, "number", label)
+    plot = plot_bars(heights, tips, [_abbreviate(edge) for edge in edges[:-1]], unit, "number", label)
     return histogram["title"], plot, "Bins widen to the right (log scale)." if histogram["widening"] else ""
 
 
-def _bin(histogram: Mapping[str, Any], i: int) -> str:
+def _format_bin(histogram: Mapping[str, Any], i: int) -> str:
     low, high = histogram["edges"][i], histogram["edges"][i + 1] - 1
     if histogram["open_end"] and i == len(histogram["counts"]) - 1:
         return f"{low:,} and more"
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def _compact(value: int) -> str:
+def _abbreviate(value: int) -> str:
     """Abbreviate a number, 12500 as 12.5k, so that five of them fit below a histogram."""
     for limit, letter in ((1_000_000, "M"), (10_000, "k")):
         if value >= limit:
@@ -301,31 +301,31 @@ def main() -> None:
     parser.add_argument("name", type=item, choices=NAMES)
     name = parser.parse_args().name
     params = load_sections("validate_", "pretrain_rows", "model")
-    print(judge_and_report(name, lambda: data_sets(name, params), params.validate_.data_docs))
+    print(validate_and_report(name, lambda: open_data_sets(name, params), params.validate_.data_docs))
 
 
 def write_data_docs(
-    name: str, checks: Sequence[Check], findings: Sequence[Finding], report: Path, folder: Path
+    name: str, checks: Sequence[DataCheck], findings: Sequence[CheckOutcome], report: Path, folder: Path
 ) -> None:
     """Write the Data Docs of a data set: index.html with the results, and a page of its suite.
 
     Args:
         report: file of its verdict.
     """
-    great_expectations()
+    load_gx()
     pages = importlib.import_module("great_expectations.render.renderer.page_renderer")
     view = importlib.import_module("great_expectations.render.view").DefaultJinjaPageView()
-    result = suite_result(name, findings)
+    result = make_suite_result(name, findings)
     with new_folder(folder) as site:
         write_text(site / artifacts.SPEAKS_OF, sha256_of(report))
         found = pages.ValidationResultsPageRenderer(run_info_at_end=True).render(result)
-        suite = great_expectations().ExpectationSuite(**suite_values(name, [_escaped(check) for check in checks]))
+        suite = load_gx().ExpectationSuite(**make_suite(name, [_escape_check(check) for check in checks]))
         required = pages.ExpectationSuitePageRenderer().render(suite)
         for file, document in ((RESULTS, found), (SUITE, required)):
-            write_text(site / file, alone(view.render(document, show_how_to_buttons=False), name))
+            write_text(site / file, make_standalone(view.render(document, show_how_to_buttons=False), name))
 
 
-def alone(page: str, name: str) -> str:
+def make_standalone(page: str, name: str) -> str:
     """Make a page of Great Expectations self-contained, and link it to Podium's page of the data set.
 
     Args:
@@ -338,15 +338,15 @@ def alone(page: str, name: str) -> str:
     return re.sub(r'href="[./]*/expectations/[^"]*"', f'href="{SUITE}"', page)
 
 
-def _escaped(check: Check) -> Check:
+def _escape_check(check: DataCheck) -> DataCheck:
     return replace(check, name=html.escape(check.name), required=html.escape(check.required))
 
 
-def suite_result(name: str, findings: Sequence[Finding]) -> Any:
+def make_suite_result(name: str, findings: Sequence[CheckOutcome]) -> Any:
     """Return results as Great Expectations' result of the whole suite."""
-    gx = great_expectations()
+    gx = load_gx()
     successful = sum(finding.ok for finding in findings)
-    return great_expectations().core.ExpectationSuiteValidationResult(
+    return load_gx().core.ExpectationSuiteValidationResult(
         success=successful == len(findings),
         results=[_result(finding) for finding in findings],
         suite_name=name,
@@ -364,17 +364,17 @@ def suite_result(name: str, findings: Sequence[Finding]) -> Any:
     )
 
 
-def _result(finding: Finding) -> Any:
-    judged, check = finding.judgement, _escaped(finding.check)
-    values = [number(one.value) for one in judged.unexpected]
+def _result(finding: CheckOutcome) -> Any:
+    judged, check = finding.judgement, _escape_check(finding.check)
+    values = [format_number(one.value) for one in judged.unexpected]
     counts = [{"value": value, "count": count} for value, count in Counter(values).most_common()]
     rows = [
         {check.name: value, RECORD: html.escape(one.of)} for value, one in zip(values, judged.unexpected, strict=True)
     ]
     percent = 100 * judged.failed / judged.of if judged.of else 0.0
-    return great_expectations().core.ExpectationValidationResult(
+    return load_gx().core.ExpectationValidationResult(
         success=finding.ok,
-        expectation_config=expectation(check).configuration,
+        expectation_config=make_expectation(check).configuration,
         result={
             "element_count": judged.of,
             "unexpected_count": judged.failed,

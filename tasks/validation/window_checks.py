@@ -15,14 +15,14 @@ import pyarrow as pa
 from tasks.rows.row_files import from_arrow
 from tasks.stage import artifacts
 from tasks.validation import text_features
-from tasks.validation.checks import Check, Total, Totals
-from tasks.validation.row_checks import Columns, RowData, RowSource, Sequences
+from tasks.validation.checks import DataCheck, TotalFeature, Totals
+from tasks.validation.row_checks import Columns, RowData, RowSequences, RowSource
 
 FEATURE_ID, N_TOKENS = "feature_id", "n_tokens"
 
 
 @dataclass(frozen=True)
-class Lines:
+class FeatureLines:
     """Lines of features.parquet for the slots of n rows."""
 
     present: np.ndarray
@@ -41,7 +41,7 @@ class WindowData(RowData):
     """Rows of windows; kinds add the checks of labels."""
 
     def __init__(
-        self, source: RowSource, schema: pa.Schema, labels: Sequence[Check], columns: Sequence[str] = ()
+        self, source: RowSource, schema: pa.Schema, labels: Sequence[DataCheck], columns: Sequence[str] = ()
     ) -> None:
         """Open the rows.
 
@@ -52,11 +52,11 @@ class WindowData(RowData):
         """
         super().__init__(source)
         numbered = "feature_id 0, 1, 2, ..., one for each sequence"
-        self.total_checks += (Check("features_numbered", "features.parquet", numbered, self.again),)
+        self.total_checks += (DataCheck("features_numbered", "features.parquet", numbered, self.again),)
         self.record_checks += (
             *labels,
-            Check("feature_slots", "feature_ids", "a line of features.parquet for every sequence", self.again),
-            Check("feature_lengths", "features.parquet n_tokens", "the tokens of the sequence", self.again),
+            DataCheck("feature_slots", "feature_ids", "a line of features.parquet for every sequence", self.again),
+            DataCheck("feature_lengths", "features.parquet n_tokens", "the tokens of the sequence", self.again),
         )
         self._path, self._schema, self._names = self.folder / artifacts.FEATURES, schema, (N_TOKENS, *columns)
         self._ids = np.zeros(0, np.int64)
@@ -65,7 +65,7 @@ class WindowData(RowData):
     def prepare_kind(self) -> list[str]:
         if not self._path.is_file():
             return [f"{self._path.name} is missing"]
-        differences = text_features.schema_differences(self._path, self._schema)
+        differences = text_features.compare_schema(self._path, self._schema)
         if differences:
             return differences
         required = [FEATURE_ID, *self._names]
@@ -74,7 +74,7 @@ class WindowData(RowData):
         self._ids, self._columns = columns.pop(FEATURE_ID), columns
         return []
 
-    def kind_features(self, rows: Columns, found: Sequences) -> Columns:
+    def kind_features(self, rows: Columns, found: RowSequences) -> Columns:
         lines = self._lines(rows, found)
         return {
             "feature_slots": (lines.present & ~lines.known).sum(axis=1),
@@ -83,14 +83,14 @@ class WindowData(RowData):
         }
 
     @abstractmethod
-    def label_features(self, rows: Columns, found: Sequences, lines: Lines) -> Columns:
+    def label_features(self, rows: Columns, found: RowSequences, lines: FeatureLines) -> Columns:
         """Return the features [n] of the checks of labels.
 
         Args:
             lines: lines of features.parquet for the slots of the rows.
         """
 
-    def _lines(self, rows: Columns, found: Sequences) -> Lines:
+    def _lines(self, rows: Columns, found: RowSequences) -> FeatureLines:
         """Return the lines of features.parquet for the slots of rows."""
         ids, count = rows["feature_ids"].astype(np.int64), len(self._ids)
         present = found.present(ids.shape[1])
@@ -98,14 +98,14 @@ class WindowData(RowData):
         # Without lines there are no values to look up, and `known` is false everywhere.
         taken = np.clip(ids, 0, max(0, count - 1))
         columns = {name: values[taken] if count else np.zeros_like(ids) for name, values in self._columns.items()}
-        return Lines(present, present & (ids >= 0) & (ids < count), starts, lengths, columns)
+        return FeatureLines(present, present & (ids >= 0) & (ids < count), starts, lengths, columns)
 
     def totals(self) -> Totals:
         sequences = self.manifest.sequences
         other = np.flatnonzero(self._ids != np.arange(len(self._ids)))
         lines = [f"line {i}: feature_id {self._ids[i]}" for i in other[:3]]
         shown = f"{len(other):,} lines with another feature_id, {len(self._ids):,} lines of {sequences:,} sequences"
-        numbered = Total(len(other) + abs(len(self._ids) - sequences), shown, lines)
+        numbered = TotalFeature(len(other) + abs(len(self._ids) - sequences), shown, lines)
         return {**super().totals(), "features_numbered": numbered}
 
 

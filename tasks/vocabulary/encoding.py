@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipu_model.files import sha256_of
-from tasks.rows.row_files import ranges
+from tasks.rows.row_files import concatenate_ranges
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
-from tasks.vocabulary.hub_tokenizer import FILES, TOKENIZER, VOCABULARY, read_folder
+from tasks.vocabulary.hub_tokenizer import FILES, TOKENIZER, VOCABULARY, read_tokenizer_folder
 from tasks.vocabulary.tokenizer_files import build_tokenizer
 from tasks.vocabulary.wordpiece import SPECIAL_TOKENS
 
@@ -43,7 +43,7 @@ _PIECES = re.compile(rf" ?[^{_SPACE}{_MARK}]+| ?[{_MARK}]|[{_SPACE}]")
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class TokenizerInfo:
     """Vocabulary size and special token ids of a tokenizer.
 
     `size` counts all entries; the other fields are token ids. The row format requires `pad` to be 0.
@@ -67,7 +67,7 @@ class Vocabulary:
         return np.uint16 if self.size <= 65536 else np.uint32
 
 
-def tokenizer_file(folder: Path) -> Path:
+def find_tokenizer_file(folder: Path) -> Path:
     """Return the file whose hash identifies the tokenizer in `folder`: tokenizer.json, or else vocab.txt.
 
     Raises:
@@ -93,24 +93,24 @@ def load_tokenizer(folder: Path = artifacts.TOKENIZER) -> Tokenizer:
     Raises:
         InputError: missing, unreadable, or not a BERT tokenizer.
     """
-    folder = tokenizer_file(folder).parent
+    folder = find_tokenizer_file(folder).parent
     return _load(folder, tuple(sha256_of(folder / name) for name in FILES if (folder / name).is_file()))
 
 
 @functools.lru_cache(maxsize=2)
 def _load(folder: Path, hashes: tuple[str, ...]) -> Tokenizer:
     """Load a tokenizer; `hashes` are part of the cache key, so that changed files are read again."""
-    vocabulary = read_folder(folder, True, str(folder))
+    vocabulary = read_tokenizer_folder(folder, True, str(folder))
     extra = tuple(replace(token, special=False) for token in vocabulary.extra)
     tokenizer = build_tokenizer(replace(vocabulary, extra=extra))
     tokenizer.encode_special_tokens = True  # affects only BERT's own: the others were added as ordinary tokens
     return tokenizer
 
 
-def read_vocabulary(tokenizer: Tokenizer) -> Vocabulary:
+def read_tokenizer_info(tokenizer: Tokenizer) -> TokenizerInfo:
     """Return size and special ids of a tokenizer built by `load_tokenizer`: it has all of them, and [PAD] has id 0."""
     ids = [number for number in map(tokenizer.token_to_id, SPECIAL_TOKENS) if number is not None]
-    return Vocabulary(tokenizer.get_vocab_size(with_added_tokens=True), *ids)
+    return TokenizerInfo(tokenizer.get_vocab_size(with_added_tokens=True), *ids)
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,8 @@ class Encoded:
         return np.cumsum(self.lengths) - self.lengths
 
 
-def lay_out_sequences(
-    vocabulary: Vocabulary, *pieces: tuple[np.ndarray, np.ndarray, np.ndarray]
+def join_sequences(
+    vocabulary: TokenizerInfo, *pieces: tuple[np.ndarray, np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Build sequences [CLS] piece [SEP], or [CLS] piece [SEP] piece [SEP], and concatenate them.
 
@@ -146,7 +146,7 @@ def lay_out_sequences(
     token_ids = np.full(int(lengths.sum()), vocabulary.sep, dtype=vocabulary.dtype)
     token_ids[places] = vocabulary.cls
     for tokens, starts, counts in pieces:
-        token_ids[ranges(places + 1, counts)] = tokens[ranges(starts, counts)]
+        token_ids[concatenate_ranges(places + 1, counts)] = tokens[concatenate_ranges(starts, counts)]
         places = places + counts + 1
     return token_ids, lengths
 
@@ -199,7 +199,7 @@ class WordCache:
         self._learn()
         counts = self._counts[numbers]
         per_text = np.diff(np.concatenate([[0], np.cumsum(counts)])[borders])
-        tokens = ranges((np.cumsum(self._counts) - self._counts)[numbers], counts)
+        tokens = concatenate_ranges((np.cumsum(self._counts) - self._counts)[numbers], counts)
         before = np.concatenate([[0], np.cumsum(self._characters[numbers])])
         places = before[:-1] - np.repeat(before[borders[:-1]], np.diff(borders))  # [K] first character in the text
         offsets = self._spans[tokens] + np.repeat(places.astype(np.int32), counts)[:, None]
@@ -234,7 +234,7 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> Encoded:
     The tokens do not depend on the batch, and equal those of the tokenizer, which `load_tokenizer` built.
     """
     cache = _word_cache(tokenizer)
-    return _encode_in_full(tokenizer, texts) if cache is None else cache.encode(texts)
+    return _encode_uncached(tokenizer, texts) if cache is None else cache.encode(texts)
 
 
 @functools.lru_cache(maxsize=2)
@@ -242,7 +242,7 @@ def _word_cache(tokenizer: Tokenizer) -> WordCache | None:
     return WordCache(tokenizer) if works_word_by_word(tokenizer) else None
 
 
-def _encode_in_full(tokenizer: Tokenizer, texts: Sequence[str]) -> Encoded:
+def _encode_uncached(tokenizer: Tokenizer, texts: Sequence[str]) -> Encoded:
     """Encode texts without the cache, for tokenizers with tokens that are matched across words."""
     ids, offsets, lengths = [np.empty(0, np.uint32)], [np.empty((0, 2), np.int32)], []
     for start in range(0, len(texts), ENCODE_AT_ONCE):

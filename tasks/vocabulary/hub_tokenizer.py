@@ -77,7 +77,7 @@ OLD_NAMES = (*NAMES, "bos_token", "eos_token", "additional_special_tokens")
 """Names of special tokens in transformers 4; version 5 accepts any NAME_token, and extra_special_tokens."""
 
 
-def given_vocabulary(path: Path, lowercase: bool, key: str = "tokenizer.path") -> Vocabulary:
+def load_local_vocabulary(path: Path, lowercase: bool, key: str = "tokenizer.path") -> Vocabulary:
     """Load the vocabulary of a vocab.txt, or of a model folder with its tokenizer.
 
     Args:
@@ -90,7 +90,7 @@ def given_vocabulary(path: Path, lowercase: bool, key: str = "tokenizer.path") -
     """
     if any((path / name).is_file() for name in (TOKENIZER, CONFIG, VOCABULARY)):
         require_readable(path, key)
-        return read_folder(path, lowercase, f"{key}={path}")
+        return read_tokenizer_folder(path, lowercase, f"{key}={path}")
     return Vocabulary(read_vocabulary(path, key), lowercase)
 
 
@@ -111,12 +111,12 @@ def load_hub_vocabulary(repository: str | None, revision: str | None, lowercase:
     local, source = Path(repository), f"tokenizer.repository={repository}"
     if local.is_dir():
         require_readable(local, "tokenizer.repository")
-        return read_folder(local, lowercase, source)
+        return read_tokenizer_folder(local, lowercase, source)
     _, present, files = download_files(repository, revision, set(FILES).intersection, "tokenizer")
     return _read(files, present, lowercase, source)
 
 
-def read_folder(folder: Path, lowercase: bool, source: str) -> Vocabulary:
+def read_tokenizer_folder(folder: Path, lowercase: bool, source: str) -> Vocabulary:
     """Load the vocabulary of a local model folder as AutoTokenizer reads it.
 
     Args:
@@ -134,13 +134,13 @@ def read_folder(folder: Path, lowercase: bool, source: str) -> Vocabulary:
 def _read(files: Mapping[str, Path], present: list[str], lowercase: bool, source: str) -> Vocabulary:
     config = _read_config(files, source, TOKENIZER in files)
     if TOKENIZER in files:
-        return _with_config(_read_tokenizer_json(files[TOKENIZER], source), config, None)
+        return _apply_config(_read_tokenizer_json(files[TOKENIZER], source), config, None)
     if VOCABULARY in files:
-        return _with_config(Vocabulary(read_vocabulary(files[VOCABULARY], source), lowercase), config, lowercase)
-    raise _no_fast_tokenizer(source, present)
+        return _apply_config(Vocabulary(read_vocabulary(files[VOCABULARY], source), lowercase), config, lowercase)
+    raise _no_fast_tokenizer_error(source, present)
 
 
-def _no_fast_tokenizer(source: str, present: list[str]) -> InputError:
+def _no_fast_tokenizer_error(source: str, present: list[str]) -> InputError:
     slow = [name for name in present if name.endswith(SLOW)]
     why = (
         f"; its {', '.join(slow)} belong to a slow tokenizer, which has no character offsets to locate answers with"
@@ -182,7 +182,7 @@ def _read_tokenizer_json(path: Path, source: str) -> Vocabulary:
         InputError: damaged, or of another kind; the message names the part.
     """
     values, where = _read_object(path, source), f"{source}: {path.name}"
-    model = _part(values, "model", where)
+    model = _get_object(values, "model", where)
     kind = model.get("type", "WordPiece" if "max_input_chars_per_word" in model else "an unnamed kind")
     if kind != "WordPiece":
         raise InputError(f"{where} is of type {kind!s:.80}; WordPiece is required (the tokenizer of a BERT model)")
@@ -190,17 +190,17 @@ def _read_tokenizer_json(path: Path, source: str) -> Vocabulary:
     for name, required in OF_MODEL.items():
         if model.get(name, required) != required:
             raise InputError(f"{where} has {name} {model[name]!r:.80}; {required!r} is required, as in BERT")
-    entries, extra = _tokens(_part(model, "vocab", where), values.get("added_tokens"), where)
+    entries, extra = _read_tokens(_get_object(model, "vocab", where), values.get("added_tokens"), where)
     check_vocabulary(entries, source)
-    normalizer = _part(values, "normalizer", where)
-    _switch(normalizer, "clean_text", True, (True,), where)
+    normalizer = _get_object(values, "normalizer", where)
+    _read_switch(normalizer, "clean_text", True, (True,), where)
     switches = {
-        ours: _switch(normalizer, ours, default, taken, where) for ours, (_, default, taken) in SWITCHES.items()
+        ours: _read_switch(normalizer, ours, default, taken, where) for ours, (_, default, taken) in SWITCHES.items()
     }
     return Vocabulary(tuple(entries), **switches, extra=extra)
 
 
-def _part(values: dict[str, Any], name: str, where: str) -> dict[str, Any]:
+def _get_object(values: dict[str, Any], name: str, where: str) -> dict[str, Any]:
     part = values.get(name)
     if not isinstance(part, dict):
         raise InputError(f"{where} must have an object {name!r}, found {type(part).__name__}")
@@ -218,7 +218,7 @@ def _require_kinds(values: dict[str, Any], where: str) -> None:
             raise InputError(f"{where} has the {name} {kind!s:.80}; {required}")
 
 
-def _switch(values: Mapping[str, Any], name: str, left_out: Any, taken: tuple[Any, ...], where: str) -> Any:
+def _read_switch(values: Mapping[str, Any], name: str, left_out: Any, taken: tuple[Any, ...], where: str) -> Any:
     """Return a normalization switch; `left_out` is its default."""
     value = values.get(name, left_out)
     if not any(value is one for one in taken):
@@ -226,11 +226,11 @@ def _switch(values: Mapping[str, Any], name: str, left_out: Any, taken: tuple[An
     return value
 
 
-def _tokens(vocabulary: dict[str, Any], added: Any, where: str) -> tuple[list[str], tuple[ExtraToken, ...]]:
+def _read_tokens(vocabulary: dict[str, Any], added: Any, where: str) -> tuple[list[str], tuple[ExtraToken, ...]]:
     """Return the entries in order of their ids, and the added tokens without BERT's own."""
     ids, extra = dict(vocabulary), {}
     for token in added or [] if isinstance(added, list | None) else [added]:
-        one = _extra_token(token, where)
+        one = _read_extra_token(token, where)
         number = token.get("id")
         if ids.setdefault(one.content, number) != number:
             raise InputError(f"{where} gives {one.content!r:.80} the ids {ids[one.content]!r:.20} and {number!r:.20}")
@@ -246,7 +246,7 @@ def _tokens(vocabulary: dict[str, Any], added: Any, where: str) -> tuple[list[st
     return sorted(entries, key=ids.__getitem__), tuple(extra[token] for token in sorted(extra, key=ids.__getitem__))
 
 
-def _extra_token(token: Any, where: str) -> ExtraToken:
+def _read_extra_token(token: Any, where: str) -> ExtraToken:
     """Read a token from the JSON of transformers and the tokenizers library.
 
     Raises:
@@ -299,9 +299,9 @@ def _read_config(files: Mapping[str, Path], source: str, has_tokenizer_json: boo
     builds_bert = _builds_bert(values, found[MODEL], MODEL in files, has_tokenizer_json, source)
     stated = values.get("added_tokens_decoder")
     if stated is not None:
-        return TokenizerConfig(values, _decoder(stated, where), builds_bert, source)
+        return TokenizerConfig(values, _read_added_tokens(stated, where), builds_bert, source)
     values = {**values, **found[SPECIAL_MAP]}
-    special = {content for _, content in _special_tokens(values, source)}
+    special = {content for _, content in _find_special_tokens(values, source)}
     added = {}
     for content, number in found[ADDED].items():
         if type(number) is not int:
@@ -310,7 +310,7 @@ def _read_config(files: Mapping[str, Path], source: str, has_tokenizer_json: boo
     return TokenizerConfig(values, added, builds_bert, source)
 
 
-def _with_config(vocabulary: Vocabulary, config: TokenizerConfig, lowercase: bool | None) -> Vocabulary:
+def _apply_config(vocabulary: Vocabulary, config: TokenizerConfig, lowercase: bool | None) -> Vocabulary:
     """Return the vocabulary as AutoTokenizer uses it.
 
     Args:
@@ -322,8 +322,8 @@ def _with_config(vocabulary: Vocabulary, config: TokenizerConfig, lowercase: boo
         InputError: a setting of another type, another special token, or ids that differ from AutoTokenizer's.
     """
     if config.builds_bert:
-        vocabulary = replace(vocabulary, **_clean_up(vocabulary, config, lowercase))
-    vocabulary = replace(vocabulary, extra=_extra_tokens(vocabulary, config))
+        vocabulary = replace(vocabulary, **_read_normalization(vocabulary, config, lowercase))
+    vocabulary = replace(vocabulary, extra=_merge_extra_tokens(vocabulary, config))
     ids = {token: number for number, token in enumerate(vocabulary.tokens)}
     for number, token in config.added.items():
         if ids.get(token.content) != number:
@@ -356,11 +356,11 @@ def _builds_bert(
     return True
 
 
-def _clean_up(vocabulary: Vocabulary, config: TokenizerConfig, lowercase: bool | None) -> dict[str, Any]:
+def _read_normalization(vocabulary: Vocabulary, config: TokenizerConfig, lowercase: bool | None) -> dict[str, Any]:
     found = {}
     for ours, (name, default, taken) in SWITCHES.items():
         meant = lowercase if ours == "lowercase" and lowercase is not None else default
-        value = found[ours] = _switch(config.values, name, meant, taken, f"{config.source}: {CONFIG}")
+        value = found[ours] = _read_switch(config.values, name, meant, taken, f"{config.source}: {CONFIG}")
         if lowercase is None and name not in config.values and value != getattr(vocabulary, ours):
             log.warning(
                 "%s: tokenizer.json has %s %s, but %s does not set %s: %s is used, as by AutoTokenizer",
@@ -369,7 +369,7 @@ def _clean_up(vocabulary: Vocabulary, config: TokenizerConfig, lowercase: bool |
     return found
 
 
-def _extra_tokens(vocabulary: Vocabulary, config: TokenizerConfig) -> tuple[ExtraToken, ...]:
+def _merge_extra_tokens(vocabulary: Vocabulary, config: TokenizerConfig) -> tuple[ExtraToken, ...]:
     """Return the tokens of both files in order of their ids, then special tokens without an id."""
     ids = {token: number for number, token in enumerate(vocabulary.tokens)}
     ours = {ids[token.content]: token for token in vocabulary.extra}
@@ -385,7 +385,7 @@ def _extra_tokens(vocabulary: Vocabulary, config: TokenizerConfig) -> tuple[Extr
     else:
         ours = {**config.added, **ours}
     extra = {ours[number].content: ours[number] for number in sorted(ours)}
-    for name, content in _special_tokens(config.values, config.source):
+    for name, content in _find_special_tokens(config.values, config.source):
         if content not in extra and name not in OLD_NAMES:
             raise InputError(
                 f"{config.source} has {name} {content!r:.80}, which only transformers 5 reads as a token. Save the "
@@ -395,14 +395,14 @@ def _extra_tokens(vocabulary: Vocabulary, config: TokenizerConfig) -> tuple[Extr
     return tuple(token for token in extra.values() if token.content not in SPECIAL_TOKENS)
 
 
-def _special_tokens(values: Mapping[str, Any], source: str) -> Iterator[tuple[str, str]]:
+def _find_special_tokens(values: Mapping[str, Any], source: str) -> Iterator[tuple[str, str]]:
     """Yield the setting and the content of each special token that is not BERT's own.
 
     Raises:
         InputError: one of BERT's tokens is replaced, or a value is not a token.
     """
     for name, stated in values.items():
-        for value in _listed(stated) if name.endswith("_special_tokens") else [stated]:
+        for value in _list_tokens(stated) if name.endswith("_special_tokens") else [stated]:
             content = value.get("content") if isinstance(value, Mapping) else value
             if content is None or isinstance(content, bool) or not name.endswith(("_token", "_special_tokens")):
                 continue
@@ -414,14 +414,14 @@ def _special_tokens(values: Mapping[str, Any], source: str) -> Iterator[tuple[st
                 yield name, content
 
 
-def _listed(stated: Any) -> list[Any]:
+def _list_tokens(stated: Any) -> list[Any]:
     return list(stated.values()) if isinstance(stated, Mapping) else stated if isinstance(stated, list) else [stated]
 
 
-def _decoder(stated: Any, where: str) -> dict[int, ExtraToken]:
+def _read_added_tokens(stated: Any, where: str) -> dict[int, ExtraToken]:
     if not isinstance(stated, Mapping) or len(stated) > MAX_ENTRIES or not all(map(_is_id, stated)):
         raise InputError(f"{where} must have an object added_tokens_decoder of id: token")
-    return {int(number): _extra_token(token, where) for number, token in stated.items()}
+    return {int(number): _read_extra_token(token, where) for number, token in stated.items()}
 
 
 def _is_id(text: str) -> bool:

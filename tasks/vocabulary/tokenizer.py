@@ -17,9 +17,9 @@ from pathlib import Path
 from ipu_model.files import new_folder
 from tasks.params.schema import TokenizerParams, load_sections
 from tasks.plan.main import run_main
-from tasks.records.parquet import corpus_files, read_batches
+from tasks.records.parquet import list_corpus_files, read_batches
 from tasks.stage import artifacts
-from tasks.vocabulary.hub_tokenizer import given_vocabulary, load_hub_vocabulary
+from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary, load_local_vocabulary
 from tasks.vocabulary.tokenizer_files import Vocabulary, write_tokenizer
 from tasks.vocabulary.wordpiece import train_vocabulary
 
@@ -42,30 +42,30 @@ def make_tokenizer(params: TokenizerParams, max_length: int, corpus: Path, outpu
         InputError: no corpus, or a vocabulary that cannot be used; the message says what to change.
     """
     if params.source == "train":
-        entries = train_vocabulary(lambda: corpus_texts(corpus), params.vocabulary_size, params.lowercase)
+        entries = train_vocabulary(lambda: read_corpus_texts(corpus), params.vocabulary_size, params.lowercase)
         vocabulary = Vocabulary(tuple(entries), params.lowercase)
     elif params.source == "file":
-        vocabulary = given_vocabulary(Path(params.path), params.lowercase)
+        vocabulary = load_local_vocabulary(Path(params.path), params.lowercase)
     else:
         vocabulary = load_hub_vocabulary(params.repository, params.revision, params.lowercase)
-    _warn_of_capitals(vocabulary)
+    _warn_about_capitals(vocabulary)
     with new_folder(output) as folder:
         write_tokenizer(vocabulary, max_length, folder)
     return vocabulary
 
 
-def corpus_texts(corpus: Path) -> Iterator[str]:
+def read_corpus_texts(corpus: Path) -> Iterator[str]:
     """Yield the texts of the corpus in order, with one row group in memory at a time.
 
     Raises:
         InputError: there is no corpus, or a part cannot be read.
     """
-    for part in corpus_files(corpus):
+    for part in list_corpus_files(corpus):
         for batch in read_batches(part, ["text"], 4096, "corpus"):
             yield from batch.column(0).to_pylist()
 
 
-def _warn_of_capitals(vocabulary: Vocabulary) -> None:
+def _warn_about_capitals(vocabulary: Vocabulary) -> None:
     words = [entry for entry in vocabulary.entries if not entry.startswith("[")]
     capitals = sum(entry != entry.lower() for entry in words)
     if vocabulary.lowercase and capitals > CAPITALS_WARNING_SHARE * len(words):

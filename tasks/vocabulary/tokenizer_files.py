@@ -15,7 +15,7 @@ from tokenizers.processors import TemplateProcessing
 
 from ipu_model.files import write_json
 from tasks.plan.named_files import require_readable
-from tasks.records.text_files import exact_lines
+from tasks.records.text_files import read_raw_lines
 from tasks.stage.errors import InputError
 from tasks.vocabulary.wordpiece import PREFIX, SPECIAL_TOKENS
 
@@ -81,7 +81,7 @@ def read_vocabulary(path: Path, key: str) -> tuple[str, ...]:
         path = inside[0]
     if path.stat().st_size > MAX_BYTES:
         raise InputError(f"{path} has {path.stat().st_size:,} bytes; at most {MAX_BYTES:,} are allowed ({key})")
-    entries = [line.rstrip("\r\n") for line in itertools.islice(exact_lines(path, key), MAX_ENTRIES + 1)]
+    entries = [line.rstrip("\r\n") for line in itertools.islice(read_raw_lines(path, key), MAX_ENTRIES + 1)]
     if len(entries) > MAX_ENTRIES:
         raise InputError(f"{path} has more than {MAX_ENTRIES:,} lines, the most that are allowed ({key})")
     while entries and not entries[-1]:

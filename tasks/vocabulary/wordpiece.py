@@ -43,7 +43,7 @@ _REMOVED_SPACE = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 """Characters at which Python splits words but which BERT's normalization removes."""
 
 
-def bert_normalizer(lowercase: bool) -> BertNormalizer:
+def make_normalizer(lowercase: bool) -> BertNormalizer:
     """Return BERT's text normalization; lowercasing also strips accents, as in the uncased models."""
     return BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lowercase)
 
@@ -59,8 +59,8 @@ def train_vocabulary(texts: Callable[[], Iterable[str]], vocabulary_size: int, l
     Raises:
         InputError: the corpus has no characters.
     """
-    words = _Words(lowercase)
-    characters = _characters(texts(), words, vocabulary_size, lowercase)
+    words = _WordCache(lowercase)
+    characters = _choose_characters(texts(), words, vocabulary_size, lowercase)
     continued = [PREFIX + character for character in characters if _continues_words(character, lowercase)]
     reserved = [*SPECIAL_TOKENS, *characters, *continued]
     tokenizer = Tokenizer(WordPiece(unk_token="[UNK]"))
@@ -79,14 +79,14 @@ def train_vocabulary(texts: Callable[[], Iterable[str]], vocabulary_size: int, l
     return sorted(vocabulary, key=lambda entry: vocabulary[entry])
 
 
-class _Words(dict[str, str]):
+class _WordCache(dict[str, str]):
     """Cache of words -> their pieces after BERT's normalization and pre-tokenization.
 
     Both work on single characters and never across white space. The cache halves the training time on the demo's text.
     """
 
     def __init__(self, lowercase: bool) -> None:
-        self._normalize = bert_normalizer(lowercase).normalize_str
+        self._normalize = make_normalizer(lowercase).normalize_str
         self._split = BertPreTokenizer().pre_tokenize_str
 
     def __missing__(self, word: str) -> str:
@@ -106,7 +106,7 @@ class _Words(dict[str, str]):
         return " ".join(map(self.__getitem__, self.split(text)))
 
 
-def _characters(texts: Iterable[str], words: _Words, vocabulary_size: int, lowercase: bool) -> list[str]:
+def _choose_characters(texts: Iterable[str], words: _WordCache, vocabulary_size: int, lowercase: bool) -> list[str]:
     """Return the most frequent characters of the normalized text, in order of their code points."""
     counts: Counter[str] = Counter()
     waiting: Counter[str] = Counter()
@@ -132,10 +132,12 @@ def _characters(texts: Iterable[str], words: _Words, vocabulary_size: int, lower
     room = min(ENOUGH_CHARACTERS, vocabulary_size // 4)
     basic = dict.fromkeys(BASIC_CHARACTERS.lower() if lowercase else BASIC_CHARACTERS)
     enough = list(dict.fromkeys([*seen, *basic]))[:room]
-    return sorted({*enough, *_covering(seen, counts, vocabulary_size, lowercase)})
+    return sorted({*enough, *_select_covering(seen, counts, vocabulary_size, lowercase)})
 
 
-def _covering(seen: Sequence[str], counts: Mapping[str, int], vocabulary_size: int, lowercase: bool) -> list[str]:
+def _select_covering(
+    seen: Sequence[str], counts: Mapping[str, int], vocabulary_size: int, lowercase: bool
+) -> list[str]:
     """Return the first of the characters `seen` that reach COVERAGE and fit into the vocabulary."""
     missing = COVERAGE * sum(counts[character] for character in seen)
     room, room_in_words = vocabulary_size - len(SPECIAL_TOKENS), vocabulary_size // 2
@@ -153,5 +155,5 @@ def _covering(seen: Sequence[str], counts: Mapping[str, int], vocabulary_size: i
 
 def _continues_words(character: str, lowercase: bool) -> bool:
     """Tell whether the pre-tokenizer keeps a character with a word; punctuation and Chinese characters stand alone."""
-    text = bert_normalizer(lowercase).normalize_str("a" + character)
+    text = make_normalizer(lowercase).normalize_str("a" + character)
     return len(BertPreTokenizer().pre_tokenize_str(text)) == 1

@@ -16,7 +16,7 @@ from tasks.downstream.scoring.near_duplicates import near_duplicates
 from tasks.downstream.squad.files import ReferenceQuestion
 from tasks.downstream.squad.windows import SquadWindows
 from tasks.downstream.texts.scores import NerDevSet as Texts
-from tasks.records.near_duplicates import Pair, Report, Shown, Source
+from tasks.records.duplicate_report import Duplicate, NearDuplicateReport, PairExcerpt, SourceReport
 from tests.browser.planted import EVIL, LONG
 from tests.tasks.downstream.entries import task_with
 
@@ -33,7 +33,7 @@ def questions(unanswerable: bool = False) -> str:
     given = {"data": _nullable("use")} if unanswerable else {}
     task = task_with("squad", "page", **given)
     asked = [_question(number, random, unanswerable and number % 3 == 0) for number in range(150)]
-    return _page(task, asked, _windows(asked, random), Pair("dev", 4, 0.91, f"training question {EVIL}"))
+    return _page(task, asked, _windows(asked, random), Duplicate("dev", 4, 0.91, f"training question {EVIL}"))
 
 
 def _nullable(word: str) -> Any:
@@ -102,7 +102,7 @@ def classes() -> str:
     logits = random.normal(0, 1.5, (200, 2))
     logits[np.arange(200), labels.astype(int)] += 2
     texts = [" ".join(random.choice(WORDS, size=12)) + (EVIL, LONG, "")[number % 3] for number in range(200)]
-    return _page(task_with("glue-sst2", "page"), Texts(texts, labels), logits, Pair("dev", 4, 0.83, f"row {EVIL}"))
+    return _page(task_with("glue-sst2", "page"), Texts(texts, labels), logits, Duplicate("dev", 4, 0.83, f"row {EVIL}"))
 
 
 def values() -> str:
@@ -137,12 +137,12 @@ def entities() -> str:
     return NerPage.__new__(NerPage).page(found)
 
 
-def _page(task: Any, examples: Any, logits: Any, pair: Pair | None) -> str:
+def _page(task: Any, examples: Any, logits: Any, pair: Duplicate | None) -> str:
     """The page of one development set."""
     return str(task.page(evaluated(task, examples, logits, pair)))
 
 
-def evaluated(task: Any, examples: Any, logits: Any, pair: Pair | None) -> EvaluationView[Any, Any]:
+def evaluated(task: Any, examples: Any, logits: Any, pair: Duplicate | None) -> EvaluationView[Any, Any]:
     """One development set, scored as the stage does."""
     answers = task.answer(examples, logits)
     predictions = task.predictions(answers)
@@ -157,9 +157,9 @@ def evaluated(task: Any, examples: Any, logits: Any, pair: Pair | None) -> Evalu
         "answered": len(predictions),
         "files": FILES,
     }
-    shown = (Shown(pair, f"one {EVIL} two", f"one {LONG} two"),) if pair else ()
-    source = Source("training examples", 1200, 3, (pair,) if pair else (), shown)
-    near = near_duplicates(task, Report(0.8, (source,)), outcomes)
+    shown = (PairExcerpt(pair, f"one {EVIL} two", f"one {LONG} two"),) if pair else ()
+    source = SourceReport("training examples", 1200, 3, (pair,) if pair else (), shown)
+    near = near_duplicates(task, NearDuplicateReport(0.8, (source,)), outcomes)
     return EvaluationView(
         {"dev": examples},
         {"dev": answers},

@@ -27,8 +27,8 @@ from tasks.downstream.scoring.near_duplicates import near_duplicates
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.files import ReferenceQuestion
 from tasks.downstream.texts.scores import TextsDevSet
-from tasks.records.near_duplicates import Pair, Report, Source
-from tasks.records.near_duplicates import Shown as Pairs
+from tasks.records.duplicate_report import Duplicate, NearDuplicateReport, SourceReport
+from tasks.records.duplicate_report import PairExcerpt as Pairs
 from tasks.validation import validate
 from tests.browser import evaluations, made_runs, pages
 from tests.browser.planted import at, everywhere
@@ -154,7 +154,7 @@ def _validation(folder: Path) -> Path:
         "checks": [{**check, "ok": False, "failed": 2, "of": 12}],
         "statistics": statistics,
     }
-    return _written(folder, validate.page(verdict))
+    return _written(folder, validate.render_page(verdict))
 
 
 def _classes(folder: Path) -> Path:
@@ -164,7 +164,7 @@ def _classes(folder: Path) -> Path:
     labels = np.arange(60) % 2
     logits = np.stack([labels * 2.0 - 1, (labels + np.arange(60) % 3) * 1.0], axis=1)
     found = evaluations.evaluated(
-        task, TextsDevSet([at("text")] * 60, labels.astype(np.float64)), logits, Pair("dev", 4, 0.8, at("other"))
+        task, TextsDevSet([at("text")] * 60, labels.astype(np.float64)), logits, Duplicate("dev", 4, 0.8, at("other"))
     )
     return _written(folder, task.page(replace(found, note=at("note"))))
 
@@ -176,10 +176,10 @@ def _questions(folder: Path) -> Path:
     answers = [Answer(at("prediction"), 0, 5, 1.0, 0.5), Answer(at("candidate"), 0, 3, 0.5, 0.25)]
     metrics = {f"{name}{end}": 50.0 for name in ("exact_match", "f1") for end in ("", "_low", "_high")}
     files = [{"path": at("path"), "sha256": "a" * 64}]
-    pair = Pair(at("split"), 4, 0.9, at("pair"))
+    pair = Duplicate(at("split"), 4, 0.9, at("pair"))
     task = task_with("squad", "page")
-    source = Source(at("source"), 12, 3, (pair,), (Pairs(pair, at("one"), at("two")),))
-    near = near_duplicates(task, Report(0.8, (source,)), {at("split"): np.array([[0.0, 0.5]] * 5)})
+    source = SourceReport(at("source"), 12, 3, (pair,), (Pairs(pair, at("one"), at("two")),))
+    near = near_duplicates(task, NearDuplicateReport(0.8, (source,)), {at("split"): np.array([[0.0, 0.5]] * 5)})
     found = EvaluationView(
         {"dev": [question]},
         {"dev": [answers]},

@@ -61,7 +61,7 @@ def _validation(valid: bool, folder: Path) -> Path:
         "not_checked": [] if valid else [f"ids unique {EVIL}"],
         "statistics": {"numbers": [{"name": f"characters {EVIL}", "value": 123456}], "histograms": histograms},
     }
-    return _written(folder / "reports/validation/corpus.html", validate.page(verdict))
+    return _written(folder / "reports/validation/corpus.html", validate.render_page(verdict))
 
 
 def _check(name: str, ok: bool) -> dict[str, Any]:

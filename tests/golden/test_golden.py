@@ -21,8 +21,8 @@ from tasks.downstream.inference import job
 from tasks.params.schema import load_params
 from tasks.stage import artifacts
 from tasks.validation.corpus_checks import CorpusData
-from tasks.validation.judge import Judge
-from tasks.validation.validate import page
+from tasks.validation.validate import render_page
+from tasks.validation.validators import GxValidator
 from tests.browser import evaluations, made_runs
 from tests.browser.planted import EVIL, LONG
 from tests.flows.conftest import prefect_session, toy_project  # noqa: F401 (fixtures)
@@ -229,7 +229,7 @@ def test_page_of_all_runs() -> None:
 
 
 def test_pages_of_validation(tmp_path: Path) -> None:
-    judge, tokenizer = Judge(), write_tokenizer(tmp_path / "tokenizer")
+    judge, tokenizer = GxValidator(), write_tokenizer(tmp_path / "tokenizer")
     broken = corpus_columns()
     broken["document_id"][3], broken["text"][4], broken["text"][5] = "doc-2", None, " "
     wrong = row_columns("pretrain")
@@ -242,7 +242,7 @@ def test_pages_of_validation(tmp_path: Path) -> None:
         "rows-wrong": judged_rows(judge, tmp_path / "b", tokenizer, "phase1", wrong),
     }
     for name, verdict in verdicts.items():
-        require_same(f"page-validation-{name}", mask(text_of(page(verdict)), {"FOLDER": tmp_path}))
+        require_same(f"page-validation-{name}", mask(text_of(render_page(verdict)), {"FOLDER": tmp_path}))
 
 
 def test_two_commits_differ_in_bytes_and_values_but_not_in_what_a_host_decides(tmp_path: Path) -> None:

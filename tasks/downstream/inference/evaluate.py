@@ -17,7 +17,7 @@ from tasks.params.entries import Entry
 from tasks.plan.kinds import load_part
 from tasks.plan.named_files import shown
 from tasks.records.tables import require_file
-from tasks.records.text_files import Reading
+from tasks.records.text_files import ReadLog
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 
@@ -34,7 +34,7 @@ class EvaluationResult:
     """Text for the terminal: the number of examples, then each official metric with its interval on a line."""
     page: str
     """File name of the report."""
-    reading: Reading
+    reading: ReadLog
 
 
 def evaluate(entry: Entry, model: InferenceModel, path: Path, folder: Path, how: InferenceOptions) -> EvaluationResult:
@@ -52,7 +52,7 @@ def evaluate(entry: Entry, model: InferenceModel, path: Path, folder: Path, how:
     require_file(path, INPUT, task.labelled_endings, f"{task.record}s")
     if folder.exists():
         raise InputError(f"{folder} already exists. Move it away, or pass another folder with --output")
-    model, split, reading = model.resolved(), task.development[0], Reading()
+    model, split, reading = model.resolved(), task.development[0], ReadLog()
     with new_folder(folder) as made, scratch_checkout(task, model):
         task.write_labelled(path, task.examples_file(split), reading)
         result = compute(task, model, split, how)

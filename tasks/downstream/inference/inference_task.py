@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from tasks.downstream.scoring.scores import A, E, L, ScoresTask
-from tasks.records.text_files import Reading
+from tasks.records.text_files import ReadLog
 
 ID = "id"
 INPUT = "the file on the command line"
@@ -65,7 +65,7 @@ class InferenceTask(ScoresTask[E, L, A]):
         """Parquet schema of the examples, labels included."""
 
     @abstractmethod
-    def unlabelled(self, path: Path, reading: Reading) -> Iterator[dict[str, Any]]:
+    def unlabelled(self, path: Path, reading: ReadLog) -> Iterator[dict[str, Any]]:
         """Yield the examples of a file with the columns of `examples_schema`, placeholder labels, and "id" if there is
         one.
 
@@ -74,7 +74,7 @@ class InferenceTask(ScoresTask[E, L, A]):
         """
 
     @abstractmethod
-    def write_labelled(self, path: Path, target: Path, reading: Reading) -> None:
+    def write_labelled(self, path: Path, target: Path, reading: ReadLog) -> None:
         """Check the examples of a file and write them to the Parquet file `target`, as stage `examples` does.
 
         Raises:

@@ -17,13 +17,13 @@ from ipu_model.files import find_object, read_json
 from tasks.downstream.inference.model import IPU_CONFIG, PROVENANCE, InferenceModel
 from tasks.downstream.rows import write_rows
 from tasks.jobs.device_job import BatchGeometry, Job, JobResult, run_device_job
-from tasks.models.model_folders import as_safetensors
+from tasks.models.model_folders import convert_to_safetensors
 from tasks.params.sections import PRECISIONS, Place
 from tasks.plan.kinds import DownstreamTask, load_part
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import DeviceJobFailed, InputError, StagePaused
 from tasks.stage.process import Say
-from tasks.vocabulary.encoding import tokenizer_file
+from tasks.vocabulary.encoding import find_tokenizer_file
 
 PATIENCE_SECONDS = 5.0
 """Jobs that end sooner print no progress."""
@@ -47,7 +47,7 @@ def scratch_checkout(task: DownstreamTask, model: InferenceModel) -> Iterator[No
     Stages work relative to the current folder, so all of them work here. TMPDIR sets its location.
     """
     with (
-        as_safetensors(model.folder, tokenizer_file(model.tokenizer)) as readable,
+        convert_to_safetensors(model.folder, find_tokenizer_file(model.tokenizer)) as readable,
         tempfile.TemporaryDirectory(prefix="podium-") as folder,
         contextlib.chdir(folder),
     ):

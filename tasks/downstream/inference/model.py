@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.files import read_json
-from tasks.models.model_folders import NO_WEIGHTS, download_model, wanted_files, weight_paths
+from tasks.models.model_folders import NO_WEIGHTS, download_model, list_weight_files, select_model_files
 from tasks.params.sections import HUB_NAME
 from tasks.plan.named_files import leads_outside
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
-from tasks.vocabulary.encoding import tokenizer_file
+from tasks.vocabulary.encoding import find_tokenizer_file
 
 CONFIG, WEIGHTS, PROVENANCE, IPU_CONFIG = "config.json", "model.safetensors", "provenance.json", "ipu_config.json"
 OF_RELEASES = ("podium.json", PROVENANCE, IPU_CONFIG)
@@ -41,7 +41,7 @@ class InferenceModel:
     @property
     def weights(self) -> list[Path]:
         """Files of the weights."""
-        return weight_paths(self.folder)
+        return list_weight_files(self.folder)
 
     @property
     def architectures(self) -> list[str]:
@@ -93,10 +93,10 @@ def find_model(name: str, tokenizer: Path | None = None) -> InferenceModel:
     holder = folder if tokenizer is None else tokenizer
     _require_own_files(folder, holder)
     config = _config(folder)
-    if not weight_paths(folder):
+    if not list_weight_files(folder):
         raise InputError(f"{folder} {NO_WEIGHTS}")
     try:
-        tokenizer_file(holder)
+        find_tokenizer_file(holder)
     except InputError:
         raise InputError(
             f"{holder / 'tokenizer.json'} is missing, and there is no vocab.txt: a published folder has one; for a "
@@ -108,7 +108,7 @@ def find_model(name: str, tokenizer: Path | None = None) -> InferenceModel:
 def read_files(folder: Path) -> list[Path]:
     """Return the paths of a model folder that are read, including those of a release, whether or not they exist."""
     present = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    return [folder / name for name in (*wanted_files(present), *OF_RELEASES)]
+    return [folder / name for name in (*select_model_files(present), *OF_RELEASES)]
 
 
 def _require_own_files(*folders: Path) -> None:

@@ -31,9 +31,9 @@ from tasks.jobs.device_job import JobResult
 from tasks.pages.markup import csv_text
 from tasks.params.entries import Entry
 from tasks.plan.kinds import load_part
-from tasks.records.parquet import group_batches, row_groups
-from tasks.records.tables import require_file, without_rows
-from tasks.records.text_files import NUMBERS, Reading, repetitions
+from tasks.records.parquet import read_group_batches, split_into_groups
+from tasks.records.tables import list_empty, require_file
+from tasks.records.text_files import NUMERIC_IDS, ReadLog, count_repetitions
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
 
@@ -63,7 +63,7 @@ class PredictionResult:
 
     examples: int
     result: JobResult
-    reading: Reading
+    reading: ReadLog
 
 
 def predict(
@@ -84,7 +84,7 @@ def predict(
         raise ParamsError(f"--n-best {output.n_best} is not supported: each {task.record} has one answer")
     model = model.resolved()
     with open_output(output.path) as stream, scratch_checkout(task, model):
-        split, reading = task.development[0], Reading()
+        split, reading = task.development[0], ReadLog()
         examples = task.examples_file(split)
         count = _keep(task, path, examples, reading, unique=output.kind == "json")
         result = compute(task, model, split, how)
@@ -115,7 +115,7 @@ def spooled(path: Path | None, kind: str) -> Iterator[Path]:
         yield kept
 
 
-def _keep(task: AnyInference, path: Path, target: Path, reading: Reading, *, unique: bool) -> int:
+def _keep(task: AnyInference, path: Path, target: Path, reading: ReadLog, *, unique: bool) -> int:
     """Write the examples of a file to Parquet, with ids; return their number.
 
     Args:
@@ -127,16 +127,16 @@ def _keep(task: AnyInference, path: Path, target: Path, reading: Reading, *, uni
     hashes, count = array.array("q"), 0
     found = task.unlabelled(path, reading)
     with pq.ParquetWriter(target, schema, compression="zstd") as writer:
-        for some in row_groups(found, _characters, KEPT_AT_ONCE, KEPT_CHARACTERS):
+        for some in split_into_groups(found, _characters, KEPT_AT_ONCE, KEPT_CHARACTERS):
             for number, one in enumerate(some, count + 1):
-                reading.counts[NUMBERS] += type(one[ID]) is int
+                reading.counts[NUMERIC_IDS] += type(one[ID]) is int
                 one[ID] = str(number if one[ID] in (None, "") else one[ID])
                 hashes.append(hash(one[ID]))
             writer.write_table(pa.Table.from_pylist(some, schema=schema))
             count += len(some)
     if not count:
-        raise InputError(f"{path} contains no {task.record}{without_rows(reading)}")
-    if unique and (twice := repetitions(hashes)):
+        raise InputError(f"{path} contains no {task.record}{list_empty(reading)}")
+    if unique and (twice := count_repetitions(hashes)):
         raise InputError(
             f"{path}: {twice:,} duplicate id(s). A .json file needs unique ids: write predictions to a .jsonl, .csv or "
             ".parquet file"
@@ -156,7 +156,7 @@ def _parts(task: AnyInference, split: str) -> Iterator[tuple[list[str], Path]]:
     with pa.OSFile(str(artifacts.logits_file(task.entry.name, split))) as source:  # a memory map would count as memory
         logits = pa.ipc.open_file(source)
         with pq.ParquetFile(task.examples_file(split)) as file:
-            for batch in group_batches(file, file.schema_arrow.names, ANSWERED_AT_ONCE):
+            for batch in read_group_batches(file, file.schema_arrow.names, ANSWERED_AT_ONCE):
                 pq.write_table(pa.Table.from_batches([batch]), part / task.examples_file(split).name)
                 count = len(batch)
                 if rows.is_file():

@@ -19,15 +19,15 @@ from tasks.downstream.ner.spec import FEATURES_SCHEMA, NerSpec
 from tasks.downstream.ner.tags import begun_inside, entities, problem_of
 from tasks.downstream.validate import ChecksTask
 from tasks.plan.kinds import TRAIN
-from tasks.records.labels import labels_of_rows
-from tasks.rows.row_files import IGNORED, ranges
+from tasks.records.labels import read_row_labels
+from tasks.rows.row_files import IGNORED, concatenate_ranges
 from tasks.stage import artifacts
 from tasks.validation import text_features
-from tasks.validation.checks import Check, DataSet, Frame, Total, Totals
+from tasks.validation.checks import DataCheck, DataSet, Frame, TotalFeature, Totals
 from tasks.validation.example_files import ExampleFiles
-from tasks.validation.histograms import Lengths
-from tasks.validation.row_checks import Columns, Examples, RowData, RowSource, Sequences
-from tasks.validation.window_checks import Lines, WindowData
+from tasks.validation.histograms import Histogram
+from tasks.validation.row_checks import Columns, RowData, RowSequences, RowSource, SourceExamples
+from tasks.validation.window_checks import FeatureLines, WindowData
 
 COLUMN, AS_EXAMPLES = "token_labels", "labels_as_in_examples"
 
@@ -68,20 +68,20 @@ class NerData(ExampleFiles):
         self.name = name
         look = f"check {section}.train_path, {section}.dev_path and {section}.dataset in params.yaml"
         self.record_checks = (
-            Check("words_present", "tokens", "at least one word in every sentence", look, minimum=1),
-            Check("a_tag_each", "tags", "a tag for each word", look),
-            Check("tags_known", "tags", "O, or B- or I- with a type", look),
-            Check("entities_begin_with_b", "tags", "every entity begins with B-, as in IOB2", look),
+            DataCheck("words_present", "tokens", "at least one word in every sentence", look, minimum=1),
+            DataCheck("a_tag_each", "tags", "a tag for each word", look),
+            DataCheck("tags_known", "tags", "O, or B- or I- with a type", look),
+            DataCheck("entities_begin_with_b", "tags", "every entity begins with B-, as in IOB2", look),
         )
         nothing = f"there are no entities; {look}"
         self.total_checks = (
             *self.count_checks(least, f"provide more sentences, or lower {section}.min_examples; {look}"),
-            *(Check(f"{split}_entities", "tags", "at least one entity", nothing, minimum=1) for split in splits),
+            *(DataCheck(f"{split}_entities", "tags", "at least one entity", nothing, minimum=1) for split in splits),
         )
         self._words = dict.fromkeys(splits, 0)
         self._documents = dict.fromkeys(splits, 0)
         self._types: dict[str, Counter[str]] = {split: Counter() for split in splits}
-        self._lengths = {"sentences": Lengths(), "entities": Lengths()}
+        self._lengths = {"sentences": Histogram(), "entities": Histogram()}
 
     def _features(self, split: str, batch: pa.RecordBatch, labels: Sequence[str]) -> Frame:
         words, tags = batch.column("tokens"), batch.column("tags").to_pylist()
@@ -109,7 +109,9 @@ class NerData(ExampleFiles):
         return int(len(tags) != words), 0, len(begun_inside(tags))
 
     def totals(self) -> Totals:
-        return super().totals() | {f"{split}_entities": Total(found.total()) for split, found in self._types.items()}
+        return super().totals() | {
+            f"{split}_entities": TotalFeature(found.total()) for split, found in self._types.items()
+        }
 
     def numbers(self) -> dict[str, Any]:
         numbers: dict[str, Any] = {}
@@ -132,13 +134,13 @@ class TagRows(WindowData):
     kinds: ClassVar[tuple[str, ...]] = ("token_classification",)
 
     def __init__(self, source: RowSource) -> None:
-        super().__init__(source, FEATURES_SCHEMA, [Check("labels_at_words", COLUMN, "-100 at [CLS]", source.again)])
+        super().__init__(source, FEATURES_SCHEMA, [DataCheck("labels_at_words", COLUMN, "-100 at [CLS]", source.again)])
         # Rows for prediction have no label for types that are not in train.
         self._training, self._examples = source.training, source.examples
         many = "one label per word" if self._training else "at most one label per word"
-        self.total_checks += (Check("labels", COLUMN, many, self.again),)
+        self.total_checks += (DataCheck("labels", COLUMN, many, self.again),)
         if self._examples is not None:
-            self.record_checks += (Check(AS_EXAMPLES, COLUMN, "the tag of its word", self.again),)
+            self.record_checks += (DataCheck(AS_EXAMPLES, COLUMN, "the tag of its word", self.again),)
         self._tags = np.zeros(0, np.int64)
         self._positions, self._words_before = np.zeros(0, np.int64), np.zeros(1, np.int64)
         self._words = self._labelled = 0
@@ -153,12 +155,12 @@ class TagRows(WindowData):
             return []
         self._positions = pc.list_flatten(table.column("positions")).to_numpy()
         self._words_before = np.concatenate([[0], np.cumsum(words)])
-        self._tags = read_tags(self._examples, labels_of_rows(self.folder))
+        self._tags = read_tags(self._examples, read_row_labels(self.folder))
         if len(self._tags) == self._words:
             return []
         return [f"{artifacts.FEATURES} has {self._words:,} words, the sentences have {len(self._tags):,}"]
 
-    def label_features(self, rows: Columns, found: Sequences, lines: Lines) -> Columns:
+    def label_features(self, rows: Columns, found: RowSequences, lines: FeatureLines) -> Columns:
         labels = rows[COLUMN]
         word = found.real & (rows["position_ids"] > 0)
         self._labelled += int((word & (labels != IGNORED)).sum())
@@ -166,12 +168,12 @@ class TagRows(WindowData):
         features = {"labels_at_words": at_cls.sum(axis=1)}
         return features if self._examples is None else {**features, AS_EXAMPLES: self._count_other(rows, lines)}
 
-    def _count_other(self, rows: Columns, lines: Lines) -> np.ndarray:
+    def _count_other(self, rows: Columns, lines: FeatureLines) -> np.ndarray:
         """Return the number of words in each row whose label differs from their tag."""
         row, slot = np.nonzero(lines.known)
         window = rows["feature_ids"][row, slot]
         first, count = self._words_before[window], self._words_before[window + 1] - self._words_before[window]
-        words, row = ranges(first, count), np.repeat(row, count)
+        words, row = concatenate_ranges(first, count), np.repeat(row, count)
         place = np.repeat(lines.starts[lines.known], count) + self._positions[words]
         labels = rows[COLUMN][row, np.clip(place, 0, rows[COLUMN].shape[1] - 1)]
         return np.bincount(row[labels != self._tags[words]], minlength=len(lines.known))
@@ -179,14 +181,14 @@ class TagRows(WindowData):
     def totals(self) -> Totals:
         missing = self._words - self._labelled
         other = abs(missing) if self._training else max(0, -missing)
-        labels = Total(other, f"{self._labelled:,} labels of {self._words:,} words")
+        labels = TotalFeature(other, f"{self._labelled:,} labels of {self._words:,} words")
         return {**super().totals(), "labels": labels}
 
     def numbers(self) -> dict[str, Any]:
         return {**super().numbers(), "words": self._words, "labelled words": self._labelled}
 
 
-def read_tags(examples: Examples, labels: Sequence[str]) -> np.ndarray:
+def read_tags(examples: SourceExamples, labels: Sequence[str]) -> np.ndarray:
     """Return the label number of each word's tag; -100 for tags not in `labels`."""
     numbers = {name: number for number, name in enumerate(labels)}
     found = [np.zeros(0, np.int64)]

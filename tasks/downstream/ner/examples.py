@@ -16,8 +16,8 @@ from tasks.downstream.ner.spec import NerSpec
 from tasks.downstream.ner.tags import entities, labels_of_types
 from tasks.records.labels import write_labels
 from tasks.records.parquet import read_batches, write_records
-from tasks.records.splits import Groups, require_known
-from tasks.records.text_files import Reading, write_reading
+from tasks.records.splits import Groups, require_known_labels
+from tasks.records.text_files import ReadLog, write_reading
 from tasks.stage.errors import InputError
 
 ROW_GROUP = 4096
@@ -32,7 +32,7 @@ class NerExamples(NerSpec, ExamplesTask):
     groups: ClassVar[Groups] = (("document", ("document",)), ("sentence", ("tokens",)))
 
     def write_examples(self, folder: Path) -> str:
-        params, reading, said = self._params(), Reading(), []
+        params, reading, said = self._params(), ReadLog(), []
         for split in self.read_splits:
             found = TagStatistics()
             sentences = read_sentences(params, self.entry.key("data"), split, found, reading)
@@ -64,7 +64,7 @@ class NerExamples(NerSpec, ExamplesTask):
             InputError: no type is in both.
         """
         if train and self.apart is None:
-            require_known(train, dev, self.development[0], self.entry.key("data", "dev_path"))
+            require_known_labels(train, dev, self.development[0], self.entry.key("data", "dev_path"))
 
     def _params(self) -> NerDataParams:
         assert isinstance(self.entry.params.data, NerDataParams)

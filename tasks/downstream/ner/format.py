@@ -22,20 +22,20 @@ from tasks.downstream.ner.sentences import MAX_WORDS, RawSentence, Sentence, Tag
 from tasks.downstream.ner.tags import OUTSIDE, looks_like_tag
 from tasks.records.tables import (
     BLANK_LINES,
-    Choose,
-    Column,
     Columns,
-    Line,
-    hub_lines,
-    hub_source,
+    ColumnSpec,
+    Selector,
+    TableRow,
+    column_setting,
+    convert_id,
+    hub_split_name,
+    list_empty,
+    pick_usual_name,
+    read_hub_rows,
     read_table,
     require_file,
-    stated_by,
-    text_of_id,
-    usual_name,
-    without_rows,
 )
-from tasks.records.text_files import Problems, Reading, refuse_empty, text_lines
+from tasks.records.text_files import ProblemList, ReadLog, read_lines, refuse_empty
 from tasks.stage.errors import InputError
 
 MEANT = "tagged words"
@@ -57,7 +57,7 @@ _BLANKS = " \t"
 
 
 def read_sentences(
-    params: NerDataParams, section: str, split: str, found: TagStatistics, reading: Reading
+    params: NerDataParams, section: str, split: str, found: TagStatistics, reading: ReadLog
 ) -> Iterator[Sentence]:
     """Yield the sentences of a split, in IOB2.
 
@@ -73,7 +73,7 @@ def read_sentences(
 
 
 def usable(
-    raws: Iterable[RawSentence], problems: Problems, params: NerDataParams, found: TagStatistics, reading: Reading
+    raws: Iterable[RawSentence], problems: ProblemList, params: NerDataParams, found: TagStatistics, reading: ReadLog
 ) -> Iterator[Sentence]:
     """Yield the sentences of an opened source; see `read_sentences`."""
     count = 0
@@ -83,7 +83,7 @@ def usable(
     problems.refuse()
     if not count:
         raise InputError(
-            f"{problems.source} contains no sentence{without_rows(reading)}. Required is a word with its tag on each "
+            f"{problems.source} contains no sentence{list_empty(reading)}. Required is a word with its tag on each "
             "line, or a table of words and tags"
         )
     reading.layouts[problems.source] = f"{reading.layouts.get(problems.source, 'table')} of {found.scheme}"
@@ -95,7 +95,7 @@ def check_sentences(params: NerDataParams, section: str, split: str) -> tuple[Ta
     Raises:
         InputError: as `read_sentences`, for the first sentences.
     """
-    found, reading = TagStatistics(), Reading()
+    found, reading = TagStatistics(), ReadLog()
     raws, problems = _opened(params, section, split, reading)
     for _ in usable(itertools.islice(raws, FIRST_SENTENCES), problems, params, found, reading):
         pass  # fills `found`
@@ -103,18 +103,18 @@ def check_sentences(params: NerDataParams, section: str, split: str) -> tuple[Ta
 
 
 def _opened(
-    params: NerDataParams, section: str, split: str, reading: Reading
-) -> tuple[Iterator[RawSentence], Problems]:
+    params: NerDataParams, section: str, split: str, reading: ReadLog
+) -> tuple[Iterator[RawSentence], ProblemList]:
     if params.source == "hub":
-        problems = Problems(hub_source(params, split), MEANT)
-        lines = hub_lines(params, section, split, columns_of(params.columns, stated_by(section)), reading)
+        problems = ProblemList(hub_split_name(params, split), MEANT)
+        lines = read_hub_rows(params, section, split, columns_of(params.columns, column_setting(section)), reading)
         return _table_sentences(lines, problems, reading), problems
-    return opened_file(params.path_of(split), f"{section}.{split}_path", params, reading, stated_by(section))
+    return opened_file(params.path_of(split), f"{section}.{split}_path", params, reading, column_setting(section))
 
 
 def opened_file(
-    path: Path, key: str, params: NerDataParams, reading: Reading, named_by: str, *, tagged: bool = True
-) -> tuple[Iterator[RawSentence], Problems]:
+    path: Path, key: str, params: NerDataParams, reading: ReadLog, named_by: str, *, tagged: bool = True
+) -> tuple[Iterator[RawSentence], ProblemList]:
     """Open a file; return an iterator of its sentences, and the collected problems.
 
     Args:
@@ -125,7 +125,7 @@ def opened_file(
     Raises:
         InputError: as `require_file`; unreadable content while the sentences are consumed.
     """
-    problems = Problems(f"{path} ({key})", MEANT)
+    problems = ProblemList(f"{path} ({key})", MEANT)
     ending = require_file(path, key, ENDINGS, "tagged words in CoNLL format or a table")
     reading.files += 1
     if ending in CONLL:
@@ -136,33 +136,33 @@ def opened_file(
     return _table_sentences(lines, problems, reading, is_csv=ending == ".csv"), problems
 
 
-def columns_of(names: NerColumnParams, named_by: str) -> Choose:
+def columns_of(names: NerColumnParams, named_by: str) -> Selector:
     """Return a function that chooses columns: those set in the parameters, else those with usual names."""
 
     def choose(present: Sequence[str]) -> Columns:
         parts = {
-            "tokens": names.tokens or usual_name(present, TOKENS),
-            "tags": names.tags or usual_name(present, TAGS),
+            "tokens": names.tokens or pick_usual_name(present, TOKENS),
+            "tags": names.tags or pick_usual_name(present, TAGS),
         }
-        return {part: Column(name, named_by.format(part), True) for part, name in parts.items()}
+        return {part: ColumnSpec(name, named_by.format(part), True) for part, name in parts.items()}
 
     return choose
 
 
-def _columns_without_tags(names: NerColumnParams, named_by: str) -> Choose:
+def _columns_without_tags(names: NerColumnParams, named_by: str) -> Selector:
     """Return a function as `columns_of`; a text may replace the list of words, differently in each record."""
 
     def choose(present: Sequence[str]) -> Columns:
         tokens = columns_of(names, f"{named_by}, or use text in a column {TEXT!r}")(present)["tokens"]
         is_there = not {tokens.name, TEXT}.isdisjoint(present)
-        optional = {part: Column(part, named_by.format(part), False) for part in ("id", TEXT)}
+        optional = {part: ColumnSpec(part, named_by.format(part), False) for part in ("id", TEXT)}
         return {"tokens": tokens._replace(required=not is_there), **optional}
 
     return choose
 
 
 def _table_sentences(
-    lines: Iterable[Line], problems: Problems, reading: Reading, *, is_csv: bool = False
+    lines: Iterable[TableRow], problems: ProblemList, reading: ReadLog, *, is_csv: bool = False
 ) -> Iterator[RawSentence]:
     """Yield a sentence for each record; CSV cells have lists as JSON or as words separated by spaces."""
     document, sentences = 0, 0
@@ -195,14 +195,14 @@ def _table_sentences(
             problems.add(kind, where, next(tag for tag in tags if type(tag) is int))
         else:
             sentences += 1
-            yield RawSentence(document, words, tags, where, id=text_of_id(values.get("id"), reading))
+            yield RawSentence(document, words, tags, where, id=convert_id(values.get("id"), reading))
 
 
 # ---------------------------------------------------------------------------------------------- CoNLL
 
 
 def read_conll(
-    path: Path, key: str, reading: Reading, problems: Problems, *, tagged: bool = True
+    path: Path, key: str, reading: ReadLog, problems: ProblemList, *, tagged: bool = True
 ) -> Iterator[RawSentence]:
     """Yield the sentences of a CoNLL file, in order.
 
@@ -222,7 +222,7 @@ def read_conll(
 class _Conll:
     """Parser of one CoNLL file."""
 
-    def __init__(self, path: Path, key: str, reading: Reading, problems: Problems, tagged: bool) -> None:
+    def __init__(self, path: Path, key: str, reading: ReadLog, problems: ProblemList, tagged: bool) -> None:
         self._path, self._key, self._reading, self._problems = path, key, reading, problems
         self._tagged = tagged
         self._tabs = False
@@ -235,7 +235,7 @@ class _Conll:
 
     def sentences(self) -> Iterator[RawSentence]:
         blank = True
-        for number, text in enumerate(text_lines(self._path, self._key), 1):
+        for number, text in enumerate(read_lines(self._path, self._key), 1):
             if len(text) > MAX_LINE_CHARACTERS:
                 raise InputError(
                     f"{self._path}: line {number} has {len(text):,} characters, more than {MAX_LINE_CHARACTERS:,}. "

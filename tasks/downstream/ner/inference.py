@@ -17,9 +17,9 @@ from tasks.downstream.ner.params import NerDataParams
 from tasks.downstream.ner.scores import NerAnswers, NerDevSet, NerScores
 from tasks.downstream.ner.sentences import SCHEMA, TagStatistics, checked
 from tasks.downstream.ner.tags import entities, parted, problem_of
-from tasks.records.labels import labels_of_examples, write_labels
+from tasks.records.labels import read_example_labels, write_labels
 from tasks.records.parquet import write_records
-from tasks.records.text_files import Reading
+from tasks.records.text_files import ReadLog
 from tasks.stage.errors import InputError
 
 FIELDS = [("tokens", pa.list_(pa.string())), ("tags", pa.list_(pa.string())), ("scores", pa.list_(pa.float64()))]
@@ -53,7 +53,7 @@ class NerInference(NerScores, InferenceTask[NerDevSet, WordLogits, NerAnswers]):
         assert isinstance(found, NerDataParams)
         return found
 
-    def unlabelled(self, path: Path, reading: Reading) -> Iterator[dict[str, Any]]:
+    def unlabelled(self, path: Path, reading: ReadLog) -> Iterator[dict[str, Any]]:
         raws, problems = opened_file(path, INPUT, self._params, reading, COLUMN, tagged=False)
         for raw in raws:
             if not raw.words:
@@ -62,10 +62,10 @@ class NerInference(NerScores, InferenceTask[NerDevSet, WordLogits, NerAnswers]):
                 yield {ID: raw.id, "document": 0, "tokens": tokens, "tags": tags}
         problems.refuse()
 
-    def write_labelled(self, path: Path, target: Path, reading: Reading) -> None:
+    def write_labelled(self, path: Path, target: Path, reading: ReadLog) -> None:
         opened, found = opened_file(path, INPUT, self._params, reading, COLUMN), TagStatistics()
         write_records(usable(*opened, self._params, found, reading), target, SCHEMA, ROW_GROUP)
-        labels = labels_of_examples(target.parent, self.entry.stage("examples"))
+        labels = read_example_labels(target.parent, self.entry.stage("examples"))
         known = {parted(name)[1] for name in labels} - {""}
         if found.entities and known.isdisjoint(found.entities):
             raise InputError(

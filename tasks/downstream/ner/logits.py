@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.downstream.scoring.logits import Array, FeatureFiles
-from tasks.records.labels import all_labels_in
+from tasks.records.labels import read_parquet_labels
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def read_word_logits(files: FeatureFiles, words: Sequence[int]) -> WordLogits:
         InputError: missing or damaged files, logits that are not finite, or windows of other sentences.
     """
     index = files.read_numbers("example_index", "n_tokens")
-    labels, example, n_tokens = all_labels_in(files.features)[0], index["example_index"], index["n_tokens"]
+    labels, example, n_tokens = read_parquet_labels(files.features)[0], index["example_index"], index["n_tokens"]
     ordered = len(example) > 0 and example.min() >= 0 and example.max() < len(words) and (np.diff(example) >= 0).all()
     lists = next(files.read_lists("positions", [len(example)])) if ordered else pa.array([], pa.list_(pa.int32()))
     own, positions = np.asarray(lists.value_lengths()), lists.flatten().to_numpy()

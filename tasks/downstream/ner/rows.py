@@ -21,9 +21,9 @@ from tasks.downstream.ner.params import NerRowsParams
 from tasks.downstream.ner.spec import FEATURES_SCHEMA, NerSpec
 from tasks.downstream.rows import EncodedSequences, HeldOutPartition, RowsTask, make_lists
 from tasks.plan.kinds import TRAIN
-from tasks.records.labels import labels_of_examples, with_labels
-from tasks.rows.row_files import IGNORED, Layout, ranges
-from tasks.vocabulary.encoding import Encoded, Vocabulary, encode, lay_out_sequences, read_vocabulary
+from tasks.records.labels import add_labels, read_example_labels
+from tasks.rows.row_files import IGNORED, RowLayout, concatenate_ranges
+from tasks.vocabulary.encoding import Encoded, TokenizerInfo, encode, join_sequences, read_tokenizer_info
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -95,8 +95,8 @@ def make_windows(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], row_l
     example, first_words, stop_words = np.array(found, dtype=np.int64).reshape(-1, 3).T
     begin, inner = starts[first_words], ends[stop_words - 1] - starts[first_words]
     window, positions = _owners(first_words, stop_words, pieces, starts, begin, inner)
-    vocabulary = read_vocabulary(tokenizer)
-    token_ids, lengths = lay_out_sequences(vocabulary, (_pieces_of_words(encoded, pieces, vocabulary), begin, inner))
+    vocabulary = read_tokenizer_info(tokenizer)
+    token_ids, lengths = join_sequences(vocabulary, (_pieces_of_words(encoded, pieces, vocabulary), begin, inner))
     return NerWindows(
         token_ids=token_ids,
         lengths=lengths,
@@ -113,11 +113,13 @@ def _spans_of(pieces: np.ndarray, held: int, room: int, overlap: int) -> list[tu
     return [(0, len(pieces))] if held <= room else spans(pieces.tolist(), room, overlap)
 
 
-def _pieces_of_words(encoded: Encoded, pieces: np.ndarray, vocabulary: Vocabulary) -> np.ndarray:
+def _pieces_of_words(encoded: Encoded, pieces: np.ndarray, vocabulary: TokenizerInfo) -> np.ndarray:
     """Return the tokens of all words, `pieces` of each; [UNK] for a word without tokens."""
     kept = np.full(int(pieces.sum()), vocabulary.unk, dtype=vocabulary.dtype)
     there, starts = encoded.lengths > 0, np.cumsum(pieces) - pieces
-    kept[ranges(starts[there], pieces[there])] = encoded.token_ids[ranges(encoded.starts[there], pieces[there])]
+    kept[concatenate_ranges(starts[there], pieces[there])] = encoded.token_ids[
+        concatenate_ranges(encoded.starts[there], pieces[there])
+    ]
     return kept
 
 
@@ -137,7 +139,7 @@ def _owners(
         begin, inner: first token and number of tokens of each window.
     """
     counts = stop_words - first_words
-    words, window = ranges(first_words, counts), np.repeat(np.arange(len(counts)), counts)
+    words, window = concatenate_ranges(first_words, counts), np.repeat(np.arange(len(counts)), counts)
     left = starts[words] - begin[window]
     around = np.minimum(left, inner[window] - left - pieces[words])
     best = np.lexsort((window, -around, words))  # by word, then largest context, then first window
@@ -154,11 +156,11 @@ class NerRows(NerSpec, RowsTask):
     @property
     def labels(self) -> tuple[str, ...]:
         """Labels of the examples; existing rows may belong to other examples."""
-        return labels_of_examples(self.examples_file(TRAIN).parent, self.entry.stage("examples"))
+        return read_example_labels(self.examples_file(TRAIN).parent, self.entry.stage("examples"))
 
     @property
     def features(self) -> pa.Schema:
-        return with_labels(FEATURES_SCHEMA, self.labels)
+        return add_labels(FEATURES_SCHEMA, self.labels)
 
     def hold_out(self, source: Path, fraction: float) -> HeldOutPartition:
         """Partition by hashes of the words."""
@@ -190,7 +192,7 @@ class NerRows(NerSpec, RowsTask):
             },
         )
 
-    def label_columns(self, layout: Layout, sequences: EncodedSequences) -> dict[str, np.ndarray]:
+    def label_columns(self, layout: RowLayout, sequences: EncodedSequences) -> dict[str, np.ndarray]:
         flat = np.full(len(layout.packs) * layout.row_length, IGNORED, dtype=np.int16)
         flat[layout.targets()] = sequences.labels["token_labels"]
         return {"token_labels": flat.reshape(len(layout.packs), layout.row_length)}

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from tasks.downstream.ner.tags import begun_apart, begun_inside, entities, from_bioes, problem_of, scheme_of, to_iob2
-from tasks.records.text_files import Problems, Reading, surrogate_in
+from tasks.records.text_files import ProblemList, ReadLog, find_surrogate
 
 MAX_WORDS = 50_000
 """Maximum words of a sentence; longer ones usually lack blank lines between sentences."""
@@ -77,7 +77,7 @@ class TagStatistics:
 
 
 def checked(
-    raws: Iterable[RawSentence], scheme: str, found: TagStatistics, problems: Problems, reading: Reading
+    raws: Iterable[RawSentence], scheme: str, found: TagStatistics, problems: ProblemList, reading: ReadLog
 ) -> Iterator[Sentence]:
     """Yield the valid sentences, in IOB2.
 
@@ -97,7 +97,7 @@ def checked(
             yield _in_iob2(raw, scheme, found, problems, reading)
 
 
-def _is_sound(raw: RawSentence, problems: Problems) -> bool:
+def _is_sound(raw: RawSentence, problems: ProblemList) -> bool:
     if len(raw.words) != len(raw.tags):
         counts = f"{len(raw.words)} words, {len(raw.tags)} tags"
         problems.add("a sentence with different numbers of tags and words", raw.where, counts)
@@ -116,10 +116,10 @@ def _problem_of_word(word: Any) -> str | None:
         return "a word that is not text"
     if not word.strip(" \t\r\n"):
         return "an empty word"
-    return None if surrogate_in(word) is None else "a word with half a surrogate pair, which is not valid Unicode"
+    return None if find_surrogate(word) is None else "a word with half a surrogate pair, which is not valid Unicode"
 
 
-def _in_iob2(raw: RawSentence, scheme: str, found: TagStatistics, problems: Problems, reading: Reading) -> Sentence:
+def _in_iob2(raw: RawSentence, scheme: str, found: TagStatistics, problems: ProblemList, reading: ReadLog) -> Sentence:
     inside = begun_inside(raw.tags)
     if scheme == "iob2":
         for number in inside:

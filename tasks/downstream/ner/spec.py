@@ -8,7 +8,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from tasks.plan.kinds import DownstreamTask
-from tasks.records.labels import labels_of_rows
+from tasks.records.labels import read_row_labels
 
 FEATURES_SCHEMA = pa.schema(
     [
@@ -32,4 +32,4 @@ class NerSpec(DownstreamTask):
 
     def labels_of(self, rows: Path) -> tuple[str, ...]:
         """Return O, then B- and I- of every type in the training sentences."""
-        return labels_of_rows(rows)
+        return read_row_labels(rows)

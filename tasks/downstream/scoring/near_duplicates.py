@@ -14,7 +14,7 @@ import numpy as np
 
 from tasks.downstream.scoring.metrics import Outcomes
 from tasks.downstream.scoring.scores import ScoresTask
-from tasks.records.near_duplicates import Pair, Report, Source
+from tasks.records.duplicate_report import Duplicate, NearDuplicateReport, SourceReport
 
 NEAR_DUPLICATES, FROM, WITHOUT = "near_duplicates", "near_duplicates_from", "without_near_duplicates"
 """Keys of the metrics file: number of near-duplicates, similarity threshold, and scores without them."""
@@ -52,7 +52,7 @@ Pieces = list[tuple[bool, str]]
 class DuplicatePair:
     """Pair of near-duplicates with their differences."""
 
-    pair: Pair
+    pair: Duplicate
     text: Pieces
     other: Pieces
 
@@ -75,7 +75,9 @@ class NearDuplicateScores:
         return {NEAR_DUPLICATES: self.sources[-1].examples, FROM: self.threshold, WITHOUT: parts}
 
 
-def near_duplicates(task: ScoresTask[Any, Any, Any], report: Report, outcomes: Outcomes) -> NearDuplicateScores:
+def near_duplicates(
+    task: ScoresTask[Any, Any, Any], report: NearDuplicateReport, outcomes: Outcomes
+) -> NearDuplicateScores:
     """Return the scores without near-duplicates, for each source and for all sources together.
 
     Args:
@@ -93,7 +95,7 @@ def near_duplicates(task: ScoresTask[Any, Any, Any], report: Report, outcomes: O
 def _without(
     task: ScoresTask[Any, Any, Any],
     outcomes: Outcomes,
-    sources: Sequence[Source],
+    sources: Sequence[SourceReport],
     name: str,
     compared: int | None,
     passed_over: int,

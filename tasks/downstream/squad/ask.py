@@ -34,7 +34,7 @@ from tasks.params.downstream import defaults_of
 from tasks.params.entries import Entry
 from tasks.params.schema import build
 from tasks.params.sections import Place
-from tasks.rows.row_files import ranges
+from tasks.rows.row_files import concatenate_ranges
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 from tasks.vocabulary.encoding import load_tokenizer
@@ -141,7 +141,7 @@ def number_words(tokenizer: Tokenizer, question: str, context: str, shape: Windo
         tokenizer, [question], [context], shape.row_length, shape.doc_stride, max_question_length=shape.row_length
     )
     first_tokens = np.cumsum(features.lengths) - features.lengths
-    tokens = features.token_ids[ranges(first_tokens + features.context_starts, features.context_lengths)]
+    tokens = features.token_ids[concatenate_ranges(first_tokens + features.context_starts, features.context_lengths)]
     begins = np.ones(tokenizer.get_vocab_size(with_added_tokens=True), dtype=np.int64)
     begins[[number for token, number in tokenizer.get_vocab().items() if token.startswith(CONTINUING)]] = 0
     return np.cumsum(begins[tokens])

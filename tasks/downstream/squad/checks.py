@@ -17,14 +17,14 @@ import pyarrow.parquet as pq
 from tasks.downstream.squad.metrics import normalize_answer
 from tasks.downstream.squad.spec import FEATURES_SCHEMA, SCHEMA, SquadSpec
 from tasks.downstream.validate import ChecksTask
-from tasks.records.parquet import group_batches
+from tasks.records.parquet import read_group_batches
 from tasks.rows.row_files import IGNORED, from_arrow
 from tasks.validation import text_features
-from tasks.validation.checks import Check, DataSet, Frame, Total, Totals
+from tasks.validation.checks import DataCheck, DataSet, Frame, TotalFeature, Totals
 from tasks.validation.example_files import ExampleFiles
-from tasks.validation.histograms import Lengths
-from tasks.validation.row_checks import Columns, Examples, RowData, RowSource, Sequences
-from tasks.validation.window_checks import Lines, WindowData
+from tasks.validation.histograms import Histogram
+from tasks.validation.row_checks import Columns, RowData, RowSequences, RowSource, SourceExamples
+from tasks.validation.window_checks import FeatureLines, WindowData
 
 SPLITS = ("train", "dev")
 PAIR = ("question", "context")
@@ -80,10 +80,10 @@ class QuestionData(ExampleFiles):
         self._nullable = nullable
         self._bare = dict.fromkeys(SPLITS, 0)
         """Questions without an answer, by split."""
-        self._lengths = {f"{name}s": Lengths() for name in ("context", "question", "answer")}
+        self._lengths = {f"{name}s": Histogram() for name in ("context", "question", "answer")}
 
     def _labels(self, name: str, batch: pa.RecordBatch) -> list[str]:
-        ids = enumerate(text_features.strings(batch.column("id")), self._count[name])
+        ids = enumerate(text_features.to_strings(batch.column("id")), self._count[name])
         return [f"{name} {key}" if key.strip() else f"{name} line {number}" for number, key in ids]
 
     def _features(self, split: str, batch: pa.RecordBatch, labels: Sequence[str]) -> Frame:
@@ -92,8 +92,8 @@ class QuestionData(ExampleFiles):
         texts = [(one or {}).get("text") or "" for given in answers for one in given or []]
         columns = batch.column("context"), batch.column("question"), pa.array(texts, pa.string())
         for lengths, column in zip(self._lengths.values(), columns, strict=True):
-            lengths.add(text_features.characters(column))
-        contexts = text_features.strings(batch.column("context"))
+            lengths.add(text_features.count_characters(column))
+        contexts = text_features.to_strings(batch.column("context"))
         counts = [_judge_answers(given, context) for given, context in zip(answers, contexts, strict=True)]
         total, empty, misplaced = np.array(counts, np.int64).reshape(-1, 3).T
         self._bare[split] += int((total == 0).sum())
@@ -101,14 +101,14 @@ class QuestionData(ExampleFiles):
 
     def totals(self) -> Totals:
         groups = {
-            f"{split}_{kind}_answer": Total(count)
+            f"{split}_{kind}_answer": TotalFeature(count)
             for split, bare in self._bare.items()
             for kind, count in (("with", self._count[split] - bare), ("without", bare))
         }
         found = {**super().totals(), "ids_unique": self.repeated_ids(), "dev_unseen": self._leaks()}
         return found | (groups if self._nullable else {})
 
-    def _leaks(self) -> Total:
+    def _leaks(self) -> TotalFeature:
         """Count dev questions that train has for the same context; equal hashes are compared as text."""
         train, dev = (self._keys[split].all_hashes() for split in SPLITS)
         shared = np.intersect1d(train, dev)
@@ -124,7 +124,7 @@ class QuestionData(ExampleFiles):
         if len(shared) > len(some):
             count = int(np.isin(dev, shared).sum())
         shown = f"{count:,} of {self._count['dev']:,} dev questions are also in train"
-        return Total(count, shown, [key.partition("\n")[0] for key in leaks])
+        return TotalFeature(count, shown, [key.partition("\n")[0] for key in leaks])
 
     def numbers(self) -> dict[str, Any]:
         shares: dict[str, float] = {}
@@ -142,7 +142,7 @@ class QuestionData(ExampleFiles):
 
 def _pairs(batch: pa.RecordBatch) -> np.ndarray:
     """Return question and context of every record as one key. object [n]."""
-    return text_features.strings(batch.column("question")) + "\n" + text_features.strings(batch.column("context"))
+    return text_features.to_strings(batch.column("question")) + "\n" + text_features.to_strings(batch.column("context"))
 
 
 def _judge_answers(answers: list[dict[str, Any] | None] | None, context: str) -> tuple[int, int, int]:
@@ -159,8 +159,8 @@ def _judge_answers(answers: list[dict[str, Any] | None] | None, context: str) ->
 
 
 _TOTAL_CHECKS = (
-    Check("ids_unique", "id", "ids are unique across train and dev", LOOK),
-    Check(
+    DataCheck("ids_unique", "id", "ids are unique across train and dev", LOOK),
+    DataCheck(
         "dev_unseen",
         "question, context",
         "no dev question is in train with the same context",
@@ -168,15 +168,15 @@ _TOTAL_CHECKS = (
     ),
 )
 _ANSWER_CHECKS = (
-    Check("answers_not_empty", "answers.text", "no answer is null or empty", LOOK),
-    Check(
+    DataCheck("answers_not_empty", "answers.text", "no answer is null or empty", LOOK),
+    DataCheck(
         "answer_in_context",
         "answers.answer_start",
         "the context has the text of every answer at answer_start (in characters)",
         f"correct answer_start in the source file: {LOOK}",
     ),
 )
-_ANSWERED = Check(
+_ANSWERED = DataCheck(
     "answers_present",
     "answers",
     "every question has at least one answer",
@@ -184,7 +184,7 @@ _ANSWERED = Check(
     minimum=1,
 )
 _GROUP_CHECKS = tuple(
-    Check(
+    DataCheck(
         f"{split}_{kind}_answer",
         f"{split}.parquet",
         f"at least one question {kind} an answer, as data.unanswerable is use",
@@ -204,7 +204,7 @@ class AnswerRows(WindowData):
     def __init__(self, source: RowSource) -> None:
         super().__init__(source, FEATURES_SCHEMA, _answer_checks(source.again), ("context_start",))
         section, smallest = self.section, int(source.training)  # training needs at least one answer
-        answers = Check(
+        answers = DataCheck(
             "answers",
             "start_positions",
             f"at least {smallest} with an answer in its window",
@@ -223,7 +223,7 @@ class AnswerRows(WindowData):
         self._spans = np.full((len(self._ids), 2), NONE, np.int32)
         return problems
 
-    def label_features(self, rows: Columns, found: Sequences, lines: Lines) -> Columns:
+    def label_features(self, rows: Columns, found: RowSequences, lines: FeatureLines) -> Columns:
         features = answer_features(rows, lines)
         for name in self._counts:
             self._counts[name] += int(features[name].sum())
@@ -233,13 +233,13 @@ class AnswerRows(WindowData):
         return features
 
     def totals(self) -> Totals:
-        totals = {**super().totals(), "answers": Total(self._counts["answered"])}
+        totals = {**super().totals(), "answers": TotalFeature(self._counts["answered"])}
         return totals if self._examples is None else {**totals, "targets": self._compare_targets(self._examples)}
 
     def notes(self) -> list[str]:
         return [*super().notes(), *([f"{self.name} rows: {self._differing}"] if self._differing else [])]
 
-    def _compare_targets(self, examples: Examples) -> Total:
+    def _compare_targets(self, examples: SourceExamples) -> TotalFeature:
         """Return the share of targets that differ from all answers of their question, with a few examples."""
         targets, differ = int((self._spans[:, 0] != NONE).sum()), 0
         shown: list[str] = []
@@ -252,9 +252,9 @@ class AnswerRows(WindowData):
         text = f"{differ:,} of {targets:,} targets ({share:.1%}) differ from all answers of their question"
         if differ:
             self._differing = f"{text} because their tokens are wider; for example {shown[0]}"
-        return Total(share, text, shown)
+        return TotalFeature(share, text, shown)
 
-    def _decode(self, examples: Examples) -> Iterator[tuple[str, list[str]]]:
+    def _decode(self, examples: SourceExamples) -> Iterator[tuple[str, list[str]]]:
         """Yield the text of every target and the answers of its question, reading both files in small batches."""
         batches, before, batch = examples.read(("context", "answers"), QUESTIONS_AT_ONCE), 0, None
         for example, first, last in self._characters():
@@ -268,7 +268,7 @@ class AnswerRows(WindowData):
         """Yield example, first character and end of every target, in order of the examples."""
         with pq.ParquetFile(self._path, pre_buffer=False) as file:
             line = 0
-            for batch in group_batches(file, ["example_index", "offsets"], WINDOWS_AT_ONCE):
+            for batch in read_group_batches(file, ["example_index", "offsets"], WINDOWS_AT_ONCE):
                 spans = self._spans[line : line + len(batch)]
                 line += len(batch)
                 taught = np.flatnonzero(spans[:, 0] != NONE)
@@ -284,7 +284,7 @@ class AnswerRows(WindowData):
         return {**super().numbers(), **counts}
 
 
-def answer_features(rows: Columns, windows: Lines) -> Columns:
+def answer_features(rows: Columns, windows: FeatureLines) -> Columns:
     """Return features [n] of start_positions and end_positions.
 
     Args:
@@ -311,7 +311,7 @@ def answer_features(rows: Columns, windows: Lines) -> Columns:
     }
 
 
-def taught_spans(rows: Columns, windows: Lines) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def taught_spans(rows: Columns, windows: FeatureLines) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the windows with a target in their context: their numbers, and first and last token counted from the
     context's first.
 
@@ -325,7 +325,7 @@ def taught_spans(rows: Columns, windows: Lines) -> tuple[np.ndarray, np.ndarray,
     return rows["feature_ids"][taught], first[taught], last[taught]
 
 
-_TARGETS = Check(
+_TARGETS = DataCheck(
     "targets",
     BOTH,
     f"at most {MAX_SHARE:.0%} of the decoded, normalised targets differ from all answers of their question",
@@ -334,11 +334,11 @@ _TARGETS = Check(
 )
 
 
-def _answer_checks(again: str) -> list[Check]:
+def _answer_checks(again: str) -> list[DataCheck]:
     required = {
         "answer_slots": "both or neither",
         "start_before_end": "start <= end",
         "answer_in_sequence": "both in their own sequence",
         "answer_in_context": "in the context of the window, or both at [CLS] without an answer",
     }
-    return [Check(name, BOTH, text, again) for name, text in required.items()]
+    return [DataCheck(name, BOTH, text, again) for name, text in required.items()]

@@ -29,8 +29,8 @@ from tasks.downstream.squad.question_tables import ENDINGS, questions_of, read_q
 from tasks.downstream.squad.spec import SCHEMA, SquadSpec
 from tasks.records.parquet import write_records
 from tasks.records.splits import Groups
-from tasks.records.tables import hub_lines, hub_source, require_file
-from tasks.records.text_files import Reading, first_bytes, write_reading
+from tasks.records.tables import hub_split_name, read_hub_rows, require_file
+from tasks.records.text_files import ReadLog, peek, write_reading
 from tasks.stage.errors import InputError
 
 SECTION = "downstream.*.data"
@@ -78,7 +78,7 @@ class QuestionsSummary:
     dev: int
     train_contexts: int
     dev_contexts: int
-    reading: Reading
+    reading: ReadLog
 
 
 def make_questions(params: SquadDataParams, output: Path) -> QuestionsSummary:
@@ -87,7 +87,7 @@ def make_questions(params: SquadDataParams, output: Path) -> QuestionsSummary:
     Raises:
         InputError: all problems of the first invalid file (ten are shown), or ids used in both files.
     """
-    reading = Reading()
+    reading = ReadLog()
     train, dev = (
         [] if split == "dev" and params.dev_is_apart else _wanted(_load(params, split, reading), params, reading)
         for split in ("train", "dev")
@@ -102,7 +102,7 @@ def make_questions(params: SquadDataParams, output: Path) -> QuestionsSummary:
     return QuestionsSummary(len(train), len(dev), _contexts(train), _contexts(dev), reading)
 
 
-def _wanted(questions: list[SquadQuestion], params: SquadDataParams, reading: Reading) -> list[SquadQuestion]:
+def _wanted(questions: list[SquadQuestion], params: SquadDataParams, reading: ReadLog) -> list[SquadQuestion]:
     """Return the questions to keep; count those without an answer."""
     if bare := sum(not question.answers for question in questions):
         reading.counts[USED if params.unanswerable == "use" else DROPPED] += bare
@@ -112,7 +112,7 @@ def _wanted(questions: list[SquadQuestion], params: SquadDataParams, reading: Re
     return kept
 
 
-def _load(params: SquadDataParams, name: str, reading: Reading) -> list[SquadQuestion]:
+def _load(params: SquadDataParams, name: str, reading: ReadLog) -> list[SquadQuestion]:
     if params.source == "files":
         return read_question_file(params.path_of(name), f"{SECTION}.{name}_path", params, reading)
     if params.source == "demo":
@@ -120,11 +120,11 @@ def _load(params: SquadDataParams, name: str, reading: Reading) -> list[SquadQue
         split: world.Split = "train" if name == "train" else "dev"
         return [
             SquadQuestion(q.id, q.title, q.context, q.question, (ReferenceAnswer(q.answer, q.answer_start),))
-            for q in world.questions(params.seed, split, count)
+            for q in world.make_questions(params.seed, split, count)
         ]
-    lines = hub_lines(params, SECTION, name, wanted_columns(params.columns), reading)
+    lines = read_hub_rows(params, SECTION, name, wanted_columns(params.columns), reading)
     return questions_of(
-        lines, params.columns, SquadProblems(hub_source(params, name), params.unanswerable, reading=reading)
+        lines, params.columns, SquadProblems(hub_split_name(params, name), params.unanswerable, reading=reading)
     )
 
 
@@ -139,12 +139,12 @@ def check_question_file(path: Path, key: str, params: SquadDataParams) -> None:
     if is_large and ending == ".json":
         _check_start(path, key)
     else:
-        read_question_file(path, key, params, Reading(), most=FIRST_RECORDS if is_large else None)
+        read_question_file(path, key, params, ReadLog(), most=FIRST_RECORDS if is_large else None)
 
 
 def _check_start(path: Path, key: str) -> None:
     require_room_for_file(path, key, path.stat().st_size)
-    start = first_bytes(path, 64)
+    start = peek(path, 64)
     if not start.removeprefix(b"[").lstrip().startswith(b"{"):
         raise InputError(f"{path} begins with {start[:8]!r}, but SQuAD JSON is an object. Set {key} to a SQuAD file")
 

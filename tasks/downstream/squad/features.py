@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tasks.rows.row_files import ranges
+from tasks.rows.row_files import concatenate_ranges
 from tasks.stage.errors import InputError
-from tasks.vocabulary.encoding import encode, lay_out_sequences, read_vocabulary
+from tasks.vocabulary.encoding import encode, join_sequences, read_tokenizer_info
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -91,12 +91,12 @@ def make_features(
     context = np.arange(len(questions)) if context_of is None else np.asarray(context_of, dtype=np.int64)
     example, start, stop = _all_windows(about.lengths[context], room, doc_stride)
     first_tokens = about.starts[context][example] + start
-    token_ids, lengths = lay_out_sequences(
-        read_vocabulary(tokenizer),
+    token_ids, lengths = join_sequences(
+        read_tokenizer_info(tokenizer),
         (asked.token_ids, asked.starts[example], question_lengths[example]),
         (about.token_ids, first_tokens, stop - start),
     )
-    offsets = about.offsets[ranges(first_tokens, stop - start)]
+    offsets = about.offsets[concatenate_ranges(first_tokens, stop - start)]
     return Features(token_ids, lengths, question_lengths[example] + 2, offsets, example)
 
 
@@ -108,7 +108,7 @@ def _all_windows(
     more = np.maximum(context_lengths - room, 0)
     counts = 1 - (-more // (room - doc_stride))
     example = np.repeat(np.arange(len(counts)), counts)
-    start = ranges(np.zeros(len(counts), dtype=np.int64), counts) * (room - doc_stride)[example]
+    start = concatenate_ranges(np.zeros(len(counts), dtype=np.int64), counts) * (room - doc_stride)[example]
     return example, start, np.minimum(start + room[example], context_lengths[example])
 
 

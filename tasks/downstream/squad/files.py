@@ -22,8 +22,8 @@ from tasks.downstream.squad.format import (
     records_of_articles,
     text_of,
 )
-from tasks.records.parquet import group_batches, open_parquet
-from tasks.records.text_files import Reading
+from tasks.records.parquet import open_parquet, read_group_batches
+from tasks.records.text_files import ReadLog
 from tasks.stage.errors import InputError
 from tasks.stage.memory import limited_steps
 
@@ -45,7 +45,7 @@ class ReferenceQuestion:
     """Title of the article."""
 
 
-def read_references(path: Path, reading: Reading | None = None) -> list[tuple[str, tuple[str, ...]]]:
+def read_references(path: Path, reading: ReadLog | None = None) -> list[tuple[str, tuple[str, ...]]]:
     """Read (id, reference answers) of every question from a SQuAD v1.1 or 2.0 JSON file, in order.
 
     As for training, the file may also have one object per question (see format.py).
@@ -57,7 +57,7 @@ def read_references(path: Path, reading: Reading | None = None) -> list[tuple[st
     Raises:
         InputError: file not found, not JSON, not SQuAD's format (all problems with their locations), or no questions.
     """
-    problems = SquadProblems(str(path), reading=Reading() if reading is None else reading)
+    problems = SquadProblems(str(path), reading=ReadLog() if reading is None else reading)
     document = articles_of(_read_json(path, parse_document))
     records = flat_records(document)
     found = [_reference(*one, problems) for one in records or records_of_articles(document, problems, whole=False)]
@@ -163,7 +163,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
                 raise InputError(f"{path} lacks the columns {', '.join(missing)}. Run {stage} again")
             if not file.metadata.num_rows:
                 raise InputError(f"{path} contains no questions. Set dev_path of section data to a file with questions")
-            for batch in limited_steps(group_batches(file, names, READ_AT_ONCE), str(path)):
+            for batch in limited_steps(read_group_batches(file, names, READ_AT_ONCE), str(path)):
                 yield from batch.to_pylist()
     except FileNotFoundError:
         raise InputError(f"{path} not found. Run {stage}") from None

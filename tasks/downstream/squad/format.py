@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ipu_model.files import MAX_JSON_VALUES, parse_json, read_at_most, reject_duplicate_keys
-from tasks.records.text_files import NUMBERS, Reading, decode, opened, surrogate_in
+from tasks.records.text_files import NUMERIC_IDS, ReadLog, decode, find_surrogate, open_unpacked
 from tasks.stage.errors import InputError
 from tasks.stage.memory import ALLOWANCE, limited, require_memory
 
@@ -66,7 +66,7 @@ class SquadProblems:
     """Handling of questions without an answer: use, drop (by the caller) or refuse."""
     choices: str = CHOICES
     """Suggestion if they are refused."""
-    reading: Reading = field(default_factory=Reading)
+    reading: ReadLog = field(default_factory=ReadLog)
     """Receives counts of changes: numeric ids, stripped spaces."""
     shown: list[str] = field(default_factory=list)
     count: int = 0
@@ -118,7 +118,7 @@ def checked_questions(questions: list[SquadQuestion], problems: SquadProblems) -
     return [_without_blanks(question, problems.reading) for question in questions]
 
 
-def _without_blanks(question: SquadQuestion, reading: Reading) -> SquadQuestion:
+def _without_blanks(question: SquadQuestion, reading: ReadLog) -> SquadQuestion:
     """Strip spaces around answers: they belong to no token, so the target would be wider than the answer."""
     answers = [
         ReferenceAnswer(text.strip(), start + len(text) - len(text.lstrip())) for text, start in question.answers
@@ -141,7 +141,7 @@ def parse_file(path: Path, key: str) -> Any:
     """
     try:
         require_room_for_file(path, key, path.stat().st_size)
-        with opened(path) as stream:
+        with open_unpacked(path) as stream:
             content = read_at_most(stream, MAX_FILE_BYTES + 1)
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error}) ({key})") from None
@@ -266,7 +266,7 @@ def text_of(parent: Mapping[str, Any], key: str, at: str, problems: SquadProblem
         problems.add(f"{at}.{key} is missing")
     elif not isinstance(value, str):
         problems.add(f"{at}.{key} must be text, found {type(value).__name__}")
-    elif surrogate_in(value) is not None:
+    elif find_surrogate(value) is not None:
         problems.add(f"{at}.{key} contains half a surrogate pair, which is not valid Unicode")
     else:
         return value
@@ -276,7 +276,7 @@ def text_of(parent: Mapping[str, Any], key: str, at: str, problems: SquadProblem
 def id_of(parent: Mapping[str, Any], at: str, problems: SquadProblems) -> str | None:
     """Return the id `parent["id"]`, integers as text, or None after adding a problem."""
     if type(parent.get("id")) is int:
-        problems.reading.counts[NUMBERS] += 1
+        problems.reading.counts[NUMERIC_IDS] += 1
         return str(parent["id"])
     return text_of(parent, "id", at, problems)
 

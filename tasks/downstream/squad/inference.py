@@ -19,7 +19,7 @@ from tasks.downstream.squad.question_tables import ENDINGS, read_question_file, 
 from tasks.downstream.squad.scores import SquadScores
 from tasks.downstream.squad.spec import SCHEMA
 from tasks.downstream.squad.windows import WindowFiles
-from tasks.records.text_files import Reading
+from tasks.records.text_files import ReadLog
 
 SPAN = [
     pa.field("answer", pa.string()),
@@ -67,7 +67,7 @@ class SquadInference(SquadScores, InferenceTask[list[ReferenceQuestion], WindowF
         assert isinstance(data, SquadDataParams)
         return data
 
-    def unlabelled(self, path: Path, reading: Reading) -> Iterator[dict[str, Any]]:
+    def unlabelled(self, path: Path, reading: ReadLog) -> Iterator[dict[str, Any]]:
         problems, columns = SquadProblems(str(path), reading=reading), wanted_columns(self._data.columns, COLUMN)
         asked = {part: columns[part] for part in (ID, "context", "question")}
         for where, values, _ in read_records(path, INPUT, self._data, asked, problems):
@@ -80,7 +80,7 @@ class SquadInference(SquadScores, InferenceTask[list[ReferenceQuestion], WindowF
                 yield {ID: values.get(ID), "title": "", "context": context, "question": question, "answers": []}
         problems.refuse()
 
-    def write_labelled(self, path: Path, target: Path, reading: Reading) -> None:
+    def write_labelled(self, path: Path, target: Path, reading: ReadLog) -> None:
         write_questions(read_question_file(path, INPUT, self._data, reading, COLUMN, WITHOUT_ANSWER), target)
 
     def read_examples(self, path: Path) -> list[ReferenceQuestion]:

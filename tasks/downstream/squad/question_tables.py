@@ -30,8 +30,8 @@ from tasks.downstream.squad.format import (
 )
 from tasks.downstream.squad.params import SquadColumnParams, SquadDataParams
 from tasks.records.tables import ENDINGS as TABLES
-from tasks.records.tables import Column, Columns, Line, ask_for, read_table, require_file, stated_by
-from tasks.records.text_files import Reading, ending_of
+from tasks.records.tables import Columns, ColumnSpec, TableRow, column_setting, read_table, require_file, select_columns
+from tasks.records.text_files import ReadLog, file_suffix
 from tasks.stage.errors import InputError
 
 ENDINGS = (".json", *TABLES)
@@ -39,7 +39,7 @@ TEXT, START, ANSWERS = "answer_text", "answer_start", "answers"
 IMPOSSIBLE = "is_impossible"
 MADE = "ids generated from context, question and position, without an id column"
 _DATA = "downstream.*.data"
-NAMED_BY = stated_by(_DATA)
+NAMED_BY = column_setting(_DATA)
 """Parameter that messages suggest for another column name."""
 _WHOLE = re.compile(r"[+-]?\d+")
 
@@ -48,15 +48,15 @@ def wanted_columns(names: SquadColumnParams, named_by: str = NAMED_BY) -> Column
     """Return part of a question -> its column; unset names default to SQuAD's."""
     always = ("context", "question")
     columns = {
-        part: Column(name or part, named_by.format(part), part in always or name is not None)
+        part: ColumnSpec(name or part, named_by.format(part), part in always or name is not None)
         for part, name in names.model_dump().items()
     }
-    return {**columns, IMPOSSIBLE: Column(IMPOSSIBLE, _DATA, False)}
+    return {**columns, IMPOSSIBLE: ColumnSpec(IMPOSSIBLE, _DATA, False)}
 
 
 def read_records(
     path: Path, key: str, data: SquadDataParams, columns: Columns, problems: SquadProblems
-) -> Iterator[Line]:
+) -> Iterator[TableRow]:
     """Yield the records of a table, of JSON with one object per question, or of SQuAD's articles, which have no
     columns.
 
@@ -76,15 +76,15 @@ def read_records(
     values = parse_file(path, key)
     records = flat_records(values, {column.name for part, column in columns.items() if column.name != part})
     if records is None:
-        return itertools.starmap(Line, records_of_articles(values, problems))
-    return ask_for(records, columns, problems.source, problems.reading)
+        return itertools.starmap(TableRow, records_of_articles(values, problems))
+    return select_columns(records, columns, problems.source, problems.reading)
 
 
 def read_question_file(
     path: Path,
     key: str,
     data: SquadDataParams,
-    reading: Reading,
+    reading: ReadLog,
     named_by: str = NAMED_BY,
     choices: str = CHOICES,
     most: int | None = None,
@@ -105,12 +105,12 @@ def read_question_file(
     """
     problems = SquadProblems(f"{path} ({key})", data.unanswerable, choices, reading)
     lines = read_records(path, key, data, wanted_columns(data.columns, named_by), problems)
-    is_csv = ending_of(path) == ".csv"
+    is_csv = file_suffix(path) == ".csv"
     return questions_of(itertools.islice(lines, most), data.columns, problems, named_by, numbers_are_text=is_csv)
 
 
 def questions_of(
-    lines: Iterator[Line],
+    lines: Iterator[TableRow],
     names: SquadColumnParams,
     problems: SquadProblems,
     named_by: str = NAMED_BY,
@@ -147,7 +147,7 @@ class _Rows:
         self.forms: dict[str, str] = {}
         """Form of answers -> location of its first use."""
 
-    def questions(self, lines: Iterator[Line]) -> Iterator[SquadQuestion]:
+    def questions(self, lines: Iterator[TableRow]) -> Iterator[SquadQuestion]:
         flat: bool | None = None
         for line in lines:
             if flat is None:
@@ -175,7 +175,7 @@ class _Rows:
             f"{', '.join(present)}. Set {whole}, or {words} and {place}"
         )
 
-    def _question(self, line: Line, flat: bool) -> SquadQuestion | None:
+    def _question(self, line: TableRow, flat: bool) -> SquadQuestion | None:
         at, row, columns = line
         if columns and "id" not in row:
             row = {**row, "id": self._made_id(row)}

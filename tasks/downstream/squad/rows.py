@@ -16,7 +16,7 @@ from tasks.downstream.squad.params import SquadEvaluateParams, SquadRowsParams
 from tasks.downstream.squad.spec import FEATURES_SCHEMA, SquadSpec
 from tasks.records.parquet import read_batches
 from tasks.rows.held_out import choose_groups
-from tasks.rows.row_files import IGNORED, Layout, from_arrow, to_arrow
+from tasks.rows.row_files import IGNORED, RowLayout, from_arrow, to_arrow
 from tasks.stage.errors import InputError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class SquadRows(SquadSpec, RowsTask):
             counts={} if spans is None else {"holding their answer": int((spans.starts > 0).sum())},
         )
 
-    def label_columns(self, layout: Layout, sequences: EncodedSequences) -> dict[str, np.ndarray]:
+    def label_columns(self, layout: RowLayout, sequences: EncodedSequences) -> dict[str, np.ndarray]:
         """Return start_positions and end_positions of rows; -100 in empty slots and without labels."""
         columns = {}
         for name in ("start_positions", "end_positions"):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tasks.downstream.squad.files import read_odds, read_predictions, read_references
 from tasks.downstream.squad.metrics import best_figures, exact_match, f1, figures_v2, percent, with_threshold
-from tasks.records.text_files import Reading
+from tasks.records.text_files import ReadLog
 from tasks.stage.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ def score_files(
     Raises:
         InputError: a file is unusable.
     """
-    reading = Reading()
+    reading = ReadLog()
     references, answers = read_references(questions, reading), read_predictions(predictions)
     for noted in reading.summary():
         log.warning("%s: %s", questions, noted)

@@ -14,14 +14,14 @@ import pyarrow as pa
 from tasks.downstream.texts.spec import TextsSpec
 from tasks.downstream.validate import ChecksTask
 from tasks.plan.kinds import TRAIN
-from tasks.records.labels import all_labels_in, labels_of_rows
-from tasks.records.parquet import begins_with_value
+from tasks.records.labels import read_parquet_labels, read_row_labels
+from tasks.records.parquet import has_first_value
 from tasks.rows.row_files import IGNORED
 from tasks.validation import text_features
-from tasks.validation.checks import Check, DataSet, Frame, Total, Totals
+from tasks.validation.checks import DataCheck, DataSet, Frame, TotalFeature, Totals
 from tasks.validation.example_files import ExampleFiles
-from tasks.validation.histograms import Lengths
-from tasks.validation.row_checks import Columns, Examples, RowData, RowSource, Sequences
+from tasks.validation.histograms import Histogram
+from tasks.validation.row_checks import Columns, RowData, RowSequences, RowSource, SourceExamples
 
 TEXTS = ("first", "second")
 GLUE_LOOK = "check source, path and dataset of its section data in params.yaml"
@@ -41,15 +41,15 @@ class TextsChecks(TextsSpec, ChecksTask):
         examples, folder = source.examples, source.folder
         return LabelRows(source, None if examples is None else partial(self._expected_labels, examples, folder))
 
-    def _expected_labels(self, examples: Examples, rows: Path) -> np.ndarray:
+    def _expected_labels(self, examples: SourceExamples, rows: Path) -> np.ndarray:
         """Return the label that rows in the folder `rows` should have for each example; -100 for none."""
         columns = [batch.column("label") for batch in examples.read(("label",))]
         labels = pa.chunked_array(columns).to_numpy() if columns else np.zeros(0)
         if self.labels:
             return labels
         # Compare names: the class numbers of rows are defined by features.parquet.
-        known, others = all_labels_in(examples.path)
-        numbers = {name: number for number, name in enumerate(labels_of_rows(rows))}
+        known, others = read_parquet_labels(examples.path)
+        numbers = {name: number for number, name in enumerate(read_row_labels(rows))}
         return np.array([numbers.get(name, IGNORED) for name in (*known, *others)])[labels]
 
 
@@ -71,27 +71,27 @@ class TextsData(ExampleFiles):
         columns, self.name, look = spec.columns, f"glue-{spec.name}", GLUE_LOOK
         if not spec.name:
             # The first training example decides; the checks then apply to all.
-            is_pair = begins_with_value(self.files[TRAIN], "second", entry.stage("examples"))
+            is_pair = has_first_value(self.files[TRAIN], "second", entry.stage("examples"))
             columns, self.name = TEXTS if is_pair else ("text",), entry.verdict()
             look = f"check train_path, dev_path, columns and dataset of {entry.key('data')} in params.yaml"
             if not spec.is_regression:
-                known, others = all_labels_in(folder / "dev.parquet")
+                known, others = read_parquet_labels(folder / "dev.parquet")
         self._required, self._classes = len(known), (*known, *others)
         """Classes that train must have, then others; empty for regression."""
         self._range = spec.answers if spec.is_regression else (0, len(self._classes) - 1)
         every = f"every class: {', '.join(known)}" if known else "two different values"
         self.record_checks = (
-            Check("texts_present", ", ".join(columns), "no training text is null or empty", look),
-            Check("labels_known", "label", f"{self._range[0]:g} to {self._range[1]:g}", look),
+            DataCheck("texts_present", ", ".join(columns), "no training text is null or empty", look),
+            DataCheck("labels_known", "label", f"{self._range[0]:g} to {self._range[1]:g}", look),
         )
         self.total_checks = (
             *self.count_checks(entry.params.data.min_examples, f"provide more examples, or lower min_examples; {look}"),
-            Check("labels_in_train", "label", every, f"missing labels cannot be learned; {look}"),
+            DataCheck("labels_in_train", "label", every, f"missing labels cannot be learned; {look}"),
         )
         self._seen: dict[str, Counter[float]] = {split: Counter() for split in task.splits}
-        self._labelled = text_features.Keys()
+        self._labelled = text_features.KeyCounter()
         self._columns = TEXTS[: len(columns)]
-        self._lengths = {name: Lengths() for name in columns}
+        self._lengths = {name: Histogram() for name in columns}
 
     def _features(self, split: str, batch: pa.RecordBatch, labels: Sequence[str]) -> Frame:
         label = batch.column("label").to_numpy(zero_copy_only=False)
@@ -102,7 +102,7 @@ class TextsData(ExampleFiles):
             self._labelled.add(_labelled(batch))
         columns = [batch.column(name) for name in self._columns]
         for column, lengths in zip(columns, self._lengths.values(), strict=True):
-            lengths.add(text_features.characters(column))
+            lengths.add(text_features.count_characters(column))
         low, high = self._range
         return {
             # GLUE's development sets have a few; those dropped from train were counted when reading.
@@ -112,7 +112,10 @@ class TextsData(ExampleFiles):
 
     def totals(self) -> Totals:
         absent, seen = self._absent_labels(), self._seen[TRAIN]
-        return {**super().totals(), "labels_in_train": Total(len(absent), f"{len(seen)} different labels", absent)}
+        return {
+            **super().totals(),
+            "labels_in_train": TotalFeature(len(absent), f"{len(seen)} different labels", absent),
+        }
 
     def _absent_labels(self) -> list[str]:
         seen = self._seen[TRAIN]
@@ -134,7 +137,7 @@ class TextsData(ExampleFiles):
 
 def _texts(batch: pa.RecordBatch) -> np.ndarray:
     """Return both texts of every example as one key. object [n]."""
-    return text_features.strings(batch.column("first")) + "\t" + text_features.strings(batch.column("second"))
+    return text_features.to_strings(batch.column("first")) + "\t" + text_features.to_strings(batch.column("second"))
 
 
 def _labelled(batch: pa.RecordBatch) -> np.ndarray:
@@ -157,9 +160,9 @@ class LabelRows(RowData):
         sequences = self.manifest.sequences
         # Rows for prediction have no label for classes that are not in train.
         every, least = ("every sequence has a label", sequences) if source.training else (MOST, 0)
-        self.total_checks += (Check("labels", COLUMN, every, self.again, minimum=least, maximum=sequences),)
+        self.total_checks += (DataCheck("labels", COLUMN, every, self.again, minimum=least, maximum=sequences),)
         if expected is not None:
-            self.record_checks += (Check(AS_EXAMPLES, COLUMN, "the label of its example", self.again),)
+            self.record_checks += (DataCheck(AS_EXAMPLES, COLUMN, "the label of its example", self.again),)
         self._read_expected = expected
         self._expected = np.zeros(0)
         self._labelled = 0
@@ -169,7 +172,7 @@ class LabelRows(RowData):
             self._expected = self._read_expected()
         return []
 
-    def kind_features(self, rows: Columns, found: Sequences) -> Columns:
+    def kind_features(self, rows: Columns, found: RowSequences) -> Columns:
         ids, labels = rows["feature_ids"], rows["targets" if "targets" in rows else "class_labels"]
         self._labelled += int((found.present(labels.shape[1]) & (labels != IGNORED)).sum())
         if self._read_expected is None:
@@ -181,7 +184,7 @@ class LabelRows(RowData):
         return {AS_EXAMPLES: other.sum(axis=1)}
 
     def totals(self) -> Totals:
-        return {**super().totals(), "labels": Total(self._labelled)}
+        return {**super().totals(), "labels": TotalFeature(self._labelled)}
 
     def numbers(self) -> dict[str, Any]:
         return {**super().numbers(), "labelled sequences": self._labelled}

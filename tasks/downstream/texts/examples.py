@@ -22,11 +22,11 @@ from tasks.downstream.texts.params import ClassificationDataParams, GlueDataPara
 from tasks.downstream.texts.spec import TextsSpec
 from tasks.downstream.texts.tasks import TRAIN, TextExample
 from tasks.params.entries import Entry
-from tasks.records.labels import with_labels
-from tasks.records.parquet import begins_with_value, read_batches, write_records
-from tasks.records.splits import require_known, require_several
-from tasks.records.tables import stated_by
-from tasks.records.text_files import Reading, write_reading
+from tasks.records.labels import add_labels
+from tasks.records.parquet import has_first_value, read_batches, write_records
+from tasks.records.splits import require_known_labels, require_several_labels
+from tasks.records.tables import column_setting
+from tasks.records.text_files import ReadLog, write_reading
 from tasks.stage.errors import InputError
 
 ROW_GROUP = 8192
@@ -49,13 +49,13 @@ class TextsExamples(TextsSpec, ExamplesTask):
         self.first_labels = self.labels if self.spec.name else ()
 
     def write_examples(self, folder: Path) -> str:
-        reading, counts, pairs = Reading(), dict[str, int](), set[bool]()
+        reading, counts, pairs = ReadLog(), dict[str, int](), set[bool]()
         for split in self.read_splits:
             path = folder / f"{split}.parquet"
             counts[split] = write_split(self, self.source.examples(split, reading), path)
             if not counts[split]:
                 raise InputError(f"{self.title}: no {split} example has a text. Check {self.entry.key('data')}")
-            pairs.add(begins_with_value(path, "second", self.entry.stage("examples")))
+            pairs.add(has_first_value(path, "second", self.entry.stage("examples")))
         if len(pairs) > 1:
             raise InputError(
                 f"one split has pairs of texts, the other single texts ({'; '.join(reading.layouts.values())}). "
@@ -101,14 +101,14 @@ class TextsExamples(TextsSpec, ExamplesTask):
         if not self.labels:
             dev = as_known(dev, in_order(train)).values()
             if self.apart is None:
-                require_known(train, set(dev), split, look)
+                require_known_labels(train, set(dev), split, look)
         elif not self.is_regression:
             dev = [self.labels[number] for number in dev]
-        require_several(set(dev), split, look)
+        require_several_labels(set(dev), split, look)
 
     def check_files(self) -> str:
         """Check the first examples of each file, and the classes of files that are read completely."""
-        data, reading, labels = self.source.data, Reading(), dict[str, Counter[Any]]()
+        data, reading, labels = self.source.data, ReadLog(), dict[str, Counter[Any]]()
         for split in self.read_splits:
             labels[split] = Counter()
             for one in self.source.examples(split, reading, HEAD):
@@ -141,7 +141,9 @@ def source_of(task: TextsSpec, named_by: str = "") -> OwnTextsReader | GlueReade
         return GlueReader(data, task.spec)
     assert isinstance(data, ClassificationDataParams)
     section = task.entry.key("data")
-    return OwnTextsReader(data, section, value_of if task.is_regression else class_of, named_by or stated_by(section))
+    return OwnTextsReader(
+        data, section, value_of if task.is_regression else class_of, named_by or column_setting(section)
+    )
 
 
 def write_split(task: TextsSpec, examples: Iterator[TextExample], path: Path) -> int:
@@ -160,7 +162,7 @@ def different_labels(path: Path) -> list[Any]:
 def write_numbers(path: Path, schema: pa.Schema, labels: tuple[str, ...], others: tuple[str, ...]) -> int:
     """Replace class names by numbers, with columns of `schema`; return the number of examples with classes not in
     `labels`."""
-    schema, names = with_labels(schema, labels, others), [*labels, *others]
+    schema, names = add_labels(schema, labels, others), [*labels, *others]
     known = as_known(different_labels(path), labels)
     texts = pa.array(list(known), pa.string())
     numbers = pa.array([names.index(name) for name in known.values()], pa.int32())

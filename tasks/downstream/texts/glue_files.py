@@ -16,9 +16,19 @@ from tasks.downstream.texts.params import GlueDataParams
 from tasks.downstream.texts.tasks import TRAIN, TextExample, TextTask
 from tasks.plan.named_files import files_in
 from tasks.records.hub_inputs import open_dataset
-from tasks.records.tables import BLANK_LINES, NO_ROWS, Column, Columns, Line, actual_name, ask_for, numbered, read_table
+from tasks.records.tables import (
+    BLANK_LINES,
+    NO_ROWS,
+    Columns,
+    ColumnSpec,
+    TableRow,
+    match_name,
+    number_records,
+    read_table,
+    select_columns,
+)
 from tasks.records.tables import ENDINGS as TABLES
-from tasks.records.text_files import Reading, ending_of, refuse_empty, text_lines
+from tasks.records.text_files import ReadLog, file_suffix, read_lines, refuse_empty
 from tasks.stage.errors import InputError
 
 KEY = "downstream.*.data.path"
@@ -35,7 +45,7 @@ class GlueReader(NamedTuple):
     data: GlueDataParams
     task: TextTask
 
-    def examples(self, split: str, reading: Reading, most: int | None = None) -> Iterator[TextExample]:
+    def examples(self, split: str, reading: ReadLog, most: int | None = None) -> Iterator[TextExample]:
         """Yield the examples of a split, in order; see `of_file`.
 
         Args:
@@ -53,14 +63,16 @@ class GlueReader(NamedTuple):
         name = task.hub_split(split)
         rows = open_dataset("downstream.*.data", data.dataset, task.name, name, data.dataset_revision)
         source = f"data set {data.dataset}, {task.name}, split {name}"
-        lines = ask_for(numbered("row", rows), columns_of(task, "downstream.*.data.dataset"), source, reading)
+        lines = select_columns(
+            number_records("row", rows), columns_of(task, "downstream.*.data.dataset"), source, reading
+        )
         yield from self._usable(source, itertools.islice(lines, most), label_of(task), split, reading)
 
     def of_file(
         self,
         path: Path,
         key: str,
-        reading: Reading,
+        reading: ReadLog,
         most: int | None = None,
         split: str = "dev",
         *,
@@ -76,7 +88,7 @@ class GlueReader(NamedTuple):
         """
         reading.files += 1
         columns = columns_of(self.task, key, labelled=labelled)
-        if ending_of(path) == ".tsv":
+        if file_suffix(path) == ".tsv":
             lines = _read_tsv(self.task, path, columns, reading, key)
         else:
             lines = read_table(path, columns, key, reading, self.data.separator, class_names=False)
@@ -84,7 +96,7 @@ class GlueReader(NamedTuple):
         return self._usable(f"{path} ({key})", itertools.islice(lines, most), taken, split, reading)
 
     def _usable(
-        self, source: str, lines: Iterator[Line], taken: LabelParser | None, split: str, reading: Reading
+        self, source: str, lines: Iterator[TableRow], taken: LabelParser | None, split: str, reading: ReadLog
     ) -> Iterator[TextExample]:
         what = "dropped" if split == TRAIN else "kept, because the official metrics include them"
         for one in usable(source, lines, taken, reading, may_be_empty=True):
@@ -96,8 +108,8 @@ class GlueReader(NamedTuple):
 
 def columns_of(task: TextTask, key: str, *, labelled: bool = True) -> Columns:
     """Return the columns of a table; without labels also the optional id of each example."""
-    texts = {part: Column(name, key, True) for part, name in zip(TEXT_PARTS, task.columns, strict=False)}
-    return {**texts, LABEL: Column(LABEL, key, True)} if labelled else {**texts, "id": Column("id", key, False)}
+    texts = {part: ColumnSpec(name, key, True) for part, name in zip(TEXT_PARTS, task.columns, strict=False)}
+    return {**texts, LABEL: ColumnSpec(LABEL, key, True)} if labelled else {**texts, "id": ColumnSpec("id", key, False)}
 
 
 def split_files(task: TextTask, folder: Path, split: str) -> list[Path]:
@@ -118,10 +130,10 @@ def split_files(task: TextTask, folder: Path, split: str) -> list[Path]:
         path
         for path in listed
         if path.parent == places[0]
-        and ending_of(path) in ENDINGS
+        and file_suffix(path) in ENDINGS
         and any(_stem(path) == stem or path.name.startswith(f"{stem}-0") for stem in stems)
     ]
-    files = [path for path in files if ending_of(path) != ".json"] or files
+    files = [path for path in files if file_suffix(path) != ".json"] or files
     if not files or len({(path.suffix, _stem(path).partition("-0")[0]) for path in files}) > 1:
         names = " or ".join(f"{stem}.tsv" for stem in dict.fromkeys(stems))
         found = ", ".join(path.name for path in files) or "none"
@@ -134,7 +146,7 @@ def split_files(task: TextTask, folder: Path, split: str) -> list[Path]:
 
 def _stem(path: Path) -> str:
     """Return the name of a file without its extension and that of its compression."""
-    return path.name.lower().partition(ending_of(path))[0]
+    return path.name.lower().partition(file_suffix(path))[0]
 
 
 def unused_files(task: TextTask, folder: Path) -> list[str]:
@@ -148,12 +160,12 @@ def unused_files(task: TextTask, folder: Path) -> list[str]:
     return [path.relative_to(place).as_posix() for path in files_in(place, KEY) if path not in used]
 
 
-def _read_tsv(task: TextTask, path: Path, columns: Columns, reading: Reading, key: str) -> Iterator[Line]:
+def _read_tsv(task: TextTask, path: Path, columns: Columns, reading: ReadLog, key: str) -> Iterator[TableRow]:
     """Yield the lines of a TSV file; quotes are not interpreted."""
     refuse_empty(path, key)
     header: Sequence[str] | None = None
     rows = False
-    for number, text in enumerate(text_lines(path, key), 1):
+    for number, text in enumerate(read_lines(path, key), 1):
         fields = text.rstrip("\r\n").split("\t")
         if fields == [""]:
             reading.counts[BLANK_LINES] += 1
@@ -169,16 +181,16 @@ def _read_tsv(task: TextTask, path: Path, columns: Columns, reading: Reading, ke
                 "separated by tabs"
             )
         values, rows = dict(zip(header, fields, strict=True)), True
-        yield Line(f"line {number}", {part: values[one.name] for part, one in columns.items()}, columns)
+        yield TableRow(f"line {number}", {part: values[one.name] for part, one in columns.items()}, columns)
     if not rows:
         reading.remark(f"{path.name} {NO_ROWS}")
 
 
-def _header(task: TextTask, fields: Sequence[str], path: Path, reading: Reading) -> tuple[Sequence[str], bool]:
+def _header(task: TextTask, fields: Sequence[str], path: Path, reading: ReadLog) -> tuple[Sequence[str], bool]:
     """Return the column names, renamed to the task's, and True if the first line is data."""
     wanted = (*task.columns, LABEL)
     for names in (wanted, task.tsv):
-        actual = [actual_name(fields, name) for name in names]
+        actual = [match_name(fields, name) for name in names]
         if names and set(actual) <= set(fields):
             for name, asked in zip(actual, names, strict=True):
                 if name != asked:

@@ -16,8 +16,8 @@ from tasks.downstream.texts.own_files import as_known, in_order
 from tasks.downstream.texts.scores import TextsDevSet, TextsScores, probabilities
 from tasks.downstream.texts.tasks import TASKS
 from tasks.params.entries import Entry
-from tasks.records.labels import labels_of_examples, with_labels, write_labels
-from tasks.records.text_files import Reading
+from tasks.records.labels import add_labels, read_example_labels, write_labels
+from tasks.records.text_files import ReadLog
 from tasks.stage.errors import InputError
 
 
@@ -53,17 +53,17 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
     @property
     def known(self) -> tuple[str, ...]:
         """Classes of the model."""
-        return labels_of_examples(self.examples_file(self.development[0]).parent, self.entry.stage("examples"))
+        return read_example_labels(self.examples_file(self.development[0]).parent, self.entry.stage("examples"))
 
     @property
     def examples_schema(self) -> pa.Schema:
-        return self.schema if self.labels else with_labels(self.schema, self.known)
+        return self.schema if self.labels else add_labels(self.schema, self.known)
 
-    def unlabelled(self, path: Path, reading: Reading) -> Iterator[dict[str, Any]]:
+    def unlabelled(self, path: Path, reading: ReadLog) -> Iterator[dict[str, Any]]:
         for one in source_of(self, COLUMN).of_file(path, INPUT, reading, labelled=False):
             yield {**one._asdict(), ID: one.id}
 
-    def write_labelled(self, path: Path, target: Path, reading: Reading) -> None:
+    def write_labelled(self, path: Path, target: Path, reading: ReadLog) -> None:
         write_split(self, source_of(self, COLUMN).of_file(path, INPUT, reading), target)
         if self.labels:
             return

@@ -13,20 +13,20 @@ from typing import Any, NamedTuple
 from tasks.downstream.texts.params import ClassificationColumnParams, ClassificationDataParams
 from tasks.downstream.texts.tasks import TextExample
 from tasks.plan.named_files import files_in
-from tasks.records.parquet import folded
+from tasks.records.parquet import fold_name
 from tasks.records.tables import (
-    Choose,
-    Column,
     Columns,
-    Line,
-    hub_lines,
-    hub_source,
+    ColumnSpec,
+    Selector,
+    TableRow,
+    convert_id,
+    hub_split_name,
+    list_empty,
+    pick_usual_name,
+    read_hub_rows,
     read_table,
-    text_of_id,
-    usual_name,
-    without_rows,
 )
-from tasks.records.text_files import Problems, Reading, ending_of, surrogate_in
+from tasks.records.text_files import ProblemList, ReadLog, file_suffix, find_surrogate
 from tasks.stage.errors import InputError
 
 TEXT_PARTS = ("text", "text_pair")
@@ -55,8 +55,8 @@ LabelParser = Callable[[Any], tuple[Any, str]]
 
 
 def columns_of(
-    names: ClassificationColumnParams, named_by: str, source: str, reading: Reading, *, labelled: bool = True
-) -> Choose:
+    names: ClassificationColumnParams, named_by: str, source: str, reading: ReadLog, *, labelled: bool = True
+) -> Selector:
     """Return a function that chooses columns: those set in the parameters, else those with usual names.
 
     Names that differ only in case or spaces also match; the reader of the table adds a remark.
@@ -70,18 +70,18 @@ def columns_of(
 
     def choose(present: Sequence[str]) -> Columns:
         text, pair, name = names.text, names.text_pair, names.id
-        for there in (present, [one for one, count in Counter(map(folded, present)).items() if count == 1]):
+        for there in (present, [one for one, count in Counter(map(fold_name, present)).items() if count == 1]):
             if text is None and pair is None:
                 text, pair = next((both for both in PAIRS if set(both) <= set(there)), (None, None))
             text = text or _first(TEXTS, [one for one in there if one not in (pair, names.label)])
             name = name or _first(IDS, there)
             if text is not None:
                 break
-        label = (names.label or usual_name(present, LABELS)) if labelled else None
+        label = (names.label or pick_usual_name(present, LABELS)) if labelled else None
         parts = {"text": text or TEXTS[0], "text_pair": pair, "label": label, "id": name}
         texts = " and ".join(filter(None, map(parts.get, TEXT_PARTS)))
         reading.layouts[source] = f"texts {texts}" + (f", labels {label}" if label else "")
-        return {part: Column(one, named_by.format(part), True) for part, one in parts.items() if one is not None}
+        return {part: ColumnSpec(one, named_by.format(part), True) for part, one in parts.items() if one is not None}
 
     return choose
 
@@ -101,7 +101,7 @@ class OwnTextsReader(NamedTuple):
     named_by: str
     """See tables.stated_by."""
 
-    def examples(self, split: str, reading: Reading, most: int | None = None) -> Iterator[TextExample]:
+    def examples(self, split: str, reading: ReadLog, most: int | None = None) -> Iterator[TextExample]:
         """Yield the examples of a split, in order.
 
         Args:
@@ -112,9 +112,9 @@ class OwnTextsReader(NamedTuple):
             InputError: an unreadable file; at the end, all problems with texts and labels.
         """
         if self.data.source == "hub":
-            source = hub_source(self.data, split)
+            source = hub_split_name(self.data, split)
             columns = columns_of(self.data.columns, self.named_by, source, reading)
-            lines = itertools.islice(hub_lines(self.data, self.section, split, columns, reading), most)
+            lines = itertools.islice(read_hub_rows(self.data, self.section, split, columns, reading), most)
             yield from usable(source, lines, self.taken, reading)
             return
         key = f"{self.section}.{split}_path"
@@ -122,7 +122,7 @@ class OwnTextsReader(NamedTuple):
             yield from self.of_file(path, key, reading, most)
 
     def of_file(
-        self, path: Path, key: str, reading: Reading, most: int | None = None, *, labelled: bool = True
+        self, path: Path, key: str, reading: ReadLog, most: int | None = None, *, labelled: bool = True
     ) -> Iterator[TextExample]:
         """Yield the examples of a table, with or without labels; otherwise as `examples`.
 
@@ -137,7 +137,7 @@ class OwnTextsReader(NamedTuple):
 
 
 def usable(
-    source: str, lines: Iterable[Line], taken: LabelParser | None, reading: Reading, *, may_be_empty: bool = False
+    source: str, lines: Iterable[TableRow], taken: LabelParser | None, reading: ReadLog, *, may_be_empty: bool = False
 ) -> Iterator[TextExample]:
     """Yield the examples of a table; at the end, refuse all problems with texts and labels.
 
@@ -146,7 +146,7 @@ def usable(
         taken: parses a label, see `LabelParser`; None: there are no labels.
         may_be_empty: allow empty texts.
     """
-    problems, count = Problems(source, "texts with labels"), 0
+    problems, count = ProblemList(source, "texts with labels"), 0
     for line in lines:
         count += 1
         if (one := _example(line, taken, may_be_empty, problems, reading)) is not None:
@@ -154,7 +154,7 @@ def usable(
     problems.refuse()
     if not count:
         raise InputError(
-            f"{source} contains no example{without_rows(reading)}. A header and rows with a text and its label are "
+            f"{source} contains no example{list_empty(reading)}. A header and rows with a text and its label are "
             "required"
         )
 
@@ -166,10 +166,10 @@ def files_of(path: Path, key: str) -> list[Path]:
         InputError: no file, unknown extensions, or several.
     """
     files = files_in(path, key)
-    tables = [one for one in files if ending_of(one) in ENDINGS]
+    tables = [one for one in files if file_suffix(one) in ENDINGS]
     if path.is_dir():  # next to other tables it is metadata, such as dataset_info.json
-        tables = [one for one in tables if ending_of(one) != ".json"] or tables
-    endings = {ending_of(one) for one in tables}
+        tables = [one for one in tables if file_suffix(one) != ".json"] or tables
+    endings = {file_suffix(one) for one in tables}
     if len(endings) != 1:
         found = f"{', '.join(sorted(endings))} in one folder" if endings else ", ".join(f.name for f in files[:5])
         raise InputError(
@@ -180,7 +180,7 @@ def files_of(path: Path, key: str) -> list[Path]:
 
 
 def _example(
-    line: Line, taken: LabelParser | None, may_be_empty: bool, problems: Problems, reading: Reading
+    line: TableRow, taken: LabelParser | None, may_be_empty: bool, problems: ProblemList, reading: ReadLog
 ) -> TextExample | None:
     where, values, columns = line
     texts = {part: _text(values.get(part), may_be_empty) for part in TEXT_PARTS if part in columns}
@@ -192,7 +192,7 @@ def _example(
             problems.add(f"{trouble} in the column {columns[part].name!r}", where)
     if wrong or any(trouble for _, trouble in texts.values()):
         return None
-    given = text_of_id(values.get("id"), reading)
+    given = convert_id(values.get("id"), reading)
     first, second = (texts.get(part, (None, ""))[0] for part in TEXT_PARTS)
     return TextExample(str(first), second, label, None if given is None else str(given))
 
@@ -202,7 +202,7 @@ def _text(value: Any, may_be_empty: bool) -> tuple[str, str]:
     if not isinstance(value, str):
         return "", "no text" if value is None else "a value that is not text"
     text = " ".join(value.split())
-    if surrogate_in(text) is not None:
+    if find_surrogate(text) is not None:
         return "", "half a surrogate pair (invalid Unicode)"
     return text, "" if text or may_be_empty else "an empty text"
 

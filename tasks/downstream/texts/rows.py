@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from tasks.downstream.rows import EncodedSequences, HeldOutPartition, RowsTask
 from tasks.downstream.texts.spec import TextsSpec
-from tasks.records.labels import all_labels_in, with_labels
-from tasks.rows.row_files import IGNORED, Layout, from_arrow
-from tasks.vocabulary.encoding import encode, lay_out_sequences, read_vocabulary
+from tasks.records.labels import add_labels, read_parquet_labels
+from tasks.rows.row_files import IGNORED, RowLayout, from_arrow
+from tasks.vocabulary.encoding import encode, join_sequences, read_tokenizer_info
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -35,11 +35,11 @@ class TextsRows(TextsSpec, RowsTask):
     @property
     def labels(self) -> tuple[str, ...]:
         """Labels of the examples; existing rows may belong to other examples."""
-        return self.spec.labels or all_labels_in(self.examples_file(self.development[0]))[0]
+        return self.spec.labels or read_parquet_labels(self.examples_file(self.development[0]))[0]
 
     @property
     def features(self) -> pa.Schema | None:
-        return None if self.spec.labels else with_labels(FEATURES_SCHEMA, self.labels)
+        return None if self.spec.labels else add_labels(FEATURES_SCHEMA, self.labels)
 
     def hold_out(self, source: Path, fraction: float) -> HeldOutPartition:
         """Partition by hashes of the texts, of both texts for pairs."""
@@ -59,7 +59,7 @@ class TextsRows(TextsSpec, RowsTask):
             labels = np.where(labels < len(self.labels), labels, IGNORED).astype(np.int32)
         return replace(made, labels={"label": labels}, features={"example_index": np.arange(len(examples))})
 
-    def label_columns(self, layout: Layout, sequences: EncodedSequences) -> dict[str, np.ndarray]:
+    def label_columns(self, layout: RowLayout, sequences: EncodedSequences) -> dict[str, np.ndarray]:
         labels = sequences.labels["label"]
         name = "targets" if self.is_regression else "class_labels"
         return {name: layout.per_sequence(labels, IGNORED).astype(labels.dtype)}
@@ -97,5 +97,5 @@ def make_sequences(
         kept, others = keep_longest_first(one.lengths, two.lengths, row_length - 3)
         pieces = [(one.token_ids, one.starts, kept), (two.token_ids, two.starts, others)]
         shortened = kept + others < one.lengths + two.lengths
-    token_ids, lengths = lay_out_sequences(read_vocabulary(tokenizer), *pieces)
+    token_ids, lengths = join_sequences(read_tokenizer_info(tokenizer), *pieces)
     return EncodedSequences(token_ids, lengths, kept + 2, labels={}, counts={"truncated to fit": int(shortened.sum())})

@@ -17,7 +17,7 @@ from tasks.downstream.texts.metrics import LABEL, PREDICTION, metric
 from tasks.downstream.texts.params import FLOORS
 from tasks.downstream.texts.spec import TextsSpec
 from tasks.downstream.texts.tasks import TextTask
-from tasks.records.labels import all_labels_in
+from tasks.records.labels import read_parquet_labels
 from tasks.records.parquet import read_batches
 from tasks.rows.row_files import from_arrow
 from tasks.stage import artifacts
@@ -68,7 +68,7 @@ class TextsScores(TextsSpec, ScoresTask[TextsDevSet, Array, Array]):
         names = [str(number) if one is None else one for number, one in enumerate(ids)]
         if self.is_regression:
             return TextsDevSet(texts, labels, names)
-        known, others = all_labels_in(path)
+        known, others = read_parquet_labels(path)
         return TextsDevSet(texts, labels, names, (*known, *others), len(known))
 
     def classes(self, examples: TextsDevSet) -> tuple[str, ...]:

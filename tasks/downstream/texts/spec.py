@@ -9,7 +9,7 @@ import pyarrow as pa
 from tasks.downstream.texts.tasks import text_task
 from tasks.params.entries import Entry
 from tasks.plan.kinds import DownstreamTask
-from tasks.records.labels import labels_of_rows
+from tasks.records.labels import read_row_labels
 
 
 class TextsSpec(DownstreamTask):
@@ -38,7 +38,7 @@ class TextsSpec(DownstreamTask):
 
     def labels_of(self, rows: Path) -> tuple[str, ...]:
         """Return the classes of the task or of the training examples, in order."""
-        return self.labels or labels_of_rows(rows)
+        return self.labels or read_row_labels(rows)
 
     @property
     def development(self) -> tuple[str, ...]:

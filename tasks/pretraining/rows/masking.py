@@ -28,14 +28,14 @@ class MaskedTokens:
     """unsigned int[M], original ids of these tokens."""
 
 
-def default_predictions(row_length: int, masked_fraction: float) -> int:
+def default_max_predictions(row_length: int, masked_fraction: float) -> int:
     """Return the default of P: that of the known recipes at 15 %, else floor(fraction * L) + 1."""
     if masked_fraction == 0.15 and row_length in KNOWN_BUDGETS:
         return KNOWN_BUDGETS[row_length]
     return int(masked_fraction * row_length) + 1
 
 
-def predictions_per_sequence(
+def count_predictions(
     lengths: np.ndarray, maskable: np.ndarray, packs: np.ndarray, masked_fraction: float, max_predictions: int
 ) -> np.ndarray:
     """Return the number of tokens to mask in every sequence.

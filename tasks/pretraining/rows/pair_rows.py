@@ -28,11 +28,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tasks.pretraining.rows.masking import MaskedTokens, count_maskable, mask_tokens, predictions_per_sequence
+from tasks.pretraining.rows.masking import MaskedTokens, count_maskable, count_predictions, mask_tokens
 from tasks.pretraining.rows.row_shards import Chunk, Counts
-from tasks.rows.packing import pack
-from tasks.rows.row_files import IGNORED, Layout
-from tasks.vocabulary.encoding import Vocabulary, encode, lay_out_sequences, load_tokenizer, read_vocabulary
+from tasks.rows.packing import pack_sequences
+from tasks.rows.row_files import IGNORED, RowLayout
+from tasks.vocabulary.encoding import TokenizerInfo, encode, join_sequences, load_tokenizer, read_tokenizer_info
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -87,7 +87,7 @@ _LONGEST_ABBREVIATION = 8
 
 
 @dataclass(frozen=True)
-class Documents:
+class TokenizedDocuments:
     """Documents as token ids.
 
     `token_ids` [T] has the tokens of all sentences; sentence n is token_ids[sentence_starts[n] :
@@ -104,7 +104,7 @@ class Documents:
 
 
 @dataclass(frozen=True)
-class Pairs:
+class SentencePairs:
     """N pairs: segment A is token_ids[first_start : first_start + first_length], B likewise.
 
     All int64[N], except labels int8[N]: 0 = B follows A in its document, 1 = B comes from elsewhere.
@@ -125,7 +125,7 @@ class Pairs:
         return len(self.labels)
 
 
-def cut_long(length: int, row_length: int) -> list[int]:
+def split_long_sentence(length: int, row_length: int) -> list[int]:
     """Return the lengths of the pieces into which a sentence of `length` tokens is split.
 
     split_long_sentence(70, row_length=64) == [30, 30, 10]. Up to row_length - 3 tokens stay whole; 0 gives no piece.
@@ -138,8 +138,8 @@ def cut_long(length: int, row_length: int) -> list[int]:
 
 
 def make_pairs(
-    documents: Documents, row_length: int, short_sequence_probability: float, rng: np.random.Generator
-) -> Pairs:
+    documents: TokenizedDocuments, row_length: int, short_sequence_probability: float, rng: np.random.Generator
+) -> SentencePairs:
     """Make the sentence pairs of all documents.
 
     Each document draws a target length: the whole row, or with `short_sequence_probability` any length from 2 on.
@@ -161,7 +161,7 @@ def make_pairs(
 
 
 def _pair_document(
-    documents: Documents,
+    documents: TokenizedDocuments,
     document: int,
     target: int,
     draw: random.Random,
@@ -186,7 +186,7 @@ def _pair_document(
             sentence = stop
 
 
-def _random_span(documents: Documents, document: int, wanted: int, draw: random.Random) -> tuple[int, int]:
+def _random_span(documents: TokenizedDocuments, document: int, wanted: int, draw: random.Random) -> tuple[int, int]:
     """Return the span of sentences of another document from a random one on, with `wanted` tokens if possible."""
     other = document
     for _ in range(OTHER_DOCUMENT_TRIES):
@@ -202,7 +202,7 @@ def _random_span(documents: Documents, document: int, wanted: int, draw: random.
     return starts[sentence], starts[stop]
 
 
-def _truncate(spans: np.ndarray, budget: int, rng: np.random.Generator) -> Pairs:
+def _truncate(spans: np.ndarray, budget: int, rng: np.random.Generator) -> SentencePairs:
     """Truncate pairs to `budget` tokens, one token at a time from the longer segment (from B if equal).
 
     A fair coin decides from which end each token is removed. So the number removed at the front is binomial, and one
@@ -216,7 +216,7 @@ def _truncate(spans: np.ndarray, budget: int, rng: np.random.Generator) -> Pairs
     turns = excess - level
     off_first = np.where(first > second, level, 0) + turns // 2
     off_second = np.where(first > second, 0, level) + (turns + 1) // 2
-    return Pairs(
+    return SentencePairs(
         first_start=first_start + rng.binomial(off_first, 0.5),
         first_length=first - off_first,
         second_start=second_start + rng.binomial(off_second, 0.5),
@@ -272,7 +272,7 @@ class RowSettings:
     short_sequence_probability: float
 
 
-class ChunkRows(NamedTuple):
+class PairRows(NamedTuple):
     """Rows of one chunk."""
 
     shard: int
@@ -282,11 +282,11 @@ class ChunkRows(NamedTuple):
     counts: Counts
 
 
-def make_chunk_rows(settings: Mapping[str, RowSettings], chunk: Chunk) -> ChunkRows:
+def make_chunk_rows(settings: Mapping[str, RowSettings], chunk: Chunk) -> PairRows:
     """Make the rows of a chunk with the settings of its part; a pure function, for use in any process."""
     own = settings[chunk.part]
     tokenizer = load_tokenizer(own.tokenizer)
-    vocabulary = read_vocabulary(tokenizer)
+    vocabulary = read_tokenizer_info(tokenizer)
     documents = tokenize_documents(tokenizer, chunk.texts, own.row_length, vocabulary.dtype)
     replacements = np.setdiff1d(np.arange(vocabulary.size), vocabulary.special)
     columns = []
@@ -296,10 +296,10 @@ def make_chunk_rows(settings: Mapping[str, RowSettings], chunk: Chunk) -> ChunkR
         columns.append(make_rows(documents.token_ids, pairs, own, vocabulary, replacements, rng))
     skipped = len(chunk.texts) - len(documents)
     counts = Counts(documents=len(chunk.texts), skipped=skipped, tokens=len(documents.token_ids))
-    return ChunkRows(chunk.shard, chunk.part, columns, counts)
+    return PairRows(chunk.shard, chunk.part, columns, counts)
 
 
-def tokenize_documents(tokenizer: Tokenizer, texts: Sequence[str], row_length: int, dtype: Any) -> Documents:
+def tokenize_documents(tokenizer: Tokenizer, texts: Sequence[str], row_length: int, dtype: Any) -> TokenizedDocuments:
     """Split texts into sentences and tokenize them; texts without a token are left out."""
     by_text = [split_sentences(text) for text in texts]
     encoded = encode(tokenizer, list(itertools.chain.from_iterable(by_text)))
@@ -307,38 +307,38 @@ def tokenize_documents(tokenizer: Tokenizer, texts: Sequence[str], row_length: i
     lengths = iter(encoded.lengths.tolist())
     for sentences in by_text:
         for length in itertools.islice(lengths, len(sentences)):
-            for piece in cut_long(length, row_length):
+            for piece in split_long_sentence(length, row_length):
                 sentence_starts.append(sentence_starts[-1] + piece)
         if len(sentence_starts) - 1 > document_starts[-1]:
             document_starts.append(len(sentence_starts) - 1)
-    return Documents(encoded.token_ids.astype(dtype), sentence_starts, document_starts)
+    return TokenizedDocuments(encoded.token_ids.astype(dtype), sentence_starts, document_starts)
 
 
 def make_rows(
     text_ids: np.ndarray,
-    pairs: Pairs,
+    pairs: SentencePairs,
     settings: RowSettings,
-    vocabulary: Vocabulary,
+    vocabulary: TokenizerInfo,
     replacements: np.ndarray,
     rng: np.random.Generator,
 ) -> dict[str, np.ndarray]:
     """Return the columns of `pretrain` rows with all `pairs`, masked and packed."""
-    token_ids, lengths = lay_out_sequences(
+    token_ids, lengths = join_sequences(
         vocabulary,
         (text_ids, pairs.first_start, pairs.first_length),
         (text_ids, pairs.second_start, pairs.second_length),
     )
-    layout = Layout.of(pack(lengths, settings.row_length, settings.max_sequences), lengths, settings.row_length)
-    maskable = count_maskable(token_ids, lengths, vocabulary.special)
-    counts = predictions_per_sequence(
-        lengths, maskable, layout.packs, settings.masked_fraction, settings.max_predictions
+    layout = RowLayout.of(
+        pack_sequences(lengths, settings.row_length, settings.max_sequences), lengths, settings.row_length
     )
+    maskable = count_maskable(token_ids, lengths, vocabulary.special)
+    counts = count_predictions(lengths, maskable, layout.packs, settings.masked_fraction, settings.max_predictions)
     masked = mask_tokens(token_ids, lengths, counts, vocabulary.special, vocabulary.mask, replacements, rng)
-    return lay_out_rows(layout, masked, pairs.first_length + 2, pairs.labels, settings.max_predictions)
+    return build_columns(layout, masked, pairs.first_length + 2, pairs.labels, settings.max_predictions)
 
 
-def lay_out_rows(
-    layout: Layout, masked: MaskedTokens, second_starts: np.ndarray, next_sentence_labels: np.ndarray, most: int
+def build_columns(
+    layout: RowLayout, masked: MaskedTokens, second_starts: np.ndarray, next_sentence_labels: np.ndarray, most: int
 ) -> dict[str, np.ndarray]:
     """Return the columns of `pretrain` rows, with masked tokens in ascending order of their positions.
 

@@ -31,10 +31,10 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message, message_fa
 from ipu_model.files import open_regular
 from tasks.params.sections import PhaseRowsParams
 from tasks.plan.named_files import files_in
-from tasks.pretraining.rows.prepared import Prepared
+from tasks.pretraining.rows.prepared_sequences import PreparedSequences
 from tasks.records.hub_inputs import open_tables
-from tasks.records.parquet import record_batches
-from tasks.records.text_files import Reading
+from tasks.records.parquet import read_checked_batches
+from tasks.records.text_files import ReadLog
 from tasks.rows.row_files import IGNORED, MAX_ROW_LENGTH
 from tasks.stage.errors import InputError
 
@@ -79,7 +79,7 @@ _TABLES = (".parquet", ".arrow")
 _KNOWN = (*_TABLES, *ENDINGS)
 
 
-def read_examples(path: Path, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
+def read_tfrecords(path: Path, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
     """Yield the named features of every record, without those that a record lacks.
 
     Args:
@@ -102,7 +102,7 @@ def read_examples(path: Path, names: Sequence[str]) -> Iterator[dict[str, np.nda
         yield {name: _numbers(features[name], f"{where}, {name}") for name in sorted(wanted & set(features))}
 
 
-def feature_names(path: Path) -> list[str]:
+def read_feature_names(path: Path) -> list[str]:
     """Return the sorted feature names of the first record; empty if the file has no records."""
     for content in _records(path):
         example = _example_class()()
@@ -139,14 +139,14 @@ def _record(stream: BinaryIO, header: bytes, where: str) -> bytes:
     if len(header) < _HEADER.size:
         raise InputError(cut)
     length, crc = _HEADER.unpack(header)
-    if _masked(header[:8]) != crc:
+    if _masked_crc(header[:8]) != crc:
         raise InputError(f"{where}: the CRC of its length is wrong, so the file is damaged or not a TFRecord file")
     if length > MAX_RECORD_BYTES:
         raise InputError(f"{where} has {length:,} bytes; at most {MAX_RECORD_BYTES:,} are allowed")
     content = stream.read(length + _CRC.size)
     if len(content) < length + _CRC.size:
         raise InputError(cut)
-    if _masked(content[:length]) != _CRC.unpack_from(content, length)[0]:
+    if _masked_crc(content[:length]) != _CRC.unpack_from(content, length)[0]:
         raise InputError(f"{where}: its CRC is wrong, so the file is damaged. Copy or create it again")
     return content[:length]
 
@@ -154,12 +154,12 @@ def _record(stream: BinaryIO, header: bytes, where: str) -> bytes:
 def _open(path: Path) -> BinaryIO:
     with open_regular(path) as stream:
         head = stream.read(_HEADER.size)
-    if head.startswith(_GZIP) and _masked(head[:8]) != int.from_bytes(head[8:], "little"):
+    if head.startswith(_GZIP) and _masked_crc(head[:8]) != int.from_bytes(head[8:], "little"):
         return gzip.open(open_regular(path), "rb")  # type: ignore[return-value]
     return open_regular(path)
 
 
-def _masked(content: bytes) -> int:
+def _masked_crc(content: bytes) -> int:
     crc = google_crc32c.value(content)
     return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
 
@@ -172,7 +172,9 @@ def _example_class() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))
 
 
-def read_prepared(params: PhaseRowsParams, source: str, section: str, reading: Reading) -> Iterator[Prepared]:
+def read_prepared_batches(
+    params: PhaseRowsParams, source: str, section: str, reading: ReadLog
+) -> Iterator[PreparedSequences]:
     """Yield all sequences in batches; memory does not grow with their number.
 
     Args:
@@ -195,10 +197,10 @@ def read_prepared(params: PhaseRowsParams, source: str, section: str, reading: R
             yield from columns.read(_batches(file), str(file))
         else:
             reading.layouts[file.name] = "TFRecords, 0 in unused slots"
-            yield from _from_tfrecords(file)
+            yield from _read_tfrecord_batches(file)
 
 
-def _files(path: Path, key: str, reading: Reading) -> list[Path]:
+def _files(path: Path, key: str, reading: ReadLog) -> list[Path]:
     needed = f"{key} needs {', '.join(_KNOWN)} files"
     found = files_in(path, key)
     if (path / "dataset_dict.json").is_file():
@@ -217,7 +219,7 @@ def _files(path: Path, key: str, reading: Reading) -> list[Path]:
 
 def _batches(file: Path) -> Iterator[pa.RecordBatch]:
     try:
-        yield from record_batches(file, SEQUENCES_AT_ONCE, str(file))
+        yield from read_checked_batches(file, SEQUENCES_AT_ONCE, str(file))
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{file} cannot be read to its end ({error}). Copy or create it again") from None
 
@@ -225,16 +227,16 @@ def _batches(file: Path) -> Iterator[pa.RecordBatch]:
 class _Columns:
     """Reader of tables with columns of lists; unmasked tokens have the label -100, or 0, throughout."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: ReadLog) -> None:
         self.reading = reading
         self.ignored: int | None = None
 
-    def read(self, batches: Iterable[pa.RecordBatch], source: str) -> Iterator[Prepared]:
+    def read(self, batches: Iterable[pa.RecordBatch], source: str) -> Iterator[PreparedSequences]:
         first = 0
         for batch in batches:
             self._check_names(batch.schema.names, source)
             for start in range(0, batch.num_rows, SEQUENCES_AT_ONCE):
-                for part in _parts(batch.slice(start, SEQUENCES_AT_ONCE), source, first):
+                for part in _split_batch(batch.slice(start, SEQUENCES_AT_ONCE), source, first):
                     yield self._prepared(part, source, first)
                     first += part.num_rows
         self.reading.layouts[source] = f"columns of lists, label {self.ignored} where nothing is masked"
@@ -249,8 +251,8 @@ class _Columns:
             )
         self.reading.unused_columns |= set(names) - {*LISTS, *NEXT}
 
-    def _prepared(self, batch: pa.RecordBatch, source: str, first: int) -> Prepared:
-        lists = {name: _ragged(batch.column(name), f"{source}, column {name}", first) for name in LISTS}
+    def _prepared(self, batch: pa.RecordBatch, source: str, first: int) -> PreparedSequences:
+        lists = {name: _read_lists(batch.column(name), f"{source}, column {name}", first) for name in LISTS}
         lengths = np.diff(lists["input_ids"][1])
         for name, (_, offsets) in lists.items():
             wrong = np.flatnonzero(np.diff(offsets) != lengths)
@@ -261,11 +263,11 @@ class _Columns:
                 )
         labels = self._labels(lists["labels"], source, first)
         present = np.arange(lengths.max(initial=0)) < lengths[:, None]
-        matrices = {name: _padded(values, present, 0) for name, (values, _) in lists.items() if name != "labels"}
+        matrices = {name: _pad(values, present, 0) for name, (values, _) in lists.items() if name != "labels"}
         name = next(one for one in NEXT if one in batch.schema.names)
-        next_labels = _one_each(batch.column(name), f"{source}, column {name}", first)
-        return Prepared(
-            source, first, labels=_padded(labels, present, IGNORED), next_sentence_labels=next_labels, **matrices
+        next_labels = _read_scalars(batch.column(name), f"{source}, column {name}", first)
+        return PreparedSequences(
+            source, first, labels=_pad(labels, present, IGNORED), next_sentence_labels=next_labels, **matrices
         )
 
     def _labels(self, ragged: tuple[np.ndarray, np.ndarray], source: str, first: int) -> np.ndarray:
@@ -283,9 +285,9 @@ class _Columns:
         return np.where(values == self.ignored, IGNORED, values)
 
 
-def _parts(batch: pa.RecordBatch, source: str, first: int) -> Iterator[pa.RecordBatch]:
+def _split_batch(batch: pa.RecordBatch, source: str, first: int) -> Iterator[pa.RecordBatch]:
     """Split a batch so that each part has about NUMBERS_AT_ONCE numbers after padding."""
-    lengths = np.diff(_ragged(batch.column(LISTS[0]), f"{source}, column {LISTS[0]}", first)[1])
+    lengths = np.diff(_read_lists(batch.column(LISTS[0]), f"{source}, column {LISTS[0]}", first)[1])
     width = _require_width(int(lengths.max(initial=1)), f"{source}, sequence {first + int(np.argmax(lengths))}")
     at_once = max(1, NUMBERS_AT_ONCE // max(1, width))
     for start in range(0, batch.num_rows, at_once):
@@ -298,7 +300,7 @@ def _require_width(width: int, where: str) -> int:
     return width
 
 
-def _ragged(column: Any, where: str, first: int) -> tuple[np.ndarray, np.ndarray]:
+def _read_lists(column: Any, where: str, first: int) -> tuple[np.ndarray, np.ndarray]:
     """Return values, int64[T], and offsets, int64[N + 1], of a column of lists of integers."""
     kind = column.type
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
@@ -316,10 +318,10 @@ def _ragged(column: Any, where: str, first: int) -> tuple[np.ndarray, np.ndarray
     return values.cast(pa.int64()).to_numpy(zero_copy_only=False), offsets
 
 
-def _one_each(column: Any, where: str, first: int) -> np.ndarray:
+def _read_scalars(column: Any, where: str, first: int) -> np.ndarray:
     """Return the values of a column of integers, or of lists with one integer, int64[N]."""
     if pa.types.is_nested(column.type):
-        values, offsets = _ragged(column, where, first)
+        values, offsets = _read_lists(column, where, first)
         if len(values) != len(column) or np.any(np.diff(offsets) != 1):
             raise InputError(f"{where} must have one label for each sequence")
         return values
@@ -328,14 +330,14 @@ def _one_each(column: Any, where: str, first: int) -> np.ndarray:
     return column.cast(pa.int64()).to_numpy(zero_copy_only=False)
 
 
-def _padded(values: np.ndarray, present: np.ndarray, fill: int) -> np.ndarray:
+def _pad(values: np.ndarray, present: np.ndarray, fill: int) -> np.ndarray:
     matrix = np.full(present.shape, fill, np.int64)
     matrix[present] = values
     return matrix
 
 
-def _from_tfrecords(file: Path) -> Iterator[Prepared]:
-    names = feature_names(file)
+def _read_tfrecord_batches(file: Path) -> Iterator[PreparedSequences]:
+    names = read_feature_names(file)
     missing = [name for name in FEATURES if name not in names]
     if missing:
         packed = ". Packed sequences are not supported, use the unpacked files" if PACKED in names else ""
@@ -344,19 +346,21 @@ def _from_tfrecords(file: Path) -> Iterator[Prepared]:
             f"create_pretraining_data are required{packed}"
         )
     first = 0
-    examples = read_examples(file, (*FEATURES, WEIGHTS))
+    examples = read_tfrecords(file, (*FEATURES, WEIGHTS))
     start = next(examples, None)
     if start is None:
         return
     width = _require_width(max(len(values) for values in start.values()), f"{file}, record 0")
     at_once = min(SEQUENCES_AT_ONCE, NUMBERS_AT_ONCE // max(1, width))
-    examples = _no_wider(itertools.chain([start], examples), width, file)
+    examples = _require_equal_width(itertools.chain([start], examples), width, file)
     while some := list(itertools.islice(examples, at_once)):
-        yield _of_examples(some, str(file), first)
+        yield _make_batch(some, str(file), first)
         first += len(some)
 
 
-def _no_wider(examples: Iterable[dict[str, np.ndarray]], width: int, file: Path) -> Iterator[dict[str, np.ndarray]]:
+def _require_equal_width(
+    examples: Iterable[dict[str, np.ndarray]], width: int, file: Path
+) -> Iterator[dict[str, np.ndarray]]:
     """Yield the records, and refuse one that is wider than the first before the next is read."""
     for number, example in enumerate(examples):
         found = max(len(values) for values in example.values())
@@ -367,7 +371,7 @@ def _no_wider(examples: Iterable[dict[str, np.ndarray]], width: int, file: Path)
         yield example
 
 
-def _of_examples(examples: list[dict[str, np.ndarray]], source: str, first: int) -> Prepared:
+def _make_batch(examples: list[dict[str, np.ndarray]], source: str, first: int) -> PreparedSequences:
     def matrix(name: str) -> np.ndarray:
         lengths = {len(example.get(name, ())) for example in examples}
         if len(lengths) > 1:
@@ -391,4 +395,4 @@ def _of_examples(examples: list[dict[str, np.ndarray]], source: str, first: int)
         if wrong.any():
             raise InputError(f"{source}, record {first + int(np.argmax(wrong.any(axis=1)))} {what}")
     next_labels = matrix("next_sentence_labels").reshape(len(ids), -1)[:, 0]
-    return Prepared(source, first, ids, matrix("input_mask"), matrix("segment_ids"), labels, next_labels)
+    return PreparedSequences(source, first, ids, matrix("input_mask"), matrix("segment_ids"), labels, next_labels)

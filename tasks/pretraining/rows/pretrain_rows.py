@@ -31,22 +31,22 @@ from ipu_model.files import new_folder, sha256_of
 from tasks.params.schema import PHASES, PretrainRowsParams, load_sections, packed
 from tasks.params.sections import PhaseRowsParams
 from tasks.plan.main import run_main
-from tasks.pretraining.rows.masking import default_predictions
-from tasks.pretraining.rows.pair_rows import lay_out_rows
-from tasks.pretraining.rows.prepared import Limits, masked_tokens, original_tokens, unpad
-from tasks.pretraining.rows.prepared_files import read_prepared
-from tasks.pretraining.rows.row_making import RowMaking
+from tasks.pretraining.rows.masking import default_max_predictions
+from tasks.pretraining.rows.pair_rows import build_columns
+from tasks.pretraining.rows.prepared_files import read_prepared_batches
+from tasks.pretraining.rows.prepared_sequences import RowLimits, get_masked_tokens, restore_tokens, validate_and_unpad
+from tasks.pretraining.rows.row_builder import ShardBuilder
 from tasks.pretraining.rows.row_shards import TRAINING, Counts
-from tasks.records.text_files import Reading, repetitions, write_reading
+from tasks.records.text_files import ReadLog, count_repetitions, write_reading
 from tasks.rows.held_out import is_held_out
-from tasks.rows.packing import NO_SEQUENCE, pack
-from tasks.rows.row_files import IGNORED, Layout, RowWriter, check_geometry
+from tasks.rows.packing import NO_SEQUENCE, pack_sequences
+from tasks.rows.row_files import IGNORED, RowLayout, RowWriter, check_geometry
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 from tasks.stage.parallel import Progress
 from tasks.stage.process import item
 from tasks.stage.row_folders import HELD_OUT, Manifest
-from tasks.vocabulary.encoding import Vocabulary, load_tokenizer, read_vocabulary, tokenizer_file
+from tasks.vocabulary.encoding import TokenizerInfo, find_tokenizer_file, load_tokenizer, read_tokenizer_info
 
 SEQUENCES_PER_CHUNK = 16384
 SEQUENCES = "sequences read"
@@ -72,17 +72,17 @@ def write_prepared_rows(
         InputError: no data, invalid data (with the sequence), or another vocabulary.
     """
     own = params.phase1 if phase == "phase1" else params.phase2
-    limits = _limits(params, own, f"pretrain_rows.{phase}", read_vocabulary(load_tokenizer(tokenizer)))
-    reading, progress = Reading(), Progress(f"{phase} rows", "sequences")
-    sha256 = sha256_of(tokenizer_file(Path(tokenizer)))
+    limits = _limits(params, own, f"pretrain_rows.{phase}", read_tokenizer_info(load_tokenizer(tokenizer)))
+    reading, progress = ReadLog(), Progress(f"{phase} rows", "sequences")
+    sha256 = sha256_of(find_tokenizer_file(Path(tokenizer)))
     with new_folder(folder or artifacts.rows_folder(phase)) as partial:
         kept = partial / HELD_OUT
         kept.mkdir()
         sizes = (limits.row_length, params.max_sequences_per_row, limits.max_predictions, limits.vocabulary.size)
         with RowWriter(partial, "pretrain", *sizes) as writer, RowWriter(kept, "pretrain", *sizes) as other:
-            rows, held_out = (_Rows(one, params, limits, reading) for one in (writer, other))
+            rows, held_out = (_RowFolderWriter(one, params, limits, reading) for one in (writer, other))
             for sequences in _read(own, params, limits, reading, progress):
-                chosen = _held_out(sequences, params)
+                chosen = _choose_held_out(sequences, params)
                 rows.add(sequences.filter(pa.array(~chosen)))
                 held_out.add(sequences.filter(pa.array(chosen)))
             manifest, others = rows.finish(sha256, params.seed), held_out.finish(sha256, params.seed)
@@ -95,12 +95,12 @@ def write_prepared_rows(
             )
         write_reading(partial, params.source, reading)
     return (
-        f"{rows_in_words(manifest)} from prepared data ({', '.join(reading.summary())}); "
+        f"{format_rows(manifest)} from prepared data ({', '.join(reading.summary())}); "
         f"{others.sequences if others else 'no'} sequences held out; {progress.elapsed_s:.1f} s"
     )
 
 
-def rows_in_words(rows: Manifest) -> str:
+def format_rows(rows: Manifest) -> str:
     """Return a summary of rows for the terminal."""
     return (
         f"{rows.rows} rows of {rows.row_length} with {rows.sequences} sequences ({rows.packing_factor:.2f} a row, "
@@ -108,46 +108,46 @@ def rows_in_words(rows: Manifest) -> str:
     )
 
 
-def _limits(params: PretrainRowsParams, own: PhaseRowsParams, section: str, vocabulary: Vocabulary) -> Limits:
+def _limits(params: PretrainRowsParams, own: PhaseRowsParams, section: str, vocabulary: TokenizerInfo) -> RowLimits:
     predictions = own.max_predictions_per_row
     if predictions is None:
         # every sequence of a row rounds its share up
-        predictions = default_predictions(own.row_length, params.masked_fraction) + params.max_sequences_per_row - 1
+        predictions = default_max_predictions(own.row_length, params.masked_fraction) + params.max_sequences_per_row - 1
     check_geometry(own.row_length, params.max_sequences_per_row, predictions, section)
-    return Limits(vocabulary, own.row_length, predictions, section)
+    return RowLimits(vocabulary, own.row_length, predictions, section)
 
 
 def _read(
-    own: PhaseRowsParams, params: PretrainRowsParams, limits: Limits, reading: Reading, progress: Progress
+    own: PhaseRowsParams, params: PretrainRowsParams, limits: RowLimits, reading: ReadLog, progress: Progress
 ) -> Iterable[pa.Table]:
     seen = array.array("q")
-    for found in read_prepared(own, params.source, limits.section, reading):
-        sequences = unpad(found, limits)
+    for found in read_prepared_batches(own, params.source, limits.section, reading):
+        sequences = validate_and_unpad(found, limits)
         reading.counts[SEQUENCES] += len(sequences)
         reading.counts[UNMASKED] += int((found.labels == IGNORED).all(axis=1).sum())
         whole = np.concatenate([found.input_ids, found.labels], axis=1)
         seen.extend(hash(sequence.tobytes()) for sequence in whole)
         progress.update(reading.counts[SEQUENCES])
         yield sequences
-    reading.counts[REPEATED] += repetitions(seen)
+    reading.counts[REPEATED] += count_repetitions(seen)
 
 
-def _held_out(sequences: pa.Table, params: PretrainRowsParams) -> np.ndarray:
+def _choose_held_out(sequences: pa.Table, params: PretrainRowsParams) -> np.ndarray:
     """Choose the held-out sequences, bool[N], by their tokens before masking: all maskings of a pair stay together."""
     if not params.held_out_fraction:
         return np.zeros(len(sequences), bool)
-    texts = (tokens.decode("latin-1") for tokens in original_tokens(sequences))
+    texts = (tokens.decode("latin-1") for tokens in restore_tokens(sequences))
     return np.array([is_held_out(text, params.held_out_fraction, params.seed) for text in texts], bool)
 
 
 @dataclass
-class _Rows:
+class _RowFolderWriter:
     """Writer of a row folder, chunk by chunk."""
 
     writer: RowWriter
     params: PretrainRowsParams
-    limits: Limits
-    reading: Reading
+    limits: RowLimits
+    reading: ReadLog
     waiting: list[pa.Table] = field(default_factory=list)
     held: int = 0
 
@@ -161,13 +161,13 @@ class _Rows:
 
     def _write(self) -> None:
         sequences = pa.concat_tables(self.waiting)
-        masked, lengths, counts = masked_tokens(sequences)
-        packs = pack(lengths, self.limits.row_length, self.params.max_sequences_per_row)
-        packs, apart = within_budget(packs, counts, self.limits.max_predictions)
+        masked, lengths, counts = get_masked_tokens(sequences)
+        packs = pack_sequences(lengths, self.limits.row_length, self.params.max_sequences_per_row)
+        packs, apart = split_overfull_rows(packs, counts, self.limits.max_predictions)
         self.reading.counts[TAKEN_APART] += apart
-        layout = Layout.of(packs, lengths, self.limits.row_length)
+        layout = RowLayout.of(packs, lengths, self.limits.row_length)
         second_starts, labels = (sequences[name].to_numpy() for name in ("second_start", "next_sentence_label"))
-        self.writer.write(lay_out_rows(layout, masked, second_starts, labels, self.limits.max_predictions))
+        self.writer.write(build_columns(layout, masked, second_starts, labels, self.limits.max_predictions))
         self.waiting, self.held = [], 0
 
     def finish(self, tokenizer_sha256: str, seed: int) -> Manifest | None:
@@ -177,7 +177,7 @@ class _Rows:
         return self.writer.finish(tokenizer_sha256, seed) if self.writer.rows else None
 
 
-def within_budget(packs: np.ndarray, masked_counts: np.ndarray, max_predictions: int) -> tuple[np.ndarray, int]:
+def split_overfull_rows(packs: np.ndarray, masked_counts: np.ndarray, max_predictions: int) -> tuple[np.ndarray, int]:
     """Split rows with more than `max_predictions` masked tokens: each of their sequences gets its own row.
 
     Args:
@@ -197,7 +197,7 @@ def within_budget(packs: np.ndarray, masked_counts: np.ndarray, max_predictions:
 
 
 @dataclass(frozen=True)
-class RowsSummary:
+class PretrainRowsSummary:
     """Summary of rows that were made; all fields except `held_out` are about the training rows."""
 
     manifest: Manifest
@@ -215,7 +215,7 @@ def write_pretrain_rows(
     folder: Path | None = None,
     workers: int | None = None,
     work: Path | None = None,
-) -> RowsSummary:
+) -> PretrainRowsSummary:
     """Write the rows of `phase` to `folder` (default: its artifact), atomically.
 
     Args:
@@ -226,7 +226,7 @@ def write_pretrain_rows(
         InputError: corpus or tokenizer missing or unusable, no document with tokens, or row sizes out of range.
     """
     folder = Path(folder or artifacts.rows_folder(phase))
-    making = RowMaking(params, phase, corpus, tokenizer, work or folder.with_name(f"{folder.name}.shards"))
+    making = ShardBuilder(params, phase, corpus, tokenizer, work or folder.with_name(f"{folder.name}.shards"))
     counts, progress = making.make(making.shards, workers)
     with new_folder(folder) as partial:
         manifest = making.join(TRAINING, partial)
@@ -242,7 +242,7 @@ def write_pretrain_rows(
             (partial / HELD_OUT).rmdir()
     making.remove()
     held_out = 0 if others is None else counts[HELD_OUT]["documents"]
-    return RowsSummary(manifest, counts[TRAINING], held_out, progress.elapsed_s)
+    return PretrainRowsSummary(manifest, counts[TRAINING], held_out, progress.elapsed_s)
 
 
 def main() -> None:
@@ -252,15 +252,15 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     own = load_sections("pretrain_rows", "packing")
     params: PretrainRowsParams = packed(own.pretrain_rows, own.packing)
-    made = _from_corpus(params, phase) if params.source == "corpus" else write_prepared_rows(params, phase)
+    made = _make_from_corpus(params, phase) if params.source == "corpus" else write_prepared_rows(params, phase)
     print(f"{phase}: {made}")
 
 
-def _from_corpus(params: PretrainRowsParams, phase: str) -> str:
+def _make_from_corpus(params: PretrainRowsParams, phase: str) -> str:
     made = write_pretrain_rows(params, phase, work=artifacts.row_shards(phase))
     documents, skipped, tokens = (made.counts[name] for name in ("documents", "skipped", "tokens"))
     return (
-        f"{rows_in_words(made.manifest)} from {documents - skipped} documents and {tokens} "
+        f"{format_rows(made.manifest)} from {documents - skipped} documents and {tokens} "
         f"tokens; {skipped} documents without tokens skipped; {made.held_out or 'no'} documents held out; "
         f"{made.elapsed_s:.1f} s"
     )

@@ -14,7 +14,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from tasks.records.parquet import read_batches, sizes_of_groups
+from tasks.records.parquet import read_batches, read_group_sizes
 from tasks.stage.row_folders import HELD_OUT
 
 SHARD_BYTES = 64 << 20
@@ -54,7 +54,7 @@ def plan_shards(files: Sequence[Path]) -> list[Shard]:
     """
     shards: list[Shard] = []
     groups = [
-        (path, number, size) for path in files for number, size in enumerate(sizes_of_groups(path, "text", "corpus"))
+        (path, number, size) for path in files for number, size in enumerate(read_group_sizes(path, "text", "corpus"))
     ]
     left = sum(size.bytes for _, _, size in groups)
     taken: list[tuple[Path, int]] = []
@@ -70,7 +70,7 @@ def plan_shards(files: Sequence[Path]) -> list[Shard]:
     return shards
 
 
-def texts_of(shard: Shard) -> Iterator[str]:
+def read_texts(shard: Shard) -> Iterator[str]:
     """Yield the texts of a shard in order, with few in memory; "" for null."""
     for path, groups in itertools.groupby(shard.groups, key=itemgetter(0)):
         for batch in read_batches(path, ["text"], READ_AT_ONCE, "corpus", [group for _, group in groups]):
@@ -90,9 +90,9 @@ class Chunk(NamedTuple):
 
 def read_chunks(shard: Shard, held_out: Callable[[str], bool]) -> Iterator[Chunk]:
     """Yield the texts of a shard in chunks, with held-out texts in separate chunks."""
-    cutters = {part: _Cutter() for part in PARTS}
+    cutters = {part: _ChunkCutter() for part in PARTS}
     numbers = {part: itertools.count(shard.number << 32) for part in PARTS}
-    for text in texts_of(shard):
+    for text in read_texts(shard):
         part = HELD_OUT if held_out(text) else TRAINING
         if (texts := cutters[part].add(text)) is not None:
             yield Chunk(shard.number, part, next(numbers[part]), texts)
@@ -101,7 +101,7 @@ def read_chunks(shard: Shard, held_out: Callable[[str], bool]) -> Iterator[Chunk
             yield Chunk(shard.number, part, next(numbers[part]), texts)
 
 
-class _Cutter:
+class _ChunkCutter:
     """Divider of texts into chunks, which depend only on these texts. It delays each chunk, as the last may join it."""
 
     def __init__(self) -> None:

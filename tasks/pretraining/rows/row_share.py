@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tasks.params.schema import PHASES, PretrainRowsParams, load_sections, packed
 from tasks.plan.main import run_main
-from tasks.pretraining.rows.row_making import RowMaking
+from tasks.pretraining.rows.row_builder import ShardBuilder
 from tasks.pretraining.rows.row_shards import Shard
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
@@ -41,7 +41,7 @@ def write_share(
         InputError: corpus or tokenizer missing or unusable, or row sizes out of range.
     """
     work = work or artifacts.row_shards(phase)
-    making = RowMaking(params, phase, corpus, tokenizer, work)
+    making = ShardBuilder(params, phase, corpus, tokenizer, work)
     shards = making.shards[share - 1 :: of]
     _, progress = making.make(shards, workers)
     making.hand_over(share, shards)

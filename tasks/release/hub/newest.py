@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.downstream.inference.fetched import COMMIT, TAG, WEIGHTS
-from tasks.records.hub_inputs import failures_named
+from tasks.records.hub_inputs import translate_hub_errors
 from tasks.release.release import TITLE, ComparedRelease, Release, released_meanwhile
 from tasks.stage.errors import InputError, PublishError
 
@@ -38,7 +38,7 @@ def newest_releases(repository: str, key: str, count: int) -> list[Tagged]:
     from huggingface_hub import HfApi, errors
 
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None)
-    with failures_named(f"{key}={repository}", repository, "its tags", api.endpoint):
+    with translate_hub_errors(f"{key}={repository}", repository, "its tags", api.endpoint):
         try:
             tags = _tags(api, repository)
         except errors.GatedRepoError:

@@ -28,7 +28,7 @@ print(hashlib.sha256(text.encode()).hexdigest())
 
 
 def all_names() -> set[str]:
-    return {name for kind in ENDINGS for split in world.SPLITS for name in world.names_of(kind, split)}
+    return {name for kind in ENDINGS for split in world.SPLITS for name in world.list_names(kind, split)}
 
 
 def names_in(texts: Iterator[str]) -> set[str]:
@@ -36,12 +36,12 @@ def names_in(texts: Iterator[str]) -> set[str]:
     return {word for text in texts for word in NAME.findall(text) if word in known}
 
 
-def texts_of(question: world.Question) -> str:
+def texts_of(question: world.DemoQuestion) -> str:
     return f"{question.title} {question.context} {question.question} {question.answer}"
 
 
 def test_a_name_belongs_to_one_split_whatever_its_kind() -> None:
-    owned = [{name for kind in ENDINGS for name in world.names_of(kind, split)} for split in world.SPLITS]
+    owned = [{name for kind in ENDINGS for name in world.list_names(kind, split)} for split in world.SPLITS]
     total = sum(len(names) for names in owned)
     assert len(set.union(*owned)) == total
     shares = [len(names) / total for names in owned]
@@ -49,7 +49,7 @@ def test_a_name_belongs_to_one_split_whatever_its_kind() -> None:
 
 
 def test_no_name_is_of_two_kinds() -> None:
-    names = [name for kind in ENDINGS for split in world.SPLITS for name in world.names_of(kind, split)]
+    names = [name for kind in ENDINGS for split in world.SPLITS for name in world.list_names(kind, split)]
     assert len(names) == len(set(names))
 
 
@@ -58,33 +58,35 @@ def test_the_split_of_a_name_never_changes() -> None:
     owners = {"train": range(70, 85), "dev": range(85, 100), "corpus": range(70)}
     assert zlib.crc32(b"velmora") % 100 == 35
     for split in world.SPLITS:
-        for name in islice(world.names_of("river", split), 50):
+        for name in islice(world.list_names("river", split), 50):
             assert zlib.crc32(name.lower().encode()) % 100 in owners[split]
 
 
 def test_names_of_a_split_occur_in_no_other_whatever_the_seeds() -> None:
-    corpus = names_in(document.text for document in world.documents(1, "corpus", 3000))
-    train = names_in(texts_of(question) for question in world.questions(1, "train", 1500))
-    dev = names_in(texts_of(question) for question in world.questions(9, "dev", 1500))
+    corpus = names_in(document.text for document in world.make_documents(1, "corpus", 3000))
+    train = names_in(texts_of(question) for question in world.make_questions(1, "train", 1500))
+    dev = names_in(texts_of(question) for question in world.make_questions(9, "dev", 1500))
     assert min(len(corpus), len(train), len(dev)) > 1000
     assert len(corpus | train | dev) == len(corpus) + len(train) + len(dev)
 
 
 def test_a_document_does_not_depend_on_how_many_are_made_or_in_which_order() -> None:
-    many = list(world.documents(3, "corpus", 40))
-    assert list(world.documents(3, "corpus", 10, start=25)) == many[25:35]
-    assert world.document(3, "corpus", 39) == many[39]
-    questions = list(world.questions(3, "dev", 40))
-    assert list(world.questions(3, "dev", 11)) == questions[:11]
+    many = list(world.make_documents(3, "corpus", 40))
+    assert list(world.make_documents(3, "corpus", 10, start=25)) == many[25:35]
+    assert world.make_document(3, "corpus", 39) == many[39]
+    questions = list(world.make_questions(3, "dev", 40))
+    assert list(world.make_questions(3, "dev", 11)) == questions[:11]
 
 
 def test_another_seed_tells_other_documents() -> None:
-    assert list(world.documents(1, "corpus", 20)) != list(world.documents(2, "corpus", 20))
+    assert list(world.make_documents(1, "corpus", 20)) != list(world.make_documents(2, "corpus", 20))
 
 
 @pytest.mark.parametrize("hash_seed", ["0", "4711"])
 def test_the_world_is_the_same_in_every_process(hash_seed: str) -> None:
-    here = "".join(map(repr, world.documents(7, "corpus", 200))) + "".join(map(repr, world.questions(7, "dev", 200)))
+    here = "".join(map(repr, world.make_documents(7, "corpus", 200))) + "".join(
+        map(repr, world.make_questions(7, "dev", 200))
+    )
     there = subprocess.run(
         [sys.executable, "-c", DIGEST],
         env={**os.environ, "PYTHONHASHSEED": hash_seed},
@@ -98,12 +100,12 @@ def test_the_world_is_the_same_in_every_process(hash_seed: str) -> None:
 
 def test_this_version_of_the_world_is_the_one_that_was_published() -> None:
     """A change of wording or of draws changes every corpus made from a seed: it must be meant."""
-    text = "".join(document.text for document in world.documents(1, "corpus", 100))
+    text = "".join(document.text for document in world.make_documents(1, "corpus", 100))
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == "5bc7eb517cfcb892"
 
 
 def test_each_fact_is_stated_once_or_twice_and_only_the_former_is_asked_for() -> None:
-    for document in world.documents(5, "corpus", 500):
+    for document in world.make_documents(5, "corpus", 500):
         assert sorted(fact.asked for fact in document.facts) == [False, False, True, True]
         for fact in document.facts:
             assert len(re.findall(rf"\b{fact.value}\b", document.text)) == (1 if fact.asked else 2)
@@ -111,7 +113,7 @@ def test_each_fact_is_stated_once_or_twice_and_only_the_former_is_asked_for() ->
 
 
 def test_two_facts_of_a_document_are_of_one_kind_and_the_others_are_not() -> None:
-    for document in world.documents(5, "corpus", 500):
+    for document in world.make_documents(5, "corpus", 500):
         kinds = sorted(Counter(fact.relation.kind for fact in document.facts).items(), key=lambda item: -item[1])
         assert kinds[0][0] in PAIRED_KINDS
         assert kinds[0][1] == 2
@@ -122,7 +124,7 @@ def test_the_kind_of_a_question_alone_leaves_a_wrong_answer_in_a_good_share_of_c
     """With two facts of four of one kind and both said-once facts asked alike, half of all questions have one."""
     rivals = total = 0
     for index in range(2000):
-        facts = world.document(4, "dev", index).facts
+        facts = world.make_document(4, "dev", index).facts
         for fact in facts:
             if fact.asked:
                 rivals += sum(other.relation.kind == fact.relation.kind for other in facts) - 1
@@ -131,7 +133,7 @@ def test_the_kind_of_a_question_alone_leaves_a_wrong_answer_in_a_good_share_of_c
 
 
 def test_an_answer_stands_in_its_context_exactly_once_where_it_says() -> None:
-    for question in world.questions(2, "dev", 1000):
+    for question in world.make_questions(2, "dev", 1000):
         stop = question.answer_start + len(question.answer)
         assert question.context[question.answer_start : stop] == question.answer
         assert len(re.findall(rf"\b{question.answer}\b", question.context)) == 1
@@ -139,7 +141,7 @@ def test_an_answer_stands_in_its_context_exactly_once_where_it_says() -> None:
 
 
 def test_question_ids_are_unique_and_some_contexts_have_two_questions() -> None:
-    questions = list(world.questions(2, "train", 1000))
+    questions = list(world.make_questions(2, "train", 1000))
     assert len({question.id for question in questions}) == 1000
     contexts = len({question.context for question in questions})
     assert 700 < contexts < 850  # 1.3 questions on each
@@ -157,14 +159,14 @@ def test_every_relation_has_several_wordings_for_facts_and_for_questions() -> No
 
 def test_every_word_of_the_questions_occurs_in_the_corpus() -> None:
     """Else the vocabulary trained on the corpus would cut them to letters."""
-    corpus = {word for document in world.documents(1, "corpus", 3000) for word in document.text.lower().split()}
+    corpus = {word for document in world.make_documents(1, "corpus", 3000) for word in document.text.lower().split()}
     corpus = {word.strip(".,?") for word in corpus}
     asked = " ".join(question.format("") for relation in RELATIONS for question in relation.questions)
     assert {word.strip(".,?") for word in asked.lower().split()} - {""} <= corpus
 
 
 def test_sentences_begin_with_a_capital_and_end_with_a_mark() -> None:
-    for document in world.documents(6, "corpus", 300):
+    for document in world.make_documents(6, "corpus", 300):
         for sentence in re.findall(r"[^.?]+[.?]", document.text):
             assert sentence.strip()[0].isupper()
         assert document.text.endswith(".")

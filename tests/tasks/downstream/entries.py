@@ -17,7 +17,7 @@ from tasks.params.schema import Params, check
 from tasks.params.strict_yaml import read_yaml
 from tasks.plan.composing import compose, write_plan
 from tasks.plan.kinds import load_part
-from tasks.records.near_duplicates import Report, Source, write_report
+from tasks.records.duplicate_report import NearDuplicateReport, SourceReport, write_report
 from tasks.stage import artifacts
 from tests.places import ROOT
 
@@ -53,8 +53,8 @@ def lay_over(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
 
 def no_near_duplicates(root: Path, name: str = "squad") -> None:
     """What the stage validate_examples leaves for the evaluation of an entry in a checkout, where it found none."""
-    source = Source("training examples", compared=3, passed_over=0, pairs=(), shown=())
-    write_report(root / artifacts.near_duplicates_file(name), Report(0.8, (source,)))
+    source = SourceReport("training examples", compared=3, passed_over=0, pairs=(), shown=())
+    write_report(root / artifacts.near_duplicates_file(name), NearDuplicateReport(0.8, (source,)))
 
 
 def write_parameters(root: Path, values: Mapping[str, Any]) -> Params:

@@ -17,7 +17,7 @@ from tasks.params.schema import check
 from tasks.plan.composing import compose
 from tasks.plan.kinds import load_part
 from tasks.plan.named_files import check_given
-from tasks.records.labels import labels_of_examples
+from tasks.records.labels import read_example_labels
 from tasks.records.text_files import read_reading
 from tasks.stage.errors import InputError
 from tests.tasks.downstream.entries import values_with
@@ -99,7 +99,7 @@ def test_the_types_of_entities_are_those_of_what_is_left_to_train_on(tmp_path: P
     path.write_text("".join(f"word{number} B-{number}\n\n" for number in range(40)))
     task = examples_of("ner", train_path=str(path), dev_path=None)
     make_examples(task, tmp_path / "out")
-    assert len(labels_of_examples(tmp_path / "out", "x")) == 1 + 2 * len(column(tmp_path / "out", "train", "tags"))
+    assert len(read_example_labels(tmp_path / "out", "x")) == 1 + 2 * len(column(tmp_path / "out", "train", "tags"))
     path.write_text("a B-a\n\nb O\n\nc O\n")
     make_examples(task, tmp_path / "out")
     lost = examples_of("ner", train_path=str(path), dev_path=None, limit_train=1, seed=3)

@@ -21,7 +21,7 @@ from tasks.params.schema import check
 from tasks.plan.kinds import load_part
 from tasks.stage import artifacts
 from tasks.stage.row_folders import HELD_OUT
-from tasks.validation.judge import Judge
+from tasks.validation.validators import GxValidator
 from tests.tasks.downstream.entries import values_with
 from tests.tasks.downstream.ner.ner_checkout import write_sentences
 from tests.tasks.downstream.texts.classification_checkout import write_csv
@@ -38,8 +38,8 @@ Damage = Callable[[str, np.ndarray], np.ndarray]
 
 
 @functools.cache
-def judge() -> Judge:
-    return Judge()
+def judge() -> GxValidator:
+    return GxValidator()
 
 
 def write_questions(path: Path, count: int, cut: int = 0) -> Path:

@@ -167,7 +167,7 @@ the name of an axis."""
 def pages(text: str, folder: Path) -> dict[str, str]:
     """Every HTML page, with `text` in every field that it shows."""
     return {
-        "validation": validate.page(planted(VERDICT, text)),
+        "validation": validate.render_page(planted(VERDICT, text)),
         "evaluation": _evaluation_page(text),
         "glue": _glue_page(text),
         "run": run_page.render_run(RunView(_run(text), folder)),

@@ -17,7 +17,7 @@ from tasks.params.overlays import resolve
 from tasks.params.schema import Params, check, packed
 from tasks.plan.kinds import load_spec
 from tasks.pretraining.base_model import write_base_model
-from tasks.pretraining.pretrain import pretrain_job
+from tasks.pretraining.pretrain import make_pretrain_job
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.stage import artifacts
 from tests.places import ROOT
@@ -108,7 +108,7 @@ def test_a_family_trains_and_predicts(name: str, inputs: Path, tmp_path: Path):
     if given:
         write_base_model(params.base_model, params.model, inputs / "model", tmp_path / artifacts.BASE_MODEL)
     trained = [
-        run(pretrain_job(phase, params, tmp_path, base=bool(given)), tmp_path, phase)
+        run(make_pretrain_job(phase, params, tmp_path, base=bool(given)), tmp_path, phase)
         for phase in (("phase1", "phase2") if params.pretrain.enabled else ())
     ]
     assert [result.steps for result in trained] == ([] if given else [3, 2])

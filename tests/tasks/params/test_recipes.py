@@ -23,7 +23,7 @@ from tasks.params.entries import entry_of
 from tasks.params.overlays import read_preset, resolve
 from tasks.params.schema import Params, check
 from tasks.plan.kinds import load_spec
-from tasks.pretraining.pretrain import pretrain_job
+from tasks.pretraining.pretrain import make_pretrain_job
 from tasks.stage import artifacts
 from tasks.stage.row_folders import read_manifest
 from tests.places import ROOT
@@ -91,8 +91,8 @@ def jobs_of(params: Params, root: Path, factors: dict[str, float]) -> dict[str, 
     squad = load_spec(entry_of(params, "squad"))
     rows = root / artifacts.rows_folder("squad", "dev")
     return {
-        "phase1": pretrain_job("phase1", params, root),
-        "phase2": pretrain_job("phase2", params, root),
+        "phase1": make_pretrain_job("phase1", params, root),
+        "phase2": make_pretrain_job("phase2", params, root),
         "finetune": finetune_job(squad, params, root),
         "predict": predict_job(squad, params, rows, root / "l", root, root),
     }

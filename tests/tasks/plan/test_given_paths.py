@@ -24,9 +24,9 @@ from tasks.params.schema import check
 from tasks.params.strict_yaml import value_at
 from tasks.plan.named_files import READ, check_given, check_readable, files_in, find_parameters, shown
 from tasks.pretraining.base_model import write_base_model
-from tasks.pretraining.rows.prepared_files import read_prepared
+from tasks.pretraining.rows.prepared_files import read_prepared_batches
 from tasks.records.hub_inputs import open_dataset
-from tasks.records.text_files import Reading, text_lines
+from tasks.records.text_files import ReadLog, read_lines
 from tasks.stage.errors import InputError, ParamsError
 from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary
 from tasks.vocabulary.tokenizer_files import read_vocabulary
@@ -145,7 +145,7 @@ def documents_of(path: Path) -> list[tuple[str, str, str]]:
 
 def prepared(path: Path) -> Iterator[Any]:
     phase = check(params(pretrain_rows__phase1__path=str(path))).pretrain_rows.phase1
-    return read_prepared(phase, "files", "pretrain_rows.phase1", Reading())
+    return read_prepared_batches(phase, "files", "pretrain_rows.phase1", ReadLog())
 
 
 def glue(path: Path) -> dict[str, int]:
@@ -176,7 +176,7 @@ def test_a_folder_that_this_user_cannot_read_is_named(shared: Path, mode: int) -
     (folder / "closed/b.txt").write_text("B.\n")
     (folder / "closed").chmod(mode)
     documents = "tasks.corpus.documents"
-    code = f"{documents}.usable_files({documents}.Path('given'), tasks.records.text_files.Reading())"
+    code = f"{documents}.usable_files({documents}.Path('given'), tasks.records.text_files.ReadLog())"
     made = unprivileged(code, shared)
     (folder / "closed").chmod(0o755)
     assert "corpus.path='given' holds what this user cannot read, closed" in made.stderr
@@ -215,7 +215,7 @@ def test_a_path_that_this_user_cannot_reach_is_refused(shared: Path, name: str) 
 def test_a_disk_that_does_not_give_the_file_back_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.txt").symlink_to("/proc/self/mem")  # reading it gives an I/O error
     with pytest.raises(InputError, match=r"a\.txt cannot be read at offset 0 \(Input/output error\)"):
-        list(text_lines(tmp_path / "a.txt", "corpus.path"))
+        list(read_lines(tmp_path / "a.txt", "corpus.path"))
 
 
 def test_the_path_itself_may_be_a_link(tmp_path: Path) -> None:

@@ -17,14 +17,14 @@ from ipu_model.files import sha256_of
 from ipu_model.train.job_runner import run_job
 from tasks.downstream.jobs.entry_jobs import finetune_job
 from tasks.jobs.device_job import Job
-from tasks.models.model_folders import wanted_files
+from tasks.models.model_folders import select_model_files
 from tasks.params.entries import entry_of
 from tasks.params.overlays import resolve
 from tasks.params.schema import Params, check
 from tasks.params.strict_yaml import read_yaml
 from tasks.plan.kinds import load_spec
-from tasks.pretraining.base_model import RECORD, summary, write_base_model
-from tasks.pretraining.pretrain import pretrain_job
+from tasks.pretraining.base_model import RECORD, format_summary, write_base_model
+from tasks.pretraining.pretrain import make_pretrain_job
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
@@ -93,8 +93,8 @@ def test_a_folder_is_taken_in_bit_for_bit_and_said(given: Path):
     assert record["weights_sha256"] == sha256_of(given / "model.safetensors")
     digest = sha256_of(given.parent / "tokenizer" / "tokenizer.json")
     assert json.loads((base / "podium.json").read_text())["tokenizer_sha256"] == digest
-    assert f"{record['parameters']:,} parameters" in summary(record)
-    assert "bert.pooler.dense.weight" in summary(record), "what is missing is said"
+    assert f"{record['parameters']:,} parameters" in format_summary(record)
+    assert "bert.pooler.dense.weight" in format_summary(record), "what is missing is said"
 
 
 def test_another_architecture_is_refused_with_the_settings_that_fit(given: Path):
@@ -164,7 +164,7 @@ def test_what_is_no_model_is_refused_with_the_parameter_that_named_it(given: Pat
     ],
 )
 def test_of_a_hub_model_only_what_is_read_is_downloaded(present: list[str], weights: list[str]):
-    chosen = wanted_files(["README.md", "config.json", "vocab.txt", *present])
+    chosen = select_model_files(["README.md", "config.json", "vocab.txt", *present])
     assert chosen == ["config.json", *weights, "vocab.txt"]
 
 
@@ -226,7 +226,7 @@ def test_pre_training_starts_from_the_given_weights(checkout: Path):
         "pretrain.optimizer=sgd",
         "pretrain.weight_decay=0.0",
     )
-    trained(in_root(pretrain_job("phase1", params, checkout, base=True), checkout, "phase1"))
+    trained(in_root(make_pretrain_job("phase1", params, checkout, base=True), checkout, "phase1"))
     given, phase1 = weights(checkout / artifacts.BASE_MODEL), weights(checkout / artifacts.MODELS / "phase1")
     encoder = [name for name in given if name.startswith("bert.")]
     assert len(encoder) > 30

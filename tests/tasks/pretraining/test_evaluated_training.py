@@ -19,7 +19,7 @@ from tasks.params.overlays import resolve
 from tasks.params.schema import Params, check
 from tasks.params.strict_yaml import read_yaml
 from tasks.plan.kinds import load_spec
-from tasks.pretraining.pretrain import pretrain_job
+from tasks.pretraining.pretrain import make_pretrain_job
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
@@ -103,7 +103,7 @@ def test_pretraining_files_its_held_out_figures_and_the_code_that_it_began_with(
     params = params_with(*SMALL)
     states = iter([{"revision": "f" * 40, "dirty": False, "changed": []}])
     monkeypatch.setattr(training, "git_state", lambda root: next(states))
-    job = pretrain_job("phase1", params, checkout)
+    job = make_pretrain_job("phase1", params, checkout)
     result = train(job, "pretrain-phase1", checkout)
     figures = json.loads((checkout / "metrics" / "pretrain-phase1.json").read_text())
     assert figures["code"] == {"revision": "f" * 40, "dirty": False, "changed": []}
@@ -152,12 +152,12 @@ def test_without_held_out_rows_nothing_is_evaluated(checkout: Path, tmp_path: Pa
     for path in (checkout / artifacts.rows_folder("phase1")).iterdir():
         if path.name != HELD_OUT:
             (rows / path.name).write_bytes(path.read_bytes())
-    assert pretrain_job("phase1", params, tmp_path).evaluation is None
-    job = pretrain_job("phase1", params, checkout)
+    assert make_pretrain_job("phase1", params, tmp_path).evaluation is None
+    job = make_pretrain_job("phase1", params, checkout)
     assert job.evaluation is not None
     assert job.evaluation.rows.endswith(f"phase1/{HELD_OUT}")
     off = params_with(*SMALL, "pretrain.evaluate_every_updates=null")
-    assert pretrain_job("phase1", off, checkout).evaluation is None
+    assert make_pretrain_job("phase1", off, checkout).evaluation is None
 
 
 @pytest.mark.parametrize(

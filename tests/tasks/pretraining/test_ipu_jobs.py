@@ -25,7 +25,7 @@ from tasks.params.schema import PHASES, Params, check
 from tasks.params.strict_yaml import read_yaml, yaml_text
 from tasks.plan.kinds import DownstreamTask, load_spec
 from tasks.pretraining import compile as of_phases
-from tasks.pretraining.pretrain import pretrain_job
+from tasks.pretraining.pretrain import make_pretrain_job
 from tasks.stage import artifacts
 from tasks.stage.errors import DeviceJobFailed, InputError, ParamsError
 from tests.optimizers import optimizer_config
@@ -54,8 +54,8 @@ def squad(params: Params) -> DownstreamTask:
 
 def jobs(params: Params, root: Path, **options: Any) -> dict[str, Job]:
     return {
-        "phase1": pretrain_job("phase1", params, root, **options),
-        "phase2": pretrain_job("phase2", params, root, **options),
+        "phase1": make_pretrain_job("phase1", params, root, **options),
+        "phase2": make_pretrain_job("phase2", params, root, **options),
         "finetune": finetune_job(squad(params), params, root, **options),
         "predict": predict_job(squad(params), params, root / "r", root / "l", root, root),
     }

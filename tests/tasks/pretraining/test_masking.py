@@ -4,9 +4,9 @@ import pytest
 from tasks.pretraining.rows.masking import (
     MASKED,
     count_maskable,
-    default_predictions,
+    count_predictions,
+    default_max_predictions,
     mask_tokens,
-    predictions_per_sequence,
 )
 
 SPECIAL = (0, 1, 2, 3, 4)
@@ -14,13 +14,13 @@ CLS, SEP, MASK = 2, 3, 4
 
 
 def test_the_budget_of_masked_positions_is_the_known_recipes_or_the_fraction_and_one_more() -> None:
-    assert [default_predictions(length, 0.15) for length in (128, 384, 512)] == [20, 56, 76]
-    assert [default_predictions(length, 0.15) for length in (64, 100, 256)] == [10, 16, 39]
-    assert [default_predictions(length, 0.3) for length in (128, 512)] == [39, 154]
+    assert [default_max_predictions(length, 0.15) for length in (128, 384, 512)] == [20, 56, 76]
+    assert [default_max_predictions(length, 0.15) for length in (64, 100, 256)] == [10, 16, 39]
+    assert [default_max_predictions(length, 0.3) for length in (128, 512)] == [39, 154]
 
 
 def counts_of(lengths: list[int], packs: list[list[int]], limit: int, maskable: list[int] | None = None) -> list[int]:
-    return predictions_per_sequence(
+    return count_predictions(
         np.array(lengths), np.array(maskable or lengths) - (0 if maskable else 3), np.array(packs), 0.15, limit
     ).tolist()
 
@@ -29,7 +29,7 @@ def test_a_sequence_asks_for_15_percent_of_its_tokens_and_for_one_at_least() -> 
     # 0.15 * 128 = 19.2, * 30 = 4.5 (half to even), * 50 = 7.5, * 5 = 0.75
     assert counts_of([128, 30, 50, 5], [[0], [1], [2], [3]], 20) == [19, 4, 8, 1]
     packs, lengths = np.array([[0, 1]]), np.array([5, 40])  # at 5%: 0.25 and 2
-    assert predictions_per_sequence(lengths, lengths - 3, packs, 0.05, 20).tolist() == [1, 2]
+    assert count_predictions(lengths, lengths - 3, packs, 0.05, 20).tolist() == [1, 2]
 
 
 def test_a_row_over_its_budget_takes_from_its_largest_sequences() -> None:

@@ -4,20 +4,20 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tasks.pretraining.rows.pair_rows import Documents, Pairs, cut_long, make_pairs
+from tasks.pretraining.rows.pair_rows import SentencePairs, TokenizedDocuments, make_pairs, split_long_sentence
 
 
-def documents_of(sentence_lengths: list[list[int]]) -> Documents:
+def documents_of(sentence_lengths: list[list[int]]) -> TokenizedDocuments:
     """Documents whose tokens are 0, 1, 2, ...: a token names its own place."""
     flat = [length for document in sentence_lengths for length in document]
-    return Documents(
+    return TokenizedDocuments(
         np.arange(sum(flat)),
         [0, *np.cumsum(flat).tolist()],
         [0, *np.cumsum([len(document) for document in sentence_lengths]).tolist()],
     )
 
 
-def pairs_of(documents: Documents, row_length: int, short: float = 0.0, seed: int = 0) -> Pairs:
+def pairs_of(documents: TokenizedDocuments, row_length: int, short: float = 0.0, seed: int = 0) -> SentencePairs:
     return make_pairs(documents, row_length, short, np.random.default_rng(seed))
 
 
@@ -26,7 +26,7 @@ def random_documents(seed: int, count: int, longest: int = 40) -> list[list[int]
     return [[draw.randint(1, longest) for _ in range(draw.randint(1, 30))] for _ in range(count)]
 
 
-def document_of(documents: Documents, token: int) -> int:
+def document_of(documents: TokenizedDocuments, token: int) -> int:
     sentence = np.searchsorted(documents.sentence_starts, token, side="right") - 1
     return int(np.searchsorted(documents.document_starts, sentence, side="right") - 1)
 
@@ -207,9 +207,9 @@ def test_the_same_seed_gives_the_same_pairs_and_another_gives_others() -> None:
 
 
 def test_a_sentence_that_does_not_fit_is_cut_into_halves_of_a_row() -> None:
-    assert cut_long(70, row_length=64) == [30, 30, 10]
-    assert cut_long(60, row_length=64) == [60]
-    assert cut_long(61, row_length=64) == [61]
-    assert cut_long(62, row_length=64) == [30, 30, 2]
-    assert cut_long(90, row_length=64) == [30, 30, 30]
-    assert cut_long(0, row_length=64) == []
+    assert split_long_sentence(70, row_length=64) == [30, 30, 10]
+    assert split_long_sentence(60, row_length=64) == [60]
+    assert split_long_sentence(61, row_length=64) == [61]
+    assert split_long_sentence(62, row_length=64) == [30, 30, 2]
+    assert split_long_sentence(90, row_length=64) == [30, 30, 30]
+    assert split_long_sentence(0, row_length=64) == []

@@ -20,8 +20,8 @@ from tasks.pretraining.rows import prepared_files, pretrain_rows
 from tasks.pretraining.rows.pretrain_rows import write_prepared_rows
 from tasks.stage.artifacts import READING
 from tasks.stage.errors import InputError
-from tasks.stage.row_folders import held_out_folder, read_manifest
-from tasks.validation.judge import Judge
+from tasks.stage.row_folders import find_held_out_rows, read_manifest
+from tasks.validation.validators import GxValidator
 from tests.ipu_model.tiny_jobs import TINY, make_job, run_here
 from tests.tasks.pretraining.prepared_data import LENGTH, google_features, hub_columns, own_rows, table, tfrecord
 from tests.tasks.pretraining.row_inputs import pretrain_params, random_texts, read_rows, word_tokenizer
@@ -182,7 +182,7 @@ def test_a_data_set_of_the_hub_gives_the_same_rows_as_its_file(source: Source, t
 
 def test_the_rows_pass_validation_and_what_was_read_is_on_the_page(source: Source, tmp_path: Path) -> None:
     rows = make(source, tmp_path, as_parquet(source, tmp_path), max_sequences_per_row=3)
-    verdict = validate(pretrain_data(rows, source.tokenizer, max_positions=512), Judge())
+    verdict = validate(pretrain_data(rows, source.tokenizer, max_positions=512), GxValidator())
     assert verdict["valid"], [check for check in verdict["checks"] if not check["ok"]]
     numbers = {one["name"]: one["value"] for one in verdict["statistics"]["numbers"]}
     assert numbers[pretrain_rows.SEQUENCES] == numbers["sequences"] == len(sequences(source.own))
@@ -201,7 +201,7 @@ def test_held_out_sequences_are_in_neither_and_all_maskings_of_one_go_together(s
     both = {name: values + other[name] for name, values in columns.items()}
     pq.write_table(table(both), tmp_path / "a.parquet")
     rows = make(source, tmp_path, tmp_path / "a.parquet", held_out_fraction=0.2)
-    kept = held_out_folder(rows)
+    kept = find_held_out_rows(rows)
     assert kept is not None
 
     def originals(folder: Path) -> list[tuple[int, ...]]:
@@ -220,7 +220,7 @@ def test_held_out_sequences_are_in_neither_and_all_maskings_of_one_go_together(s
 
 def test_rows_with_too_many_masked_tokens_are_taken_apart_by_hand_worked_counts() -> None:
     packs = np.array([[0, 1, -1], [2, 3, 4]], np.int32)
-    found, apart = pretrain_rows.within_budget(packs, np.array([2, 3, 2, 2, 2]), 5)  # rows of 5 and of 6
+    found, apart = pretrain_rows.split_overfull_rows(packs, np.array([2, 3, 2, 2, 2]), 5)  # rows of 5 and of 6
     assert apart == 1
     assert found.tolist() == [[0, 1, -1], [2, -1, -1], [3, -1, -1], [4, -1, -1]]
 
@@ -319,7 +319,7 @@ def test_paths_that_lead_nowhere_say_what_is_needed(source: Source, tmp_path: Pa
 def test_a_file_of_another_writer_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.tfrecord"
     path.write_bytes(GOLDEN)
-    (example,) = prepared_files.read_examples(path, ["input_ids", "masked_lm_weights", "masked_lm_ids"])
+    (example,) = prepared_files.read_tfrecords(path, ["input_ids", "masked_lm_weights", "masked_lm_ids"])
     assert {name: values.tolist() for name, values in example.items()} == {
         "input_ids": [2, 7, 4, 8, 3, 0],
         "masked_lm_ids": [9, 0],
@@ -333,7 +333,7 @@ def test_any_byte_that_changed_is_noticed(tmp_path: Path, at: int) -> None:
     damaged[at] ^= 0x10
     (tmp_path / "a.tfrecord").write_bytes(bytes(damaged))
     with pytest.raises(InputError, match=r"a\.tfrecord, record 0 .*CRC"):
-        list(prepared_files.read_examples(tmp_path / "a.tfrecord", ["input_ids"]))
+        list(prepared_files.read_tfrecords(tmp_path / "a.tfrecord", ["input_ids"]))
 
 
 @pytest.mark.parametrize("length", [5, 12, 100, len(GOLDEN) - 1, len(GOLDEN) + 3])
@@ -343,7 +343,7 @@ def test_a_file_cut_off_is_noticed(tmp_path: Path, length: int, packed: bool) ->
     content = gzip.compress(whole)[:-9] if packed else whole
     (tmp_path / "a.tfrecord").write_bytes(content)
     with pytest.raises(InputError, match=r"a\.tfrecord.* is cut off"):
-        list(prepared_files.read_examples(tmp_path / "a.tfrecord", ["input_ids"]))
+        list(prepared_files.read_tfrecords(tmp_path / "a.tfrecord", ["input_ids"]))
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ import pytest
 
 from tasks.pretraining.rows import row_making, row_shards
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
-from tasks.pretraining.rows.row_making import RowMaking
-from tasks.pretraining.rows.row_shards import plan_shards, texts_of
+from tasks.pretraining.rows.row_builder import ShardBuilder
+from tasks.pretraining.rows.row_shards import plan_shards, read_texts
 from tasks.pretraining.rows.row_share import write_share
 from tasks.stage.row_folders import HELD_OUT, read_manifest
 from tests.tasks.pretraining.row_inputs import pretrain_params, random_texts, word_tokenizer, write_corpus
@@ -133,7 +133,7 @@ def test_shards_of_other_parameters_are_not_taken(whole: Path, tmp_path: Path, m
 
 
 def test_shards_in_any_order_are_the_same_rows(whole: Path, tmp_path: Path, made: Counter[int]) -> None:
-    making = RowMaking(pretrain_params(**PARAMS), "phase1", whole / "corpus", whole / "tokenizer", tmp_path / "work")
+    making = ShardBuilder(pretrain_params(**PARAMS), "phase1", whole / "corpus", whole / "tokenizer", tmp_path / "work")
     making.make(making.shards[4:], 1)
     making.make(making.shards[1::-1], 1)
     make(whole, tmp_path)
@@ -171,7 +171,7 @@ def test_every_document_is_in_one_shard_and_none_is_much_smaller_than_the_others
 ) -> None:
     monkeypatch.setattr(row_shards, "SHARD_BYTES", SMALL)
     shards = plan_shards(sorted((whole / "corpus").glob("*.parquet")))
-    assert [text for shard in shards for text in texts_of(shard)] == random_texts(200)
+    assert [text for shard in shards for text in read_texts(shard)] == random_texts(200)
     assert [shard.number for shard in shards] == list(range(6))
     assert min(shard.bytes for shard in shards) >= SMALL
     assert max(shard.bytes for shard in shards) < 2 * SMALL + max(shard.bytes / len(shard.groups) for shard in shards)
@@ -193,4 +193,4 @@ def test_what_decides_the_rows_names_every_package_that_makes_them() -> None:
         "ipu_model/",
     )
     needed = {path.rpartition("/")[0] for path in closure if not path.startswith(others)}
-    assert needed | {"ipu_model/rows", "ipu_model/row_kinds/pretrain.py"} == {*row_making.MADE_BY}
+    assert needed | {"ipu_model/rows", "ipu_model/row_kinds/pretrain.py"} == {*row_making.ROW_SOURCES}

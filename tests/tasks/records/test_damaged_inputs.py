@@ -11,14 +11,14 @@ import pytest
 import yaml
 
 from ipu_model import files
-from tasks.corpus.documents import read_files, text_columns
+from tasks.corpus.documents import document_columns, read_files
 from tasks.downstream.squad.ask import find_model
 from tasks.downstream.squad.files import read_predictions
 from tasks.downstream.squad.params import SquadDataParams
 from tasks.downstream.squad.question_tables import read_question_file
 from tasks.params.overlays import resolve
 from tasks.params.schema import load_params
-from tasks.records.text_files import Reading
+from tasks.records.text_files import ReadLog
 from tasks.release.provenance import read_json
 from tasks.stage.errors import ParamsError, PodiumError
 from tasks.validation.row_checks import read_tokenizer
@@ -53,18 +53,18 @@ TRAIN_PATH = "downstream.squad.data.train_path"
 GATE = {"accepted": True, "reasons": ["none"], "metrics": {"f1": 90.0}}
 TOKENIZER = {"model": {"vocab": {"[PAD]": 0, "[CLS]": 1}}, "added_tokens": [{"content": "[SEP]", "id": 2}]}
 READERS: dict[str, tuple[Any, Callable[[Path], Any]]] = {
-    "questions.json": (SQUAD, lambda path: read_question_file(path, TRAIN_PATH, SquadDataParams(), Reading())),
+    "questions.json": (SQUAD, lambda path: read_question_file(path, TRAIN_PATH, SquadDataParams(), ReadLog())),
     "predictions.json": ({"1": "Ada", "2": ""}, read_predictions),
     "metrics.json": (GATE, lambda path: read_json(path, "dvc repro")),
     "tokenizer.json": (TOKENIZER, read_tokenizer),
-    "questions.jsonl": (QUESTION, lambda path: read_question_file(path, TRAIN_PATH, SquadDataParams(), Reading())),
+    "questions.jsonl": (QUESTION, lambda path: read_question_file(path, TRAIN_PATH, SquadDataParams(), ReadLog())),
     "wiki_00": (
         {"id": "1", "title": "Ada", "text": "Ada\n\nShe came."},
-        lambda path: list(read_files(path, text_columns("text"), "auto", Reading())),
+        lambda path: list(read_files(path, document_columns("text"), "auto", ReadLog())),
     ),
     "text.jsonl": (
         {"text": "Ada came.", "title": "t"},
-        lambda path: list(read_files(path, text_columns("text"), "auto", Reading())),
+        lambda path: list(read_files(path, document_columns("text"), "auto", ReadLog())),
     ),
 }
 

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.corpus.documents import read_files, text_columns
+from tasks.corpus.documents import document_columns, read_files
 from tasks.pretraining.rows import prepared_files
-from tasks.pretraining.rows.prepared import Limits, unpad
-from tasks.pretraining.rows.prepared_files import read_prepared
-from tasks.records.text_files import Reading
+from tasks.pretraining.rows.prepared_files import read_prepared_batches
+from tasks.pretraining.rows.prepared_sequences import RowLimits, validate_and_unpad
+from tasks.records.text_files import ReadLog
 from tasks.stage.errors import PodiumError
 from tests.fuzzing import damaged_bytes, require_clean
 from tests.tasks.pretraining.row_inputs import pretrain_params, tokenizer_of, word_tokenizer
@@ -49,15 +49,15 @@ def arrow(table: pa.Table, new: Any) -> bytes:
 
 
 def as_documents(path: Path) -> Any:
-    return list(read_files(path, text_columns("text"), "auto", Reading()))
+    return list(read_files(path, document_columns("text"), "auto", ReadLog()))
 
 
 def as_sequences(path: Path) -> Any:
-    from tasks.vocabulary.encoding import read_vocabulary
+    from tasks.vocabulary.encoding import read_tokenizer_info
 
-    limits = Limits(read_vocabulary(tokenizer_of(path.parent / "tokenizer")), 16, 4, "pretrain_rows.phase1")
-    found = read_prepared(pretrain_params(path=str(path)).phase1, "files", "pretrain_rows.phase1", Reading())
-    return [unpad(one, limits) for one in found]
+    limits = RowLimits(read_tokenizer_info(tokenizer_of(path.parent / "tokenizer")), 16, 4, "pretrain_rows.phase1")
+    found = read_prepared_batches(pretrain_params(path=str(path)).phase1, "files", "pretrain_rows.phase1", ReadLog())
+    return [validate_and_unpad(one, limits) for one in found]
 
 
 GOOD: dict[str, tuple[bytes, Callable[[Path], Any]]] = {

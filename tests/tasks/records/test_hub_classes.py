@@ -5,7 +5,7 @@ from pathlib import Path
 import datasets
 import pytest
 
-from tasks.records.hub_inputs import open_dataset, with_names
+from tasks.records.hub_inputs import name_classes, open_dataset
 
 WORDS = datasets.List(datasets.Value("string"))
 ROWS = {"tokens": [["Ada", "left"], []], "tags": [[1, 0], []]}
@@ -22,5 +22,5 @@ def test_lists_of_class_numbers_come_as_names_where_the_features_state_them(tmp_
 
 
 def test_what_is_no_number_of_a_class_stays_as_it_is() -> None:
-    assert with_names([0, 2, -1, True, None, "O"], ["a", "b"]) == ["a", 2, -1, True, None, "O"]
-    assert with_names(3, ["a"]) == 3
+    assert name_classes([0, 2, -1, True, None, "O"], ["a", "b"]) == ["a", 2, -1, True, None, "O"]
+    assert name_classes(3, ["a"]) == 3

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.records import text_files
-from tasks.records.text_files import ending_of, opened, text_lines
+from tasks.records.text_files import file_suffix, open_unpacked, read_lines
 from tasks.stage.errors import InputError
 
 
@@ -36,7 +36,7 @@ every_packing = pytest.mark.parametrize("packing", PACK)
     ],
 )
 def test_the_ending_before_that_of_the_packing_decides(name: str, ending: str) -> None:
-    assert ending_of(Path("folder.v1") / name) == ending
+    assert file_suffix(Path("folder.v1") / name) == ending
 
 
 @every_packing
@@ -45,14 +45,14 @@ def test_lines_are_those_of_the_file_unpacked(tmp_path: Path, packing: str, text
     plain, path = tmp_path / "a.txt", tmp_path / f"a.txt{packing}"
     plain.write_bytes(text.encode())
     path.write_bytes(PACK[packing](text.encode()))
-    assert list(text_lines(path, "key")) == list(text_lines(plain, "key"))
+    assert list(read_lines(path, "key")) == list(read_lines(plain, "key"))
 
 
 @every_packing
 def test_several_members_one_after_the_other_are_one_text(tmp_path: Path, packing: str) -> None:
     path = tmp_path / f"a.txt{packing}"
     path.write_bytes(PACK[packing](b"one\n") + PACK[packing](b"two\n"))
-    assert list(text_lines(path, "key")) == ["one\n", "two\n"]
+    assert list(read_lines(path, "key")) == ["one\n", "two\n"]
 
 
 @every_packing
@@ -61,7 +61,7 @@ def test_what_is_cut_off_damaged_or_not_packed_is_refused(tmp_path: Path, packin
     for damaged in (content[:-9], content[:12] + b"\xff\xff\xff" + content[15:], b"plain text\n" * 10):
         path.write_bytes(damaged)
         with pytest.raises(InputError, match=r"a\.txt\.\w+ (cannot be read|is not UTF-8|is binary)"):
-            list(text_lines(path, "key"))
+            list(read_lines(path, "key"))
 
 
 @every_packing
@@ -70,7 +70,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch: py
     path = tmp_path / f"a.txt{packing}"
     path.write_bytes(PACK[packing](b"\n" * (256 << 20)))
     read: list[int] = []
-    with opened(path) as stream:
+    with open_unpacked(path) as stream:
         blocks = iter(lambda: stream.read(1 << 20), b"")
         with pytest.raises(InputError, match="unpacks to more than 1 MB and 200 times its size"):
             read.extend(map(len, blocks))

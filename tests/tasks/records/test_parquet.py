@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.records.parquet import count_rows, group_batches, read_batches, sizes_of_groups
+from tasks.records.parquet import count_rows, read_batches, read_group_batches, read_group_sizes
 from tasks.stage.errors import InputError
 
 
@@ -15,7 +15,7 @@ def test_the_size_of_a_file_is_that_of_its_rows_and_columns(tmp_path: Path) -> N
     table = pa.table({"text": texts, "short": ["a"] * 200, "answers": answers})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=50, use_dictionary=False)
     assert count_rows(tmp_path / "a.parquet", ["text"], "corpus") == 200
-    groups = {name: sizes_of_groups(tmp_path / "a.parquet", name, "corpus") for name in ("text", "answers")}
+    groups = {name: read_group_sizes(tmp_path / "a.parquet", name, "corpus") for name in ("text", "answers")}
     assert [group.rows for group in groups["text"]] == [50] * 4
     assert 20_800 <= sum(group.bytes for group in groups["text"]) < 22_000
     assert 20_800 <= sum(group.bytes for group in groups["answers"]) < 22_000 + 200 * 16
@@ -43,7 +43,7 @@ def test_row_groups_are_read_one_at_a_time(tmp_path: Path) -> None:
             writer.write_table(pa.table({"offsets": pa.ListArray.from_arrays(pa.array([0, 1 << 17, 1 << 18]), values)}))
     before, most = pa.total_allocated_bytes(), 0
     with pq.ParquetFile(path, pre_buffer=False) as file:
-        for batch in group_batches(file, ["offsets"], 1024):
+        for batch in read_group_batches(file, ["offsets"], 1024):
             assert len(batch) == 2
             most = max(most, pa.total_allocated_bytes() - before)
     assert most < 10 << 20

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.records.splits import sample, set_apart
+from tasks.records.splits import sample_examples, split_off_dev
 
 KEYS = ("data.dev_fraction", "data.dev_path")
 GROUPS = (("title", ("title",)), ("context", ("context",)))
@@ -30,7 +30,7 @@ def titled(count: int) -> list[dict[str, object]]:
 
 def test_whole_titles_are_set_apart_and_nothing_is_lost(tmp_path: Path) -> None:
     train, dev = write(tmp_path / "train.parquet", titled(500)), tmp_path / "dev.parquet"
-    found = set_apart(train, dev, GROUPS, 0.1, 3, KEYS)
+    found = split_off_dev(train, dev, GROUPS, 0.1, 3, KEYS)
     assert (found.by, found.examples, found.of) == ("title", 50, 500)
     ours, theirs = read(train), read(dev)
     assert len(theirs) == 50
@@ -44,7 +44,7 @@ def test_the_same_titles_are_chosen_however_the_file_is_ordered_and_others_by_an
     chosen = []
     for rows, seed in ((titled(500), 3), (titled(500)[::-1], 3), (titled(500), 4)):
         train, dev = write(tmp_path / "train.parquet", rows), tmp_path / "dev.parquet"
-        set_apart(train, dev, GROUPS, 0.1, seed, KEYS)
+        split_off_dev(train, dev, GROUPS, 0.1, seed, KEYS)
         chosen.append({row["title"] for row in read(dev)})
     assert chosen[0] == chosen[1] != chosen[2]
 
@@ -52,14 +52,14 @@ def test_the_same_titles_are_chosen_however_the_file_is_ordered_and_others_by_an
 def test_contexts_stay_together_where_there_are_no_titles(tmp_path: Path) -> None:
     rows: list[dict[str, object]] = [{"title": "", "context": f"c{n % 10}", "number": n} for n in range(40)]
     train, dev = write(tmp_path / "train.parquet", rows), tmp_path / "dev.parquet"
-    assert set_apart(train, dev, GROUPS, 0.2, 0, KEYS)[:2] == ("context", 8)
+    assert split_off_dev(train, dev, GROUPS, 0.2, 0, KEYS)[:2] == ("context", 8)
     assert len({row["context"] for row in read(dev)}) == 2
 
 
 def test_examples_that_all_belong_together_are_refused(tmp_path: Path) -> None:
     train = write(tmp_path / "train.parquet", [{"title": "", "context": "c"}] * 3)
     with pytest.raises(Exception, match=r"data\.dev_fraction=0\.1 .*all 3 have the same context.*data\.dev_path"):
-        set_apart(train, tmp_path / "dev.parquet", GROUPS, 0.1, 0, KEYS)
+        split_off_dev(train, tmp_path / "dev.parquet", GROUPS, 0.1, 0, KEYS)
     assert [path.name for path in tmp_path.iterdir()] == ["train.parquet"]
 
 
@@ -67,11 +67,11 @@ def test_a_sample_is_of_the_seed_in_order_and_all_where_the_limit_is_larger(tmp_
     found = []
     for seed in (0, 0, 1):
         path = write(tmp_path / "a.parquet", titled(10_000))
-        assert sample(path, 100, seed) == 10_000
+        assert sample_examples(path, 100, seed) == 10_000
         found.append([row["number"] for row in read(path)])
     assert found[0] == found[1] == sorted(found[0]) != found[2]
     assert len(found[0]) == 100
     assert 4000 < sum(map(int, found[0])) / 100 < 6000, "any example has the same chance"
     before = (tmp_path / "a.parquet").read_bytes()
-    assert sample(tmp_path / "a.parquet", 100, 0) == 100
+    assert sample_examples(tmp_path / "a.parquet", 100, 0) == 100
     assert (tmp_path / "a.parquet").read_bytes() == before

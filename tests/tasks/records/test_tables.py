@@ -15,12 +15,12 @@ import pytest
 from tasks.params.overlays import base_of, resolve
 from tasks.params.schema import check
 from tasks.records import readers
-from tasks.records.tables import BLANK_LINES, Column, Columns, read_table, text_of_id, without_rows
-from tasks.records.text_files import NUMBERS, Reading
+from tasks.records.tables import BLANK_LINES, Columns, ColumnSpec, convert_id, list_empty, read_table
+from tasks.records.text_files import NUMERIC_IDS, ReadLog
 from tasks.stage.errors import InputError, ParamsError
 from tests.places import ROOT
 
-COLUMNS = {"text": Column("text", "KEY.text", True), "label": Column("label", "KEY.label", True)}
+COLUMNS = {"text": ColumnSpec("text", "KEY.text", True), "label": ColumnSpec("label", "KEY.label", True)}
 ROWS = [{"text": "good, really", "label": "1"}, {"text": "bad; very", "label": "0"}]
 
 
@@ -29,12 +29,12 @@ def put(path: Path, text: str) -> Path:
     return path
 
 
-def read(path: Path, reading: Reading | None = None, **more: Any) -> list[dict[str, Any]]:
-    return [line.values for line in read_table(path, COLUMNS, "KEY", reading or Reading(), **more)]
+def read(path: Path, reading: ReadLog | None = None, **more: Any) -> list[dict[str, Any]]:
+    return [line.values for line in read_table(path, COLUMNS, "KEY", reading or ReadLog(), **more)]
 
 
 def all_columns(present: Sequence[str]) -> Columns:
-    return {name: Column(name, "KEY", True) for name in present}
+    return {name: ColumnSpec(name, "KEY", True) for name in present}
 
 
 def column_names(path: Path, separator: str | None = None) -> list[str]:
@@ -45,7 +45,7 @@ def column_names(path: Path, separator: str | None = None) -> list[str]:
         seen.extend(present)
         return all_columns(present)
 
-    list(read_table(path, choose, "KEY", Reading(), separator))
+    list(read_table(path, choose, "KEY", ReadLog(), separator))
     return seen
 
 
@@ -59,7 +59,7 @@ def column_names(path: Path, separator: str | None = None) -> list[str]:
     ],
 )
 def test_the_separator_of_a_csv_file_is_found_and_said(tmp_path: Path, text: str, remarks: list[str]) -> None:
-    reading = Reading()
+    reading = ReadLog()
     assert read(put(tmp_path / "a.csv", text), reading) == ROWS
     assert reading.remarks == remarks
     assert all(remark in reading.summary() for remark in remarks)
@@ -70,13 +70,13 @@ def test_the_separator_of_a_csv_file_is_found_and_said(tmp_path: Path, text: str
 
 def test_a_comma_counts_where_it_fits_and_a_stated_separator_always(tmp_path: Path) -> None:
     both = put(tmp_path / "a.csv", "text,label;x\na,b;c\nd,e;f\n")
-    assert list(read_table(both, all_columns, "KEY", Reading()))[0].values == {"text": "a", "label;x": "b;c"}
-    assert list(read_table(both, all_columns, "KEY", Reading(), ";"))[0].values == {"text,label": "a,b", "x": "c"}
+    assert list(read_table(both, all_columns, "KEY", ReadLog()))[0].values == {"text": "a", "label;x": "b;c"}
+    assert list(read_table(both, all_columns, "KEY", ReadLog(), ";"))[0].values == {"text,label": "a,b", "x": "c"}
     assert column_names(both, ";") == ["text,label", "x"]
     bars = put(tmp_path / "b.csv", "text|label\na|1\n")
     assert read(bars, separator="|") == [{"text": "a", "label": "1"}]
     single = put(tmp_path / "c.csv", "text;label\na;1\n")
-    named = [line.values for line in read_table(single, all_columns(["text;label"]), "KEY", Reading())]
+    named = [line.values for line in read_table(single, all_columns(["text;label"]), "KEY", ReadLog())]
     assert named == [{"text;label": "a;1"}], "a column of that very name was asked for"
     tabs = put(tmp_path / "d.tsv", 'text\tlabel\n"a;\t1\n')
     assert read(tabs) == [{"text": '"a;', "label": "1"}], "quotes are letters in .tsv"
@@ -85,7 +85,7 @@ def test_a_comma_counts_where_it_fits_and_a_stated_separator_always(tmp_path: Pa
 def test_a_row_of_other_length_does_not_hide_the_separator_of_the_header(tmp_path: Path) -> None:
     path = put(tmp_path / "a.csv", "text;label\na;1\nb;0;more\n")
     with pytest.raises(InputError, match="line 3 has 3 fields, but the header has 2"):
-        list(read_table(path, all_columns, "KEY", Reading()))
+        list(read_table(path, all_columns, "KEY", ReadLog()))
 
 
 def test_separators_are_stated_by_words_or_signs() -> None:
@@ -112,7 +112,7 @@ def write_as(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.json", "a.parquet"])
 def test_a_column_whose_name_differs_in_case_or_blanks_is_taken_and_said(tmp_path: Path, name: str) -> None:
-    reading = Reading()
+    reading = ReadLog()
     path = write_as(tmp_path / name, [{"Text ": "a", "LABEL": "1", "other": "x"}])
     [found] = read(path, reading)
     assert {key: found[key] for key in ("text", "label")} == {"text": "a", "label": "1"}
@@ -124,27 +124,27 @@ def test_a_column_whose_name_differs_in_case_or_blanks_is_taken_and_said(tmp_pat
     path = write_as(tmp_path / name, [{"Text": "a", "TEXT": "b", "label": "1"}])
     with pytest.raises(InputError, match="has no column 'text': found Text, TEXT, label"):
         read(path)
-    reading, path = Reading(), write_as(tmp_path / name, [{"text": "a", "label": "1", "Text": "b"}])
+    reading, path = ReadLog(), write_as(tmp_path / name, [{"text": "a", "label": "1", "Text": "b"}])
     assert read(path, reading)[0]["text"] == "a"
     assert (reading.remarks, reading.unused_columns) == ([], {"Text"})
 
 
 def test_what_is_not_required_is_taken_so_only_where_something_required_is(tmp_path: Path) -> None:
-    columns = {"text": Column("text", "KEY", True), "title": Column("title", "KEY", False)}
+    columns = {"text": ColumnSpec("text", "KEY", True), "title": ColumnSpec("title", "KEY", False)}
     for header, expected in (("text,Title", None), ("Text,Title", "t")):
-        [line] = read_table(put(tmp_path / "a.csv", f"{header}\na,t\n"), columns, "KEY", Reading())
+        [line] = read_table(put(tmp_path / "a.csv", f"{header}\na,t\n"), columns, "KEY", ReadLog())
         assert line.values.get("title") == expected
 
 
 def test_a_list_of_objects_and_lines_of_objects_are_read_under_json(tmp_path: Path, monkeypatch: Any) -> None:
     rows = [{"text": f'{{[é, "{number}\n', "label": number, "more": [{"a": None}]} for number in range(50)]
-    monkeypatch.setitem(COLUMNS, "more", Column("more", "KEY.more", True))
+    monkeypatch.setitem(COLUMNS, "more", ColumnSpec("more", "KEY.more", True))
     for size in (7, 1 << 20):
         monkeypatch.setattr(readers, "BLOCK_BYTES", size)
         for text in (json.dumps(rows), "\ufeff \n" + json.dumps(rows, indent=1, ensure_ascii=False) + "\n \n"):
             assert read(put(tmp_path / "a.json", text)) == rows
     lines = "".join(json.dumps(row) + "\n" for row in rows)
-    assert read(put(tmp_path / "a.json", f"\n{lines}"), reading := Reading()) == rows
+    assert read(put(tmp_path / "a.json", f"\n{lines}"), reading := ReadLog()) == rows
     assert reading.counts[BLANK_LINES] == 1
     (tmp_path / "b.json.gz").write_bytes(gzip.compress(json.dumps(rows).encode()))
     assert read(tmp_path / "b.json.gz") == rows
@@ -182,11 +182,11 @@ def test_a_table_without_rows_is_named(tmp_path: Path) -> None:
     put(tmp_path / "a.csv", "text,label\n\n")
     put(tmp_path / "a.tsv", "text\tlabel\n")
     for ending in ("parquet", "csv", "tsv"):
-        reading = Reading()
+        reading = ReadLog()
         assert read(tmp_path / f"a.{ending}", reading) == []
-        assert without_rows(reading) == f" (a.{ending} has a header and no rows)"
+        assert list_empty(reading) == f" (a.{ending} has a header and no rows)"
         assert column_names(tmp_path / f"a.{ending}") == ["text", "label"]
-    assert without_rows(Reading()) == ""
+    assert list_empty(ReadLog()) == ""
 
 
 @pytest.mark.parametrize(
@@ -207,17 +207,17 @@ def test_a_table_without_rows_is_named(tmp_path: Path) -> None:
 )
 def test_a_quote_that_is_not_closed_is_reported_where_it_opens(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        list(read_table(put(tmp_path / "a.csv", text), {}, "KEY", Reading()))
+        list(read_table(put(tmp_path / "a.csv", text), {}, "KEY", ReadLog()))
 
 
 def test_a_row_that_is_too_long_says_where_its_quote_opens(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("tasks.records.readers.MAX_LINE_BYTES", 1000)
     path = put(tmp_path / "a.csv", 'id,text\n1,a\n2,"open\n' + "3,x\n" * 500)
     with pytest.raises(InputError, match="line 3: a quote opens here, and the row is longer than"):
-        list(read_table(path, {}, "KEY", Reading()))
+        list(read_table(path, {}, "KEY", ReadLog()))
 
 
 def test_ids_that_are_whole_numbers_become_text() -> None:
-    reading = Reading()
-    assert [text_of_id(one, reading) for one in (7, 7.0, "7", 7.5, True, None)] == ["7", "7", "7", 7.5, True, None]
-    assert reading.counts[NUMBERS] == 2
+    reading = ReadLog()
+    assert [convert_id(one, reading) for one in (7, 7.0, "7", 7.5, True, None)] == ["7", "7", "7", 7.5, True, None]
+    assert reading.counts[NUMERIC_IDS] == 2

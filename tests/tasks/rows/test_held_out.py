@@ -7,9 +7,9 @@ import pytest
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.rows.held_out import choose_groups, is_held_out
 from tasks.stage.errors import InputError
-from tasks.stage.row_folders import HELD_OUT, held_out_folder, read_manifest
-from tasks.validation.checks import Check, Finding, Judgement
-from tasks.validation.validate import Judged
+from tasks.stage.row_folders import HELD_OUT, find_held_out_rows, read_manifest
+from tasks.validation.checks import CheckCounts, CheckOutcome, DataCheck
+from tasks.validation.validate import ValidationResult
 from tests.tasks.pretraining.row_inputs import (
     folder_bytes,
     pretrain_params,
@@ -89,7 +89,7 @@ def test_held_out_rows_are_made_once_and_are_a_row_folder_of_their_own(pretraini
     training, held_out = read_manifest(pretraining / "phase1"), read_manifest(pretraining / "phase1" / HELD_OUT)
     assert held_out.tokenizer_sha256 == training.tokenizer_sha256
     assert 0.02 < held_out.real_tokens / training.real_tokens < 0.09  # a ninth of the text, once instead of twice
-    assert held_out_folder(pretraining / "phase1") == pretraining / "phase1" / HELD_OUT
+    assert find_held_out_rows(pretraining / "phase1") == pretraining / "phase1" / HELD_OUT
 
 
 def test_without_a_share_nothing_is_held_out(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_without_a_share_nothing_is_held_out(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus", random_texts(20))
     made = write_pretrain_rows(pretrain_params(), "phase1", corpus, tmp_path / "tokenizer", tmp_path / "rows", 1)
     assert made.held_out == 0
-    assert held_out_folder(tmp_path / "rows") is None
+    assert find_held_out_rows(tmp_path / "rows") is None
     small = write_pretrain_rows(
         pretrain_params(held_out_fraction=1e-9), "phase1", corpus, tmp_path / "tokenizer", tmp_path / "rows", 1
     )
@@ -150,11 +150,11 @@ def features_of(folder: Path) -> set[str]:
 
 
 def test_a_verdict_is_green_only_if_the_held_out_rows_are_fit_too() -> None:
-    check = Check("rows", "all", "at least one row", "look", minimum=1)
+    check = DataCheck("rows", "all", "at least one row", "look", minimum=1)
 
-    def judged(ok: bool) -> Judged:
-        finding = Finding(check, Judgement(int(not ok), 1), "3")
-        return Judged("phase1", "row", 3, (check,), (finding,), notes=(f"valid: {ok}",))
+    def judged(ok: bool) -> ValidationResult:
+        finding = CheckOutcome(check, CheckCounts(int(not ok), 1), "3")
+        return ValidationResult("phase1", "row", 3, (check,), (finding,), notes=(f"valid: {ok}",))
 
     both = judged(True).with_another(judged(False), "held-out").verdict
     assert both["notes"] == ["valid: True", "valid: False"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tasks.downstream.squad.features import make_features
-from tasks.rows.packing import pack, plan_packs
+from tasks.rows.packing import pack_sequences, plan_packs
 from tasks.stage.errors import InputError
 from tests.tasks.pretraining.row_inputs import bert_tokenizer, squad_questions, tokenizer_of
 
@@ -36,11 +36,11 @@ def test_part_of_a_group_of_rows_is_filled_when_sequences_run_out() -> None:
 
 def test_one_sequence_per_row_switches_packing_off() -> None:
     assert sorted(plan_packs(histogram([3, 3, 2], 12), 12, 1)) == [(1, (2,)), (2, (3,))]
-    assert sorted(pack(np.array([2, 3, 3]), 12, 1).tolist()) == [[0], [1], [2]]
+    assert sorted(pack_sequences(np.array([2, 3, 3]), 12, 1).tolist()) == [[0], [1], [2]]
 
 
 def test_sequences_of_equal_length_are_taken_in_their_order() -> None:
-    assert pack(np.array([6, 4, 6, 6, 4]), 12, 2).tolist() == [[0, 2], [3, 1], [4, -1]]
+    assert pack_sequences(np.array([6, 4, 6, 6, 4]), 12, 2).tolist() == [[0, 2], [3, 1], [4, -1]]
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -49,7 +49,7 @@ def test_every_sequence_lies_in_one_row_and_no_row_is_overfull(seed: int) -> Non
     row_length, max_sequences = draw.randint(1, 60), draw.randint(1, 6)
     shortest = draw.randint(1, row_length)
     lengths = np.array([draw.randint(shortest, row_length) for _ in range(draw.randint(1, 300))])
-    packs = pack(lengths, row_length, max_sequences)
+    packs = pack_sequences(lengths, row_length, max_sequences)
     assert packs.shape[1] == max_sequences
     assert sorted(packs[packs >= 0].tolist()) == list(range(len(lengths)))
     assert np.where(packs >= 0, lengths[packs], 0).sum(axis=1).max() <= row_length
@@ -78,7 +78,7 @@ def test_the_plan_equals_best_fit_decreasing_one_sequence_at_a_time(seed: int) -
 
 def test_no_sequences_make_no_rows() -> None:
     assert plan_packs([0] * 13, 12, 3) == []
-    assert pack(np.array([], dtype=int), 12, 3).shape == (0, 3)
+    assert pack_sequences(np.array([], dtype=int), 12, 3).shape == (0, 3)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_no_sequences_make_no_rows() -> None:
 )
 def test_what_cannot_lie_in_a_row_is_refused(lengths: list[int], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        pack(np.array(lengths), 12, 3)
+        pack_sequences(np.array(lengths), 12, 3)
 
 
 def test_real_question_features_pack_to_97_percent_in_milliseconds(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_real_question_features_pack_to_97_percent_in_milliseconds(tmp_path: Pat
     )
     lengths = features.lengths
     assert len(lengths) == 8034  # counted by Hugging Face's run_qa preparation too
-    used = {limit: lengths.sum() / (len(pack(lengths, 384, limit)) * 384) for limit in (1, 2, 3)}
+    used = {limit: lengths.sum() / (len(pack_sequences(lengths, 384, limit)) * 384) for limit in (1, 2, 3)}
     assert used[1] == pytest.approx(0.447, abs=0.005)
     assert used[2] > 0.87
     assert used[3] > 0.97

@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.rows.packing import pack
-from tasks.rows.row_files import Layout, RowWriter, check_geometry, ranges, row_schema
+from tasks.rows.packing import pack_sequences
+from tasks.rows.row_files import RowLayout, RowWriter, check_geometry, concatenate_ranges, row_schema
 from tasks.stage.errors import InputError
 from tasks.stage.row_folders import read_manifest
 from tests.tasks.pretraining.row_inputs import folder_bytes, read_rows
@@ -83,7 +83,7 @@ def test_large_vocabularies_take_32_bits() -> None:
 
 def test_sequences_lie_one_after_the_other_from_position_0() -> None:
     lengths = np.array([3, 5, 2])
-    layout = Layout.of(pack(lengths, 8, 2), lengths, 8)  # rows: 5 + 3, 2
+    layout = RowLayout.of(pack_sequences(lengths, 8, 2), lengths, 8)  # rows: 5 + 3, 2
     columns = layout.columns(np.array([11, 12, 13, 21, 22, 23, 24, 25, 31, 32], np.uint16), np.array([1, 3, 2]))
     order = np.argsort(columns["input_ids"][:, 0])
     assert {name: values[order].tolist() for name, values in columns.items()} == {
@@ -98,8 +98,8 @@ def test_sequences_lie_one_after_the_other_from_position_0() -> None:
 
 
 def test_ranges_count_on_from_every_start() -> None:
-    assert ranges(np.array([5, 0, 9]), np.array([2, 3, 0])).tolist() == [5, 6, 0, 1, 2]
-    assert ranges(np.array([]), np.array([])).tolist() == []
+    assert concatenate_ranges(np.array([5, 0, 9]), np.array([2, 3, 0])).tolist() == [5, 6, 0, 1, 2]
+    assert concatenate_ranges(np.array([]), np.array([])).tolist() == []
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ import pytest
 from ipu_model.files import NotAFile, open_regular, parse_json, read_json, sha256_of
 from tasks.pretraining.rows import prepared_files
 from tasks.records import readers, tables
-from tasks.records.tables import Column, check_columns, reject_duplicate_keys
-from tasks.records.text_files import Reading, text_lines
+from tasks.records.tables import ColumnSpec, check_columns, reject_duplicate_keys
+from tasks.records.text_files import ReadLog, read_lines
 from tasks.stage.errors import InputError
 from tasks.stage.memory import limited, limited_steps
 from tests.places import ROOT as PROJECT
@@ -227,7 +227,7 @@ def test_a_data_set_that_unfolds_to_gigabytes(tmp_path: Path) -> None:
 def record(content: bytes, length: int | None = None) -> bytes:
     """Of a TFRecord file, its length as it is or as stated."""
     head = struct.pack("<Q", len(content) if length is None else length)
-    masked = prepared_files._masked
+    masked = prepared_files._masked_crc
     return head + struct.pack("<I", masked(head)) + content + struct.pack("<I", masked(content))
 
 
@@ -235,7 +235,7 @@ def record(content: bytes, length: int | None = None) -> bytes:
 def test_a_record_that_claims_to_be_huge(tmp_path: Path, length: int) -> None:
     (tmp_path / "a.tfrecord").write_bytes(record(b"", length))
     with pytest.raises(InputError, match=f"record 0 has {length:,} bytes; at most 4,194,304"):
-        prepared_files.feature_names(tmp_path / "a.tfrecord")
+        prepared_files.read_feature_names(tmp_path / "a.tfrecord")
 
 
 def test_records_that_are_zeros_for_ever(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_records_that_are_zeros_for_ever(tmp_path: Path) -> None:
         for _ in range(64):
             stream.write(bytes(1 << 20))
     with pytest.raises(InputError, match="the CRC of its length is wrong"):
-        prepared_files.feature_names(tmp_path / "a.tfrecord.gz")
+        prepared_files.read_feature_names(tmp_path / "a.tfrecord.gz")
 
 
 LARGE_JSON: dict[str, Callable[[], str]] = {
@@ -268,12 +268,12 @@ def test_a_row_of_csv_that_does_not_end(tmp_path: Path, monkeypatch: pytest.Monk
     path.write_text("text\n" + "short\n" * 300_000)
     read = tables.read_table
     assert (
-        sum(1 for _ in read(path, {"text": Column("text", "corpus.text_column", True)}, "corpus.path", Reading()))
+        sum(1 for _ in read(path, {"text": ColumnSpec("text", "corpus.text_column", True)}, "corpus.path", ReadLog()))
         == 300_000
     )
     path.write_text("text\n" + '"a\n",' * 300_000)
     with pytest.raises(InputError, match="a row is longer than 1 MB"):
-        list(read(path, {"text": Column("text", "corpus.text_column", True)}, "corpus.path", Reading()))
+        list(read(path, {"text": ColumnSpec("text", "corpus.text_column", True)}, "corpus.path", ReadLog()))
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "socket"])
@@ -367,7 +367,7 @@ def unix_socket(path: Path) -> None:
 
 NO_FILES: dict[str, Callable[[Path], Any]] = {"pipe": os.mkfifo, "device": device, "socket": unix_socket}
 READERS: dict[str, Callable[[Path], Any]] = {
-    "lines": lambda path: list(text_lines(path, "corpus.path")),
+    "lines": lambda path: list(read_lines(path, "corpus.path")),
     "json": read_json,
     "sha256": sha256_of,
     "bytes": open_regular,
@@ -408,4 +408,4 @@ def test_an_object_and_a_table_of_a_million_names_are_looked_through_once() -> N
     with pytest.raises(ValueError, match="'n0' occurs twice"):
         reject_duplicate_keys([(name, 0) for name in [*names, "n0"]])
     with pytest.raises(InputError, match="400,000 columns; at most 10,000"):
-        check_columns(names, {"text": Column("text", "corpus.text_column", True)}, "a.csv", Reading())
+        check_columns(names, {"text": ColumnSpec("text", "corpus.text_column", True)}, "a.csv", ReadLog())

@@ -7,11 +7,11 @@ import pytest
 
 from tasks.downstream.squad.checks import QuestionData
 from tasks.params.schema import load_params
-from tasks.records.text_files import Reading, write_reading
+from tasks.records.text_files import ReadLog, write_reading
 from tasks.stage.errors import InputError
-from tasks.validation.checks import explain
-from tasks.validation.corpus_checks import CorpusData, corpus_data
-from tasks.validation.judge import Judge
+from tasks.validation.checks import format_failures
+from tasks.validation.corpus_checks import CorpusData, open_corpus
+from tasks.validation.validators import GxValidator
 from tests.places import ROOT
 from tests.tasks.validation.validation_data import (
     corpus_columns,
@@ -30,7 +30,7 @@ MIN_QUESTIONS = 12
 
 @pytest.fixture(scope="module")
 def judge():
-    return Judge()
+    return GxValidator()
 
 
 def judged_corpus(judge, folder, columns):
@@ -77,7 +77,7 @@ def test_each_fault_of_a_corpus_fails_its_own_check_and_no_other(judge, tmp_path
     damage(columns)
     verdict = judged_corpus(judge, tmp_path, columns)
     assert failed_checks(verdict) == [name]
-    message = explain(verdict, "page.html")
+    message = format_failures(verdict, "page.html")
     assert f"1 of {len(verdict['checks'])} checks failed" in message
     assert name in message
     assert said in message
@@ -89,7 +89,7 @@ def test_null_texts_and_ids_count_as_missing(judge, tmp_path):
     verdict = judged_corpus(judge, tmp_path, columns)
     # Two missing ids are missing, not equal.
     assert failed_checks(verdict) == ["ids_present", "texts_present"]
-    assert "found 2 of 12 documents fail" in explain(verdict, "")
+    assert "found 2 of 12 documents fail" in format_failures(verdict, "")
 
 
 def test_a_character_at_the_limit_is_allowed_and_tabs_and_line_ends_are_no_control_characters(judge, tmp_path):
@@ -104,7 +104,7 @@ def test_a_wrong_column_type_stops_before_anything_else_is_looked_at(judge, tmp_
     schema = pa.schema([("document_id", pa.string()), ("title", pa.int64()), ("text", pa.string())])
     verdict = validate(CorpusData(write_corpus(tmp_path, columns, schema), LIMITS), judge)
     assert failed_checks(verdict) == ["schema"]
-    assert "part-00000.parquet: column title is int64, not string" in explain(verdict, "")
+    assert "part-00000.parquet: column title is int64, not string" in format_failures(verdict, "")
     assert set(verdict["not_checked"]) == set(CORPUS_DAMAGE)
 
 
@@ -157,7 +157,7 @@ def test_each_fault_of_questions_fails_its_own_check_and_no_other(judge, tmp_pat
     if name == "contexts_present":
         expected = ["contexts_present", "answers_not_empty"]  # no answer is in an empty context
     assert failed_checks(verdict) == expected
-    message = explain(verdict, "page.html")
+    message = format_failures(verdict, "page.html")
     assert name in message
     assert said in message
 
@@ -185,7 +185,7 @@ def test_questions_without_answer_start_are_of_another_schema(judge, tmp_path):
     schema = schema.append(pa.field("answers", pa.list_(pa.string())))
     verdict = validate(QuestionData(write_questions(tmp_path, columns, columns, schema), MIN_QUESTIONS), judge)
     assert failed_checks(verdict) == ["schema"]
-    assert "train.parquet: column answers is list<" in explain(verdict, "")
+    assert "train.parquet: column answers is list<" in format_failures(verdict, "")
 
 
 def test_missing_and_damaged_files_are_named(tmp_path):
@@ -199,7 +199,7 @@ def test_missing_and_damaged_files_are_named(tmp_path):
 
 
 def noted(folder, source, **counts):
-    reading = Reading(files=2, counts=Counter({name.replace("_", " "): count for name, count in counts.items()}))
+    reading = ReadLog(files=2, counts=Counter({name.replace("_", " "): count for name, count in counts.items()}))
     folder.mkdir(exist_ok=True)
     write_reading(folder, source, reading)
     return folder
@@ -207,19 +207,19 @@ def noted(folder, source, **counts):
 
 def test_what_the_stage_left_out_stands_in_the_verdict(judge, tmp_path):
     folder = write_corpus(tmp_path / "corpus", corpus_columns())
-    verdict = validate(corpus_data(noted(folder, "files", empty_documents_left_out=3), LIMITS), judge)
+    verdict = validate(open_corpus(noted(folder, "files", empty_documents_left_out=3), LIMITS), judge)
     numbers = {one["name"]: one["value"] for one in verdict["statistics"]["numbers"]}
     assert (numbers["files read"], numbers["empty documents left out"]) == (2, 3)
 
 
 def test_a_corpus_that_holds_nothing_on_purpose_is_valid_only_when_empty(judge, tmp_path):
     folder = noted(tmp_path / "corpus", "none")
-    assert validate(corpus_data(folder, LIMITS), judge)["valid"]
-    assert failed_checks(validate(corpus_data(write_corpus(folder, corpus_columns()), LIMITS), judge)) == ["no_files"]
+    assert validate(open_corpus(folder, LIMITS), judge)["valid"]
+    assert failed_checks(validate(open_corpus(write_corpus(folder, corpus_columns()), LIMITS), judge)) == ["no_files"]
 
 
 def test_damaged_notes_of_a_stage_are_refused(tmp_path):
     folder = noted(tmp_path / "corpus", "none")
     (folder / "reading.json").write_text('{"numbers": []}')
     with pytest.raises(InputError, match="reading.json is damaged"):
-        corpus_data(folder, LIMITS)
+        open_corpus(folder, LIMITS)

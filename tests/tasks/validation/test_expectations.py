@@ -12,10 +12,10 @@ import pytest
 
 from ipu_model.files import sha256_of, write_json
 from tasks.params.schema import load_params
-from tasks.validation.checks import RECORD, Check, Finding, Judgement, Unexpected
+from tasks.validation.checks import RECORD, CheckCounts, CheckOutcome, DataCheck, Failure
 from tasks.validation.corpus_checks import CorpusData
-from tasks.validation.judge import CheckCrashed, Judge, LimitJudge, great_expectations, suite_values
-from tasks.validation.validate import judged, write_data_docs
+from tasks.validation.validate import validate_data, write_data_docs
+from tasks.validation.validators import CheckCrashed, GxValidator, LimitValidator, load_gx, make_suite
 from tests.places import ROOT
 from tests.tasks.validation.validation_data import corpus_columns, write_corpus
 
@@ -26,11 +26,11 @@ LIMITS = load_params(ROOT / "params.yaml").validate_.model_copy(
 
 @pytest.fixture(scope="module")
 def judge():
-    return Judge()
+    return GxValidator()
 
 
 def found_of(judge, folder, columns):
-    return judged(CorpusData(write_corpus(folder, columns), LIMITS), judge)
+    return validate_data(CorpusData(write_corpus(folder, columns), LIMITS), judge)
 
 
 def bad_columns():
@@ -43,14 +43,14 @@ def bad_columns():
 
 def written_suite(found, folder):
     (folder / "expectations").mkdir(parents=True)
-    suite = suite_values("corpus", found.checks)
+    suite = make_suite("corpus", found.checks)
     (folder / "expectations" / "corpus.json").write_text(json.dumps(suite), encoding="utf-8")
 
 
 def test_great_expectations_loads_a_suite_from_its_store_and_finds_the_same_with_it(judge, tmp_path):
     found = found_of(judge, tmp_path / "data", bad_columns())
     written_suite(found, tmp_path / "project" / "gx")
-    context = great_expectations().get_context(mode="file", project_root_dir=tmp_path / "project")
+    context = load_gx().get_context(mode="file", project_root_dir=tmp_path / "project")
     suite = context.suites.get("corpus")
     assert [one.meta["check"] for one in suite.expectations] == [check.name for check in found.checks]
     assert all(one.description and one.notes and one.meta["column"] for one in suite.expectations)
@@ -64,9 +64,9 @@ def test_great_expectations_loads_a_suite_from_its_store_and_finds_the_same_with
 
 
 def test_a_suite_is_written_as_great_expectations_writes_it(judge, tmp_path):
-    checks = [*found_of(judge, tmp_path / "data", corpus_columns()).checks, Check("share", "b", "c", "d", 0.5, 2)]
-    values = suite_values("corpus", checks)
-    assert great_expectations().ExpectationSuite(**values).to_json_dict() == values
+    checks = [*found_of(judge, tmp_path / "data", corpus_columns()).checks, DataCheck("share", "b", "c", "d", 0.5, 2)]
+    values = make_suite("corpus", checks)
+    assert load_gx().ExpectationSuite(**values).to_json_dict() == values
 
 
 def test_a_suite_requires_what_cannot_be_checked_yet_as_well(judge, tmp_path):
@@ -74,7 +74,7 @@ def test_a_suite_requires_what_cannot_be_checked_yet_as_well(judge, tmp_path):
     sound = found_of(judge, tmp_path / "sound", columns)
     del columns["title"]
     schema = pa.schema([("document_id", pa.string()), ("text", pa.string())])
-    broken = judged(CorpusData(write_corpus(tmp_path / "broken", columns, schema), LIMITS), judge)
+    broken = validate_data(CorpusData(write_corpus(tmp_path / "broken", columns, schema), LIMITS), judge)
     assert broken.verdict["not_checked"]
     assert [check.name for check in broken.checks] == [check.name for check in sound.checks]
 
@@ -89,7 +89,7 @@ def test_two_sets_of_one_verdict_share_a_suite_without_a_name_twice(judge, tmp_p
 
 
 def test_frames_of_records_are_counted_together_with_the_first_values(judge):
-    check = Check("size", "text", "at most 9", "nothing", maximum=9)
+    check = DataCheck("size", "text", "at most 9", "nothing", maximum=9)
     frames = [np.array([1, 10, 11]), np.array([2, 12])]
     parts = [
         judge.judge([check], {RECORD: np.array([f"r{i}" for i in range(len(some))]), "size": some})["size"]
@@ -97,21 +97,21 @@ def test_frames_of_records_are_counted_together_with_the_first_values(judge):
     ]
     whole = parts[0] + parts[1]
     assert (whole.failed, whole.of) == (3, 5)
-    assert whole.unexpected == (Unexpected(10.0, "r1"), Unexpected(11.0, "r2"), Unexpected(12.0, "r1"))
+    assert whole.unexpected == (Failure(10.0, "r1"), Failure(11.0, "r2"), Failure(12.0, "r1"))
 
 
 def test_the_limits_alone_judge_as_great_expectations_does(judge):
     limits = [(None, None), (1, None), (None, 2), (0.5, 2)]
-    checks = [Check(f"c{number}", "text", "something", "nothing", *pair) for number, pair in enumerate(limits)]
+    checks = [DataCheck(f"c{number}", "text", "something", "nothing", *pair) for number, pair in enumerate(limits)]
     values = np.array([-1, 0, 1, 2, 3, *range(40)])
     frame = {RECORD: np.array([f"r{i}" for i in range(len(values))]), **{check.name: values for check in checks}}
-    assert LimitJudge().judge(checks, frame) == judge.judge(checks, frame)
+    assert LimitValidator().judge(checks, frame) == judge.judge(checks, frame)
     assert [one.failed for one in judge.judge(checks, frame).values()] == [42, 3, 38, 41]
 
 
 def test_failures_that_great_expectations_does_not_count_are_noticed(judge, monkeypatch):
-    monkeypatch.setattr(LimitJudge, "judge", lambda self, checks, frame: {"size": Judgement(0, 2)})
-    check = Check("size", "text", "at most 9", "nothing", maximum=9)
+    monkeypatch.setattr(LimitValidator, "judge", lambda self, checks, frame: {"size": CheckCounts(0, 2)})
+    check = DataCheck("size", "text", "at most 9", "nothing", maximum=9)
     with pytest.raises(CheckCrashed, match="counts the failures of size differently"):
         judge.judge([check], {RECORD: np.array(["a", "b"]), "size": np.array([1, 10])})
 
@@ -141,10 +141,10 @@ MARKUP = '<b id="x">&amp; $name ${column} {{ 1234 * 5678 }} [a](javascript:1)'
 
 
 def test_text_that_data_brought_is_no_markup_in_data_docs(tmp_path):
-    check = Check(MARKUP, MARKUP, MARKUP, MARKUP, maximum=0)
-    finding = Finding(check, Judgement(1, 2, (Unexpected(1.0, MARKUP),)), MARKUP, (MARKUP,))
+    check = DataCheck(MARKUP, MARKUP, MARKUP, MARKUP, maximum=0)
+    finding = CheckOutcome(check, CheckCounts(1, 2, (Failure(1.0, MARKUP),)), MARKUP, (MARKUP,))
     write_json(tmp_path / "verdict.json", {})
-    findings = [finding, replace(finding, judgement=Judgement(0, 2))]
+    findings = [finding, replace(finding, judgement=CheckCounts(0, 2))]
     write_data_docs("corpus", [check], findings, tmp_path / "verdict.json", tmp_path / "docs")
     for path in (tmp_path / "docs").glob("*.html"):
         page = path.read_text(encoding="utf-8")
@@ -155,7 +155,7 @@ def test_text_that_data_brought_is_no_markup_in_data_docs(tmp_path):
 
 LOADED = """
 import sys
-from tasks.validation.judge import Judge
+from tasks.validation.validators import Judge
 from tasks.validation.checks import RECORD, Check
 import numpy as np
 judge = Judge()
@@ -179,7 +179,7 @@ def test_a_judge_loads_no_package_that_it_does_not_use_and_hides_none_from_other
 NO_GARBAGE = """
 import atexit, gc
 from tasks.plan.main import run_main
-from tasks.validation.judge import Judge
+from tasks.validation.validators import Judge
 
 atexit.register(lambda: print(gc.get_freeze_count(), len(gc.get_objects())))
 run_main(lambda: print(gc.get_freeze_count(), Judge() and gc.get_freeze_count()))

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from tasks.validation import histograms
-from tasks.validation.histograms import Lengths
+from tasks.validation.histograms import Histogram
 
 
 def lengths(*parts):
-    counted = Lengths()
+    counted = Histogram()
     for part in parts:
         counted.add(np.array(part, dtype=np.int64))
     return counted

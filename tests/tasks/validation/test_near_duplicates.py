@@ -16,20 +16,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.records.near_duplicates import Report
+from tasks.records.duplicate_report import NearDuplicateReport
 from tasks.stage.errors import InputError
 from tasks.validation import near_duplicates as searching
 from tasks.validation.near_duplicates import (
     MOST_MISSED,
     PERMUTATIONS,
-    NearDuplicates,
-    bands_for,
-    contamination,
-    jaccard,
-    letters_of,
-    parts,
-    portions,
-    shingles_of,
+    NearDuplicateIndex,
+    batch_texts,
+    choose_bands,
+    extract_letters,
+    find_near_duplicates,
+    jaccard_similarity,
+    make_shingles,
+    split_text,
 )
 from tests.places import ROOT
 
@@ -53,7 +53,7 @@ def share(first: set[str], second: set[str]) -> float:
 
 
 def found_by_index(dev: list[str], train: list[str], threshold: float) -> dict[tuple[int, int], float]:
-    matches = NearDuplicates(dev, threshold).matches(shingles_of(letters_of(train), 5))
+    matches = NearDuplicateIndex(dev, threshold).matches(make_shingles(extract_letters(train), 5))
     return {(match.text, match.other): match.similarity for match in matches}
 
 
@@ -111,11 +111,11 @@ def test_what_is_found_is_what_comparing_all_pairs_of_real_texts_finds(train, de
 
 def test_similarity_is_the_share_of_common_runs_of_five_letters() -> None:
     # " abcd", "abcde", "bcdef" and " abcd", "abcde", "bcdeg": two of four.
-    one, other = (shingles_of(letters_of([text]), 5).of(0) for text in ("abcdef", "Abc-deg"))
-    assert jaccard(one, one) == 1.0
-    assert jaccard(one, shingles_of(letters_of(["ABCDEF!"]), 5).of(0)) == 1.0
-    other = shingles_of(letters_of(["abcdeg"]), 5).of(0)
-    assert jaccard(one, other) == 0.5
+    one, other = (make_shingles(extract_letters([text]), 5).of(0) for text in ("abcdef", "Abc-deg"))
+    assert jaccard_similarity(one, one) == 1.0
+    assert jaccard_similarity(one, make_shingles(extract_letters(["ABCDEF!"]), 5).of(0)) == 1.0
+    other = make_shingles(extract_letters(["abcdeg"]), 5).of(0)
+    assert jaccard_similarity(one, other) == 0.5
 
 
 @pytest.mark.parametrize(
@@ -139,16 +139,16 @@ def test_texts_of_a_few_letters_or_none(one: str, other: str, equal: bool) -> No
 
 
 def test_hashes_of_a_text_do_not_depend_on_its_neighbours() -> None:
-    alone = shingles_of(letters_of(["The river rises."]), 5).of(0)
+    alone = make_shingles(extract_letters(["The river rises."]), 5).of(0)
     texts = ["", "x" * 5000, "The river rises.", "!?", "and more"]
-    shingles = shingles_of(letters_of(texts), 5)
+    shingles = make_shingles(extract_letters(texts), 5)
     assert shingles.of(2).tolist() == alone.tolist()
     assert [len(shingles.of(i)) for i in range(5)] == [0, 4997, 12, 4, 5]  # the fourth reads " u21 u3f"
 
 
 @pytest.mark.parametrize("threshold", [0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0])
 def test_the_bands_miss_at_most_one_in_a_thousand_at_the_threshold(threshold: float) -> None:
-    bands, rows = bands_for(threshold)
+    bands, rows = choose_bands(threshold)
     assert bands >= 2
     assert bands * rows <= PERMUTATIONS
     assert (1 - threshold**rows) ** bands <= MOST_MISSED
@@ -171,9 +171,9 @@ CONTEXT = (
 )
 
 
-def report_on(splits: dict[str, list[str]], corpus: Path | None = None, threshold: float = 0.8) -> Report:
+def report_on(splits: dict[str, list[str]], corpus: Path | None = None, threshold: float = 0.8) -> NearDuplicateReport:
     development = [split for split in splits if split != "train"]
-    return contamination(lambda split: iter([splits[split]]), "train", development, corpus, threshold, "example")
+    return find_near_duplicates(lambda split: iter([splits[split]]), "train", development, corpus, threshold, "example")
 
 
 def test_a_context_is_found_within_a_document_whatever_stands_around_it(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_parts_hold_the_whole_text_and_all_of_its_pieces(
 ) -> None:
     monkeypatch.setattr(searching, "AT_ONCE", 100)
     text = "".join(chr(0x4E00 + i) for i in range(length))
-    found = list(parts(text, overlap))
+    found = list(split_text(text, overlap))
     assert max(map(len, found)) <= max(100, 50 + overlap)
     assert all(any(text[i : i + overlap] in part for part in found) for i in range(max(1, length - overlap + 1)))
     assert set("".join(found)) == set(text)
@@ -241,7 +241,7 @@ def test_parts_hold_the_whole_text_and_all_of_its_pieces(
 def test_portions_are_bounded_and_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(searching, "AT_ONCE", 10)
     texts = [(i, "x" * size) for i, size in enumerate([3, 3, 3, 30, 1, 9, 1])]
-    found = list(portions(texts))
+    found = list(batch_texts(texts))
     assert [one for some in found for one in some] == texts
     assert [len(some) for some in found] == [3, 1, 2, 1]
 

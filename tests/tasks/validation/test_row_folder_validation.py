@@ -3,8 +3,8 @@
 import pytest
 
 from tasks.stage.errors import InputError
-from tasks.validation.checks import explain
-from tasks.validation.judge import Judge
+from tasks.validation.checks import format_failures
+from tasks.validation.validators import GxValidator
 from tests.tasks.validation.validation_data import (
     answer_data,
     failed_checks,
@@ -21,7 +21,7 @@ PRETRAIN, QUESTIONS = "pretrain", "question_answering"
 
 @pytest.fixture(scope="module")
 def judge():
-    return Judge()
+    return GxValidator()
 
 
 @pytest.fixture
@@ -40,17 +40,17 @@ def test_a_manifest_of_other_files_stops_the_validation(judge, tmp_path, tokeniz
     files = {"rows-00000.arrow": 2, "rows-00001.arrow": 1}
     verdict = judged(judge, tmp_path, tokenizer, files=files)
     assert failed_checks(verdict) == ["manifest_files"]
-    message = explain(verdict, "")
+    message = format_failures(verdict, "")
     assert "rows-00000.arrow has 3 rows, manifest.json lists 2; manifest.json states 4 rows in all" in message
     verdict = judged(judge, tmp_path, tokenizer, files={"rows-00000.arrow": 3}, rows=3)
     assert failed_checks(verdict) == ["manifest_files"]
-    assert "rows-00001.arrow is not in manifest.json" in explain(verdict, "")
+    assert "rows-00001.arrow is not in manifest.json" in format_failures(verdict, "")
 
 
 def test_rows_of_another_tokenizer_are_refused_with_both_hashes(judge, tmp_path, tokenizer):
     verdict = judged(judge, tmp_path, tokenizer, tokenizer_sha256="ab" * 32)
     assert failed_checks(verdict) == ["tokenizer"]
-    message = explain(verdict, "")
+    message = format_failures(verdict, "")
     assert "found rows of tokenizer " + "ab" * 32 in message
     assert pretrain_data(tmp_path / "phase1", tokenizer).tokenizer_sha256 in message
     assert "input_ids" in verdict["not_checked"]
@@ -64,21 +64,21 @@ def test_rows_of_another_vocabulary_size_are_refused(judge, tmp_path, tokenizer)
 def test_columns_of_another_shape_are_refused(judge, tmp_path, tokenizer):
     verdict = judged(judge, tmp_path, tokenizer, row_length=32)
     assert failed_checks(verdict) == ["schema"]
-    assert "rows-00000.arrow: input_ids must be fixed_size_list<item: uint16>[32]" in explain(verdict, "")
+    assert "rows-00000.arrow: input_ids must be fixed_size_list<item: uint16>[32]" in format_failures(verdict, "")
 
 
 def test_rows_of_another_kind_than_the_rules_are_refused(judge, tmp_path, tokenizer):
     folder = write_rows(tmp_path / "phase1", QUESTIONS, row_columns(QUESTIONS), tokenizer)
     verdict = validate(pretrain_data(folder, tokenizer), judge)
     assert failed_checks(verdict) == ["schema"]
-    assert "these are rows of kind question_answering, not pretrain" in explain(verdict, "")
+    assert "these are rows of kind question_answering, not pretrain" in format_failures(verdict, "")
 
 
 def test_missing_or_changed_features_stop_the_validation(judge, tmp_path, tokenizer):
     folder = write_rows(tmp_path / "squad-dev", QUESTIONS, row_columns(QUESTIONS), tokenizer)
     verdict = validate(answer_data(folder, tokenizer, training=False), judge)
     assert failed_checks(verdict) == ["schema"]
-    assert "features.parquet is missing" in explain(verdict, "")
+    assert "features.parquet is missing" in format_failures(verdict, "")
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.validation.checks import Check, Total, explain
-from tasks.validation.judge import Judge
-from tasks.validation.pretrain_rows import ENOUGH_SEQUENCES
+from tasks.validation.checks import DataCheck, TotalFeature, format_failures
+from tasks.validation.pretrain_row_checks import ENOUGH_SEQUENCES
 from tasks.validation.row_checks import RowData
+from tasks.validation.validators import GxValidator
 from tests.tasks.validation.validation_data import (
     failed_checks,
     pretrain_data,
@@ -27,7 +27,7 @@ PRETRAIN, QUESTIONS = "pretrain", "question_answering"
 
 @pytest.fixture(scope="module")
 def judge():
-    return Judge()
+    return GxValidator()
 
 
 @pytest.fixture
@@ -113,8 +113,8 @@ def test_each_fault_of_pretraining_rows_fails_its_own_check_and_no_other(
     damage(columns)
     verdict = judged(judge, tmp_path, tokenizer, columns=columns)
     assert failed_checks(verdict) == [name]
-    assert "found 1 of 4 rows fail" in explain(verdict, "")
-    assert f"for example {said}\n" in explain(verdict, "")
+    assert "found 1 of 4 rows fail" in format_failures(verdict, "")
+    assert f"for example {said}\n" in format_failures(verdict, "")
 
 
 @pytest.mark.parametrize(("name", "damage", "said"), QUESTION_DAMAGE)
@@ -123,7 +123,7 @@ def test_each_fault_of_question_rows_fails_its_own_check_and_no_other(judge, tmp
     damage(columns)
     verdict = judged(judge, tmp_path, tokenizer, "squad-train", columns)
     assert failed_checks(verdict) == [name]
-    assert f"for example {said}\n" in explain(verdict, "")
+    assert f"for example {said}\n" in format_failures(verdict, "")
 
 
 @pytest.mark.parametrize(("limit", "failed"), [(0.03, ["unknown_share"]), (0.04, [])])
@@ -141,7 +141,7 @@ def test_unknown_tokens_are_counted_noted_from_one_percent_and_refused_above_the
         f"phase1 rows: {share}; less than 1% is normal. Check the language and size of the vocabulary"
     ]
     assert {"name": "share of [UNK]", "value": 0.0345} in verdict["statistics"]["numbers"]
-    assert bool(failed) == ("validate.max_unknown_share" in explain(verdict, ""))
+    assert bool(failed) == ("validate.max_unknown_share" in format_failures(verdict, ""))
 
 
 def test_padding_before_the_end_is_found(judge, tmp_path, tokenizer):
@@ -163,14 +163,14 @@ def test_a_row_without_a_sequence_is_refused(judge, tmp_path, tokenizer):
     empty_row(columns)
     verdict = judged(judge, tmp_path, tokenizer, columns=columns, sequences=6, real_tokens=42)
     assert failed_checks(verdict) == ["sequences"]
-    assert "for example row 3" in explain(verdict, "")
+    assert "for example row 3" in format_failures(verdict, "")
 
 
 def test_positions_the_model_does_not_have_are_found(judge, tmp_path, tokenizer):
     write_rows(tmp_path / "phase1", PRETRAIN, row_columns(PRETRAIN), tokenizer)
     verdict = validate(pretrain_data(tmp_path / "phase1", tokenizer, max_positions=7), judge)
     assert failed_checks(verdict) == ["position_ids"]
-    assert "raise model.max_positions or lower pretrain_rows.phase1.row_length" in explain(verdict, "")
+    assert "raise model.max_positions or lower pretrain_rows.phase1.row_length" in format_failures(verdict, "")
 
 
 def test_a_label_in_an_unused_slot_must_stay_unused(judge, tmp_path, tokenizer):
@@ -194,7 +194,7 @@ def test_more_masked_tokens_than_the_fraction_and_one_in_each_sequence_are_refus
     columns["masked_positions"][0, 2], columns["masked_labels"][0, 2] = 5, 13
     verdict = judged(judge, tmp_path, tokenizer, columns=columns, masked=0.0)
     assert failed_checks(verdict) == ["masked_share"]
-    assert "masked_share (masked_labels): found 0.16; required: at most 0.14" in explain(verdict, "")
+    assert "masked_share (masked_labels): found 0.16; required: at most 0.14" in format_failures(verdict, "")
 
 
 def test_next_sentences_that_are_all_of_one_kind_are_refused_when_there_are_enough(judge, tmp_path, tokenizer):
@@ -232,7 +232,7 @@ def test_a_feature_that_is_missing_or_there_twice_is_named(judge, tmp_path, toke
     columns["feature_ids"][1, 1] = 5
     verdict = judged(judge, tmp_path, tokenizer, "squad-dev", columns)
     assert failed_checks(verdict) == ["features_once"]
-    assert "feature 3: 0 times; feature 5: 2 times" in explain(verdict, "")
+    assert "feature 3: 0 times; feature 5: 2 times" in format_failures(verdict, "")
 
 
 def test_windows_that_disagree_with_the_rows_are_found(judge, tmp_path, tokenizer):
@@ -241,8 +241,8 @@ def test_windows_that_disagree_with_the_rows_are_found(judge, tmp_path, tokenize
     windows["n_tokens"][4] = 9
     verdict = judged(judge, tmp_path, tokenizer, "squad-train", windows=windows)
     assert failed_checks(verdict) == ["features_numbered", "feature_lengths"]
-    assert "line 2: feature_id 3" in explain(verdict, "")
-    assert "for example row 2" in explain(verdict, "")
+    assert "line 2: feature_id 3" in format_failures(verdict, "")
+    assert "for example row 2" in format_failures(verdict, "")
 
 
 def test_windows_without_an_answer_point_at_cls_or_have_no_label(judge, tmp_path, tokenizer):
@@ -276,8 +276,8 @@ class OneLabelRows(RowData):
 
     def __init__(self, source):
         super().__init__(source)
-        self.total_checks += (Check("tokens", "token_labels", "some labels", self.again, minimum=1),)
-        self.record_checks += (Check("ones", "token_labels", "1, or -100 for none", "look"),)
+        self.total_checks += (DataCheck("tokens", "token_labels", "some labels", self.again, minimum=1),)
+        self.record_checks += (DataCheck("ones", "token_labels", "1, or -100 for none", "look"),)
         self.seen = 0
 
     def prepare_kind(self):
@@ -289,7 +289,7 @@ class OneLabelRows(RowData):
         return {"ones": ((labels != 1) & (labels != -100)).sum(axis=1)}
 
     def totals(self):
-        return super().totals() | {"tokens": Total(self.seen, examples=["none anywhere"])}
+        return super().totals() | {"tokens": TotalFeature(self.seen, examples=["none anywhere"])}
 
     def numbers(self):
         return super().numbers() | {"labelled tokens": self.seen}
@@ -310,11 +310,11 @@ def test_a_kind_of_rows_states_its_own_rules(judge, tmp_path, tokenizer):
     labels = np.full((4, 16), -100)
     verdict = judged_labels(judge, tmp_path / "rows", tokenizer, labels)
     assert (failed_checks(verdict), "ones" in verdict["not_checked"]) == (["schema"], True)
-    assert "notes are missing" in explain(verdict, "")
+    assert "notes are missing" in format_failures(verdict, "")
     (tmp_path / "rows" / "notes").touch()
     verdict = judged_labels(judge, tmp_path / "rows", tokenizer, labels)
     assert failed_checks(verdict) == ["tokens"]
-    message = explain(verdict, "")
+    message = format_failures(verdict, "")
     assert "for example none anywhere\n    make the rows again (section some_rows of params.yaml)" in message
     labels[:, [1, 3]] = 1
     verdict = judged_labels(judge, tmp_path / "rows", tokenizer, labels)
@@ -324,4 +324,4 @@ def test_a_kind_of_rows_states_its_own_rules(judge, tmp_path, tokenizer):
     labels[2, 3] = 2
     verdict = judged_labels(judge, tmp_path / "rows", tokenizer, labels)
     assert failed_checks(verdict) == ["ones"]
-    assert "for example row 2\n" in explain(verdict, "")
+    assert "for example row 2\n" in format_failures(verdict, "")

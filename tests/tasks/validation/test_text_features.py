@@ -7,11 +7,18 @@ import pytest
 
 from tasks.stage.errors import InputError
 from tasks.validation import text_features
-from tasks.validation.text_features import Keys, batches, characters, control_characters, is_missing, schema_differences
+from tasks.validation.text_features import (
+    KeyCounter,
+    compare_schema,
+    count_characters,
+    count_controls,
+    is_missing,
+    read_text_batches,
+)
 
 
 def test_characters_are_code_points_and_null_has_none():
-    assert characters(pa.array(["", "añ", "日本語", None, "😀"])).tolist() == [0, 2, 3, 0, 1]
+    assert count_characters(pa.array(["", "añ", "日本語", None, "😀"])).tolist() == [0, 2, 3, 0, 1]
 
 
 def test_white_space_counts_as_missing():
@@ -23,14 +30,14 @@ def test_control_characters_are_counted_in_the_text_they_stand_in(kind):
     texts = ["", "\x00a\x1f", "tab\tline\r\n\x85", "\x7f\x80\x9f", "\ufffd\uffee\u00a0é日", None, "", "a\ufffd"]
     expected = [0, 2, 0, 3, 1, 0, 0, 1]
     column = pa.array(texts, kind)
-    assert control_characters(column).tolist() == expected
-    assert control_characters(column.slice(1, 3)).tolist() == expected[1:4]
-    assert control_characters(column.slice(7)).tolist() == [1]
+    assert count_controls(column).tolist() == expected
+    assert count_controls(column.slice(1, 3)).tolist() == expected[1:4]
+    assert count_controls(column.slice(7)).tolist() == [1]
 
 
 def test_no_text_has_no_control_characters():
-    assert control_characters(pa.array([], pa.string())).tolist() == []
-    assert control_characters(pa.array([None, ""], pa.string())).tolist() == [0, 0]
+    assert count_controls(pa.array([], pa.string())).tolist() == []
+    assert count_controls(pa.array([None, ""], pa.string())).tolist() == [0, 0]
 
 
 def keys(*arrays):
@@ -39,17 +46,17 @@ def keys(*arrays):
 
 def test_keys_that_occur_more_than_once_are_counted_over_all_batches():
     parts = keys(["a", "b"], ["c", "a"], ["a", "c"])
-    found = Keys()
+    found = KeyCounter()
     for part in parts:
         found.add(part)
     assert found.repetitions(lambda: parts) == (3, ["a (3 times)", "c (2 times)"])
-    assert Keys().repetitions(lambda: []) == (0, [])
+    assert KeyCounter().repetitions(lambda: []) == (0, [])
 
 
 def test_different_keys_with_one_hash_are_not_equal(monkeypatch):
     monkeypatch.setattr(text_features, "hashes", lambda some: np.array([len(key) for key in some], np.uint64))
     parts = keys(["ab", "cd", "x"], ["ef", "x"])
-    found = Keys()
+    found = KeyCounter()
     for part in parts:
         found.add(part)
     assert found.repetitions(lambda: parts) == (1, ["x (2 times)"])
@@ -58,7 +65,7 @@ def test_different_keys_with_one_hash_are_not_equal(monkeypatch):
 def test_many_repetitions_are_counted_without_holding_them_all(monkeypatch):
     monkeypatch.setattr(text_features, "CONFIRMED_HASHES", 2)
     parts = keys([f"key {i}" for i in range(50)], [f"key {i}" for i in range(50)])
-    found = Keys()
+    found = KeyCounter()
     for part in parts:
         found.add(part)
     count, examples = found.repetitions(lambda: parts)
@@ -71,8 +78,8 @@ def test_schemas_differ_in_names_and_types_but_not_in_the_width_of_offsets_and_i
     wide = pa.large_list(pa.struct([("n", pa.int64()), ("s", pa.large_string())]))
     pq.write_table(pa.table({"b": pa.array([], wide), "a": pa.array([], pa.large_string())}), tmp_path / "wide")
     pq.write_table(pa.table({"b": pa.array([], pa.int32())}), tmp_path / "other")
-    assert schema_differences(tmp_path / "wide", required) == []
-    missing, wrong = schema_differences(tmp_path / "other", required)
+    assert compare_schema(tmp_path / "wide", required) == []
+    missing, wrong = compare_schema(tmp_path / "other", required)
     assert missing == "other: column a is missing"
     assert wrong.startswith("other: column b is int32, not list<")
 
@@ -82,7 +89,7 @@ def test_batches_have_fewer_records_where_texts_are_long(tmp_path, monkeypatch):
     texts = ["".join(rng.choice(list("abcdefgh"), 1000)) for _ in range(64)]
     pq.write_table(pa.table({"text": texts}), tmp_path / "texts.parquet")
     monkeypatch.setattr(text_features, "BATCH_BYTES", 8_500)
-    sizes = [batch.num_rows for batch in batches(tmp_path / "texts.parquet", ["text"])]
+    sizes = [batch.num_rows for batch in read_text_batches(tmp_path / "texts.parquet", ["text"])]
     assert sum(sizes) == 64
     assert max(sizes) == 8
 
@@ -93,4 +100,4 @@ def test_text_that_is_not_utf8_is_refused(tmp_path):
     )
     pq.write_table(pa.table({"text": broken}), tmp_path / "texts.parquet")
     with pytest.raises(InputError, match=r"texts\.parquet is damaged .*UTF8"):
-        list(batches(tmp_path / "texts.parquet", ["text"]))
+        list(read_text_batches(tmp_path / "texts.parquet", ["text"]))

@@ -14,10 +14,10 @@ import pytest
 
 from tasks.params.schema import load_params
 from tasks.stage.errors import InputError
-from tasks.validation.checks import RECORD, Check
+from tasks.validation.checks import RECORD, DataCheck
 from tasks.validation.corpus_checks import CorpusData
-from tasks.validation.judge import CheckCrashed, Judge, great_expectations
-from tasks.validation.validate import judge_and_report, main
+from tasks.validation.validate import main, validate_and_report
+from tasks.validation.validators import CheckCrashed, GxValidator, load_gx
 from tests.places import ROOT
 from tests.tasks.hostile import without_own_script
 from tests.tasks.validation.validation_data import (
@@ -34,7 +34,7 @@ LIMITS = load_params(ROOT / "params.yaml").validate_
 
 @pytest.fixture(scope="module")
 def judge():
-    return Judge()
+    return GxValidator()
 
 
 def judged_corpus(judge, folder, columns):
@@ -42,19 +42,19 @@ def judged_corpus(judge, folder, columns):
 
 
 def test_a_check_that_cannot_be_evaluated_is_our_defect_and_no_verdict_on_the_data(judge):
-    check = Check("lost", "text", "something", "nothing", maximum=0)
+    check = DataCheck("lost", "text", "something", "nothing", maximum=0)
     with pytest.raises(CheckCrashed, match="lost"):
         judge.judge([check], {RECORD: np.array(["a"])})
 
 
 def test_missing_features_do_not_pass_as_right(judge):
-    check = Check("size", "text", "something", "nothing", maximum=0)
+    check = DataCheck("size", "text", "something", "nothing", maximum=0)
     with pytest.raises(CheckCrashed, match="1 of them without a value"):
         judge.judge([check], {RECORD: np.array(["a", "b"]), "size": np.array([0.0, np.nan])})
 
 
 def test_a_check_that_great_expectations_drops_is_noticed(judge, monkeypatch):
-    checks = [Check(name, "text", "something", "nothing", maximum=0) for name in ("size", "age")]
+    checks = [DataCheck(name, "text", "something", "nothing", maximum=0) for name in ("size", "age")]
     complete = judge._gx.ExpectationSuite
     monkeypatch.setattr(
         judge._gx, "ExpectationSuite", lambda name, expectations: complete(name, expectations=expectations[:1])
@@ -64,7 +64,7 @@ def test_a_check_that_great_expectations_drops_is_noticed(judge, monkeypatch):
 
 
 def test_a_check_without_a_limit_allows_no_fault(judge):
-    check = Check("faults", "text", "something", "nothing")
+    check = DataCheck("faults", "text", "something", "nothing")
     frame = {RECORD: np.array(["a", "b", "c"]), "faults": np.array([0, 1, 0])}
     assert judge.judge([check], frame)["faults"].failed == 1
 
@@ -75,7 +75,7 @@ def test_nothing_is_sent_and_no_name_is_looked_up(judge, tmp_path, monkeypatch):
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    assert judged_corpus(Judge(), tmp_path / "data", corpus_columns())["valid"]
+    assert judged_corpus(GxValidator(), tmp_path / "data", corpus_columns())["valid"]
 
 
 def run_stage(folder, name):
@@ -156,7 +156,7 @@ def test_great_expectations_opens_the_folder_of_suites_as_a_store(tmp_path, monk
     monkeypatch.setattr(sys, "argv", ["validate", "corpus"])
     main()
     backend = {"class_name": "TupleFilesystemStoreBackend", "base_directory": "reports/expectations"}
-    context = great_expectations().get_context(mode="ephemeral")
+    context = load_gx().get_context(mode="ephemeral")
     store = context.expectations_store.__class__({**backend, "filepath_suffix": ".json", "root_directory": tmp_path})
     (key,) = (key for key in store.list_keys() if key.to_tuple() != (".ge_store_backend_id",))
     loaded = store.get(key)
@@ -187,7 +187,7 @@ def test_equal_data_give_equal_reports(tmp_path, monkeypatch):
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
         data = CorpusData(write_corpus(Path("data"), corpus_columns()), LIMITS)
-        judge_and_report("corpus", lambda data=data: [data], data_docs=False)
+        validate_and_report("corpus", lambda data=data: [data], data_docs=False)
         files = [Path("reports/validation/corpus.html"), Path("reports/validation/corpus.json")]
         written.append([path.read_bytes() for path in files])
     assert written[0] == written[1]

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from tasks.validation.validate import page
+from tasks.validation.validate import render_page
 from tests.tasks.hostile import without_own_script
 
 EVIL = "<script>alert('x')</script>\"&"
@@ -83,7 +83,7 @@ def failed_verdict():
 
 @pytest.mark.parametrize("verdict", [VERDICT, failed_verdict()], ids=["valid", "not valid"])
 def test_the_page_is_whole_and_loads_nothing(verdict):
-    html = without_own_script(page(verdict))
+    html = without_own_script(render_page(verdict))
     elements = Elements(html)
     tags = {tag for tag, _ in elements.seen}
     assert not tags & {"script", "link", "img", "iframe", "object", "base", "form"}
@@ -93,7 +93,7 @@ def test_the_page_is_whole_and_loads_nothing(verdict):
 
 
 def test_the_verdict_stands_in_words_before_everything_else():
-    good, bad = Elements(page(VERDICT)).text, Elements(page(failed_verdict())).text
+    good, bad = Elements(render_page(VERDICT)).text, Elements(render_page(failed_verdict())).text
     assert "Valid" in good
     assert "All 1 checks passed on 1,200 documents." in good
     assert "Not valid" not in good
@@ -103,7 +103,7 @@ def test_the_verdict_stands_in_words_before_everything_else():
 
 
 def test_a_failed_check_shows_what_was_found_and_what_to_do():
-    text = Elements(page(failed_verdict())).text
+    text = Elements(render_page(failed_verdict())).text
     for said in ("texts present", "no text is null or empty", EVIL, "Check corpus.path", "✕ failed"):
         assert said in text
 
@@ -116,11 +116,11 @@ def test_text_of_the_data_is_never_markup():
         verdict["checks"][0][key] = EVIL
     verdict["statistics"]["numbers"][0]["name"] = EVIL
     verdict["statistics"]["histograms"][0].update(title=EVIL, unit=EVIL)
-    assert "<script" not in without_own_script(page(verdict))
+    assert "<script" not in without_own_script(render_page(verdict))
 
 
 def test_bars_are_as_high_as_their_share_and_say_their_range():
-    elements = Elements(page(VERDICT))
+    elements = Elements(render_page(VERDICT))
     low, high = (attributes for tag, attributes in elements.seen if attributes.get("class") == "box")
     share = float(low["height"]) / float(high["height"])
     assert share == pytest.approx(0.0125, rel=0.05), "3 of 1,000 would be 0.003: too low to be seen"

@@ -17,10 +17,10 @@ from tasks.rows.row_files import row_schema
 from tasks.stage.row_folders import Manifest
 from tasks.validation import corpus_checks
 from tasks.validation.checks import DataSet
-from tasks.validation.judge import Judge
-from tasks.validation.pretrain_rows import PretrainRows
+from tasks.validation.pretrain_row_checks import PretrainRows
 from tasks.validation.row_checks import RowData, RowSource
-from tasks.validation.validate import judged
+from tasks.validation.validate import validate_data
+from tasks.validation.validators import GxValidator
 
 CLS, SEP, VOCABULARY = 2, 3, 40
 ROW_LENGTH, MAX_SEQUENCES, MAX_PREDICTIONS, MAX_POSITIONS = 16, 2, 3, 8
@@ -196,13 +196,13 @@ def failed_checks(verdict: dict[str, Any]) -> list[str]:
     return [check["name"] for check in verdict["checks"] if not check["ok"]]
 
 
-def validate(data: DataSet, judge: Judge) -> dict[str, Any]:
+def validate(data: DataSet, judge: GxValidator) -> dict[str, Any]:
     """Return the verdict on `data`, as written to JSON."""
-    return judged(data, judge).verdict
+    return validate_data(data, judge).verdict
 
 
 def judged_rows(
-    judge: Judge,
+    judge: GxValidator,
     folder: Path,
     tokenizer: Path,
     name: str = "phase1",

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from tasks.stage.errors import InputError
 from tasks.vocabulary.encoding import encode, load_tokenizer
-from tasks.vocabulary.hub_tokenizer import given_vocabulary
+from tasks.vocabulary.hub_tokenizer import load_local_vocabulary
 from tasks.vocabulary.tokenizer_files import Vocabulary, build_tokenizer, write_tokenizer
 from tests.tasks.tiny_model import SPECIAL
 
@@ -134,7 +134,7 @@ def test_what_is_written_of_it_has_the_same_ids(tmp_path: Path, name: str) -> No
     (tmp_path / "model").mkdir()
     (tmp_path / "ours").mkdir()
     path = folder(tmp_path / "model", **SAME[name])
-    write_tokenizer(given_vocabulary(path, True), 512, tmp_path / "ours")
+    write_tokenizer(load_local_vocabulary(path, True), 512, tmp_path / "ours")
     written = require_same(tmp_path / "ours")
     assert written.get_vocab() == load_tokenizer(path).get_vocab()
 

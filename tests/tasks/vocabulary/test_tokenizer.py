@@ -74,7 +74,7 @@ def load(folder: Path) -> Any:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tokenizer trained on 500 documents of the world."""
     folder = tmp_path_factory.mktemp("trained")
-    texts = [document.text for document in world.documents(1, "corpus", 500)]
+    texts = [document.text for document in world.make_documents(1, "corpus", 500)]
     make_tokenizer(params(), 256, write_corpus(folder / "corpus", texts), folder / "out")
     return folder / "out"
 
@@ -101,7 +101,7 @@ print(hashlib.sha256("\\n".join(train_vocabulary(lambda: iter(lines), 700, True)
 def test_the_vocabulary_is_the_same_in_every_process_and_with_any_number_of_threads(tmp_path: Path) -> None:
     """The library alone fails this: it numbers characters in the order of a randomly seeded hash map."""
     # many ties, letters with marks inside words (not folded by lower case), signs that join words, Chinese
-    lines = [document.text for document in world.documents(8, "corpus", 150)]
+    lines = [document.text for document in world.make_documents(8, "corpus", 150)]
     lines += ["\u0939\u093f\u0928\u094d\u0926\u0940 \u0939\u0948 x\u00b0y \u4e2d\u6587 \ud55c\uad6d\uc5b4"] * 3
     path = tmp_path / "lines.txt"
     path.write_text("\n".join(lines), encoding="utf-8")
@@ -121,7 +121,7 @@ def test_the_vocabulary_is_the_same_in_every_process_and_with_any_number_of_thre
 
 
 def test_the_order_of_documents_does_not_matter() -> None:
-    lines = [document.text for document in world.documents(8, "corpus", 100)]
+    lines = [document.text for document in world.make_documents(8, "corpus", 100)]
     assert train_vocabulary(lambda: iter(lines), 500, True) == train_vocabulary(lambda: reversed(lines), 500, True)
 
 
@@ -142,14 +142,16 @@ def test_cutting_every_word_once_gives_what_the_library_makes_of_whole_texts(
     lowercase: bool, max_words: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wordpiece, "MAX_WORDS", max_words)
-    texts = [*TRICKY, *(made.text for made in world.documents(1, "corpus", 150))] * 2
-    normalizer, pre_tokenizer = wordpiece.bert_normalizer(lowercase), BertPreTokenizer()
-    words = wordpiece._Words(lowercase)
+    texts = [*TRICKY, *(made.text for made in world.make_documents(1, "corpus", 150))] * 2
+    normalizer, pre_tokenizer = wordpiece.make_normalizer(lowercase), BertPreTokenizer()
+    words = wordpiece._WordCache(lowercase)
     for text in texts:
         whole = [piece for piece, _ in pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(text))]
         assert words.cut(text).split() == whole
     with monkeypatch.context() as plain:
-        plain.setattr(wordpiece._Words, "split", lambda self, text: [text])  # every text is one word: nothing is shared
+        plain.setattr(
+            wordpiece._WordCache, "split", lambda self, text: [text]
+        )  # every text is one word: nothing is shared
         expected = train_vocabulary(lambda: texts, 400, lowercase)
     assert train_vocabulary(lambda: texts, 400, lowercase) == expected
     assert len(expected) == 400
@@ -177,7 +179,7 @@ def test_characters_are_kept_by_coverage_as_far_as_there_is_room() -> None:
 
 
 def test_a_vocabulary_of_english_text_has_the_bytes_that_it_always_had() -> None:
-    texts = [document.text for document in world.documents(1, "corpus", 2000)]
+    texts = [document.text for document in world.make_documents(1, "corpus", 2000)]
     for size, digest in ((400, "db7218b0a025"), (2000, "14149cf7d13a")):
         entries = train_vocabulary(lambda: iter(texts), size, True)
         assert hashlib.sha256("\n".join(entries).encode()).hexdigest().startswith(digest)

@@ -23,7 +23,7 @@ from tasks.downstream.inference.model import InferenceModel, find_model
 from tasks.downstream.inference.predict import PredictionOutput
 from tasks.downstream.jobs import predict as predict_stage
 from tasks.params.sections import Place
-from tasks.records.near_duplicates import Report, write_report
+from tasks.records.duplicate_report import NearDuplicateReport, write_report
 from tasks.stage import artifacts
 from tests.tasks.downstream.entries import values_with, write_parameters
 from tests.tasks.downstream.inference.head_models import write_head_model
@@ -104,7 +104,7 @@ def staged(folder: Path, entry: Mapping[str, Any], model: Path, monkeypatch: pyt
     (folder / artifacts.TOKENIZER).parent.mkdir(parents=True)
     (folder / artifacts.TOKENIZER).symlink_to(model)
     write_json(folder / artifacts.validation_report("plan-rows"), {"valid": True})
-    write_report(folder / artifacts.near_duplicates_file("plan"), Report(None))
+    write_report(folder / artifacts.near_duplicates_file("plan"), NearDuplicateReport(None))
     monkeypatch.chdir(folder)
     for module in (examples, rows, predict_stage, evaluate_stage):
         run_stage(module, "plan")

@@ -15,7 +15,7 @@ from tasks.downstream.ner.format import read_sentences
 from tasks.downstream.ner.params import NerDataParams
 from tasks.downstream.ner.sentences import TagStatistics
 from tasks.downstream.ner.tags import begun_inside, problem_of
-from tasks.records.text_files import Reading
+from tasks.records.text_files import ReadLog
 from tasks.stage.errors import PodiumError
 from tests.fuzzing import damaged_bytes, damaged_json, require_clean
 
@@ -41,7 +41,7 @@ def content(ending: str) -> bytes:
 def read(path: Path) -> None:
     """Read it all; what comes out must be sound."""
     params = NerDataParams(train_path=str(path), dev_path="x")
-    for _, words, tags in read_sentences(params, "downstream.names.data", "train", TagStatistics(), Reading()):
+    for _, words, tags in read_sentences(params, "downstream.names.data", "train", TagStatistics(), ReadLog()):
         assert len(words) == len(tags) > 0
         assert not any(map(problem_of, tags))
         assert not begun_inside(tags)

@@ -22,11 +22,11 @@ from tasks.params.entries import entry_of
 from tasks.params.overlays import base_of, resolve
 from tasks.params.schema import check
 from tasks.plan.kinds import load_part
-from tasks.records.labels import labels_of_examples
-from tasks.records.text_files import Reading, read_reading
+from tasks.records.labels import read_example_labels
+from tasks.records.text_files import ReadLog, read_reading
 from tasks.stage.errors import InputError, ParamsError
-from tasks.validation.checks import explain
-from tasks.validation.judge import Judge
+from tasks.validation.checks import format_failures
+from tasks.validation.validators import GxValidator
 from tests.places import ROOT, SHARED
 from tests.tasks.downstream.entries import values_with
 from tests.tasks.validation.validation_data import validate
@@ -36,13 +36,13 @@ REAL = SHARED / "data" / "ner"
 
 
 @pytest.fixture(scope="module")
-def judge() -> Judge:
-    return Judge()
+def judge() -> GxValidator:
+    return GxValidator()
 
 
-def read(path: Path, reading: Reading | None = None, **values: Any) -> list[tuple[int, list[str], list[str]]]:
+def read(path: Path, reading: ReadLog | None = None, **values: Any) -> list[tuple[int, list[str], list[str]]]:
     params = NerDataParams(train_path=str(path), dev_path="x", **values)
-    return [tuple(one) for one in read_sentences(params, SECTION, "train", TagStatistics(), reading or Reading())]
+    return [tuple(one) for one in read_sentences(params, SECTION, "train", TagStatistics(), reading or ReadLog())]
 
 
 def put(folder: Path, text: str, name: str = "train.conll") -> Path:
@@ -120,7 +120,7 @@ def tables(folder: Path, kind: str) -> tuple[Path, dict[str, Any]]:
 @pytest.mark.parametrize("kind", ["jsonl", "other names", "class numbers", "hub"])
 def test_tables_of_words_and_tags_are_read(tmp_path: Path, kind: str) -> None:
     path, values = tables(tmp_path, kind)
-    reading = Reading()
+    reading = ReadLog()
     assert read(path, reading, **values) == [ADA]
     assert reading.unused_columns == ({"id"} if kind == "other names" else set())
 
@@ -144,7 +144,7 @@ def test_class_numbers_without_names_are_refused(tmp_path: Path) -> None:
 def test_the_scheme_is_found_and_iob1_becomes_iob2(
     tmp_path: Path, text: str, scheme: str, said: str, repaired: int
 ) -> None:
-    reading = Reading()
+    reading = ReadLog()
     sentences = read(put(tmp_path, text), reading, tag_scheme=scheme)
     assert list(reading.layouts.values()) == [said]
     assert reading.counts[REPAIRED] == repaired
@@ -241,7 +241,7 @@ def test_types_come_from_train_in_order_of_their_names_and_those_of_dev_alone_ar
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     numbers = make(tmp_path, "a B-b\n\nb I-a\nc I-a\n", "a B-a\nb B-z\nc I-z\nd B-z\n")
-    assert labels_of_examples(tmp_path / "examples", "x") == ("O", "B-a", "I-a", "B-b", "I-b")
+    assert read_example_labels(tmp_path / "examples", "x") == ("O", "B-a", "I-a", "B-b", "I-b")
     assert numbers[UNKNOWN] == 2
     assert "note: 2 dev entities with types not in train" in capsys.readouterr().err, "on the terminal as well"
     assert numbers[REPAIRED] == 1
@@ -259,7 +259,7 @@ def test_nothing_is_written_where_something_is_wrong(tmp_path: Path) -> None:
 
 def test_empty_sentences_of_tables_are_left_out_and_counted(tmp_path: Path) -> None:
     rows = [{"tokens": [], "ner_tags": []}, {"tokens": ["Ada", "left"], "ner_tags": ["B-person", "O"]}]
-    reading = Reading()
+    reading = ReadLog()
     assert read(put(tmp_path, "\n".join(map(json.dumps, rows)), "train.jsonl"), reading) == [ADA]
     assert reading.counts[EMPTY] == 1
 
@@ -296,7 +296,7 @@ def test_tables_of_other_lists_are_refused(tmp_path: Path, text: str, message: s
 
 
 def test_lines_with_an_empty_word_tagged_o_are_dropped_and_counted(tmp_path: Path) -> None:
-    reading = Reading()
+    reading = ReadLog()
     assert read(put(tmp_path, "Ada\tB-person\n\tO\nleft\tO\n\n \tO\n\n"), reading) == [ADA]
     assert reading.counts[NO_WORD] == 2
     with pytest.raises(InputError, match=r"an empty word: line 2"):
@@ -313,7 +313,7 @@ def test_lines_with_an_empty_word_tagged_o_are_dropped_and_counted(tmp_path: Pat
 )
 def test_schemes_that_mark_the_last_word_are_read_as_the_same_entities(tmp_path: Path, scheme: str, tags: str) -> None:
     path = put(tmp_path, "".join(f"w {tag}\n" for tag in tags.split()))
-    [(_, _, found)] = read(path, reading := Reading())
+    [(_, _, found)] = read(path, reading := ReadLog())
     assert found == ["B-a", "I-a", "I-a", "B-a", "B-a", "O", "B-b", "I-b", "B-b", "I-b"]
     assert ([*reading.layouts.values()], reading.counts[REPAIRED]) == ([f"columns of {scheme}"], 0)
     for stated in ("iob1", "iob2"):
@@ -322,7 +322,7 @@ def test_schemes_that_mark_the_last_word_are_read_as_the_same_entities(tmp_path:
 
 
 def test_entities_of_other_schemes_that_do_not_begin_are_repaired_and_counted(tmp_path: Path) -> None:
-    [(_, _, found)] = read(put(tmp_path, "a O\na E-x\na S-x\na I-x\na E-y\n"), reading := Reading())
+    [(_, _, found)] = read(put(tmp_path, "a O\na E-x\na S-x\na I-x\na E-y\n"), reading := ReadLog())
     assert found == ["O", "B-x", "B-x", "B-x", "B-y"]
     assert reading.counts[REPAIRED] == 2
     with pytest.raises(InputError, match=r"a tag without a type: line 1"):
@@ -337,14 +337,14 @@ def test_given_dev_sentences_of_types_that_train_has_not_are_refused_before_the_
             look()
 
 
-def test_real_sentences_are_judged_valid_and_counted(tmp_path: Path, judge: Judge) -> None:
+def test_real_sentences_are_judged_valid_and_counted(tmp_path: Path, judge: GxValidator) -> None:
     """WNUT-17 as published: 3,394 sentences with 1,975 entities, 1,009 with 836 (Derczynski et al. 2017, table 3)."""
     if not REAL.is_dir():
         pytest.skip(f"needs the public development data in {REAL}")
     params = NerDataParams(train_path=str(REAL / "wnut17-train.conll"), dev_path=str(REAL / "wnut17-dev.conll"))
     make_examples(task_of(params), tmp_path / "ner")
     verdict = validate(NerData("ner", tmp_path / "ner", ("train", "dev"), 500, SECTION), judge)
-    assert verdict["valid"], explain(verdict, "page")
+    assert verdict["valid"], format_failures(verdict, "page")
     numbers = {one["name"]: one["value"] for one in verdict["statistics"]["numbers"]}
     assert [numbers[f"train {what}"] for what in ("sentences", "words", "entities")] == [3394, 62730, 1975]
     assert [numbers[f"dev {what}"] for what in ("sentences", "words", "entities")] == [1009, 15733, 836]
@@ -353,7 +353,7 @@ def test_real_sentences_are_judged_valid_and_counted(tmp_path: Path, judge: Judg
     assert [check["name"] for check in few["checks"] if not check["ok"]] == ["dev_sentences"]
 
 
-def test_examples_that_were_changed_are_found_by_their_verdict(tmp_path: Path, judge: Judge) -> None:
+def test_examples_that_were_changed_are_found_by_their_verdict(tmp_path: Path, judge: GxValidator) -> None:
     make(tmp_path, "a B-a\n\nb B-a\nc I-a\n\nd B-a\ne O\n", "a B-a\n")
     path = tmp_path / "examples" / "train.parquet"
     table = pq.read_table(path)

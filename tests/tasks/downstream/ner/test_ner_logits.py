@@ -12,7 +12,7 @@ import pytest
 from tasks.downstream.ner.logits import WordLogits, read_word_logits
 from tasks.downstream.ner.spec import FEATURES_SCHEMA
 from tasks.downstream.scoring.logits import FeatureFiles
-from tasks.records.labels import all_labels_in, labels_of_examples, labels_of_rows, with_labels, write_labels
+from tasks.records.labels import add_labels, read_example_labels, read_parquet_labels, read_row_labels, write_labels
 from tasks.stage.errors import InputError
 
 LABELS = ("O", "B-a", "I-a")
@@ -20,7 +20,7 @@ WINDOWS = {"feature_id": [0, 1, 2], "example_index": [0, 0, 1], "n_tokens": [5, 
 
 
 def write(folder: Path, windows: dict[str, list], logits: list[list[float]]) -> tuple[Path, Path]:
-    table = pa.table(windows, schema=with_labels(FEATURES_SCHEMA, LABELS))
+    table = pa.table(windows, schema=add_labels(FEATURES_SCHEMA, LABELS))
     pq.write_table(table, folder / "features.parquet")
     schema = pa.schema([("feature_id", pa.int32()), ("logits", pa.list_(pa.float32()))])
     columns = [pa.array(range(len(logits)), pa.int32()), pa.array(logits, pa.list_(pa.float32()))]
@@ -87,14 +87,14 @@ def test_files_that_are_missing_or_damaged_are_named(tmp_path: Path, missing: st
 
 def test_the_names_of_the_classes_come_with_the_examples_and_the_rows(tmp_path: Path) -> None:
     write_labels(tmp_path, LABELS)
-    assert labels_of_examples(tmp_path, "examples@names") == LABELS
+    assert read_example_labels(tmp_path, "examples@names") == LABELS
     features, _ = write(tmp_path, WINDOWS, numbered([5, 4, 3]))
-    assert all_labels_in(features)[0] == labels_of_rows(tmp_path) == LABELS
+    assert read_parquet_labels(features)[0] == read_row_labels(tmp_path) == LABELS
     (tmp_path / "labels.json").write_text('{"labels": "O"}')
     with pytest.raises(InputError, match="has no class names .*examples@names"):
-        labels_of_examples(tmp_path, "examples@names")
+        read_example_labels(tmp_path, "examples@names")
     pq.write_table(pa.table(WINDOWS), features)
     with pytest.raises(InputError, match="has no class names"):
-        labels_of_rows(tmp_path)
+        read_row_labels(tmp_path)
     with pytest.raises(InputError, match="is missing"):
-        labels_of_rows(tmp_path / "nothing")
+        read_row_labels(tmp_path / "nothing")

@@ -17,7 +17,7 @@ from tasks.downstream.validate import near_duplicates
 from tasks.params.entries import entry_of, learns_text
 from tasks.params.schema import check
 from tasks.plan.kinds import load_part
-from tasks.records.near_duplicates import Pair, Report, Shown, Source, write_report
+from tasks.records.duplicate_report import Duplicate, NearDuplicateReport, PairExcerpt, SourceReport, write_report
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 from tests.tasks.downstream.entries import task_with, values_with
@@ -27,15 +27,15 @@ TASK = task_with("squad", "page", evaluate=SquadEvaluateParams(n_best=5, max_ans
 TRAINING, TEXT = "training examples", "pre-training text"
 
 
-def source(name: str, examples: list[int], shown: tuple[Shown, ...] = (), passed_over: int = 0) -> Source:
-    pairs = tuple(Pair("dev", number, 0.9, f"training question {number}") for number in examples)
-    return Source(name, 12, passed_over, pairs, shown)
+def source(name: str, examples: list[int], shown: tuple[PairExcerpt, ...] = (), passed_over: int = 0) -> SourceReport:
+    pairs = tuple(Duplicate("dev", number, 0.9, f"training question {number}") for number in examples)
+    return SourceReport(name, 12, passed_over, pairs, shown)
 
 
-def evaluated(root: Path, *sources: Source, threshold: float | None = 0.8) -> tuple[dict[str, Any], str]:
+def evaluated(root: Path, *sources: SourceReport, threshold: float | None = 0.8) -> tuple[dict[str, Any], str]:
     """Metrics and page of three questions with exact matches 1, 0, 1 and F1 of 1, 2/3, 1."""
     write_checkout(root)
-    write_report(root / artifacts.near_duplicates_file("squad"), Report(threshold, sources))
+    write_report(root / artifacts.near_duplicates_file("squad"), NearDuplicateReport(threshold, sources))
     return evaluate(TASK, root), (root / artifacts.evaluation_page("squad")).read_text(encoding="utf-8")
 
 
@@ -76,8 +76,8 @@ def test_where_none_were_looked_for_it_is_said_and_nothing_is_counted(tmp_path: 
 
 
 def test_pairs_are_shown_side_by_side_and_never_become_markup(tmp_path: Path) -> None:
-    pair = Pair("dev", 1, 0.875, "training question <i>7</i>")
-    shown = Shown(pair, "one <b>cat</b> and two dogs", "one <b>cow</b> and two dogs")
+    pair = Duplicate("dev", 1, 0.875, "training question <i>7</i>")
+    shown = PairExcerpt(pair, "one <b>cat</b> and two dogs", "one <b>cow</b> and two dogs")
     _, page = evaluated(tmp_path, source(TRAINING, [1], (shown,)))
     assert "87.5% similar" in page
     assert "<strong>&lt;b&gt;cat&lt;/b&gt; </strong>and two dogs" in page
@@ -160,7 +160,9 @@ def test_each_kind_says_which_text_of_an_example_counts(
 
 def test_off_means_that_nothing_is_read(tmp_path: Path) -> None:
     params = check(values_with(validate={"near_duplicates": None}))
-    assert near_duplicates(load_part(entry_of(params, "squad"), "checks"), params, tmp_path) == Report(None)
+    assert near_duplicates(load_part(entry_of(params, "squad"), "checks"), params, tmp_path) == NearDuplicateReport(
+        None
+    )
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tasks.downstream.squad.format import BLANKS
 from tasks.downstream.squad.params import SquadColumnParams, SquadDataParams
 from tasks.downstream.squad.question_tables import MADE, read_question_file
 from tasks.params.schema import build
-from tasks.records.text_files import NUMBERS, Reading, read_reading
+from tasks.records.text_files import NUMERIC_IDS, ReadLog, read_reading
 from tasks.stage.artifacts import READING
 from tasks.stage.errors import InputError, ParamsError
 from tests.tasks.downstream.entries import task_with
@@ -116,9 +116,9 @@ def test_a_stated_separator_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(InputError, match="no column"):
         questions.check_question_file(table, "FILE", params())
     task: InferenceTask[Any, Any, Any] = task_with("squad", "inference", data=params(separator="pipe"))
-    [found] = task.unlabelled(table, Reading())
+    [found] = task.unlabelled(table, ReadLog())
     assert (found["id"], found["question"], found["context"]) == ("q1", ONE["question"], CONTEXT)
-    task.write_labelled(table, tmp_path / "dev.parquet", Reading())
+    task.write_labelled(table, tmp_path / "dev.parquet", ReadLog())
     assert pq.read_table(tmp_path / "dev.parquet").num_rows == 1
 
 
@@ -146,7 +146,7 @@ def test_numbers_as_ids_become_text_and_repetitions_are_counted(tmp_path: Path) 
     rows = [{**ONE, "id": 7}, {**ONE, "id": 8}]
     assert [row["id"] for row in make(tmp_path, write_table(tmp_path / "t.parquet", rows))["train"]] == ["7", "8"]
     numbers = json.loads((tmp_path / "made/out" / READING).read_text())["numbers"]
-    assert numbers == {"files read": 2, NUMBERS: 2, questions.REPEATED: 1}
+    assert numbers == {"files read": 2, NUMERIC_IDS: 2, questions.REPEATED: 1}
 
 
 def test_the_real_questions_are_the_same_in_every_format(tmp_path: Path) -> None:
@@ -314,14 +314,14 @@ def test_json_with_an_object_for_each_question_gives_the_rows_of_squad(
 
 def test_json_of_a_single_line_and_with_columns_of_other_names(tmp_path: Path) -> None:
     row = {"id": 7, "text": CONTEXT, "ask": ONE["question"], "answers": ONE["answers"]}
-    path, reading = write(tmp_path / "one.json", lines([row])), Reading()
+    path, reading = write(tmp_path / "one.json", lines([row])), ReadLog()
     [found] = read_question_file(
         path, "FILE", SquadDataParams(columns=columns(context="text", question="ask")), reading
     )
     assert (found.id, found.context, found.answers) == ("7", CONTEXT, (("hum", 20),))
-    assert reading.counts == {NUMBERS: 1}
+    assert reading.counts == {NUMERIC_IDS: 1}
     with pytest.raises(InputError, match="item 2 must be an object, found int"):
-        read_question_file(write(tmp_path / "two.json", [ONE, 2]), "FILE", SquadDataParams(), Reading())
+        read_question_file(write(tmp_path / "two.json", [ONE, 2]), "FILE", SquadDataParams(), ReadLog())
 
 
 @pytest.mark.parametrize("form", ["articles", "flat", "table"])
@@ -329,13 +329,13 @@ def test_ids_that_are_numbers_are_text_and_counted(tmp_path: Path, form: str) ->
     values = squad(qa(7), qa(8, "Which bees?")) if form == "articles" else [{**ONE, "id": n} for n in (7, 8)]  # type: ignore[arg-type]
     path = tmp_path / ("t.jsonl" if form == "table" else "t.json")
     write(path, lines(values) if isinstance(values, list) and form == "table" else values)
-    reading = Reading()
+    reading = ReadLog()
     found = read_question_file(path, "FILE", SquadDataParams(), reading)
-    assert ([one.id for one in found], reading.counts[NUMBERS]) == (["7", "8"], 2)
+    assert ([one.id for one in found], reading.counts[NUMERIC_IDS]) == (["7", "8"], 2)
     if form != "table":
-        reading = Reading()
+        reading = ReadLog()
         assert [name for name, _ in read_references(path, reading)] == ["7", "8"]
-        assert reading.counts == {NUMBERS: 2}
+        assert reading.counts == {NUMERIC_IDS: 2}
 
 
 @pytest.mark.parametrize("form", ["articles", "table"])

@@ -14,11 +14,11 @@ import pytest
 from tasks.downstream.examples import make_examples
 from tasks.downstream.texts.own_files import as_known
 from tasks.params.schema import check
-from tasks.records.labels import all_labels_in
+from tasks.records.labels import read_parquet_labels
 from tasks.records.text_files import read_reading
 from tasks.stage.errors import InputError, ParamsError
-from tasks.validation.checks import explain
-from tasks.validation.judge import Judge
+from tasks.validation.checks import format_failures
+from tasks.validation.validators import GxValidator
 from tests.tasks.downstream.texts.classification_checkout import part, values_of, write_csv, write_texts
 from tests.tasks.validation.validation_data import validate
 
@@ -40,7 +40,7 @@ def made(folder: Path, train: Path, dev: Path | None = None, **more: Any) -> Pat
 def rows_in(examples: Path, split: str = "train") -> list[tuple[str, str | None, str]]:
     """First and second text, and the name of the class."""
     path = examples / f"{split}.parquet"
-    table, names = pq.read_table(path).to_pydict(), [name for some in all_labels_in(path) for name in some]
+    table, names = pq.read_table(path).to_pydict(), [name for some in read_parquet_labels(path) for name in some]
     return list(zip(table["first"], table["second"], (names[one] for one in table["label"]), strict=True))
 
 
@@ -104,7 +104,7 @@ def test_names_of_classes_come_with_parquet_of_datasets_and_from_the_hub(tmp_pat
 )
 def test_classes_are_those_of_train_in_order(tmp_path: Path, labels: list[str], order: tuple[str, ...]) -> None:
     path = write_csv(tmp_path / "a.csv", ["text", "label"], [(f"text {one}", one) for one in labels])
-    assert all_labels_in(made(tmp_path, path) / "train.parquet") == (order, ())
+    assert read_parquet_labels(made(tmp_path, path) / "train.parquet") == (order, ())
 
 
 def test_numbers_and_truths_of_json_are_classes_by_their_names(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_whole_numbers_and_truths_are_the_same_classes_in_every_form(
     for split, (form, *labels) in (("train", train), ("dev", dev)):
         files.append(put(tmp_path / f"{split}.{form}", FILES[form].format(*labels)))
     folder = made(tmp_path, *files)
-    assert all_labels_in(folder / "train.parquet") == all_labels_in(folder / "dev.parquet") == (classes, ())
+    assert read_parquet_labels(folder / "train.parquet") == read_parquet_labels(folder / "dev.parquet") == (classes, ())
     assert {label for *_, label in rows_in(folder, "dev")} == set(classes)
     assert part("examples", {"train_path": str(files[0]), "dev_path": str(files[1])}).check_files()
 
@@ -292,8 +292,8 @@ def test_examples_are_judged_valid_and_their_repetitions_counted(tmp_path: Path)
     write_texts(tmp_path / "a.csv", 30, seed=0)
     folder = made(tmp_path, tmp_path / "a.csv")
     task = part("checks", {"train_path": "x"})
-    verdict = validate(task.data(folder), Judge())
-    assert verdict["valid"], explain(verdict, "page")
+    verdict = validate(task.data(folder), GxValidator())
+    assert verdict["valid"], format_failures(verdict, "page")
     numbers = {one["name"]: one["value"] for one in verdict["statistics"]["numbers"]}
     assert numbers["dev texts also in train"] == 30
     assert sum(numbers[f"train examples of class {name}"] for name in ("angry", "happy", "sad")) == 30

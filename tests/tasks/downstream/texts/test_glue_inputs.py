@@ -24,10 +24,10 @@ from tasks.params.entries import entry_of
 from tasks.params.overlays import resolve
 from tasks.params.schema import check
 from tasks.plan.kinds import load_part, load_spec
-from tasks.records.text_files import Reading
+from tasks.records.text_files import ReadLog
 from tasks.stage.errors import InputError
-from tasks.validation.checks import explain
-from tasks.validation.judge import Judge
+from tasks.validation.checks import format_failures
+from tasks.validation.validators import GxValidator
 from tests.places import ROOT
 from tests.tasks.downstream.entries import task_with, values_with
 from tests.tasks.downstream.texts.glue_checkout import WORDS, make_glue_data, write_examples
@@ -36,8 +36,8 @@ from tests.tasks.validation.validation_data import source_of, validate
 
 
 @pytest.fixture(scope="module")
-def judge() -> Judge:
-    return Judge()
+def judge() -> GxValidator:
+    return GxValidator()
 
 
 def put(folder: Path, name: str, files: dict[str, str]) -> Path:
@@ -48,7 +48,7 @@ def put(folder: Path, name: str, files: dict[str, str]) -> Path:
 
 
 def read(folder: Path, name: str, split: str = "train") -> list[tuple]:
-    return [one[:3] for one in GlueReader(GlueDataParams(path=str(folder)), TASKS[name]).examples(split, Reading())]
+    return [one[:3] for one in GlueReader(GlueDataParams(path=str(folder)), TASKS[name]).examples(split, ReadLog())]
 
 
 @pytest.mark.parametrize(
@@ -163,13 +163,13 @@ def test_other_encodings_and_missing_or_doubled_files_are_named(tmp_path: Path) 
         read(folder, "mrpc")
 
 
-def test_empty_repeated_and_contradicting_examples_are_counted(tmp_path: Path, judge: Judge) -> None:
+def test_empty_repeated_and_contradicting_examples_are_counted(tmp_path: Path, judge: GxValidator) -> None:
     text = "good\t1\ngood\t1\ngood\t0\n\t1\nbad\t0\n"
     folder = put(tmp_path, "sst2", {"train.tsv": text, "dev.tsv": "bad\t0\n \t1\nnew\t1\n"})
     assert make_glue_data("sst2", folder, tmp_path / "out") == {"train": 4, "dev": 3}
     checks = task_with("glue-sst2", "checks", data=GlueDataParams(min_examples=2))
     found = validate(checks.data(tmp_path / "out"), judge)
-    assert found["valid"], explain(found, "page")
+    assert found["valid"], format_failures(found, "page")
     numbers = {entry["name"]: entry["value"] for entry in found["statistics"]["numbers"]}
     assert numbers["train duplicate texts"] == 2
     assert numbers["duplicate training texts with different labels"] == 1
@@ -201,7 +201,9 @@ def write_split(name: str, split: str, most: int, examples: Path, folder: Path, 
 
 
 @pytest.mark.parametrize("name", ["sst2", "stsb"])
-def test_rows_hold_every_example_once_with_its_label_packed_or_not(tmp_path: Path, name: str, judge: Judge) -> None:
+def test_rows_hold_every_example_once_with_its_label_packed_or_not(
+    tmp_path: Path, name: str, judge: GxValidator
+) -> None:
     task = TASKS[name]
     write_examples(tmp_path / "data", name, train=50, dev=20)
     make_glue_data(name, tmp_path / "data", tmp_path / "examples")
@@ -214,7 +216,7 @@ def test_rows_hold_every_example_once_with_its_label_packed_or_not(tmp_path: Pat
         assert made.manifest.num_labels == len(task.labels)
         assert (made.manifest.packing_factor > 1.5) == (most > 1)
         verdict = validate(LabelRows(source_of(folder / "train", tokenizer, "rows", 512)), judge)
-        assert verdict["valid"], explain(verdict, "page")
+        assert verdict["valid"], format_failures(verdict, "page")
         rows = read_rows(folder / "train")
         labels = rows["targets" if task.is_regression else "class_labels"]
         sequences[most] = {
@@ -229,7 +231,7 @@ def test_rows_hold_every_example_once_with_its_label_packed_or_not(tmp_path: Pat
     assert [sequences[1][number][1] for number in range(50)] == [example[2] for example in examples]
 
 
-def test_labels_changed_in_the_rows_are_found_by_their_verdict(tmp_path: Path, judge: Judge) -> None:
+def test_labels_changed_in_the_rows_are_found_by_their_verdict(tmp_path: Path, judge: GxValidator) -> None:
     write_examples(tmp_path / "data", "rte", train=20, dev=20)
     make_glue_data("rte", tmp_path / "data", tmp_path / "examples")
     tokenizer = save_tokenizer(tmp_path / "tokenizer", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])

@@ -8,9 +8,9 @@ import numpy as np
 
 from tasks.records.text_files import read_reading
 from tasks.rows.row_files import IGNORED
-from tasks.validation.checks import Check, Total, Totals
-from tasks.validation.histograms import Lengths
-from tasks.validation.row_checks import Columns, RowData, RowSource, Sequences
+from tasks.validation.checks import DataCheck, TotalFeature, Totals
+from tasks.validation.histograms import Histogram
+from tasks.validation.row_checks import Columns, RowData, RowSequences, RowSource
 
 ENOUGH_SEQUENCES = 100
 """Sequences from which the share of random next sentences is meaningful."""
@@ -33,20 +33,20 @@ class PretrainRows(RowData):
         self.total_checks += self._label_checks(masked_fraction)
         real = "masked positions are real tokens, not padding"
         self.record_checks += (
-            Check("masked_in_sequence", "masked_positions", real, self.again),
-            Check("masked_once", "masked_positions", "no position masked twice", self.again),
-            Check("next_sentences", "next_sentence_labels", "a label for every sequence", self.again),
+            DataCheck("masked_in_sequence", "masked_positions", real, self.again),
+            DataCheck("masked_once", "masked_positions", "no position masked twice", self.again),
+            DataCheck("next_sentences", "next_sentence_labels", "a label for every sequence", self.again),
         )
-        self._masked_per_row, self._random_next = Lengths(), 0
+        self._masked_per_row, self._random_next = Histogram(), 0
 
-    def _label_checks(self, masked_fraction: float) -> tuple[Check, ...]:
+    def _label_checks(self, masked_fraction: float) -> tuple[DataCheck, ...]:
         manifest = self.manifest
         # The number of masked tokens in a sequence is rounded up, and at least one.
         most = masked_fraction + manifest.sequences / max(1, manifest.real_tokens)
         low, high = RANDOM_NEXT_SHARE if manifest.sequences >= ENOUGH_SEQUENCES else (0.0, 1.0)
         return (
-            Check("masked_tokens", "masked_labels", "at least one masked token", self.again, minimum=1),
-            Check(
+            DataCheck("masked_tokens", "masked_labels", "at least one masked token", self.again, minimum=1),
+            DataCheck(
                 "masked_share",
                 "masked_labels",
                 f"at most {most:.4g} of the real tokens: masked_fraction "
@@ -54,7 +54,7 @@ class PretrainRows(RowData):
                 f"check pretrain_rows.masked_fraction; {self.again}",
                 maximum=most,
             ),
-            Check(
+            DataCheck(
                 "random_next_share",
                 "next_sentence_labels",
                 f"between {low:.4g} and {high:.4g} of the sequences have a random next sentence"
@@ -65,7 +65,7 @@ class PretrainRows(RowData):
             ),
         )
 
-    def kind_features(self, rows: Columns, found: Sequences) -> Columns:
+    def kind_features(self, rows: Columns, found: RowSequences) -> Columns:
         labels = rows["next_sentence_labels"]
         present = found.present(labels.shape[1])
         self._masked_per_row.add((rows["masked_labels"] != IGNORED).sum(axis=1))
@@ -82,7 +82,7 @@ class PretrainRows(RowData):
         }
 
     def totals(self) -> Totals:
-        return {**super().totals(), **{name: Total(value) for name, value in self._figures.items()}}
+        return {**super().totals(), **{name: TotalFeature(value) for name, value in self._figures.items()}}
 
     def numbers(self) -> dict[str, Any]:
         return {
@@ -97,7 +97,7 @@ class PretrainRows(RowData):
         return [*super().histograms(), self._masked_per_row.histogram("Masked tokens in a row", "tokens")]
 
 
-def mask_features(rows: Columns, found: Sequences) -> Columns:
+def mask_features(rows: Columns, found: RowSequences) -> Columns:
     """Return the features [n] of the masked_positions that have masked_labels."""
     positions, used = rows["masked_positions"].astype(np.int64), rows["masked_labels"] != IGNORED
     length = found.real.shape[1]

@@ -27,20 +27,20 @@ from typing import Any
 from ipu_model.files import link_or_copy, new_folder, read_json, sha256_of, write_json
 from tasks.params.schema import PHASES, PretrainRowsParams
 from tasks.pretraining.rows import row_shards
-from tasks.pretraining.rows.masking import default_predictions
-from tasks.pretraining.rows.pair_rows import ChunkRows, RowSettings, make_chunk_rows
+from tasks.pretraining.rows.masking import default_max_predictions
+from tasks.pretraining.rows.pair_rows import PairRows, RowSettings, make_chunk_rows
 from tasks.pretraining.rows.row_shards import PARTS, TRAINING, Counts, Shard, plan_shards, read_chunks
-from tasks.records.parquet import corpus_files
+from tasks.records.parquet import list_corpus_files
 from tasks.rows.held_out import is_held_out
-from tasks.rows.row_files import RowWriter, check_geometry, row_file
+from tasks.rows.row_files import RowWriter, check_geometry, row_file_name
 from tasks.stage.parallel import Progress, ordered_map, useful_workers
 from tasks.stage.row_folders import HELD_OUT, MANIFEST, Manifest, read_manifest
-from tasks.vocabulary.encoding import load_tokenizer, read_vocabulary, tokenizer_file
+from tasks.vocabulary.encoding import find_tokenizer_file, load_tokenizer, read_tokenizer_info
 
 CHUNKS_FOR_PROCESSES = 4
 """Chunks from which more processes pay off. A chunk takes 0.27 s (five duplicates), nearly all of it in the worker:
 5.1 M tokens (20 chunks) take 5.3 s in one process, 3.2 s with two more on two cores."""
-MADE_BY = (
+ROW_SOURCES = (
     "ipu_model/row_kinds/pretrain.py",
     "ipu_model/rows",
     "tasks/pretraining/rows",
@@ -52,7 +52,7 @@ RECORD = "shard.json"
 logger = logging.getLogger(__name__)
 
 
-def settings_of(params: PretrainRowsParams, phase: str, tokenizer: Path) -> RowSettings:
+def resolve_row_settings(params: PretrainRowsParams, phase: str, tokenizer: Path) -> RowSettings:
     """Return the row settings of `phase` ("phase1" or "phase2"), with P resolved.
 
     Raises:
@@ -61,7 +61,7 @@ def settings_of(params: PretrainRowsParams, phase: str, tokenizer: Path) -> RowS
     own = params.phase1 if phase == "phase1" else params.phase2
     predictions = own.max_predictions_per_row
     if predictions is None:
-        predictions = max(params.max_sequences_per_row, default_predictions(own.row_length, params.masked_fraction))
+        predictions = max(params.max_sequences_per_row, default_max_predictions(own.row_length, params.masked_fraction))
     check_geometry(own.row_length, params.max_sequences_per_row, predictions, f"pretrain_rows.{phase}")
     return RowSettings(
         tokenizer=Path(tokenizer),
@@ -76,7 +76,7 @@ def settings_of(params: PretrainRowsParams, phase: str, tokenizer: Path) -> RowS
     )
 
 
-class RowMaking:
+class ShardBuilder:
     """Builder of the rows of one phase from a corpus."""
 
     def __init__(self, params: PretrainRowsParams, phase: str, corpus: Path, tokenizer: Path, work: Path) -> None:
@@ -88,15 +88,15 @@ class RowMaking:
         Raises:
             InputError: corpus or tokenizer missing or unusable, or row sizes out of range.
         """
-        settings = settings_of(params, phase, tokenizer)
+        settings = resolve_row_settings(params, phase, tokenizer)
         # Held-out documents are masked once.
         self._settings = {TRAINING: settings, HELD_OUT: dataclasses.replace(settings, duplicates=1)}
-        self._phase, self._vocabulary = phase, read_vocabulary(load_tokenizer(tokenizer)).size
-        self._tokenizer_sha256 = sha256_of(tokenizer_file(settings.tokenizer))
+        self._phase, self._vocabulary = phase, read_tokenizer_info(load_tokenizer(tokenizer)).size
+        self._tokenizer_sha256 = sha256_of(find_tokenizer_file(settings.tokenizer))
         self._held_out = functools.partial(is_held_out, fraction=params.held_out_fraction, seed=settings.seed)
-        files = corpus_files(corpus)
+        files = list_corpus_files(corpus)
         self.shards = plan_shards(files)
-        deciding = _deciding(settings, params.held_out_fraction, self._tokenizer_sha256, files)
+        deciding = _fingerprint_values(settings, params.held_out_fraction, self._tokenizer_sha256, files)
         name = hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:12]
         self._work, self._folder = Path(work), Path(work) / name
         self._places = [self._folder, *sorted(self._work.glob(f"share-*/{name}"))]
@@ -123,7 +123,7 @@ class RowMaking:
                 write_json(partial / RECORD, {"counts": counts[-1], "sha256": hashes})
         return {part: sum((own[part] for own in counts), Counts()) for part in PARTS}, progress
 
-    def _write(self, folder: Path, made: Iterator[ChunkRows], progress: Progress) -> dict[str, Counts]:
+    def _write(self, folder: Path, made: Iterator[PairRows], progress: Progress) -> dict[str, Counts]:
         """Write the rows of a shard's chunks to its folder; return the counts, by part."""
         own, counts = self._settings[TRAINING], {part: Counts() for part in PARTS}
         sizes = (own.row_length, own.max_sequences, own.max_predictions, self._vocabulary)
@@ -145,13 +145,13 @@ class RowMaking:
 
     def _path(self, number: int) -> Path:
         """Return the folder of a shard: of the finished one, else where it will be made."""
-        return self._found.get(number, self._folder / _name(number))
+        return self._found.get(number, self._folder / _shard_name(number))
 
     def _finished(self, number: int) -> dict[str, Counts] | None:
         """Return the counts of a finished shard whose files are unchanged, else None."""
         for place in self._places:
-            if (counts := _counts_of(place / _name(number))) is not None:
-                self._found[number] = place / _name(number)
+            if (counts := _read_counts(place / _shard_name(number))) is not None:
+                self._found[number] = place / _shard_name(number)
                 return counts
         return None
 
@@ -170,7 +170,7 @@ class RowMaking:
         files: dict[str, int] = {}
         for folder, manifest in found:
             for name, rows in sorted(manifest.files.items()):
-                new = row_file(len(files))
+                new = row_file_name(len(files))
                 link_or_copy(folder / name, target / new)
                 files[new] = rows
         if not found:
@@ -191,7 +191,7 @@ class RowMaking:
         numbers = [shard.number for shard in shards]
         with new_folder(self._work / f"share-{share}") as partial:
             for number in numbers:
-                target = partial / self._folder.name / _name(number)
+                target = partial / self._folder.name / _shard_name(number)
                 shutil.copytree(self._path(number), target, copy_function=link_or_copy)
             # also if a corpus has fewer shards than shares: DVC requires an output
             write_json(partial / "share.json", {"shards": numbers})
@@ -209,11 +209,11 @@ class RowMaking:
             self._work.rmdir()
 
 
-def _name(number: int) -> str:
+def _shard_name(number: int) -> str:
     return f"shard-{number:05d}"
 
 
-def _counts_of(folder: Path) -> dict[str, Counts] | None:
+def _read_counts(folder: Path) -> dict[str, Counts] | None:
     """Return the counts of a shard by part; None if it is missing or its files have changed."""
     if not folder.is_dir():
         return None
@@ -227,7 +227,9 @@ def _counts_of(folder: Path) -> dict[str, Counts] | None:
     return None
 
 
-def _deciding(settings: RowSettings, held_out_fraction: float, tokenizer: str, files: Sequence[Path]) -> dict[str, Any]:
+def _fingerprint_values(
+    settings: RowSettings, held_out_fraction: float, tokenizer: str, files: Sequence[Path]
+) -> dict[str, Any]:
     """Return everything that affects the rows of a corpus, by content, so that it is the same on every host."""
     root = Path(__file__).parents[3]
     of_chunks = row_shards.CHUNK_DOCUMENTS, row_shards.CHUNK_CHARACTERS, row_shards.LAST_CHUNK_DOCUMENTS
@@ -236,11 +238,11 @@ def _deciding(settings: RowSettings, held_out_fraction: float, tokenizer: str, f
         "held_out_fraction": held_out_fraction,
         "corpus": [sha256_of(path) for path in files],
         "sizes": [row_shards.SHARD_BYTES, *of_chunks],
-        "sources": [sha256_of(path) for name in MADE_BY for path in _modules(root / name)],
+        "sources": [sha256_of(path) for name in ROW_SOURCES for path in _list_modules(root / name)],
         "versions": [metadata.version(name) for name in ("numpy", "pyarrow", "tokenizers")],
     }
 
 
-def _modules(path: Path) -> list[Path]:
+def _list_modules(path: Path) -> list[Path]:
     """Return the modules of a package, or the path itself if it is a module."""
     return sorted(path.glob("*.py")) if path.is_dir() else [path]

@@ -23,7 +23,7 @@ import numpy as np
 
 from tasks.stage import process
 from tasks.stage.errors import ParamsError
-from tasks.validation.checks import MAX_UNEXPECTED, RECORD, Check, Frame, Judgement, Unexpected, short
+from tasks.validation.checks import MAX_UNEXPECTED, RECORD, CheckCounts, DataCheck, Failure, Frame, clip_text
 
 LATER = ("altair", "scipy.stats")
 """Requirements of Great Expectations that are loaded on first use, which no check of Podium needs."""
@@ -45,7 +45,7 @@ class _Later(MetaPathFinder):
 
 
 @contextmanager
-def _lightly() -> Iterator[None]:
+def _hide_optional_packages() -> Iterator[None]:
     """Hide LEFT_OUT from imports inside the context, and load LATER on first use."""
     finder = _Later()
     left_out = [name for name in LEFT_OUT if name not in sys.modules]
@@ -62,7 +62,7 @@ def _lightly() -> Iterator[None]:
 
 
 @cache
-def great_expectations() -> Any:
+def load_gx() -> Any:
     """Import Great Expectations and return the package.
 
     Raises:
@@ -73,7 +73,7 @@ def great_expectations() -> Any:
             "PYTHONOPTIMIZE=2 (python -OO) removes docstrings, and Great Expectations cannot be imported without "
             "them: unset PYTHONOPTIMIZE"
         )
-    with _lightly():
+    with _hide_optional_packages():
         import great_expectations as package
     return package
 
@@ -86,37 +86,37 @@ class CheckCrashed(RuntimeError):
     """A check could not be evaluated, which is a bug and not a property of the data; no verdict is written."""
 
 
-class LimitJudge:
+class LimitValidator:
     """Validator that compares features with the limits of checks, used for rows.
 
     Features and limits of rows are derived from declared columns. Great Expectations would only repeat the comparison,
     after an import that takes longer than the rows of most runs.
     """
 
-    def judge(self, checks: Sequence[Check], frame: Frame) -> dict[str, Judgement]:
+    def judge(self, checks: Sequence[DataCheck], frame: Frame) -> dict[str, CheckCounts]:
         """Evaluate every check on the records of `frame`."""
         counts = {}
         for check in checks:
             values, (low, high) = frame[check.name], check.limits
             failed = np.flatnonzero(~((values >= low) & (values <= high)))
             shown = failed[:MAX_UNEXPECTED].tolist()
-            unexpected = tuple(Unexpected(float(values[one]), short(frame[RECORD][one])) for one in shown)
-            counts[check.name] = Judgement(len(failed), len(values), unexpected)
+            unexpected = tuple(Failure(float(values[one]), clip_text(frame[RECORD][one])) for one in shown)
+            counts[check.name] = CheckCounts(len(failed), len(values), unexpected)
         return counts
 
 
-class Judge(LimitJudge):
+class GxValidator(LimitValidator):
     """Validator that uses Great Expectations in memory: no project folder, no progress bars, no network."""
 
     def __init__(self) -> None:
         """Raise ParamsError if Python runs without docstrings."""
-        self._gx = great_expectations()
+        self._gx = load_gx()
         context = self._gx.get_context(mode="ephemeral")
         context.variables.progress_bars = NO_BARS
         asset = context.data_sources.add_pandas("features").add_dataframe_asset("features")
         self._batches = asset.add_batch_definition_whole_dataframe("all")
 
-    def judge(self, checks: Sequence[Check], frame: Frame) -> dict[str, Judgement]:
+    def judge(self, checks: Sequence[DataCheck], frame: Frame) -> dict[str, CheckCounts]:
         """Evaluate every check on the records of `frame`.
 
         Raises:
@@ -125,9 +125,11 @@ class Judge(LimitJudge):
         import pandas as pd
 
         batch = self._batches.get_batch({"dataframe": pd.DataFrame(frame)})
-        suite = self._gx.ExpectationSuite("checks", expectations=[expectation(check) for check in checks])
+        suite = self._gx.ExpectationSuite("checks", expectations=[make_expectation(check) for check in checks])
         result = batch.validate(suite, result_format=COUNTS)
-        failed = {one.expectation_config.meta["check"]: _failed(one, len(frame[RECORD])) for one in result.results}
+        failed = {
+            one.expectation_config.meta["check"]: _count_failed(one, len(frame[RECORD])) for one in result.results
+        }
         # Great Expectations silently drops expectations that it does not know.
         evaluated = result.statistics["evaluated_expectations"]
         if evaluated != len(checks) or set(failed) != {check.name for check in checks}:
@@ -139,7 +141,7 @@ class Judge(LimitJudge):
         return counts
 
 
-def _failed(result: Any, records: int) -> int:
+def _count_failed(result: Any, records: int) -> int:
     """Return the number of records that failed an expectation."""
     name = result.expectation_config.meta["check"]
     found = result.result
@@ -157,14 +159,14 @@ def _failed(result: Any, records: int) -> int:
     return int(found["unexpected_count"])
 
 
-def expectation(check: Check) -> Any:
+def make_expectation(check: DataCheck) -> Any:
     """Return the expectation of a check, on the column of its feature."""
     values = _expectation_values(check)
     del values["type"], values["severity"]  # implied by the class, and the default
-    return great_expectations().expectations.ExpectColumnValuesToBeBetween(**values.pop("kwargs"), **values)
+    return load_gx().expectations.ExpectColumnValuesToBeBetween(**values.pop("kwargs"), **values)
 
 
-def suite_values(name: str, checks: Sequence[Check]) -> dict[str, Any]:
+def make_suite(name: str, checks: Sequence[DataCheck]) -> dict[str, Any]:
     """Return the suite of a data set in Great Expectations' JSON format, without importing the package.
 
     It has an expectation for every check, of records and of the whole set.
@@ -181,7 +183,7 @@ def suite_values(name: str, checks: Sequence[Check]) -> dict[str, Any]:
     }
 
 
-def _expectation_values(check: Check) -> dict[str, Any]:
+def _expectation_values(check: DataCheck) -> dict[str, Any]:
     low, high = check.limits
     limits = {"min_value": low, "max_value": high}
     return {

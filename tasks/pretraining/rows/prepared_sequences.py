@@ -14,14 +14,14 @@ import pyarrow as pa
 from tasks.pretraining.rows.masking import MaskedTokens
 from tasks.rows.row_files import IGNORED
 from tasks.stage.errors import InputError
-from tasks.vocabulary.encoding import Vocabulary
+from tasks.vocabulary.encoding import TokenizerInfo
 
 SHORTEST = 3
 """[CLS], a token and [SEP]."""
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedSequences:
     """A batch of sequences as read from their source, padded with 0 to one width."""
 
     source: str
@@ -40,17 +40,17 @@ class Prepared:
     """int64[N]: 0 = real next, 1 = random."""
 
 
-class Limits(NamedTuple):
+class RowLimits(NamedTuple):
     """Limits of the rows that the sequences must fit into."""
 
-    vocabulary: Vocabulary
+    vocabulary: TokenizerInfo
     row_length: int
     max_predictions: int
     section: str
     """Section of params.yaml, for messages."""
 
 
-def unpad(found: Prepared, limits: Limits) -> pa.Table:
+def validate_and_unpad(found: PreparedSequences, limits: RowLimits) -> pa.Table:
     """Validate sequences and return them without padding.
 
     Returns:
@@ -81,7 +81,7 @@ def _lists(lengths: np.ndarray, values: np.ndarray) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values))
 
 
-def masked_tokens(sequences: pa.Table) -> tuple[MaskedTokens, np.ndarray, np.ndarray]:
+def get_masked_tokens(sequences: pa.Table) -> tuple[MaskedTokens, np.ndarray, np.ndarray]:
     """Return the concatenated tokens of all sequences, and int[N] the tokens and the masked tokens of each."""
     names = ("token_ids", "places", "labels")
     lists = [sequences[name].combine_chunks() for name in names]
@@ -90,9 +90,9 @@ def masked_tokens(sequences: pa.Table) -> tuple[MaskedTokens, np.ndarray, np.nda
     return MaskedTokens(tokens, np.repeat(np.cumsum(lengths) - lengths, counts) + places, labels), lengths, counts
 
 
-def original_tokens(sequences: pa.Table) -> list[bytes]:
+def restore_tokens(sequences: pa.Table) -> list[bytes]:
     """Return every sequence as it was before masking; different maskings of a text give equal results."""
-    masked, lengths, _ = masked_tokens(sequences)
+    masked, lengths, _ = get_masked_tokens(sequences)
     restored = masked.token_ids.copy()
     restored[masked.places] = masked.labels
     return [part.tobytes() for part in np.split(restored, np.cumsum(lengths)[:-1])]
@@ -102,7 +102,7 @@ Problems = list[tuple[np.ndarray, str]]
 """(bool[N] sequences with the problem, description) of each problem."""
 
 
-def _layout_problems(found: Prepared, real: np.ndarray, lengths: np.ndarray, limits: Limits) -> Problems:
+def _layout_problems(found: PreparedSequences, real: np.ndarray, lengths: np.ndarray, limits: RowLimits) -> Problems:
     """Return problems that prevent a check of the tokens."""
     mask = found.attention_mask
     return [
@@ -117,7 +117,7 @@ def _layout_problems(found: Prepared, real: np.ndarray, lengths: np.ndarray, lim
     ]
 
 
-def _content_problems(found: Prepared, real: np.ndarray, lengths: np.ndarray, limits: Limits) -> Problems:
+def _content_problems(found: PreparedSequences, real: np.ndarray, lengths: np.ndarray, limits: RowLimits) -> Problems:
     vocabulary = limits.vocabulary
     ids, types, labels = found.input_ids, found.token_type_ids, found.labels
     masked = labels != IGNORED
@@ -158,7 +158,7 @@ def _content_problems(found: Prepared, real: np.ndarray, lengths: np.ndarray, li
     ]
 
 
-def _refuse(found: Prepared, problems: Problems) -> None:
+def _refuse(found: PreparedSequences, problems: Problems) -> None:
     lines = []
     for wrong, what in problems:
         if wrong.any():

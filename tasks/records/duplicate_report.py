@@ -12,7 +12,7 @@ from tasks.stage.errors import InputError
 
 
 @dataclass(frozen=True)
-class Pair:
+class Duplicate:
     """A development example and the text most similar to it."""
 
     split: str
@@ -26,16 +26,16 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Shown:
+class PairExcerpt:
     """A pair with excerpts of both texts, for the page."""
 
-    pair: Pair
+    pair: Duplicate
     text: str
     other: str
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceReport:
     """Near-duplicates found in one source of training data."""
 
     name: str
@@ -44,9 +44,9 @@ class Source:
     """Texts of the source that were compared."""
     passed_over: int
     """Development examples that were too short to search for."""
-    pairs: tuple[Pair, ...]
+    pairs: tuple[Duplicate, ...]
     """One pair for each development example with a near-duplicate, in order of the examples."""
-    shown: tuple[Shown, ...]
+    shown: tuple[PairExcerpt, ...]
 
     def examples(self, split: str) -> list[int]:
         """Return the ascending numbers of a development set's examples that have a near-duplicate."""
@@ -54,20 +54,20 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Report:
+class NearDuplicateReport:
     """Near-duplicates of development examples in all sources of training data."""
 
     threshold: float | None
     """Similarity from which two texts are near-duplicates; None: there was no search."""
-    sources: tuple[Source, ...] = ()
+    sources: tuple[SourceReport, ...] = ()
 
 
-def write_report(path: Path, report: Report) -> None:
+def write_report(path: Path, report: NearDuplicateReport) -> None:
     """Write a report as JSON."""
     write_json(path, asdict(report))
 
 
-def read_report(path: Path, made_by: str) -> Report:
+def read_report(path: Path, made_by: str) -> NearDuplicateReport:
     """Read a report.
 
     Args:
@@ -78,13 +78,13 @@ def read_report(path: Path, made_by: str) -> Report:
     """
     try:
         values = read_json(path)
-        return Report(values["threshold"], tuple(_source(one) for one in values["sources"]))
+        return NearDuplicateReport(values["threshold"], tuple(_source(one) for one in values["sources"]))
     except FileNotFoundError:
         raise InputError(f"{path} does not exist: run the stage {made_by}") from None
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} cannot be read ({error!r}): rerun the stage {made_by}") from None
 
 
-def _source(values: Mapping[str, Any]) -> Source:
-    shown = tuple(Shown(Pair(**one["pair"]), one["text"], one["other"]) for one in values["shown"])
-    return Source(**{**values, "pairs": tuple(Pair(**one) for one in values["pairs"]), "shown": shown})
+def _source(values: Mapping[str, Any]) -> SourceReport:
+    shown = tuple(PairExcerpt(Duplicate(**one["pair"]), one["text"], one["other"]) for one in values["shown"])
+    return SourceReport(**{**values, "pairs": tuple(Duplicate(**one) for one in values["pairs"]), "shown": shown})
