@@ -51,32 +51,10 @@ entry of the vocabulary, which the names in questions never do."""
 PAIRED_KINDS = ("person", "year", "good")
 """Kinds with several relations: each document has two facts of one of them."""
 GOODS = (
-    "amber",
-    "apples",
-    "barley",
-    "bells",
-    "bricks",
-    "butter",
-    "candles",
-    "cheese",
-    "copper",
-    "glass",
-    "honey",
-    "iron",
-    "leather",
-    "linen",
-    "oil",
-    "paper",
-    "pears",
-    "rope",
-    "salt",
-    "silk",
-    "silver",
-    "timber",
-    "tin",
-    "wine",
+    "amber", "apples", "barley", "bells", "bricks", "butter", "candles", "cheese", "copper", "glass", "honey",
+    "iron", "leather", "linen", "oil", "paper", "pears", "rope", "salt", "silk", "silver", "timber", "tin", "wine",
     "wool",
-)
+)  # fmt: skip
 FIRST_YEAR, LAST_YEAR = 1500, 1699
 """All splits share years and goods, unlike names."""
 

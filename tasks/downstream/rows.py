@@ -223,7 +223,7 @@ def make_chunk_rows(task: RowsTask, tokenizer_folder: Path, labelled: bool, chun
     """Return the packed rows of one chunk, with feature_ids from 0; a pure function for any process."""
     sequences = task.sequences(load_tokenizer(tokenizer_folder), chunk, labelled=labelled)
     shape, lengths = task.entry.rows, sequences.lengths
-    layout = RowLayout.of(
+    layout = RowLayout.from_packs(
         pack_sequences(lengths, shape.row_length, shape.max_sequences_per_row), lengths, shape.row_length
     )
     columns = {

@@ -188,10 +188,7 @@ def _read_head(lines: Iterator[str]) -> list[str]:
 
 
 def _find_separator(head: Sequence[str], names: Collection[str]) -> str:
-    """Return the first separator that splits the header into several fields and every row into as many.
-
-    If there is none, return the one that splits the header into most fields.
-    """
+    """Return the first separator that gives header and rows equally many fields, else that with the widest header."""
     widths = dict.fromkeys(SEPARATORS, 0)
     for separator in SEPARATORS:
         try:

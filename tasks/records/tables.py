@@ -198,10 +198,7 @@ def check_columns(present: Sequence[str], columns: Columns, source: str, reading
 
 
 def _match_similar_names(present: Sequence[str], columns: Columns) -> dict[str, str]:
-    """Return expected column -> similar column: one that differs only in case or white space, if exactly one does.
-
-    Nothing is matched in a table that has all required columns under their exact names.
-    """
+    """Return missing column -> the only one that differs just in case or white space, if a required one is missing."""
     names, found = {one.name for one in columns.values()}, {}
     absent = [one for one in columns.values() if one.name not in present]
     for one in absent if any(one.required for one in absent) else ():
@@ -212,10 +209,7 @@ def _match_similar_names(present: Sequence[str], columns: Columns) -> dict[str, 
 
 
 def pick_usual_name(present: Sequence[str], names: Sequence[str]) -> str:
-    """Return the first of the usual `names` of a column that a table has; the first of all if it has none.
-
-    Exact matches precede matches that differ in case or white space.
-    """
+    """Return the first of `names` that a table has, exactly or else but for case and white space; names[0] if none."""
     alike = Counter(map(fold_name, present))
     exact = [name for name in names if name in present]
     return (exact or [name for name in names if alike[fold_name(name)] == 1] or list(names))[0]

@@ -105,7 +105,7 @@ class RowLayout:
     """int64[N], position of each sequence's first token in its row."""
 
     @classmethod
-    def of(cls, packs: np.ndarray, lengths: np.ndarray, row_length: int) -> RowLayout:
+    def from_packs(cls, packs: np.ndarray, lengths: np.ndarray, row_length: int) -> RowLayout:
         """Return the layout of sequences of these `lengths`, packed according to `packs`."""
         lengths = np.asarray(lengths, dtype=np.int64)
         present = packs >= 0

@@ -62,7 +62,7 @@ class TotalFeature:
     examples: Sequence[str] = ()
 
     @classmethod
-    def of_differences(cls, differences: Sequence[str]) -> TotalFeature:
+    def from_differences(cls, differences: Sequence[str]) -> TotalFeature:
         """Return the feature of a comparison with a requirement."""
         count = len(differences)
         return cls(count, f"{count} difference{'s' * (count > 1)}" if count else "no differences", differences)
@@ -78,7 +78,7 @@ class DataSet(ABC):
     name: str
     record: str
     """Noun for a record: document, question, row."""
-    is_given: ClassVar[bool] = True
+    is_user_data: ClassVar[bool] = True
     """The data come from the user; otherwise Podium made them."""
     prerequisites: Sequence[DataCheck]
     """Total checks that must pass before anything else can be checked: schema, files, tokenizer."""
@@ -117,7 +117,7 @@ class Failure:
     """A feature outside the limits of its check."""
 
     value: float
-    of: str
+    label: str
     """Label of the record, or description of what was found in the whole set."""
 
 
@@ -127,7 +127,7 @@ class CheckCounts:
 
     failed: int
     """Failed records; 0 or 1 for a check of the whole set."""
-    of: int
+    total: int
     """All records."""
     unexpected: tuple[Failure, ...] = ()
     """First MAX_UNEXPECTED failures."""
@@ -135,7 +135,7 @@ class CheckCounts:
     def __add__(self, after: CheckCounts) -> CheckCounts:
         """Add the counts of the next frame."""
         unexpected = (*self.unexpected, *after.unexpected)[:MAX_UNEXPECTED]
-        return CheckCounts(self.failed + after.failed, self.of + after.of, unexpected)
+        return CheckCounts(self.failed + after.failed, self.total + after.total, unexpected)
 
 
 @dataclass(frozen=True)
@@ -143,13 +143,13 @@ class CheckOutcome:
     """Result of a check."""
 
     check: DataCheck
-    judgement: CheckCounts
+    counts: CheckCounts
     found: str
     examples: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
-        return self.judgement.failed == 0
+        return self.counts.failed == 0
 
     def to_values(self) -> dict[str, Any]:
         """Return the entry for `checks` in the verdict's JSON."""
@@ -159,8 +159,8 @@ class CheckOutcome:
             "ok": self.ok,
             "found": self.found,
             "required": self.check.required,
-            "failed": self.judgement.failed,
-            "of": self.judgement.of,
+            "failed": self.counts.failed,
+            "of": self.counts.total,
             "examples": list(self.examples),
             "advice": self.check.advice,
         }

@@ -55,7 +55,7 @@ class ParquetFiles(DataSet):
 
     def prepare(self) -> Totals:
         differences = [text for path in self.files.values() for text in text_features.compare_schema(path, self.schema)]
-        return {"schema": TotalFeature.of_differences(differences)}
+        return {"schema": TotalFeature.from_differences(differences)}
 
     def frames(self) -> Iterator[Frame]:
         return merge_frames(self._frame(name, batch) for name in self.files for batch in self._read(name))

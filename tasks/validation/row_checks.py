@@ -166,7 +166,7 @@ class RowSource:
 class RowData(DataSet):
     """Rows of one folder. Kinds add checks and features to those of all rows."""
 
-    record, is_given = "row", False
+    record, is_user_data = "row", False
     kinds: ClassVar[tuple[str, ...]]
     """Accepted kinds of rows, as in manifests."""
 
@@ -284,7 +284,7 @@ class RowData(DataSet):
         examples["schema"] += self.prepare_kind()
         same = self.manifest.tokenizer_sha256 == self.tokenizer_sha256
         return {
-            **{name: TotalFeature.of_differences(differences) for name, differences in examples.items()},
+            **{name: TotalFeature.from_differences(differences) for name, differences in examples.items()},
             "tokenizer": TotalFeature(int(not same), f"rows of tokenizer {self.manifest.tokenizer_sha256}"),
             "vocab_size": TotalFeature(self.manifest.vocab_size),
         }

@@ -94,7 +94,7 @@ class ValidationResult:
     rows: int
     checks: tuple[DataCheck, ...]
     """All checks."""
-    findings: tuple[CheckOutcome, ...]
+    outcomes: tuple[CheckOutcome, ...]
     """Results of the checks that could be evaluated."""
     numbers: Mapping[str, Any] = field(default_factory=dict)
     histograms: Sequence[dict[str, Any]] = ()
@@ -105,15 +105,15 @@ class ValidationResult:
     @property
     def verdict(self) -> dict[str, Any]:
         """Content of reports/validation/<name>.json."""
-        evaluated = {finding.check.name for finding in self.findings}
+        evaluated = {outcome.check.name for outcome in self.outcomes}
         not_checked = [check.name for check in self.checks if check.name not in evaluated]
         numbers = [{"name": name, "value": value} for name, value in self.numbers.items()]
         return {
             "data": self.name,
-            "valid": all(finding.ok for finding in self.findings) and not not_checked,
+            "valid": all(outcome.ok for outcome in self.outcomes) and not not_checked,
             "rows": self.rows,
             "record": self.record,
-            "checks": [finding.to_values() for finding in self.findings],
+            "checks": [outcome.to_values() for outcome in self.outcomes],
             "not_checked": not_checked,
             "notes": list(self.notes),
             "statistics": {"numbers": numbers, "histograms": list(self.histograms)},
@@ -133,7 +133,7 @@ class ValidationResult:
         return replace(
             self,
             checks=(*self.checks, *map(named, other.checks)),
-            findings=(*self.findings, *(replace(one, check=named(one.check)) for one in other.findings)),
+            outcomes=(*self.outcomes, *(replace(one, check=named(one.check)) for one in other.outcomes)),
             notes=(*self.notes, *other.notes),
             more_rows={**self.more_rows, f"{prefix.replace('-', '_')}_rows": other.rows},
         )
@@ -141,10 +141,10 @@ class ValidationResult:
 
 def choose_validator(data: DataSet) -> LimitValidator:
     """Return Great Expectations for users' data, and the limits alone for data that Podium made."""
-    return GxValidator() if data.is_given else LimitValidator()
+    return GxValidator() if data.is_user_data else LimitValidator()
 
 
-def validate_data(data: DataSet, judge: LimitValidator) -> ValidationResult:
+def validate_data(data: DataSet, validator: LimitValidator) -> ValidationResult:
     """Evaluate all checks of `data`.
 
     Raises:
@@ -152,41 +152,41 @@ def validate_data(data: DataSet, judge: LimitValidator) -> ValidationResult:
         InputError: the data cannot be read.
     """
     checks = (*data.prerequisites, *data.total_checks, *data.record_checks)
-    findings = _validate_totals(judge, data.prerequisites, data.prepare())
-    if not all(finding.ok for finding in findings):
-        return ValidationResult(data.name, data.record, 0, checks, tuple(findings))
+    outcomes = _validate_totals(validator, data.prerequisites, data.prepare())
+    if not all(outcome.ok for outcome in outcomes):
+        return ValidationResult(data.name, data.record, 0, checks, tuple(outcomes))
     found = {check.name: CheckCounts(0, 0) for check in data.record_checks}
     records = 0
     for frame in data.frames():
         records += len(frame[RECORD])
-        for name, judgement in judge.judge(data.record_checks, frame).items():
-            found[name] += judgement
-    findings += _validate_totals(judge, data.total_checks, data.totals())
-    findings += [_make_record_outcome(data, check, found[check.name], records) for check in data.record_checks]
+        for name, new in validator.validate(data.record_checks, frame).items():
+            found[name] += new
+    outcomes += _validate_totals(validator, data.total_checks, data.totals())
+    outcomes += [_make_record_outcome(data, check, found[check.name], records) for check in data.record_checks]
     shown = data.numbers(), data.histograms(), tuple(data.notes())
-    return ValidationResult(data.name, data.record, records, checks, tuple(findings), *shown)
+    return ValidationResult(data.name, data.record, records, checks, tuple(outcomes), *shown)
 
 
-def _make_record_outcome(data: DataSet, check: DataCheck, judgement: CheckCounts, records: int) -> CheckOutcome:
+def _make_record_outcome(data: DataSet, check: DataCheck, counts: CheckCounts, records: int) -> CheckOutcome:
     found = f"all {records:,} {data.record}s pass"
-    if judgement.failed:
-        found = f"{judgement.failed:,} of {records:,} {data.record}s fail"
-    return CheckOutcome(check, judgement, found, tuple(one.of for one in judgement.unexpected[:MAX_EXAMPLES]))
+    if counts.failed:
+        found = f"{counts.failed:,} of {records:,} {data.record}s fail"
+    return CheckOutcome(check, counts, found, tuple(one.label for one in counts.unexpected[:MAX_EXAMPLES]))
 
 
-def _validate_totals(judge: LimitValidator, checks: Sequence[DataCheck], totals: Totals) -> list[CheckOutcome]:
+def _validate_totals(validator: LimitValidator, checks: Sequence[DataCheck], totals: Totals) -> list[CheckOutcome]:
     import numpy as np
 
     frame = {check.name: np.array([totals[check.name].value]) for check in checks}
-    judged = judge.judge(checks, {RECORD: np.array(["all"]), **frame})
-    findings = []
+    counted = validator.validate(checks, {RECORD: np.array(["all"]), **frame})
+    outcomes = []
     for check in checks:
-        total, judgement = totals[check.name], judged[check.name]
+        total, counts = totals[check.name], counted[check.name]
         found = total.shown or format_number(total.value)
         examples = tuple(clip_text(text) for text in total.examples[:MAX_EXAMPLES])
-        unexpected = tuple(replace(one, of="; ".join(examples) or found) for one in judgement.unexpected)
-        findings.append(CheckOutcome(check, replace(judgement, unexpected=unexpected), found, examples))
-    return findings
+        unexpected = tuple(replace(one, label="; ".join(examples) or found) for one in counts.unexpected)
+        outcomes.append(CheckOutcome(check, replace(counts, unexpected=unexpected), found, examples))
+    return outcomes
 
 
 def open_data_sets(name: str, params: Params, root: Path = Path()) -> list[DataSet]:
@@ -231,10 +231,10 @@ def validate_and_report(
     report.unlink(missing_ok=True)  # older verdicts and pages are about other data
     shutil.rmtree(artifacts.DATA_DOCS / name, ignore_errors=True)
     data, *others = open_sets()
-    judge = choose_validator(data)
-    found = validate_data(data, judge)
+    validator = choose_validator(data)
+    found = validate_data(data, validator)
     for other in others:
-        found = found.with_another(validate_data(other, judge), HELD_OUT if other.name == name else other.name)
+        found = found.with_another(validate_data(other, validator), HELD_OUT if other.name == name else other.name)
     found = replace(found, name=name)
     if found.verdict["valid"]:
         found = replace(found, numbers={**found.numbers, **more()})
@@ -244,7 +244,7 @@ def validate_and_report(
     write_text(html, render_page(values))
     write_json(artifacts.EXPECTATIONS / f"{name}.json", make_suite(name, found.checks))
     if data_docs:
-        write_data_docs(name, found.checks, found.findings, report, artifacts.DATA_DOCS / name)
+        write_data_docs(name, found.checks, found.outcomes, report, artifacts.DATA_DOCS / name)
     for text in values["notes"]:
         streams.note(f"{name}: {text}")
     if not values["valid"]:
@@ -305,7 +305,7 @@ def main() -> None:
 
 
 def write_data_docs(
-    name: str, checks: Sequence[DataCheck], findings: Sequence[CheckOutcome], report: Path, folder: Path
+    name: str, checks: Sequence[DataCheck], outcomes: Sequence[CheckOutcome], report: Path, folder: Path
 ) -> None:
     """Write the Data Docs of a data set: index.html with the results, and a page of its suite.
 
@@ -315,7 +315,7 @@ def write_data_docs(
     load_gx()
     pages = importlib.import_module("great_expectations.render.renderer.page_renderer")
     view = importlib.import_module("great_expectations.render.view").DefaultJinjaPageView()
-    result = make_suite_result(name, findings)
+    result = make_suite_result(name, outcomes)
     with new_folder(folder) as site:
         write_text(site / artifacts.SPEAKS_OF, sha256_of(report))
         found = pages.ValidationResultsPageRenderer(run_info_at_end=True).render(result)
@@ -342,19 +342,19 @@ def _escape_check(check: DataCheck) -> DataCheck:
     return replace(check, name=html.escape(check.name), required=html.escape(check.required))
 
 
-def make_suite_result(name: str, findings: Sequence[CheckOutcome]) -> Any:
+def make_suite_result(name: str, outcomes: Sequence[CheckOutcome]) -> Any:
     """Return results as Great Expectations' result of the whole suite."""
     gx = load_gx()
-    successful = sum(finding.ok for finding in findings)
-    return load_gx().core.ExpectationSuiteValidationResult(
-        success=successful == len(findings),
-        results=[_result(finding) for finding in findings],
+    successful = sum(outcome.ok for outcome in outcomes)
+    return gx.core.ExpectationSuiteValidationResult(
+        success=successful == len(outcomes),
+        results=[_result(outcome) for outcome in outcomes],
         suite_name=name,
         statistics={
-            "evaluated_expectations": len(findings),
+            "evaluated_expectations": len(outcomes),
             "successful_expectations": successful,
-            "unsuccessful_expectations": len(findings) - successful,
-            "success_percent": 100 * successful / len(findings) if findings else None,
+            "unsuccessful_expectations": len(outcomes) - successful,
+            "success_percent": 100 * successful / len(outcomes) if outcomes else None,
         },
         meta={
             "great_expectations_version": gx.__version__,
@@ -364,23 +364,23 @@ def make_suite_result(name: str, findings: Sequence[CheckOutcome]) -> Any:
     )
 
 
-def _result(finding: CheckOutcome) -> Any:
-    judged, check = finding.judgement, _escape_check(finding.check)
-    values = [format_number(one.value) for one in judged.unexpected]
-    counts = [{"value": value, "count": count} for value, count in Counter(values).most_common()]
+def _result(outcome: CheckOutcome) -> Any:
+    counts, check = outcome.counts, _escape_check(outcome.check)
+    values = [format_number(one.value) for one in counts.unexpected]
     rows = [
-        {check.name: value, RECORD: html.escape(one.of)} for value, one in zip(values, judged.unexpected, strict=True)
+        {check.name: value, RECORD: html.escape(one.label)}
+        for value, one in zip(values, counts.unexpected, strict=True)
     ]
-    percent = 100 * judged.failed / judged.of if judged.of else 0.0
+    percent = 100 * counts.failed / counts.total if counts.total else 0.0
     return load_gx().core.ExpectationValidationResult(
-        success=finding.ok,
+        success=outcome.ok,
         expectation_config=make_expectation(check).configuration,
         result={
-            "element_count": judged.of,
-            "unexpected_count": judged.failed,
+            "element_count": counts.total,
+            "unexpected_count": counts.failed,
             "unexpected_percent": percent,
             "partial_unexpected_list": values,
-            "partial_unexpected_counts": counts,
+            "partial_unexpected_counts": [{"value": one, "count": n} for one, n in Counter(values).most_common()],
             "unexpected_index_list": rows,
             "unexpected_index_column_names": [RECORD],
             "missing_count": 0,

@@ -93,7 +93,7 @@ class LimitValidator:
     after an import that takes longer than the rows of most runs.
     """
 
-    def judge(self, checks: Sequence[DataCheck], frame: Frame) -> dict[str, CheckCounts]:
+    def validate(self, checks: Sequence[DataCheck], frame: Frame) -> dict[str, CheckCounts]:
         """Evaluate every check on the records of `frame`."""
         counts = {}
         for check in checks:
@@ -116,7 +116,7 @@ class GxValidator(LimitValidator):
         asset = context.data_sources.add_pandas("features").add_dataframe_asset("features")
         self._batches = asset.add_batch_definition_whole_dataframe("all")
 
-    def judge(self, checks: Sequence[DataCheck], frame: Frame) -> dict[str, CheckCounts]:
+    def validate(self, checks: Sequence[DataCheck], frame: Frame) -> dict[str, CheckCounts]:
         """Evaluate every check on the records of `frame`.
 
         Raises:
@@ -135,7 +135,7 @@ class GxValidator(LimitValidator):
         if evaluated != len(checks) or set(failed) != {check.name for check in checks}:
             raise CheckCrashed(f"{evaluated} of {len(checks)} checks were evaluated: {sorted(failed)}")
         # Listing the failing records would take Great Expectations 50 % more time.
-        counts = super().judge(checks, frame)
+        counts = super().validate(checks, frame)
         if other := [name for name, one in counts.items() if one.failed != failed[name]]:
             raise CheckCrashed(f"Great Expectations counts the failures of {', '.join(other)} differently")
         return counts

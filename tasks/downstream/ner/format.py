@@ -213,7 +213,7 @@ def read_conll(
         tagged: the last column is the tag; else only the first column is read, and all tags are O.
 
     Raises:
-        InputError: text that is not UTF-8, or a line or sentence that is too long; see `text_lines`.
+        InputError: text that is not UTF-8, or a line or sentence that is too long; see `read_lines`.
     """
     refuse_empty(path, key)
     return _Conll(path, key, reading, problems, tagged).sentences()

@@ -42,41 +42,10 @@ SPECIAL_PER_PAIR = 3
 """[CLS] A [SEP] B [SEP]"""
 REAL_NEXT, RANDOM_NEXT = 0, 1
 OTHER_DOCUMENT_TRIES = 10
-ABBREVIATIONS = frozenset(
-    [
-        "Mr",
-        "Mrs",
-        "Ms",
-        "Dr",
-        "Prof",
-        "St",
-        "Sr",
-        "Jr",
-        "Mt",
-        "Ft",
-        "Gen",
-        "Col",
-        "Lt",
-        "Sgt",
-        "Capt",
-        "Rev",
-        "Hon",
-        "Gov",
-        "Sen",
-        "Rep",
-        "Pres",
-        "No",
-        "Nos",
-        "Vol",
-        "Fig",
-        "vs",
-        "cf",
-        "e.g",
-        "i.e",
-        "approx",
-        "ca",
-    ]
-)
+ABBREVIATIONS = frozenset((
+    "Mr", "Mrs", "Ms", "Dr", "Prof", "St", "Sr", "Jr", "Mt", "Ft", "Gen", "Col", "Lt", "Sgt", "Capt", "Rev", "Hon",
+    "Gov", "Sen", "Rep", "Pres", "No", "Nos", "Vol", "Fig", "vs", "cf", "e.g", "i.e", "approx", "ca",
+))  # fmt: skip
 _OPENING = "\"'`([{\u201c\u2018\u00ab "
 _END = re.compile(
     r"""[.!?\u2026]+ ["')\]}\u201d\u2019\u00bb]* \s+ | [\u3002\uff01\uff1f]+ ["')\]}\u201d\u2019\u300d\u300f]* \s*""",
@@ -328,7 +297,7 @@ def make_rows(
         (text_ids, pairs.first_start, pairs.first_length),
         (text_ids, pairs.second_start, pairs.second_length),
     )
-    layout = RowLayout.of(
+    layout = RowLayout.from_packs(
         pack_sequences(lengths, settings.row_length, settings.max_sequences), lengths, settings.row_length
     )
     maskable = count_maskable(token_ids, lengths, vocabulary.special)

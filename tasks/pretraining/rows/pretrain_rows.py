@@ -165,7 +165,7 @@ class _RowFolderWriter:
         packs = pack_sequences(lengths, self.limits.row_length, self.params.max_sequences_per_row)
         packs, apart = split_overfull_rows(packs, counts, self.limits.max_predictions)
         self.reading.counts[TAKEN_APART] += apart
-        layout = RowLayout.of(packs, lengths, self.limits.row_length)
+        layout = RowLayout.from_packs(packs, lengths, self.limits.row_length)
         second_starts, labels = (sequences[name].to_numpy() for name in ("second_start", "next_sentence_label"))
         self.writer.write(build_columns(layout, masked, second_starts, labels, self.limits.max_predictions))
         self.waiting, self.held = [], 0
@@ -226,21 +226,21 @@ def write_pretrain_rows(
         InputError: corpus or tokenizer missing or unusable, no document with tokens, or row sizes out of range.
     """
     folder = Path(folder or artifacts.rows_folder(phase))
-    making = ShardBuilder(params, phase, corpus, tokenizer, work or folder.with_name(f"{folder.name}.shards"))
-    counts, progress = making.make(making.shards, workers)
+    builder = ShardBuilder(params, phase, corpus, tokenizer, work or folder.with_name(f"{folder.name}.shards"))
+    counts, progress = builder.make(builder.shards, workers)
     with new_folder(folder) as partial:
-        manifest = making.join(TRAINING, partial)
+        manifest = builder.join(TRAINING, partial)
         if manifest is None:
-            making.remove()
+            builder.remove()
             raise InputError(
-                f"none of the {sum(shard.documents for shard in making.shards)} documents in {corpus} that are not "
+                f"none of the {sum(shard.documents for shard in builder.shards)} documents in {corpus} that are not "
                 "held out has a token. Check corpus.path, corpus.text_column and pretrain_rows.held_out_fraction"
             )
         (partial / HELD_OUT).mkdir()
-        others = making.join(HELD_OUT, partial / HELD_OUT)
+        others = builder.join(HELD_OUT, partial / HELD_OUT)
         if others is None:
             (partial / HELD_OUT).rmdir()
-    making.remove()
+    builder.remove()
     held_out = 0 if others is None else counts[HELD_OUT]["documents"]
     return PretrainRowsSummary(manifest, counts[TRAINING], held_out, progress.elapsed_s)
 

@@ -186,7 +186,7 @@ class ShardBuilder:
         (target / MANIFEST).write_text(whole.to_json(), encoding="utf-8")
         return whole
 
-    def hand_over(self, share: int, shards: Sequence[Shard]) -> None:
+    def export_share(self, share: int, shards: Sequence[Shard]) -> None:
         """Move finished shards into the folder of the share with that number, replacing its content."""
         numbers = [shard.number for shard in shards]
         with new_folder(self._work / f"share-{share}") as partial:

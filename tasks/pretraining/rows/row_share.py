@@ -41,10 +41,10 @@ def write_share(
         InputError: corpus or tokenizer missing or unusable, or row sizes out of range.
     """
     work = work or artifacts.row_shards(phase)
-    making = ShardBuilder(params, phase, corpus, tokenizer, work)
-    shards = making.shards[share - 1 :: of]
-    _, progress = making.make(shards, workers)
-    making.hand_over(share, shards)
+    builder = ShardBuilder(params, phase, corpus, tokenizer, work)
+    shards = builder.shards[share - 1 :: of]
+    _, progress = builder.make(shards, workers)
+    builder.export_share(share, shards)
     return shards, progress.elapsed_s
 
 

@@ -84,9 +84,7 @@ def test_another_seed_tells_other_documents() -> None:
 
 @pytest.mark.parametrize("hash_seed", ["0", "4711"])
 def test_the_world_is_the_same_in_every_process(hash_seed: str) -> None:
-    here = "".join(map(repr, world.make_documents(7, "corpus", 200))) + "".join(
-        map(repr, world.make_questions(7, "dev", 200))
-    )
+    here = "".join(map(repr, [*world.make_documents(7, "corpus", 200), *world.make_questions(7, "dev", 200)]))
     there = subprocess.run(
         [sys.executable, "-c", DIGEST],
         env={**os.environ, "PYTHONHASHSEED": hash_seed},

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.pretraining.rows import row_making, row_shards
+from tasks.pretraining.rows import row_builder, row_shards
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.pretraining.rows.row_builder import ShardBuilder
 from tasks.pretraining.rows.row_shards import plan_shards, read_texts
@@ -28,16 +28,16 @@ KILLED = """
     import os, signal, sys
     from pathlib import Path
     from tasks.pretraining.rows import pretrain_rows
-    from tasks.pretraining.rows import row_making
+    from tasks.pretraining.rows import row_builder
     from tasks.pretraining.rows import row_shards
     from tests.tasks.pretraining.row_inputs import pretrain_params
-    make, folder = row_making.make_chunk_rows, Path(sys.argv[1])
+    make, folder = row_builder.make_chunk_rows, Path(sys.argv[1])
     row_shards.SHARD_BYTES = int(sys.argv[2])
     def make_until_the_fourth(settings, chunk):
         if chunk.shard == 3 and chunk.part == "held-out":  # its other rows are written
             os.kill(os.getpid(), signal.SIGKILL)
         return make(settings, chunk)
-    row_making.make_chunk_rows = make_until_the_fourth
+    row_builder.make_chunk_rows = make_until_the_fourth
     params = pretrain_params(held_out_fraction=0.1, duplicates=2)
     pretrain_rows.write_pretrain_rows(
         params, "phase1", folder / "corpus", folder / "tokenizer", folder / "rows", 1, folder / "work"
@@ -61,13 +61,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def made(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     """Chunks made per shard from now on, in small shards."""
     counts: Counter[int] = Counter()
-    original = row_making.make_chunk_rows
+    original = row_builder.make_chunk_rows
 
-    def counting(settings: dict[str, row_making.RowSettings], chunk: row_shards.Chunk) -> row_making.ChunkRows:
+    def counting(settings: dict[str, row_builder.RowSettings], chunk: row_shards.Chunk) -> row_builder.ChunkRows:
         counts[chunk.shard] += 1
         return original(settings, chunk)
 
-    monkeypatch.setattr(row_making, "make_chunk_rows", counting)
+    monkeypatch.setattr(row_builder, "make_chunk_rows", counting)
     monkeypatch.setattr(row_shards, "SHARD_BYTES", SMALL)
     return counts
 
@@ -181,7 +181,7 @@ def test_every_document_is_in_one_shard_and_none_is_much_smaller_than_the_others
 
 def test_what_decides_the_rows_names_every_package_that_makes_them() -> None:
     """Besides the frame, which makes nothing, and what reads the corpus, whose content decides as well."""
-    makers = ("pair_rows", "row_making")
+    makers = ("pair_rows", "row_builder")
     closure = set().union(*(import_closure(ROOT / f"tasks/pretraining/rows/{name}.py") for name in makers))
     others = (
         "tasks/stage/",
@@ -193,4 +193,4 @@ def test_what_decides_the_rows_names_every_package_that_makes_them() -> None:
         "ipu_model/",
     )
     needed = {path.rpartition("/")[0] for path in closure if not path.startswith(others)}
-    assert needed | {"ipu_model/rows", "ipu_model/row_kinds/pretrain.py"} == {*row_making.ROW_SOURCES}
+    assert needed | {"ipu_model/rows", "ipu_model/row_kinds/pretrain.py"} == {*row_builder.ROW_SOURCES}

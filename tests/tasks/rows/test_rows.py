@@ -83,7 +83,7 @@ def test_large_vocabularies_take_32_bits() -> None:
 
 def test_sequences_lie_one_after_the_other_from_position_0() -> None:
     lengths = np.array([3, 5, 2])
-    layout = RowLayout.of(pack_sequences(lengths, 8, 2), lengths, 8)  # rows: 5 + 3, 2
+    layout = RowLayout.from_packs(pack_sequences(lengths, 8, 2), lengths, 8)  # rows: 5 + 3, 2
     columns = layout.columns(np.array([11, 12, 13, 21, 22, 23, 24, 25, 31, 32], np.uint16), np.array([1, 3, 2]))
     order = np.argsort(columns["input_ids"][:, 0])
     assert {name: values[order].tolist() for name, values in columns.items()} == {

@@ -69,9 +69,9 @@ def refused(code: str, *words: str, most_mb: int = MOST_MB, ends: tuple[int, ...
 
 
 CORPUS = (
-    "from tasks.corpus.documents import read_files; from tasks.corpus.documents import text_columns; "
-    "from tasks.records.text_files import Reading; "
-    "[None for _ in read_files(Path(sys.argv[1]), text_columns('text'), 'auto', Reading())]"
+    "from tasks.corpus.documents import read_files; from tasks.corpus.documents import document_columns; "
+    "from tasks.records.text_files import ReadLog; "
+    "[None for _ in read_files(Path(sys.argv[1]), document_columns('text'), 'auto', ReadLog())]"
 )
 
 
@@ -187,8 +187,8 @@ def test_a_large_row_group_is_read_a_page_at_a_time(tmp_path: Path) -> None:
 
 
 PREPARED = (
-    "from tasks.records.parquet import record_batches; "
-    "[None for _ in record_batches(Path(sys.argv[1]), 2048, 'a file')]"
+    "from tasks.records.parquet import read_checked_batches; "
+    "[None for _ in read_checked_batches(Path(sys.argv[1]), 2048, 'a file')]"
 )
 
 

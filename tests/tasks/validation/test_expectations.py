@@ -85,18 +85,18 @@ def test_two_sets_of_one_verdict_share_a_suite_without_a_name_twice(judge, tmp_p
     names = [check.name for check in both.checks]
     assert len(set(names)) == len(names) == 2 * len(one.checks)
     assert {check["name"] for check in both.verdict["checks"]} == set(names)
-    assert {finding.check.name for finding in both.findings} == set(names)
+    assert {finding.check.name for finding in both.outcomes} == set(names)
 
 
 def test_frames_of_records_are_counted_together_with_the_first_values(judge):
     check = DataCheck("size", "text", "at most 9", "nothing", maximum=9)
     frames = [np.array([1, 10, 11]), np.array([2, 12])]
     parts = [
-        judge.judge([check], {RECORD: np.array([f"r{i}" for i in range(len(some))]), "size": some})["size"]
+        judge.validate([check], {RECORD: np.array([f"r{i}" for i in range(len(some))]), "size": some})["size"]
         for some in frames
     ]
     whole = parts[0] + parts[1]
-    assert (whole.failed, whole.of) == (3, 5)
+    assert (whole.failed, whole.total) == (3, 5)
     assert whole.unexpected == (Failure(10.0, "r1"), Failure(11.0, "r2"), Failure(12.0, "r1"))
 
 
@@ -105,22 +105,22 @@ def test_the_limits_alone_judge_as_great_expectations_does(judge):
     checks = [DataCheck(f"c{number}", "text", "something", "nothing", *pair) for number, pair in enumerate(limits)]
     values = np.array([-1, 0, 1, 2, 3, *range(40)])
     frame = {RECORD: np.array([f"r{i}" for i in range(len(values))]), **{check.name: values for check in checks}}
-    assert LimitValidator().judge(checks, frame) == judge.judge(checks, frame)
-    assert [one.failed for one in judge.judge(checks, frame).values()] == [42, 3, 38, 41]
+    assert LimitValidator().validate(checks, frame) == judge.validate(checks, frame)
+    assert [one.failed for one in judge.validate(checks, frame).values()] == [42, 3, 38, 41]
 
 
 def test_failures_that_great_expectations_does_not_count_are_noticed(judge, monkeypatch):
-    monkeypatch.setattr(LimitValidator, "judge", lambda self, checks, frame: {"size": CheckCounts(0, 2)})
+    monkeypatch.setattr(LimitValidator, "validate", lambda self, checks, frame: {"size": CheckCounts(0, 2)})
     check = DataCheck("size", "text", "at most 9", "nothing", maximum=9)
     with pytest.raises(CheckCrashed, match="counts the failures of size differently"):
-        judge.judge([check], {RECORD: np.array(["a", "b"]), "size": np.array([1, 10])})
+        judge.validate([check], {RECORD: np.array(["a", "b"]), "size": np.array([1, 10])})
 
 
 def test_data_docs_show_what_was_found_and_need_nothing_from_elsewhere(judge, tmp_path):
     found = found_of(judge, tmp_path / "data", bad_columns())
     report = tmp_path / "corpus.json"
     write_json(report, found.verdict)
-    write_data_docs("corpus", found.checks, found.findings, report, tmp_path / "docs" / "corpus")
+    write_data_docs("corpus", found.checks, found.outcomes, report, tmp_path / "docs" / "corpus")
     pages = {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "docs" / "corpus").iterdir()}
     assert pages.pop("verdict.sha256") == sha256_of(report)
     assert sorted(pages) == ["expectations.html", "index.html"]
@@ -144,7 +144,7 @@ def test_text_that_data_brought_is_no_markup_in_data_docs(tmp_path):
     check = DataCheck(MARKUP, MARKUP, MARKUP, MARKUP, maximum=0)
     finding = CheckOutcome(check, CheckCounts(1, 2, (Failure(1.0, MARKUP),)), MARKUP, (MARKUP,))
     write_json(tmp_path / "verdict.json", {})
-    findings = [finding, replace(finding, judgement=CheckCounts(0, 2))]
+    findings = [finding, replace(finding, counts=CheckCounts(0, 2))]
     write_data_docs("corpus", [check], findings, tmp_path / "verdict.json", tmp_path / "docs")
     for path in (tmp_path / "docs").glob("*.html"):
         page = path.read_text(encoding="utf-8")
@@ -155,12 +155,12 @@ def test_text_that_data_brought_is_no_markup_in_data_docs(tmp_path):
 
 LOADED = """
 import sys
-from tasks.validation.validators import Judge
-from tasks.validation.checks import RECORD, Check
+from tasks.validation.validators import GxValidator
+from tasks.validation.checks import RECORD, DataCheck
 import numpy as np
-judge = Judge()
-checks = [Check("size", "a", "b", "c"), Check("kind", "a", "b", "c", minimum=0, maximum=1)]
-print(judge.judge(checks, {RECORD: np.array(["a"]), "size": np.array([3]), "kind": np.array([5])})["size"].failed)
+judge = GxValidator()
+checks = [DataCheck("size", "a", "b", "c"), DataCheck("kind", "a", "b", "c", minimum=0, maximum=1)]
+print(judge.validate(checks, {RECORD: np.array(["a"]), "size": np.array([3]), "kind": np.array([5])})["size"].failed)
 heavy = ("altair.vegalite", "scipy.stats._stats_py", "sqlalchemy", "boto3", "google.auth", "torch", "sklearn")
 print([name for name in heavy if name in sys.modules])
 import sqlalchemy, altair
@@ -179,10 +179,10 @@ def test_a_judge_loads_no_package_that_it_does_not_use_and_hides_none_from_other
 NO_GARBAGE = """
 import atexit, gc
 from tasks.plan.main import run_main
-from tasks.validation.validators import Judge
+from tasks.validation.validators import GxValidator
 
 atexit.register(lambda: print(gc.get_freeze_count(), len(gc.get_objects())))
-run_main(lambda: print(gc.get_freeze_count(), Judge() and gc.get_freeze_count()))
+run_main(lambda: print(gc.get_freeze_count(), GxValidator() and gc.get_freeze_count()))
 """
 
 

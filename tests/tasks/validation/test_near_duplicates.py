@@ -284,9 +284,9 @@ def test_no_development_text_at_all_gives_nothing(tmp_path: Path) -> None:
 SCRIPT = """
 import json, sys
 from dataclasses import asdict
-from tasks.validation.near_duplicates import contamination
+from tasks.validation.near_duplicates import find_near_duplicates
 splits = json.load(sys.stdin)
-found = contamination(lambda split: iter([splits[split]]), "train", ["dev"], None, 0.6, "example")
+found = find_near_duplicates(lambda split: iter([splits[split]]), "train", ["dev"], None, 0.6, "example")
 print(json.dumps(asdict(found)))
 """
 

@@ -7,14 +7,7 @@ import pytest
 
 from tasks.stage.errors import InputError
 from tasks.validation import text_features
-from tasks.validation.text_features import (
-    KeyCounter,
-    compare_schema,
-    count_characters,
-    count_controls,
-    is_missing,
-    read_text_batches,
-)
+from tasks.validation.text_features import KeyCounter, compare_schema, count_characters, count_controls, is_missing
 
 
 def test_characters_are_code_points_and_null_has_none():
@@ -54,7 +47,7 @@ def test_keys_that_occur_more_than_once_are_counted_over_all_batches():
 
 
 def test_different_keys_with_one_hash_are_not_equal(monkeypatch):
-    monkeypatch.setattr(text_features, "hashes", lambda some: np.array([len(key) for key in some], np.uint64))
+    monkeypatch.setattr(text_features, "hash_strings", lambda some: np.array([len(key) for key in some], np.uint64))
     parts = keys(["ab", "cd", "x"], ["ef", "x"])
     found = KeyCounter()
     for part in parts:
@@ -89,7 +82,7 @@ def test_batches_have_fewer_records_where_texts_are_long(tmp_path, monkeypatch):
     texts = ["".join(rng.choice(list("abcdefgh"), 1000)) for _ in range(64)]
     pq.write_table(pa.table({"text": texts}), tmp_path / "texts.parquet")
     monkeypatch.setattr(text_features, "BATCH_BYTES", 8_500)
-    sizes = [batch.num_rows for batch in read_text_batches(tmp_path / "texts.parquet", ["text"])]
+    sizes = [batch.num_rows for batch in text_features.read_text_batches(tmp_path / "texts.parquet", ["text"])]
     assert sum(sizes) == 64
     assert max(sizes) == 8
 
@@ -100,4 +93,4 @@ def test_text_that_is_not_utf8_is_refused(tmp_path):
     )
     pq.write_table(pa.table({"text": broken}), tmp_path / "texts.parquet")
     with pytest.raises(InputError, match=r"texts\.parquet is damaged .*UTF8"):
-        list(read_text_batches(tmp_path / "texts.parquet", ["text"]))
+        list(text_features.read_text_batches(tmp_path / "texts.parquet", ["text"]))

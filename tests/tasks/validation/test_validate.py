@@ -44,13 +44,13 @@ def judged_corpus(judge, folder, columns):
 def test_a_check_that_cannot_be_evaluated_is_our_defect_and_no_verdict_on_the_data(judge):
     check = DataCheck("lost", "text", "something", "nothing", maximum=0)
     with pytest.raises(CheckCrashed, match="lost"):
-        judge.judge([check], {RECORD: np.array(["a"])})
+        judge.validate([check], {RECORD: np.array(["a"])})
 
 
 def test_missing_features_do_not_pass_as_right(judge):
     check = DataCheck("size", "text", "something", "nothing", maximum=0)
     with pytest.raises(CheckCrashed, match="1 of them without a value"):
-        judge.judge([check], {RECORD: np.array(["a", "b"]), "size": np.array([0.0, np.nan])})
+        judge.validate([check], {RECORD: np.array(["a", "b"]), "size": np.array([0.0, np.nan])})
 
 
 def test_a_check_that_great_expectations_drops_is_noticed(judge, monkeypatch):
@@ -60,13 +60,13 @@ def test_a_check_that_great_expectations_drops_is_noticed(judge, monkeypatch):
         judge._gx, "ExpectationSuite", lambda name, expectations: complete(name, expectations=expectations[:1])
     )
     with pytest.raises(CheckCrashed, match="1 of 2 checks were evaluated"):
-        judge.judge(checks, {RECORD: np.array(["a"]), "size": np.array([0]), "age": np.array([0])})
+        judge.validate(checks, {RECORD: np.array(["a"]), "size": np.array([0]), "age": np.array([0])})
 
 
 def test_a_check_without_a_limit_allows_no_fault(judge):
     check = DataCheck("faults", "text", "something", "nothing")
     frame = {RECORD: np.array(["a", "b", "c"]), "faults": np.array([0, 1, 0])}
-    assert judge.judge([check], frame)["faults"].failed == 1
+    assert judge.validate([check], frame)["faults"].failed == 1
 
 
 def test_nothing_is_sent_and_no_name_is_looked_up(judge, tmp_path, monkeypatch):

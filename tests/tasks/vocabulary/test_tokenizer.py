@@ -149,9 +149,8 @@ def test_cutting_every_word_once_gives_what_the_library_makes_of_whole_texts(
         whole = [piece for piece, _ in pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(text))]
         assert words.cut(text).split() == whole
     with monkeypatch.context() as plain:
-        plain.setattr(
-            wordpiece._WordCache, "split", lambda self, text: [text]
-        )  # every text is one word: nothing is shared
+        # every text is one word: nothing is shared
+        plain.setattr(wordpiece._WordCache, "split", lambda self, text: [text])
         expected = train_vocabulary(lambda: texts, 400, lowercase)
     assert train_vocabulary(lambda: texts, 400, lowercase) == expected
     assert len(expected) == 400

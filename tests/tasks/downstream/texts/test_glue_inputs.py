@@ -201,9 +201,7 @@ def write_split(name: str, split: str, most: int, examples: Path, folder: Path, 
 
 
 @pytest.mark.parametrize("name", ["sst2", "stsb"])
-def test_rows_hold_every_example_once_with_its_label_packed_or_not(
-    tmp_path: Path, name: str, judge: GxValidator
-) -> None:
+def test_rows_hold_every_labelled_example_once_packed_or_not(tmp_path: Path, name: str, judge: GxValidator) -> None:
     task = TASKS[name]
     write_examples(tmp_path / "data", name, train=50, dev=20)
     make_glue_data(name, tmp_path / "data", tmp_path / "examples")
