@@ -180,7 +180,7 @@ def check_columns(present: Sequence[str], columns: Columns, source: str, reading
         raise InputError(f"{source} has the column {repeated[0]!r} more than once. Rename one of them")
     alike = _match_similar_names(present, columns)
     for expected, name in alike.items():
-        reading.remark(f"{source.rpartition('/')[2]}: column {name!r} is used as {expected!r}")
+        reading.remark(f"{source.rpartition('/')[2]}: column {name!r} is read as {expected!r}")
     available = {name: name for name in present} | alike
     if missing := [column for column in columns.values() if column.required and column.name not in available]:
         near = {one.name: difflib.get_close_matches(one.name, present, 1) for one in missing}
@@ -188,8 +188,8 @@ def check_columns(present: Sequence[str], columns: Columns, source: str, reading
         similar = [f"{one[0]} for {name}" if len(missing) > 1 else one[0] for name, one in near.items() if one]
         raise InputError(
             f"{source} has no column {' and no column '.join(repr(name) for name in near)}; "
-            + (f"its columns are {found}. " if found else "it has no columns. ")
-            + (f"Did you mean {', '.join(similar)}? " if similar else "")
+            + (f"its columns are {found}" if found else "it has no columns")
+            + (f"; did you mean {', '.join(similar)}? " if similar else ". ")
             + f"Set {', '.join(dict.fromkeys(one.key for one in missing))}"
         )
     names = {part: available[column.name] for part, column in columns.items() if column.name in available}

@@ -298,7 +298,7 @@ def test_an_absent_text_column_is_refused_with_columns_and_the_nearest(tmp_path:
         write(path, '{"texts": "A.", "id": 1}\n' if kind == "jsonl" else "texts,id\nA.,1\n")
     message = refusal(tmp_path, path)
     assert "'text'" in message
-    assert "found texts, id" in message
+    assert "its columns are texts, id" in message
     assert "did you mean texts?" in message
     assert "corpus.text_column" in message
 
@@ -339,12 +339,12 @@ def test_broken_csv_is_refused_with_the_line(tmp_path: Path, content: str, said:
 
 
 def test_a_file_that_only_claims_to_be_parquet_is_refused(tmp_path: Path) -> None:
-    assert "is not a Parquet file" in refusal(tmp_path, write(tmp_path / "a.parquet", "text"))
+    assert "cannot be read as Parquet" in refusal(tmp_path, write(tmp_path / "a.parquet", "text"))
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     message = refusal(tmp_path, write(tmp_path / "a.pdf", "text"))
-    assert "'.pdf'" in message
+    assert "suffix .pdf" in message
     assert ".txt, .jsonl, .csv, .parquet" in message
 
 

@@ -66,7 +66,7 @@ def test_packed_files_are_not_passed_over(tmp_path: Path) -> None:
     write(tmp_path / "in/AA/wiki_00", BLOCKS)
     write(tmp_path / "in/AA/wiki_01.bz2", b"BZh9")
     write(tmp_path / "in/README", "no article")
-    assert "unpack AA/wiki_01.bz2 first" in refusal(tmp_path, tmp_path / "in")
+    assert "Unpack AA/wiki_01.bz2 first" in refusal(tmp_path, tmp_path / "in")
 
 
 @pytest.mark.parametrize(

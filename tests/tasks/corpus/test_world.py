@@ -22,7 +22,7 @@ NAME = re.compile(r"\b[A-Z][a-z]+\b")
 DIGEST = """
 import hashlib
 from tasks.corpus import world
-text = "".join(map(repr, world.documents(7, "corpus", 200))) + "".join(map(repr, world.questions(7, "dev", 200)))
+text = "".join(map(repr, [*world.make_documents(7, "corpus", 200), *world.make_questions(7, "dev", 200)]))
 print(hashlib.sha256(text.encode()).hexdigest())
 """
 

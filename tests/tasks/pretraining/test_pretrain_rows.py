@@ -260,7 +260,7 @@ def test_missing_inputs_are_told_with_the_stage_that_makes_them(tmp_path: Path) 
     with pytest.raises(InputError, match="dvc repro tokenizer"):
         write_pretrain_rows(pretrain_params(), "phase1", corpus, tmp_path / "none", rows, 1)
     pq.write_table(pa.table({"words": ["a"]}), tmp_path / "corpus/part-00000.parquet")
-    with pytest.raises(InputError, match="has the columns words and lacks text"):
+    with pytest.raises(InputError, match="has the columns words but not text"):
         write_pretrain_rows(pretrain_params(), "phase1", corpus, tokenizer, rows, 1)
     (tmp_path / "corpus/part-00000.parquet").write_bytes(b"PAR1 is how it begins, and then it is damaged")
     with pytest.raises(InputError, match="cannot be read as Parquet"):

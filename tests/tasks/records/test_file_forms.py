@@ -101,7 +101,7 @@ def test_other_encodings_are_named_with_the_way_out(tmp_path: Path, name: str, e
     (tmp_path / name).write_bytes(f"\ufeff{text}".encode(encoding))
     with pytest.raises(InputError) as caught:
         read(tmp_path / name)
-    assert f"begins like {encoding[:6].upper()}" in str(caught.value)
+    assert f"is {encoding[:6].upper()} (byte order mark" in str(caught.value)
     assert "-t UTF-8" in str(caught.value)
     assert key in str(caught.value)
 

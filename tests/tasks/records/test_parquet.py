@@ -23,7 +23,7 @@ def test_the_size_of_a_file_is_that_of_its_rows_and_columns(tmp_path: Path) -> N
 
 def test_sizes_and_batches_refuse_the_same_files(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
-    for message in ("run `dvc repro corpus`", "lacks text", "cannot be read as Parquet"):
+    for message in ("run `dvc repro corpus`", "but not text", "cannot be read as Parquet"):
         with pytest.raises(InputError, match=message):
             count_rows(path, ["text"], "corpus")
         with pytest.raises(InputError, match=message):

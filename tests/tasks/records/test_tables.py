@@ -122,7 +122,7 @@ def test_a_column_whose_name_differs_in_case_or_blanks_is_taken_and_said(tmp_pat
     ]
     assert reading.unused_columns == {"other"}
     path = write_as(tmp_path / name, [{"Text": "a", "TEXT": "b", "label": "1"}])
-    with pytest.raises(InputError, match="has no column 'text': found Text, TEXT, label"):
+    with pytest.raises(InputError, match="has no column 'text'; its columns are Text, TEXT, label"):
         read(path)
     reading, path = ReadLog(), write_as(tmp_path / name, [{"text": "a", "label": "1", "Text": "b"}])
     assert read(path, reading)[0]["text"] == "a"
@@ -158,11 +158,11 @@ def test_a_list_of_objects_and_lines_of_objects_are_read_under_json(tmp_path: Pa
         ('[{"text": "a", "label": 1}', "record 1 .* is not JSON"),
         ('[{"text": "a", "label": 1}] x', "record 1 .* is not JSON"),
         ('[{"text": "a", "text": "b"}]', "record 0 .*the key 'text' occurs twice"),
-        ('["a"]', "record 0 .* is str: a list of objects is required"),
+        ('["a"]', "record 0 .* is str; a list of objects is required"),
         ('{"text": {"0": "a"}, "label": {"0": 1}}\n', "text"),
         ('{\n "data": []\n}', "line 1 is not JSON .*; a list of objects, or one object per line, is required"),
         ("[" * 100_000, "record 0 .* cannot be read"),
-        ('[{"text": "\udcff"}]', "is not UTF-8 .byte 0xff"),
+        ('[{"text": "\udcff"}]', "is not UTF-8: found byte 0xff"),
     ],
 )
 def test_other_json_is_refused_with_its_place(tmp_path: Path, text: str, message: str) -> None:

@@ -54,7 +54,7 @@ CORPUS_DAMAGE = {
     # check that must fail: (what is done, what the message must say)
     "documents": (lambda c: cut(c, 11), "found 11; required: at least 12 documents"),
     "ids_unique": (lambda c: change(c, "document_id", 9, "doc-1"), "doc-1 (2 times)"),
-    "control_characters": (lambda c: change(c, "text", 3, "half \x00\x01\x02\x7f\x80\ufffd" * 9), "doc-3: 54 such"),
+    "control_characters": (lambda c: change(c, "text", 3, "half \x00\x01\x02\x7f\x80\ufffd" * 9), "doc-3: 54 control"),
     "longest_document": (lambda c: c.update(text=["Town by the river"] * 12), "found 17"),
     "ids_present": (lambda c: change(c, "document_id", 8, " "), "document number 8"),
     "titles_present": (lambda c: change(c, "title", 2, None), "doc-2"),

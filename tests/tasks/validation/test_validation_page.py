@@ -97,7 +97,7 @@ def test_the_verdict_stands_in_words_before_everything_else():
     assert "Valid" in good
     assert "All 1 checks passed on 1,200 documents." in good
     assert "Not valid" not in good
-    assert bad.index("Not valid") < bad.index("What failed") < bad.index("Checks")
+    assert bad.index("Not valid") < bad.index("Failed checks") < bad.index("Checks")
     assert "1 of 1 checks failed; 1 more were skipped." in bad
     assert "ids unique" in bad
 

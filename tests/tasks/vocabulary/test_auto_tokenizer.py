@@ -140,10 +140,10 @@ def test_what_is_written_of_it_has_the_same_ids(tmp_path: Path, name: str) -> No
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "a class of its own": ({"config": {"tokenizer_class": "BertJapaneseTokenizer"}}, "BertJapaneseTokenizer: Bert"),
+    "a class of its own": ({"config": {"tokenizer_class": "BertJapaneseTokenizer"}}, "BertJapaneseTokenizer; Bert"),
     "a class of its own in config.json": (
         {"model": {"model_type": "bert", "tokenizer_class": "BertJapaneseTokenizer"}},
-        "BertJapaneseTokenizer: Bert",
+        "BertJapaneseTokenizer; Bert",
     ),
     "no tokenizer.json for a class that needs one": (
         {"vocab_txt": True, "config": {"tokenizer_class": "PreTrainedTokenizerFast"}},

@@ -256,7 +256,7 @@ def test_a_folder_with_the_one_vocabulary_will_do(tmp_path: Path) -> None:
     made = make_tokenizer(params(source="file", path=str(tmp_path / "in")), 512, tmp_path, tmp_path / "out")
     assert list(made.entries) == VOCABULARY
     write_vocabulary(tmp_path / "in/other.txt", VOCABULARY)
-    assert "holds 2 .txt files (bert.txt, other.txt)" in refusal(tmp_path, source="file", path=str(tmp_path / "in"))
+    assert "has 2 .txt files (bert.txt, other.txt)" in refusal(tmp_path, source="file", path=str(tmp_path / "in"))
 
 
 def test_windows_line_ends_and_a_last_empty_line_are_no_tokens(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_a_vocabulary_without_a_special_token_is_refused(tmp_path: Path, token: 
 
 def test_padding_must_be_id_0(tmp_path: Path) -> None:
     path = write_vocabulary(tmp_path / "vocab.txt", ["[UNK]", "[PAD]", *VOCABULARY[2:]])
-    assert "has [PAD] on line 2, id 1" in refusal(tmp_path, source="file", path=str(path))
+    assert "has [PAD] on line 2 (id 1)" in refusal(tmp_path, source="file", path=str(path))
 
 
 def test_repeated_and_empty_lines_are_refused_together_with_their_lines(tmp_path: Path) -> None:
@@ -413,7 +413,7 @@ def test_a_tokenizer_with_code_of_its_own_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "value", "said"),
     [
-        (("model", "type"), "BPE", "is of kind BPE; WordPiece is required"),
+        (("model", "type"), "BPE", "is of type BPE; WordPiece is required"),
         (("normalizer", "type"), "NFC", "has the normalizer NFC; BertNormalizer is required"),
         (("pre_tokenizer", "type"), "Whitespace", "has the pre_tokenizer Whitespace; BertPreTokenizer is required"),
         (("model", "vocab", "[MASK]"), 40, "without gaps"),

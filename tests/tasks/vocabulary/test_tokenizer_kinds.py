@@ -88,7 +88,7 @@ CHANGES: dict[str, tuple[tuple[str, ...], Any, str]] = {
         "the normalizer Precompiled",
     ),
     "no clean-up": (("normalizer",), None, "the normalizer None"),
-    "a text as clean-up": (("normalizer",), "BertNormalizer", "'normalizer', an object"),
+    "a text as clean-up": (("normalizer",), "BertNormalizer", "must have an object 'normalizer'"),
     "dirt kept": (("normalizer", "clean_text"), False, "clean_text False"),
     "half a switch": (("normalizer", "lowercase"), 1, "lowercase 1"),
     "a regular expression": (
@@ -101,12 +101,12 @@ CHANGES: dict[str, tuple[tuple[str, ...], Any, str]] = {
     "endless words": (
         ("model", "max_input_chars_per_word"),
         2**40,
-        "max_input_chars_per_word 1099511627776, 100 is required",
+        "max_input_chars_per_word 1099511627776; 100 is required",
     ),
     "another prefix": (("model", "continuing_subword_prefix"), "@@", "continuing_subword_prefix '@@'"),
     "another unknown": (("model", "unk_token"), "[MASK]", "unk_token '[MASK]'"),
-    "another model": (("model", "type"), "BPE", "is of kind BPE"),
-    "a vocabulary that is a list": (("model", "vocab"), ["a"], "'vocab', an object"),
+    "another model": (("model", "type"), "BPE", "is of type BPE"),
+    "a vocabulary that is a list": (("model", "vocab"), ["a"], "must have an object 'vocab'"),
     "an id that is not a number": (("model", "vocab", "ada"), "5", "has ids with gaps; 0 to"),
     "an id that is a truth": (("model", "vocab", "[UNK]"), True, "has ids with gaps; 0 to"),
     "an id past the end": (("model", "vocab", "ada"), 2**62, "has ids with gaps; 0 to"),
@@ -166,7 +166,7 @@ def test_more_entries_than_any_vocabulary_has(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(InputError, match="6 entries; at most 5"):
         load_tokenizer(folder)
     monkeypatch.setattr(tokenizer_files, "MAX_BYTES", 10)
-    with pytest.raises(InputError, match="up to 10 are read"):
+    with pytest.raises(InputError, match="at most 10 are allowed"):
         read_vocabulary(tmp_path / "vocab.txt", "tokenizer.path")
 
 

@@ -121,7 +121,7 @@ REFUSED: list[tuple[Sequence[str], int, str]] = [
     ),
     (["evaluate", "colours", "sentences.csv", "--column", "text=sentence"], 1, "no column 'label'"),
     (["evaluate", "colours", "semicolon.csv", "--column", "text=Sentence"], 1, "no label is a class of the model"),
-    (["predict", "qa", "columns.csv"], 1, "no column 'context' and none 'question'"),
+    (["predict", "qa", "columns.csv"], 1, "no column 'context' and no column 'question'"),
     (["predict", "qa", "columns.csv"], 1, "questions for question?; set --column context=NAME, --column question=NAME"),
     (["predict", "qa", "without.json"], 1, "data[0].paragraphs[0].context is missing"),
     (["predict", "qa", "blank.jsonl"], 1, "line 1.context is empty\n  line 2.question is empty"),
@@ -129,7 +129,7 @@ REFUSED: list[tuple[Sequence[str], int, str]] = [
     (
         ["predict", "qa", "text.txt"],
         1,
-        "ends in '.txt': the file on the command line needs one file of questions that ends in .json, .jsonl",
+        "has the suffix .txt: the file on the command line needs one file of questions (.json, .jsonl",
     ),
     (["predict", "qa", "sst2"], 1, "sst2 is a folder"),
     (["predict", "qa", "no.csv"], 1, "no.csv"),

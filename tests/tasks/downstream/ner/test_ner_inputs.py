@@ -206,7 +206,7 @@ def test_bad_columns_are_refused_with_their_lines(tmp_path: Path, name: str) -> 
         ({"tokens": None, "ner_tags": None}, "not lists: line 2"),
         ({"tokens": ["a"] * 50_001, "ner_tags": ["O"] * 50_001}, "more than 50,000 words: line 2"),
         ({"tokens": ["\ud800"], "ner_tags": ["O"]}, "half a surrogate pair.*: line 2, word 0"),
-        ({"tokens": ["a"]}, "has no column 'ner_tags'.*set downstream.ner.data.columns.tags .*--column tags=NAME"),
+        ({"tokens": ["a"]}, "has no column 'ner_tags'.*Set downstream.ner.data.columns.tags .*--column tags=NAME"),
     ],
 )
 def test_bad_records_are_refused_with_their_lines(tmp_path: Path, row: dict[str, Any], said: str) -> None:
@@ -287,7 +287,7 @@ def test_tables_of_words_and_tags_are_read_in_every_form(tmp_path: Path, name: s
         ("tokens,tags\n\"['Ada', 'left']\",\"['B-person', 'O']\"\n", "lists that are not JSON .*: line 2"),
         ("tokens,tags\nAda left,O\n", r"different numbers of tags and words: line 2 \('2 words, 1 tags'\)"),
         ("tokens,tags\n", r"contains no sentence \(train\.csv has a header and no rows\)"),
-        ("text,label\na,b\n", "has no column 'tokens' and none 'ner_tags': found text, label"),
+        ("text,label\na,b\n", "has no column 'tokens' and no column 'ner_tags'; its columns are text, label"),
     ],
 )
 def test_tables_of_other_lists_are_refused(tmp_path: Path, text: str, message: str) -> None:

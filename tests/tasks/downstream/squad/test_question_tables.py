@@ -242,7 +242,7 @@ def test_files_that_are_damaged_or_of_another_encoding_are_named(tmp_path: Path)
         ("cut-lines.json", b'{"id": "a"}\n{"id": "b"\n', "Expecting ',' delimiter at line 2, column 11"),
         ("after.json", b'{"id":\n"a"}\n{"id": "b"}\n', "Extra data at line 3, column 1"),
         ("empty.csv", b"id,context,question,answers\n", "contains no questions"),
-        ("a.xlsx", b"PK", "ends in '.xlsx'"),
+        ("a.xlsx", b"PK", "has the suffix .xlsx"),
     ):
         path = write(tmp_path / name, content)
         with pytest.raises(InputError) as caught:

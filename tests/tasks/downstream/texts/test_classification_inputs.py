@@ -243,7 +243,7 @@ BAD = {
     "columns": (
         "a.csv",
         "txt,lable\nx,y\n",
-        r"'text' and none 'label': found txt, lable; did you mean txt for text, lable for label",
+        r"'text' and no column 'label'; its columns are txt, lable; did you mean txt for text, lable for label",
     ),
     "ending": ("a.xlsx", "x", r"must be a table \(\.csv, \.tsv, \.jsonl, \.json, \.parquet\).*found a\.xlsx"),
 }
