@@ -89,6 +89,5 @@ def _publish(gates: Sequence[Stage], root: Path, run: report.RunReport) -> bool:
 
 
 def _is_finished(before: report.RunReport, plan: Sequence[str]) -> bool:
-    """Return whether a report is of a finished run with these stages."""
     stages = [stage.name for stage in before.stages if stage.name.partition("@")[0] != PUBLISH]
     return report.run_outcome(before) in FINISHED_OUTCOMES and stages == list(plan)

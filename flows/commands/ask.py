@@ -121,7 +121,6 @@ def _read_context(ctx: click.Context, text: str | None, file: str | None) -> str
 
 
 def _line(answer: Answer) -> str:
-    """Return an answer for a terminal, its control characters escaped."""
     return replace_hidden(" ".join(answer.text.split())) or "(no answer)"
 
 

@@ -141,7 +141,6 @@ def _orphans(project: Path, going: Collection[str]) -> list[Path]:
 
 
 def _dvc_files(project: Path) -> Iterator[Path]:
-    """Yield the .dvc files that a user created with `dvc add`."""
     for folder, folders, names in os.walk(project):
         folders[:] = [name for name in folders if name not in SKIPPED_FOLDERS]
         yield from (Path(folder, name) for name in names if name.endswith(".dvc"))
@@ -191,7 +190,6 @@ def _needs_name(run: listing.Run) -> str:
 
 
 def _receipts(run: listing.Run) -> list[dict[str, Any]]:
-    """Return the receipts of the releases of a run."""
     files = sorted(run.folder.glob(str(artifacts.receipt_file("*"))))
     return [receipt for path in files if (receipt := read_json_object(path)) is not None]
 
@@ -207,7 +205,6 @@ def _release_inside(run: listing.Run) -> str:
 
 
 def _interrupted_removals(project: Path) -> Iterator[RemovalItem]:
-    """Yield the checkouts that an interrupted removal left."""
     if left := tuple(checkout_folder(project, "").glob(f"{REMOVED}*")):
         yield RemovalItem("left over", "from an interrupted removal", left)
 

@@ -98,7 +98,6 @@ def _compare_files(
 
 
 def _project_questions(project: Path) -> Path:
-    """Return the dev questions of the only question answering entry."""
     from tasks.params.entries import only_entry
     from tasks.params.schema import load_params
 

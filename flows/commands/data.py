@@ -178,7 +178,6 @@ def show_sequences(ctx: click.Context, name: str, count: int, split: str, run: s
 
 
 def _lines(one: dict[str, Any]) -> str:
-    """Return the lines that show one sequence, control characters of its text escaped."""
     from tasks.pages.markup import replace_hidden
 
     window = one.get("window")

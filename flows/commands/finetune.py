@@ -213,7 +213,6 @@ def entry_parameters(
 def _data_parameters(
     ctx: click.Context, project: Path, section: Any, stated: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the keys of an entry's section `data` that select the data."""
     train = stated["train"]
     if not resolve_path(ctx, Path(train)).exists() and train.count("/") == 1 and HUB_NAME.fullmatch(train):
         if stated["dev"] is not None:

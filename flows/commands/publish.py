@@ -76,7 +76,6 @@ def _root(project: Path, preset: str | None, overrides: Sequence[str], name: str
 
 
 def _gate(gates: Sequence[Stage], task: str | None) -> Stage:
-    """Return the gate of the entry `task`, or the only gate."""
     names = [gate.item for gate in gates]
     found = [gate for gate in gates if task in (None, gate.item)]
     if task is not None and not found:

@@ -213,7 +213,6 @@ def _run(command: list[str], project: Path, say: Say) -> int:
 
 
 def _score(figures: Mapping[str, Any]) -> float:
-    """Return the score that recipes are ranked by; larger is better."""
     return held_out_score(figures)[1]
 
 
@@ -275,7 +274,6 @@ def _scores_of(root: Path, name: str, say: Say) -> dict[str, Any]:
 
 
 def _list_parser(name: str) -> Callable[[str], list[Any]]:
-    """Return a parser of comma-separated values of a parameter."""
     read_one = options.number_parser(FinetuneParams.model_fields[name])
 
     def read(text: str) -> list[Any]:

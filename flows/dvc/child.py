@@ -230,8 +230,6 @@ class CheckoutRepo(Repo):
 
 
 class _Handler(logging.Handler):
-    """Log handler that forwards warnings and errors."""
-
     def __init__(self, say: Say) -> None:
         super().__init__(logging.WARNING)
         self.setFormatter(ColorFormatter(log_colors=False))

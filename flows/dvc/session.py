@@ -91,8 +91,6 @@ class PlanStatus:
 
 @dataclass
 class _StageOutput:
-    """Output of a stage."""
-
     say: Say
     progress: Callable[[float], None]
     paused: str | None = None
@@ -339,7 +337,6 @@ def _likely_causes(stage: str, root: Path, files: Sequence[str]) -> str:
 
 
 def _full_disks(stage: str, root: Path) -> Iterable[str]:
-    """Return a message for each full disk that a failed stage writes to."""
     plan = read_plan(root)
     outs = plan[stage].outs if stage in plan else ()
     places = [root, cache_of(root), *(root / Path(out).parent for out in outs)]

@@ -300,8 +300,6 @@ def _forward_line(stage: str, line: str) -> None:
 
 
 class _Progress:
-    """Progress of a stage as a Prefect artifact, created with the first update."""
-
     def __init__(self, stage: Stage) -> None:
         self._key = "stage-" + re.sub(r"[^a-z0-9]", "-", stage.name)
         counted = "training updates" if stage.plots else "rows"
@@ -321,7 +319,6 @@ class _Progress:
 
 
 def _publish(gate: Stage, root: Path, run: RunReport, entered: StageCallback) -> dict[str, Any]:
-    """Publish an accepted model as a Prefect task, add it to the report, and return the receipt."""
     receipt: dict[str, Any] = {}
 
     def publish() -> str:

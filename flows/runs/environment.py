@@ -118,7 +118,6 @@ def is_writable(path: Path) -> bool:
 
 
 def _work_without_git(project: Path, say: Callable[[str], None]) -> None:
-    """Configure DVC for a project without git."""
     if any((folder / ".git").exists() for folder in (project, *project.parents)):
         return
     folder = project / ".dvc"

@@ -43,7 +43,6 @@ def read_run_params(project: Path, folder: Path) -> dict[str, Any]:
 
 
 def _complete(below: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values completed from `below`."""
     both = {
         key: _complete(below[key], value)
         for key, value in values.items()

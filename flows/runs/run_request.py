@@ -134,15 +134,11 @@ def resolve_request(
 
     Args:
         project: folder with params.yaml, presets and dvc.yaml.
-        preset: preset that extends the defaults; None: params.yaml.
         overrides: values of `--set` and of other options.
         part: part of the pipeline; see `flows.runs.stage_plan.select_stages`.
         to: last stages of the run; nothing is published then.
-        publish: publish models that a gate accepts.
-        on_workers: send the stages to workers.
-        thorough: check more than this run needs.
         name: name of the run; None: the parameters determine the folder.
-        force: run device jobs that are not expected to fit into memory.
+        preset, publish, on_workers, thorough, force: see `RunRequest`.
 
     Raises:
         ParamsError: preset, overrides, part or stages are invalid; or the name belongs to a run with other parameters;

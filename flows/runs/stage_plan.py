@@ -80,7 +80,6 @@ def _read_meta(definitions: Mapping[str, Any], group: str) -> dict[str, Any]:
 
 
 def _match_stages(name: str, plan: Plan, definitions: Mapping[str, Any]) -> list[str]:
-    """Return the stages that a value of --to selects."""
     found = [stage.name for stage in plan.values() if name in (stage.name, stage.group)]
     if found:
         return found
