@@ -52,27 +52,27 @@ def _read_place(text: str) -> Place:
 @click.option("--compare", type=_read_place, metavar="RUNTIME[:PRECISION]", help="also answer there, compare logits")
 @options.json_option
 @click.pass_context
-def command(ctx: click.Context, model: str, question: str, as_json: bool, **stated: Any) -> None:
+def command(ctx: click.Context, model: str, question: str, as_json: bool, **arguments: Any) -> None:
     from tasks.downstream.inference.job import choose_place
     from tasks.downstream.squad import ask
     from tasks.downstream.squad.ask import WindowShape, find_model
     from tasks.downstream.squad.no_answer import null_threshold_of
 
-    context = _read_context(ctx, stated["context"], stated["context_file"])
-    named = model_options.resolve_model(ctx, model, stated["tokenizer"])
+    context = _read_context(ctx, arguments["context"], arguments["context_file"])
+    named = model_options.resolve_model(ctx, model, arguments["tokenizer"])
     found = find_model(named.name, named.tokenizer)
-    odds = null_threshold_of(found.folder) if stated["null_threshold"] is None else stated["null_threshold"]
-    place = choose_place(found.folder, stated["runtime"], None)
-    shape = WindowShape.for_model(found, stated["row_length"], stated["doc_stride"])
-    longest = stated["max_answer_length"] or _longest_answer(found, named.entry)
-    places = (place,) if stated["compare"] is None else (place, stated["compare"])
+    odds = null_threshold_of(found.folder) if arguments["null_threshold"] is None else arguments["null_threshold"]
+    place = choose_place(found.folder, arguments["runtime"], None)
+    shape = WindowShape.for_model(found, arguments["row_length"], arguments["doc_stride"])
+    longest = arguments["max_answer_length"] or _longest_answer(found, named.entry)
+    places = (place,) if arguments["compare"] is None else (place, arguments["compare"])
     (answers, logits), *others = ask.ask(
         found,
         question,
         context,
         shape,
         places=places,
-        top=stated["top"],
+        top=arguments["top"],
         max_answer_length=longest,
         null_threshold=odds,
     )

@@ -76,7 +76,7 @@ class RemovalPlan:
     """Parts to remove, and runs that stay."""
 
     parts: list[RemovalItem] = field(default_factory=list)
-    kept: list[tuple[str, str]] = field(default_factory=list)
+    retained: list[tuple[str, str]] = field(default_factory=list)
     """Name of a run and why it stays."""
 
 
@@ -98,7 +98,7 @@ def plan_removal(project: Path, chosen: Selection) -> RemovalPlan:
         if not chosen.every and (chosen.older_than is None or run.last >= before):
             continue
         if reason := _use_of(run, busy) or _release_inside(run) or ("" if chosen.every else _needs_name(run)):
-            found.kept.append((run.name, reason))
+            found.retained.append((run.name, reason))
         else:
             going.append(run)
     found.parts = [*map(_run_item, going), *_interrupted_removals(project)]
@@ -276,10 +276,10 @@ SECONDS = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
 
 def _read_age(text: str) -> float:
-    stated = re.fullmatch(r"(\d+)([hdw])", text)
-    if stated is None:
+    match = re.fullmatch(r"(\d+)([hdw])", text)
+    if match is None:
         raise click.BadParameter(f"{text!r} is not an age: use a number and h, d or w (hours, days, weeks), as in 30d")
-    return int(stated[1]) * SECONDS[stated[2]]
+    return int(match[1]) * SECONDS[match[2]]
 
 
 @click.command(
@@ -338,5 +338,5 @@ def _print_plan(found: RemovalPlan, how: str) -> None:
             streams.say(f"another {size} is shared by hard links, mostly with DVC's cache: see --orphans\n")
     else:
         streams.say(f"nothing {how}\n")
-    for name, reason in found.kept:
+    for name, reason in found.retained:
         streams.say(f"{shlex.quote(name)} stays: {reason}\n")

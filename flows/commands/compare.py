@@ -50,8 +50,8 @@ def command(
             raise click.UsageError(f"files of predictions are compared in pairs, but {len(words)} were passed", ctx)
         found, text, after = _compare_files(ctx, *words, **of_files)
     else:
-        if stated := [name for name in FILE_OPTIONS if of_files[name] is not None]:
-            raise click.UsageError(f"--{stated[0]} applies to files of predictions only, but these are runs", ctx)
+        if misused := [name for name in FILE_OPTIONS if of_files[name] is not None]:
+            raise click.UsageError(f"--{misused[0]} applies to files of predictions only, but these are runs", ctx)
         found, text, after = _compare_runs(ctx, words)
     if output is not None:
         write_json(resolve_path(ctx, output), found)

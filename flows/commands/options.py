@@ -168,12 +168,12 @@ def parameter_option(section: type[Section], name: str, word: str | None = None,
     field, meaning = section.model_fields[name], said_of_fields(section)[name].rstrip(".")
     if isinstance(field.default, str):
         meaning += f"  [default: {field.default}]"
-    stated: dict[str, Any] = {"type": click_type(field), "help": meaning[0].lower() + meaning[1:]}
+    arguments: dict[str, Any] = {"type": click_type(field), "help": meaning[0].lower() + meaning[1:]}
     if field.annotation in (int, float):
-        stated["metavar"] = "N"
+        arguments["metavar"] = "N"
     if field.annotation is bool:
-        stated["is_flag"] = True
-    return click.option(f"--{(word or name).replace('_', '-')}", name, **{**stated, **how})
+        arguments["is_flag"] = True
+    return click.option(f"--{(word or name).replace('_', '-')}", name, **{**arguments, **how})
 
 
 def parse_column(text: str) -> tuple[str, str]:

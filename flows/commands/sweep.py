@@ -57,9 +57,9 @@ class Sweep:
     """Values of --set for all runs."""
     grid: dict[str, list[Any]]
     """Parameter in the entry's section `finetune` -> values to try. `seed` repeats a recipe."""
-    more: tuple[str, ...] = ()
+    extra_options: tuple[str, ...] = ()
     """Other options of `podium run`, such as --verbose."""
-    sent: tuple[str, ...] = ()
+    worker_options: tuple[str, ...] = ()
     """Options that send stages to workers; empty: they run here."""
 
     def members(self) -> list[SweepRun]:
@@ -95,9 +95,17 @@ class SweepRun:
         """
         place = f"downstream.{self.sweep.entry}.finetune"
         own = [f"{place}.{name}={value}" for name, value in self.values.items()]
-        stated = [word for text in (*self.sweep.overrides, *own) for word in ("--set", text)]
+        arguments = [word for text in (*self.sweep.overrides, *own) for word in ("--set", text)]
         start = [sys.executable, "-m", "flows", "run", "--preset", self.sweep.preset]
-        return [*start, *stated, "--name", self.name, *self.sweep.more, *(() if here else self.sweep.sent), *last]
+        return [
+            *start,
+            *arguments,
+            "--name",
+            self.name,
+            *self.sweep.extra_options,
+            *(() if here else self.sweep.worker_options),
+            *last,
+        ]
 
     def held_out(self, project: Path) -> dict[str, Any] | None:
         """Return the metrics on held-out rows; None if the training did not finish."""
@@ -322,8 +330,8 @@ class _SweepCommands(finetune.KindCommands):
         @finetune.kind_command(kind)
         @options.combine_options(search_options, finetune.common_options)
         @click.pass_context
-        def run(ctx: click.Context, **stated: Any) -> None:
-            _start_sweep(ctx, kind, stated)
+        def run(ctx: click.Context, **arguments: Any) -> None:
+            _start_sweep(ctx, kind, arguments)
 
         found: click.Command = run
         return found
@@ -334,12 +342,12 @@ def _finetune() -> None:
     pass
 
 
-def _start_sweep(ctx: click.Context, kind: str, stated: dict[str, Any]) -> None:
+def _start_sweep(ctx: click.Context, kind: str, arguments: dict[str, Any]) -> None:
     from flows.runs.stopping import Interrupted, stop
 
     project = enter_project(ctx)
-    grid = {name: stated[name] for name in finetune.HYPERPARAMETERS if stated.get(name)}
-    said = stated | dict.fromkeys(finetune.HYPERPARAMETERS)
+    grid = {name: arguments[name] for name in finetune.HYPERPARAMETERS if arguments.get(name)}
+    said = arguments | dict.fromkeys(finetune.HYPERPARAMETERS)
     overrides = finetune.build_overrides(ctx, project, kind, said)
     values = resolve({}, finetune.PRESET, overrides)
     (entry,) = values["downstream"]
@@ -348,22 +356,22 @@ def _start_sweep(ctx: click.Context, kind: str, stated: dict[str, Any]) -> None:
     if tuning["evaluate_every_updates"] is None:
         tuning["evaluate_every_updates"] = NEVER
         overrides.append(Setting(f"downstream.{entry}.finetune.evaluate_every_updates", NEVER))
-    if stated["seeds"] > 1:
-        grid[SEED] = [tuning["seed"] + number for number in range(stated["seeds"])]
+    if arguments["seeds"] > 1:
+        grid[SEED] = [tuning["seed"] + number for number in range(arguments["seeds"])]
     check(values, "the parameters")
     words = tuple(map(str, overrides))
-    name = stated["name"] or "sweep-" + hashlib.sha256(json.dumps([words, grid]).encode()).hexdigest()[:8]
-    queue = ["--device-queue", stated["device_queue"]] if stated["device_queue"] else []
-    more = ("--verbose",) if stated["verbose"] else ()
-    sent = ("--on-workers", *queue) if stated["on_workers"] else ()
+    name = arguments["name"] or "sweep-" + hashlib.sha256(json.dumps([words, grid]).encode()).hexdigest()[:8]
+    queue = ["--device-queue", arguments["device_queue"]] if arguments["device_queue"] else []
+    more = ("--verbose",) if arguments["verbose"] else ()
+    sent = ("--on-workers", *queue) if arguments["on_workers"] else ()
     sweep = Sweep(name, entry, finetune.PRESET, words, grid, more, sent)
     with stop.listen():
         try:
-            found = run_sweep(sweep, project, _note if stated["as_json"] else streams.say_line)
+            found = run_sweep(sweep, project, _note if arguments["as_json"] else streams.say_line)
         except Interrupted:
             _note(f"stopped by {stop.reason()}; run the same command again to continue")
             raise SystemExit(stop.exit_code()) from None
-    _print_result(found, stated["as_json"])
+    _print_result(found, arguments["as_json"])
 
 
 def _note(text: str) -> None:

@@ -117,8 +117,8 @@ class DvcSession:
     def __init__(
         self,
         root: Path,
-        sent: Sequence[str] | None = None,
-        waits: bool = False,
+        allowed: Sequence[str] | None = None,
+        wait_for_lock: bool = False,
         lock: StageLock | None = None,
         run: str | None = None,
     ) -> None:
@@ -126,16 +126,16 @@ class DvcSession:
 
         Args:
             root: folder of the checkout.
-            sent: stages that may run here; others must be restored. None: all may run.
-            waits: wait while another DVC holds the repository lock; otherwise fail after a few seconds.
+            allowed: stages that may run here; others must be restored. None: all may run.
+            wait_for_lock: wait while another DVC holds the repository lock; otherwise fail after a few seconds.
             lock: called before a stage runs; returns once no other host runs an equal one.
             run: identity of the run, which stages record.
         """
         self.root, self._lock = root, lock
         self._mark = secrets.token_hex(8)
         """Random prefix of replies, which stages cannot know."""
-        self._arguments = [self._mark, *(["--wait-for-lock"] if waits else [])]
-        variables = {STAGES_SENT: None if sent is None else " ".join(sent), RUN: run}
+        self._arguments = [self._mark, *(["--wait-for-lock"] if wait_for_lock else [])]
+        variables = {STAGES_SENT: None if allowed is None else " ".join(allowed), RUN: run}
         self._variables = {name: value for name, value in variables.items() if value is not None}
         self._process: subprocess.Popen[str] | None = None
 
@@ -166,7 +166,7 @@ class DvcSession:
                 self._process = None
 
     def update(
-        self, stage: str, say: Say, progress: Callable[[float], None], *, pull: bool = False, alone: bool = False
+        self, stage: str, say: Say, progress: Callable[[float], None], *, pull: bool = False, inputs_ready: bool = False
     ) -> str:
         """Bring `stage` and its dependencies up to date.
 
@@ -175,7 +175,7 @@ class DvcSession:
             say: called with each line of output.
             progress: called with the percentage, 0 to 100, when the stage reports it.
             pull: restore outputs from the remote if possible.
-            alone: its dependencies are up to date.
+            inputs_ready: its dependencies are up to date.
 
         Returns:
             "ran", "restored" (from DVC's run-cache or the remote) or "skipped" (nothing had changed).
@@ -196,7 +196,7 @@ class DvcSession:
             if pull:
                 self._send_to_remote(f"stage {stage}: the remote {{remote}} is not available", say, "require_store")
             with stop.forward_to(self.start()):
-                reply = self._send("update_stage", output.take, stage=stage, pull=pull, alone=alone)
+                reply = self._send("update_stage", output.take, stage=stage, pull=pull, inputs_ready=inputs_ready)
         done, code = reply.get("answer"), reply.get("code")
         if done is not None and not done["lost"]:
             return str(done["verdict"])

@@ -75,7 +75,7 @@ def run_plan(
     run: RunReport,
     publish: bool,
     on_worker: bool = False,
-    entered: StageCallback = lambda record: None,
+    on_end: StageCallback = lambda record: None,
     released: releases.ReleaseSelection | None = None,
 ) -> None:
     """Bring the stages of `plan` up to date in the checkout `root`, then publish the models that gates accept.
@@ -109,17 +109,17 @@ def run_plan(
         if known.makers(str(artifacts.CORPUS)) & set(plan) - set(found.unchanged):
             print_estimate(root, say)
         for stage in found.unchanged:
-            run_stage(known[stage], None, root, run, entered)
-        left, alone = plan[len(found.unchanged) :], found.is_complete and not remote
+            run_stage(known[stage], None, root, run, on_end)
+        left, inputs_ready = plan[len(found.unchanged) :], found.is_complete and not remote
 
         def bring(stage: str, session: DvcSession) -> None:
             try:
-                run_stage(known[stage], session, root, run, entered, alone)
+                run_stage(known[stage], session, root, run, on_end, inputs_ready)
             finally:  # the outs have been pushed
                 locks.release()
 
         try:
-            _run_stages(left, known, sessions if alone else sessions[:1], bring)
+            _run_stages(left, known, sessions if inputs_ready else sessions[:1], bring)
         finally:
             run.sort(plan)
         if remote and (kept := [stage.name for stage in run.stages if stage.status != "ran"]):
@@ -129,7 +129,7 @@ def run_plan(
     run.read_results(root)
     for gate in gates if publish else ():
         if run.accepts(gate.name):
-            run.enter_receipt(_publish(gate, root, run, entered), gate.name)
+            run.enter_receipt(_publish(gate, root, run, on_end), gate.name)
 
 
 def _run_stages(left: Sequence[str], known: Plan, sessions: Sequence[DvcSession], bring: StageRunner) -> None:
@@ -203,7 +203,12 @@ def _next_stage(left: Sequence[str], working: Sequence[str], known: Plan) -> str
 
 
 def run_stage(
-    stage: Stage, session: DvcSession | None, root: Path, run: RunReport, entered: StageCallback, alone: bool = False
+    stage: Stage,
+    session: DvcSession | None,
+    root: Path,
+    run: RunReport,
+    on_end: StageCallback,
+    inputs_ready: bool = False,
 ) -> None:
     """Run one stage as a Prefect task and add it to the report, even if it fails.
 
@@ -212,13 +217,13 @@ def run_stage(
         session: session that brings it up to date; None: nothing changed.
         root: the checkout.
         run: the report.
-        entered: called with the record.
-        alone: its dependencies are up to date.
+        on_end: called with the record.
+        inputs_ready: its dependencies are up to date.
 
     Raises:
         RunFailed, RunPaused, RunStopped: see `run_plan`.
     """
-    _record_stage("stage", stage.name, lambda: _update(stage, session, alone), run, entered, root)
+    _record_stage("stage", stage.name, lambda: _update(stage, session, inputs_ready), run, on_end, root)
 
 
 def log_line(text: str) -> None:
@@ -232,7 +237,7 @@ _REPORT_LOCK = threading.Lock()
 
 
 def _record_stage(
-    kind: str, name: str, body: Callable[[], str], run: RunReport, entered: StageCallback, root: Path
+    kind: str, name: str, body: Callable[[], str], run: RunReport, on_end: StageCallback, root: Path
 ) -> None:
     """Call `body` as a Prefect task, and add its status and time to the report.
 
@@ -256,7 +261,7 @@ def _record_stage(
         record = StageRecord(name, status, seconds, None, began, **took(root / usage_file(name), began))
         with _REPORT_LOCK:
             run.enter(record)
-            entered(record)
+            on_end(record)
             current_screen().end(record)
 
 
@@ -281,13 +286,13 @@ def _run_task(kind: str, name: str, body: Callable[[], str]) -> str:
     return cast(str, state.result())
 
 
-def _update(stage: Stage, session: DvcSession | None, alone: bool) -> str:
+def _update(stage: Stage, session: DvcSession | None, inputs_ready: bool) -> str:
     """Bring a stage up to date, push its outs to the remote, and return its status."""
     if session is None:
         get_run_logger().info("nothing changed")
         return "skipped"
     pull, say = dvc.has_remote(session.root), functools.partial(_forward_line, stage.name)
-    verdict = session.update(stage.name, say, _Progress(stage), pull=pull, alone=alone)
+    verdict = session.update(stage.name, say, _Progress(stage), pull=pull, inputs_ready=inputs_ready)
     if verdict == "ran" and pull:
         session.push([stage.name], log_line)
     return verdict
@@ -318,14 +323,14 @@ class _Progress:
             call_optional(lambda: update_progress_artifact(artifact_id=self._artifact, progress=percent))
 
 
-def _publish(gate: Stage, root: Path, run: RunReport, entered: StageCallback) -> dict[str, Any]:
+def _publish(gate: Stage, root: Path, run: RunReport, on_end: StageCallback) -> dict[str, Any]:
     receipt: dict[str, Any] = {}
 
     def publish() -> str:
         receipt.update(releases.publish_release(gate, root, log_line))
         return "skipped" if receipt.get("unchanged") else "ran"
 
-    _record_stage("publish", publish_step(gate), publish, run, entered, root)
+    _record_stage("publish", publish_step(gate), publish, run, on_end, root)
     return receipt
 
 

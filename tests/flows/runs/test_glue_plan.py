@@ -88,9 +88,9 @@ def test_each_accepting_gate_publishes_its_own_model_and_no_other_does(tmp_path,
     monkeypatch.setattr(stages, "get_run_logger", logging.getLogger)
     monkeypatch.setattr(DvcSession, "check_plan", lambda session, plan: PlanStatus(plan, True))
     monkeypatch.setattr(dvc, "has_remote", lambda root: False)
-    ran = lambda stage, session, root, run, entered, alone=False: run.enter(report.StageRecord(stage.name, "ran", 1))  # noqa: E731
+    ran = lambda stage, session, root, run, *_: run.enter(report.StageRecord(stage.name, "ran", 1))  # noqa: E731
     monkeypatch.setattr(stages, "run_stage", ran)
-    monkeypatch.setattr(stages, "_publish", lambda gate, root, run, entered: {"folder": f"published/x-{gate.item}"})
+    monkeypatch.setattr(stages, "_publish", lambda gate, root, run, on_end: {"folder": f"published/x-{gate.item}"})
     in_checkout(tmp_path, "sst2", "rte")
     run = report.RunReport(".")
     stages.run_plan(stages_of("all", "sst2", "rte"), tmp_path, run, publish=True)
