@@ -70,7 +70,7 @@ SOME_STAGES = """
 import sys
 from flows.runs import stage_plan
 stages = sys.argv.pop(1).split(",")
-stage_plan.stages_to_run = lambda *what, **ever: stages
+stage_plan.select_stages = lambda *what, **ever: stages
 from flows import cli
 cli.main(["run", *sys.argv[1:]])
 """

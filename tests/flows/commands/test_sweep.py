@@ -147,7 +147,7 @@ def test_a_smaller_loss_is_better_and_a_run_that_failed_is_left_behind(
 
 def test_a_sweep_of_which_no_run_ends_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ended(tmp_path, monkeypatch, {})
-    with pytest.raises(PodiumError, match="none of the 4 runs came to its end"):
+    with pytest.raises(PodiumError, match="none of the 4 runs finished"):
         run_sweep(SWEEP, tmp_path, lambda text: None)
 
 
@@ -185,7 +185,7 @@ def test_a_run_without_answers_is_named_and_what_was_written_before_stays(judged
     write_seed_scores(tmp_path / "seeds", {43: judged}, "glue-sst2", lambda text: None)
     before = (tmp_path / "seeds/seed-43.json").read_bytes()
     (judged / artifacts.predictions_file("glue-sst2")).unlink()
-    with pytest.raises(PodiumError, match="predictions.json is not there: the run checkout did not come to its eval"):
+    with pytest.raises(PodiumError, match="predictions.json not found: run checkout was not evaluated"):
         write_seed_scores(tmp_path / "seeds", {43: judged}, "glue-sst2", lambda text: None)
     assert (tmp_path / "seeds/seed-43.json").read_bytes() == before
 

@@ -87,7 +87,7 @@ def test_another_remote_in_the_place_of_one_is_refused_until_its_record_is_remov
         (remote / "podium-store").write_text("another")
         with pytest.raises(RemoteFailed, match="belongs to another store") as refused:
             session.push(["first"], print)
-        record = re.search(r"replaced on purpose, remove (\S+)", str(refused.value))
+        record = re.search(r"replaced it on purpose, remove (\S+)", str(refused.value))
         Path(record[1]).unlink()
         session.push(["first"], print)
 
@@ -119,7 +119,7 @@ def test_a_push_to_a_remote_that_goes_away_meanwhile_did_not_succeed(toy_project
         session.update("first", print, print, pull=True)
         session.push(["first"], print)
     monkeypatch.setattr("dvc.repo.Repo.push", lambda *_, **__: remote.rename(tmp_path / "away"))
-    with pytest.raises(RemoteChanged, match="podium-store is not there: bring"):
+    with pytest.raises(RemoteChanged, match="podium-store is missing: restore"):
         CheckoutRepo(print, False, lambda *_: False).push(["first"])
 
 

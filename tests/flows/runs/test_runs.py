@@ -23,7 +23,7 @@ sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from flows.runs import locks
 from tests.plans import prepare_own
-with locks.held(Path.cwd(), sys.argv[2], print):
+with locks.hold_run(Path.cwd(), sys.argv[2], print):
     print("held", flush=True)
     sys.stdin.read()
 """

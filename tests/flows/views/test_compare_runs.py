@@ -126,7 +126,7 @@ def test_the_scores_of_a_release_stand_for_a_run(project, capsys, tmp_path):
     ("words", "code", "said"),
     [
         (["slow", "none"], 2, "run none not found"),
-        (["slow", "slow"], 2, "a run is named twice"),
+        (["slow", "slow"], 2, "the same run is named twice"),
         (["slow", "fast:glue"], 2, "'glue' is nothing that params.yaml fine-tunes for"),
         (["slow", "fast", "--confidence", "0.9"], 2, "--confidence applies to files of predictions only"),
         (["a.json", "b.json", "c.json"], 2, "files of predictions are compared in pairs"),

@@ -101,7 +101,7 @@ REFUSED: list[tuple[Sequence[str], int, str]] = [
     ),
     (["score", "questions.json", "answers.json", "--output", "link.json"], 2, "link.json is an input of this"),
     (["score", "questions.json", "answers.json", "--output", "second.json"], 2, "second.json is an input of this"),
-    (["score", "questions.json", "answers.json", "--output", "questions.json"], 2, "questions.json is read by this"),
+    (["score", "questions.json", "answers.json", "--output", "questions.json"], 2, "questions.json is an input of"),
     (
         ["score", "questions.json", "answers.json", "--na-probs", "odds.json", "--output", "odds.json"],
         2,
