@@ -49,10 +49,10 @@ NAMED = re.compile(r"\[(?:docs/)?[\w-]+\.md\](\([\w-]+\.md(?:#[\w-]+)?\))")
 
 def make_pages(app):
     """Write the pages of all commands and all parameters, and the page that links them, where they changed."""
-    from reference_pages import commands_page, params_page
+    from reference_pages import build_commands_page, build_params_page
 
     (HERE / "made").mkdir(exist_ok=True)
-    makers = {"commands": commands_page, "parameters": params_page, "reference": lambda: "# Reference\n"}
+    makers = {"commands": build_commands_page, "parameters": build_params_page, "reference": lambda: "# Reference\n"}
     for name, make in makers.items():
         path, text = HERE / "made" / f"{name}.md", make()
         if not path.is_file() or path.read_text(encoding="utf-8") != text:

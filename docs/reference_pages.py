@@ -1,7 +1,7 @@
-"""Documents that are made: from the types of params.yaml, from presets/, and from what click knows of the commands.
+"""Generated documents: parameters from the types of params.yaml, presets from presets/, commands from click.
 
-conf.py writes the pages of all parameters and all commands when the documents are built. schemas/ and a part of
-docs/presets.md are kept by git, and written by: python -m docs.reference_pages
+conf.py writes the pages of all parameters and all commands when the site is built. schemas/ and a part of
+docs/presets.md are in git, and written by: python -m docs.reference_pages
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from tasks.stage.process import takes_no_words
 
 PARAMS_HEAD = """# All parameters
 
-Made from the types, so that it is what this version reads. `podium params list WORD` says the same on the terminal with
-the values of your project; `podium params schema` gives it to programs, and editors with a YAML language server read it
-from `schemas/`. A default is that of presets, of `podium finetune` and of `podium pretrain`; params.yaml states every
-value itself, at first those of the demo.
+This page is generated from the types, so it lists what this version reads. `podium params list WORD` shows the same
+on the terminal with the values of your project. `podium params schema` prints it for programs, and editors with a
+YAML language server read it from `schemas/`. Defaults apply to presets, `podium finetune` and `podium pretrain`;
+params.yaml states every value itself, initially those of the demo.
 """
-TABLE = "| key | what it may be | default | what it means |\n|---|---|---|---|\n"
+TABLE = "| key | values | default | meaning |\n|---|---|---|---|\n"
 MARKS = re.compile(r"([\\*_\[\]<>|#{}$~])")
 DOCUMENT = re.compile(r"docs/([\w-]+\.md)")
 COMMANDS_HEAD = """# All commands
 
-Made from the commands themselves: `podium COMMAND --help` says the same. `--project DIR` before a command names a clone
-of Podium other than the one around the folder you stand in. Files count from where you stand. What a run's exit code
-means is told in [How a run ends](../ending.md).
+This page is generated from the commands: `podium COMMAND --help` prints the same. `--project DIR` before a command
+selects a clone of Podium other than that of the current folder. Paths are relative to the current folder. See also
+[exit codes](../ending.md).
 """
 SCHEMAS = Path("schemas")
-"""JSON Schemas of params.yaml and of presets, which editors read (`# yaml-language-server: ...`)."""
-MAKERS = {"params": params_schema, "preset": preset_schema}
-"""File of SCHEMAS without its ending -> what it holds."""
+"""JSON Schemas of params.yaml and of presets for editors (`# yaml-language-server: ...`)."""
+SCHEMA_BUILDERS = {"params": params_schema, "preset": preset_schema}
+"""Name of a file of SCHEMAS, without its ending -> the function that builds its contents."""
 PAGE = Path("docs/presets.md")
 BEGIN, END = "<!-- made by `python -m docs.reference_pages` from here", "<!-- to here -->"
 COLUMNS = (
@@ -57,145 +57,150 @@ COLUMNS = (
 PRESETS_HEAD = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n"
 
 
-def escaped(text: str) -> str:
-    """Words as Markdown that shows them; what stands between backticks stays code, and a document becomes a link."""
+def escape_markdown(text: str) -> str:
+    """Return text as Markdown that shows it unchanged; backticks mark code, and names of documents become links."""
     parts = " ".join(text.split()).split("`")
-    if len(parts) % 2 == 0:  # a backtick without its other half
-        return r"\`".join(map(_link, (MARKS.sub(r"\\\1", part) for part in parts)))
-    shown = [_link(MARKS.sub(r"\\\1", part)) if at % 2 == 0 else _code(part) for at, part in enumerate(parts)]
+    if len(parts) % 2 == 0:  # an unpaired backtick
+        return r"\`".join(map(_link_documents, (MARKS.sub(r"\\\1", part) for part in parts)))
+    shown = [
+        _link_documents(MARKS.sub(r"\\\1", part)) if at % 2 == 0 else _format_code(part)
+        for at, part in enumerate(parts)
+    ]
     return "".join(shown)
 
 
-def _link(text: str) -> str:
+def _link_documents(text: str) -> str:
     return DOCUMENT.sub(r"[docs/\1](../\1)", text)
 
 
-def _code(text: str) -> str:
-    """As code, in a cell of a table, too."""
+def _format_code(text: str) -> str:
+    """Return text as code that is also valid in a table cell."""
     return "`" + text.replace("|", "\\|") + "`"
 
 
-def params_page() -> str:
-    """The whole page, in Markdown."""
+def build_params_page() -> str:
+    """Return the page of all parameters in Markdown."""
     schema = params_schema()
     plain = [(key, one) for key, one in schema["properties"].items() if "properties" not in one and key != "downstream"]
-    parts = [PARAMS_HEAD, "\n## Beside the sections\n\n", TABLE, *(_row(key, one) for key, one in plain)]
+    parts = [PARAMS_HEAD, "\n## Top-level keys\n\n", TABLE, *(_parameter_row(key, one) for key, one in plain)]
     for key, one in schema["properties"].items():
         if "properties" in one:
             parts += _section_tables(key, one, 2)
         elif key == "downstream":
-            parts += [f"\n## {key}\n\n{escaped(one['description'])}\n", *_kinds(schema["$defs"])]
+            parts += [f"\n## {key}\n\n{escape_markdown(one['description'])}\n", *_kind_tables(schema["$defs"])]
     return "".join(parts)
 
 
-def _kinds(kinds: dict[str, Any]) -> Iterator[str]:
+def _kind_tables(kinds: dict[str, Any]) -> Iterator[str]:
     for kind, one in kinds.items():
         yield from _section_tables(f"downstream.NAME, kind {kind}", one, 3)
 
 
 def _section_tables(name: str, schema: dict[str, Any], depth: int) -> Iterator[str]:
-    """A heading, a table of the keys that are no sections, and the sections below as tables of their own."""
+    """Yield a heading and one table of all keys of a section; keys of nested sections have dotted names."""
     yield f"\n{'#' * depth} {name}\n\n"
     if text := schema.get("description"):
-        yield f"{escaped(text)}\n\n"
-    rows = list(_rows(schema, ""))
+        yield f"{escape_markdown(text)}\n\n"
+    rows = list(_parameter_rows(schema, ""))
     if rows:
         yield TABLE
         yield from rows
 
 
-def _rows(schema: dict[str, Any], before: str) -> Iterator[str]:
+def _parameter_rows(schema: dict[str, Any], before: str) -> Iterator[str]:
     for key, one in schema["properties"].items():
         if "properties" in one:
-            yield from _rows(one, f"{before}{key}.")
+            yield from _parameter_rows(one, f"{before}{key}.")
         else:
-            yield _row(f"{before}{key}", one)
+            yield _parameter_row(f"{before}{key}", one)
 
 
-def _row(name: str, schema: dict[str, Any]) -> str:
-    default = _code(json.dumps(schema["default"], ensure_ascii=False)) if "default" in schema else "must be said"
-    return f"| {_code(name)} | {values_in_words(schema)} | {default} | {escaped(schema['description'])} |\n"
+def _parameter_row(name: str, schema: dict[str, Any]) -> str:
+    default = _format_code(json.dumps(schema["default"], ensure_ascii=False)) if "default" in schema else "required"
+    return (
+        f"| {_format_code(name)} | {format_values(schema)} | {default} | {escape_markdown(schema['description'])} |\n"
+    )
 
 
-def values_in_words(schema: dict[str, Any]) -> str:
-    """Return the values that a parameter accepts: the words of an enumeration, or a type and its bounds."""
+def format_values(schema: dict[str, Any]) -> str:
+    """Return the values that a parameter accepts: an enumeration, or a type and its bounds."""
     if "anyOf" in schema:
-        return " or ".join(values_in_words(one) for one in schema["anyOf"])
+        return " or ".join(format_values(one) for one in schema["anyOf"])
     if "enum" in schema:
-        return ", ".join(_code(str(one)) for one in schema["enum"])
+        return ", ".join(_format_code(str(one)) for one in schema["enum"])
     if "const" in schema:
-        return _code(str(schema["const"]))
+        return _format_code(str(schema["const"]))
     kind = schema.get("type", "any")
     if kind == "array":
-        return f"list of {values_in_words(schema['items'])}"
+        return f"list of {format_values(schema['items'])}"
     words = {"boolean": "true or false", "string": "text", "object": "keys with values"}
-    return ", ".join([words.get(kind, kind), *_bounds(schema)])
+    return ", ".join([words.get(kind, kind), *_format_bounds(schema)])
 
 
-def _bounds(schema: dict[str, Any]) -> Iterator[str]:
+def _format_bounds(schema: dict[str, Any]) -> Iterator[str]:
     for word, text in (
         ("minimum", "at least"),
         ("exclusiveMinimum", "above"),
         ("maximum", "at most"),
         ("exclusiveMaximum", "below"),
-        ("minLength", "letters at least:"),
+        ("minLength", "minimum length"),
     ):
         if word in schema:
             yield f"{text} {schema[word]:,}" if isinstance(schema[word], int) else f"{text} {schema[word]:g}"
 
 
-def commands_page() -> str:
-    """The whole page, in Markdown."""
+def build_commands_page() -> str:
+    """Return the page of all commands in Markdown."""
     parts = [COMMANDS_HEAD]
     with click.Context(cli, info_name="podium", **cli.context_settings) as parent:
         for name, line in COMMANDS.items():
             command = cli.get_command(parent, name)
             assert command is not None
-            parts += _command(command, name, parent, line, 2)
+            parts += _command_sections(command, name, parent, line, 2)
     return "".join(parts)
 
 
-def _command(command: click.Command, name: str, parent: click.Context, line: str, depth: int) -> Iterator[str]:
-    """A command with its usage and words, then those below it."""
+def _command_sections(command: click.Command, name: str, parent: click.Context, line: str, depth: int) -> Iterator[str]:
+    """Yield a command with its usage and options, then its subcommands."""
     with click.Context(command, info_name=name, parent=parent) as here:
         yield f"\n{'#' * depth} {here.command_path}\n\n"
-        yield f"{escaped(command.help or line)}\n\n"
+        yield f"{escape_markdown(command.help or line)}\n\n"
         yield f"```text\n{' '.join([here.command_path, *command.collect_usage_pieces(here)])}\n```\n"
-        yield from _options(command, here)
+        yield from _options_table(command, here)
         if isinstance(command, click.Group):
             for below in command.list_commands(here):
                 found = command.get_command(here, below)
                 assert found is not None
-                yield from _command(found, below, here, "", depth + 1)
+                yield from _command_sections(found, below, here, "", depth + 1)
 
 
-def _options(command: click.Command, here: click.Context) -> Iterator[str]:
-    """A table of the options."""
+def _options_table(command: click.Command, here: click.Context) -> Iterator[str]:
+    """Yield a table of the options."""
     records = [one.get_help_record(here) for one in command.params if not getattr(one, "hidden", False)]
     rows = [(words, text) for words, text in filter(None, records) if text]  # the usage line names the arguments
     if rows:
-        yield "\n| option | what it says |\n|---|---|\n"
+        yield "\n| option | meaning |\n|---|---|\n"
     for words, text in rows:
         code = words.replace("|", "\\|")
-        yield f"| `{code}` | {escaped(text)} |\n"
+        yield f"| `{code}` | {escape_markdown(text)} |\n"
 
 
-def schema_text(name: str) -> str:
-    """One of the schemas, as its file must be."""
-    return json.dumps(MAKERS[name](), indent=1, ensure_ascii=False) + "\n"
+def render_schema(name: str) -> str:
+    """Return the contents of one schema file."""
+    return json.dumps(SCHEMA_BUILDERS[name](), indent=1, ensure_ascii=False) + "\n"
 
 
-def new_page(text: str, presets: Path = artifacts.PRESETS) -> str:
-    """Return the page `text` with the part between its marks written from the presets.
+def fill_presets_page(text: str, presets: Path = artifacts.PRESETS) -> str:
+    """Return the page `text` with the presets between its marks.
 
     Raises:
         InputError: the page has no marks.
-        ParamsError: a preset that cannot be used.
+        ParamsError: a preset is invalid.
     """
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise InputError(f"{PAGE} must hold the lines {BEGIN} --> and {END}, between which the table stands")
+        raise InputError(f"{PAGE} needs the lines {BEGIN} --> and {END} around the generated table")
     found = [read_preset(name, presets) for name in preset_names(presets)]
     resolved = [check(resolve({}, one.name, [], presets), one.name) for one in found]
     table = PRESETS_HEAD + "".join(_preset_row(one, params) for one, params in zip(found, resolved, strict=True))
@@ -207,7 +212,7 @@ def _preset_row(preset: Preset, params: Params) -> str:
     cells = (
         f"[`{preset.name}`](#{preset.name})",
         params.device.runtime,
-        _phases(params),
+        _format_phases(params),
         "; ".join(
             f"{one.global_batch_size:,} sequences, {one.epochs:g} epochs, rate {one.learning_rate:g}" for one in tunings
         )
@@ -217,7 +222,7 @@ def _preset_row(preset: Preset, params: Params) -> str:
     return f"| {' | '.join(cells)} |\n"
 
 
-def _phases(params: Params) -> str:
+def _format_phases(params: Params) -> str:
     if not params.pretrain.enabled:
         return f"none; starts from {params.base_model.repository or params.base_model.path}"
     rows, training = params.pretrain_rows, params.pretrain
@@ -232,14 +237,14 @@ def _preset_section(preset: Preset) -> str:
     return f"### {preset.name}\n\n{preset.head.description.strip()}\n\n" + (f"{sources}\n" if sources else "")
 
 
-def write_page(path: Path = PAGE) -> bool:
-    """Write the page again; return whether it changed.
+def write_presets_page(path: Path = PAGE) -> bool:
+    """Write the page again and return True if it changed.
 
     Raises:
-        InputError, ParamsError: see new_page.
+        InputError, ParamsError: see fill_presets_page.
     """
     before = path.read_text(encoding="utf-8")
-    after = new_page(before)
+    after = fill_presets_page(before)
     if after != before:
         write_text(path, after)
     return after != before
@@ -247,10 +252,10 @@ def write_page(path: Path = PAGE) -> bool:
 
 def main() -> None:
     takes_no_words(f"Write {SCHEMAS}/ from the types of params.yaml, and the presets into {PAGE}.")
-    for name in MAKERS:
-        write_text(SCHEMAS / f"{name}.json", schema_text(name))
+    for name in SCHEMA_BUILDERS:
+        write_text(SCHEMAS / f"{name}.json", render_schema(name))
         sys.stdout.write(f"{SCHEMAS / name}.json\n")
-    changed = write_page()
+    changed = write_presets_page()
     sys.stdout.write(f"{PAGE} {'was written' if changed else 'is up to date'}\n")
 
 

@@ -4,7 +4,7 @@ import re
 
 import click
 
-from docs.reference_pages import commands_page, escaped, params_page
+from docs.reference_pages import build_commands_page, escape_markdown, build_params_page
 from flows.cli import COMMANDS, cli
 
 
@@ -21,7 +21,7 @@ def every_command():
 
 
 def test_every_command_and_option_stands_on_the_page():
-    text = commands_page()
+    text = build_commands_page()
     found = dict(every_command())
     assert len(found) > 30
     for words, command in found.items():
@@ -43,13 +43,13 @@ def test_every_option_says_what_it_is_for():
 
 
 def test_every_parameter_stands_on_its_page():
-    text = params_page()
+    text = build_params_page()
     for row in ("| `phase1.steps` |", "| `gate.min_f1` |", "| `task` | `cola`, `sst2`", "| `near_duplicates` |"):
         assert row in text
 
 
 def test_words_become_no_markup():
-    assert escaped("a * b_c <x> [d](e)|f") == r"a \* b\_c \<x\> \[d\](e)\|f"
-    assert escaped("a `b*c|d` e") == r"a `b*c\|d` e"
-    assert escaped("one ` alone") == r"one \` alone"
-    assert escaped("see docs/plan.md") == "see [docs/plan.md](../plan.md)"
+    assert escape_markdown("a * b_c <x> [d](e)|f") == r"a \* b\_c \<x\> \[d\](e)\|f"
+    assert escape_markdown("a `b*c|d` e") == r"a `b*c\|d` e"
+    assert escape_markdown("one ` alone") == r"one \` alone"
+    assert escape_markdown("see docs/plan.md") == "see [docs/plan.md](../plan.md)"

@@ -6,7 +6,7 @@ import json
 import pytest
 from jsonschema import Draft202012Validator
 
-from docs.reference_pages import MAKERS, schema_text
+from docs.reference_pages import SCHEMA_BUILDERS, render_schema
 from tasks.params.documentation import meanings, params_schema, preset_schema, said_of_fields
 from tasks.params.downstream import defaults_of, kind_names, kind_params
 from tasks.params.overlays import preset_names, resolve
@@ -49,10 +49,10 @@ def test_the_last_docstring_of_a_field_counts():
     assert said_of_fields(kind_params("ner").model_fields["data"].annotation)["source"].startswith("files,")
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", SCHEMA_BUILDERS)
 def test_the_files_for_editors_are_as_the_types_say(name):
     found = (ROOT / "schemas" / f"{name}.json").read_text(encoding="utf-8")
-    assert found == schema_text(name), "run `python -m docs.reference_pages`"
+    assert found == render_schema(name), "run `python -m docs.reference_pages`"
     Draft202012Validator.check_schema(json.loads(found))
 
 

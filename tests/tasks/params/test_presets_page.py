@@ -2,7 +2,7 @@
 
 import pytest
 
-from docs.reference_pages import BEGIN, END, PAGE, new_page, write_page
+from docs.reference_pages import BEGIN, END, PAGE, fill_presets_page, write_presets_page
 from tasks.params.overlays import preset_names
 from tasks.stage.errors import InputError
 from tests.places import ROOT
@@ -12,7 +12,7 @@ PRESETS = ROOT / "presets"
 
 def test_the_page_is_as_the_presets_are():
     text = (ROOT / PAGE).read_text(encoding="utf-8")
-    assert new_page(text, PRESETS) == text, "run `python -m docs.reference_pages`"
+    assert fill_presets_page(text, PRESETS) == text, "run `python -m docs.reference_pages`"
     for name in preset_names(PRESETS):
         assert f"\n| [`{name}`](#{name}) |" in text
         assert f"\n### {name}\n" in text
@@ -24,19 +24,19 @@ def test_only_what_lies_between_the_marks_is_made_anew(tmp_path):
         "downstream: {squad: {kind: squad, finetune: {epochs: 7}}}\n"
     )
     text = f"by hand\n{BEGIN} -->\nold\n{END}\nby hand as well\n"
-    made = new_page(text, tmp_path)
+    made = fill_presets_page(text, tmp_path)
     assert made.startswith(f"by hand\n{BEGIN} -->\n| preset |")
     assert made.endswith(f"{END}\nby hand as well\n")
     assert "old" not in made
     assert "| [`one`](#one) | auto | 128, 256, 900,000; 512, 256, 100,000 |" in made
     assert "| 32 sequences, 7 epochs, rate 5e-05 | f1 88.5 |" in made
     assert "### one\n\nthe first of all\n\n* a/b:c.md\n" in made
-    assert new_page(made, tmp_path) == made
+    assert fill_presets_page(made, tmp_path) == made
 
 
 def test_a_page_without_marks_is_refused_and_left_alone(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("nothing to fill")
-    with pytest.raises(InputError, match="must hold the lines"):
-        write_page(page)
+    with pytest.raises(InputError, match="needs the lines"):
+        write_presets_page(page)
     assert page.read_text() == "nothing to fill"
