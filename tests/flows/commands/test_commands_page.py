@@ -4,7 +4,7 @@ import re
 
 import click
 
-from docs.reference_pages import build_commands_page, escape_markdown, build_params_page
+from docs.reference_pages import build_commands_page, build_params_page, escape_markdown
 from flows.cli import COMMANDS, cli
 
 
