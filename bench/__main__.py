@@ -13,8 +13,8 @@ from typing import Any
 
 from bench.cases import CASES, Case, make_cases
 from bench.data import Data, make_data
-from bench.host import host_facts, load_average
-from bench.report import as_json, bar_rows, markdown, precision_lines, rate_rows, text_table
+from bench.host import collect_host_facts, read_load_average
+from bench.report import format_markdown, format_text_table, precision_lines, rate_rows, target_rows, to_json
 from bench.results import Results
 from bench.runner import run_case
 from ipu_model.files import write_json, write_text
@@ -71,7 +71,7 @@ def main() -> None:
     options = parse(arguments)
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell disables SIGINT for background processes
         signal.signal(number, signal.default_int_handler)
-    facts: dict[str, Any] = {**host_facts(arguments), "load_at_start": load_average()}
+    facts: dict[str, Any] = {**collect_host_facts(arguments), "load_at_start": read_load_average()}
     print(f"bench: {facts['cpu']}, {facts['cores']} cores, load {facts['load_at_start']}")
     data = make_data(options.data, options.vocabulary)
     facts["data"] = data.source
@@ -80,12 +80,12 @@ def main() -> None:
     facts["interrupted"] = not measure(
         choose(data, options), results, lambda: write_reports(options.output, results, facts)
     )
-    facts.update(load_at_end=load_average(), seconds=round(time.monotonic() - started))
+    facts.update(load_at_end=read_load_average(), seconds=round(time.monotonic() - started))
     write_reports(options.output, results, facts)
     from bench.plots import write_plots
 
     write_plots(results, options.output)
-    print("\n" + text_table(rate_rows(results)) + "\n\n" + text_table(bar_rows(results)))
+    print("\n" + format_text_table(rate_rows(results)) + "\n\n" + format_text_table(target_rows(results)))
     print("".join(f"\n{line}" for line in precision_lines(results)))
     print(f"written to {options.output} in {facts['seconds']} s, load {facts['load_at_end']}")
 
@@ -122,8 +122,8 @@ def say(text: str) -> None:
 
 def write_reports(folder: Path, results: Results, facts: dict[str, object]) -> None:
     """Write bench.json and bench.md atomically."""
-    write_json(folder / "bench.json", as_json(results, facts))
-    write_text(folder / "bench.md", markdown(results, facts))
+    write_json(folder / "bench.json", to_json(results, facts))
+    write_text(folder / "bench.md", format_markdown(results, facts))
 
 
 if __name__ == "__main__":

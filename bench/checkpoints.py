@@ -43,7 +43,7 @@ MINUTES = 10
 """Default of checkpoint_every_minutes."""
 
 
-def batch_of(rows: int, length: int, seed: int) -> Batch:
+def make_batch(rows: int, length: int, seed: int) -> Batch:
     """Make a batch of random tokens [rows, length], one sequence per row, without padding."""
     rng = np.random.default_rng(seed)
     at, one = np.arange(length, dtype=np.uint16), np.ones((rows, 1), np.int16)
@@ -80,7 +80,7 @@ def train_once(mode: str, options: argparse.Namespace, folder: Path) -> tuple[fl
         checkpoint_every_updates=every,
     )
     checkpoints = Checkpoints(folder, {}, _ignore)
-    batches = [batch_of(options.rows, options.length, seed) for seed in range(4)]
+    batches = [make_batch(options.rows, options.length, seed) for seed in range(4)]
     runtime.train_step(batches[0], RATE)  # the first step allocates gradients and moments
     history = History(folder, (), job.log_every_updates, _ignore)
     with closing(CheckpointWriter(job, runtime, checkpoints, history, None, StopRequest(), _ignore)) as keep:

@@ -23,14 +23,14 @@ WORKERS = {
     "ours": "bench.ours:train",
     "peer": "bench.peer:train",
     "gemm": "bench.gemm:measure",
-    "optimizer": "bench.optimizers:step",
-    "predict-ours": "bench.predict:ours",
-    "predict-peer": "bench.predict:peer",
-    "questions-ours": "bench.prepare:questions_ours",
-    "questions-peer": "bench.prepare:questions_peer",
-    "pretraining-rows": "bench.prepare:pretraining_ours",
-    "start": "bench.starts:start",
-    "packing": "bench.prepare:packing_ours",
+    "optimizer": "bench.optimizers:measure_steps",
+    "predict-ours": "bench.predict:measure_ours",
+    "predict-peer": "bench.predict:measure_peer",
+    "questions-ours": "bench.prepare:measure_questions",
+    "questions-peer": "bench.prepare:measure_questions_peer",
+    "pretraining-rows": "bench.prepare:measure_pretraining_rows",
+    "start": "bench.starts:measure_start",
+    "packing": "bench.prepare:measure_packing",
 }
 """Worker of a spec -> module:function(spec, session)."""
 JOBS = ("ours", "predict-ours", "start")

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from bench.host import host_facts, load_average
+from bench.host import collect_host_facts, read_load_average
 from bench.process_tree import Usage, run_measured
 from ipu_model.files import new_folder, read_json, write_json, write_text
 from tasks.corpus import world
@@ -101,18 +101,18 @@ def measure(stage: str, folder: Path) -> StageCost:
     Raises:
         InputError: the stage failed.
     """
-    load = load_average()[0]
+    load = read_load_average()[0]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     used: Usage = run_measured([sys.executable, "-m", *STAGES[stage]], folder, environment, folder / "log")
     if used.code:
         tail = "\n".join((folder / "log").read_text(encoding="utf-8", errors="replace").splitlines()[-12:])
         raise InputError(f"{stage} in {folder} ended with code {used.code}:\n{tail}")
     disk = sum(path.stat().st_size for path in (folder / OUTS[stage]).rglob("*")) if stage in OUTS else 0
-    text, spent = text_bytes(folder / artifacts.CORPUS) / MB, (round(used.cpu_s, 2), round(used.wall_s, 2))
+    text, spent = count_text_bytes(folder / artifacts.CORPUS) / MB, (round(used.cpu_s, 2), round(used.wall_s, 2))
     return StageCost(stage, text, *spent, round(used.peak_mb, 1), round(disk / MB, 3), load)
 
 
-def text_bytes(corpus: Path) -> int:
+def count_text_bytes(corpus: Path) -> int:
     """Return the UTF-8 bytes of text in a corpus; Parquet files add four bytes per document."""
     total = 0
     for path in sorted(corpus.glob("*.parquet")):
@@ -139,7 +139,7 @@ def table(found: Sequence[StageCost]) -> list[str]:
     return lines
 
 
-def marginal(found: Sequence[StageCost]) -> list[str]:
+def marginal_costs(found: Sequence[StageCost]) -> list[str]:
     """Return the cost of a further MB from each size to the next, without the start of the processes."""
     lines = []
     for stage in STAGES:
@@ -215,9 +215,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(table([found[key]])[-1], flush=True)
         write_json(records, {name: asdict(one) for name, one in found.items()})
     chosen = [found[key] for key in keys]
-    facts = {**host_facts([]), "workers": workers, "source": options.source, "load": load_average()}
+    facts = {**collect_host_facts([]), "workers": workers, "source": options.source, "load": read_load_average()}
     write_json(options.output / "data-scale.json", {**facts, "measured": [asdict(one) for one in chosen]})
-    print("\n".join(["", *table(chosen), "", *marginal(chosen), "", *validation(chosen), "", *check_targets(chosen)]))
+    print(
+        "\n".join(
+            ["", *table(chosen), "", *marginal_costs(chosen), "", *validation(chosen), "", *check_targets(chosen)]
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.children import OF_PEERS, THREAD_VARIABLES, TUNED_MALLOC
-from bench.host import host_facts, load_average
+from bench.host import collect_host_facts, read_load_average
 from ipu_model.files import write_json
 from tasks.downstream.examples import make_examples
 from tasks.downstream.inference.entry import entry_of as applied_entry
@@ -181,7 +181,7 @@ def compare(recipe: FineTuningRecipe, chosen: Sequence[Side], folder: Path) -> d
     summary = make_examples(load_part(entry_of(recipe.params, ENTRY), "examples"), folder / "examples")
     print(summary)
     dev = folder / "dev.jsonl"
-    write_dev(dev_of(folder), dev)
+    write_dev(dev_file(folder), dev)
     found: dict[str, Any] = {}
     for side in chosen:
         own = folder / side.name.replace(" ", "-")
@@ -190,16 +190,16 @@ def compare(recipe: FineTuningRecipe, chosen: Sequence[Side], folder: Path) -> d
         if figures["model"] is not None:
             figures["scores"] = evaluate_side(figures, dev, own / "evaluation", side.name)
             if side.name != OURS:
-                figures["podium_f1_difference"] = difference(folder / own.name, folder / OURS, dev_of(folder))
+                figures["podium_f1_difference"] = compare_f1(folder / own.name, folder / OURS, dev_file(folder))
     return found
 
 
-def dev_of(folder: Path) -> Path:
+def dev_file(folder: Path) -> Path:
     """Return the file of development questions, in the format of the stage examples."""
     return folder / "examples" / "dev.parquet"
 
 
-def difference(theirs: Path, ours: Path, dev: Path) -> dict[str, float]:
+def compare_f1(theirs: Path, ours: Path, dev: Path) -> dict[str, float]:
     """Return our F1 minus theirs on the same questions, in points, with the interval of the paired bootstrap."""
     first, second = (side / "evaluation" / "predictions.json" for side in (theirs, ours))
     points: dict[str, float] = compare_files(dev, first, second, CONFIDENCE)["f1_difference"]
@@ -265,7 +265,11 @@ def main() -> None:
     files: dict[str, Any] = {name: str(getattr(options, name).resolve()) for name in ("model", "train", "dev")}
     numbers = {name: getattr(options, name) for name in ("epochs", "learning_rate", "batch_size", "seed", "threads")}
     recipe = FineTuningRecipe(**files, **numbers, limit=options.limit)
-    facts = {**host_facts(sys.argv[1:]), "load_at_start": load_average(), "recipe": dataclasses.asdict(recipe)}
+    facts = {
+        **collect_host_facts(sys.argv[1:]),
+        "load_at_start": read_load_average(),
+        "recipe": dataclasses.asdict(recipe),
+    }
     with contextlib.ExitStack() as stack:
         folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="podium-")))
         folder = folder.absolute()

@@ -33,8 +33,8 @@ def train(recipe: FineTuningRecipe, params: Params, folder: Path, settings: dict
     model = BertForQuestionAnswering.from_pretrained(recipe.model)
     trainer = Trainer(
         model,
-        arguments(recipe, params, folder, settings),
-        train_dataset=features(params, folder, tokenizer, padded=settings["padding"] == "max_length"),
+        make_arguments(recipe, params, folder, settings),
+        train_dataset=make_features(params, folder, tokenizer, padded=settings["padding"] == "max_length"),
         data_collator=counting,
     )
     before = time.process_time()
@@ -54,7 +54,7 @@ def train(recipe: FineTuningRecipe, params: Params, folder: Path, settings: dict
     }
 
 
-def features(params: Params, folder: Path, tokenizer: Any, *, padded: bool) -> Dataset:
+def make_features(params: Params, folder: Path, tokenizer: Any, *, padded: bool) -> Dataset:
     """Return the windows of the training questions, as run_qa makes them."""
     rows = entry_of(params, ENTRY).rows
     assert isinstance(rows, SquadRowsParams)
@@ -63,7 +63,9 @@ def features(params: Params, folder: Path, tokenizer: Any, *, padded: bool) -> D
     return examples.map(prepare_train_features, batched=True, remove_columns=examples.column_names, fn_kwargs=shape)
 
 
-def arguments(recipe: FineTuningRecipe, params: Params, folder: Path, settings: dict[str, Any]) -> TrainingArguments:
+def make_arguments(
+    recipe: FineTuningRecipe, params: Params, folder: Path, settings: dict[str, Any]
+) -> TrainingArguments:
     """Convert our recipe to Trainer's arguments."""
     tuning = entry_of(params, ENTRY).params.finetune
     return TrainingArguments(

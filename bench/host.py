@@ -17,7 +17,7 @@ FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_tile"
 """CPU flags that determine the speed of matrix products."""
 
 
-def host_facts(arguments: list[str]) -> dict[str, Any]:
+def collect_host_facts(arguments: list[str]) -> dict[str, Any]:
     """Return CPU, memory, versions, revision and command."""
     cpuinfo = _cpuinfo()
     flags = set(cpuinfo.get("flags", "").split())
@@ -45,7 +45,7 @@ def peak_memory_mb(status: Path = Path("/proc/self/status")) -> float:
     return int(found[0]) / 1024 if found else process.peak_memory_mb()
 
 
-def load_average() -> list[float]:
+def read_load_average() -> list[float]:
     """Return the load averages of the last 1, 5 and 15 minutes."""
     return [round(value, 2) for value in os.getloadavg()]
 

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from bench.ipu_fit import time_lines
-from bench.ipu_layouts import KnownJob, bad_verdicts, certain_bytes, list_preset_jobs, preset_jobs
+from bench.ipu_layouts import KnownJob, check_oversized, list_preset_jobs, preset_jobs, sum_certain_bytes
 from ipu_model.estimates.estimate import MemoryEstimate
 from ipu_model.estimates.ipu import propose_layout
 from ipu_model.estimates.ipu_balance import LayoutCandidate
@@ -20,7 +20,7 @@ BALANCED = tuple(f"ipu-{size}-{pod}-examples" for size in ("base", "large") for 
 MB = 1e6
 
 
-def tables() -> dict[str, list[str]]:
+def make_tables() -> dict[str, list[str]]:
     """Return the lines of each table, by its name in the document."""
     return {"time": time_lines(), "fits": fitting_lines(), "bad": bad_lines(), "balance": balance_lines()}
 
@@ -40,8 +40,8 @@ def bad_lines() -> list[str]:
     """Return the table of layouts that are known not to fit."""
     head = ["published layout", "pushed by", "because", "certain MB", "low", "verdict", "largest term, MB", "knob"]
     lines = []
-    for bad, memory, refused in bad_verdicts():
-        certain, low = f"{certain_bytes(memory) / MB:,.0f}", f"{memory.total.low / MB:,.0f}"
+    for bad, memory, refused in check_oversized():
+        certain, low = f"{sum_certain_bytes(memory) / MB:,.0f}", f"{memory.total.low / MB:,.0f}"
         verdict = "does not fit" if refused else "WRONG"
         cells = [f"`{bad.preset}` {bad.name}", bad.change, f"{bad.why} ({memory.where})", certain, low, verdict]
         lines.append([*cells, _largest(memory), memory.largest.knob])
@@ -104,7 +104,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.ipu_estimates", description="Check the estimates for IPUs.")
     parser.add_argument("--write", action="store_true", help="write the tables to docs/ipu-estimates.md")
     options = parser.parse_args()
-    found = tables()
+    found = make_tables()
     for name, lines in found.items():
         print(f"## {name}\n\n" + "\n".join(lines) + "\n")
     if options.write:

@@ -91,7 +91,7 @@ def _interval_of(row: Published, fitted: Fitted) -> Interval:
     return Interval(*(sequences / seconds for seconds in (call.high, call.likely, call.low)))
 
 
-def errors(judged: Sequence[RowEstimate], head: str) -> tuple[float, float]:
+def summarise_errors(judged: Sequence[RowEstimate], head: str) -> tuple[float, float]:
     """Return the median and maximum absolute error of the rows of a head."""
     found = [abs(one.error) for one in judged if one.row.head == head]
     return statistics.median(found), max(found)
@@ -110,7 +110,7 @@ def time_lines() -> list[str]:
         cells = (what, pod, f"{row.framework}, {row.source}", f"{row.rate:,.0f}", f"{one.estimated:,.0f}")
         lines.append(f"| {' | '.join(cells)} | {one.error:+.1%} | {between} |")
     for name, head in (("Pre-training", PRETRAINING), ("SQuAD", ANSWERS)):
-        median, worst = errors(judged, head)
+        median, worst = summarise_errors(judged, head)
         rows = [x for x in judged if x.row.head == head]
         inside, by_fit = (
             sum(x.is_inside(x.held_out_interval) for x in rows),

@@ -154,7 +154,7 @@ def preset_jobs(name: str) -> tuple[KnownJob, ...]:
     return tuple(found)
 
 
-def bad_verdicts() -> list[tuple[OversizedLayout, MemoryEstimate, bool]]:
+def check_oversized() -> list[tuple[OversizedLayout, MemoryEstimate, bool]]:
     """Return each layout that is known not to fit, its fullest IPU, and whether the estimate agrees."""
     found = []
     for bad in OVERSIZED:
@@ -163,6 +163,6 @@ def bad_verdicts() -> list[tuple[OversizedLayout, MemoryEstimate, bool]]:
     return found
 
 
-def certain_bytes(memory: MemoryEstimate) -> float:
+def sum_certain_bytes(memory: MemoryEstimate) -> float:
     """Return the bytes of an IPU that follow from the shapes."""
     return sum(term.amount for term in memory.terms if term.name in CERTAIN)

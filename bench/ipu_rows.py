@@ -160,7 +160,7 @@ def print_waits(name: str, case: Case, source: RowSource, inputs: ProgramInputs,
     )
 
 
-def cpu_seconds(process: int) -> float:
+def read_cpu_seconds(process: int) -> float:
     """Return the CPU seconds of a process so far (schedstat of proc(5), in nanoseconds)."""
     return int(Path(f"/proc/{process}/schedstat").read_text(encoding="utf-8").split()[0]) / 1e9
 
@@ -174,7 +174,7 @@ def measure_work(rows: RowFolder, case: Case, instances: int, updates: int) -> l
         with closing(RowPrefetcher(rows, order, range(updates), inputs)) as source:
             for _ in range(updates):
                 next(source)
-            seconds.append(cpu_seconds(source.process.pid))
+            seconds.append(read_cpu_seconds(source.process.pid))
     return seconds
 
 
@@ -201,7 +201,7 @@ def main() -> None:
             )
 
 
-def own_megabytes(process: int | str) -> float:
+def measure_private_mb(process: int | str) -> float:
     """Return the private anonymous memory of a process (proc(5)) in MB of 2**20 bytes."""
     lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("RssAnon"))
@@ -213,7 +213,7 @@ def print_memory(case: Case, updates: int, rows: RowFolder) -> None:
     source = RowPrefetcher(rows, UpdateRows(len(rows), case.rows, SEED), range(updates), inputs)
     feed = TrainingFeed(source, updates, 1, case.rows // MICRO_BATCH, MICRO_BATCH, inputs, Instances())
     sizes = [
-        (own_megabytes("self"), own_megabytes(source.process.pid))
+        (measure_private_mb("self"), measure_private_mb(source.process.pid))
         for _ in measure_waits(source, feed, MEMORY_CALL_SECONDS)
     ]
     for call in sorted({min(SLOTS, updates - 1), updates // 4, updates // 2, updates - 1}):

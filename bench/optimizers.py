@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from bench.protocol import Session, Stopwatch
-from bench.setup import OPTIMIZER, SEED, model_config
+from bench.setup import OPTIMIZER, SEED, make_model_config
 from ipu_model.models.modeling import build_model, initialise, is_exempt
 from ipu_model.optim.optimizers import BlockedAdamW, make_optimizer
 from ipu_model.runtimes.compilation import compile_optimizer
@@ -51,14 +51,14 @@ class PlainLamb(torch.optim.Optimizer):
         weight.add_(direction, alpha=-group["lr"] * ratio)
 
 
-def step(spec: dict[str, Any], session: Session) -> None:
+def measure_steps(spec: dict[str, Any], session: Session) -> None:
     """Measure steps with fixed gradients; units are steps."""
     keep_freed_memory()  # for both sides, to compare the computation only
     torch.set_num_threads(spec["threads"])
-    config = model_config(spec["size"])
+    config = make_model_config(spec["size"])
     model = build_model("pretraining", config)
     initialise(model, config, SEED)
-    optimizer = make(spec["settings"]["optimizer"], model)
+    optimizer = make_by_name(spec["settings"]["optimizer"], model)
     if isinstance(optimizer, BlockedAdamW):
         if spec["settings"].get("compile", "none") != "none":
             compile_optimizer(optimizer, os.environ, lambda text: print(text, file=sys.stderr))
@@ -84,7 +84,7 @@ def set_gradients(model: nn.Module) -> None:
         parameter.grad = torch.empty_like(parameter).normal_(0, scale, generator=generator)
 
 
-def make(name: str, model: nn.Module) -> torch.optim.Optimizer:
+def make_by_name(name: str, model: nn.Module) -> torch.optim.Optimizer:
     """Make an optimizer. lamb, adamw: as in a job; lamb-plain, adamw-plain: tensor by tensor."""
     if not name.endswith("-plain"):
         return make_optimizer(dataclasses.replace(OPTIMIZER, name=name), model)

@@ -30,7 +30,7 @@ def train(spec: dict[str, Any], session: Session) -> None:
     training = Training.from_spec(spec)
     rows = RowFolder(Path(training.rows), training.row_kind, training.model)
     job = make_job(training, spec["updates"] * spec["rounds"] + spec["warmup"], spec["settings"])
-    runtime, plan = start(job, rows)
+    runtime, plan = start_runtime(job, rows)
     order = UpdateRows(len(rows), plan.rows_per_update, job.seed)
     runtime.compile(rows.take(order(0)))
     watch, reading, step = Stopwatch(), Stopwatch(), 0
@@ -48,12 +48,12 @@ def train(spec: dict[str, Any], session: Session) -> None:
             loss=metrics.loss,
             sequences=metrics.sequences,
             read_cpu=read.cpu,
-            flops=flops_of(training, batch),
+            flops=count_flops(training, batch),
         )
 
     for _ in range(spec["warmup"]):
         update()
-    while session.next_round(**precision_of(plan), rows_per_update=plan.rows_per_update):
+    while session.next_round(**describe_precision(plan), rows_per_update=plan.rows_per_update):
         watch.start()
         session.report([update() for _ in range(spec["updates"])])
     runtime.close()
@@ -65,7 +65,7 @@ def prepare_host(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def flops_of(training: Training, batch: Batch) -> int:
+def count_flops(training: Training, batch: Batch) -> int:
     """Return the operations of one update over these rows (flops.py)."""
     ids = batch.columns["sequence_ids"].astype(np.int64) + 256 * np.arange(len(batch.rows))[:, None]
     distinct, counts = np.unique(ids, return_counts=True)
@@ -93,7 +93,7 @@ def make_job(training: Training, updates: int, settings: dict[str, Any]) -> Job:
     return Job.from_json(json.dumps({**json.loads(job.to_json()), **settings}))
 
 
-def start(job: Job, rows: RowFolder) -> tuple[Runtime, JobPlan]:
+def start_runtime(job: Job, rows: RowFolder) -> tuple[Runtime, JobPlan]:
     """Make the runtime of a job with random weights, by the steps of ipu_model.train.job_runner."""
     chosen = choose_runtime(job.runtime)
     precision = choose_precision(job.precision, chosen.value)
@@ -106,7 +106,7 @@ def start(job: Job, rows: RowFolder) -> tuple[Runtime, JobPlan]:
     return make_runtime(plan, job, model, job.model, device, say_nothing), plan
 
 
-def precision_of(plan: JobPlan) -> dict[str, str]:
+def describe_precision(plan: JobPlan) -> dict[str, str]:
     """Return the precision of a configuration and its reason."""
     return {"precision": plan.precision, "precision_reason": plan.precision_reason}
 

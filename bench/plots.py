@@ -27,7 +27,11 @@ PANEL_INCHES = (5.2, 2.7)
 
 def write_plots(results: Results, folder: Path) -> list[str]:
     """Write the plots of measured cases as SVG and PNG; return their names."""
-    plots = {"rates": rates(results), "cost-by-length": by_length(results), "cost-by-corpus": by_corpus(results)}
+    plots = {
+        "rates": plot_rates(results),
+        "cost-by-length": plot_by_length(results),
+        "cost-by-corpus": plot_by_corpus(results),
+    }
     for name, figure in plots.items():
         if figure is not None:
             for ending in ("svg", "png"):
@@ -35,9 +39,9 @@ def write_plots(results: Results, folder: Path) -> list[str]:
     return [name for name, figure in plots.items() if figure is not None]
 
 
-def rates(results: Results) -> Figure | None:
+def plot_rates(results: Results) -> Figure | None:
     """Plot one panel per case: median units per CPU second with one thread, with the range of the rounds."""
-    panels = [(title, of_case(results, case)) for case, title in PANELS]
+    panels = [(title, select_case(results, case)) for case, title in PANELS]
     panels = [(title, found) for title, found in panels if found]
     if not panels:
         return None
@@ -51,7 +55,7 @@ def rates(results: Results) -> Figure | None:
     return figure
 
 
-def of_case(results: Results, case: str) -> list[Measurement]:
+def select_case(results: Results, case: str) -> list[Measurement]:
     """Return the measurements of a case with one thread, in the order of its variants."""
     return [one for one in results.measured if one.case == case and one.threads == 1 and one.rounds]
 
@@ -81,13 +85,13 @@ def _bars(axis: Axes, title: str, found: list[Measurement]) -> None:
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:g}")
 
 
-def by_length(results: Results) -> Figure | None:
+def plot_by_length(results: Results) -> Figure | None:
     """Plot the cost of training per real token by row length."""
     lines: dict[str, list[tuple[float, Summary]]] = {}
     for one in results.measured:
         if one.case.startswith("length-") and one.rounds:
             length = float(one.case.removeprefix("length-"))
-            lines.setdefault(one.variant, []).append((length, cost(one)))
+            lines.setdefault(one.variant, []).append((length, summarise_cost(one)))
     if not lines:
         return None
     figure = Figure(figsize=(6.4, 4.0), layout="constrained")
@@ -102,16 +106,16 @@ def by_length(results: Results) -> Figure | None:
     return figure
 
 
-def by_corpus(results: Results) -> Figure | None:
+def plot_by_corpus(results: Results) -> Figure | None:
     """Plot the cost of making rows and of training on them by corpus size."""
     cases = (("corpus-rows", "Making pre-training rows"), ("corpus-training", "Pre-training, 2 layers of 128"))
-    found = [(title, of_case(results, case)) for case, title in cases]
+    found = [(title, select_case(results, case)) for case, title in cases]
     found = [(title, measured) for title, measured in found if measured]
     if not found:
         return None
     figure = Figure(figsize=(4.6 * len(found), 3.4), layout="constrained")
     for axis, (title, measured) in zip(figure.subplots(1, len(found), squeeze=False)[0], found, strict=True):
-        points = [(float(one.variant.rpartition(" ")[2]), cost(one)) for one in measured]
+        points = [(float(one.variant.rpartition(" ")[2]), summarise_cost(one)) for one in measured]
         _line(axis, OURS, points, OURS_COLOUR, "o")
         axis.set_xscale("log", base=2)
         axis.set_xticks([size for size, _ in points], labels=[f"{size:g}" for size, _ in points])
@@ -120,7 +124,7 @@ def by_corpus(results: Results) -> Figure | None:
     return figure
 
 
-def cost(one: Measurement) -> Summary:
+def summarise_cost(one: Measurement) -> Summary:
     """Return the CPU microseconds per unit."""
     return summarise([1e6 / rate for rate in one.cpu_rates])
 

@@ -11,9 +11,9 @@ from bench.protocol import Session, Stopwatch
 from bench.setup import SEED, Training
 
 
-def ours(spec: dict[str, Any], session: Session) -> None:
+def measure_ours(spec: dict[str, Any], session: Session) -> None:
     """Measure a pass over all rows per round; units are features."""
-    from bench.ours import make_job, precision_of, prepare_host, say_nothing, start
+    from bench.ours import describe_precision, make_job, prepare_host, say_nothing, start_runtime
     from ipu_model.distributed.process import StopRequest
     from ipu_model.jobs.job import Job
     from ipu_model.rows.row_folder import RowFolder
@@ -24,7 +24,7 @@ def ours(spec: dict[str, Any], session: Session) -> None:
     rows = RowFolder(Path(training.rows), training.row_kind, training.model)
     values = json.loads(make_job(training, 1, spec["settings"]).to_json())
     job = Job.from_json(json.dumps({**values, "kind": "predict", "optimizer": None, "schedule": None}))
-    runtime, plan = start(job, rows)
+    runtime, plan = start_runtime(job, rows)
     watch = Stopwatch()
     with tempfile.TemporaryDirectory() as folder:
 
@@ -35,13 +35,13 @@ def ours(spec: dict[str, Any], session: Session) -> None:
 
         for _ in range(spec["warmup"]):
             once()
-        while session.next_round(**precision_of(plan), rows_per_call=plan.rows_per_call):
+        while session.next_round(**describe_precision(plan), rows_per_call=plan.rows_per_call):
             watch.start()
             features = once()
             session.report([watch.sample(features)])
 
 
-def peer(spec: dict[str, Any], session: Session) -> None:
+def measure_peer(spec: dict[str, Any], session: Session) -> None:
     """Measure the same features with Trainer.predict; settings: precision, padding, batch (8 is run_qa's default)."""
     import numpy as np
     import torch

@@ -21,7 +21,7 @@ def _rounds(spec: dict[str, Any], session: Session, once: Callable[[], float]) -
         session.report([watch.sample(units)])
 
 
-def questions_ours(spec: dict[str, Any], session: Session) -> None:
+def measure_questions(spec: dict[str, Any], session: Session) -> None:
     """Measure tasks.downstream.rows including its files; units are questions."""
     from tasks.downstream.rows import write_rows
     from tasks.params.entries import entry_of
@@ -33,7 +33,7 @@ def questions_ours(spec: dict[str, Any], session: Session) -> None:
         _rounds(spec, session, lambda: write_rows(task, "train", questions, tokenizer, rows).examples)
 
 
-def questions_peer(spec: dict[str, Any], session: Session) -> None:
+def measure_questions_peer(spec: dict[str, Any], session: Session) -> None:
     """Measure run_qa's prepare_train_features with datasets.map; settings: num_proc, pad (to the full length).
 
     The result stays in memory, so the peer does not write files, while ours does.
@@ -71,7 +71,7 @@ def questions_peer(spec: dict[str, Any], session: Session) -> None:
         _rounds(spec, session, once)
 
 
-def pretraining_ours(spec: dict[str, Any], session: Session) -> None:
+def measure_pretraining_rows(spec: dict[str, Any], session: Session) -> None:
     """Measure tasks.pretraining.rows.pretrain_rows including its files; units are real tokens of the rows."""
     from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 
@@ -86,7 +86,7 @@ def pretraining_ours(spec: dict[str, Any], session: Session) -> None:
         _rounds(spec, session, once)
 
 
-def packing_ours(spec: dict[str, Any], session: Session) -> None:
+def measure_packing(spec: dict[str, Any], session: Session) -> None:
     """Measure tasks.rows.packing on the requested number of lengths, drawn from the rows; units are sequences."""
     import numpy as np
 

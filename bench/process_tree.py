@@ -59,7 +59,7 @@ class _MemorySampler(threading.Thread):
 
     def run(self) -> None:
         while not self._ended.wait(1 / SAMPLES_PER_SECOND):
-            self.peak_kb = max(self.peak_kb, pss_kb(self._pid))
+            self.peak_kb = max(self.peak_kb, measure_pss_kb(self._pid))
 
     def stop(self) -> None:
         """Stop sampling."""
@@ -67,7 +67,7 @@ class _MemorySampler(threading.Thread):
         self.join()
 
 
-def pss_kb(pid: int) -> int:
+def measure_pss_kb(pid: int) -> int:
     """Return the PSS of a process and its descendants in units of 1024 bytes; ended processes count 0."""
     total = 0
     with contextlib.suppress(psutil.NoSuchProcess):

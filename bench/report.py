@@ -13,11 +13,11 @@ from bench.targets import OURS, TARGETS, Target
 Row = tuple[str, ...]
 
 
-def as_json(results: Results, facts: dict[str, Any]) -> dict[str, Any]:
+def to_json(results: Results, facts: dict[str, Any]) -> dict[str, Any]:
     """Return all results with every sample; `facts` are those of the host and the run."""
     return {
         "facts": facts,
-        "bars": [bar_state(bar, results) for bar in TARGETS],
+        "bars": [evaluate_target(bar, results) for bar in TARGETS],
         "measured": [_measured(one) for one in results.measured],
     }
 
@@ -29,7 +29,7 @@ def _measured(one: Measurement) -> dict[str, Any]:
     return {**asdict(one), **summaries}
 
 
-def bar_state(bar: Target, results: Results) -> dict[str, Any]:
+def evaluate_target(bar: Target, results: Results) -> dict[str, Any]:
     """Return a target with its measured value; `met` is None without a measurement."""
     found = bar.measure(results)
     return {
@@ -44,10 +44,10 @@ def bar_state(bar: Target, results: Results) -> dict[str, Any]:
     }
 
 
-def bar_rows(results: Results) -> list[Row]:
+def target_rows(results: Results) -> list[Row]:
     """Return the rows of the table of targets, with a header."""
     rows: list[Row] = [("target", "measured", "lowest", "highest", "bar", "stretch", "met")]
-    for state in (bar_state(bar, results) for bar in TARGETS):
+    for state in (evaluate_target(bar, results) for bar in TARGETS):
         found, unit = state["measured"], state["unit"]
         values = (
             ("not measured", "", "")
@@ -97,16 +97,16 @@ def format_figure(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def text_table(rows: Sequence[Row]) -> str:
+def format_text_table(rows: Sequence[Row]) -> str:
     """Return a table with padded columns for a terminal."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 
 
-def markdown(results: Results, facts: dict[str, Any]) -> str:
+def format_markdown(results: Results, facts: dict[str, Any]) -> str:
     """Return the tables and the conditions of the run in Markdown."""
     lines = [f"* {name.replace('_', ' ')}: {_plain(value)}" for name, value in facts.items()]
-    tables = [markdown_table(rows(results)) for rows in (bar_rows, rate_rows)]
+    tables = [format_markdown_table(rows(results)) for rows in (target_rows, rate_rows)]
     chosen = "\n".join(f"* {line}" for line in precision_lines(results))
     return "\n\n".join(["# Benchmark", *tables, *([chosen] if chosen else []), "\n".join(lines)]) + "\n"
 
@@ -117,7 +117,7 @@ def _plain(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def markdown_table(rows: Sequence[Row]) -> str:
+def format_markdown_table(rows: Sequence[Row]) -> str:
     """Return a table in Markdown."""
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])

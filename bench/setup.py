@@ -33,7 +33,7 @@ SIZES = {
 }
 
 
-def model_config(size: str, dropout: float = DROPOUT, vocabulary: int = VOCABULARY) -> ModelConfig:
+def make_model_config(size: str, dropout: float = DROPOUT, vocabulary: int = VOCABULARY) -> ModelConfig:
     """Return the architecture of a size: layers/hidden 1/16 (tests), 2/128 (tiny) or 12/768 (base)."""
     return ModelConfig(vocabulary, hidden_dropout=dropout, attention_dropout=dropout, **SIZES[size])
 
@@ -65,7 +65,7 @@ class Training:
     @property
     def model(self) -> ModelConfig:
         """Architecture of the model."""
-        return model_config(self.size, self.dropout, self.vocabulary)
+        return make_model_config(self.size, self.dropout, self.vocabulary)
 
     @staticmethod
     def from_spec(spec: dict[str, Any]) -> Training:

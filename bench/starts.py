@@ -17,7 +17,7 @@ from bench.setup import Training
 CACHE = "PODIUM_EXECUTABLE_CACHE"
 
 
-def start(spec: dict[str, Any], session: Session) -> None:
+def measure_start(spec: dict[str, Any], session: Session) -> None:
     """Measure the start in this process without imports; units are starts.
 
     Settings: job, overrides of Job fields; filled, whether another process fills the cache first.
@@ -27,14 +27,14 @@ def start(spec: dict[str, Any], session: Session) -> None:
         if spec["settings"]["filled"]:
             subprocess.run([sys.executable, "-m", "bench.starts", json.dumps(spec)], stdout=sys.stderr, check=True)
         files = sum(len(names) for _, _, names in os.walk(folder))
-        sample = first_update(spec)
+        sample = run_first_update(spec)
         while session.next_round(files_found=files):
             session.report([sample])
 
 
-def first_update(spec: dict[str, Any]) -> Sample:
+def run_first_update(spec: dict[str, Any]) -> Sample:
     """Make the runtime, compile, and run one update."""
-    from bench.ours import make_job, prepare_host, start
+    from bench.ours import make_job, prepare_host, start_runtime
     from ipu_model.rows.row_folder import RowFolder, UpdateRows
 
     prepare_host(spec["threads"])
@@ -42,7 +42,7 @@ def first_update(spec: dict[str, Any]) -> Sample:
     rows = RowFolder(Path(training.rows), training.row_kind, training.model)
     watch = Stopwatch()
     job = make_job(training, 1, spec["settings"]["job"])
-    runtime, plan = start(job, rows)
+    runtime, plan = start_runtime(job, rows)
     batch = rows.take(UpdateRows(len(rows), plan.rows_per_update, job.seed)(0))
     runtime.compile(batch)
     metrics = runtime.train_step(batch, 1e-4)
@@ -54,4 +54,4 @@ def first_update(spec: dict[str, Any]) -> Sample:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Measure the first update of a run; bench.child starts it.")
     parser.add_argument("spec", type=json.loads, metavar="SPEC", help="JSON, as for bench.child")
-    first_update(parser.parse_args().spec)
+    run_first_update(parser.parse_args().spec)

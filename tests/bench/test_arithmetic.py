@@ -4,7 +4,7 @@ import pytest
 
 from bench.flops import answering_flops, pretraining_flops
 from bench.protocol import Sample
-from bench.report import bar_state, format_figure, rate_rows
+from bench.report import evaluate_target, format_figure, rate_rows
 from bench.results import Measurement, Results
 from bench.statistics import Summary, cpu_rate, ratios, summarise, wall_rate
 from bench.targets import OURS, TARGETS, Target
@@ -57,12 +57,12 @@ def test_flops_of_base_are_six_per_weight_and_token():
 
 def test_bars_are_met_at_the_bar_and_not_below():
     higher = Target("ratio", 9.0, 12.0, lambda _: Summary(9.0, 8.0, 10.0, 3))
-    state = bar_state(higher, Results())
+    state = evaluate_target(higher, Results())
     assert (state["met"], state["stretch_met"]) == (True, False)
     lower = Target("share", 1.0, None, lambda _: Summary(1.1, 1.0, 1.2, 3), "%", at_most=True)
-    assert bar_state(lower, Results())["met"] is False
+    assert evaluate_target(lower, Results())["met"] is False
     missing = Target("nothing", 1.0, None, lambda _: None)
-    assert bar_state(missing, Results())["met"] is None
+    assert evaluate_target(missing, Results())["met"] is None
 
 
 def test_every_bar_can_be_measured_and_none_is_met_by_nothing():

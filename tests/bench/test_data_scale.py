@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench import data_scale
-from bench.data_scale import StageCost, check_targets, marginal, table, validation
+from bench.data_scale import StageCost, check_targets, marginal_costs, table, validation
 from bench.process_tree import run_measured
 from tasks.stage.errors import InputError
 
@@ -53,7 +53,7 @@ def test_flat_and_small_are_judged_against_the_smallest_size() -> None:
     steep, large = check_targets([*found, one("corpus@text", 1000, 1160.0, peak_mb=2100.0)])
     assert "1.16 (corpus@text at 1000 MB): NOT met" in steep
     assert large.endswith("2100 MB (corpus@text at 1000 MB): NOT met")
-    assert "1.156 (10 to 100 MB)" in marginal(found)[0]
+    assert "1.156 (10 to 100 MB)" in marginal_costs(found)[0]
     two = [one("validate@corpus", 10, 2.0), one("validate@phase1", 10, 1.5), one("corpus@text", 10, 9.0)]
     assert validation(two)[0].startswith("validation of 10.0 MB: 3.50 s of CPU")
     assert validation(two)[0].endswith("in 2 stages")

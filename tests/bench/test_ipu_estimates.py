@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from bench.ipu_estimates import BALANCED, DOCUMENT, replace_tables, tables
-from bench.ipu_fit import NAMES, RowEstimate, errors, estimate_rows, fit
-from bench.ipu_layouts import OVERSIZED, OversizedLayout, certain_bytes, list_preset_jobs, preset_jobs
+from bench.ipu_estimates import BALANCED, DOCUMENT, make_tables, replace_tables
+from bench.ipu_fit import NAMES, RowEstimate, estimate_rows, fit, summarise_errors
+from bench.ipu_layouts import OVERSIZED, OversizedLayout, list_preset_jobs, preset_jobs, sum_certain_bytes
 from bench.ipu_published import ANSWERS, PRETRAINING, PUBLISHED
 from ipu_model.estimates.estimate import DOES_NOT_FIT, FITS, TIGHT
 from ipu_model.estimates.ipu import estimate_ipus, propose_layout
@@ -23,7 +23,7 @@ def judged() -> list[RowEstimate]:
 
 def test_the_document_has_the_tables_that_the_command_makes() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
-    assert replace_tables(text, tables()) == text, "run python -m bench.ipu_estimates --write"
+    assert replace_tables(text, make_tables()) == text, "run python -m bench.ipu_estimates --write"
 
 
 def test_a_table_without_a_place_is_refused() -> None:
@@ -32,7 +32,7 @@ def test_a_table_without_a_place_is_refused() -> None:
 
 
 def test_pretraining_is_estimated_from_other_layouts(judged: list[RowEstimate]) -> None:
-    median, worst = errors(judged, PRETRAINING)
+    median, worst = summarise_errors(judged, PRETRAINING)
     assert median <= 0.10
     assert worst <= 0.20
 
@@ -93,7 +93,7 @@ def test_what_cannot_fit_is_said_not_to(bad: OversizedLayout) -> None:
     known = bad.job()
     assert known.verdict() == DOES_NOT_FIT
     [before] = [one for one in preset_jobs(bad.preset) if one.name == bad.name]
-    assert certain_bytes(known.fullest()) > certain_bytes(before.fullest())
+    assert sum_certain_bytes(known.fullest()) > sum_certain_bytes(before.fullest())
 
 
 def test_there_are_enough_of_them_and_each_is_another() -> None:

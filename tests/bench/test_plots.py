@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.plots import cost, write_plots
+from bench.plots import summarise_cost, write_plots
 from bench.protocol import Sample
 from bench.results import Measurement, Results
 from bench.targets import OURS
@@ -29,5 +29,5 @@ def test_only_what_was_measured_is_drawn(tmp_path: Path) -> None:
 
 
 def test_the_cost_of_a_token_in_microseconds() -> None:
-    found = cost(measured("length-64", OURS))
+    found = summarise_cost(measured("length-64", OURS))
     assert (found.low, found.median, found.high) == pytest.approx((100, 200, 400))

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from bench.optimizers import make, set_gradients
-from bench.ours import flops_of, make_job, start
+from bench.optimizers import make_by_name, set_gradients
+from bench.ours import count_flops, make_job, start_runtime
 from bench.peer import make_model
 from bench.peer_data import Collator, read_sequences, split_batch
-from bench.setup import SEED, Training, model_config
+from bench.setup import SEED, Training, make_model_config
 from ipu_model import heads
 from ipu_model.models.flat import flatten
 from ipu_model.models.modeling import build_model, initialise
@@ -38,7 +38,7 @@ def test_losses_agree_on_the_same_sequences(task: str, request: pytest.FixtureRe
     folder = request.getfixturevalue("pretrain_rows" if task == "pretrain" else "answer_rows")
     both = training(task, folder)
     rows = RowFolder(folder, both.row_kind, both.model)
-    runtime, plan = start(make_job(both, 5, {"precision": "fp32"}), rows)
+    runtime, plan = start_runtime(make_job(both, 5, {"precision": "fp32"}), rows)
     batch = rows.take(np.arange(plan.rows_per_update))
     theirs, collate = make_model(both).eval(), Collator(task, None)
     totals: dict[str, float] = {"masked": 0.0, "single": 0.0}
@@ -85,17 +85,17 @@ def test_flops_count_every_sequence_of_a_batch(pretrain_rows: Path) -> None:
     flat = flatten(batch, heads.get_head("pretraining").flat_labels)
     masked = int((flat.labels["masked_labels"] != IGNORED).sum())
     expected = pretraining_flops(both.model, flat.lengths.tolist(), masked)
-    assert flops_of(both, batch) == expected
+    assert count_flops(both, batch) == expected
 
 
 @pytest.mark.parametrize(("name", "plain"), [("lamb", "lamb-plain"), ("adamw", "adamw-plain")])
 def test_the_plain_optimizers_make_the_same_update(name: str, plain: str) -> None:
-    config = dataclasses.replace(model_config("test", vocabulary=60), initializer_range=0.5)
+    config = dataclasses.replace(make_model_config("test", vocabulary=60), initializer_range=0.5)
     after = []
     for one in (name, plain):
         model = build_model("pretraining", config)
         initialise(model, config, SEED)
-        optimizer = make(one, model)
+        optimizer = make_by_name(one, model)
         set_gradients(model)
         for _ in range(3):
             optimizer.step()
