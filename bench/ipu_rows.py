@@ -32,7 +32,7 @@ from ipu_model.rows.row_folder import RowFolder, UpdateRows
 from tasks.rows.row_files import RowWriter
 
 MODEL = ModelConfig(vocab_size=30522)
-WRITTEN_AT_ONCE = 8192
+ROWS_PER_WRITE = 8192
 MICRO_BATCH = 2
 """Rows; the minimum of the presets that pre-train on unpacked rows."""
 MEMORY_CALL_SECONDS = 0.001
@@ -83,8 +83,8 @@ def write_folder(folder: Path, case: Case, rows: int) -> RowFolder:
     shape = (case.row_length, case.max_sequences, case.max_predictions, MODEL.vocab_size)
     folder.mkdir()
     with RowWriter(folder, case.kind, *shape) as writer:
-        for first in range(0, rows, WRITTEN_AT_ONCE):
-            writer.write(_columns(case, min(WRITTEN_AT_ONCE, rows - first), first))
+        for first in range(0, rows, ROWS_PER_WRITE):
+            writer.write(_columns(case, min(ROWS_PER_WRITE, rows - first), first))
         writer.finish("0" * 64, SEED)
     return RowFolder(folder, case.kind, MODEL)
 

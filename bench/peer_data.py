@@ -14,7 +14,7 @@ from ipu_model.rows.format import ABSENT, IGNORED
 from ipu_model.rows.row_folder import Batch, RowFolder, UpdateRows
 
 Item = dict[str, Any]
-ROWS_AT_ONCE = 64
+ROWS_PER_READ = 64
 LABELS = {"pretrain": ("next_sentence_label",), "squad": ("start_positions", "end_positions"), "predict": ()}
 """Labels with one value per sequence."""
 
@@ -60,7 +60,7 @@ class Sequences(Dataset[Item]):
 
 def read_sequences(rows: RowFolder, count: int, seed: int) -> Sequences:
     """Return the first `count` sequences in the row order of our training, if necessary over several epochs."""
-    order, items, step = UpdateRows(len(rows), min(ROWS_AT_ONCE, len(rows)), seed), list[Item](), 0
+    order, items, step = UpdateRows(len(rows), min(ROWS_PER_READ, len(rows)), seed), list[Item](), 0
     while len(items) < count:
         items += split_batch(rows.take(order(step)))
         step += 1

@@ -27,7 +27,7 @@ from ipu_model.models.head import Head, evaluate_logits, sum_loss
 from ipu_model.rows.format import IGNORED
 from ipu_model.rows.row_folder import Batch
 
-LOGITS_AT_ONCE = 1 << 24
+MAX_LOGITS = 1 << 24
 """Limit on the vocabulary logits of masked tokens in evaluation: fp32 numbers, 64 MB."""
 LOGITS_IN_CACHE = 1 << 18
 """fp32 numbers that fit the cache of a core, 1 MB."""
@@ -189,10 +189,10 @@ class Pretraining(Head):
         outputs = model(flat.tokens, flat.labels["masked_index"], flat.starts)
         words, bias = model.decoder()
         hidden, labels = outputs["masked_hidden"], flat.labels["masked_labels"]
-        at_once = max(1, LOGITS_AT_ONCE // len(words))
+        block = max(1, MAX_LOGITS // len(words))
         masked = [
             evaluate_logits(torch.mm(hidden[part], words.t()).float() + bias, labels[part])
-            for part in (slice(first, first + at_once) for first in range(0, len(labels), at_once))
+            for part in (slice(first, first + block) for first in range(0, len(labels), block))
         ]
         following = evaluate_logits(outputs["next_sentence_logits"].float(), flat.labels["next_sentence_labels"])
         return torch.cat([torch.stack(masked).sum(0) if masked else torch.zeros_like(following), following])
