@@ -27,7 +27,7 @@ def test_the_document_has_the_tables_that_the_command_makes() -> None:
 
 
 def test_a_table_without_a_place_is_refused() -> None:
-    with pytest.raises(LookupError, match="0 places for the table time"):
+    with pytest.raises(LookupError, match="must mark the table time once; found 0 markers"):
         replace_tables("no marks", {"time": ["a"]})
 
 
