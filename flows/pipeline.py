@@ -30,7 +30,7 @@ from flows.server.run_artifacts import (
     Part,
     Preset,
     Text,
-    TextList,
+    Texts,
     resolve_preset,
     strip_items,
     strip_text,
@@ -52,10 +52,10 @@ MAX_INDEXED = 10
 @flow(name="podium", retries=0, flow_run_name=run_artifacts.format_start_name)
 def pipeline(
     preset: Preset = NO_PRESET,
-    overrides: TextList = (),
+    overrides: Texts = (),
     name: Text = "",
     part: Part = ALL,
-    to: TextList = (),
+    to: Texts = (),
     publish: bool = True,
     force: bool = False,
     on_workers: bool = False,

@@ -232,16 +232,8 @@ def check_prefect_home(request: RunRequest) -> Iterator[CheckResult]:
 
 
 CHECKS = (
-    *(
-        check_system,
-        check_python,
-        check_host,
-        check_folders,
-        check_cache_path,
-        check_prefect_home,
-        server.check_network,
-    ),
-    *(device.check_device, device.check_fit, check_paths, check_outputs, disk.check_disk),
+    *(check_system, check_python, check_host, check_folders, check_cache_path, check_prefect_home),
+    *(server.check_network, device.check_device, device.check_fit, check_paths, check_outputs, disk.check_disk),
     *(disk.check_dvc_remote, disk.check_checkpoint_remote, check_token, check_origin, server.check_server_setting),
 )
 """Immediate checks, in the order of the report."""

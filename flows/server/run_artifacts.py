@@ -59,9 +59,7 @@ Preset = Annotated[str | None, WithJsonSchema({"type": "string", "enum": [NO_PRE
 """Presets of the folder in which the flow is loaded."""
 Text = Annotated[str | None, WithJsonSchema({"type": "string"})]
 Part = Annotated[str, WithJsonSchema({"type": "string", "enum": _part_names()})]
-TextList = Annotated[
-    Sequence[str] | None, WithJsonSchema({"type": "array", "items": {"type": "string", "default": ""}})
-]
+Texts = Annotated[Sequence[str] | None, WithJsonSchema({"type": "array", "items": {"type": "string", "default": ""}})]
 """List of texts; the default is the value of a new item, which would otherwise be null and refused."""
 
 HiddenText = Annotated[str | None, SkipJsonSchema()]

@@ -30,6 +30,7 @@ SPEED, MEMORY, DEVICE_MEMORY = "real_tokens_per_second", "memory_mb", "device_me
 """Fields of a step's event."""
 MEMORIES = (("process", MEMORY, 3), ("device, peak so far", DEVICE_MEMORY, 4))
 """Name, field and color of each memory line."""
+LEARNING_RATE = ("learning rate", "learning_rate", 2)
 Columns = dict[str, list[float]]
 Points = tuple[tuple[float, float], ...]
 
@@ -160,11 +161,7 @@ def make_sections(trainings: Sequence[TrainingCurves]) -> list[dict[str, Any]]:
     kinds: list[tuple[str, str, Callable[[TrainingCurves], tuple[PlotLine, ...]]]] = [
         ("Loss", "loss", _loss_lines),
         (SCORES, "%", _score_lines),
-        (
-            "Learning rate",
-            "learning rate",
-            lambda one: _make_lines(one.history, [("learning rate", "learning_rate", 2)]),
-        ),
+        ("Learning rate", "learning rate", lambda one: _make_lines(one.history, [LEARNING_RATE])),
         ("Speed", "tokens per second", lambda one: _make_lines(one.steps, [("real tokens", SPEED, 5)])),
         ("Memory", "MB", lambda one: _make_lines(one.steps, MEMORIES)),
     ]

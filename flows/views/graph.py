@@ -30,9 +30,7 @@ class StageBox:
     link: str | None = None
 
 
-def layout_graph(
-    boxes: Sequence[StageBox], plan: Plan, after: Mapping[str, Sequence[str]] | None = None
-) -> dict[str, Any]:
+def lay_out(boxes: Sequence[StageBox], plan: Plan, after: Mapping[str, Sequence[str]] | None = None) -> dict[str, Any]:
     """Return the positions of boxes and lines for templates/graph.html.j2; lines that others imply are left out.
 
     Args:
@@ -44,7 +42,7 @@ def layout_graph(
     data = {name: _shared_outs(name, names, plan) for name in names}
     place, height = _place_boxes(names, needs, data)
     shown = [
-        {"box": one, "data": _format_outs(data[one.name]), "all": data[one.name], **place[one.name]} for one in boxes
+        {"box": one, "data": _list_outs(data[one.name]), "all": data[one.name], **place[one.name]} for one in boxes
     ]
     lines = [(place[other], place[name]) for name in names for other in _direct_needs(name, needs)]
     return {"boxes": shown, "lines": lines, "height": height, "width": WIDTH, "box": BOX}
@@ -64,7 +62,7 @@ def _place_boxes(
         for first in range(0, len(row), COLUMNS):
             together = row[first : first + COLUMNS]
             left = (WIDTH - len(together) * BOX - (len(together) - 1) * GAP) / 2
-            high = {name: float(HIGH + LINE * len(_format_outs(data[name]))) for name in together}
+            high = {name: float(HIGH + LINE * len(_list_outs(data[name]))) for name in together}
             for index, name in enumerate(together):
                 place[name] = {"x": left + index * (BOX + GAP), "y": y, "high": high[name]}
             y += max(high.values()) + GAP
@@ -85,7 +83,7 @@ def _overlap(one: str, other: str) -> bool:
     return first == second or first in second.parents or second in first.parents
 
 
-def _format_outs(paths: Sequence[str]) -> list[str]:
+def _list_outs(paths: Sequence[str]) -> list[str]:
     """Return at most MOST_LINES lines for the paths; long paths lose their first folders."""
     leading = list(paths) if len(paths) <= MAX_LINES else list(paths[: MAX_LINES - 1])
     shown = [shorten_path(path) for path in leading]

@@ -278,11 +278,8 @@ class IndexView:
                     place, both = float(len(shown) - number), score["interval"]
                     whisker = [(place, bound) for bound in both] if both else []
                     more = f"\n95% interval {both[0]:.2f} to {both[1]:.2f}" if both else ""
-                    dot = (
-                        place,
-                        score["value"],
-                        f"{listing.display_name(one.run.name)}\n{name} {score['value']:.2f}{more}",
-                    )
+                    title = listing.display_name(one.run.name)
+                    dot = (place, score["value"], f"{title}\n{name} {score['value']:.2f}{more}")
                     traces.append(Trace(number, number, whisker, [dot], marks=True))
             label = f"{name} of each run with its 95% interval"
             yield name, plot_overlay(traces, "run, oldest first", "percent", label, from_zero=False, room=0.5)

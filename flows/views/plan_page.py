@@ -11,7 +11,7 @@ from typing import Any
 from flows.runs.run_estimate import RUNS, SKIPPED, RunEstimate
 from flows.runs.run_request import RunRequest
 from flows.views import placement
-from flows.views.graph import StageBox, layout_graph
+from flows.views.graph import StageBox, lay_out
 from ipu_model.units import format_bytes, format_seconds, shorten
 from tasks.estimates.job_estimates import EstimatedJob, Interval, MemoryEstimate, Term, total
 from tasks.pages.render import render_html, render_text
@@ -36,17 +36,12 @@ def render_plan(found: RunEstimate, request: RunRequest, preset: str | None) -> 
         preset: name of the preset; None: params.yaml.
     """
     boxes = [StageBox(one.stage, one.status, ", ".join(one.why)) for one in found.stages]
-    graph, name = layout_graph(boxes, request.plan), preset or "params.yaml"
-    return render_html(
-        __file__,
-        "plan.html.j2",
-        view=PlanView(found),
-        name=name,
-        run=request.name,
-        graph=graph,
-        words=STATUS_NAMES,
-        bar=BAR,
-    )
+    values: dict[str, Any] = {
+        "name": preset or "params.yaml",
+        "run": request.name,
+        "graph": lay_out(boxes, request.plan),
+    }
+    return render_html(__file__, "plan.html.j2", view=PlanView(found), words=STATUS_NAMES, bar=BAR, **values)
 
 
 def format_stages(found: RunEstimate) -> str:
@@ -138,11 +133,8 @@ class JobView:
         """Name, figure and largest contribution of each estimate."""
         job, time = self.job, self.job.time
         for one in self.estimates[:1]:
-            yield (
-                "memory",
-                format_likely(one.total, format_bytes),
-                f"{one.where}; {_format_largest(one.largest, format_bytes)}",
-            )
+            largest = f"{one.where}; {_format_largest(one.largest, format_bytes)}"
+            yield "memory", format_likely(one.total, format_bytes), largest
         if job.seconds is None or time is None:
             yield "time", "not measured; pass --measure", ""
         else:
@@ -190,9 +182,8 @@ class JobView:
         if self.job.time is None:
             return []
         terms = self.job.time.terms
-        return _layout_parts(
-            terms, format_seconds, BAR / (sum(term.amount for term in terms) or 1.0), _number_colors(terms)
-        )
+        scale = BAR / (sum(term.amount for term in terms) or 1.0)
+        return _layout_parts(terms, format_seconds, scale, _number_colors(terms))
 
     @property
     def placement(self) -> dict[str, Any] | None:

@@ -24,7 +24,7 @@ from flows.runs.run_params import format_parameter
 from flows.runs.stage_plan import publish_step
 from flows.views import placement
 from flows.views.curves import is_training, make_sections, read_training
-from flows.views.graph import StageBox, layout_graph
+from flows.views.graph import StageBox, lay_out
 from flows.views.run_view import NOT_STARTED, RunView, format_clock, format_moment
 from ipu_model.files import write_text
 from ipu_model.units import format_duration
@@ -85,7 +85,7 @@ def render_run(run: RunView, copy: bool = False) -> str:
         newest=relative_link(root / artifacts.RUN_PAGE, folder),
         others=other_runs(run.record, root, folder),
         moment=format_moment,
-        graph=layout_graph([_box(row, pages) for row in stages], run.plan, after),
+        graph=lay_out([_box(row, pages) for row in stages], run.plan, after),
         places=any(stage.host for stage in run.record.stages),
         curves=make_sections(trainings),
         empty=[(one.stage, begun[one.stage]["status"]) for one in trainings if not one.history.get("loss")],
@@ -145,9 +145,8 @@ def keep_updated(run: RunReport, project: Path, root: Path) -> Iterator[None]:
         root: its checkout.
     """
     ended = threading.Event()
-    writer = threading.Thread(
-        target=_update_until, args=(run, project, root, ended), name="page of the run", daemon=True
-    )
+    parts = (run, project, root, ended)
+    writer = threading.Thread(target=_update_until, args=parts, name="page of the run", daemon=True)
     writer.start()
     try:
         yield

@@ -148,10 +148,8 @@ class RunView:
             {**row, "left": 100 * (row["began"] - first) / long, "wide": 100 * row["seconds"] / long}
             for row in sorted(own, key=lambda row: row["began"])
         ]
-        every = next(
-            (one for one in MARK_DISTANCES if long / one <= MAX_INTERVALS),
-            3600 * (1 + int(long / MAX_INTERVALS / 3600)),
-        )
+        hours = 1 + int(long / MAX_INTERVALS / 3600)
+        every = next((one for one in MARK_DISTANCES if long / one <= MAX_INTERVALS), 3600 * hours)
         marks = [{"at": 100 * mark / long, "label": format_mark(mark)} for mark in range(0, int(long) + 1, every)]
         return {"rows": placed, "title": title, "marks": marks}
 

@@ -183,12 +183,8 @@ def print_end(run: report.RunReport, rows: Sequence[str], log: Path | None = Non
 
     current_screen().close()
     view = RunView(run, Path(run.folder))
-    lines = [
-        *rows,
-        f"{'wall time':<{report.NAMES}} {'':<9} {seconds_since_start():7.1f}",
-        "",
-        format_end(view).rstrip(),
-    ]
+    wall_time = f"{'wall time':<{report.NAMES}} {'':<9} {seconds_since_start():7.1f}"
+    lines = [*rows, wall_time, "", format_end(view).rstrip()]
     if log is not None:
         lines.append(f"log: {log}")
     streams.say("\n".join(lines) + "\n")

@@ -73,10 +73,8 @@ def plot_lines(lines: Sequence[PlotLine], across: str, up: str, label: str) -> P
     )
     for line, points in thinned:
         chart.add(_shorten(line.name), points, stroke=not line.marks, dots_size=3.5 if line.marks else 2)
-    tips = [
-        [f"{line.name}\n{across} {format_tick(x)}\n{up} {format_tick(y)}" for x, y in points]
-        for line, points in thinned
-    ]
+    tip = "{}\n{} {}\n{} {}".format
+    tips = [[tip(line.name, across, format_tick(x), up, format_tick(y)) for x, y in points] for line, points in thinned]
     looks = [(index if line.color is None else line.color, " marks" * line.marks) for index, line in enumerate(lines)]
     return _render(chart, tips, looks, label)
 
