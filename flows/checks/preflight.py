@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.checks import device, disk, server
-from flows.checks.given_inputs import PUBLISH_LATER, select_checks
+from flows.checks.input_checks import PUBLISH_LATER, select_checks
 from flows.checks.probes import LOCAL_LIMIT_S, REMOTE_LIMIT_S, CheckResult, Probe, ok, problem, start_probes, warning
 from flows.checks.server import is_network_valid
 from flows.dvc.leftovers import output_folders
@@ -65,7 +65,7 @@ def probe_files(request: RunRequest) -> Iterator[Probe]:
     there = find_parameters(request.checkout.values, READ)
     read = sorted({path for name, path in find_parameters(request.values, READ).items() if there[name] in deps})
     if select_checks(request.params, read) and not request.on_workers:
-        yield Probe("files", "flows.checks.given_inputs", {"values": request.values, "read": read}, LOCAL_LIMIT_S)
+        yield Probe("files", "flows.checks.input_checks", {"values": request.values, "read": read}, LOCAL_LIMIT_S)
 
 
 def check_token(request: RunRequest) -> Iterator[CheckResult]:
@@ -115,7 +115,7 @@ def probe_hub(request: RunRequest) -> Iterator[Probe]:
     origin = _goes_to_hub(request) and request.params.base_model.source == "hub" and not explicit
     if (publish or sources or origin) and is_network_valid():
         values = {"values": request.values, "publish": publish, "review": publishing.review}
-        yield Probe("hub", "flows.checks.given_inputs", values | {"sources": sources, "origin": origin}, REMOTE_LIMIT_S)
+        yield Probe("hub", "flows.checks.input_checks", values | {"sources": sources, "origin": origin}, REMOTE_LIMIT_S)
 
 
 def _publishes(request: RunRequest) -> bool:

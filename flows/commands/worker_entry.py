@@ -23,7 +23,7 @@ from prefect.states import Failed
 
 from flows.pipeline import pipeline
 from flows.server.api import silence_outages
-from flows.workers.on_worker import run_stages
+from flows.workers.stage_flow import run_stages
 from tasks.stage.process import STARTED_BY_A_WORKER, die_with_parent, takes_no_words
 
 

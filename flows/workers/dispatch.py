@@ -31,7 +31,7 @@ from flows.runs.report import RunReport
 from flows.runs.stage_plan import publish_step
 from flows.runs.stopping import RunFailed
 from flows.server.api import SERVER_ERRORS, is_cancelled, retry_call
-from flows.workers import on_worker, reports
+from flows.workers import reports, stage_flow
 from ipu_model.files import read_json
 from tasks.plan.plan_file import Plan, read_plan
 from tasks.plan.stage_kinds import AUTO
@@ -87,7 +87,7 @@ class Queue:
 
 def deployment_name(queue: Queue) -> str:
     """Return the name of the deployment that runs the stages of a queue."""
-    return f"{on_worker.FLOW_NAME}/{queue.pool}"
+    return f"{stage_flow.FLOW_NAME}/{queue.pool}"
 
 
 class RemoteRun:
@@ -203,7 +203,7 @@ class RemoteRun:
 
     def _fetch_reports(self) -> None:
         wanted = ArtifactFilter(
-            flow_run_id=ArtifactFilterFlowRunId(any_=[self._run]), key=ArtifactFilterKey(any_=[on_worker.REPORT_KEY])
+            flow_run_id=ArtifactFilterFlowRunId(any_=[self._run]), key=ArtifactFilterKey(any_=[stage_flow.REPORT_KEY])
         )
         found = retry_call(lambda: self._client.read_artifacts(artifact_filter=wanted, limit=200), self._dispatcher.say)
         for artifact in sorted(found, key=lambda artifact: str(artifact.created)):

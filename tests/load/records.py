@@ -17,7 +17,7 @@ from prefect.client.schemas.filters import (
     FlowFilterName,
 )
 
-from flows.workers import on_worker
+from flows.workers import stage_flow
 from tasks.params.strict_yaml import parse_yaml
 
 AT_ONCE = 200
@@ -67,9 +67,9 @@ def read_flow_runs(client: SyncPrefectClient, flow: str) -> list[Any]:
 def read_records(client: SyncPrefectClient) -> Records:
     """Return what ended on workers."""
     of_run: dict[UUID, str] = {
-        run.id: run.parameters["checkout_name"] for run in read_flow_runs(client, on_worker.FLOW_NAME)
+        run.id: run.parameters["checkout_name"] for run in read_flow_runs(client, stage_flow.FLOW_NAME)
     }
-    wanted = ArtifactFilter(key=ArtifactFilterKey(any_=[on_worker.REPORT_KEY]))
+    wanted = ArtifactFilter(key=ArtifactFilterKey(any_=[stage_flow.REPORT_KEY]))
     read = lambda offset: client.read_artifacts(artifact_filter=wanted, limit=AT_ONCE, offset=offset)  # noqa: E731
     found = [(artifact.flow_run_id, json.loads(str(artifact.data))) for artifact in read_all(read)]
     locks = [(run, fingerprints(one["files"]["dvc.lock"])) for run, one in found if "dvc.lock" in one["files"]]

@@ -17,7 +17,7 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from flows.pipeline import pipeline
 from flows.server.api import LOCK_PREFIX as LOCK_NAME
 from flows.server.api import SERVER_ERRORS
-from flows.workers import on_worker
+from flows.workers import stage_flow
 from tests.flows.workers.worker_team import Team, a_team
 from tests.load.disturbances import CPUS, FLOWS, Disturbances, start_workers
 from tests.load.hosts import QUEUE, LoadHost, overrides_of
@@ -185,7 +185,7 @@ class Trial:
         return left
 
     def _left(self, client: SyncPrefectClient) -> Iterator[str]:
-        for flow in (pipeline.name, on_worker.FLOW_NAME):
+        for flow in (pipeline.name, stage_flow.FLOW_NAME):
             for run in read_flow_runs(client, flow):
                 if run.state is None or not run.state.is_final():
                     yield f"run {run.name} is {run.state.name if run.state else 'without a state'}"

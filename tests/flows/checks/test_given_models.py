@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.checks import preflight
-from flows.checks.given_inputs import check_hub, run_check, select_checks
+from flows.checks.input_checks import check_hub, run_check, select_checks
 from flows.runs.model_source import model_parameters
 from flows.runs.run_request import resolve_request
 from tasks.params.overlays import resolve, settings

@@ -7,7 +7,7 @@ import pytest
 from flows import cli
 from flows.runs import checkout
 from flows.runs.run_request import resolve_request
-from flows.workers import on_worker
+from flows.workers import stage_flow
 from tasks.params.schema import check
 from tests.flows.dvc.toy_repro import call
 from tests.flows.test_pipeline import ACCEPTED, run
@@ -72,7 +72,7 @@ def test_a_worker_refuses_what_is_among_its_own_inputs(prefect_session, project,
     plant(project, place)
     values = resolved_params(project, None, [])
     name, code = checkout.default_name(values, None), checkout.hash_code(project)
-    state = on_worker.run_stages(["first"], values, name, code, return_state=True)
+    state = stage_flow.run_stages(["first"], values, name, code, return_state=True)
     assert state.is_failed()
     assert NAMED in state.message
     assert ran() == []

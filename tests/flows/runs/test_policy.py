@@ -9,7 +9,7 @@ import yaml
 
 from flows import pipeline
 from flows.runs import checkout, policy
-from flows.workers import on_worker
+from flows.workers import stage_flow
 from tasks.params.overlays import resolve
 from tasks.params.strict_yaml import read_yaml
 from tasks.stage.errors import ParamsError
@@ -180,7 +180,7 @@ def sent(project, **parameters):
         "checkout_name": checkout.default_name(values, None),
         "code": checkout.hash_code(project),
     }
-    return on_worker.run_stages(**{**honest, **parameters}, return_state=True)
+    return stage_flow.run_stages(**{**honest, **parameters}, return_state=True)
 
 
 def everything(folder):

@@ -3,7 +3,7 @@
 Files must exist, have a known format and the requested columns. On the Hub the token must allow publishing, and the
 models and data sets to read must exist.
 
-    python -m flows.checks.given_inputs < REQUEST
+    python -m flows.checks.input_checks < REQUEST
 
 REQUEST is JSON: `values`, the resolved parameters, and either `read`, the dependencies of the stages, or for the Hub
 `publish`, the repositories to publish to; `review`; `sources`, a list of objects with `kind` (dataset or model),
