@@ -265,7 +265,7 @@ def list_names(kind: str, split: Split) -> tuple[str, ...]:
 
 def make_document(seed: int, split: Split, index: int) -> DemoDocument:
     """Generate document `index` of `split`, which does not depend on the other documents."""
-    return _document(_seeded_random(seed, split, index), split)
+    return _compose_document(_seeded_random(seed, split, index), split)
 
 
 def make_documents(seed: int, split: Split, count: int, start: int = 0) -> Iterator[DemoDocument]:
@@ -279,7 +279,7 @@ def make_questions(seed: int, split: Split, count: int) -> Iterator[DemoQuestion
     made, index = 0, 0
     while made < count:
         draw = _seeded_random(seed, split, index)
-        text = _document(draw, split)
+        text = _compose_document(draw, split)
         asked = [fact for fact in text.facts if fact.asked]
         if draw.random() >= SECOND_QUESTION_PROBABILITY:
             del asked[int(draw.random() * len(asked))]
@@ -302,16 +302,16 @@ def _pick(draw: random.Random, options: tuple[T, ...]) -> T:
     return options[int(draw.random() * len(options))]
 
 
-def _document(draw: random.Random, split: Split) -> DemoDocument:
+def _compose_document(draw: random.Random, split: Split) -> DemoDocument:
     town = _pick(draw, list_names("town", split))
     facts = []
     taken: set[str] = set()
-    for relation in _relations(draw):
-        while (value := _value(draw, relation.kind, split)) in taken:
+    for relation in _draw_relations(draw):
+        while (value := _draw_value(draw, relation.kind, split)) in taken:
             pass  # draw again: two goods or two years of a town must differ
         taken.add(value)
         facts.append(Fact(town, relation, value, asked=False))
-    facts = _shuffled(draw, facts)
+    facts = _shuffle(draw, facts)
     facts = [*facts[:REPEATED_FACTS], *(fact._replace(asked=True) for fact in facts[REPEATED_FACTS:])]
     sentences = []
     for fact in facts:
@@ -319,24 +319,24 @@ def _document(draw: random.Random, split: Split) -> DemoDocument:
         sentences.append(fact.relation.statements[first].format(town, fact.value))
         if not fact.asked:
             sentences.append(_rephrase(draw, fact.relation, first).format(town, fact.value))
-    return DemoDocument(town, _join(draw, _shuffled(draw, sentences)), tuple(facts))
+    return DemoDocument(town, _join(draw, _shuffle(draw, sentences)), tuple(facts))
 
 
-def _relations(draw: random.Random) -> list[Relation]:
+def _draw_relations(draw: random.Random) -> list[Relation]:
     """Draw four relations: two of one kind, and two of other kinds."""
     kind = _pick(draw, PAIRED_KINDS)
-    pair = _shuffled(draw, [relation for relation in RELATIONS if relation.kind == kind])
-    others = _shuffled(draw, [relation for relation in RELATIONS if relation.kind != kind])
+    pair = _shuffle(draw, [relation for relation in RELATIONS if relation.kind == kind])
+    others = _shuffle(draw, [relation for relation in RELATIONS if relation.kind != kind])
     return pair[:2] + others[:2]
 
 
-def _value(draw: random.Random, kind: str, split: Split) -> str:
+def _draw_value(draw: random.Random, kind: str, split: Split) -> str:
     if kind == "year":
         return str(FIRST_YEAR + int(draw.random() * (LAST_YEAR - FIRST_YEAR + 1)))
     return _pick(draw, GOODS if kind == "good" else list_names(kind, split))
 
 
-def _shuffled(draw: random.Random, items: Iterable[T]) -> list[T]:
+def _shuffle(draw: random.Random, items: Iterable[T]) -> list[T]:
     # sorted by draws instead of random.shuffle, whose order may change with the Python version
     return sorted(items, key=lambda _: draw.random())
 

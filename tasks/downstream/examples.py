@@ -104,8 +104,8 @@ def _set_apart(task: ExamplesTask, folder: Path) -> list[tuple[str, int]]:
     train, apart = folder / f"{TRAIN}.parquet", folder / f"{dev}.parquet"
     keys = (task.entry.key("data", "dev_fraction"), task.entry.key("data", "dev_path"))
     found = split_off_dev(train, apart, task.groups, data.dev_fraction, data.seed, keys)
-    asked = f"dev_fraction {data.dev_fraction:g}, grouped by {found.by}, seed {data.seed}"
-    return [(f"of {found.of:,} training {task.record}s set aside as {dev} ({asked})", found.examples)]
+    asked = f"dev_fraction {data.dev_fraction:g}, grouped by {found.grouping}, seed {data.seed}"
+    return [(f"of {found.total:,} training {task.record}s set aside as {dev} ({asked})", found.examples)]
 
 
 def _sampled(task: ExamplesTask, folder: Path) -> list[tuple[str, int]]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 CONFIG = "config.json"
 WEIGHTS = re.compile(r"(model|pytorch_model)(-\d{5}-of-\d{5})?\.(safetensors|bin)(\.index\.json)?")
-WHOLE = ("model.safetensors", "pytorch_model.bin")
+UNSHARDED = ("model.safetensors", "pytorch_model.bin")
 """Safetensors are preferred over PyTorch's own files, and one file over shards."""
 PICKLED = ".bin"
 DEFAULT_LABELS = ("LABEL_0", "LABEL_1")
@@ -35,7 +35,7 @@ NO_WEIGHTS = "has no weights: model.safetensors or pytorch_model.bin is required
 
 def select_weight_files(present: Collection[str]) -> list[str]:
     """Return the weight files of a model, including the index of shards; empty if it has none."""
-    for whole in WHOLE:
+    for whole in UNSHARDED:
         kind, ending = whole.split(".")
         found = [name for name in present if WEIGHTS.fullmatch(name) and name.split(".")[0].split("-")[0] == kind]
         if any(name.endswith(f".{ending}") for name in found):

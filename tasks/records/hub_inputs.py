@@ -74,7 +74,7 @@ def choose_token(name: str) -> bool | None:
     return False if is_sent() and not any(fnmatch.fnmatchcase(name, one) for one in named) else None
 
 
-def _token_advice(token: bool | None) -> str:
+def _make_token_advice(token: bool | None) -> str:
     """Return the end of the message about a repository that was read without a token."""
     if token is None:
         return ""
@@ -149,7 +149,7 @@ def _translate_errors(
         raise InputError(
             f"{section}.dataset={name} (config {config}, split {split}, revision {revision}) cannot be read: "
             f"{type(error).__name__}: {error}. Check {section}.dataset, its configuration, split and revision, and the "
-            f"connection. Data sets with Python code are not supported{_token_advice(choose_token(name))}"
+            f"connection. Data sets with Python code are not supported{_make_token_advice(choose_token(name))}"
         ) from None
 
 
@@ -241,7 +241,7 @@ def download_files(
         else f"{repository} is not a local folder, and as a Hub repository it"
     )
     named = f"{section}.revision" if section else "the revision"
-    with translate_hub_errors(place, repository, named, api.endpoint, _token_advice(token)):
+    with translate_hub_errors(place, repository, named, api.endpoint, _make_token_advice(token)):
         commit, present = _list_files(api, repository, revision)
         # by commit: a branch may move between two downloads
         files = {name: Path(api.hf_hub_download(repository, name, revision=commit)) for name in choose(present)}

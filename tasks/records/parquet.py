@@ -73,12 +73,12 @@ def read_checked_batches(path: Path, rows_at_once: int, source: str) -> Iterator
         InputError: a batch takes more memory than allowed.
         pyarrow.ArrowException, OSError: another format, or damaged.
     """
-    for batch in limited_steps(_batches(path, rows_at_once), source):
+    for batch in limited_steps(_read_any_batches(path, rows_at_once), source):
         batch.validate(full=True)  # offsets of a damaged file may point anywhere
         yield batch
 
 
-def _batches(path: Path, rows_at_once: int) -> Iterator[pa.RecordBatch]:
+def _read_any_batches(path: Path, rows_at_once: int) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     if path.suffix.lower() == ".parquet":
@@ -117,10 +117,10 @@ def read_group_sizes(path: Path, column: str, stage: str) -> list[RowGroupSize]:
     """
     with _open(path, [column], stage) as parquet:
         groups = [parquet.metadata.row_group(number) for number in range(parquet.metadata.num_row_groups)]
-        return [RowGroupSize(group.num_rows, _bytes_of(group, column)) for group in groups]
+        return [RowGroupSize(group.num_rows, _count_bytes(group, column)) for group in groups]
 
 
-def _bytes_of(group: pq.RowGroupMetaData, column: str) -> int:
+def _count_bytes(group: pq.RowGroupMetaData, column: str) -> int:
     chunks = [group.column(place) for place in range(group.num_columns)]
     return sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema.split(".")[0] == column)
 

@@ -25,7 +25,7 @@ _EMPTY, _END = re.compile(r"\s*\[\s*\]\s*"), re.compile(r"\s*\]\s*")
 _PARSER = json.JSONDecoder(object_pairs_hook=reject_duplicate_keys)
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 """Possible separators of a .csv file and their names, most preferred first."""
-LOOKED_AT, LOOKED_AT_CHARACTERS = 20, 1 << 20
+SNIFFED_LINES, SNIFFED_CHARACTERS = 20, 1 << 20
 """Lines used to detect the separator, and the number of characters after which no further line is used."""
 QUOTED = 40
 """Characters of a quoted field shown in messages."""
@@ -51,7 +51,7 @@ def read_array(path: Path, key: str) -> Iterator[dict[str, Any]]:
             the record and the line in which it begins.
     """
     text, number, line = "", 0, 1
-    for block, is_last in _blocks(path, key):
+    for block, is_last in _read_blocks(path, key):
         text, at = text + block, 0
         while True:
             joint = (_NEXT if number else _BEGIN).match(text, at)
@@ -77,7 +77,7 @@ def read_array(path: Path, key: str) -> Iterator[dict[str, Any]]:
         text = text[at:]
 
 
-def _blocks(path: Path, key: str) -> Iterator[tuple[str, bool]]:
+def _read_blocks(path: Path, key: str) -> Iterator[tuple[str, bool]]:
     """Yield the text of a file in blocks, each with whether it is the last one, which is empty."""
     decoder, offset = codecs.getincrementaldecoder("utf-8-sig")(), 0
     try:
@@ -179,10 +179,10 @@ def _find_quote(lines: Sequence[str], separator: str) -> tuple[int, str] | None:
 
 def _read_head(lines: Iterator[str]) -> list[str]:
     head, length = [], 0
-    for line in itertools.islice(lines, LOOKED_AT):
+    for line in itertools.islice(lines, SNIFFED_LINES):
         head.append(line)
         length += len(line)
-        if length > LOOKED_AT_CHARACTERS:
+        if length > SNIFFED_CHARACTERS:
             break
     return head
 
@@ -196,7 +196,7 @@ def _find_separator(head: Sequence[str], names: Collection[str]) -> str:
         except (csv.Error, ValueError):  # ValueError: there is no header
             continue
         widths[separator] = len(header)
-        whole = rows[: LOOKED_AT - 2]  # the last row may continue on the next line
+        whole = rows[: SNIFFED_LINES - 2]  # the last row may continue on the next line
         if header[:1] and header[0] in names:
             return separator
         if len(header) > 1 and all(len(row) in (0, len(header)) for row in whole):

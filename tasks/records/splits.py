@@ -30,11 +30,11 @@ Groups = Sequence[tuple[str, tuple[str, ...]]]
 class DevSplit(NamedTuple):
     """Size of a development set that was split off."""
 
-    by: str
+    grouping: str
     """Name of the grouping that was kept together."""
     examples: int
-    of: int
-    """All examples before the split."""
+    total: int
+    """Number of examples before the split."""
 
 
 def split_off_dev(

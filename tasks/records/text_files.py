@@ -242,7 +242,7 @@ def read_raw_lines(path: Path, key: str) -> Iterator[str]:
             head = stream.read(BLOCK_BYTES)
         is_old = b"\n" not in head and b"\r" in head[:-1]  # the last byte may begin "\r\n"
         with open_unpacked(path) as stream:
-            lines = _old_lines(stream) if is_old else iter(lambda: stream.readline(MAX_LINE_BYTES + 1), b"")
+            lines = _read_mac_lines(stream) if is_old else iter(lambda: stream.readline(MAX_LINE_BYTES + 1), b"")
             for number, line in enumerate(lines, 1):
                 if len(line) > MAX_LINE_BYTES:
                     most = f"{MAX_LINE_BYTES >> 20} MB"
@@ -253,7 +253,7 @@ def read_raw_lines(path: Path, key: str) -> Iterator[str]:
         raise InputError(f"{path} cannot be read at offset {offset} ({error.strerror or error}) ({key})") from None
 
 
-def _old_lines(stream: BinaryIO) -> Iterator[bytes]:
+def _read_mac_lines(stream: BinaryIO) -> Iterator[bytes]:
     """Yield lines that end in a lone "\\r" (classic Mac OS), or the first bytes of a line that is too long."""
     rest = b""
     while block := stream.read(BLOCK_BYTES):

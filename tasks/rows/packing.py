@@ -45,7 +45,7 @@ def plan_packs(
         raise InputError("a sequence without tokens cannot be packed")
     plan = _OpenRows(row_length, max_sequences)
     for length in np.flatnonzero(counts)[::-1].tolist():
-        plan.place(length, int(counts[length]))
+        plan.add(length, int(counts[length]))
     return plan.strategies()
 
 
@@ -57,7 +57,7 @@ class _OpenRows:
         self.by_room: list[list[tuple[int, Composition]]] = [[] for _ in range(row_length + 1)]
         self.full: list[tuple[int, Composition]] = []
 
-    def place(self, length: int, count: int) -> None:
+    def add(self, length: int, count: int) -> None:
         """Put `count` sequences of `length` tokens into rows, the fullest first."""
         for room in range(length, self.row_length + 1):
             # Rows that take a sequence move to less room, which this pass has already visited: none is seen twice.

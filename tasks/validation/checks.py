@@ -199,11 +199,11 @@ def merge_frames(frames: Iterable[Frame], records: int = FRAME_RECORDS) -> Itera
         waiting.append(frame)
         held += len(frame[RECORD])
         if held >= records:
-            yield _joined(waiting)
+            yield _concatenate(waiting)
             waiting, held = [], 0
     if held:
-        yield _joined(waiting)
+        yield _concatenate(waiting)
 
 
-def _joined(frames: Sequence[Frame]) -> Frame:
+def _concatenate(frames: Sequence[Frame]) -> Frame:
     return {name: np.concatenate([frame[name] for frame in frames]) for name in frames[0]}

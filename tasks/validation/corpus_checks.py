@@ -20,7 +20,7 @@ from tasks.validation.histograms import Histogram
 SCHEMA = pa.schema([("document_id", pa.string()), ("title", pa.string()), ("text", pa.string())])
 FEW_WORDS = 30
 """Characters that the longest document must exceed, five or six words: sentence pairs need more than titles."""
-LOOK = "check corpus.path, corpus.text_column and corpus.layout in params.yaml"
+ADVICE = "check corpus.path, corpus.text_column and corpus.layout in params.yaml"
 
 
 def open_corpus(folder: Path, limits: ValidateParams) -> DataSet:
@@ -60,8 +60,8 @@ class CorpusData(ParquetFiles):
         self.total_checks = _total_checks(limits)
         most = limits.max_document_characters
         size = f"at most {most:,} characters in a document"
-        whole = f"the text was not split into documents: {LOOK}, or raise validate.max_document_characters"
-        self.record_checks = (*self.text_checks(LOOK), DataCheck("document_size", "text", size, whole, maximum=most))
+        whole = f"the text was not split into documents: {ADVICE}, or raise validate.max_document_characters"
+        self.record_checks = (*self.text_checks(ADVICE), DataCheck("document_size", "text", size, whole, maximum=most))
         self._lengths = {"documents": Histogram()}
         self._control = 0
         self._worst: list[tuple[int, str]] = []
@@ -127,7 +127,7 @@ def _total_checks(limits: ValidateParams) -> tuple[DataCheck, ...]:
             "longest_document",
             "text",
             f"the longest document has more than {FEW_WORDS} characters",
-            f"these may be titles or single lines, not documents: {LOOK}",
+            f"these may be titles or single lines, not documents: {ADVICE}",
             minimum=FEW_WORDS + 1,
         ),
     )

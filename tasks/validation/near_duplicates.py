@@ -39,7 +39,7 @@ _BASIC = 0x10000
 SHINGLE = 5
 """Characters of a shingle."""
 PERMUTATIONS = 128
-MOST_MISSED = 0.001
+MAX_MISSED = 0.001
 """Share of the pairs at the threshold that the bands may miss."""
 ERRORS = 4
 """Standard errors by which a pair's estimated similarity may be below the threshold."""
@@ -52,9 +52,9 @@ Name = TypeVar("Name")
 Read = Callable[[str], Iterator[Sequence[str]]]
 """Name of a split -> batches of the texts of its examples."""
 TRAINING, TEXT = "training examples", "pre-training text"
-AT_ONCE = 1 << 20
+BATCH_CHARACTERS = 1 << 20
 """Characters whose shingles are made at a time: about 60 MB of memory."""
-SHOWN = 10
+MAX_SHOWN = 10
 """Pairs of a source that the page shows."""
 EXCERPT = 1200
 """Characters shown of each text."""
@@ -83,7 +83,7 @@ class Shingles:
     bounds: NDArray[np.int64]
     """[m + 1]; text i has the shingles hashes[bounds[i] : bounds[i + 1]]."""
 
-    def of(self, text: int) -> Hashes:
+    def for_text(self, text: int) -> Hashes:
         """Return the shingles of one text."""
         return self.hashes[self.bounds[text] : self.bounds[text + 1]]
 
@@ -182,7 +182,7 @@ def choose_bands(threshold: float) -> tuple[int, int]:
     """Return numbers of bands and rows with the fewest candidates that miss at most MOST_MISSED of the pairs."""
     for rows in range(PERMUTATIONS // 2, 1, -1):
         bands = PERMUTATIONS // rows
-        if (1 - threshold**rows) ** bands <= MOST_MISSED:
+        if (1 - threshold**rows) ** bands <= MAX_MISSED:
             return bands, rows
     return PERMUTATIONS, 1
 
@@ -230,7 +230,7 @@ class NearDuplicateIndex:
         pairs = self._candidates(signed)
         alike = (signed[pairs[:, 0]] == self._signatures[pairs[:, 1]]).mean(axis=1)
         for other, text in pairs[alike >= self._least].tolist():
-            hashes, asked = others.of(other), self._shingles.of(text)
+            hashes, asked = others.for_text(other), self._shingles.for_text(text)
             if len(hashes) and len(asked) and (similarity := jaccard_similarity(hashes, asked)) >= self._threshold:
                 yield Match(other, text, similarity)
 
@@ -274,7 +274,7 @@ class PieceFinder:
     def __init__(self, letters: NormalizedLetters) -> None:
         """Index all runs of the texts."""
         self._lengths = np.diff(letters.bounds)
-        starts, owner = _runs(letters, 1)
+        starts, owner = _find_runs(letters, 1)
         kept = ~self.too_short[owner]
         starts, owner = starts[kept], owner[kept]
         hashes = hash_runs(letters, starts, RUN)
@@ -293,7 +293,7 @@ class PieceFinder:
         """Texts that are not searched for, because copies of so few letters might be missed. bool [m]."""
         return self._lengths < RUN + STRIDE - 1
 
-    def of(self, documents: NormalizedLetters) -> list[tuple[int, int, int]]:
+    def find(self, documents: NormalizedLetters) -> list[tuple[int, int, int]]:
         """Return (document, first letter, end) of each piece."""
         hits = self._hits(documents)
         pieces: list[tuple[int, int, int]] = []
@@ -301,13 +301,13 @@ class PieceFinder:
             if len(some):
                 document, owner = some[0, :2].tolist()
                 low, high = documents.bounds[document : document + 2].tolist()
-                found = _spans(some[:, 2], some[:, 3], int(self._lengths[owner]))
+                found = _find_spans(some[:, 2], some[:, 3], int(self._lengths[owner]))
                 pieces += [(document, max(low, first), min(high, last)) for first, last in found]
         return list(dict.fromkeys(pieces))
 
     def _hits(self, documents: NormalizedLetters) -> np.ndarray:
         """Return document, text, first letter in the documents and first letter in the text of common runs. [k, 4]."""
-        starts, owner = _runs(documents, STRIDE)
+        starts, owner = _find_runs(documents, STRIDE)
         hashes = hash_runs(documents, starts, RUN)
         seen = np.flatnonzero(self._table[hashes & self._mask])
         if not len(seen):
@@ -319,7 +319,7 @@ class PieceFinder:
         return found[np.lexsort(found.T[2::-1])]
 
 
-def _spans(starts: np.ndarray, offsets: np.ndarray, length: int) -> set[tuple[int, int]]:
+def _find_spans(starts: np.ndarray, offsets: np.ndarray, length: int) -> set[tuple[int, int]]:
     """Return possible (first letter, end) of a text of `length` letters in a document.
 
     Each end is tried at the outermost common run, and as far beyond it as the text extends. The former is right if the
@@ -338,7 +338,7 @@ def _spans(starts: np.ndarray, offsets: np.ndarray, length: int) -> set[tuple[in
     return {(begin, end) for begin in begins for end in ends}
 
 
-def _runs(letters: NormalizedLetters, stride: int) -> tuple[np.ndarray, np.ndarray]:
+def _find_runs(letters: NormalizedLetters, stride: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the first letter and the text of every `stride`-th run of RUN letters."""
     lengths = np.diff(letters.bounds)
     counts = np.maximum(0, (lengths - RUN) // stride + 1)
@@ -383,7 +383,7 @@ class DevelopmentTexts:
         ordered = tuple(sorted(every, key=lambda pair: (self._order[pair.split], pair.example)))
         shown = tuple(
             PairExcerpt(pairs[text][0], make_excerpt(self.texts[text]), make_excerpt(best.found[text][2]))
-            for text in best.spread(SHOWN)
+            for text in best.spread(MAX_SHOWN)
         )
         return SourceReport(name, compared, passed_over, ordered, shown)
 
@@ -399,7 +399,7 @@ class BestMatches:
         self.found: dict[int, tuple[float, str, str]] = {}
         """Number of the text -> similarity, name and text of the near-duplicate."""
 
-    def note(self, text: int, similarity: float, name: str, other: str) -> None:
+    def add(self, text: int, similarity: float, name: str, other: str) -> None:
         """Add a near-duplicate if it is more similar than the present one."""
         if text not in self.found or similarity > self.found[text][0]:
             self.found[text] = (similarity, name, other)
@@ -428,13 +428,13 @@ def find_near_duplicates(
     """
     examples = DevelopmentTexts(read, development)
     index = NearDuplicateIndex(examples.texts, threshold)
-    sources = [_in_training(examples, index, read(training), record)]
+    sources = [_search_training(examples, index, read(training), record)]
     if corpus is not None:
-        sources.append(_in_text(examples, index, list_corpus_files(corpus)))
+        sources.append(_search_corpus(examples, index, list_corpus_files(corpus)))
     return NearDuplicateReport(threshold, tuple(sources))
 
 
-def _in_training(
+def _search_training(
     examples: DevelopmentTexts, index: NearDuplicateIndex, batches: Iterable[Sequence[str]], record: str
 ) -> SourceReport:
     best, seen, before = BestMatches(), set[int](), 0
@@ -449,13 +449,13 @@ def _in_training(
         for some in batch_texts(list(fresh.items())):
             for match in index.matches(make_shingles(extract_letters([text for _, text in some]), SHINGLE)):
                 number, text = some[match.other]
-                best.note(match.text, match.similarity, f"training {record} {number}", text)
+                best.add(match.text, match.similarity, f"training {record} {number}", text)
         before += len(batch)
         progress.update(before)
     return examples.source(TRAINING, before, 0, best)
 
 
-def _in_text(examples: DevelopmentTexts, index: NearDuplicateIndex, files: Sequence[Path]) -> SourceReport:
+def _search_corpus(examples: DevelopmentTexts, index: NearDuplicateIndex, files: Sequence[Path]) -> SourceReport:
     best, pieces, done = BestMatches(), PieceFinder(index.letters), 0
     overlap = max(map(len, examples.texts), default=0)
     progress = Progress("near-duplicates in text", "documents", sum(pq.read_metadata(path).num_rows for path in files))
@@ -474,15 +474,15 @@ def _search_documents(
     documents: Sequence[tuple[str, str]], index: NearDuplicateIndex, pieces: PieceFinder, best: BestMatches
 ) -> None:
     letters = extract_letters([text for _, text in documents])
-    cut = pieces.of(letters)
+    cut = pieces.find(letters)
     for match in index.matches(make_piece_shingles(letters, cut)):
         document, first, last = cut[match.other]
-        best.note(match.text, match.similarity, f"document {documents[document][0]}", letters.text(first, last))
+        best.add(match.text, match.similarity, f"document {documents[document][0]}", letters.text(first, last))
 
 
 def split_text(text: str, overlap: int) -> Iterator[str]:
     """Split a document into parts of about AT_ONCE characters that overlap by at least `overlap` characters."""
-    step = max(AT_ONCE - overlap, AT_ONCE // 2)
+    step = max(BATCH_CHARACTERS - overlap, BATCH_CHARACTERS // 2)
     for first in range(0, max(1, len(text) - overlap), step):
         yield text[first : first + step + overlap]
 
@@ -492,7 +492,7 @@ def batch_texts(texts: Iterable[tuple[Name, str]]) -> Iterator[list[tuple[Name, 
     some: list[tuple[Name, str]] = []
     size = 0
     for name, text in texts:
-        if some and size + len(text) > AT_ONCE:
+        if some and size + len(text) > BATCH_CHARACTERS:
             yield some
             some, size = [], 0
         some.append((name, text))

@@ -33,9 +33,9 @@ class PretrainRows(RowData):
         self.total_checks += self._label_checks(masked_fraction)
         real = "masked positions are real tokens, not padding"
         self.record_checks += (
-            DataCheck("masked_in_sequence", "masked_positions", real, self.again),
-            DataCheck("masked_once", "masked_positions", "no position masked twice", self.again),
-            DataCheck("next_sentences", "next_sentence_labels", "a label for every sequence", self.again),
+            DataCheck("masked_in_sequence", "masked_positions", real, self.advice),
+            DataCheck("masked_once", "masked_positions", "no position masked twice", self.advice),
+            DataCheck("next_sentences", "next_sentence_labels", "a label for every sequence", self.advice),
         )
         self._masked_per_row, self._random_next = Histogram(), 0
 
@@ -45,13 +45,13 @@ class PretrainRows(RowData):
         most = masked_fraction + manifest.sequences / max(1, manifest.real_tokens)
         low, high = RANDOM_NEXT_SHARE if manifest.sequences >= ENOUGH_SEQUENCES else (0.0, 1.0)
         return (
-            DataCheck("masked_tokens", "masked_labels", "at least one masked token", self.again, minimum=1),
+            DataCheck("masked_tokens", "masked_labels", "at least one masked token", self.advice, minimum=1),
             DataCheck(
                 "masked_share",
                 "masked_labels",
                 f"at most {most:.4g} of the real tokens: masked_fraction "
                 f"{masked_fraction:.4g} and one more token per sequence",
-                f"check pretrain_rows.masked_fraction; {self.again}",
+                f"check pretrain_rows.masked_fraction; {self.advice}",
                 maximum=most,
             ),
             DataCheck(

@@ -39,7 +39,7 @@ BATCH_TOKENS = 1 << 20
 
 STRUCTURE = ("sequence_ids", "cls_positions")
 """Columns that define where sequences are; the checks of sequences compare them with each other."""
-NOWHERE = {TOKENS: "in padding", SEQUENCES: "where no sequence is", PREDICTIONS: "where nothing is masked"}
+UNUSED = {TOKENS: "in padding", SEQUENCES: "where no sequence is", PREDICTIONS: "where nothing is masked"}
 TOKEN_TYPES = 2
 Columns = dict[str, np.ndarray]
 """Column name -> [n, width] array as stored."""
@@ -158,7 +158,7 @@ class RowSource:
     """Examples that the rows were made from; None: labels are not compared with examples."""
 
     @property
-    def again(self) -> str:
+    def advice(self) -> str:
         """Advice for invalid rows."""
         return f"make the rows again (section {self.section} of params.yaml)"
 
@@ -176,7 +176,8 @@ class RowData(DataSet):
         Raises:
             InputError: there is no manifest, or no usable tokenizer.
         """
-        self.name, self.folder, self.section, self.again = source.name, source.folder, source.section, source.again
+        self.name, self.folder, self.section = source.name, source.folder, source.section
+        self.advice = source.advice
         self.manifest = read_manifest(self.folder)
         self.schema = self.manifest.schema
         tokenizer = source.tokenizer / "tokenizer.json"
@@ -195,31 +196,31 @@ class RowData(DataSet):
         self._tokens_per_sequence, self._sequences_per_row = Histogram(), Histogram()
 
     def _prerequisites(self, vocab_size: int) -> tuple[DataCheck, ...]:
-        changed = f"{self.folder} was changed or half-written: delete it; {self.again}"
+        changed = f"{self.folder} was changed or half-written: delete it; {self.advice}"
         columns = f"the columns and types of a {self.manifest.kind} row, {self.manifest.row_length} tokens long"
         tokenizer = f"the tokenizer of data/tokenizer: SHA-256 of tokenizer.json {self.tokenizer_sha256}"
-        later = f"the tokenizer changed after the rows were made: {self.again}"
+        later = f"the tokenizer changed after the rows were made: {self.advice}"
         size = f"the {vocab_size:,} tokens of the tokenizer"
         return (
             DataCheck("schema", "all", columns, changed),
             DataCheck("manifest_files", "manifest.json", "the files and rows that manifest.json lists", changed),
             DataCheck("tokenizer", "manifest.json", tokenizer, later),
-            DataCheck("vocab_size", "manifest.json", size, self.again, minimum=vocab_size, maximum=vocab_size),
+            DataCheck("vocab_size", "manifest.json", size, self.advice, minimum=vocab_size, maximum=vocab_size),
         )
 
     def _total_checks(self, max_unknown_share: float) -> tuple[DataCheck, ...]:
         no_text = "there was no text to make rows from: check the corpus or the examples"
         counts = {"sequences": self.manifest.sequences, "real tokens": self.manifest.real_tokens}
-        once = DataCheck("features_once", FEATURE_IDS.name, "every feature, from 0 on, exactly once", self.again)
+        once = DataCheck("features_once", FEATURE_IDS.name, "every feature from 0 on, exactly once", self.advice)
         return (
             DataCheck("rows", "all", "at least one row", no_text, minimum=1),
-            DataCheck("nulls", "all", "no nulls", self.again),
+            DataCheck("nulls", "all", "no nulls", self.advice),
             *(
                 DataCheck(
                     f"manifest_{name.replace(' ', '_')}",
                     "sequence_ids",
                     f"{count:,} {name}, as in manifest.json",
-                    self.again,
+                    self.advice,
                     minimum=count,
                     maximum=count,
                 )
@@ -239,7 +240,7 @@ class RowData(DataSet):
 
     def _sequence_checks(self) -> tuple[DataCheck, ...]:
         """Return the checks of the sequences in every row."""
-        again, most = self.again, self.manifest.max_sequences
+        again, most = self.advice, self.manifest.max_sequences
         number, fewer = f"1 to {most} sequences in a row", f"check max_sequences_per_row; {again}"
         starts = "every sequence begins with [CLS], of token type 0"
         changed = f"the tokenizer may have changed: {again}"
@@ -255,12 +256,12 @@ class RowData(DataSet):
     def _column_checks(self) -> Iterator[DataCheck]:
         """Yield a check of the values of each column."""
         advice = {
-            "vocab_size": f"the tokenizer may have changed: {self.again}",
+            "vocab_size": f"the tokenizer may have changed: {self.advice}",
             "max_positions": f"raise model.max_positions or lower {self.section}.row_length",
         }
         for column, end in self._ends.items():
             yield DataCheck(
-                column.name, column.name, _requirement(column, end), advice.get(str(column.below), self.again)
+                column.name, column.name, _describe(column, end), advice.get(str(column.below), self.advice)
             )
 
     def prepare(self) -> Totals:
@@ -402,13 +403,13 @@ class RowData(DataSet):
         return [f"{self.name} rows: {self._unknown.warning}"] if self._unknown.warning else []
 
 
-def _requirement(column: Column, end: float) -> str:
+def _describe(column: Column, end: float) -> str:
     values = "a finite number" if end == float("inf") else f"from 0 to {int(end) - 1:,}"
     if isinstance(column.below, str):
         values += f", as {column.below} is {int(end):,}"
     # Kinds may allow tokens or sequences without a label; masked tokens always have one.
     or_none = f", or {IGNORED} for none" if column.least == IGNORED and column.width != PREDICTIONS else ""
-    return f"{values}{or_none}; {column.least} {NOWHERE[column.width]}"
+    return f"{values}{or_none}; {column.least} {UNUSED[column.width]}"
 
 
 def _find_invalid(values: np.ndarray, used: np.ndarray, column: Column, end: float) -> np.ndarray:

@@ -43,18 +43,18 @@ def compare_schema(path: Path, required: pa.Schema) -> list[str]:
         index = found.get_field_index(column.name)
         if index < 0:
             differences.append(f"{path.name}: column {column.name} is missing")
-        elif _plain(found.field(index).type) != _plain(column.type):
+        elif _simplify(found.field(index).type) != _simplify(column.type):
             differences.append(f"{path.name}: column {column.name} is {found.field(index).type}, not {column.type}")
     return differences
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
+def _simplify(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_large_string(kind):
         return pa.string()
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(_plain(kind.value_type))
+        return pa.list_(_simplify(kind.value_type))
     if pa.types.is_struct(kind):
-        return pa.struct(sorted((kind.field(i).name, _plain(kind.field(i).type)) for i in range(kind.num_fields)))
+        return pa.struct(sorted((kind.field(i).name, _simplify(kind.field(i).type)) for i in range(kind.num_fields)))
     return pa.int64() if pa.types.is_integer(kind) else kind
 
 

@@ -51,10 +51,10 @@ from tasks.validation.row_checks import RowSource
 from tasks.validation.validators import GxValidator, LimitValidator, load_gx, make_expectation, make_suite
 
 NAMES = ("corpus", *PHASES)
-LEAST = 0.0125
+MIN_BAR_HEIGHT = 0.0125
 """Smallest height of a bar, as a share of the highest."""
 RESULTS, SUITE = "index.html", "expectations.html"
-_NOT_KEPT = re.compile(
+_REMOVED = re.compile(
     r"<script\b.*?</script>|<style\b.*?</style>|<footer\b.*?</footer>|<link\b[^>]*>|<img\b[^>]*>| onclick=\"[^\"]*\"",
     re.DOTALL,
 )
@@ -263,14 +263,14 @@ def render_page(values: Mapping[str, Any]) -> str:
         "validation.html.j2",
         **{name: value for name, value in values.items() if name != "statistics"},
         numbers=[{"name": one["name"], "value": format_number(one["value"])} for one in statistics["numbers"]],
-        figures=[_figure(histogram) for histogram in statistics["histograms"]],
+        figures=[_make_figure(histogram) for histogram in statistics["histograms"]],
     )
 
 
-def _figure(histogram: Mapping[str, Any]) -> tuple[str, Plot, str]:
+def _make_figure(histogram: Mapping[str, Any]) -> tuple[str, Plot, str]:
     """Return title, plot and note of a histogram: bars of equal width, labelled with the lower edges of their bins."""
     counts, edges, unit = histogram["counts"], histogram["edges"], histogram["unit"]
-    least = LEAST * max(counts)  # every non-empty bin stays visible
+    least = MIN_BAR_HEIGHT * max(counts)  # every non-empty bin stays visible
     heights = [max(count, least) if count else 0 for count in counts]
     tips = [f"{_format_bin(histogram, number)} {unit}: {count:,}" for number, count in enumerate(counts)]
     label = f"{histogram['title']}, from {edges[0]:,} to {edges[-1] - 1:,} {unit}"
@@ -331,7 +331,7 @@ def make_standalone(page: str, name: str) -> str:
     Args:
         name: name of the data set.
     """
-    page = _NOT_KEPT.sub("", page).replace("<html>", '<html lang="en">', 1).replace("</head>", _HEAD, 1)
+    page = _REMOVED.sub("", page).replace("<html>", '<html lang="en">', 1).replace("</head>", _HEAD, 1)
     verdict = f'<a href="../../{artifacts.VALIDATION.name}/{quote(name)}.html">Validation of {html.escape(name)}</a>'
     page = _LOGO.sub(lambda _: verdict, page, count=1)
     page = re.sub(r'href="[./]*/index.html"', f'href="{RESULTS}"', page)
@@ -348,7 +348,7 @@ def make_suite_result(name: str, outcomes: Sequence[CheckOutcome]) -> Any:
     successful = sum(outcome.ok for outcome in outcomes)
     return gx.core.ExpectationSuiteValidationResult(
         success=successful == len(outcomes),
-        results=[_result(outcome) for outcome in outcomes],
+        results=[_make_result(outcome) for outcome in outcomes],
         suite_name=name,
         statistics={
             "evaluated_expectations": len(outcomes),
@@ -364,7 +364,7 @@ def make_suite_result(name: str, outcomes: Sequence[CheckOutcome]) -> Any:
     )
 
 
-def _result(outcome: CheckOutcome) -> Any:
+def _make_result(outcome: CheckOutcome) -> Any:
     counts, check = outcome.counts, _escape_check(outcome.check)
     values = [format_number(one.value) for one in counts.unexpected]
     rows = [

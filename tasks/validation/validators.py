@@ -25,7 +25,7 @@ from tasks.stage import process
 from tasks.stage.errors import ParamsError
 from tasks.validation.checks import MAX_UNEXPECTED, RECORD, CheckCounts, DataCheck, Failure, Frame, clip_text
 
-LATER = ("altair", "scipy.stats")
+LAZY = ("altair", "scipy.stats")
 """Requirements of Great Expectations that are loaded on first use, which no check of Podium needs."""
 LEFT_OUT = (
     "azure", "boto3", "botocore", "google.api_core", "google.auth", "google.cloud", "google.oauth2", "pyspark",
@@ -34,11 +34,11 @@ LEFT_OUT = (
 """Optional requirements that it tries to import, hidden from it even if they are installed."""
 
 
-class _Later(MetaPathFinder):
+class _LazyFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(fullname, path) if fullname in LATER else None
+        spec = PathFinder.find_spec(fullname, path) if fullname in LAZY else None
         if spec is not None and spec.loader is not None:
             spec.loader = LazyLoader(spec.loader)
         return spec
@@ -47,7 +47,7 @@ class _Later(MetaPathFinder):
 @contextmanager
 def _hide_optional_packages() -> Iterator[None]:
     """Hide LEFT_OUT from imports inside the context, and load LATER on first use."""
-    finder = _Later()
+    finder = _LazyFinder()
     left_out = [name for name in LEFT_OUT if name not in sys.modules]
     sys.modules.update(dict.fromkeys(left_out))  # type: ignore[arg-type]  # None: import fails
     sys.meta_path.insert(0, finder)

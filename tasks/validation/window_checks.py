@@ -52,11 +52,11 @@ class WindowData(RowData):
         """
         super().__init__(source)
         numbered = "feature_id 0, 1, 2, ..., one for each sequence"
-        self.total_checks += (DataCheck("features_numbered", "features.parquet", numbered, self.again),)
+        self.total_checks += (DataCheck("features_numbered", "features.parquet", numbered, self.advice),)
         self.record_checks += (
             *labels,
-            DataCheck("feature_slots", "feature_ids", "a line of features.parquet for every sequence", self.again),
-            DataCheck("feature_lengths", "features.parquet n_tokens", "the tokens of the sequence", self.again),
+            DataCheck("feature_slots", "feature_ids", "a line of features.parquet for every sequence", self.advice),
+            DataCheck("feature_lengths", "features.parquet n_tokens", "the tokens of the sequence", self.advice),
         )
         self._path, self._schema, self._names = self.folder / artifacts.FEATURES, schema, (N_TOKENS, *columns)
         self._ids = np.zeros(0, np.int64)
@@ -70,7 +70,7 @@ class WindowData(RowData):
             return differences
         required = [FEATURE_ID, *self._names]
         table = text_features.open_parquet(self._path).read(columns=required)
-        columns = {name: _read_numbers(table[name].combine_chunks()) for name in required}
+        columns = {name: _read_integers(table[name].combine_chunks()) for name in required}
         self._ids, self._columns = columns.pop(FEATURE_ID), columns
         return []
 
@@ -109,6 +109,6 @@ class WindowData(RowData):
         return {**super().totals(), "features_numbered": numbered}
 
 
-def _read_numbers(column: pa.Array) -> np.ndarray:
+def _read_integers(column: pa.Array) -> np.ndarray:
     """Return the integers of a column; -1 for null. int64 [n]."""
     return from_arrow(column.fill_null(-1) if column.null_count else column).astype(np.int64)

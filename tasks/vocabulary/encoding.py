@@ -30,11 +30,11 @@ from tasks.vocabulary.wordpiece import SPECIAL_TOKENS
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-ENCODE_AT_ONCE = 512
+BATCH_TEXTS = 512
 """Texts per call; an encoding takes far more memory than its ids."""
 MAX_WORDS = 1 << 18
 """Words cached; a full cache is cleared, which bounds its memory (about 50 MB)."""
-LEARN_AT_ONCE = 256
+BATCH_PIECES = 256
 """New pieces tokenized as one text."""
 _MARK = r"!-/:-@\[-`{-~"
 _SPACE = r" \t\n\r"
@@ -114,7 +114,7 @@ def read_tokenizer_info(tokenizer: Tokenizer) -> TokenizerInfo:
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedTexts:
     """Tokens of N texts, concatenated, without special tokens; T tokens in all."""
 
     token_ids: np.ndarray
@@ -186,7 +186,7 @@ class WordCache:
         self._counts = np.empty(0, dtype=np.int64)  # [W] tokens of each piece
         self._characters = np.empty(0, dtype=np.int64)  # [W] length of each piece
 
-    def encode(self, texts: Sequence[str]) -> Encoded:
+    def encode(self, texts: Sequence[str]) -> EncodedTexts:
         """Encode `texts` as the tokenizer does."""
         if len(self._numbers) > MAX_WORDS:
             self._clear()
@@ -203,20 +203,20 @@ class WordCache:
         before = np.concatenate([[0], np.cumsum(self._characters[numbers])])
         places = before[:-1] - np.repeat(before[borders[:-1]], np.diff(borders))  # [K] first character in the text
         offsets = self._spans[tokens] + np.repeat(places.astype(np.int32), counts)[:, None]
-        return Encoded(self._tokens[tokens], per_text, offsets)
+        return EncodedTexts(self._tokens[tokens], per_text, offsets)
 
     def _learn(self) -> None:
         """Tokenize the new pieces, many in one text: a call for each would take much longer."""
         new, self._numbers.new = self._numbers.new, []
         if not new:
             return
-        groups = [new[start : start + LEARN_AT_ONCE] for start in range(0, len(new), LEARN_AT_ONCE)]
+        groups = [new[start : start + BATCH_PIECES] for start in range(0, len(new), BATCH_PIECES)]
         encodings = self._tokenizer.encode_batch([" ".join(group) for group in groups], add_special_tokens=False)
         lengths = np.fromiter(map(len, new), np.int64, len(new))
         tokens, spans, owners = [self._tokens], [self._spans], []
         for number, encoding in enumerate(encodings):
-            first = number * LEARN_AT_ONCE
-            own = lengths[first : first + LEARN_AT_ONCE] + 1
+            first = number * BATCH_PIECES
+            own = lengths[first : first + BATCH_PIECES] + 1
             starts = np.cumsum(own) - own
             offsets = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
             owner = np.searchsorted(starts, offsets[:, 0], side="right") - 1
@@ -228,7 +228,7 @@ class WordCache:
         self._characters = np.concatenate([self._characters, lengths])
 
 
-def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> Encoded:
+def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> EncodedTexts:
     """Return the tokens of every text, in order, without special tokens; each word is tokenized once per process.
 
     The tokens do not depend on the batch, and equal those of the tokenizer, which `load_tokenizer` built.
@@ -242,12 +242,12 @@ def _word_cache(tokenizer: Tokenizer) -> WordCache | None:
     return WordCache(tokenizer) if works_word_by_word(tokenizer) else None
 
 
-def _encode_uncached(tokenizer: Tokenizer, texts: Sequence[str]) -> Encoded:
+def _encode_uncached(tokenizer: Tokenizer, texts: Sequence[str]) -> EncodedTexts:
     """Encode texts without the cache, for tokenizers with tokens that are matched across words."""
     ids, offsets, lengths = [np.empty(0, np.uint32)], [np.empty((0, 2), np.int32)], []
-    for start in range(0, len(texts), ENCODE_AT_ONCE):
-        for encoding in tokenizer.encode_batch(list(texts[start : start + ENCODE_AT_ONCE]), add_special_tokens=False):
+    for start in range(0, len(texts), BATCH_TEXTS):
+        for encoding in tokenizer.encode_batch(list(texts[start : start + BATCH_TEXTS]), add_special_tokens=False):
             ids.append(np.array(encoding.ids, dtype=np.uint32))
             offsets.append(np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2))
             lengths.append(len(encoding.ids))
-    return Encoded(np.concatenate(ids), np.array(lengths, dtype=np.int64), np.concatenate(offsets))
+    return EncodedTexts(np.concatenate(ids), np.array(lengths, dtype=np.int64), np.concatenate(offsets))

@@ -52,14 +52,14 @@ KINDS: dict[str, tuple[str | None, ...]] = {
     "decoder": ("WordPiece", None),
 }
 """Part of a tokenizer.json -> accepted types; None: absent."""
-OF_MODEL = {
+REQUIRED_VALUES = {
     "unk_token": "[UNK]",
     "continuing_subword_prefix": PREFIX,
     "max_input_chars_per_word": MAX_CHARACTERS_PER_WORD,
 }
 BERT = ("Bert", "DistilBert", "Electra", "LayoutLM", "Lxmert", "MobileBert", "SqueezeBert")
 """Classes of transformers (...Tokenizer, ...TokenizerFast) that build the same tokenizer as BERT's."""
-AS_SAVED = ("PreTrained", "TokenizersBackend")
+UNCHANGED_CLASSES = ("PreTrained", "TokenizersBackend")
 """Classes that use tokenizer.json unchanged."""
 SWITCHES: dict[str, tuple[str, Any, tuple[Any, ...]]] = {
     "lowercase": ("do_lower_case", True, (True, False)),
@@ -187,7 +187,7 @@ def _read_tokenizer_json(path: Path, source: str) -> Vocabulary:
     if kind != "WordPiece":
         raise InputError(f"{where} is of type {kind!s:.80}; WordPiece is required (the tokenizer of a BERT model)")
     _require_kinds(values, where)
-    for name, required in OF_MODEL.items():
+    for name, required in REQUIRED_VALUES.items():
         if model.get(name, required) != required:
             raise InputError(f"{where} has {name} {model[name]!r:.80}; {required!r} is required, as in BERT")
     entries, extra = _read_tokens(_get_object(model, "vocab", where), values.get("added_tokens"), where)
@@ -346,7 +346,7 @@ def _builds_bert(
     if named is None:
         return has_model or not has_tokenizer_json
     kind = str(named).removesuffix("Fast").removesuffix("Tokenizer")
-    if kind in AS_SAVED and has_tokenizer_json:
+    if kind in UNCHANGED_CLASSES and has_tokenizer_json:
         return False
     if kind not in BERT:
         raise InputError(

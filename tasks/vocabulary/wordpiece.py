@@ -23,7 +23,7 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """Special tokens, in order of their ids from 0."""
 PREFIX = "##"
 """Prefix of a piece that continues a word."""
-ENOUGH_CHARACTERS = 1000
+MAX_SURE_CHARACTERS = 1000
 """Most frequent characters that are always in the vocabulary, in at most a quarter of its entries. Further characters
 are added only to reach COVERAGE; the rest become [UNK]."""
 COVERAGE = 0.9995
@@ -129,7 +129,7 @@ def _choose_characters(texts: Iterable[str], words: _WordCache, vocabulary_size:
     if not seen:
         raise InputError("the corpus has no characters to train a vocabulary on: check data/corpus (corpus.source)")
     seen.sort(key=lambda character: (-counts[character], character))
-    room = min(ENOUGH_CHARACTERS, vocabulary_size // 4)
+    room = min(MAX_SURE_CHARACTERS, vocabulary_size // 4)
     basic = dict.fromkeys(BASIC_CHARACTERS.lower() if lowercase else BASIC_CHARACTERS)
     enough = list(dict.fromkeys([*seen, *basic]))[:room]
     return sorted({*enough, *_select_covering(seen, counts, vocabulary_size, lowercase)})

@@ -134,13 +134,15 @@ class TagRows(WindowData):
     kinds: ClassVar[tuple[str, ...]] = ("token_classification",)
 
     def __init__(self, source: RowSource) -> None:
-        super().__init__(source, FEATURES_SCHEMA, [DataCheck("labels_at_words", COLUMN, "-100 at [CLS]", source.again)])
+        super().__init__(
+            source, FEATURES_SCHEMA, [DataCheck("labels_at_words", COLUMN, "-100 at [CLS]", source.advice)]
+        )
         # Rows for prediction have no label for types that are not in train.
         self._training, self._examples = source.training, source.examples
         many = "one label per word" if self._training else "at most one label per word"
-        self.total_checks += (DataCheck("labels", COLUMN, many, self.again),)
+        self.total_checks += (DataCheck("labels", COLUMN, many, self.advice),)
         if self._examples is not None:
-            self.record_checks += (DataCheck(AS_EXAMPLES, COLUMN, "the tag of its word", self.again),)
+            self.record_checks += (DataCheck(AS_EXAMPLES, COLUMN, "the tag of its word", self.advice),)
         self._tags = np.zeros(0, np.int64)
         self._positions, self._words_before = np.zeros(0, np.int64), np.zeros(1, np.int64)
         self._words = self._labelled = 0

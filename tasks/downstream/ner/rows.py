@@ -23,7 +23,7 @@ from tasks.downstream.rows import EncodedSequences, HeldOutPartition, RowsTask, 
 from tasks.plan.kinds import TRAIN
 from tasks.records.labels import add_labels, read_example_labels
 from tasks.rows.row_files import IGNORED, RowLayout, concatenate_ranges
-from tasks.vocabulary.encoding import Encoded, TokenizerInfo, encode, join_sequences, read_tokenizer_info
+from tasks.vocabulary.encoding import EncodedTexts, TokenizerInfo, encode, join_sequences, read_tokenizer_info
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -113,7 +113,7 @@ def _spans_of(pieces: np.ndarray, held: int, room: int, overlap: int) -> list[tu
     return [(0, len(pieces))] if held <= room else spans(pieces.tolist(), room, overlap)
 
 
-def _pieces_of_words(encoded: Encoded, pieces: np.ndarray, vocabulary: TokenizerInfo) -> np.ndarray:
+def _pieces_of_words(encoded: EncodedTexts, pieces: np.ndarray, vocabulary: TokenizerInfo) -> np.ndarray:
     """Return the tokens of all words, `pieces` of each; [UNK] for a word without tokens."""
     kept = np.full(int(pieces.sum()), vocabulary.unk, dtype=vocabulary.dtype)
     there, starts = encoded.lengths > 0, np.cumsum(pieces) - pieces

@@ -202,7 +202,7 @@ class AnswerRows(WindowData):
     kinds: ClassVar[tuple[str, ...]] = ("question_answering",)
 
     def __init__(self, source: RowSource) -> None:
-        super().__init__(source, FEATURES_SCHEMA, _answer_checks(source.again), ("context_start",))
+        super().__init__(source, FEATURES_SCHEMA, _answer_checks(source.advice), ("context_start",))
         section, smallest = self.section, int(source.training)  # training needs at least one answer
         answers = DataCheck(
             "answers",

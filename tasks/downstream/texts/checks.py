@@ -160,9 +160,9 @@ class LabelRows(RowData):
         sequences = self.manifest.sequences
         # Rows for prediction have no label for classes that are not in train.
         every, least = ("every sequence has a label", sequences) if source.training else (MOST, 0)
-        self.total_checks += (DataCheck("labels", COLUMN, every, self.again, minimum=least, maximum=sequences),)
+        self.total_checks += (DataCheck("labels", COLUMN, every, self.advice, minimum=least, maximum=sequences),)
         if expected is not None:
-            self.record_checks += (DataCheck(AS_EXAMPLES, COLUMN, "the label of its example", self.again),)
+            self.record_checks += (DataCheck(AS_EXAMPLES, COLUMN, "the label of its example", self.advice),)
         self._read_expected = expected
         self._expected = np.zeros(0)
         self._labelled = 0

@@ -91,7 +91,7 @@ def read_tfrecords(path: Path, names: Sequence[str]) -> Iterator[dict[str, np.nd
             message has the record.
     """
     wanted = set(names)
-    for number, content in enumerate(_records(path)):
+    for number, content in enumerate(_read_records(path)):
         where = f"{path}, record {number}"
         example = _example_class()()
         try:
@@ -99,12 +99,12 @@ def read_tfrecords(path: Path, names: Sequence[str]) -> Iterator[dict[str, np.nd
         except message.DecodeError:
             raise InputError(f"{where} is not a tensorflow.Example: use files of create_pretraining_data") from None
         features = example.features.feature
-        yield {name: _numbers(features[name], f"{where}, {name}") for name in sorted(wanted & set(features))}
+        yield {name: _read_integers(features[name], f"{where}, {name}") for name in sorted(wanted & set(features))}
 
 
 def read_feature_names(path: Path) -> list[str]:
     """Return the sorted feature names of the first record; empty if the file has no records."""
-    for content in _records(path):
+    for content in _read_records(path):
         example = _example_class()()
         with contextlib.suppress(message.DecodeError):
             example.ParseFromString(content)
@@ -112,7 +112,7 @@ def read_feature_names(path: Path) -> list[str]:
     return []
 
 
-def _numbers(feature: Any, where: str) -> np.ndarray:
+def _read_integers(feature: Any, where: str) -> np.ndarray:
     kind = feature.WhichOneof("kind")
     if kind == "int64_list":
         return np.array(feature.int64_list.value, np.int64)
@@ -123,18 +123,18 @@ def _numbers(feature: Any, where: str) -> np.ndarray:
     raise InputError(f"{where} must be whole numbers, found {kind or 'nothing'}")
 
 
-def _records(path: Path) -> Iterator[bytes]:
+def _read_records(path: Path) -> Iterator[bytes]:
     number = 0
     try:
         with _open(path) as stream:
             while header := stream.read(_HEADER.size):
-                yield _record(stream, header, f"{path}, record {number}")
+                yield _read_record(stream, header, f"{path}, record {number}")
                 number += 1
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InputError(f"{path} is cut off or damaged at record {number} ({error}): copy or recreate it") from None
 
 
-def _record(stream: BinaryIO, header: bytes, where: str) -> bytes:
+def _read_record(stream: BinaryIO, header: bytes, where: str) -> bytes:
     cut = f"{where} is cut off. Copy or create the file again"
     if len(header) < _HEADER.size:
         raise InputError(cut)
@@ -191,16 +191,16 @@ def read_prepared_batches(
         tables = open_tables(section, params.dataset, params.dataset_revision, SEQUENCES_AT_ONCE)
         yield from columns.read(tables, f"data set {params.dataset}")
         return
-    for file in _files(Path(params.path), f"{section}.path", reading):
+    for file in _list_files(Path(params.path), f"{section}.path", reading):
         reading.files += 1
         if file.name.lower().endswith(_TABLES):
-            yield from columns.read(_batches(file), str(file))
+            yield from columns.read(_read_table_batches(file), str(file))
         else:
             reading.layouts[file.name] = "TFRecords, 0 in unused slots"
             yield from _read_tfrecord_batches(file)
 
 
-def _files(path: Path, key: str, reading: ReadLog) -> list[Path]:
+def _list_files(path: Path, key: str, reading: ReadLog) -> list[Path]:
     needed = f"{key} needs {', '.join(_KNOWN)} files"
     found = files_in(path, key)
     if (path / "dataset_dict.json").is_file():
@@ -217,7 +217,7 @@ def _files(path: Path, key: str, reading: ReadLog) -> list[Path]:
     return usable
 
 
-def _batches(file: Path) -> Iterator[pa.RecordBatch]:
+def _read_table_batches(file: Path) -> Iterator[pa.RecordBatch]:
     try:
         yield from read_checked_batches(file, SEQUENCES_AT_ONCE, str(file))
     except (pa.ArrowException, OSError) as error:

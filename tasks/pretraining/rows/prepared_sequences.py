@@ -63,8 +63,8 @@ def validate_and_unpad(found: PreparedSequences, limits: RowLimits) -> pa.Table:
     """
     real = found.attention_mask == 1
     lengths = real.sum(axis=1)
-    _refuse(found, _layout_problems(found, real, lengths, limits))
-    _refuse(found, _content_problems(found, real, lengths, limits))
+    _raise_problems(found, _layout_problems(found, real, lengths, limits))
+    _raise_problems(found, _content_problems(found, real, lengths, limits))
     masked = found.labels != IGNORED
     columns = {
         "token_ids": _lists(lengths, found.input_ids[real].astype(limits.vocabulary.dtype)),
@@ -158,7 +158,7 @@ def _content_problems(found: PreparedSequences, real: np.ndarray, lengths: np.nd
     ]
 
 
-def _refuse(found: PreparedSequences, problems: Problems) -> None:
+def _raise_problems(found: PreparedSequences, problems: Problems) -> None:
     lines = []
     for wrong, what in problems:
         if wrong.any():

@@ -52,7 +52,7 @@ SEQUENCES_PER_CHUNK = 16384
 SEQUENCES = "sequences read"
 UNMASKED = "sequences without a masked token, kept"
 REPEATED = "sequences that stand more than once with the same masks, kept"
-TAKEN_APART = "rows taken apart, their masked tokens being more than max_predictions_per_row"
+ROWS_SPLIT = "rows taken apart, their masked tokens being more than max_predictions_per_row"
 
 
 def write_prepared_rows(
@@ -164,7 +164,7 @@ class _RowFolderWriter:
         masked, lengths, counts = get_masked_tokens(sequences)
         packs = pack_sequences(lengths, self.limits.row_length, self.params.max_sequences_per_row)
         packs, apart = split_overfull_rows(packs, counts, self.limits.max_predictions)
-        self.reading.counts[TAKEN_APART] += apart
+        self.reading.counts[ROWS_SPLIT] += apart
         layout = RowLayout.from_packs(packs, lengths, self.limits.row_length)
         second_starts, labels = (sequences[name].to_numpy() for name in ("second_start", "next_sentence_label"))
         self.writer.write(build_columns(layout, masked, second_starts, labels, self.limits.max_predictions))

@@ -97,7 +97,7 @@ def read_chunks(shard: Shard, held_out: Callable[[str], bool]) -> Iterator[Chunk
         if (texts := cutters[part].add(text)) is not None:
             yield Chunk(shard.number, part, next(numbers[part]), texts)
     for part, cutter in cutters.items():
-        for texts in cutter.rest():
+        for texts in cutter.flush():
             yield Chunk(shard.number, part, next(numbers[part]), texts)
 
 
@@ -119,7 +119,7 @@ class _ChunkCutter:
         self._chunk, self._characters = [], 0
         return complete or None
 
-    def rest(self) -> list[list[str]]:
+    def flush(self) -> list[list[str]]:
         """Return the remaining chunks after the last text."""
         if self._before and len(self._chunk) >= LAST_CHUNK_DOCUMENTS:
             return [self._before, self._chunk]

@@ -229,7 +229,7 @@ def test_no_label_is_lost_where_rows_are_taken_apart(source: Source, tmp_path: P
     most = int((read_rows(source.own)["masked_labels"] != -100).sum(axis=1).max())
     rows = make(source, tmp_path, as_parquet(source, tmp_path), max_sequences_per_row=3, max_predictions_per_row=most)
     assert sequences(rows) == sequences(source.own)
-    assert json.loads((rows / READING).read_text())["numbers"][pretrain_rows.TAKEN_APART] > 0
+    assert json.loads((rows / READING).read_text())["numbers"][pretrain_rows.ROWS_SPLIT] > 0
 
 
 def test_repeated_sequences_and_those_without_a_mask_are_counted(source: Source, tmp_path: Path) -> None:

@@ -87,4 +87,4 @@ def test_an_example_of_text_is_refused(tmp_path: Path) -> None:
     example = prepared_files._example_class()()
     example.features.feature["input_ids"].bytes_list.value.append(b"x")
     with pytest.raises(PodiumError, match="must be whole numbers, found bytes_list"):
-        prepared_files._numbers(example.features.feature["input_ids"], "a.tfrecord, record 0, input_ids")
+        prepared_files._read_integers(example.features.feature["input_ids"], "a.tfrecord, record 0, input_ids")

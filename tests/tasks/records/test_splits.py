@@ -31,7 +31,7 @@ def titled(count: int) -> list[dict[str, object]]:
 def test_whole_titles_are_set_apart_and_nothing_is_lost(tmp_path: Path) -> None:
     train, dev = write(tmp_path / "train.parquet", titled(500)), tmp_path / "dev.parquet"
     found = split_off_dev(train, dev, GROUPS, 0.1, 3, KEYS)
-    assert (found.by, found.examples, found.of) == ("title", 50, 500)
+    assert (found.grouping, found.examples, found.total) == ("title", 50, 500)
     ours, theirs = read(train), read(dev)
     assert len(theirs) == 50
     assert not {row["title"] for row in ours} & {row["title"] for row in theirs}

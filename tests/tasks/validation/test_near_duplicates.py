@@ -20,7 +20,7 @@ from tasks.records.duplicate_report import NearDuplicateReport
 from tasks.stage.errors import InputError
 from tasks.validation import near_duplicates as searching
 from tasks.validation.near_duplicates import (
-    MOST_MISSED,
+    MAX_MISSED,
     PERMUTATIONS,
     NearDuplicateIndex,
     batch_texts,
@@ -111,10 +111,10 @@ def test_what_is_found_is_what_comparing_all_pairs_of_real_texts_finds(train, de
 
 def test_similarity_is_the_share_of_common_runs_of_five_letters() -> None:
     # " abcd", "abcde", "bcdef" and " abcd", "abcde", "bcdeg": two of four.
-    one, other = (make_shingles(extract_letters([text]), 5).of(0) for text in ("abcdef", "Abc-deg"))
+    one, other = (make_shingles(extract_letters([text]), 5).for_text(0) for text in ("abcdef", "Abc-deg"))
     assert jaccard_similarity(one, one) == 1.0
-    assert jaccard_similarity(one, make_shingles(extract_letters(["ABCDEF!"]), 5).of(0)) == 1.0
-    other = make_shingles(extract_letters(["abcdeg"]), 5).of(0)
+    assert jaccard_similarity(one, make_shingles(extract_letters(["ABCDEF!"]), 5).for_text(0)) == 1.0
+    other = make_shingles(extract_letters(["abcdeg"]), 5).for_text(0)
     assert jaccard_similarity(one, other) == 0.5
 
 
@@ -139,11 +139,11 @@ def test_texts_of_a_few_letters_or_none(one: str, other: str, equal: bool) -> No
 
 
 def test_hashes_of_a_text_do_not_depend_on_its_neighbours() -> None:
-    alone = make_shingles(extract_letters(["The river rises."]), 5).of(0)
+    alone = make_shingles(extract_letters(["The river rises."]), 5).for_text(0)
     texts = ["", "x" * 5000, "The river rises.", "!?", "and more"]
     shingles = make_shingles(extract_letters(texts), 5)
-    assert shingles.of(2).tolist() == alone.tolist()
-    assert [len(shingles.of(i)) for i in range(5)] == [0, 4997, 12, 4, 5]  # the fourth reads " u21 u3f"
+    assert shingles.for_text(2).tolist() == alone.tolist()
+    assert [len(shingles.for_text(i)) for i in range(5)] == [0, 4997, 12, 4, 5]  # the fourth reads " u21 u3f"
 
 
 @pytest.mark.parametrize("threshold", [0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0])
@@ -151,7 +151,7 @@ def test_the_bands_miss_at_most_one_in_a_thousand_at_the_threshold(threshold: fl
     bands, rows = choose_bands(threshold)
     assert bands >= 2
     assert bands * rows <= PERMUTATIONS
-    assert (1 - threshold**rows) ** bands <= MOST_MISSED
+    assert (1 - threshold**rows) ** bands <= MAX_MISSED
 
 
 def corpus_of(folder: Path, documents: list[str]) -> Path:
@@ -266,7 +266,7 @@ def test_what_is_shown_is_cut_and_goes_from_the_nearest_pair_to_the_farthest() -
     train = [" ".join(text.split()[i:]) for i, text in enumerate(dev)]
     [source] = report_on({"train": train, "dev": dev}).sources
     alike = [one.pair.similarity for one in source.shown]
-    assert len(source.shown) == searching.SHOWN
+    assert len(source.shown) == searching.MAX_SHOWN
     assert alike == sorted(alike, reverse=True)
     assert max(len(one.text) for one in source.shown) <= searching.EXCERPT + 2
 

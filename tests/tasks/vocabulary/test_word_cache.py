@@ -6,7 +6,7 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.normalizers import BertNormalizer
 
 from tasks.vocabulary import encoding
-from tasks.vocabulary.encoding import LEARN_AT_ONCE, WordCache, encode, load_tokenizer, works_word_by_word
+from tasks.vocabulary.encoding import BATCH_PIECES, WordCache, encode, load_tokenizer, works_word_by_word
 from tests.tasks.pretraining.row_inputs import (
     WORDS,
     bert_tokenizer,
@@ -74,7 +74,7 @@ def test_real_text_gives_the_tokens_and_offsets_of_the_tokenizer(tmp_path: Path)
 def test_words_are_tokenized_once_and_forgotten_when_they_are_too_many(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache, words = WordCache(tokenizer), [f"w{number}" for number in range(2 * LEARN_AT_ONCE + 3)]
+    cache, words = WordCache(tokenizer), [f"w{number}" for number in range(2 * BATCH_PIECES + 3)]
     check(cache, tokenizer, [" ".join(words)])
     tokens = cache._tokens
     check(cache, tokenizer, [" ".join(reversed(words[1:]))])  # the first word has no space before it
