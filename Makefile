@@ -1,4 +1,4 @@
-# The same lines people and CI run. `make help` lists them.
+# Commands for developers and CI. `make help` lists them.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
@@ -11,13 +11,13 @@ HOST := .venv/.made-from-host.txt
 DEVICE := .venv-poplar/.made-from-poplar.txt
 AUDIT := .venv-audit/.made-from-audit.txt
 BIN := $(CURDIR)/.venv/bin
-# The files name every package there is; Python compiles the modules that are used when they are.
+# The files name every package. Python compiles modules when they are first used.
 PIP := install --quiet --no-compile --disable-pip-version-check
 PINS := $(PIP) --no-deps
 export PATH := $(BIN):$(PATH)
 export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
-# A run is many short processes: without it each compiles our modules anew, for up to a second.
+# A run is many short processes: without bytecode each compiles our modules again, for up to a second.
 unexport PYTHONDONTWRITEBYTECODE
 
 FRESH_PYTHONS ?= python3.11 python3.13
@@ -36,7 +36,7 @@ $(AUDIT): constraints/audit.txt
 	@.venv-audit/bin/python -m pip $(PINS) -r constraints/audit.txt 2>&1 | { grep -v '^WARNING: ' || true; }
 	@cp constraints/audit.txt $(AUDIT)
 
-setup: $(HOST)  ## make .venv from constraints/host.txt (once); TORCH=cpu takes PyTorch's CPU build
+setup: $(HOST)  ## create .venv from constraints/host.txt (once); TORCH=cpu installs PyTorch's CPU build
 
 $(HOST): constraints/host.txt constraints/cuda.txt pyproject.toml
 	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
@@ -46,7 +46,7 @@ $(HOST): constraints/host.txt constraints/cuda.txt pyproject.toml
 	@$(if $(filter cpu,$(TORCH)),"$(BIN)/python" -m pip $(PINS) --index-url https://download.pytorch.org/whl/cpu \
 		"$$(grep ^torch== constraints/host.txt)+cpu")
 	@"$(BIN)/python" -m pip $(PINS) -r constraints/host.txt 2>&1 | { grep -v '^WARNING: Location' || true; }
-	@# pip reads the metadata of the torch that is there now: the CUDA build asks for its libraries, the CPU build for none.
+	@# pip reads the metadata of the installed torch: the CUDA build requires its libraries, the CPU build none.
 	@"$(BIN)/python" -m pip $(PIP) -c constraints/host.txt -c constraints/cuda.txt torch 2>&1 | { grep -v '^WARNING: Location' || true; }
 	@"$(BIN)/python" -m pip $(PINS) --no-index --no-build-isolation --editable .
 	@cp constraints/host.txt $(HOST)
@@ -60,15 +60,15 @@ $(DEVICE): constraints/poplar.txt
 	@cp constraints/poplar.txt $(DEVICE)
 	@echo "setup: done"
 
-demo: $(HOST)  ## the whole pipeline on a generated world: train, evaluate, gate, publish
+demo: $(HOST)  ## run the whole pipeline on generated text: train, evaluate, gate, publish
 	@echo "demo: corpus to published model on the CPU; stages that are up to date are skipped"
 	@podium run
 
-docs: $(HOST)  ## the documents as a site, site/index.html, without a connection; a broken link fails
+docs: $(HOST)  ## build the documents as a site, site/index.html, offline; broken links fail
 	@sphinx-build --quiet --fail-on-warning --keep-going -b html docs site
 	@echo "docs: site/index.html"
 
-server: $(HOST)  ## a Prefect server on loopback for a local try (docs/workers.md); PORT=4200
+server: $(HOST)  ## start a Prefect server on loopback for a local test (docs/workers.md); PORT=4200
 	@mkdir -p runs/server
 	@PREFECT_HOME="$(CURDIR)/runs/server" PREFECT_UI_API_URL="http://127.0.0.1:$(PORT)/api" \
 		exec prefect server start --host 127.0.0.1 --port $(PORT)
@@ -76,59 +76,59 @@ server: $(HOST)  ## a Prefect server on loopback for a local try (docs/workers.m
 worker: export PREFECT_API_URL ?= http://127.0.0.1:$(PORT)/api
 worker: export PREFECT_WORKER_QUERY_SECONDS ?= 2
 worker: export PODIUM_STAGE_KINDS ?= $(filter-out flows,$(KIND))
-worker: $(HOST)  ## a worker of this checkout: KIND=cpu, cuda, ipu or flows; QUEUE=default or a pod's
+worker: $(HOST)  ## start a worker of this checkout: KIND=cpu, cuda, ipu or flows; QUEUE=default or a pod's
 	@podium deploy $(if $(filter-out default,$(QUEUE)),--queue $(KIND)/$(QUEUE))
 	@exec podium worker --pool $(KIND) --queue $(QUEUE)
 
-bench: $(HOST)  ## measure speed beside Hugging Face's Trainer; BENCH="--quick", "--data FOLDER", ...
+bench: $(HOST)  ## compare speed with Hugging Face's Trainer; BENCH="--quick", "--data FOLDER", ...
 	@python -m bench $(BENCH)
 
-test: $(HOST)  ## the tests of this Python, but those of make soak and make faults
-	@echo "test: everything but the device environment (make test-device-env), make soak and make faults"
+test: $(HOST)  ## run the tests, except those of make soak and make faults
+	@echo "test: all but make test-device-env, make soak and make faults"
 	@python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not faults and not soak"
 
-soak: $(HOST) $(DEVICE)  ## the tests that take long, on both Pythons: whole runs, workers, torchrun, compilers
+soak: $(HOST) $(DEVICE)  ## run the long tests, on both Pythons: whole runs, workers, torchrun, compilers
 	@echo "soak: whole runs on real input, workers, torchrun and compilers, on both Pythons"
 	@python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "soak and not faults"
 	@.venv-poplar/bin/python -m pytest -q -n 2 --dist loadfile -m soak tests/ipu_model
 
-# Tests of attacks, of which `make test` runs a part.
+# Tests of attacks; `make test` runs only some of their cases.
 ATTACKS := tests/flows/dvc/test_integrity.py tests/flows/dvc/test_one_plan.py tests/tasks/plan/test_plans.py \
   tests/tasks/release/test_verdict_under_dvc.py
 
-faults: $(HOST)  ## the whole fault matrix (docs/faults.md): kills, full disks, damage, lost servers; a table
-	@echo "faults: the small run killed, starved and damaged in every way of docs/faults.md (an hour on 2 cores)"
+faults: $(HOST)  ## run all fault tests (docs/faults.md): kills, full disks, damage, lost servers; prints a table
+	@echo "faults: all cases of docs/faults.md (an hour on 2 cores)"
 	@mkdir -p runs; rm -f runs/faults.jsonl; touch runs/faults.began
 	@PODIUM_FAULT_TABLE="$(CURDIR)/runs/faults.jsonl" python -m pytest -q -n 2 --dist worksteal tests/faults $(ATTACKS) || \
-		echo "faults: some cases did not hold, see the table"
+		echo "faults: some cases failed, see the table"
 	@python -m tests.faults.table runs/faults.jsonl reports
 
-load: $(HOST)  ## 50 runs on workers that are killed meanwhile, half an hour (docs/workers.md); LOAD="--runs 6 --sets 2"
+load: $(HOST)  ## run the load test: 50 runs on workers that are killed, half an hour (docs/workers.md); LOAD="--runs 6 --sets 2"
 	@python -m tests.load $(LOAD)
 
-test-fresh:  ## set-up on plain pip in an empty clone, a small run, a question; FRESH_PYTHONS, or PYTHON=python3.13
+test-fresh:  ## test the set-up with plain pip in an empty clone, a small run and a question; FRESH_PYTHONS, or PYTHON=python3.13
 	@.ci/fresh $(if $(filter command line,$(origin PYTHON)),"$(PYTHON)",$(FRESH_PYTHONS))
 
-test-device-env: $(DEVICE)  ## tests of ipu_model on Python 3.8 and torch 2.0.1 (the long ones: make soak)
+test-device-env: $(DEVICE)  ## run the tests of ipu_model on Python 3.8 and torch 2.0.1 (long ones: make soak)
 	@echo "test-device-env: tests/ipu_model on $$(.venv-poplar/bin/python --version)"
 	@.venv-poplar/bin/python -m pytest -q -n 3 --dist loadfile -m "not soak" tests/ipu_model
 
-test-poptorch:  ## the IPU tests against the installed PopTorch, in the device's Python (Poplar SDK hosts); PART=1/6
+test-poptorch:  ## run the IPU tests with the installed PopTorch, in the device's Python (Poplar SDK hosts); PART=1/6
 	@echo "test-poptorch: tests/ipu_model/ipu on $$("$${PODIUM_DEVICE_PYTHON:-python3}" --version), no double$(PART:%=, part %)"
 	@PODIUM_TEST_POPTORCH=real PODIUM_TEST_PART="$(PART)" "$${PODIUM_DEVICE_PYTHON:-python3}" -m pytest -q tests/ipu_model/ipu
 
-refresh-constraints: $(HOST)  ## record what the public wheels of the pins ask for (some minutes, needs a connection)
+refresh-constraints: $(HOST)  ## record the requirements of the pinned public wheels (some minutes, needs a connection)
 	@python -m constraints.refresh
 
-check: $(HOST)  ## ruff, mypy (3.11, and ipu_model as 3.8 reads it), the architecture test, that the pins are whole
+check: $(HOST)  ## run ruff, mypy (3.11, and 3.8 for ipu_model), the architecture test and the check of the pins
 	@ruff check .
 	@ruff format --check --quiet . || { echo "run: ruff format ."; exit 1; }
 	@mypy
 	@python -m pytest -q tests/test_architecture.py tests/test_constraints.py
 
-audit: $(AUDIT)  ## look the pinned packages up in the public advisory database (needs a connection)
+audit: $(AUDIT)  ## check the pinned packages against the public advisory database (needs a connection)
 	@echo "audit: constraints/host.txt and constraints/poplar.txt"
 	@.ci/audit .venv-audit/bin/pip-audit constraints/host.txt constraints/poplar.txt
 
-clean: $(HOST)  ## remove what the runs made, after asking (keeps .venv, inputs, what was published and the DVC cache)
+clean: $(HOST)  ## remove outputs of runs, after asking (keeps .venv, inputs, releases and the DVC cache)
 	@podium clean --all
