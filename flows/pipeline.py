@@ -129,25 +129,22 @@ def _run(request: RunRequest, queues: tuple[str, str | None] | None, command: st
     words, folder = list(request.overrides), os.path.relpath(root, project)
     command = command or f"podium run{request.command_options}{' --on-workers' if queues is not None else ''}"
     run = report.RunReport(folder, request.preset, words, command=command, log=log, plan=plan)
-    with locks.hold_run(
-        project, run.name, stages.log_line, locks.CHECKOUT_LOCK if queues is None else locks.DISPATCH_LOCK
-    ):
+    kind = locks.CHECKOUT_LOCK if queues is None else locks.DISPATCH_LOCK
+    with locks.hold_run(project, run.name, stages.log_line, kind):
         run_params.require_same_params(project, values, name)
         found = None if queues is None else dispatch.resolve_queues(values["device"]["runtime"], *queues)
         for queue in found or ():
             dispatch.require_deployment(queue)
         checkout.prepare_checkout(request.checkout, stages.log_line)
         if found is None:
-            return _run_and_report(run, project, root, name, lambda: stages.run_plan(plan, root, run, request.publish))
+            return _supervise(run, project, root, name, lambda: stages.run_plan(plan, root, run, request.publish))
         code, checkout_name = checkout.hash_code(project), checkout.default_name(values, name or request.preset)
         told = {"values": values, "checkout_name": checkout_name, "code": code}
         sender = dispatch.Dispatcher(root, told, run, stages.log_line, flow_run.id)
-        return _run_and_report(run, project, root, name, lambda: sender.run_plan(plan, *found, request.publish))
+        return _supervise(run, project, root, name, lambda: sender.run_plan(plan, *found, request.publish))
 
 
-def _run_and_report(
-    run: report.RunReport, project: Path, root: Path, name: str | None, body: Callable[[], None]
-) -> State:
+def _supervise(run: report.RunReport, project: Path, root: Path, name: str | None, body: Callable[[], None]) -> State:
     """Call `body`, write the report, and return the outcome as a Prefect state."""
     run_page.correct_killed(project, listing.Run(run.name, root, report.read_report(project, root), at_work=False))
     run.begin(project)
@@ -165,9 +162,8 @@ def _run_and_report(
     except stages.CANCELLED as stopped:
         run.interrupted = stages.describe_cancellation(stopped)
         place = f" in stage {stopped}" if isinstance(stopped, stages.RunStopped) else ""
-        run.error = (
-            f"the run ended early, stopped by {run.interrupted}{place}: nothing half-written was kept; {RESUME_HINT}"
-        )
+        cause = f"{run.interrupted}{place}"
+        run.error = f"the run ended early, stopped by {cause}: nothing half-written was kept; {RESUME_HINT}"
         if not isinstance(stopped, (stages.RunStopped, Interrupted)):
             raise  # a signal to a worker's run: the worker reports the state
         return Cancelled(message=run.error)

@@ -52,29 +52,22 @@ def _read_place(text: str) -> Place:
 @click.option("--compare", type=_read_place, metavar="RUNTIME[:PRECISION]", help="also answer there, compare logits")
 @options.json_option
 @click.pass_context
-def command(ctx: click.Context, model: str, question: str, as_json: bool, **arguments: Any) -> None:
+def command(ctx: click.Context, model: str, question: str, as_json: bool, **args: Any) -> None:
     from tasks.downstream.inference.job import choose_place
     from tasks.downstream.squad import ask
     from tasks.downstream.squad.ask import WindowShape, find_model
     from tasks.downstream.squad.no_answer import null_threshold_of
 
-    context = _read_context(ctx, arguments["context"], arguments["context_file"])
-    named = model_options.resolve_model(ctx, model, arguments["tokenizer"])
+    context = _read_context(ctx, args["context"], args["context_file"])
+    named = model_options.resolve_model(ctx, model, args["tokenizer"])
     found = find_model(named.name, named.tokenizer)
-    odds = null_threshold_of(found.folder) if arguments["null_threshold"] is None else arguments["null_threshold"]
-    place = choose_place(found.folder, arguments["runtime"], None)
-    shape = WindowShape.for_model(found, arguments["row_length"], arguments["doc_stride"])
-    longest = arguments["max_answer_length"] or _longest_answer(found, named.entry)
-    places = (place,) if arguments["compare"] is None else (place, arguments["compare"])
+    odds = null_threshold_of(found.folder) if args["null_threshold"] is None else args["null_threshold"]
+    place = choose_place(found.folder, args["runtime"], None)
+    shape = WindowShape.for_model(found, args["row_length"], args["doc_stride"])
+    longest = args["max_answer_length"] or _longest_answer(found, named.entry)
+    places = (place,) if args["compare"] is None else (place, args["compare"])
     (answers, logits), *others = ask.ask(
-        found,
-        question,
-        context,
-        shape,
-        places=places,
-        top=arguments["top"],
-        max_answer_length=longest,
-        null_threshold=odds,
+        found, question, context, shape, places=places, top=args["top"], max_answer_length=longest, null_threshold=odds
     )
     if others:
         [(compared, other_logits)] = others

@@ -23,14 +23,14 @@ from tasks.stage import streams
 @model_options.inference_options
 @options.json_option
 @click.pass_context
-def command(ctx: click.Context, model: str, file: Path, output: Path | None, as_json: bool, **arguments: Any) -> None:
+def command(ctx: click.Context, model: str, file: Path, output: Path | None, as_json: bool, **args: Any) -> None:
     from tasks.downstream.inference.evaluate import evaluate
 
-    found, entry = model_options.load_model(ctx, model, arguments)
+    found, entry = model_options.load_model(ctx, model, args)
     named = resolve_path(ctx, Path(model))
     called = named.resolve().name if named.exists() else model
     folder = output or Path(re.sub(r"[^\w.-]+", "-", f"evaluation-{called}-{file.stem}"))
-    settings = model_options.choose_settings(found, arguments)
+    settings = model_options.choose_settings(found, args)
     done = evaluate(entry, found, resolve_path(ctx, file), resolve_path(ctx, folder), settings)
     computed = "computed on {runtime} in {precision}".format_map(done.metrics["predict"])
     streams.note("; ".join([*done.reading.summary(), computed]), "")

@@ -73,9 +73,9 @@ class KindCommands(click.Group):
         @kind_command(kind)
         @combine_options(*_hyperparameters(kind), common_options, save_options)
         @click.pass_context
-        def run(ctx: click.Context, **arguments: Any) -> None:
+        def run(ctx: click.Context, **args: Any) -> None:
             project = enter_project(ctx)
-            run_preset(ctx, project, PRESET, build_overrides(ctx, project, kind, arguments), arguments)
+            run_preset(ctx, project, PRESET, build_overrides(ctx, project, kind, args), args)
 
         found: click.Command = run
         return found
@@ -120,20 +120,20 @@ def _kind_options(kind: str) -> Iterator[Decorator]:
 
 
 def run_preset(
-    ctx: click.Context, project: Path, preset: str, overrides: list[str | Setting], arguments: Mapping[str, Any]
+    ctx: click.Context, project: Path, preset: str, overrides: list[str | Setting], args: Mapping[str, Any]
 ) -> None:
     """Run the parameters of a command line, and save them as a preset if requested."""
     from flows.commands import run
     from flows.runs.run_params import save_preset
     from flows.runs.run_request import resolve_request
 
-    request = resolve_request(project, preset, overrides, name=arguments["name"], force=arguments["force"])
-    if arguments["save_params"] is not None:
-        save_preset(resolve_path(ctx, arguments["save_params"]), request.values, f"Saved by {ctx.command_path}.")
-    run.execute_run(request, arguments["as_json"], arguments["verbose"])
+    request = resolve_request(project, preset, overrides, name=args["name"], force=args["force"])
+    if args["save_params"] is not None:
+        save_preset(resolve_path(ctx, args["save_params"]), request.values, f"Saved by {ctx.command_path}.")
+    run.execute_run(request, args["as_json"], args["verbose"])
 
 
-def build_overrides(ctx: click.Context, project: Path, kind: str, arguments: Mapping[str, Any]) -> list[str | Setting]:
+def build_overrides(ctx: click.Context, project: Path, kind: str, args: Mapping[str, Any]) -> list[str | Setting]:
     """Return the overrides of a command line. Those of `--set` come last and take precedence.
 
     Raises:
@@ -141,10 +141,10 @@ def build_overrides(ctx: click.Context, project: Path, kind: str, arguments: Map
     """
     from flows.runs.model_source import model_parameters
 
-    model = model_parameters(arguments["model"], resolve_path(ctx, Path()), project)
-    entry = entry_parameters(ctx, project, kind, arguments, release_name(arguments["model"]))
-    values = model | device_parameters(arguments) | entry | fit_rows(kind, next(iter(entry)), model)
-    return [*settings(values), *arguments["overrides"]]
+    model = model_parameters(args["model"], resolve_path(ctx, Path()), project)
+    entry = entry_parameters(ctx, project, kind, args, release_name(args["model"]))
+    values = model | device_parameters(args) | entry | fit_rows(kind, next(iter(entry)), model)
+    return [*settings(values), *args["overrides"]]
 
 
 def fit_rows(kind: str, entry: str, model: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,9 +166,9 @@ def fit_rows(kind: str, entry: str, model: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{entry}.rows.{key}": value for key, value in rows.items()}
 
 
-def device_parameters(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def device_parameters(args: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters of the options --runtime and --precision."""
-    return {f"device.{name}": arguments[name] for name in ("runtime", "precision") if arguments[name] is not None}
+    return {f"device.{name}": args[name] for name in ("runtime", "precision") if args[name] is not None}
 
 
 def release_name(name: str) -> str:
@@ -177,7 +177,7 @@ def release_name(name: str) -> str:
 
 
 def entry_parameters(
-    ctx: click.Context, project: Path, kind: str, arguments: Mapping[str, Any], released: str
+    ctx: click.Context, project: Path, kind: str, args: Mapping[str, Any], released: str
 ) -> dict[str, Any]:
     """Return the parameters of a new entry of `downstream`, by dotted name. The first is the entry itself.
 
@@ -187,7 +187,7 @@ def entry_parameters(
         ctx: context of the command.
         project: project folder.
         kind: kind of the entry.
-        arguments: options of the command line.
+        args: options of the command line.
         released: prefix of the release folder, if the run has no name.
 
     Raises:
@@ -198,47 +198,47 @@ def entry_parameters(
     except ValueError as error:
         raise ParamsError(str(error)) from None
     own_names = [name for name in params.model_fields if name not in EntryParams.model_fields]
-    own = {name: arguments[name] for name in own_names if arguments.get(name) is not None}
+    own = {name: args[name] for name in own_names if args.get(name) is not None}
     name = "-".join([kind, *(value for value in own.values() if isinstance(value, str))])
     data, gate = (params.model_fields[section].annotation for section in ("data", "gate"))
-    values = params.recipe_for(resolve_path(ctx, Path(arguments["train"])))
-    values |= {f"data.{key}": value for key, value in _data_parameters(ctx, project, data, arguments)}
-    values |= {f"finetune.{key}": arguments[key] for key in HYPERPARAMETERS if arguments.get(key) is not None}
+    values = params.recipe_for(resolve_path(ctx, Path(args["train"])))
+    values |= {f"data.{key}": value for key, value in _data_parameters(ctx, project, data, args)}
+    values |= {f"finetune.{key}": args[key] for key in HYPERPARAMETERS if args.get(key) is not None}
     values |= {f"gate.{key}": None for key in getattr(gate, "model_fields", ()) if key.startswith("min_")}
-    values["publish.folder"] = f"published/{arguments.get('name') or f'{released}-{name}'}"
+    values["publish.folder"] = f"published/{args.get('name') or f'{released}-{name}'}"
     entry = f"downstream.{name}"
     return {entry: {"kind": kind, **own}, **{f"{entry}.{key}": value for key, value in values.items()}}
 
 
 def _data_parameters(
-    ctx: click.Context, project: Path, section: Any, arguments: Mapping[str, Any]
+    ctx: click.Context, project: Path, section: Any, args: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any]]:
-    train = arguments["train"]
+    train = args["train"]
     if not resolve_path(ctx, Path(train)).exists() and train.count("/") == 1 and HUB_NAME.fullmatch(train):
-        if arguments["dev"] is not None:
+        if args["dev"] is not None:
             raise ParamsError(f"--train {train} is a Hub data set with its own splits: leave out --dev")
         yield from (("source", "hub"), ("dataset", train))
     else:
         yield "source", "files"
-        yield from _file_parameters(ctx, project, section, arguments)
-    yield from ((f"columns.{part}", name) for part, name in arguments["columns"])
+        yield from _file_parameters(ctx, project, section, args)
+    yield from ((f"columns.{part}", name) for part, name in args["columns"])
 
 
 def _file_parameters(
-    ctx: click.Context, project: Path, section: Any, arguments: Mapping[str, Any]
+    ctx: click.Context, project: Path, section: Any, args: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any]]:
     from flows.runs.model_source import project_path
 
     files: dict[str, str | None] = {"train": None, "dev": None}
     for key in files:
-        if arguments[key] is not None:
-            path = resolve_path(ctx, Path(arguments[key]))
+        if args[key] is not None:
+            path = resolve_path(ctx, Path(args[key]))
             if not path.exists():
-                raise ParamsError(f"--{key} {arguments[key]} not found: pass a file or folder")
+                raise ParamsError(f"--{key} {args[key]} not found: pass a file or folder")
             files[key] = project_path(path, project)
     if "train_path" in section.model_fields:
         yield from (("train_path", files["train"]), ("dev_path", files["dev"]))
-    elif arguments["dev"] is not None:
-        raise ParamsError(f"--dev {arguments['dev']}: --train is a folder with both splits here; leave out --dev")
+    elif args["dev"] is not None:
+        raise ParamsError(f"--dev {args['dev']}: --train is a folder with both splits here; leave out --dev")
     else:
         yield "path", files["train"]

@@ -78,32 +78,32 @@ def resolve_model(ctx: click.Context, name: str, tokenizer: Path | None) -> Mode
     return ModelSource(str(folder) if folder.exists() else name, tokenizer and resolve_path(ctx, tokenizer))
 
 
-def load_model(ctx: click.Context, name: str, arguments: Mapping[str, Any]) -> tuple[InferenceModel, Entry]:
+def load_model(ctx: click.Context, name: str, args: Mapping[str, Any]) -> tuple[InferenceModel, Entry]:
     """Load the model of a command and the entry that describes its task."""
     from tasks.downstream.inference.entry import entry_of
     from tasks.downstream.inference.model import find_model
 
-    named = resolve_model(ctx, name, arguments["tokenizer"])
+    named = resolve_model(ctx, name, args["tokenizer"])
     model = find_model(named.name, named.tokenizer)
-    rows = {key: arguments[key] for key in ("row_length", "doc_stride") if arguments[key] is not None}
-    columns = {**named.entry.get("data", {}).get("columns", {}), **dict(arguments["columns"])}
+    rows = {key: args[key] for key in ("row_length", "doc_stride") if args[key] is not None}
+    columns = {**named.entry.get("data", {}).get("columns", {}), **dict(args["columns"])}
     data: dict[str, Any] = {"columns": columns} if columns else {}
-    if arguments["separator"] is not None:
-        data["separator"] = arguments["separator"]
+    if args["separator"] is not None:
+        data["separator"] = args["separator"]
     sections = {"rows": rows, "data": data}
-    if arguments["null_threshold"] is not None:
-        sections["evaluate"] = {"null_threshold": arguments["null_threshold"]}
+    if args["null_threshold"] is not None:
+        sections["evaluate"] = {"null_threshold": args["null_threshold"]}
         data["unanswerable"] = "use"
     own = {name: values for name, values in sections.items() if values}
-    return model, entry_of(model, arguments["task"], own, named.entry)
+    return model, entry_of(model, args["task"], own, named.entry)
 
 
-def choose_settings(model: InferenceModel, arguments: Mapping[str, Any]) -> InferenceOptions:
+def choose_settings(model: InferenceModel, args: Mapping[str, Any]) -> InferenceOptions:
     """Choose device, precision and batch size of the model. Progress goes to standard error."""
     from tasks.downstream.inference.job import InferenceOptions, choose_place
 
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger("tasks").setLevel(logging.INFO)
-    place = choose_place(model.folder, arguments["runtime"], arguments["precision"])
-    rows = arguments["batch_size"] or (ROWS_ON_IPU if place.runtime == "ipu" else ROWS_AT_ONCE)
+    place = choose_place(model.folder, args["runtime"], args["precision"])
+    rows = args["batch_size"] or (ROWS_ON_IPU if place.runtime == "ipu" else ROWS_AT_ONCE)
     return InferenceOptions(place, rows, lambda text: streams.note(text, ""))

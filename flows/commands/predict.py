@@ -28,17 +28,17 @@ FORMATS = ("json", "jsonl", "csv", "parquet")
 @click.option("--force", is_flag=True, help="overwrite OUT")
 @model_options.inference_options
 @click.pass_context
-def command(ctx: click.Context, model: str, input: Path, output: Path, kind: str, **arguments: Any) -> None:
+def command(ctx: click.Context, model: str, input: Path, output: Path, kind: str, **args: Any) -> None:
     from tasks.downstream.inference.model import read_files
     from tasks.downstream.inference.predict import PredictionOutput, predict, spooled
 
-    found, entry = model_options.load_model(ctx, model, arguments)
+    found, entry = model_options.load_model(ctx, model, args)
     read = [resolve_path(ctx, input), *read_files(found.folder), *read_files(found.tokenizer)]
-    target, settings = _target(ctx, output, arguments["force"], read), model_options.choose_settings(found, arguments)
+    target, settings = _target(ctx, output, args["force"], read), model_options.choose_settings(found, args)
     ending = kind if target is None else target.suffix.lower().removeprefix(".")
     if ending not in FORMATS:
         raise click.UsageError(f"OUT is {output}, but it must end in one of .{', .'.join(FORMATS)}", ctx)
-    wanted = PredictionOutput(target, ending, arguments["n_best"])
+    wanted = PredictionOutput(target, ending, args["n_best"])
     with spooled(resolve_path(ctx, input) if str(input) != "-" else None, kind) as path:
         done = predict(entry, found, path, wanted, settings)
     said = [f"{done.examples:,} answers in {done.result.train_seconds:.1f} s", *done.reading.summary()]

@@ -42,14 +42,14 @@ CONTINUE_DEFAULTS = {"learning_rate": 2e-5, "steps": 100_000}
 @finetune.common_options
 @finetune.save_options
 @click.pass_context
-def command(ctx: click.Context, **arguments: Any) -> None:
-    if (arguments["kind"] is None) != (arguments["train"] is None):
+def command(ctx: click.Context, **args: Any) -> None:
+    if (args["kind"] is None) != (args["train"] is None):
         raise click.UsageError("--finetune KIND and --train FILE go together", ctx)
     project = enter_project(ctx)
-    finetune.run_preset(ctx, project, PRESET, build_overrides(ctx, project, arguments), arguments)
+    finetune.run_preset(ctx, project, PRESET, build_overrides(ctx, project, args), args)
 
 
-def build_overrides(ctx: click.Context, project: Path, arguments: dict[str, Any]) -> list[str | Setting]:
+def build_overrides(ctx: click.Context, project: Path, args: dict[str, Any]) -> list[str | Setting]:
     """Return the overrides of a command line. Those of `--set` come last and take precedence.
 
     Raises:
@@ -57,37 +57,26 @@ def build_overrides(ctx: click.Context, project: Path, arguments: dict[str, Any]
     """
     from flows.runs.model_source import model_parameters, project_path
 
-    text = resolve_path(ctx, Path(arguments["text"]))
+    text = resolve_path(ctx, Path(args["text"]))
     if not text.exists():
-        raise ParamsError(f"--text {arguments['text']} not found: pass a text file or folder")
-    model = (
-        model_parameters(arguments["model"], resolve_path(ctx, Path()), project)
-        if arguments["model"] is not None
-        else {}
-    )
+        raise ParamsError(f"--text {args['text']} not found: pass a text file or folder")
+    model = model_parameters(args["model"], resolve_path(ctx, Path()), project) if args["model"] is not None else {}
     defaults = CONTINUE_DEFAULTS if model else {}
-    said = {name: arguments[name] or defaults.get(name) for name in ("steps", "learning_rate")}
-    values = {
-        "corpus.source": "files",
-        "corpus.path": project_path(text, project),
-        **finetune.device_parameters(arguments),
-    }
+    said = {name: args[name] or defaults.get(name) for name in ("steps", "learning_rate")}
+    values = {"corpus.source": "files", "corpus.path": project_path(text, project), **finetune.device_parameters(args)}
     if said["steps"] is not None:
         first = round(said["steps"] * FIRST_PHASE_SHARE)
         values |= {"pretrain.phase1.steps": first, "pretrain.phase2.steps": said["steps"] - first}
-    for name, value in (
-        ("learning_rate", said["learning_rate"]),
-        ("global_batch_size", arguments["global_batch_size"]),
-    ):
+    for name, value in (("learning_rate", said["learning_rate"]), ("global_batch_size", args["global_batch_size"])):
         values |= {f"pretrain.{phase}.{name}": value for phase in PHASES if value is not None}
     entry: dict[str, Any] = {}
-    if arguments["kind"] is not None:
-        released = finetune.release_name(arguments["model"] or arguments["text"])
-        entry = finetune.entry_parameters(ctx, project, arguments["kind"], arguments, released)
-        entry |= finetune.fit_rows(arguments["kind"], next(iter(entry)), model) if model else {}
+    if args["kind"] is not None:
+        released = finetune.release_name(args["model"] or args["text"])
+        entry = finetune.entry_parameters(ctx, project, args["kind"], args, released)
+        entry |= finetune.fit_rows(args["kind"], next(iter(entry)), model) if model else {}
     # Remove the preset's entry first: the new entry may have the same name.
     below = settings(model | values | _row_lengths(model) | {ENTRY: None})
-    return [*below, *settings(entry), *arguments["overrides"]]
+    return [*below, *settings(entry), *args["overrides"]]
 
 
 def _row_lengths(model: Mapping[str, Any]) -> dict[str, Any]:

@@ -95,11 +95,11 @@ class SweepRun:
         """
         place = f"downstream.{self.sweep.entry}.finetune"
         own = [f"{place}.{name}={value}" for name, value in self.values.items()]
-        arguments = [word for text in (*self.sweep.overrides, *own) for word in ("--set", text)]
+        args = [word for text in (*self.sweep.overrides, *own) for word in ("--set", text)]
         start = [sys.executable, "-m", "flows", "run", "--preset", self.sweep.preset]
         return [
             *start,
-            *arguments,
+            *args,
             "--name",
             self.name,
             *self.sweep.extra_options,
@@ -330,8 +330,8 @@ class _SweepCommands(finetune.KindCommands):
         @finetune.kind_command(kind)
         @options.combine_options(search_options, finetune.common_options)
         @click.pass_context
-        def run(ctx: click.Context, **arguments: Any) -> None:
-            _start_sweep(ctx, kind, arguments)
+        def run(ctx: click.Context, **args: Any) -> None:
+            _start_sweep(ctx, kind, args)
 
         found: click.Command = run
         return found
@@ -342,12 +342,12 @@ def _finetune() -> None:
     pass
 
 
-def _start_sweep(ctx: click.Context, kind: str, arguments: dict[str, Any]) -> None:
+def _start_sweep(ctx: click.Context, kind: str, args: dict[str, Any]) -> None:
     from flows.runs.stopping import Interrupted, stop
 
     project = enter_project(ctx)
-    grid = {name: arguments[name] for name in finetune.HYPERPARAMETERS if arguments.get(name)}
-    said = arguments | dict.fromkeys(finetune.HYPERPARAMETERS)
+    grid = {name: args[name] for name in finetune.HYPERPARAMETERS if args.get(name)}
+    said = args | dict.fromkeys(finetune.HYPERPARAMETERS)
     overrides = finetune.build_overrides(ctx, project, kind, said)
     values = resolve({}, finetune.PRESET, overrides)
     (entry,) = values["downstream"]
@@ -356,22 +356,22 @@ def _start_sweep(ctx: click.Context, kind: str, arguments: dict[str, Any]) -> No
     if tuning["evaluate_every_updates"] is None:
         tuning["evaluate_every_updates"] = NEVER
         overrides.append(Setting(f"downstream.{entry}.finetune.evaluate_every_updates", NEVER))
-    if arguments["seeds"] > 1:
-        grid[SEED] = [tuning["seed"] + number for number in range(arguments["seeds"])]
+    if args["seeds"] > 1:
+        grid[SEED] = [tuning["seed"] + number for number in range(args["seeds"])]
     check(values, "the parameters")
     words = tuple(map(str, overrides))
-    name = arguments["name"] or "sweep-" + hashlib.sha256(json.dumps([words, grid]).encode()).hexdigest()[:8]
-    queue = ["--device-queue", arguments["device_queue"]] if arguments["device_queue"] else []
-    more = ("--verbose",) if arguments["verbose"] else ()
-    sent = ("--on-workers", *queue) if arguments["on_workers"] else ()
+    name = args["name"] or "sweep-" + hashlib.sha256(json.dumps([words, grid]).encode()).hexdigest()[:8]
+    queue = ["--device-queue", args["device_queue"]] if args["device_queue"] else []
+    more = ("--verbose",) if args["verbose"] else ()
+    sent = ("--on-workers", *queue) if args["on_workers"] else ()
     sweep = Sweep(name, entry, finetune.PRESET, words, grid, more, sent)
     with stop.listen():
         try:
-            found = run_sweep(sweep, project, _note if arguments["as_json"] else streams.say_line)
+            found = run_sweep(sweep, project, _note if args["as_json"] else streams.say_line)
         except Interrupted:
             _note(f"stopped by {stop.reason()}; run the same command again to continue")
             raise SystemExit(stop.exit_code()) from None
-    _print_result(found, arguments["as_json"])
+    _print_result(found, args["as_json"])
 
 
 def _note(text: str) -> None:

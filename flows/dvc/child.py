@@ -196,13 +196,13 @@ class CheckoutRepo(Repo):
         self.require_store()
         return pushed
 
-    def update_stage(self, stage: str, pull: bool, inputs_ready: bool) -> dict[str, Any]:
+    def update_stage(self, stage: str, pull: bool, single: bool) -> dict[str, Any]:
         """Bring a stage up to date.
 
         Args:
             stage: its name.
             pull: fetch missing data from the remote.
-            inputs_ready: the stages it depends on are up to date.
+            single: the stages it depends on are up to date.
 
         Returns:
             `verdict`, and `lost`: names of stages whose outputs did not reach the cache, though DVC raised no error.
@@ -221,7 +221,7 @@ class CheckoutRepo(Repo):
                 lost.append(one.addressing)
             return done
 
-        self.reproduce([stage], single_item=inputs_ready, pull=pull, repro_fn=reproduce)
+        self.reproduce([stage], single_item=single, pull=pull, repro_fn=reproduce)
         return {"verdict": self.verdicts.get(stage, "skipped"), "lost": lost}
 
     def changed(self) -> list[str]:

@@ -166,7 +166,7 @@ class DvcSession:
                 self._process = None
 
     def update(
-        self, stage: str, say: Say, progress: Callable[[float], None], *, pull: bool = False, inputs_ready: bool = False
+        self, stage: str, say: Say, progress: Callable[[float], None], *, pull: bool = False, single: bool = False
     ) -> str:
         """Bring `stage` and its dependencies up to date.
 
@@ -175,7 +175,7 @@ class DvcSession:
             say: called with each line of output.
             progress: called with the percentage, 0 to 100, when the stage reports it.
             pull: restore outputs from the remote if possible.
-            inputs_ready: its dependencies are up to date.
+            single: its dependencies are up to date.
 
         Returns:
             "ran", "restored" (from DVC's run-cache or the remote) or "skipped" (nothing had changed).
@@ -196,7 +196,7 @@ class DvcSession:
             if pull:
                 self._send_to_remote(f"stage {stage}: the remote {{remote}} is not available", say, "require_store")
             with stop.forward_to(self.start()):
-                reply = self._send("update_stage", output.take, stage=stage, pull=pull, inputs_ready=inputs_ready)
+                reply = self._send("update_stage", output.take, stage=stage, pull=pull, single=single)
         done, code = reply.get("answer"), reply.get("code")
         if done is not None and not done["lost"]:
             return str(done["verdict"])

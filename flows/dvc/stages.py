@@ -110,16 +110,16 @@ def run_plan(
             print_estimate(root, say)
         for stage in found.unchanged:
             run_stage(known[stage], None, root, run, on_end)
-        left, inputs_ready = plan[len(found.unchanged) :], found.is_complete and not remote
+        left, single = plan[len(found.unchanged) :], found.is_complete and not remote
 
         def bring(stage: str, session: DvcSession) -> None:
             try:
-                run_stage(known[stage], session, root, run, on_end, inputs_ready)
+                run_stage(known[stage], session, root, run, on_end, single)
             finally:  # the outs have been pushed
                 locks.release()
 
         try:
-            _run_stages(left, known, sessions if inputs_ready else sessions[:1], bring)
+            _run_stages(left, known, sessions if single else sessions[:1], bring)
         finally:
             run.sort(plan)
         if remote and (kept := [stage.name for stage in run.stages if stage.status != "ran"]):
@@ -170,9 +170,7 @@ def run_parallel(
     with ThreadPoolExecutor(len(sessions)) as threads:
         try:
             while True:
-                while (
-                    free and not failed and (stage := _next_stage(left, [name for name, _ in working.values()], known))
-                ):
+                while free and not failed and (stage := _pick(left, [name for name, _ in working.values()], known)):
                     session = free.pop()
                     session.start()  # in this thread, as the process ends with the thread that starts it
                     left.remove(stage)
@@ -192,7 +190,7 @@ def run_parallel(
             raise
 
 
-def _next_stage(left: Sequence[str], working: Sequence[str], known: Plan) -> str | None:
+def _pick(left: Sequence[str], working: Sequence[str], known: Plan) -> str | None:
     """Return the first stage that can start now; None if none can, or a stage with a device waits for others to end."""
     if any(known[stage].uses_device for stage in working):
         return None
@@ -203,12 +201,7 @@ def _next_stage(left: Sequence[str], working: Sequence[str], known: Plan) -> str
 
 
 def run_stage(
-    stage: Stage,
-    session: DvcSession | None,
-    root: Path,
-    run: RunReport,
-    on_end: StageCallback,
-    inputs_ready: bool = False,
+    stage: Stage, session: DvcSession | None, root: Path, run: RunReport, on_end: StageCallback, single: bool = False
 ) -> None:
     """Run one stage as a Prefect task and add it to the report, even if it fails.
 
@@ -218,12 +211,12 @@ def run_stage(
         root: the checkout.
         run: the report.
         on_end: called with the record.
-        inputs_ready: its dependencies are up to date.
+        single: its dependencies are up to date.
 
     Raises:
         RunFailed, RunPaused, RunStopped: see `run_plan`.
     """
-    _record_stage("stage", stage.name, lambda: _update(stage, session, inputs_ready), run, on_end, root)
+    _record("stage", stage.name, lambda: _update(stage, session, single), run, on_end, root)
 
 
 def log_line(text: str) -> None:
@@ -236,9 +229,7 @@ _REPORT_LOCK = threading.Lock()
 """Lock for the report: stages may end at the same time in different threads."""
 
 
-def _record_stage(
-    kind: str, name: str, body: Callable[[], str], run: RunReport, on_end: StageCallback, root: Path
-) -> None:
+def _record(kind: str, name: str, body: Callable[[], str], run: RunReport, on_end: StageCallback, root: Path) -> None:
     """Call `body` as a Prefect task, and add its status and time to the report.
 
     Args:
@@ -286,13 +277,13 @@ def _run_task(kind: str, name: str, body: Callable[[], str]) -> str:
     return cast(str, state.result())
 
 
-def _update(stage: Stage, session: DvcSession | None, inputs_ready: bool) -> str:
+def _update(stage: Stage, session: DvcSession | None, single: bool) -> str:
     """Bring a stage up to date, push its outs to the remote, and return its status."""
     if session is None:
         get_run_logger().info("nothing changed")
         return "skipped"
     pull, say = dvc.has_remote(session.root), functools.partial(_forward_line, stage.name)
-    verdict = session.update(stage.name, say, _Progress(stage), pull=pull, inputs_ready=inputs_ready)
+    verdict = session.update(stage.name, say, _Progress(stage), pull=pull, single=single)
     if verdict == "ran" and pull:
         session.push([stage.name], log_line)
     return verdict
@@ -330,7 +321,7 @@ def _publish(gate: Stage, root: Path, run: RunReport, on_end: StageCallback) -> 
         receipt.update(releases.publish_release(gate, root, log_line))
         return "skipped" if receipt.get("unchanged") else "ran"
 
-    _record_stage("publish", publish_step(gate), publish, run, on_end, root)
+    _record("publish", publish_step(gate), publish, run, on_end, root)
     return receipt
 
 

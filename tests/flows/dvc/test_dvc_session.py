@@ -169,9 +169,7 @@ def test_one_process_updates_all_stages_and_each_hears_its_own_lines(toy_project
     plan = ["first", "second", "gate@squad"]
     said, shares = {stage: [] for stage in plan}, {stage: [] for stage in plan}
     with DvcSession(toy_project) as session:
-        verdicts = [
-            session.update(stage, said[stage].append, shares[stage].append, inputs_ready=True) for stage in plan
-        ]
+        verdicts = [session.update(stage, said[stage].append, shares[stage].append, single=True) for stage in plan]
     assert verdicts == ["ran", "ran", "ran"]
     assert len(started) == 1
     assert ran() == ["first", "second"]
@@ -183,9 +181,7 @@ def test_one_process_updates_all_stages_and_each_hears_its_own_lines(toy_project
     del lock["stages"]["second"]
     (toy_project / "dvc.lock").write_text(yaml.safe_dump(lock))
     with DvcSession(toy_project) as session:
-        verdicts = [
-            session.update(stage, said[stage].append, shares[stage].append, inputs_ready=True) for stage in plan
-        ]
+        verdicts = [session.update(stage, said[stage].append, shares[stage].append, single=True) for stage in plan]
     assert verdicts == ["skipped", "restored", "skipped"]
     assert ran() == []
 
