@@ -81,9 +81,9 @@ def _publish(gates: Sequence[Stage], root: Path, run: report.RunReport) -> bool:
             continue
         began = time.perf_counter()
         receipt = releases.publish_release(gate, root, current_screen().tell)
-        run.enter_receipt(receipt, gate.name)
+        run.add_receipt(receipt, gate.name)
         status = "skipped" if receipt.get("unchanged") else "ran"
-        run.enter(report.StageRecord(publish_step(gate), status, round(time.perf_counter() - began, 2)))
+        run.add_stage(report.StageRecord(publish_step(gate), status, round(time.perf_counter() - began, 2)))
         changed = changed or status == "ran"
     return changed
 

@@ -121,7 +121,7 @@ def run_plan(
         try:
             _run_stages(left, known, sessions if single else sessions[:1], bring)
         finally:
-            run.sort(plan)
+            run.sort_stages(plan)
         if remote and (kept := [stage.name for stage in run.stages if stage.status != "ran"]):
             sessions[0].push(kept, log_line)  # outs from this host's cache, which the remote may lack
     if any(stage.status == "restored" for stage in run.stages) and (damaged := verify(names, root)):
@@ -129,7 +129,7 @@ def run_plan(
     run.read_results(root)
     for gate in gates if publish else ():
         if run.accepts(gate.name):
-            run.enter_receipt(_publish(gate, root, run, on_end), gate.name)
+            run.add_receipt(_publish(gate, root, run, on_end), gate.name)
 
 
 def _run_stages(left: Sequence[str], known: Plan, sessions: Sequence[DvcSession], bring: StageRunner) -> None:
@@ -251,7 +251,7 @@ def _record(kind: str, name: str, body: Callable[[], str], run: RunReport, on_en
         seconds = round(time.perf_counter() - started_at, 2)
         record = StageRecord(name, status, seconds, None, began, **took(root / usage_file(name), began))
         with _REPORT_LOCK:
-            run.enter(record)
+            run.add_stage(record)
             on_end(record)
             current_screen().end(record)
 

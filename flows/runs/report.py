@@ -127,16 +127,16 @@ class RunReport:
         self.host, self.python = socket.gethostname(), platform.python_version()
         self.user = user_name(os.getuid())
         self.commit, self.changed = read_revision(project)
-        self.remember(project)
+        self.load_earlier(project)
         with contextlib.suppress(OSError):
-            self.keep(project)
+            self.save(project)
 
     def end(self) -> None:
         """Record that the run has ended."""
         self.ended = _now()
         self.at_work.clear()
 
-    def remember(self, project: Path) -> None:
+    def load_earlier(self, project: Path) -> None:
         """Take over the list of earlier unfinished runs of this checkout."""
         before = read_report(project, project / self.folder)
         if before is not None and (ended := run_outcome(before)) in UNFINISHED:
@@ -146,7 +146,7 @@ class RunReport:
                 {"began": before.began, "ended": before.ended, "outcome": ended, "why": why},
             ][-MOST_EARLIER:]
 
-    def enter(self, record: StageRecord) -> None:
+    def add_stage(self, record: StageRecord) -> None:
         """Add a stage. If it repeats one, because a worker was lost or another host needs the outs, add up the times
         and keep the host that ran it."""
         self.at_work.pop(record.name, None)
@@ -160,7 +160,7 @@ class RunReport:
         else:
             self.stages.append(record)
 
-    def sort(self, plan: Sequence[str]) -> None:
+    def sort_stages(self, plan: Sequence[str]) -> None:
         """Sort the stages by the plan instead of by their end."""
         self.stages.sort(key=lambda stage: plan.index(stage.name))
 
@@ -184,7 +184,7 @@ class RunReport:
         decision = self.results[gate]["decision"]
         return decision is not None and bool(decision["accepted"])
 
-    def enter_receipt(self, receipt: dict[str, Any], gate: str) -> None:
+    def add_receipt(self, receipt: dict[str, Any], gate: str) -> None:
         """Add the receipt of a release, its folder relative to the project instead of the checkout.
 
         Args:
@@ -198,10 +198,10 @@ class RunReport:
 
     def write(self, project: Path) -> None:
         """Write the record of the run, and reports/run.json of the project, which describes the last run."""
-        self.keep(project)
+        self.save(project)
         write_json(project / artifacts.RUN_REPORT, self.as_values())
 
-    def keep(self, project: Path) -> None:
+    def save(self, project: Path) -> None:
         """Write the record of the run."""
         write_json(record_file(project, project / self.folder), self.as_values())
 

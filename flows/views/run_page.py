@@ -172,7 +172,7 @@ def _update_until(run: RunReport, project: Path, root: Path, ended: threading.Ev
 def write_record(run: RunReport, project: Path) -> RunReport:
     """Write the record of a running run, and return it."""
     now = dataclasses.replace(run, stages=list(run.stages), at_work=dict(run.at_work), error=None)
-    now.keep(project)
+    now.save(project)
     return now
 
 

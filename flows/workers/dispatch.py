@@ -218,7 +218,7 @@ class RemoteRun:
             if sent.record is not None:
                 record = sent.record
                 self._dispatcher.say(f"{record.name} {record.status} on {record.host} in {record.seconds:.1f} s")
-                self._dispatcher.report.enter(record)
+                self._dispatcher.report.add_stage(record)
 
 
 def _is_complete(state: State) -> bool:
@@ -293,7 +293,7 @@ class Dispatcher:
         entered = {stage.name for stage in self.report.stages}
         for gate in (known[name] for name in gates if publish_step(known[name]) in entered):
             receipt = read_json(self.root / artifacts.receipt_file(gate.item))
-            self.report.enter_receipt(receipt, gate.name)
+            self.report.add_receipt(receipt, gate.name)
         pages = [stage for stage in plan if "page" in known[stage].meta]
         if dvc.has_remote(self.root) and (reason := restore_outputs(pages, self.root, self.say)) is not None:
             self.say(f"the pages of {', '.join(pages)} could not be restored here: {reason}")

@@ -93,10 +93,10 @@ def _record_run(project: Path, name: str) -> Iterator[RunReport]:
     except stages.CANCELLED as stopped:
         run.interrupted = stages.describe_cancellation(stopped)
         run.end()
-        run.keep(project)
+        run.save(project)
         raise
     run.end()
-    run.keep(project)
+    run.save(project)
 
 
 def _require_code(project: Path, code: dict[str, str]) -> None:

@@ -51,7 +51,7 @@ def aged(project, name, days):
     """Let a run have ended so long ago."""
     record = report.read_report(project, listing.run_folder(project, name))
     record.began = record.ended = time.strftime("%Y-%m-%dT%H:%M:%S+0000", time.gmtime(time.time() - days * 86400))
-    record.keep(project)
+    record.save(project)
 
 
 def test_first_it_says_what_would_go_and_removes_nothing_unless_told(two, capsys):

@@ -54,7 +54,7 @@ def test_the_report_tells_scores_gate_and_place_of_each_task_and_no_older_answer
     run = report.RunReport(".", stages=[report.StageRecord(name, "ran", 1.0) for name in stages_of("glue", "sst2")])
     run.read_results(tmp_path)
     if accepted:
-        run.enter_receipt({"folder": "published/podium-glue-sst2", "unchanged": False}, "gate@glue-sst2")
+        run.add_receipt({"folder": "published/podium-glue-sst2", "unchanged": False}, "gate@glue-sst2")
     run.write(tmp_path)
     text = run_texts.format_end(RunView(run, tmp_path))
     assert text == run_texts.format_end(RunView(report.read_report(tmp_path, tmp_path), tmp_path))
@@ -88,7 +88,7 @@ def test_each_accepting_gate_publishes_its_own_model_and_no_other_does(tmp_path,
     monkeypatch.setattr(stages, "get_run_logger", logging.getLogger)
     monkeypatch.setattr(DvcSession, "check_plan", lambda session, plan: PlanStatus(plan, True))
     monkeypatch.setattr(dvc, "has_remote", lambda root: False)
-    ran = lambda stage, session, root, run, *_: run.enter(report.StageRecord(stage.name, "ran", 1))  # noqa: E731
+    ran = lambda stage, session, root, run, *_: run.add_stage(report.StageRecord(stage.name, "ran", 1))  # noqa: E731
     monkeypatch.setattr(stages, "run_stage", ran)
     monkeypatch.setattr(stages, "_publish", lambda gate, root, run, on_end: {"folder": f"published/x-{gate.item}"})
     in_checkout(tmp_path, "sst2", "rte")

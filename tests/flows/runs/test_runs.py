@@ -219,7 +219,7 @@ def test_two_hundred_runs_are_listed(toy_project):
         folder.mkdir()
         for name in range(50):
             (folder / f"{name}.py").touch()
-        report.RunReport(f"runs/checkouts/run-{number}", began="2026-01-01T00:00:00+0000").keep(toy_project)
+        report.RunReport(f"runs/checkouts/run-{number}", began="2026-01-01T00:00:00+0000").save(toy_project)
     found = listing.list_all(toy_project)
     assert sum(run.size().own for run in found) > 0
     assert len(found) == 200

@@ -155,7 +155,7 @@ def test_show_says_all_of_one_run(project, capsys):
     scores = {"exact_match": 66.6667, "f1": 88.8889}
     result = {"name": "squad", "scores": scores, "intervals": {"exact_match": [50.0, 80.0]}, "decision": decision}
     one.results = {"gate@squad": {**result, "published": None}}
-    one.keep(project)
+    one.save(project)
     code, said = podium(capsys, "runs", "show", "fast")
     assert code == 0, said.err
     for text in (

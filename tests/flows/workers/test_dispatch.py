@@ -89,12 +89,12 @@ def test_the_log_of_a_sent_run_is_a_file_among_the_logs(log, fits):
 
 def test_a_stage_that_was_sent_again_keeps_what_it_cost():
     run = RunReport(".")
-    run.enter(StageRecord("finetune@squad", "paused", 10.0, "pod-a"))
-    run.enter(StageRecord("finetune@squad", "ran", 5.0, "pod-b"))
-    run.enter(StageRecord("finetune@squad", "skipped", 0.5, "pod-b"))
+    run.add_stage(StageRecord("finetune@squad", "paused", 10.0, "pod-a"))
+    run.add_stage(StageRecord("finetune@squad", "ran", 5.0, "pod-b"))
+    run.add_stage(StageRecord("finetune@squad", "skipped", 0.5, "pod-b"))
     assert run.stages == [StageRecord("finetune@squad", "ran", 15.5, "pod-b")]
-    run.enter(StageRecord("row_share@1", "ran", 9.0, "a"))
-    run.enter(StageRecord("row_share@1", "restored", 1.0, "b"))
+    run.add_stage(StageRecord("row_share@1", "ran", 9.0, "a"))
+    run.add_stage(StageRecord("row_share@1", "restored", 1.0, "b"))
     assert run.stages[1] == StageRecord("row_share@1", "ran", 10.0, "a")
     run.paused = "stage finetune@squad paused"
     assert run_outcome(run) == "paused"
