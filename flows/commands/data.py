@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
-OF_ALL_ROWS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids", "cls_positions", "feature_ids")
+UNLABELLED = ("input_ids", "token_type_ids", "position_ids", "sequence_ids", "cls_positions", "feature_ids")
 """Columns that are not labels."""
 
 
@@ -49,13 +49,13 @@ def first_sequences(
     """
     if not (rows / MANIFEST).is_file():
         raise InputError(f"{rows} has no rows. Create them first (podium run --to {made_by})")
-    manifest, words = read_manifest(rows), load_tokenizer(tokenizer)
+    manifest, encoder = read_manifest(rows), load_tokenizer(tokenizer)
     windows = _windows(rows / artifacts.FEATURES)
-    return itertools.islice(_sequences(rows, manifest, words, labels, windows), count)
+    return itertools.islice(_sequences(rows, manifest, encoder, labels, windows), count)
 
 
 def _sequences(
-    rows: Path, manifest: Manifest, words: Tokenizer, labels: Sequence[str], windows: np.ndarray | None
+    rows: Path, manifest: Manifest, tokenizer: Tokenizer, labels: Sequence[str], windows: np.ndarray | None
 ) -> Iterator[dict[str, Any]]:
     row = 0
     for name in manifest.files:
@@ -65,7 +65,7 @@ def _sequences(
                 for columns in reader.get_batch(number).to_pylist():
                     for slot, start in enumerate(columns["cls_positions"]):
                         if start != ABSENT:
-                            yield _sequence(row, slot, start, columns, words, labels, windows)
+                            yield _sequence(row, slot, start, columns, tokenizer, labels, windows)
                     row += 1
 
 
@@ -74,51 +74,54 @@ def _sequence(
     slot: int,
     start: int,
     columns: dict[str, list[Any]],
-    words: Tokenizer,
+    tokenizer: Tokenizer,
     labels: Sequence[str],
     windows: np.ndarray | None,
 ) -> dict[str, Any]:
     length = columns["sequence_ids"].count(slot + 1)
     ids = columns["input_ids"][start : start + length]
-    found: dict[str, Any] = {"row": row, "slot": slot, "tokens": length, "text": _text(words, ids), "ids": ids}
+    found: dict[str, Any] = {"row": row, "slot": slot, "tokens": length, "text": _text(tokenizer, ids), "ids": ids}
     feature = columns.get("feature_ids", [ABSENT] * (slot + 1))[slot]
     if feature != ABSENT:
         found["feature"] = feature
         if windows is not None and windows[1][feature] > 1:
             found["window"] = {"number": int(windows[0][feature]) + 1, "of": int(windows[1][feature])}
-    found["labels"] = dict(_labels(columns, slot, start, length, words, labels))
+    found["labels"] = dict(_labels(columns, slot, start, length, tokenizer, labels))
     return found
 
 
-def _text(words: Tokenizer, ids: Sequence[int]) -> str:
-    return str(words.decode(list(ids), skip_special_tokens=False))
+def _text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    return str(tokenizer.decode(list(ids), skip_special_tokens=False))
 
 
 def _labels(
-    columns: dict[str, list[Any]], slot: int, start: int, length: int, words: Tokenizer, labels: Sequence[str]
+    columns: dict[str, list[Any]], slot: int, start: int, length: int, tokenizer: Tokenizer, labels: Sequence[str]
 ) -> Iterator[tuple[str, Any]]:
     """Yield the name of each label column with its values for this sequence, as class names and tokens if possible."""
     ids = columns["input_ids"]
     for name, values in columns.items():
-        if name in OF_ALL_ROWS or name == "masked_labels":
+        if name in UNLABELLED or name == "masked_labels":
             continue
         if name == "masked_positions":
             pairs = zip(values, columns["masked_labels"], strict=True)
             own = [(at, to) for at, to in pairs if to != IGNORED and start <= at < start + length]
-            yield "masked", [f"{at - start}: {_token(words, ids[at])} -> {_token(words, to)}" for at, to in own]
+            yield "masked", [f"{at - start}: {_token(tokenizer, ids[at])} -> {_token(tokenizer, to)}" for at, to in own]
         elif len(values) == len(ids):  # one per token
             own = [(at, values[at]) for at in range(start, start + length) if values[at] != IGNORED]
-            yield name, [f"{at - start}: {_token(words, ids[at])} -> {_name(value, labels)}" for at, value in own]
+            yield name, [f"{at - start}: {_token(tokenizer, ids[at])} -> {_name(value, labels)}" for at, value in own]
         elif values[slot] != IGNORED:
             at = values[slot]
-            yield name, f"{at - start}: {_token(words, ids[at])}" if name.endswith("_positions") else _name(at, labels)
+            yield (
+                name,
+                f"{at - start}: {_token(tokenizer, ids[at])}" if name.endswith("_positions") else _name(at, labels),
+            )
     if columns.get("start_positions", [IGNORED] * (slot + 1))[slot] != IGNORED:
         first, last = columns["start_positions"][slot], columns["end_positions"][slot]
-        yield "answer", _text(words, ids[first : last + 1])
+        yield "answer", _text(tokenizer, ids[first : last + 1])
 
 
-def _token(words: Tokenizer, number: int) -> str:
-    return words.id_to_token(number) or f"id {number}"
+def _token(tokenizer: Tokenizer, number: int) -> str:
+    return tokenizer.id_to_token(number) or f"id {number}"
 
 
 def _name(value: float, labels: Sequence[str]) -> str:

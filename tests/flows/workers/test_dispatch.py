@@ -176,7 +176,7 @@ def test_a_run_is_cancelled_where_prefect_ends_its_process(tmp_path):
         raise TerminationSignal(15)
 
     with pytest.raises(TerminationSignal):
-        pipeline._run_and_report(run, tmp_path, tmp_path, None, terminate)
+        pipeline._supervise(run, tmp_path, tmp_path, None, terminate)
     kept = report.read_report(tmp_path, tmp_path)
     assert (kept.interrupted, run_outcome(kept)) == ("SIGTERM", "cancelled")
     assert kept.error.startswith("the run ended early, stopped by SIGTERM: nothing half-written was kept; run it again")
