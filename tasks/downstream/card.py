@@ -1,6 +1,6 @@
-"""What the model cards of all kinds of task have in common: front matter with a model-index, and a page for people.
+"""Model cards, common to all kinds of task: front matter with a model-index, and the card text.
 
-The page is the template card.md.j2; a kind of task fills its blocks in a template of its own.
+The template is card.md.j2; a kind fills its blocks in its own template.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from tasks.stage.errors import PublishError
 WITHHELD = "(not published)"
 """Stands for a text of the parameters that is the user's own."""
 PRETRAINING = ("", "one phase", "two phases")
-"""In words, by the number of phases."""
+"""Number of phases in words, by index."""
 SCHEDULES = {
     "linear": "linear decay",
     "cosine": "cosine decay",
-    "square_root": "decay by the square root of what is left",
+    "square_root": "square-root decay",
     "constant": "constant rate",
 }
 
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What the card is written from; plain values, as the files of the run hold them."""
+    """Content of a card as plain values, as in the files of the run."""
 
     entry: Entry
     name: str
-    """Where the model is loaded from: a Hub repository, or "." for the folder, whose own name is the user's."""
+    """Name to load the model by: a Hub repository, or "." for the folder, whose path is private."""
     title: str
-    """What people call the release."""
+    """Title of the release."""
     license: str | None
     language: str | list[str] | None
     parameters: Mapping[str, Any]
-    """What a release says of params.yaml."""
+    """Published part of params.yaml."""
     metrics: Mapping[str, Any]
     """Content of the metrics file."""
     gate: Mapping[str, Any]
@@ -54,42 +54,42 @@ class CardFacts:
     """config.json of the model."""
     provenance: Mapping[str, Any]
     data_name: str | None = None
-    """How the user calls the examples."""
+    """The user's name of the examples."""
     examples: bool = False
-    """Whether predictions and the evaluation's page are published, too."""
+    """True if predictions and the evaluation page are published as well."""
     base_model: str | None = None
-    """Name of the base model; None: that of the repository it was taken from, or unknown."""
+    """Name of the base model; None: its repository, or unknown."""
 
     @property
     def own(self) -> Mapping[str, Any]:
-        """What a release says of the entry's own parameters."""
+        """Published parameters of the entry."""
         own: Mapping[str, Any] = self.parameters["downstream"][self.entry.name]
         return own
 
     @property
     def phases(self) -> list[str]:
-        """The phases of pre-training behind the release."""
+        """Pre-training phases of the released model."""
         trained = self.provenance["training"]
         return [phase for phase in PHASES if f"pretrain-{phase}" in trained]
 
 
 class CardTask(DownstreamTask):
-    """What a release says of the model of an entry."""
+    """Content of a model card for one entry."""
 
     @abstractmethod
     def card(self, facts: CardFacts) -> str:
-        """README.md, see `write_card`.
+        """Return README.md, see `write_card`.
 
         Raises:
-            PublishError: a score is missing, or is no finite number.
+            PublishError: a score is missing, or is not a finite number.
         """
 
     def settings(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """What answering needs beside weights and tokenizer: podium.json of the release, which has none for nothing."""
+        """Return settings that inference needs in addition to weights and tokenizer, for podium.json of the release."""
         return {}
 
     def released_metrics(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """The metrics without the user's own words."""
+        """Return the metrics without text of the user."""
         return dict(metrics)
 
 
@@ -102,19 +102,19 @@ def write_card(
     scores: Mapping[str, str],
     **values: Any,
 ) -> str:
-    """README.md of a release: deterministic, English, needs no network.
+    """Return README.md of a release: deterministic, in English, without network access.
 
     Args:
-        module: its `__file__`; the template lies beside it.
-        template: extends card.md.j2.
-        facts: what is known of the release.
-        tuning: the last training in words.
+        module: `__file__` of the caller; the template is next to it.
+        template: template that extends card.md.j2.
+        facts: facts about the release.
+        tuning: description of the fine-tuning.
         front_matter: see `hub_metadata`.
-        scores: name of each metric in the metrics file -> what people call it.
-        values: what only this template shows.
+        scores: name of each metric in the metrics file -> its label.
+        values: other values of this template.
 
     Raises:
-        PublishError: a score is missing, or is no finite number.
+        PublishError: a score is missing, or is not a finite number.
     """
     parameters, provenance = facts.parameters, facts.provenance
     return render_markdown(
@@ -145,13 +145,13 @@ def write_card(
 
 
 def _other_revisions(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the code of the stages that ran with another revision than the fine-tuning."""
+    """Return the code revisions of stages that differ from that of the fine-tuning."""
     found = provenance.get("stages_git") or {}
     return {name: one for name, one in found.items() if one and one["revision"] != provenance["git"]["revision"]}
 
 
 def _rows(metrics: Mapping[str, Any], name: str, words: str) -> list[tuple[str, float, str]]:
-    """What people call a metric, percent and 95% interval: of all examples, and without near-duplicates."""
+    """Return label, percentage and 95% interval of a metric: for all examples, and without near-duplicates."""
     found = [_row(metrics, name, words)]
     near = _near_duplicates(metrics)
     if near and near["examples"] and name in near["without"]:
@@ -164,10 +164,10 @@ def _row(metrics: Mapping[str, Any], name: str, words: str) -> tuple[str, float,
 
 
 def _near_duplicates(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the evaluation found of near-duplicates; None where it looked for none."""
+    """Return the near-duplicates that the evaluation found; None if it did not look for them."""
     if not (parts := metrics.get(WITHOUT)):
         return None
-    sources = parts[:-1] or parts  # the last one is all of them together
+    sources = parts[:-1] or parts  # the last one covers all sources
     return {
         "sources": [(one["in"], one["examples"]) for one in sources],
         "examples": parts[-1]["examples"],
@@ -181,15 +181,15 @@ def _near_duplicates(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
 def hub_metadata(
     facts: CardFacts, task: str, tags: Sequence[str], dataset: tuple[str, str], results: Sequence[Mapping[str, Any]]
 ) -> Any:
-    """YAML metadata of the Hub as plain values.
+    """Return the Hub's YAML metadata as plain values.
 
     Args:
-        facts: what is known of the release.
+        facts: facts about the release.
         task: the Hub's name of the kind of task.
-        tags: beside "bert" and "podium".
-        dataset: name and identifier, as `evaluated_on` gives them.
-        results: other fields of `huggingface_hub.EvalResult`, whose split is dev by default; values are python floats,
-            as a numpy scalar would end as a binary blob in the YAML, a NaN as `.nan`.
+        tags: tags in addition to "bert" and "podium".
+        dataset: name and identifier from `evaluated_on`.
+        results: other fields of `huggingface_hub.EvalResult`, whose split defaults to dev. Values must be Python
+            floats: a numpy scalar would become a binary blob in the YAML, a NaN `.nan`.
     """
     from huggingface_hub import EvalResult, ModelCardData
 
@@ -218,10 +218,10 @@ def _base_name(facts: CardFacts) -> str | None:
 
 
 def interval_of(metrics: Mapping[str, Any], name: str) -> str:
-    """The 95% interval of a metric, in words.
+    """Format the 95% interval of a metric.
 
     Raises:
-        PublishError: a bound is no finite number.
+        PublishError: a bound is not a finite number.
     """
     if metrics.get(f"{name}_low") is None or metrics.get(f"{name}_high") is None:
         return "not measured"
@@ -230,10 +230,10 @@ def interval_of(metrics: Mapping[str, Any], name: str) -> str:
 
 
 def percentage(metrics: Mapping[str, Any], name: str) -> float:
-    """A percentage of the metrics, rounded to four decimals.
+    """Return a percentage of the metrics, rounded to four decimals.
 
     Raises:
-        PublishError: it is not there, not finite, or outside 0 to 100.
+        PublishError: it is missing, not finite, or outside 0 to 100.
     """
     if name not in metrics:
         raise PublishError(f"the metrics have no {name}: run the stage evaluate again; nothing was published")
@@ -244,18 +244,18 @@ def percentage(metrics: Mapping[str, Any], name: str) -> float:
 
 
 def evaluated_on(facts: CardFacts, examples: str) -> tuple[str, str]:
-    """Readable name and identifier of the files or the data set that scores were measured on.
+    """Return readable name and identifier of the files or the dataset of the scores.
 
     Args:
-        facts: what is known of the release.
-        examples: what they hold, such as questions.
+        facts: facts about the release.
+        examples: what the dataset contains, such as questions.
     """
     data, own = facts.own["data"], f"own {examples}"
     given = facts.entry.params.data
     if isinstance(given, OwnDataParams) and given.dev_is_apart:
         whole = facts.data_name or (data["dataset"] if data["source"] == "hub" else own)
         name = own if whole == WITHHELD else whole
-        return f"{given.dev_fraction:g} of {name}, set apart from training with seed {given.seed}", own.replace(
+        return f"{given.dev_fraction:g} of {name}, split off from training with seed {given.seed}", own.replace(
             " ", "-"
         )
     if facts.data_name:
@@ -267,7 +267,7 @@ def evaluated_on(facts: CardFacts, examples: str) -> tuple[str, str]:
 
 
 def _trainings(facts: CardFacts, tuning: str) -> list[dict[str, str]]:
-    """A line for each training behind the release."""
+    """Return a table row for each training of the released model."""
     parameters, lines = facts.parameters, []
     for phase in facts.phases:
         values, length = parameters["pretrain"][phase], parameters["pretrain_rows"][phase]["row_length"]
@@ -283,7 +283,7 @@ def _trainings(facts: CardFacts, tuning: str) -> list[dict[str, str]]:
 def _training(
     facts: CardFacts, stage: str, updates: str, values: Mapping[str, Any], training: str, rows: str
 ) -> dict[str, str]:
-    """Cells of the table; runtime and final loss where the training recorded them."""
+    """Return the cells of a table row; runtime and final loss only if the training recorded them."""
     counts = facts.provenance["data"]["rows"].get(rows, {})
     data = "not recorded"
     if "sequences" in counts and "real_tokens" in counts:
@@ -316,10 +316,10 @@ def _verdicts(found: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def finite(value: Any, name: str) -> float:
-    """`value` as a python float.
+    """Return `value` as a Python float.
 
     Raises:
-        PublishError: it is no number, or not a finite one.
+        PublishError: it is not a finite number.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise PublishError(f"{name}={value!r} must be a finite number: run the evaluation again; nothing was published")

@@ -1,11 +1,11 @@
-"""What preparing a corpus takes: time and disk of every stage, from a sample that is prepared here and now.
+"""Estimate of corpus preparation: time and disk of every stage, measured on a sample.
 
     python -m tasks.estimates.data_estimate [--text-mb 20000] [--sample-mb 4]
-    python -m tasks.estimates.data_estimate --size      # MB of text alone, nothing where the source does not say
+    python -m tasks.estimates.data_estimate --size      # only the MB of text, nothing if the source does not report it
 
-The sample is the first documents of the corpus that params.yaml names. A quarter of it and all of it go through the
-very functions of the stages: what the other three quarters cost more is the cost of their MB. How much text there is
-follows from the source (files: their size; demo: its number of documents); of a Hub data set it has to be stated.
+The sample is the first documents of the corpus in params.yaml. The functions of the stages process a quarter of it, and
+all of it; the difference is the cost of the additional MB. The source determines the amount of text (files: their size;
+demo: its number of documents); for a Hub dataset, you must state it.
 """
 
 from __future__ import annotations
@@ -38,66 +38,67 @@ from tasks.vocabulary.tokenizer import make_tokenizer
 
 MB = 10**6
 SAMPLE_DOCUMENTS = 2000
-"""Documents of the demo: their mean length is known within a percent."""
+"""Number of demo documents to measure; their mean length is known within one percent."""
 SAMPLE_MB = 4.0
 FIRST_PART = 0.25
-"""Share of the sample that is prepared by itself, and once before, so that libraries are loaded and caches filled."""
+"""Share of the sample that is prepared separately, and once before to load libraries and fill caches."""
 FEWEST = 8
-"""Documents."""
+"""Minimum number of documents."""
 CORPUS_HASHED, ROWS_HASHED = 5, 3
-"""How often the bytes of a stage are hashed: by DVC, and by stages that read them (tasks/plan/dvc_records.py)."""
+"""Number of times that the bytes of a stage are hashed: by DVC, and by stages that read them
+(tasks/plan/dvc_records.py)."""
 
 
 @dataclass(frozen=True)
 class Spent:
-    """By a stage on some text."""
+    """Cost of a stage for some text."""
 
     cpu_s: float
-    """Seconds of one core."""
+    """Seconds on one core."""
     disk: float = 0.0
-    """Bytes that stay."""
+    """Bytes on disk after the stage."""
     records: float = 0.0
-    """Judged, at a fixed price for each FRAME_RECORDS of them."""
+    """Validated records, with a fixed cost per FRAME_RECORDS of them."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a corpus takes."""
+    """Estimate for a corpus."""
 
     text_mb: float
     sample_mb: float
-    """Text that it was measured on."""
+    """MB of measured text."""
     stages: dict[str, Spent]
-    """By stage, as a single process spends it."""
+    """Cost by stage, with a single process."""
 
 
 def estimate(params: Params, text_mb: float | None = None, sample_mb: float = SAMPLE_MB) -> Estimate:
-    """What the whole corpus will take; MB are 10**6 bytes of text.
+    """Estimate the preparation of the whole corpus; MB are 10**6 bytes of text.
 
     Args:
-        text_mb: of the corpus; None: as its source says.
-        sample_mb: text to measure on.
+        text_mb: size of the corpus; None: from its source.
+        sample_mb: size of the sample.
 
     Raises:
         InputError: the corpus cannot be read.
-        ParamsError: nobody knows how much text there is, or no rows are made of text.
+        ParamsError: the size of the corpus is unknown, or rows are not built from text.
     """
     if params.pretrain_rows.source != "corpus":
-        raise ParamsError(f"pretrain_rows.source={params.pretrain_rows.source}: no rows are made of text here")
+        raise ParamsError(f"pretrain_rows.source={params.pretrain_rows.source}: rows are not built from text")
     started_at = time.process_time()
     documents = list(_first(corpus.read_documents(params.corpus, ReadLog()), sample_mb * MB))
     reading = (time.process_time() - started_at) / max(1, len(documents))
     if len(documents) < FEWEST:
         raise InputError(
-            f"{len(documents)} documents are too few to measure on, at least {FEWEST} are required: check corpus.path, "
-            "corpus.text_column and corpus.layout"
+            f"{len(documents)} documents are too few for a measurement, at least {FEWEST} are required: check "
+            "corpus.path, corpus.text_column and corpus.layout"
         )
     few = documents[: round(len(documents) * FIRST_PART)]
     few_mb, mb = _text_mb(few), _text_mb(documents)
     if text_mb is None and (text_mb := expected_mb(params.corpus)) is None:
-        raise ParamsError(f"corpus.source={params.corpus.source} does not say how much text there is: state --text-mb")
+        raise ParamsError(f"corpus.source={params.corpus.source} does not report the size of the text: add --text-mb")
     with tempfile.TemporaryDirectory(prefix="podium-estimate-") as folder:
-        _prepare(params, few, Path(folder) / "warm-up", ("corpus",))  # one verdict loads all that verdicts need
+        _prepare(params, few, Path(folder) / "warm-up", ("corpus",))  # one verdict loads everything that verdicts need
         less = _prepare(params, few, Path(folder) / "part")
         more = _prepare(params, documents, Path(folder) / "whole")
     for made, number in ((less, len(few)), (more, len(documents))):
@@ -107,12 +108,9 @@ def estimate(params: Params, text_mb: float | None = None, sample_mb: float = SA
 
 
 def expected_mb(params: CorpusParams) -> float | None:
-    """MB (10**6 bytes of UTF-8) of text in the corpus that is asked for; None where nobody says (hub).
+    """Return the MB (10**6 bytes of UTF-8) of text in the corpus; None if unknown (hub).
 
-    Of .jsonl and .csv this is the size of the files, whatever else stands in them.
-
-    Raises:
-        InputError: corpus.path cannot be read.
+    For .jsonl and .csv, it is the size of the files, including other columns.
     """
     if params.source == "demo":
         number = min(params.demo_documents, SAMPLE_DOCUMENTS)
@@ -145,7 +143,7 @@ def _text_mb(documents: Sequence[Document]) -> float:
 def _prepare(
     params: Params, documents: Sequence[Document], root: Path, judged: Sequence[str] = ("corpus", *PHASES)
 ) -> dict[str, Spent]:
-    """Run the stages on these documents in the folder `root`; what each of them spent, rows with a single process."""
+    """Run the stages on these documents in `root`; return the cost of each, with a single process for rows."""
     found: dict[str, Spent] = {}
     folder, tokenizer = root / artifacts.CORPUS, root / artifacts.TOKENIZER
     rows = packed(params.pretrain_rows, params.packing)
@@ -170,7 +168,7 @@ def _prepare(
 
 @contextlib.contextmanager
 def _timed(found: dict[str, Spent], stage: str, out: Path | None = None) -> Iterator[list[int]]:
-    """Enter what happens inside as what `stage` spent, and `out` as what it wrote; yields a list for records."""
+    """Measure the context as the cost of `stage`, and `out` as its output; yield a list for record counts."""
     records: list[int] = []
     started_at = time.process_time()
     yield records
@@ -180,15 +178,15 @@ def _timed(found: dict[str, Spent], stage: str, out: Path | None = None) -> Iter
 
 
 def _judge(name: str, params: Params, root: Path) -> int:
-    """Judge data sets; return their records."""
+    """Validate data sets; return the number of records."""
     sets = validate.open_data_sets(name, params, root)
     return sum(validate.validate_data(data, validate.choose_validator(data)).rows for data in sets)
 
 
 def scaled(less: Spent, less_mb: float, more: Spent, more_mb: float, mb: float) -> Spent:
-    """What `mb` of text take when `less_mb` and `more_mb` took so much.
+    """Extrapolate the costs of `less_mb` and `more_mb` of text to `mb`.
 
-    What the one took more than the other grows with the text. The rest is paid once, or for every frame of records.
+    The difference between the two grows with the text. The rest is a fixed cost, or a cost per frame of records.
     """
 
     def slope(first: float, second: float) -> float:
@@ -206,15 +204,15 @@ def scaled(less: Spent, less_mb: float, more: Spent, more_mb: float, mb: float) 
 
 
 def report(found: Estimate, workers: int, free: int) -> str:
-    """The estimate for people.
+    """Format the estimate for users.
 
     Args:
-        workers: processes that share the making of rows.
-        free: bytes left on the disk.
+        workers: number of processes that build rows.
+        free: free bytes on the disk.
     """
     lines = [
-        f"estimate for {found.text_mb:,.0f} MB of text, from {found.sample_mb:.1f} MB of it prepared here and now;",
-        f"time: {workers} processes make rows, the host does nothing else; disk: twice where DVC's cache cannot link",
+        f"Estimate for {found.text_mb:,.0f} MB of text, measured on {found.sample_mb:.1f} MB of it.",
+        f"Time: {workers} processes build rows on an idle host. Disk: double it if DVC's cache cannot link files.",
         "",
         f"{'stage':<22} {'core time':>10} {'time':>10} {'disk':>10}",
     ]
@@ -224,7 +222,7 @@ def report(found: Estimate, workers: int, free: int) -> str:
     disk = sum(spent.disk for spent in found.stages.values())
     cpu = sum(spent.cpu_s for spent in found.stages.values())
     lines.append(f"{'all':<22} {_time(cpu):>10} {_time(sum(walls.values())):>10} {_size(disk):>10}")
-    enough = "enough" if free > disk else "NOT enough: make room, or lower pretrain_rows.*.duplicates"
+    enough = "enough" if free > disk else "NOT enough: free disk space, or lower pretrain_rows.*.duplicates"
     return "\n".join([*lines, "", f"free on this disk: {_size(free)}, {enough}"])
 
 
@@ -243,9 +241,9 @@ def main() -> None:
         prog="python -m tasks.estimates.data_estimate",
         description="Estimate the time and disk of preparing a corpus.",
     )
-    parser.add_argument("--text-mb", type=float, metavar="MB", help="of the whole corpus; default: from its source")
-    parser.add_argument("--sample-mb", type=float, default=SAMPLE_MB, metavar="MB", help="text to measure on")
-    parser.add_argument("--size", action="store_true", help="print the MB of text in the corpus, and nothing else")
+    parser.add_argument("--text-mb", type=float, metavar="MB", help="size of the corpus; default: from its source")
+    parser.add_argument("--sample-mb", type=float, default=SAMPLE_MB, metavar="MB", help="size of the sample")
+    parser.add_argument("--size", action="store_true", help="print only the MB of text in the corpus")
     options = parser.parse_args()
     if options.size:
         if (megabytes := expected_mb(load_params().corpus)) is not None:

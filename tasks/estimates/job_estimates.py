@@ -1,8 +1,8 @@
-"""What the device jobs of a plan will need: memory, time and throughput, without a device and without torch.
+"""Estimates of a plan's device jobs: memory, time and throughput, without a device and without torch.
 
-Of IPUs the figures are those of ipu_model/estimates, their intervals widened by what the ledger of this host says of
-such jobs. Of CPUs and GPUs they are what the ledger has of jobs of the same shape; without, there is a bound of memory.
-`measure` runs a few updates in the device's Python and enters what they take.
+For IPUs, the formulas are those of ipu_model/estimates, with intervals widened by the ledger of this host. For CPUs and
+GPUs, they come from the ledger's jobs of the same shape; without any, only memory has a bound. `measure` runs a few
+updates in the device's Python and adds the result to the ledger.
 """
 
 from __future__ import annotations
@@ -74,95 +74,96 @@ __all__ = [
 ]
 
 WIDENED_BY = 20
-"""Newest records of the ledger that widen an interval."""
+"""Number of newest ledger records that widen an interval."""
 DEVICE_FILES = (("ipu", ("/dev/ipu0", "/dev/ipu0_ex")), ("cuda", ("/dev/nvidia0", "/dev/dxg")))
-"""Runtime -> what Linux has of its devices."""
+"""Runtime -> its device files on Linux."""
 PRECISION = {"ipu": "fp16", "cuda": "bf16", "cpu": "fp32"}
-"""What `auto` is taken as: on IPUs and GPUs what it chooses, on CPUs the one of the two that takes more memory."""
+"""Precision assumed for `auto`: the device's choice on IPUs and GPUs, the one that needs more memory on CPUs."""
 
 MEASURABLE = ("cpu", "cuda")
-"""Runtimes whose updates can be measured at once."""
+"""Runtimes on which updates can be measured before a run."""
 MEASURED_LATER = "fp32, as the job chooses its precision by measuring"
 BASIS = {
     "ipu": "not measured on IPUs; formulas fitted to published figures",
     "cuda": "not measured; a bound from the sizes of tensors",
     "cpu": "not measured; a bound from the sizes of tensors",
 }
-"""Runtime -> what the estimate of a job rests on while no such job has run on this host."""
+"""Runtime -> basis of an estimate as long as no such job has run on this host."""
 LONGEST = 180.0
-"""Seconds: start-up, a minute of updates at most, and a few more that may be long."""
+"""Timeout in seconds: start-up, up to a minute of updates, and a few more, which may be long."""
 MOSTLY_FREE = 0.8
-"""Share of the memory of a host that must be free for a job that ran out of it to count as too large."""
+"""Share of the host's memory that must be free before a job that runs out of memory counts as too large."""
 KILLED = (-signal.SIGKILL, -signal.SIGABRT)
-"""How a process ends that the kernel, or a library, takes memory from."""
+"""Exit statuses of a process that the kernel or a library ended for memory."""
 
 
 @dataclass(frozen=True)
 class EstimateOptions:
-    """What somebody asks beside the jobs themselves."""
+    """Options of an estimate."""
 
     records: Sequence[ledger.Record] = ()
-    """Of the ledger."""
+    """Records of the ledger."""
     limit: float | None = None
-    """Bytes of memory of each GPU, or of a host without; None: of this host, and of GPUs what was free when one of them
-    was last measured."""
+    """Bytes of memory of each GPU, or of a host without GPUs; None: of this host, and for GPUs the free memory at the
+    last measurement."""
     generation: str = MK2
-    """Of IPUs: mk2 or bow."""
+    """IPU generation: mk2 or bow."""
     measured: Collection[str] = ()
-    """Stages whose jobs are measured, if they run on a CPU or GPU; that takes some 20 seconds a job."""
+    """Stages whose jobs are measured if they run on a CPU or GPU, about 20 seconds per job."""
     in_doubt: bool = False
-    """Of these only the jobs whose memory is in doubt."""
+    """Measure only jobs that may not fit into memory."""
     say: Callable[[str], None] = print
-    """Told before each of them."""
+    """Receives a message before each measurement."""
     manifests: Mapping[str, Path] = field(default_factory=dict)
-    """Manifests of the run that are not in its checkout yet -> where they are."""
+    """Manifest of the run that is not in its checkout yet -> its path."""
     elsewhere: bool = False
-    """The jobs run on workers, which may have a launcher of their own."""
+    """The jobs run on workers, which may have their own launcher."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """What an update of a training is, or a call of a prediction."""
+    """One update of a training, or one call of a prediction."""
 
     calls: int
-    """How many of them the job makes."""
+    """Number of updates or calls in the job."""
     sequences: float
     flops: float
     shape: dict[str, Any]
-    """Of its job, by which the ledger knows it."""
+    """Shape of the job, which identifies it in the ledger."""
 
 
 @dataclass(frozen=True)
 class EstimatedJob:
-    """A device job of a plan, and what it will need."""
+    """Device job of a plan with its estimate."""
 
     planned: PlannedJob
     runtime: str
     precision: str
     assumed: tuple[str, ...]
     estimate: JobEstimate | None = None
-    """None where the job cannot be: `problem` says why."""
+    """None if the job is not possible; see `problem`."""
     update: Update | None = None
-    """None where the rows are too few for one: there may be more than are assumed."""
+    """None if there are too few rows for one update; there may be more rows than assumed."""
     problem: str = ""
     impossible: bool = False
-    """The job cannot run as it is stated, whatever its rows turn out to be."""
+    """True if the job cannot run with any number of rows."""
     where: JobHost = JobHost()
     better: str = ""
-    """How its devices would be used better, as estimated; empty where nothing is known."""
+    """Suggestion for better device utilization; empty if there is none."""
     records: int = 0
-    """Of the ledger: those that the intervals were widened by, or of a CPU or GPU those that they are."""
+    """Number of ledger records: those that widened the intervals, or on CPUs and GPUs those that the estimate is based
+    on."""
     too_large: str = ""
-    """Why it does not fit, found out by measuring."""
+    """Reason why a measurement ran out of memory."""
 
     @property
     def name(self) -> str:
-        """The stage, and the split where that has several."""
+        """Name of the stage, with the split if it has several."""
         return self.planned.name
 
     @property
     def verdict(self) -> str:
-        """Of its memory; empty where nobody knows how much there is."""
+        """Verdict on memory; empty if the available memory is unknown."""
         if self.too_large:
             return DOES_NOT_FIT
         bounded = self.estimate is not None and any(math.isfinite(one.limit) for one in self.estimate.memory)
@@ -170,22 +171,22 @@ class EstimatedJob:
 
     @property
     def basis(self) -> str:
-        """Say that the estimate was not measured on hardware; empty where it was, or where there is none."""
+        """Note that the estimate was not measured on hardware; empty if it was, or if there is no estimate."""
         return BASIS.get(self.runtime, "") if self.estimate is not None and not self.records else ""
 
     @property
     def time(self) -> TimeEstimate | None:
-        """Of the whole job; None where nothing is known of it."""
+        """Time estimate of the whole job; None if unknown."""
         return None if self.estimate is None else self.estimate.time
 
     @property
     def seconds(self) -> Interval | None:
-        """That the whole job takes, set-up and compiling aside."""
+        """Seconds of the whole job, without set-up and compilation."""
         return None if self.time is None else scaled(self.time.update_seconds, float(self.time.updates))
 
     @property
     def ipu_plan(self) -> IpuPlan | None:
-        """How it lies on IPUs; None where there are none."""
+        """Layout on IPUs; None on other devices."""
         job = self.planned.job
         if self.runtime != "ipu" or self.estimate is None or job.model is None:
             return None
@@ -195,7 +196,7 @@ class EstimatedJob:
 
     @property
     def refusal(self) -> str:
-        """Why it cannot run: found, required, knob; empty where it may."""
+        """Reason why the job cannot run and how to fix it; empty if it may run."""
         if self.verdict != DOES_NOT_FIT:
             return ""
         assert self.estimate is not None
@@ -203,8 +204,8 @@ class EstimatedJob:
         largest = fullest.largest
         knob = f": {largest.knob}" if largest.knob else ""
         found = self.too_large or (
-            f"{fullest.where} takes {format_bytes(fullest.total.low)} to {format_bytes(fullest.total.high)}, and there "
-            f"are {format_bytes(fullest.limit)}"
+            f"{fullest.where} needs {format_bytes(fullest.total.low)} to {format_bytes(fullest.total.high)}, and "
+            f"{format_bytes(fullest.limit)} are available"
         )
         return (
             f"{self.name} does not fit: {found}. The largest part is {largest.name}, "
@@ -220,10 +221,10 @@ def estimate_jobs(
     remade: Collection[str] = (),
     options: EstimateOptions | None = None,
 ) -> list[EstimatedJob]:
-    """What the device jobs of these stages will need; see `planned_jobs` for the arguments.
+    """Return estimates of these stages' device jobs; see `planned_jobs` for the arguments.
 
     Raises:
-        InputError: a file that a job is built from cannot be used.
+        InputError: an input file of a job cannot be used.
     """
     options, device = options or EstimateOptions(), params.device
     jobs = planned_jobs(params, project, root, stages, remade, options.manifests)
@@ -234,7 +235,7 @@ def estimate_jobs(
 
 
 def chosen_runtime(device: DeviceParams, exists: Callable[[str], bool] = os.path.exists) -> tuple[str, str]:
-    """The runtime that a job will have, and what of it is assumed; empty where it is stated."""
+    """Return the runtime of a job, and the assumption behind it; empty if the parameters set it."""
     if device.runtime != "auto":
         return device.runtime, ""
     for runtime, files in DEVICE_FILES:
@@ -270,7 +271,7 @@ def _estimate_job(planned: PlannedJob, device: DeviceParams, runtime: str, optio
 
 
 def _use_ledger(one: EstimatedJob, device: DeviceParams, options: EstimateOptions) -> EstimatedJob:
-    """The same with what the ledger of this host knows of jobs of its shape, where it does."""
+    """Return the job with an estimate from ledger records of its shape on this host, if there are any."""
     estimate, update = one.estimate, one.update
     if estimate is None or update is None:
         return one
@@ -301,24 +302,24 @@ def _use_ledger(one: EstimatedJob, device: DeviceParams, options: EstimateOption
 
 
 def attached_ipus(params: Params, project: Path, root: Path, stages: Sequence[str]) -> int:
-    """IPUs of the largest device that a job of these stages attaches; 1 where PopRun starts it and attaches them.
+    """Return the number of IPUs of the largest device that a job of these stages attaches; 1 if PopRun attaches them.
 
     Raises:
-        InputError: a file that a job is built from cannot be used.
+        InputError: an input file of a job cannot be used.
     """
     from ipu_model.estimates.ipu import plan_for_estimate
 
     found = [1]
     for planned in planned_jobs(params, project, root, stages, stages):
         job = planned.job
-        with contextlib.suppress(DeviceJobError, ParamsError):  # `estimate_jobs` says why the job cannot be
+        with contextlib.suppress(DeviceJobError, ParamsError):  # `estimate_jobs` reports why the job is not possible
             if job.model is not None and job.ipu_config is not None and not launch_words(job, params.device):
                 found.append(plan_for_estimate(job, job.model, planned.rows.manifest).local_ipus)
     return max(found)
 
 
 def _may_be_wrong(error: Exception, assumes_rows: bool, poprun: PopRunOptions | None, elsewhere: bool) -> bool:
-    """Whether the error results from what was assumed of the rows or of the launcher."""
+    """Return True if the error depends on assumed rows or an assumed launcher."""
     depends_on = getattr(error, "depends_on", "")
     if isinstance(error, RowsError) or depends_on == ROWS:
         return assumes_rows
@@ -337,7 +338,7 @@ def _where(job: Job, device: DeviceParams, options: EstimateOptions, poprun: Pop
 
 
 def _measured(jobs: Sequence[EstimatedJob], device: DeviceParams, options: EstimateOptions) -> list[EstimatedJob]:
-    """The same, those that `options` names measured; each shape once."""
+    """Return the jobs with those measured that `options` selects, each shape once."""
     found, records = [], list[ledger.Record]()
     known = dataclasses.replace(options, records=records)
     for one in jobs:
@@ -359,12 +360,12 @@ def _is_to_be_measured(one: EstimatedJob, options: EstimateOptions) -> bool:
         return False
     if not options.in_doubt:
         return True
-    unknown = not one.verdict and any(map(os.path.exists, dict(DEVICE_FILES)["cuda"]))  # a GPU tells what it has
+    unknown = not one.verdict and any(map(os.path.exists, dict(DEVICE_FILES)["cuda"]))  # a GPU reports its memory
     return not one.records and (unknown or one.verdict not in ("", FITS, DOES_NOT_FIT))
 
 
 def _measure(one: EstimatedJob, device: DeviceParams) -> ledger.Record:
-    """Measure a job, enter what it took into the ledger of this host, and return that."""
+    """Measure a job, add the result to the ledger of this host, and return it."""
     assert one.estimate is not None
     assert one.update is not None
     precision = "auto" if device.precision == "auto" else one.precision
@@ -384,13 +385,13 @@ def _measure(one: EstimatedJob, device: DeviceParams) -> ledger.Record:
     }
     if taken["free_memory"] is not None:
         record["free_memory"] = taken["free_memory"]
-    with contextlib.suppress(OSError):  # a host may have no place for it
+    with contextlib.suppress(OSError):  # the ledger may not be writable
         ledger.enter(record, ledger.ledger_file())
     return record
 
 
 def _update(job: Job, manifest: Manifest, processes: int) -> Update | None:
-    """What an update of a job is; None where these rows are too few for one."""
+    """Return one update of a job; None if these rows are too few for one."""
     if job.model is None:
         return None
     geometry = dataclasses.replace(job.geometry, replication_factor=processes)
@@ -408,10 +409,10 @@ def _update(job: Job, manifest: Manifest, processes: int) -> Update | None:
 def widened(
     estimate: JobEstimate, records: Sequence[ledger.Record], alike: Sequence[ledger.Record] = ()
 ) -> JobEstimate:
-    """The same with intervals that hold what such jobs took here, going by measured over estimated.
+    """Return the estimate with intervals widened by measured over estimated of such jobs on this host.
 
     Args:
-        alike: those of them that speak of its time.
+        alike: records that are comparable in time.
     """
 
     def wider(interval: Interval, figure: str) -> Interval:
@@ -430,18 +431,18 @@ def widened(
 
 
 def scaled(interval: Interval, factor: float) -> Interval:
-    """An interval in another unit, or of several alike."""
+    """Return an interval multiplied by a factor."""
     return Interval(interval.low * factor, interval.likely * factor, interval.high * factor)
 
 
 def total(intervals: Iterable[Interval]) -> Interval:
-    """The sum, its ends those of all being low, and of all being high."""
+    """Return the sum of intervals: low ends, likely values and high ends are added."""
     found = list(intervals)
     return Interval(sum(x.low for x in found), sum(x.likely for x in found), sum(x.high for x in found))
 
 
 def as_values(one: EstimatedJob) -> dict[str, Any]:
-    """For programs."""
+    """Return an estimate as plain values, for JSON."""
     values: dict[str, Any] = {
         "name": one.name,
         "stage": one.planned.stage,
@@ -472,19 +473,19 @@ def _memory_values(memory: MemoryEstimate) -> dict[str, Any]:
 
 
 class NotMeasured(Exception):
-    """Why a job could not be measured."""
+    """A job could not be measured."""
 
 
 def measure(job: Job, rows: Rows, processes: int = 1) -> dict[str, Any]:
-    """Run a few updates of a job from fresh weights, and return what they took (ipu_model/train/measurement.py).
+    """Run a few updates of a job with random weights, and return what they used (ipu_model/train/measurement.py).
 
     Args:
-        job: with its runtime and precision; its rows need not be there.
-        rows: what is known of them.
-        processes: that train together; the share of one of them is measured.
+        job: job with runtime and precision; its rows need not exist.
+        rows: known properties of the rows.
+        processes: number of processes of the training; the share of one is measured.
 
     Raises:
-        OutOfMemory: it takes more memory than there is.
+        OutOfMemory: it needs more memory than available.
         NotMeasured: the device's Python failed, or took too long.
     """
     share = -(-job.geometry.global_batch_size // processes)
@@ -499,7 +500,7 @@ def measure(job: Job, rows: Rows, processes: int = 1) -> dict[str, Any]:
 
 
 def _run(command: list[str], runtime: str) -> dict[str, Any]:
-    """Return the event that the measurement ends with; on a CPU it may take the memory that is free, and no more."""
+    """Run the command and return its last event; on a CPU, its memory is limited to what is free."""
     free, limit = (free_memory(), memory_limit()) if runtime == "cpu" else (None, None)
 
     def limit_memory() -> None:
@@ -530,6 +531,6 @@ def _run(command: list[str], runtime: str) -> dict[str, Any]:
         return last
     if done.returncode in KILLED or last.get("type") == OutOfMemory.__name__:
         if free is not None and limit is not None and free < MOSTLY_FREE * limit:
-            raise NotMeasured(f"it takes more than the {format_bytes(free)} of memory that are free here")
+            raise NotMeasured(f"it needs more than the {format_bytes(free)} of memory that are free here")
         raise OutOfMemory("it ran out of memory when a few of its updates were measured")
     raise NotMeasured(last["text"] if last["event"] == "error" else f"{describe_exit(done.returncode)} of {command[0]}")

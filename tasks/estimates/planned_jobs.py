@@ -1,7 +1,7 @@
-"""The device jobs of a plan before it runs, built by the stages' own functions from estimates of their rows.
+"""Device jobs of a plan before it runs, built by the stages' own functions from estimated row manifests.
 
-Of the rows there are manifests alone, and what of them was assumed: a checkout that holds nothing else is enough for
-the stages to build their jobs, so that what is estimated is the very job that will run.
+Only manifests and a list of assumptions describe the rows. The stages build their jobs in a checkout that contains
+nothing else, so the estimated job is exactly the one that will run.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ from tasks.stage.errors import InputError
 from tasks.stage.row_folders import HELD_OUT, MANIFEST, Manifest, read_manifest, read_manifest_alone
 
 PRETRAIN, FINETUNE, PREDICT = "pretrain", "finetune", "predict"
-"""Groups of stages that start device jobs which are estimated."""
+"""Groups of stages with device jobs that are estimated."""
 FILL = 0.98
-"""Of a packed row that is no padding, assumed: histogram packing reaches it where sequences have all lengths."""
+"""Assumed share of real tokens in a packed row; histogram packing reaches it if sequences have all lengths."""
 PACKING_FACTORS = ((64, 1.1), (128, 1.17), (384, 1.7), (512, 2.0))
-"""Row length -> sequences of a packed row of pre-training on Wikipedia, as Graphcore's examples state them from 128 on
-(graphcore/examples: nlp/bert/pytorch/args.py); its inverse is the share of an unpacked row that is no padding."""
+"""Row length -> sequences per packed row of pre-training on Wikipedia, from 128 on as in Graphcore's examples
+(graphcore/examples: nlp/bert/pytorch/args.py). Its inverse is the share of real tokens in an unpacked row."""
 NAMELESS = 100_000
-"""Examples that are assumed where nobody says how many there are: about as many as SQuAD has."""
+"""Assumed number of examples if it is unknown: about the size of SQuAD."""
 LABELS = 3
-"""Classes that are assumed where only the data name them."""
+"""Assumed number of classes if only the data have them."""
 DEMO_TOKENS = 48
-"""Of a sequence of the demo's text: 45 in rows of 64 tokens and 50 in rows of 128 were counted in a run of it."""
+"""Tokens per sequence of the demo's text: a run had 45 in rows of 64 tokens and 50 in rows of 128."""
 BERT_VOCABULARY = 30522
-"""Of bert-base-uncased, assumed of a tokenizer that is not here."""
+"""Vocabulary size of bert-base-uncased, assumed for a tokenizer that is not here."""
 TEXT_ROWS = 1 << 20
-"""Rows of pre-training, assumed: a recipe states updates, so that only too few of them would matter."""
+"""Assumed number of pre-training rows; a recipe sets the updates, so only too few rows would matter."""
 SHARE_OF_DEV = 0.1
-"""Development examples beside those of training, assumed where nobody says."""
+"""Assumed number of development examples relative to training examples, if it is unknown."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """One folder of rows."""
+    """A folder of rows."""
 
     manifest: Manifest
     assumed: tuple[str, ...] = ()
-    """In words, what was not known; empty where the folder is there."""
+    """Assumptions; empty if the folder exists."""
 
 
 Folders = dict[Path, Rows]
@@ -61,14 +61,14 @@ Folders = dict[Path, Rows]
 
 
 class RowEstimator:
-    """What is known of the rows of a run, and what is assumed of the others.
+    """Known and assumed rows of a run.
 
     Args:
-        params: of the run.
-        project: what paths of the parameters count from.
-        root: the checkout, which need not be there.
-        remade: stages whose outs in the checkout are not those that the run will have.
-        kept: manifests that the checkout will have and has not yet -> where they are.
+        params: parameters of the run.
+        project: base of relative paths in the parameters.
+        root: checkout, which need not exist.
+        remade: stages whose outs in the checkout the run will replace.
+        kept: manifest that the checkout will have but does not have yet -> its path.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class RowEstimator:
         self.vocabulary, self._vocabulary_assumed = self._find_vocabulary()
 
     def all(self) -> Folders:
-        """Every folder of rows that a device job reads."""
+        """Return every folder of rows that a device job reads."""
         found: Folders = {}
         for phase in PHASES if self._params.pretrain.enabled else ():
             found |= self._phase(phase)
@@ -97,10 +97,10 @@ class RowEstimator:
             return stated.vocabulary_size, ()
         if stated.source == "file" and (lines := _lines_of(self._project / stated.path)):
             return lines, ()
-        return BERT_VOCABULARY, (f"a vocabulary of {BERT_VOCABULARY:,}, BERT's",)
+        return BERT_VOCABULARY, (f"a vocabulary of {BERT_VOCABULARY:,}, as in BERT",)
 
     def _find(self, folder: Path, stage: str) -> Manifest | None:
-        """The manifest that a folder has, or will have as a cache does; its files are elsewhere then."""
+        """Return the manifest that a folder has, or will have from a cache; the files are elsewhere then."""
         there = None if stage in self._remade else _read(read_manifest, self._root / folder)
         kept = self._kept.get((folder / MANIFEST).as_posix())
         return there if there is not None or kept is None else _read(read_manifest_alone, kept)
@@ -115,17 +115,17 @@ class RowEstimator:
             return {folder: Rows(known), **self._find_held_out(folder, stage)}
         section = packed(self._params.pretrain_rows, self._params.packing)
         rows = getattr(section, phase)
-        length, of = rows.row_length, "as of Wikipedia"
+        length, of = rows.row_length, "as for Wikipedia"
         factor = text_packing_factor(length)
         if self._params.corpus.source == "demo":
-            factor, of = max(1.0, FILL * length / DEMO_TOKENS), "as of the demo's text"
+            factor, of = max(1.0, FILL * length / DEMO_TOKENS), "as for the demo's text"
         fill = 1 / factor
         words: tuple[str, ...] = ()
         if section.max_sequences_per_row == 1:
             factor = 1.0
         else:
             factor, fill = min(factor, float(section.max_sequences_per_row)), FILL
-            words = (f"{factor:.3g} sequences in a row of {length} tokens, {of}",)
+            words = (f"{factor:.3g} sequences per row of {length} tokens, {of}",)
         manifest = Manifest(
             kind="pretrain",
             row_length=length,
@@ -139,7 +139,7 @@ class RowEstimator:
             real_tokens=round(TEXT_ROWS * length * fill),
             files={},
         )
-        words = (*self._vocabulary_assumed, *words, f"{fill:.0%} of the tokens of a row are no padding")
+        words = (*self._vocabulary_assumed, *words, f"{fill:.0%} real tokens per row")
         return {folder: Rows(manifest, words), **_hold_out(folder, manifest, words, section.held_out_fraction)}
 
     def _entry(self, task: DownstreamTask) -> Folders:
@@ -160,16 +160,16 @@ class RowEstimator:
         return {**found, **_hold_out(train, of_train, words, fraction)}
 
     def _examples(self, task: DownstreamTask) -> tuple[int, int, tuple[str, ...]]:
-        """Training examples, development examples, and what of that is assumed."""
+        """Return the numbers of training and development examples, and the assumptions about them."""
         entry = task.entry.params
         expected, data, words = entry.expected, entry.data, []
         train, dev = expected.train, expected.dev
         if train is None and (size := self._given_bytes(task)):
             train = max(1, size // expected.file_bytes)
-            words.append(f"{train:,} examples, going by the {size / 1e6:,.1f} MB of the file")
+            words.append(f"{train:,} examples, from the {size / 1e6:,.1f} MB of the file")
         if train is None:
             train = NAMELESS
-            words.append(f"{train:,} examples, as nobody says how many there are")
+            words.append(f"{train:,} examples, as the number is unknown")
         if dev is None:
             dev = max(1, round(train * SHARE_OF_DEV))
         limits = (getattr(data, "limit_train", None), getattr(data, "limit_dev", None))
@@ -177,14 +177,14 @@ class RowEstimator:
         return train, dev, tuple(words)
 
     def _given_bytes(self, task: DownstreamTask) -> int:
-        """Bytes of the training file of an entry that reads one; 0 where it is not here, or reads none."""
+        """Return the size of an entry's training file; 0 if it does not exist or the entry does not use one."""
         data = task.entry.params.data
         name = getattr(data, "train_path", None)
         path = self._project / name if name and getattr(data, "source", "") == "files" else None
         return path.stat().st_size if path is not None and path.is_file() else 0
 
     def _downstream_rows(self, task: DownstreamTask, examples: int) -> tuple[Manifest, tuple[str, ...]]:
-        """The rows of so many examples of an entry, and what is assumed of them."""
+        """Return the rows of this many examples of an entry, and the assumptions about them."""
         rows, tokens = task.entry.rows, task.entry.params.expected.tokens
         windows = max(1, math.ceil(tokens / rows.row_length))
         each = min(tokens, rows.row_length)
@@ -206,8 +206,8 @@ class RowEstimator:
             files={},
             num_labels=len(task.labels) or LABELS,
         )
-        packing = [f"{factor:.2g} of them in a row"] if factor > 1 else []
-        return manifest, (f"{each} tokens a sequence", *packing)
+        packing = [f"{factor:.2g} sequences per row"] if factor > 1 else []
+        return manifest, (f"{each} tokens per sequence", *packing)
 
 
 def _read(read: Callable[[Path], Manifest], path: Path) -> Manifest | None:
@@ -218,24 +218,24 @@ def _read(read: Callable[[Path], Manifest], path: Path) -> Manifest | None:
 
 
 def _hold_out(folder: Path, manifest: Manifest, words: tuple[str, ...], fraction: float) -> Folders:
-    """The rows that are held out of these."""
+    """Return the held-out rows of these rows."""
     return {folder / HELD_OUT: Rows(share(manifest, fraction), words)} if fraction else {}
 
 
 def text_packing_factor(row_length: int) -> float:
-    """Sequences of a packed row of pre-training, between the figures of PACKING_FACTORS on straight lines."""
+    """Return sequences per packed row of pre-training, interpolated linearly between PACKING_FACTORS."""
     lengths, factors = np.transpose(PACKING_FACTORS)
     return float(np.interp(row_length, lengths, factors))
 
 
 def share(manifest: Manifest, ratio: float) -> Manifest:
-    """A part of these rows, at least one of them."""
+    """Return a share of these rows, at least one row."""
     counts = {name: max(1, round(getattr(manifest, name) * ratio)) for name in ("rows", "sequences", "real_tokens")}
     return dataclasses.replace(manifest, **counts)
 
 
 def _lines_of(path: Path) -> int:
-    """Entries of a vocab.txt, or of that in a folder; 0 where there is none."""
+    """Return the number of entries in a vocab.txt, or in that of a folder; 0 if there is none."""
     file = path / "vocab.txt" if path.is_dir() else path
     if file.suffix != ".txt" or not file.is_file():
         return 0
@@ -243,7 +243,7 @@ def _lines_of(path: Path) -> int:
 
 
 def write_manifests(folders: Folders, checkout: Path) -> None:
-    """Make a checkout that holds these manifests alone."""
+    """Create a checkout that contains only these manifests."""
     for folder, rows in folders.items():
         (checkout / folder).mkdir(parents=True, exist_ok=True)
         alone = dataclasses.replace(rows.manifest, files={})
@@ -252,18 +252,18 @@ def write_manifests(folders: Folders, checkout: Path) -> None:
 
 @dataclass(frozen=True)
 class PlannedJob:
-    """A device job that a stage will start."""
+    """Device job that a stage will start."""
 
     stage: str
     split: str
-    """The rows that it predicts, where it does; empty of a training."""
+    """Split that a prediction reads; empty for a training."""
     job: Job
-    """From fresh weights, as none are there yet; its rows are a folder relative to the checkout."""
+    """Job with random weights, as no others exist yet; its rows are a folder relative to the checkout."""
     rows: Rows
 
     @property
     def name(self) -> str:
-        """The stage, and the split where that has several."""
+        """Name of the stage, with the split if it has several."""
         return f"{self.stage} {self.split}".strip()
 
 
@@ -275,23 +275,23 @@ def planned_jobs(
     remade: Collection[str] = (),
     manifests: Mapping[str, Path] | None = None,
 ) -> list[PlannedJob]:
-    """The jobs of these stages, in their order.
+    """Return the jobs of these stages, in order.
 
     Args:
-        params: of the run.
-        project: what paths of the parameters count from.
-        root: the checkout, which need not be there.
-        stages: of the plan; those that start no device job of their own are passed over.
-        remade: stages whose outs in the checkout are not those that the run will have.
-        manifests: those that the checkout will have and has not yet -> where they are.
+        params: parameters of the run.
+        project: base of relative paths in the parameters.
+        root: checkout, which need not exist.
+        stages: stages of the plan; those without a device job are skipped.
+        remade: stages whose outs in the checkout the run will replace.
+        manifests: manifest that the checkout will have but does not have yet -> its path.
 
     Raises:
-        InputError: a file that a job is built from cannot be used.
+        InputError: an input file of a job cannot be used.
     """
     if not any(stage.partition("@")[0] in (PRETRAIN, FINETUNE, PREDICT) for stage in stages):
         return []
     folders = RowEstimator(params, project, root, remade, manifests or {}).all()
-    # What relative paths of the parameters count from is not where the manifests lie.
+    # The base of relative paths in the parameters is not the folder of the manifests.
     config = str((project / params.ipu.config).absolute()) if params.ipu.config else ""
     stated = params.model_copy(update={"ipu": params.ipu.model_copy(update={"config": config})})
     with tempfile.TemporaryDirectory(prefix="podium-plan-") as name:

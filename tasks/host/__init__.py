@@ -1,1 +1,1 @@
-"""How a device job is started on this host, and how its checkpoints travel. No stage depends on it."""
+"""Device jobs on this host: launchers, the ledger and remote checkpoints. No stage depends on this package."""

@@ -1,11 +1,11 @@
-"""Checkpoints in a folder that other hosts see, or in a bucket: whole or not at all, whoever dies when.
+"""Checkpoints in a shared folder or a bucket. A checkpoint there is complete or does not count, whichever process dies.
 
     python -m tasks.host.checkpoint_remote fetch|push|remove URL FOLDER
 
-A program of its own (tasks/host/checkpoint_travel.py starts it): a remote that hangs or an error of its library must
-neither slow nor end a training. What it says on standard output is for people.
+tasks/host/checkpoint_travel.py starts it as a separate process, because a remote that hangs or an error of its library
+must neither slow down nor end a training. Standard output is for users.
 
-    URL/step-00001000/   the files of the checkpoint, and at last sha256.json: without it there is no checkpoint
+    URL/step-00001000/   the files of the checkpoint, and finally sha256.json, which makes the checkpoint complete
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from tasks.plan.main import run_main
 from tasks.stage.errors import InputError
 
 HASHES = "sha256.json"
-"""File name -> SHA-256 of a checkpoint's other files."""
+"""File with the SHA-256 of a checkpoint's other files, by name."""
 NAME = re.compile(r"step-(\d+)")
 FILE = re.compile(r"[a-z][a-z0-9_]*\.(safetensors|json)")
-"""The name of a checkpoint's file; a name in a manifest that came from outside must not lead elsewhere."""
+"""Name of a checkpoint's file; a manifest from outside must not name other paths."""
 KEPT = 2
-"""Checkpoints that stay: the newest, and one before it in case the newest is damaged."""
+"""Number of checkpoints to keep: the newest, and the previous one in case the newest is damaged."""
 
 
 class Remote:
-    """The checkpoints of one run at a URL (any of fsspec; a plain path is a folder).
+    """Checkpoints of one run at a URL of any fsspec protocol; a plain path is a folder.
 
     Raises:
-        Any error of its library: they share no base, so each call may raise what it likes.
+        Exception: any error of the protocol's library; these errors share no base class.
     """
 
     def __init__(self, url: str) -> None:
         self._files, self._root = fsspec.core.url_to_fs(url)
 
     def steps(self) -> list[int]:
-        """Updates after which there is a whole checkpoint, newest first."""
+        """Return the updates of all complete checkpoints, newest first."""
         return [step for step in self._folders() if self._files.exists(self._path(step, HASHES))]
 
     def push(self, folder: Path) -> None:
@@ -53,13 +53,13 @@ class Remote:
         step = step_of(folder)
         manifest = (folder / HASHES).read_bytes()
         if not self._holds(step, manifest):
-            self._remove(step)  # half of one, or another run's
+            self._remove(step)  # incomplete, or of another run
             self._files.makedirs(self._path(step), exist_ok=True)
             for name in parse_json(manifest.decode()):
                 self._files.put_file(str(folder / name), self._path(step, name))
                 found, sent = self._files.info(self._path(step, name))["size"], (folder / name).stat().st_size
                 if found != sent:
-                    raise InputError(f"{self._path(step, name)} has {found} bytes, {sent} were sent")
+                    raise InputError(f"{self._path(step, name)} has {found} bytes, but {sent} were sent")
             self._files.pipe_file(self._path(step, HASHES), manifest)
         for old in self.steps()[KEPT:]:
             self._remove(old)
@@ -67,7 +67,7 @@ class Remote:
             self._remove(half)
 
     def fetch(self, folder: Path, say: Callable[[str], None]) -> int | None:
-        """Put the newest whole checkpoint into the run folder, if that has none as new; its updates."""
+        """Copy the newest complete checkpoint to the run folder unless that has one as new; return its update."""
         here = newest_whole(folder)
         for step in self.steps():
             if step <= here:
@@ -75,13 +75,13 @@ class Remote:
             try:
                 self._get(step, folder / f"step-{step:08d}")
             except InputError as error:
-                say(f"{error}; leaving it out")
+                say(f"{error}; skipping it")
                 continue
             return step
         return None
 
     def remove_all(self) -> None:
-        """Once the model is on disk."""
+        """Remove all checkpoints of the run, after its model is on disk."""
         for step in self._folders():
             self._remove(step)
         if self._files.exists(self._root):
@@ -97,7 +97,7 @@ class Remote:
             write_json(partial / HASHES, hashes)
 
     def _folders(self) -> list[int]:
-        """Whatever is there, whole or not, newest first, by number."""
+        """Return the updates of all checkpoint folders, complete or not, newest first."""
         self._files.invalidate_cache()
         if not self._files.exists(self._root):
             return []
@@ -109,7 +109,7 @@ class Remote:
         return bool(self._files.exists(path)) and bytes(self._files.cat_file(path)) == manifest
 
     def _remove(self, step: int) -> None:
-        """The manifest first: from then on it is none."""
+        """Remove a checkpoint, its manifest first, so that a partly removed one is incomplete."""
         if self._files.exists(self._path(step, HASHES)):
             self._files.rm_file(self._path(step, HASHES))
         if self._files.exists(self._path(step)):
@@ -120,19 +120,19 @@ class Remote:
 
 
 def step_of(folder: Path) -> int:
-    """The update that a checkpoint was made after.
+    """Return the update of a checkpoint.
 
     Raises:
-        InputError: its name says none.
+        InputError: its name is not that of a checkpoint.
     """
     match = NAME.fullmatch(folder.name)
     if match is None:
-        raise InputError(f"{folder} is no checkpoint: step-00000100 and so on")
+        raise InputError(f"{folder} is not a checkpoint, whose name is like step-00000100")
     return int(match[1])
 
 
 def newest_whole(folder: Path) -> int:
-    """The newest checkpoint of a run folder whose files are as they were written; 0: there is none."""
+    """Return the update of the newest intact checkpoint in a run folder; 0 if there is none."""
     found = [path for path in folder.glob("step-*") if NAME.fullmatch(path.name)] if folder.is_dir() else []
     return next((step_of(path) for path in sorted(found, key=step_of, reverse=True) if _is_whole(path)), 0)
 
@@ -162,12 +162,12 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     arguments = parser.parse_args()
     url, folder = arguments.url, arguments.folder
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all of a terminal; this one is told when to end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the parent ends this one
     os.nice(10)
     if arguments.verb == "fetch":
         step = Remote(url).fetch(folder, _say)
         if step is not None:
-            _say(f"the checkpoint after update {step} was fetched")
+            _say(f"fetched the checkpoint after update {step}")
     elif arguments.verb == "push":
         Remote(url).push(folder)
     else:

@@ -1,8 +1,8 @@
-"""Checkpoints travel: while a job trains they are copied to `checkpoint.remote`, and before it starts they come back.
+"""Checkpoint syncing: fetch a job's checkpoint from `checkpoint.remote` before training, and upload new ones during it.
 
-So a run goes on where another host left it. Copying is done by child processes (tasks/host/checkpoint_remote.py), one
-at a time, from hard links, so that the job may remove a checkpoint that is still under way. A remote that is gone costs
-the training nothing: it is said once, every later checkpoint tries again, and at the end it is said what is not there.
+A run can so resume where another host stopped. Child processes (tasks/host/checkpoint_remote.py) copy one checkpoint at
+a time from hard links, so that the job may remove a checkpoint during its upload. An unavailable remote does not affect
+the training: it is reported once, every later checkpoint is tried again, and at the end a missing one is reported.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tasks.stage.process import Say, describe_exit, die_with_parent, print_line,
 
 FETCH_SECONDS = 1800.0
 PUSH_SECONDS = 1800.0
-"""After that a remote counts as gone."""
+"""Timeout after which a remote counts as unavailable."""
 REMOVE_SECONDS = 60.0
 AFTER_FAILURE_SECONDS = 60.0
-"""How long a job that failed waits for its last checkpoint to arrive."""
+"""Time that a failed job waits for the upload of its last checkpoint."""
 AFTER_SIGTERM_SECONDS = 10.0
-"""The same after SIGTERM, when the host is about to take the process's life."""
+"""The same after SIGTERM, when the host is about to kill the process."""
 LOG = "checkpoint-remote.log"
 
 
@@ -39,17 +39,17 @@ LOG = "checkpoint-remote.log"
 def travelling(
     folder: Path, remote: str | None, key: str, root: Path = Path(), say: Say = print_line
 ) -> Iterator[Callable[[dict[str, Any]], None] | None]:
-    """Around a training job: fetch its newest checkpoint, then copy each new one; yields what takes its events.
+    """Sync checkpoints around a training job: fetch the newest one, then upload each new one; yield the event handler.
 
     Args:
-        folder: the job's run folder.
-        remote: `checkpoint.remote`; None: nothing travels.
-        key: the run's place at the remote: the same on every host, another for every other run.
-        root: what a relative folder counts from.
-        say: takes lines for people.
+        folder: run folder of the job.
+        remote: `checkpoint.remote`; None: no syncing.
+        key: path of the run at the remote, equal on all hosts and unique per run.
+        root: base of a relative remote folder.
+        say: receives messages for users.
 
     Raises:
-        ParamsError: no library here knows the remote's protocol.
+        ParamsError: no installed library supports the remote's protocol.
     """
     if remote is None:
         yield None
@@ -71,10 +71,10 @@ def travelling(
 
 
 def address_of(remote: str, root: Path) -> str:
-    """`checkpoint.remote` as its library takes it.
+    """Return the address of `checkpoint.remote` for its library.
 
     Raises:
-        ParamsError: no library here knows its protocol.
+        ParamsError: no installed library supports its protocol.
     """
     if "://" not in remote:
         return str((root / remote).absolute())
@@ -87,62 +87,62 @@ def address_of(remote: str, root: Path) -> str:
 
 
 class _Courier:
-    """Takes checkpoints of one run to one place, the newest first, never two at a time."""
+    """Uploads checkpoints of one run to one remote, the newest first, one at a time."""
 
     def __init__(self, folder: Path, url: str, say: Say) -> None:
         self._folder, self._url, self._say = folder, url, say
         self._luggage = folder / "travelling"
         self._newest: Path | None = None
         self._under_way: tuple[subprocess.Popen[str], int, float] | None = None
-        """The process, the update of its checkpoint, and when it is too late."""
+        """Upload process, update of its checkpoint, and deadline."""
         self._arrived = 0
-        """Update of the newest checkpoint that this job brought there."""
+        """Update of the newest uploaded checkpoint."""
         self._failed = 0
-        """Update of the newest checkpoint that did not arrive; the next one is tried, not this again and again."""
+        """Update of the last failed upload, which is not retried; the next checkpoint is tried."""
         self._in_trouble = False
-        shutil.rmtree(self._luggage, ignore_errors=True)  # of a job that was killed
+        shutil.rmtree(self._luggage, ignore_errors=True)  # left by a killed job
 
     def fetch(self) -> None:
-        """Bring what is newer than the newest of the run folder."""
+        """Fetch the newest remote checkpoint if it is newer than that of the run folder."""
         self._folder.mkdir(parents=True, exist_ok=True)
         said, failure = self._run("fetch", FETCH_SECONDS)
         for line in said:
             self._say(f"{self._url}: {line}")
         if failure:
-            self._complain(f"nothing was fetched, going on with what is here; {failure}")
+            self._complain(f"nothing was fetched, continuing with the local checkpoints; {failure}")
 
     def on_event(self, event: dict[str, Any]) -> None:
-        """Look after what is under way; take the next checkpoint when one was saved."""
+        """Check the running upload; start the next one when a checkpoint was saved."""
         if event["event"] == "saved" and NAME.fullmatch(Path(event["path"]).name):
             self._newest = Path(event["path"])
         self._look_after()
 
     def finish(self, seconds: float) -> None:
-        """Let the newest checkpoint arrive, within that time."""
+        """Wait up to `seconds` for the upload of the newest checkpoint."""
         until = time.monotonic() + seconds
         self._failed = 0
-        for _ in range(2):  # what is under way may be one before the newest, or have been stopped with the job
+        for _ in range(2):  # the running upload may be of an older checkpoint, or have been stopped with the job
             self._look_after()
             if self._under_way is not None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._under_way[0].wait(timeout=max(0.0, until - time.monotonic()))
         self._collect()
         if not self._has_arrived() and self._newest is not None:
-            held = f"this job brought that after update {self._arrived}" if self._arrived else "this job brought none"
+            held = f"its newest is after update {self._arrived}" if self._arrived else "this job uploaded none"
             self._say(
                 f"checkpoint.remote {self._url} lacks the checkpoint after update {step_of(self._newest)}; {held}. "
-                "Another host can continue only from there"
+                "Another host can resume only from there"
             )
 
     def remove_all(self) -> None:
-        """The run is done, and its model on disk."""
+        """Remove the run's checkpoints from the remote, after its model is on disk."""
         self.close()
         _, failure = self._run("remove", REMOVE_SECONDS)
         if failure:
-            self._say(f"checkpoints of this run stay in {self._url}: {failure}")
+            self._say(f"checkpoints of this run remain in {self._url}: {failure}")
 
     def close(self) -> None:
-        """Stop what is under way."""
+        """Stop the running upload."""
         if self._under_way is not None:
             self._under_way[0].kill()
             self._under_way[0].wait()
@@ -172,14 +172,14 @@ class _Courier:
         if process.returncode == 0:
             self._arrived = max(self._arrived, step)
             if self._in_trouble:
-                self._say(f"checkpoint.remote {self._url}: answers again")
+                self._say(f"checkpoint.remote {self._url}: available again")
             self._in_trouble = False
         else:
             self._failed = step
-            self._complain(f"the checkpoint after update {step} did not arrive; {self._reason(process)}")
+            self._complain(f"the checkpoint after update {step} was not uploaded; {self._reason(process)}")
 
     def _pack(self, checkpoint: Path) -> Path | None:
-        """The files under names that stay while they are copied; None: the job has removed it already."""
+        """Hard-link the files, so that they stay during the upload; None if the job has removed them already."""
         shutil.rmtree(self._luggage, ignore_errors=True)
         packed = self._luggage / checkpoint.name
         try:
@@ -189,7 +189,7 @@ class _Courier:
         return packed if (packed / HASHES).is_file() else None
 
     def _run(self, verb: str, seconds: float) -> tuple[list[str], str | None]:
-        """Run a verb to its end, or for so long; returns what it said, and why it failed."""
+        """Run the program with a timeout; return its output, and the reason if it failed."""
         process = self._start(verb, self._folder, stdout=subprocess.PIPE)
         try:
             said, _ = process.communicate(timeout=seconds)
@@ -200,7 +200,7 @@ class _Courier:
 
     def _start(self, verb: str, folder: Path, stdout: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
         environment = {**os.environ, "PYTHONPATH": python_path(os.environ.get("PYTHONPATH"))}
-        environment.pop("DVC_STAGE", None)  # it helps a stage and is none
+        environment.pop("DVC_STAGE", None)  # it is not a stage itself
         with (self._folder / LOG).open("w", encoding="utf-8") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "tasks.host.checkpoint_remote", verb, self._url, str(folder)],
@@ -212,7 +212,7 @@ class _Courier:
             )
 
     def _reason(self, process: subprocess.Popen[str]) -> str:
-        """The last line that the process wrote: an error of ours, or the end of a traceback of its library."""
+        """Return the last line that the process logged: our error, or the end of a library's traceback."""
         lines = (self._folder / LOG).read_text(encoding="utf-8", errors="replace").split("\n")
         said = [line.strip() for line in lines if line.strip()]
         return said[-1].removeprefix("error: ") if said else describe_exit(process.returncode)

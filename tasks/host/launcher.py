@@ -1,7 +1,7 @@
-"""What starts the processes of a training job: the words that stand before the device's Python.
+"""Launch command of a training job with several processes, which precedes the device's Python.
 
-`device.launcher` says it for every host alike. A host that needs other words (several hosts, options of MPI, a wrapper)
-says them in PODIUM_DEVICE_LAUNCHER, which takes their place there; what is trained stays what the parameters say.
+`device.launcher` selects it for every host. A host that needs another command (several hosts, MPI options, a wrapper)
+sets PODIUM_DEVICE_LAUNCHER, which replaces it there; the parameters still decide what is trained.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ DEVICE_PYTHON = "PODIUM_DEVICE_PYTHON"
 
 
 def device_python() -> str:
-    """The interpreter that runs device jobs."""
+    """Return the interpreter that runs device jobs."""
     return os.environ.get(DEVICE_PYTHON) or sys.executable
 
 
 @dataclass(frozen=True)
 class PopRunOptions:
-    """What PopRun is told of the processes of a training job; None where its words do not say."""
+    """PopRun options for the processes of a training job; None for options that its command does not set."""
 
     instances: int | None
     replicas: int | None
@@ -38,10 +38,10 @@ class PopRunOptions:
 
 
 def poprun_options(words: Sequence[str]) -> PopRunOptions | None:
-    """The options of these launch words; None where they start a single process.
+    """Return the PopRun options in a launch command; None if it starts a single process.
 
     Raises:
-        ParamsError: an option of PopRun has no whole number of at least 1.
+        ParamsError: the value of a PopRun option is not a positive integer.
     """
     if not words:
         return None
@@ -50,28 +50,28 @@ def poprun_options(words: Sequence[str]) -> PopRunOptions | None:
     for option in ("--num-instances", "--num-replicas", "--ipus-per-replica"):
         text = stated.get(option)
         if text is not None and not (text.isdecimal() and int(text)):
-            raise ParamsError(f"poprun {option} {text}: a whole number of at least 1 is required")
+            raise ParamsError(f"poprun {option} {text}: a positive integer is required")
         numbers.append(None if text is None else int(text))
     return PopRunOptions(*numbers)
 
 
 def launch_words(job: Job, device: DeviceParams, environ: Mapping[str, str] = os.environ) -> list[str]:
-    """The command before the device's Python; empty for one process, and for prediction, which is always one.
+    """Return the command before the device's Python; empty for one process, and for prediction, which always has one.
 
     Args:
-        job: its IPU config says replicas and IPUs, which PopRun wants to be told, too.
+        job: job whose IPU config has the number of replicas and IPUs, which PopRun needs as well.
         device: section `device`.
-        environ: of this process.
+        environ: environment of this process.
 
     Raises:
-        ParamsError: PODIUM_DEVICE_LAUNCHER cannot be split into words, or the IPU config does not serve PopRun.
+        ParamsError: PODIUM_DEVICE_LAUNCHER cannot be parsed, or the IPU config does not fit PopRun.
     """
     if job.kind == "predict":
         return []
     if own := environ.get(DEVICE_LAUNCHER):
         return split_words(own)
     if device.launcher == "torchrun":
-        # The device's own torch, whatever is on PATH. --standalone of torch 2.0 would take port 29400 for every job.
+        # The device's own torch, not the one on PATH. --standalone in torch 2.0 would use port 29400 for every job.
         return [
             device_python(),
             "-m",
@@ -80,7 +80,7 @@ def launch_words(job: Job, device: DeviceParams, environ: Mapping[str, str] = os
             "c10d",
             "--rdzv-endpoint",
             "localhost:0",
-            "--local-addr",  # all on this host, whose name may not resolve
+            "--local-addr",  # all processes are on this host, whose name may not resolve
             "127.0.0.1",
             "--no-python",
             "--nproc-per-node",
@@ -92,22 +92,22 @@ def launch_words(job: Job, device: DeviceParams, environ: Mapping[str, str] = os
 
 
 def split_words(launcher: str) -> list[str]:
-    """The words of PODIUM_DEVICE_LAUNCHER.
+    """Parse PODIUM_DEVICE_LAUNCHER into arguments.
 
     Raises:
-        ParamsError: it cannot be split.
+        ParamsError: it cannot be parsed.
     """
     try:
-        # Split as a shell would, but given to no shell: it comes from the host's environment, not from params.yaml.
+        # Split as in a shell, but not run by one. The value comes from the host's environment, not from params.yaml.
         return shlex.split(launcher)
     except ValueError as error:
         raise ParamsError(
-            f"{DEVICE_LAUNCHER}={launcher!r} cannot be split into words ({error}): quote it as for a shell"
+            f"{DEVICE_LAUNCHER}={launcher!r} cannot be parsed ({error}): quote it as for a shell"
         ) from None
 
 
 def _poprun(job: Job, processes: int) -> list[str]:
-    """`--num-replicas` counts those of all instances together, of which each takes an equal part."""
+    """Return the poprun command; `--num-replicas` counts the replicas of all instances, which share them equally."""
     try:
         training = read_ipu_config(job.ipu_config or {}, f"the IPU config of the {job.kind} job").training
     except ConfigError as error:
@@ -115,7 +115,7 @@ def _poprun(job: Job, processes: int) -> list[str]:
     if training.replication_factor % processes:
         raise ParamsError(
             f"device.processes={processes} cannot share the {training.replication_factor} replicas of the {job.kind} "
-            "job (replication_factor of its IPU config): choose a divisor of them"
+            "job (replication_factor of its IPU config): set it to a divisor"
         )
     return [
         "poprun",

@@ -1,11 +1,11 @@
-"""The ledger of this host: what was estimated of its device jobs, next to what they took.
+"""Ledger of this host: estimates of its device jobs, next to measurements.
 
-It also answers what a job on CPU or CUDA will take, from jobs of the same shape that ran on this host or were measured
-(`podium plan --measure`).
+It also estimates jobs on CPU or CUDA, from jobs of the same shape that ran on this host or were measured (`podium plan
+--measure`).
 
-One JSON file in the folder where programs keep their state, so that it outlives runs, checkouts and `podium clean`, and
-no stage depends on it: PODIUM_LEDGER, else $XDG_STATE_HOME/podium/ledger.json, else ~/.local/state/podium/ledger.json.
-PODIUM_LEDGER set to nothing keeps none.
+It is a JSON file in the state folder of the user, so that it outlives runs, checkouts and `podium clean`; no stage
+depends on it. Its path is PODIUM_LEDGER, otherwise $XDG_STATE_HOME/podium/ledger.json, otherwise
+~/.local/state/podium/ledger.json. Set PODIUM_LEDGER to an empty value to disable it.
 """
 
 from __future__ import annotations
@@ -24,41 +24,40 @@ from ipu_model.files import exclusive_lock, find_object, write_json
 
 LEDGER = "PODIUM_LEDGER"
 FIGURES = ("memory", "update_seconds", "tokens_per_second")
-"""As ipu_model/estimates/record.py calls them."""
+"""Figures of a record, named as in ipu_model/estimates/record.py."""
 KEPT = 50
-"""Newest records of each device and kind of job."""
+"""Maximum number of records per device and kind of job; older ones are removed."""
 KEPT_IN_ALL = 1000
 
 ENDS = ("low", "likely", "high")
 NEWEST = 20
-"""Records of a shape that say what a job takes."""
+"""Number of records of a shape that an estimate uses."""
 ERRORS = {"memory": 0.15, "update_seconds": 0.2, "tokens_per_second": 0.2}
-"""Figure -> how far off, as a share, a job may be from what was measured of its shape (docs/plan.md)."""
+"""Figure -> relative deviation of a job from measurements of its shape (docs/plan.md)."""
 SIZES_DIFFER = 0.1
-"""Share by which sizes of a shape may differ that are assumed of rows before they are there."""
+"""Relative difference up to which sizes match, as sizes are assumed before the rows exist."""
 ALIKE = 10.0
-"""How many times as much work, or as little, an update of another job may be whose time says something of this one: in
-far smaller ones the time goes by with starting operations, and says nothing of how fast they are."""
+"""Maximum ratio of the work per update of two jobs whose times are compared. In much smaller updates, launching
+operations dominates the time, which then says nothing about compute speed."""
 
 Record = dict[str, Any]
-"""at (when the job ended, ISO 8601), kind, head, runtime, precision, device, flops (of an update), and each of FIGURES
-that was measured: measured and, where it was estimated, low, likely and high. On CPU and CUDA also shape
-(estimates/record.py: job_shape) and host (host_name); of a measurement also `measurement` and the free_memory of a GPU.
-"""
+"""at (end of the job, ISO 8601), kind, head, runtime, precision, device, flops (per update), and each measured figure
+of FIGURES: measured and, if it was estimated, low, likely and high. On CPU and CUDA also shape (estimates/record.py:
+job_shape) and host (host_name); for a measurement also `measurement` and the free_memory of a GPU."""
 
 
 def ledger_file(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Where the ledger is; None where there is to be none, or no home."""
+    """Return the path of the ledger; None if it is disabled, or there is no home folder."""
     if (stated := environ.get(LEDGER)) is not None:
         return Path(stated) if stated else None
     root = environ.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(root):  # the XDG specification has other values ignored
+    if not os.path.isabs(root):  # the XDG specification requires absolute paths
         root = os.path.expanduser("~/.local/state")
     return Path(root, "podium", "ledger.json") if os.path.isabs(root) else None
 
 
 def read(path: Path | None) -> list[Record]:
-    """The records of a ledger, oldest first; what is damaged is passed over."""
+    """Return the records of a ledger, oldest first; skip invalid ones."""
     if path is None:
         return []
     found = (find_object(path) or {}).get("records")
@@ -66,7 +65,7 @@ def read(path: Path | None) -> list[Record]:
 
 
 def is_record(value: object) -> TypeGuard[Record]:
-    """Whether a value read from a file is a record."""
+    """Return True if a value from a file is a valid record."""
     if not isinstance(value, dict) or not all(isinstance(value.get(name), str) for name in ("at", "kind", "device")):
         return False
     figures = [value[name] for name in FIGURES if name in value]
@@ -85,19 +84,19 @@ def _is_positive(value: object) -> bool:
 
 
 def enter(record: Record, path: Path | None) -> None:
-    """Add a record, and let the oldest of its device and kind go.
+    """Add a record, and remove the oldest of its device and kind if there are too many.
 
     Raises:
         OSError: the ledger cannot be written.
     """
     if path is None or not is_record(record):
         return
-    with exclusive_lock(path.with_suffix(".lock")):  # no other job of this host enters its record meanwhile
+    with exclusive_lock(path.with_suffix(".lock")):  # so that no other job of this host writes meanwhile
         write_json(path, {"records": bounded([*read(path), record])})
 
 
 def bounded(records: Sequence[Record]) -> list[Record]:
-    """The newest of these records, KEPT of each device and kind, and KEPT_IN_ALL together; oldest first."""
+    """Return the newest records, up to KEPT per device and kind and KEPT_IN_ALL together, oldest first."""
     seen: Counter[tuple[str, str]] = Counter()
     kept: list[Record] = []
     for one in reversed(records):
@@ -109,27 +108,27 @@ def bounded(records: Sequence[Record]) -> list[Record]:
 
 
 def of_kind(records: Sequence[Record], device: str, kind: str) -> list[Record]:
-    """Those of this kind of job on this device, in their order."""
+    """Return the records of this kind of job on this device, in order."""
     return [one for one in records if (one["device"], one["kind"]) == (device, kind)]
 
 
 def alike(records: Sequence[Record], flops: float) -> list[Record]:
-    """Those whose updates are about as much work, in their order.
+    """Return the records whose updates are of similar work, in order.
 
     Args:
-        flops: of an update.
+        flops: floating-point operations per update.
     """
     stated = [one for one in records if _is_positive(one.get("flops"))]
     return [one for one in stated if flops / ALIKE <= one["flops"] <= flops * ALIKE]
 
 
 def ratios(records: Sequence[Record], figure: str) -> list[float]:
-    """Measured over estimated, of those records that have both, in their order."""
+    """Return measured over estimated of the records that have both, in order."""
     return [one[figure]["measured"] / one[figure]["likely"] for one in records if "likely" in one.get(figure, {})]
 
 
 def host_name(runtime: str) -> str:
-    """Return what jobs of this host run on, in words: a shared home may hold the ledger of several hosts."""
+    """Return a name of this host's hardware; a shared home folder may contain the ledger of several hosts."""
     if runtime == "cuda":
         files = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
         return ", ".join(_value_of("Model", file) for file in files) or "GPU"
@@ -138,7 +137,7 @@ def host_name(runtime: str) -> str:
 
 
 def _value_of(name: str, file: Path) -> str:
-    """Return the first value of this name in a file of the kernel; empty where there is none."""
+    """Return the first value of this name in a file of the kernel; empty if there is none."""
     with contextlib.suppress(OSError):
         for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
             key, _, value = line.partition(":")
@@ -150,11 +149,11 @@ def _value_of(name: str, file: Path) -> str:
 def of_shape(
     records: Sequence[Record], shape: Mapping[str, Any], runtime: str, precision: str, host: str
 ) -> list[Record]:
-    """Return the newest records of jobs of one shape on one host, their times scaled to the tokens of this one.
+    """Return the newest records of jobs of one shape on one host, with times scaled to this job's tokens.
 
     Args:
         shape: see ipu_model/estimates/record.py.
-        precision: auto: any.
+        precision: auto matches any.
     """
     found = []
     for one in records:
@@ -168,7 +167,7 @@ def of_shape(
 
 
 def _is_like(one: Any, other: Mapping[str, Any]) -> bool:
-    """Whether two shapes are the same, but for sizes that differ a little."""
+    """Return True if two shapes are equal, except for small differences of sizes."""
     if not isinstance(one, dict) or {**one, "sizes": None} != {**other, "sizes": None}:
         return False
     sizes = one.get("sizes")
@@ -179,7 +178,7 @@ def _is_like(one: Any, other: Mapping[str, Any]) -> bool:
 
 
 def expected(records: Sequence[Record], figure: str) -> tuple[float, float, float] | None:
-    """Return low, likely and high of a figure, going by these records of one shape; None where none has it."""
+    """Return low, likely and high of a figure from records of one shape; None if no record has it."""
     found = sorted(one[figure]["measured"] for one in records if figure in one)
     if not found:
         return None
@@ -188,7 +187,7 @@ def expected(records: Sequence[Record], figure: str) -> tuple[float, float, floa
 
 
 def with_expected(record: Record, earlier: Sequence[Record]) -> Record:
-    """Return the record of a job with what earlier records of its shape on its host had let expect of it."""
+    """Return a job's record with the estimate from earlier records of its shape on its host."""
     if not isinstance(record.get("shape"), dict):
         return record
     found = of_shape(earlier, record["shape"], record["runtime"], record["precision"], record["host"])

@@ -1,1 +1,1 @@
-"""What the stages share that start a device job: its settings, its process, its checkpoints."""
+"""Device jobs as stages start them: settings, process and checkpoints."""

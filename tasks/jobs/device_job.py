@@ -1,9 +1,9 @@
-"""A device job: writes job.json, runs `python -m ipu_model`, reads result.json.
+"""Device jobs: write job.json, run `python -m ipu_model`, read result.json.
 
 Other modules of `tasks` import Job and its parts from here. The device's interpreter (PODIUM_DEVICE_PYTHON, default:
-this one) may be another Python than ours. A launcher (tasks/host/launcher.py) may start several processes of the job.
+this one) may be another Python version, and a launcher (tasks/host/launcher.py) may start several processes of the job.
 
-SIGTERM and Ctrl-C are passed on: the device process makes a checkpoint and ends, then the stage does, as paused.
+SIGTERM and Ctrl-C are forwarded: the device process writes a checkpoint and ends, then the stage ends as paused.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ __all__ = [
     "run_device_job",
 ]
 PLACE = ("RANK", "WORLD_SIZE")
-"""Variables that make a job one of several processes; a notebook or a batch system may have left them."""
+"""Variables that make a job one of several processes; a notebook or a batch system may have set them."""
 SECONDS_BETWEEN_LINES = 5.0
-"""People read progress in lines; more often than this nobody reads them."""
+"""Minimum time between progress lines."""
 KEPT_LINES = 20
-"""Lines of the log that an error message repeats."""
+"""Number of log lines in an error message."""
 
 Event = dict[str, Any]
 
@@ -63,26 +63,26 @@ def run_device_job(
     say: Say | None = None,
     on_event: Callable[[Event], None] | None = None,
 ) -> JobResult:
-    """Run `job` in the interpreter that owns the device and wait for it.
+    """Run `job` in the device's interpreter and wait for it.
 
-    Its job.json, job.log and result.json lie in `job.run_folder`. Progress is said in lines that begin
-    with the share that is done, `[ 42%]`, every few seconds.
+    `job.run_folder` contains its job.json, job.log and result.json. Progress lines begin with the finished share, `[
+    42%]`, and appear every few seconds.
 
     Args:
-        job: what to run; relative paths count from the current directory.
-        python: the device's interpreter; default PODIUM_DEVICE_PYTHON, then this interpreter.
-        launcher: words before it (launcher.launch_words).
-        say: takes each line for people; default: standard output.
-        on_event: takes every event, for who wants to know more than people do.
+        job: job to run; relative paths are relative to the current directory.
+        python: the device's interpreter; default: PODIUM_DEVICE_PYTHON, otherwise this interpreter.
+        launcher: command before the interpreter (launcher.launch_words).
+        say: receives each line for users; default: standard output.
+        on_event: receives every event of the job.
 
     Raises:
-        DeviceJobFailed: the process could not start, failed, or left no result; the message carries its
-            own error or the last lines of its log.
-        StagePaused: it stopped on purpose before its end; run again, it continues.
+        DeviceJobFailed: the process did not start, failed, or left no result; the message has its error or the last
+            lines of its log.
+        StagePaused: it stopped early on request; run it again to continue.
     """
     folder = Path(job.run_folder)
     folder.mkdir(parents=True, exist_ok=True)
-    result_path = folder / "result.json"  # an old one is removed by the job, once the folder is its own
+    result_path = folder / "result.json"  # the job removes an old one after it locked the folder
     before = _version(result_path)
     write_text(folder / "job.json", job.to_json())
     command = [*launcher, python or device_python(), "-m", "ipu_model", str(folder / "job.json")]
@@ -100,7 +100,7 @@ def run_device_job(
 
 
 def _entered(job: Job, result: JobResult, path: Path, say: Say) -> JobResult:
-    """The result with a record of what was estimated, which goes into the ledger of this host, too."""
+    """Return the result with a record of its estimate, which is also added to the ledger of this host."""
     file = ledger.ledger_file()
     host = ledger.host_name(result.runtime)
     named = {"kind": result.kind, "head": job.head, "runtime": result.runtime, "precision": result.precision}
@@ -110,13 +110,13 @@ def _entered(job: Job, result: JobResult, path: Path, say: Say) -> JobResult:
     write_text(path, result.to_json())
     try:
         ledger.enter(record, file)
-    except OSError as error:  # a host may have no place for it; the run folder has the record all the same
-        say(f"the ledger of this host was not written ({error})")
+    except OSError as error:  # the run folder has the record as well
+        say(f"could not write the ledger of this host ({error})")
     return result
 
 
 def _version(path: Path) -> tuple[int, int] | None:
-    """What changes when a file is written anew; None where there is none."""
+    """Return a value that changes when a file is rewritten; None if the file does not exist."""
     with contextlib.suppress(FileNotFoundError):
         state = path.stat()
         return state.st_ino, state.st_mtime_ns
@@ -124,8 +124,8 @@ def _version(path: Path) -> tuple[int, int] | None:
 
 
 def _run(command: list[str], told: _Told) -> str | None:
-    """Run the device process to its end; None when it succeeded or paused, else what went wrong."""
-    alone = command[1:3] == ["-m", "ipu_model"]  # without a launcher, which states places of its own
+    """Run the device process to its end; return None if it succeeded or paused, otherwise the error."""
+    alone = command[1:3] == ["-m", "ipu_model"]  # without a launcher, which sets these variables
     inherited = {name: value for name, value in os.environ.items() if not (alone and name in PLACE)}
     environment = {**inherited, "PYTHONUNBUFFERED": "1", "PYTHONPATH": python_path(os.environ.get("PYTHONPATH"))}
     try:
@@ -135,12 +135,12 @@ def _run(command: list[str], told: _Told) -> str | None:
             stderr=subprocess.STDOUT,
             text=True,
             env=environment,
-            preexec_fn=die_with_parent,  # a launcher knows nothing of that; the job itself asks again
+            preexec_fn=die_with_parent,  # for a launcher, which does not do that; the job does it as well
         )
     except OSError as error:
         named = f"set {DEVICE_PYTHON} to the device's Python"
         if command[1:2] != ["-m"]:
-            named = "it is the launcher (device.launcher, or PODIUM_DEVICE_LAUNCHER of this host)"
+            named = "check the launcher (device.launcher, or PODIUM_DEVICE_LAUNCHER on this host)"
         return f"{command[0]} cannot be started ({error.strerror}); {named}"
     assert process.stdout is not None
     try:
@@ -152,7 +152,7 @@ def _run(command: list[str], told: _Told) -> str | None:
             process.terminate()
             process.wait()
     if told.failure is None and told.paused is None and told.stop_asked and code != 0:
-        # While it compiled, or so early that it could not say so: its last checkpoint is as new as it can be.
+        # It stopped during compilation or start-up without a report; its last checkpoint is up to date.
         told.paused = f"stopped on request ({describe_exit(code)}); run it again to continue"
     if told.failure is not None or told.paused is not None or code == 0:
         return told.failure
@@ -161,7 +161,7 @@ def _run(command: list[str], told: _Told) -> str | None:
 
 @contextlib.contextmanager
 def _stop_passed_on(process: subprocess.Popen[str], told: _Told) -> Iterator[None]:
-    """While the device process runs, SIGTERM and Ctrl-C ask it to stop; a second Ctrl-C interrupts."""
+    """Forward SIGTERM and Ctrl-C to the device process; a second Ctrl-C interrupts."""
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         if told.stop_asked and number == signal.SIGINT:
@@ -182,23 +182,23 @@ def _stop_passed_on(process: subprocess.Popen[str], told: _Told) -> Iterator[Non
 
 @dataclass
 class _Told:
-    """What the device process says: copied to the log, and to people in words."""
+    """Output of the device process: copied to the log, and formatted for users."""
 
     log: IO[str]
     say: Say
     on_event: Callable[[Event], None] | None = None
     failure: str | None = None
-    """Its own error."""
+    """Error that the process reported."""
     paused: str | None = None
-    """Why it stopped on purpose."""
+    """Reason of an early stop on request."""
     stop_asked: bool = False
-    """Whether this process was asked to."""
+    """True if this process was asked to stop."""
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
-    """The last lines that were no events."""
+    """Last lines that are not events."""
     _said_at: float = 0.0
 
     def follow(self, lines: Iterable[str]) -> None:
-        """Take all lines to the end."""
+        """Process all lines until the end."""
         for line in lines:
             self.log.write(line)
             self.log.flush()
@@ -230,7 +230,7 @@ class _Told:
 
 
 def _event(line: str) -> Event | None:
-    """The event a line of the device process holds, or None for other output (warnings of libraries)."""
+    """Return the event in a line of output; None for other output, such as warnings of libraries."""
     if not line.startswith("{"):
         return None
     try:
@@ -241,7 +241,7 @@ def _event(line: str) -> Event | None:
 
 
 def in_words(event: Event) -> str | None:
-    """One line for people, or None for an event that is no news to them."""
+    """Format an event as a line for users; return None for events that users do not need."""
     kind = event["event"]
     if kind == "step":
         share = event["step"] / event["steps"]
@@ -264,14 +264,14 @@ def in_words(event: Event) -> str | None:
 
 
 def figures_in_words(figures: Mapping[str, Any]) -> str:
-    """Those of an evaluation (ipu_model/train/evaluation.py) that people compare, accuracies in percent."""
+    """Format the main figures of an evaluation (ipu_model/train/evaluation.py), accuracies in percent."""
     names = [name for name in figures if name in ("loss", "perplexity") or name.endswith("_accuracy")]
     shown = (f"{figures[n]:.1%}" if n.endswith("_accuracy") else f"{figures[n]:.4f}" for n in names)
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in zip(names, shown, strict=True))
 
 
 def _spoken(plan: dict[str, Any]) -> Iterable[tuple[str, Any]]:
-    """What one line holds: single values, those of the device too; the rest (placement, config) is in result.json."""
+    """Yield single values of a plan, including those of the device; result.json has the rest (placement, config)."""
     for name, value in plan.items():
         if not isinstance(value, dict):
             yield name, value

@@ -1,8 +1,8 @@
-"""The programs of device jobs for IPUs, built before anything is trained.
+"""IPU programs of device jobs, compiled before training.
 
-`executables/<job>/` holds the programs, which DVC carries to other hosts, and `reports/compile-<job>.json` what decides
-them. The report is what training depends on: it holds no times, no hashes of programs and no versions of the host, so
-that building again trains nothing again. Needs rows and no weights, and no IPUs.
+`executables/<job>/` contains the programs, which DVC transfers to other hosts. `reports/compile-<job>.json` has what
+determines them. Training depends on the report only: it has no times, no hashes of programs and no versions of the
+host, so that compiling again does not train again. Compiling needs rows, but no weights and no IPUs.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from tasks.stage import artifacts
 from tasks.stage.errors import DeviceJobFailed
 
 OF_THE_HOST = ("poptorch", "torch", "poplar_sdk", "ipu_version", "instances")
-"""Parts of a fingerprint that the host decides, not the parameters: checked before a program is used, not reported."""
+"""Parts of a fingerprint that depend on the host, not on the parameters: checked when a program is loaded, not
+reported."""
 
 
 def build_program(name: str, job: Job, device: DeviceParams, root: Path = Path()) -> str:
-    """Fill `executables/<name>/` with the program of a job from fresh weights, and write its report.
+    """Compile the program of a job with random weights into `executables/<name>/`, and write its report.
 
     Args:
         name: phase1, phase2, or <entry>-finetune and -predict.
-        job: as it is trained or predicted; it only compiles here.
+        job: the training or prediction job; it is only compiled here.
 
     Returns:
-        The line that says so.
+        A line for users.
 
     Raises:
-        DeviceJobFailed: see `run_device_job`; or the program was not kept.
+        DeviceJobFailed: see `run_device_job`; or the program was not saved.
     """
     folder, report = root / artifacts.executables_folder(name), root / artifacts.compile_report(name)
     run_folder = root / artifacts.RUNS / f"compile-{name}"
@@ -52,7 +53,7 @@ def build_program(name: str, job: Job, device: DeviceParams, root: Path = Path()
 
 
 def _reported(parts: dict[str, Any]) -> dict[str, Any]:
-    """What decides the program but the host, and its name: 16 hexadecimal digits."""
+    """Return everything that determines the program except the host, and its name, 16 hexadecimal digits."""
     decided = {part: value for part, value in parts.items() if part not in OF_THE_HOST}
     digest = hashlib.sha256(json.dumps(decided, sort_keys=True).encode()).hexdigest()[:16]
     return {"program": digest, "parts": decided}

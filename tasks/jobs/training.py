@@ -1,4 +1,4 @@
-"""What the training stages share: run a device job to its end, then file its curve and its figures."""
+"""Training stages: run a device job to its end, then save its curves and metrics."""
 
 from __future__ import annotations
 
@@ -43,26 +43,27 @@ EXECUTION_ONLY = (
     "compile_only",
     "executables",
 )
-"""Fields of a job that say where and how often, not what."""
+"""Fields of a job that do not affect its result, such as paths and intervals."""
 TABLE_PIECES = ("embedding_serialization_factor", "serialized_embedding_splits_per_ipu")
-"""Keys of an ipu_config that only save memory: checkpoints hold the word table whole, whatever it was cut into."""
+"""Keys of an ipu_config that only save memory; checkpoints contain the unsplit word embeddings."""
 IPU_CONFIG = "ipu_config.json"
 """Name of the file in the folder `ipu.config`."""
 
 
 def model_config(params: ModelParams, manifest: Manifest) -> ModelConfig:
-    """The architecture of params.yaml with the vocabulary size of the rows."""
+    """Return the architecture in params.yaml with the vocabulary size of the rows."""
     return ModelConfig(vocab_size=manifest.vocab_size, **params.model_dump())
 
 
 def geometry(batch: BatchParams, device: DeviceParams) -> BatchGeometry:
-    """The batch of a training job; on IPUs replicas are a matter of the IPU config, else each process is one."""
+    """Return the batch of a training job; the IPU config sets the replicas on IPUs, elsewhere each process is one
+    replica."""
     copies = device.processes if device.launcher == "torchrun" else 1
     return BatchGeometry(batch.global_batch_size, batch.micro_batch_size or device.micro_batch_size, copies)
 
 
 def optimizer_config(params: OptimizerParams, batch: BatchParams) -> OptimizerConfig:
-    """The optimizer of a training job."""
+    """Return the optimizer of a training job."""
     return OptimizerConfig(
         name=params.optimizer,
         learning_rate=batch.learning_rate,
@@ -72,11 +73,11 @@ def optimizer_config(params: OptimizerParams, batch: BatchParams) -> OptimizerCo
 
 
 def evaluation(rows: Path, every: int | None, **how: Any) -> EvaluationConfig | None:
-    """What a training job looks at while it trains; None where nothing was held out of its rows, or never is.
+    """Return the evaluation during a training job; None if it has no held-out rows or no evaluations.
 
     Args:
         rows: row folder of the training.
-        every: updates between evaluations; None for never.
+        every: updates between evaluations; None: never.
         how: other fields of EvaluationConfig.
     """
     folder = find_held_out_rows(rows)
@@ -86,19 +87,19 @@ def evaluation(rows: Path, every: int | None, **how: Any) -> EvaluationConfig | 
 def ipu_config(
     ipu: IpuParams, keys: Mapping[str, Any] | None, device: DeviceParams, root: Path = Path()
 ) -> dict[str, Any] | None:
-    """The IPU config of a job: its own keys laid over the file `ipu.config`.
+    """Return the IPU config of a job: its own keys override the file `ipu.config`.
 
     Args:
         ipu: section `ipu`.
-        keys: of an ipu_config.json, which the parameters state for this job.
+        keys: ipu_config.json keys in the parameters of this job.
         device: section `device`.
-        root: what a relative `ipu.config` counts from.
+        root: base of a relative `ipu.config`.
 
     Returns:
-        None on runtimes that do not read it.
+        The config; None on runtimes that do not use it.
 
     Raises:
-        InputError: `ipu.config` is not there, or holds no JSON object.
+        InputError: `ipu.config` does not exist, or is not a JSON object.
     """
     if device.runtime not in ("auto", "ipu"):
         return None
@@ -113,17 +114,17 @@ def ipu_config(
         except ValueError as error:
             raise InputError(f"{path} is not JSON: {error}") from None
         if not isinstance(values, dict):
-            raise InputError(f"{path} must hold one JSON object, found {type(values).__name__}")
+            raise InputError(f"{path} must contain a JSON object, found {type(values).__name__}")
     return {**values, **(keys or {})}
 
 
 def carried_executables(job: str, device: DeviceParams, root: Path = Path()) -> str | None:
-    """The folder of programs that stage compile@<job> filled, here or on another host; None where there are none.
+    """Return the folder of programs from stage compile@<job>, which may have run on another host; None without IPUs.
 
     Args:
         job: phase1, phase2, or <entry>-finetune and -predict.
         device: section `device`.
-        root: the checkout.
+        root: checkout.
     """
     return str(root / artifacts.executables_folder(job)) if device.runtime == "ipu" else None
 
@@ -138,16 +139,16 @@ def train(
 ) -> JobResult:
     """Run a training job; write `metrics/<name>.json`, `measurements/<name>.json`, and its curves in `plots/`.
 
-    The run folder is `runs/<name>/<fingerprint>/`, so that a run killed in the middle continues, and a
-    run with other parameters or data starts afresh instead of stumbling over the old checkpoints.
+    The run folder is `runs/<name>/<fingerprint>/`: a killed run resumes, and a run with other parameters or data starts
+    from scratch without reading old checkpoints.
 
     Args:
-        job: its run folder is chosen here.
-        name: of the stage, for files.
-        root: the checkout.
-        launcher: from launcher.launch_words.
-        remote: `checkpoint.remote`, where checkpoints travel to and come from.
-        tracking: section `tracking`; None: nothing watches.
+        job: training job, without a run folder.
+        name: name of the stage in file names.
+        root: checkout.
+        launcher: command from launcher.launch_words.
+        remote: `checkpoint.remote`, to sync checkpoints with.
+        tracking: section `tracking`; None: no tracking.
 
     Raises:
         ParamsError: the remote cannot be used.
@@ -172,14 +173,14 @@ def train(
         trackers.close("finished", {name: {**found, **measured}}, result.steps)
     for other in runs.iterdir():
         if other != folder:
-            shutil.rmtree(other)  # checkpoints of runs that this one replaced
+            shutil.rmtree(other)  # checkpoints of replaced runs
     return result
 
 
 def watching(
     tracking: TrackingParams | None, job: Job, name: str, fingerprint: str, root: Path
 ) -> AbstractContextManager[Trackers]:
-    """The trackers of a training, which hear the parameters of its job first; see tasks/tracking/trackers.py."""
+    """Return the trackers of a training, with the parameters of its job; see tasks/tracking/trackers.py."""
     if tracking is None or not tracking.backends:
         return tracked((), {})
     config = {field: value for field, value in dataclasses.asdict(job).items() if field not in EXECUTION_ONLY}
@@ -190,13 +191,13 @@ def file_curves(folder: Path, name: str, root: Path) -> None:
     """Copy the curves of a run folder to plots/."""
     history = (folder / "history.csv").read_text(encoding="utf-8")
     write_text(root / artifacts.PLOTS / f"{name}.csv", history)
-    evaluations = folder / "evaluations.csv"  # none of a job that was not evaluated: the plot is empty then
+    evaluations = folder / "evaluations.csv"  # without evaluations the plot is empty
     curve = evaluations.read_text(encoding="utf-8") if evaluations.is_file() else "step,loss\n"
     write_text(root / artifacts.held_out_plot(name), curve)
 
 
 def fingerprint(job: Job) -> str:
-    """Twelve hexadecimal digits that name what a job computes: its fields, its rows and its initial weights."""
+    """Return twelve hexadecimal digits that identify a job's computation: its fields, rows and initial weights."""
     parts: dict[str, Any] = dataclasses.asdict(job)
     for name in EXECUTION_ONLY:
         parts.pop(name)
@@ -211,7 +212,7 @@ def fingerprint(job: Job) -> str:
 
 
 def figures(result: JobResult) -> dict[str, Any]:
-    """Return the figures of a training that its parameters, data and code decide."""
+    """Return the metrics of a training that parameters, data and code determine."""
     return {
         "final_loss": result.final_loss,
         **{name: round(value, 6) for name, value in result.final_losses.items()},
@@ -224,7 +225,7 @@ def figures(result: JobResult) -> dict[str, Any]:
 
 
 def measurements(result: JobResult) -> dict[str, Any]:
-    """Return what equal trainings differ in: time, memory, what was done before a resume, how a choice came about."""
+    """Return values that differ between equal trainings: time, memory, work before a resume, reasons of choices."""
     evaluating = {} if result.evaluation is None else {"held_out_seconds": result.evaluation["seconds"]}
     return {
         "sequences": result.sequences,
@@ -240,12 +241,12 @@ def measurements(result: JobResult) -> dict[str, Any]:
 
 
 def packing_figures(result: JobResult) -> dict[str, float]:
-    """How full the rows of a job were: sequences a row, and the share of their tokens that is no padding (0 to 1)."""
+    """Return how full the rows of a job were: sequences per row, and the share of real tokens (0 to 1)."""
     return {name: result.plan[name] for name in ("packing_factor", "packing_efficiency")}
 
 
 def held_out_figures(result: JobResult) -> dict[str, Any]:
-    """Figures of the saved weights on held-out rows (ipu_model/train/evaluation.py); none without evaluation."""
+    """Return held-out metrics of the saved weights (ipu_model/train/evaluation.py); empty without evaluation."""
     if result.evaluation is None:
         return {}
     decided = ((name, value) for name, value in result.evaluation.items() if name != "seconds")
@@ -254,27 +255,27 @@ def held_out_figures(result: JobResult) -> dict[str, Any]:
 
 
 def program_measurements(result: JobResult) -> dict[str, Any]:
-    """On IPUs: how the program came to be (built and why, loaded, restored), and the seconds until it was ready."""
+    """Return the origin of an IPU program (compiled and why, loaded, restored), and the seconds until it was ready."""
     if result.program is None:
         return {}
     return {"program": result.program, "compile_seconds": round(result.compile_seconds, 1)}
 
 
 def require_verdict(name: str, stage: str | None = None) -> None:
-    """Refuse to train on data whose verdict is missing or red; `stage` writes it, validate@<name> by default.
+    """Refuse to train on data without a passing verdict; `stage` writes it, by default validate@<name>.
 
     Raises:
-        InputError: naming the stage that writes the verdict.
+        InputError: there is no passing verdict; the message names the stage that writes it.
     """
     path = artifacts.validation_report(name)
     if not path.is_file():
         raise InputError(f"{path} is missing: run `dvc repro {stage or f'validate@{name}'}` first")
     if not read_json(path)["valid"]:
-        raise InputError(f"{path} says the data are not valid; see {path.with_suffix('.html')}")
+        raise InputError(f"{path}: the data are not valid; see {path.with_suffix('.html')}")
 
 
 def summary(name: str, result: JobResult) -> str:
-    """One line at the end of a training stage."""
+    """Return the last output line of a training stage."""
     loss = "no update made" if result.final_loss is None else f"loss {result.final_loss:.4f}"
     resumed = f", resumed from update {result.resumed_from_step}" if result.resumed_from_step else ""
     held_out = f" (held out: {figures_in_words(result.evaluation)})" if result.evaluation is not None else ""

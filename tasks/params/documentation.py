@@ -1,7 +1,7 @@
-"""What the types of params.yaml say of themselves: a meaning for each parameter, and a JSON Schema for editors.
+"""Documentation of params.yaml from its types: a meaning for each parameter, and a JSON Schema for editors.
 
-The meaning is the docstring under the field; `podium params list`, the schemas and the page of all parameters
-(docs/reference_pages.py) take it from here.
+The docstring under a field is its meaning. `podium params list`, the schemas and the page of all parameters
+(docs/reference_pages.py) use it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 @cache
 def said_of_fields(section: type[Section]) -> dict[str, str]:
-    """Key -> the docstring under the field, of those too that a section inherits; the last word counts."""
+    """Return key -> docstring under the field, inherited fields included; a subclass overrides its bases."""
     found: dict[str, str] = {}
     for kind in reversed(section.__mro__):
         if issubclass(kind, Section) and kind is not Section:
@@ -42,21 +42,21 @@ def _docstrings(kind: type) -> Iterator[tuple[str, str]]:
 
 
 def meanings(values: Mapping[str, Any]) -> dict[str, str]:
-    """Dotted name -> meaning, of every parameter and section of `values`; of an entry, those of its kind."""
+    """Return dotted name -> meaning of every parameter and section in `values`, for entries by their kind."""
     return {name: said_of_fields(section)[key] for name, section, key, there in walk_parameters(values) if there}
 
 
 def params_schema() -> dict[str, Any]:
-    """The JSON Schema of params.yaml, which states every key."""
+    """Return the JSON Schema of params.yaml, which requires every key."""
     return _document("params.yaml of Podium", _section(Params, whole=True), whole=True)
 
 
 def preset_schema() -> dict[str, Any]:
-    """The JSON Schema of a file of presets/: a head, and any of the parameters."""
+    """Return the JSON Schema of a preset file: a header and any of the parameters."""
     values, head = _section(Params, whole=False), _section(Head, whole=False)
-    head["properties"]["expected"]["description"] = "Figures that the source published, as Podium names them."
+    head["properties"]["expected"]["description"] = "Scores that the source published, under Podium's names."
     merged = {**values, "properties": {**head["properties"], **values["properties"]}, "required": ["description"]}
-    return _document("A preset of Podium", merged, whole=False)
+    return _document("Podium preset", merged, whole=False)
 
 
 def _document(title: str, schema: dict[str, Any], whole: bool) -> dict[str, Any]:
@@ -65,10 +65,10 @@ def _document(title: str, schema: dict[str, Any], whole: bool) -> dict[str, Any]
 
 
 def _section(section: type[Section], whole: bool) -> dict[str, Any]:
-    """A section as JSON Schema, those in it written out.
+    """Return the JSON Schema of a section with its inner sections written out.
 
     Args:
-        whole: every key must be stated, as in params.yaml, and not only what differs, as in a preset.
+        whole: require every key, as in params.yaml; a preset has only the keys that differ.
     """
     leaves = section.model_json_schema(by_alias=True)["properties"]
     properties: dict[str, Any] = {}
@@ -88,7 +88,7 @@ def _section(section: type[Section], whole: bool) -> dict[str, Any]:
 
 
 def _entries() -> dict[str, Any]:
-    """Entries by their names; the kind of each says what it holds."""
+    """Return the JSON Schema of entries by name; the kind of each decides its keys."""
     kinds = [
         {"if": {"properties": {"kind": {"const": name}}, "required": ["kind"]}, "then": {"$ref": f"#/$defs/{name}"}}
         for name in kind_names()

@@ -1,7 +1,7 @@
-"""The section `downstream` of params.yaml: entries, each with a name, a kind, and sections of its own.
+"""The section `downstream` of params.yaml: entries, each with a name, a kind and its own sections.
 
-What the sections of a kind hold, and their defaults, is a class of params.py in a folder of tasks/downstream, which
-`KINDS` there names.
+The sections of a kind and their defaults are classes in params.py of a package in tasks/downstream; `KINDS` there names
+them.
 """
 
 from __future__ import annotations
@@ -35,211 +35,214 @@ from tasks.params.sections import (
 
 ENTRY_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 RESERVED = ("base", "corpus", "phase1", "phase2", "publish", "tokenizer")
-"""Names of what lies beside the files of entries."""
+"""Names of files next to those of entries."""
 ENDINGS = ("-rows", "-finetune", "-predict", "-gate", "-released")
-"""Of files that belong to an entry."""
+"""Suffixes of the files that belong to an entry."""
 PUBLISHED = "published"
-"""In place of a folder: what was released last where this entry publishes to."""
+"""Value of `gate.released` that means: the last release in this entry's publish target, instead of a folder."""
 Points = Annotated[float, Field(ge=0, le=100)]
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What a kind expects of its examples before they are read, for an estimate."""
+    """Expected size of a kind's examples before they are read, for estimates."""
 
     train: int | None = None
-    """Training examples; None where nobody says."""
+    """Number of training examples; None if unknown."""
     dev: int | None = None
-    """The same, of all development sets together."""
+    """Number of examples in all development sets together; None if unknown."""
     tokens: int = 64
-    """Of an example, special ones included, on average."""
+    """Average number of tokens per example, special tokens included."""
     file_bytes: int = 200
-    """That an example takes in a file."""
+    """Average number of bytes per example in a file."""
 
 
 class DataParams(Section):
-    """Where the examples come from."""
+    """Source of the examples."""
 
     min_examples: Positive = 10
-    """Of each split; fewer are refused."""
+    """Minimum number of examples per split; smaller splits are rejected."""
     seed: Seed = 0
-    """Of what is chosen: samples, and development examples that are set apart."""
+    """Random seed for samples and for the split into training and development examples."""
     limit_train: Positive | None = None
-    """A sample of so many training examples; null: all."""
+    """Use a random sample of N training examples; null: all."""
     limit_dev: Positive | None = None
-    """A sample of so many development examples; null: all."""
+    """Use a random sample of N development examples; null: all."""
     separator: Separator | None = None
-    """What separates the fields of .csv and .tsv files (comma, semicolon, tab, pipe, or a sign); null: it is found."""
+    """Field separator of .csv and .tsv files: comma, semicolon, tab, pipe or a character; null: detect it."""
 
 
 def require_dataset(data: Any) -> Any:
-    """Refuse `source: hub` without the name of a data set."""
+    """Reject `source: hub` without a dataset name."""
     if data.source == "hub" and not data.dataset:
         raise ValueError("source: hub needs dataset: user/name")
     return data
 
 
 class OwnDataParams(DataParams):
-    """Examples of somebody's own: a file of each split, or a data set of the Hub."""
+    """Your own examples: one file per split, or a Hub dataset."""
 
     source: str
-    """files, by the endings of their names, or hub (docs/inputs.md)."""
+    """files: read train_path and dev_path, the format follows the file extension; hub: a Hub dataset (docs/inputs.md).
+    """
     train_path: Name
-    """File or folder of the training examples, for source: files."""
+    """File or folder of training examples, for source: files."""
     dev_path: Name | None
-    """File or folder of the development examples; null: dev_fraction of the training examples is set apart."""
+    """File or folder of development examples; null: split off dev_fraction of the training examples."""
     dev_fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.1
-    """Share of the training examples that is set apart where dev_path is null; what belongs together stays together."""
+    """Share of training examples to split off for development if dev_path is null; related examples stay together."""
     dataset: str | None = None
-    """Name of a Hub data set, for source: hub."""
+    """Hub dataset name, for source: hub."""
     dataset_config: str | None = None
-    """Configuration of that data set; null: its only one."""
+    """Configuration of the dataset; null: its only one."""
     dataset_revision: str | None = None
-    """Commit, branch or tag of that data set; a commit makes the run reproducible."""
+    """Commit, branch or tag of the dataset; set a commit to make runs reproducible."""
 
     def path_of(self, split: str) -> Path:
-        """The file or folder of a split, for source: files."""
+        """Return the file or folder of a split, for source: files."""
         return Path(self.train_path if split == "train" else str(self.dev_path))
 
     @property
     def dev_is_apart(self) -> bool:
-        """Whether the development examples are a part of those of training."""
+        """True if the development examples are split off from the training examples."""
         return self.dev_path is None and self.source in ("files", "hub")
 
     _the_hub_needs_a_name = model_validator(mode="after")(require_dataset)
 
 
 class RowsParams(Section):
-    """Rows of any kind of task."""
+    """Row settings that every kind of task shares."""
 
     row_length: RowLength
-    """Tokens in a row."""
+    """Tokens per row."""
     max_sequences_per_row: Annotated[int, Field(ge=1, le=255)]
-    """Sequences that share a row at most."""
+    """Maximum number of sequences packed into a row."""
     held_out_fraction: HeldOut = 0.0
-    """Share of the training examples that training does not see, for finetune.evaluate_every_updates; 0: none."""
+    """Share of training examples held out from training for finetune.evaluate_every_updates; 0: none."""
 
 
 class EvaluateParams(Section):
-    """What a kind may be told of its evaluation."""
+    """Evaluation settings of a kind."""
 
 
 class ParityParams(Section):
-    """Where the model is computed once more, to be compared with the stage predict."""
+    """Recomputation of the model on other devices or precisions, to compare with the stage predict."""
 
     against: list[str] = Field(default_factory=list)
-    """Places, RUNTIME[:PRECISION] each, for example ["cpu:bf16"]; empty: no such stage."""
+    """Runtimes and precisions to recompute the model in, RUNTIME[:PRECISION] each, such as ["cpu:bf16"]; empty: no
+    parity stage."""
     max_logit_difference: Annotated[float, Field(gt=0)] | None = None
-    """A larger difference fails the stage; null: any will do."""
+    """Maximum absolute difference of logits; a larger one fails the stage. null: no limit."""
 
     @model_validator(mode="after")
     def _places_are_known(self) -> ParityParams:
         for text in self.against:
             Place.of(text)
         if len(set(self.against)) < len(self.against):
-            raise ValueError(f"against names a place twice: {', '.join(self.against)}")
+            raise ValueError(f"against contains duplicates: {', '.join(self.against)}")
         return self
 
 
 class ReleaseParams(Section):
-    """What every gate knows."""
+    """Gate settings that every kind shares."""
 
     released: Literal["published"] | Name = "inputs/released"
-    """Folder with scores.json of the released model, which a candidate must not fall behind; published: it is
-    fetched."""
+    """Folder with scores.json of the released model, which a candidate must not fall behind; published: fetch the last
+    release."""
     seeds: Name | None = None
-    """Folder with seed-<N>.json of this recipe with other seeds: the recipe is judged, too; null: none."""
+    """Folder with seed-<N>.json, the scores of this recipe with other seeds: evaluate the recipe as well; null: none.
+    """
     above_baseline: bool = True
-    """The leading score must lie significantly above that of the best answer that needs no model."""
+    """Require the main score to be significantly above the best baseline that needs no model."""
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
-    """Of the tests that call a drop significant: paired bootstrap and McNemar's."""
+    """Confidence level of the significance tests: paired bootstrap and McNemar."""
 
 
 class EntryPublishParams(Section):
-    """Where the release of an entry goes; the section `publish` says how."""
+    """Publish target of an entry; the section `publish` sets how to publish."""
 
     folder: Name
-    """Where the release goes, for publish.target: local."""
+    """Folder of the release, for publish.target: local."""
     repository: HubName | None = None
-    """user/name, for publish.target: hub."""
+    """Repository user/name, for publish.target: hub."""
     data_name: Name | None = None
-    """What the card calls your examples; null: that they are your own, and their hash."""
+    """Name of your examples on the model card; null: "own" examples and their hash."""
 
 
 class EntryIpuParams(Section):
-    """Keys of an ipu_config.json for the jobs of an entry."""
+    """ipu_config.json keys for the jobs of an entry."""
 
     finetune: dict[str, Any] | None = None
-    """Keys of an ipu_config.json for the training, laid over ipu.config."""
+    """ipu_config.json keys for training; they override ipu.config."""
     predict: dict[str, Any] | None = None
-    """Keys of an ipu_config.json for the predictions, laid over ipu.config."""
+    """ipu_config.json keys for prediction; they override ipu.config."""
 
 
 class EntryParams(Section):
-    """One thing to fine-tune for."""
+    """An entry: one task to fine-tune for."""
 
     about: ClassVar[str]
-    """The kind in words, for the command line."""
+    """Description of the kind for the command line."""
 
     kind: str
-    """What is learnt; it decides which sections and defaults the entry has (docs/downstream.md)."""
+    """Kind of task, which decides the entry's sections and defaults (docs/downstream.md)."""
     start: Literal["auto", "base", "phase1", "phase2"] = "auto"
-    """Weights to start from: base (base_model), phase1, phase2, or auto: the furthest there is; fresh ones where
-    none is."""
+    """Weights to start from: base (base_model), phase1, phase2, or auto: phase2 if pre-training is enabled, otherwise
+    base_model, otherwise random weights."""
     data: DataParams
-    """Where the examples come from."""
+    """Source of the examples."""
     rows: RowsParams
-    """How examples are made into rows."""
+    """Conversion of examples into rows."""
     finetune: FinetuneParams
-    """The training."""
+    """Training settings."""
     evaluate: EvaluateParams = EvaluateParams()
-    """How answers are made of logits, where a kind has a choice."""
+    """Conversion of logits into answers, for kinds with a choice."""
     parity: ParityParams = ParityParams()
-    """The model computed once more elsewhere, and compared with the stage predict (docs/evaluation.md)."""
+    """Recomputation of the model elsewhere, to compare with the stage predict (docs/evaluation.md)."""
     gate: ReleaseParams
-    """What a model must reach to be published."""
+    """Requirements that a model must meet to be published."""
     publish: EntryPublishParams
-    """Where the release goes; the section `publish` says how."""
+    """Publish target; the section `publish` sets how to publish."""
     ipu: EntryIpuParams = EntryIpuParams()
-    """Keys of an ipu_config.json for the jobs of the entry, laid over ipu.config."""
+    """ipu_config.json keys for the entry's jobs; they override ipu.config."""
 
     @model_validator(mode="after")
     def _what_is_evaluated_was_held_out(self) -> EntryParams:
         if self.finetune.evaluate_every_updates is not None and not self.rows.held_out_fraction:
             raise ValueError(
-                f"finetune.evaluate_every_updates={self.finetune.evaluate_every_updates} needs examples that training "
-                "does not see: set rows.held_out_fraction, for example to 0.05"
+                f"finetune.evaluate_every_updates={self.finetune.evaluate_every_updates} needs held-out examples: "
+                "set rows.held_out_fraction, for example to 0.05"
             )
         return self
 
     @classmethod
     def recipe_for(cls, train: Path) -> dict[str, Any]:
-        """What BERT takes for this training file where that differs from the defaults: dotted name -> value.
+        """Return BERT's published settings for this training file that differ from the defaults: dotted name -> value.
 
         Args:
-            train: a file or folder that is there.
+            train: an existing file or folder.
         """
         return {}
 
     @property
     def expected(self) -> Expected:
-        """How many examples of which size there will be."""
+        """Expected number and size of examples."""
         return Expected()
 
     @classmethod
     def package(cls) -> str:
-        """The package of tasks/downstream that knows entries of this class."""
+        """Return the package of tasks/downstream that implements entries of this class."""
         return cls.__module__.rpartition(".")[0]
 
     @property
     def options(self) -> dict[str, Any]:
-        """What a kind asks beside the sections that all have, such as the name of a task."""
+        """Settings that only this kind has, such as the name of a task."""
         return {name: getattr(self, name) for name in type(self).model_fields if name not in EntryParams.model_fields}
 
 
 @cache
 def _kinds() -> dict[str, type[EntryParams]]:
-    """Return kind -> the class of its entries, as `KINDS` of each params.py in a folder of tasks/downstream says."""
+    """Return kind -> class of its entries, from `KINDS` of each params.py in a package of tasks/downstream."""
     package = importlib.import_module("tasks.downstream")
     folders = [found.name for found in pkgutil.iter_modules(package.__path__, "tasks.downstream.") if found.ispkg]
     stated = [f"{name}.params" for name in folders if importlib.util.find_spec(f"{name}.params")]
@@ -247,15 +250,15 @@ def _kinds() -> dict[str, type[EntryParams]]:
 
 
 def kind_names() -> list[str]:
-    """Return all kinds there are."""
+    """Return the names of all kinds."""
     return sorted(_kinds())
 
 
 def kind_params(kind: object) -> type[EntryParams]:
-    """The class of an entry of that kind.
+    """Return the class of an entry of this kind.
 
     Raises:
-        ValueError: there is no such kind; the nearest one is named.
+        ValueError: the kind is unknown; the message suggests the nearest one.
     """
     if not isinstance(kind, str) or kind not in _kinds():
         raise ValueError(f"kind={kind!r} is not known{nearest(str(kind), kind_names())}")
@@ -268,9 +271,9 @@ def _as_its_kind(value: object) -> object:
 
 def _entry_name(name: str) -> str:
     if not ENTRY_NAME.fullmatch(name):
-        raise ValueError(f"the name {name!r} must be of small letters, digits, '-' and '_', 64 at most")
+        raise ValueError(f"name {name!r} must consist of lowercase letters, digits, '-' and '_', at most 64")
     if name in RESERVED or name.startswith("pretrain-") or name.endswith(ENDINGS) or "-parity-" in name:
-        raise ValueError(f"the name {name!r} is that of other files of a run: choose another")
+        raise ValueError(f"name {name!r} is reserved for other files of a run: choose another")
     return name
 
 
@@ -280,10 +283,10 @@ Entries = dict[
 
 
 def defaults_of(kind: str, name: str) -> dict[str, Any]:
-    """The values of a new entry as params.yaml states them; what has no default is None.
+    """Return the values of a new entry as params.yaml states them, None for parameters without a default.
 
     Raises:
-        ValueError: there is no such kind.
+        ValueError: the kind is unknown.
     """
     values = {key: get_default(field) for key, field in kind_params(kind).get_fields().items()}
     values["kind"] = kind

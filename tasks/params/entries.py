@@ -1,6 +1,6 @@
-"""Entries of downstream work: what a run fine-tunes for, each with a name, a kind and sections of its own.
+"""Entries of params.yaml resolved for stages: what a run fine-tunes for.
 
-No stage depends on this file: it reads parameters, each of which its stages state.
+No stage depends on this file: it reads only parameters that its stages depend on.
 """
 
 from __future__ import annotations
@@ -17,62 +17,62 @@ from tasks.stage.errors import ParamsError
 
 BASE = "base"
 ENTRY_SECTIONS = ("downstream", "packing", "pretrain", "base_model")
-"""Sections of params.yaml that decide an entry: its own, how rows are packed, and what it may start from."""
+"""Sections of params.yaml that determine an entry: its own, packing, and where it may start from."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing to fine-tune for."""
+    """An entry: one task to fine-tune for."""
 
     name: str
-    """Names its files and stages, see tasks.stage.artifacts."""
+    """Name in its files and stages, see tasks.stage.artifacts."""
     params: EntryParams
     rows: RowsParams
-    """As `packing` has them."""
+    """Row parameters with `packing` applied."""
     start: str
-    """What its training starts from: base, phase1, phase2, or empty for fresh weights."""
+    """Start of its training: base, phase1, phase2, or empty for random weights."""
 
     @property
     def kind(self) -> str:
-        """What is learnt (docs/downstream.md)."""
+        """Kind of task (docs/downstream.md)."""
         return self.params.kind
 
     def key(self, section: str, name: str = "") -> str:
-        """A section of this entry, or a parameter in it, as params.yaml calls it.
+        """Return the dotted name of a section or parameter of this entry in params.yaml.
 
         Args:
             section: data, rows, finetune, evaluate, parity, gate, publish or ipu.
-            name: of the parameter.
+            name: name of the parameter.
         """
         words = ("downstream", self.name, section, name)
         return ".".join(word for word in words if word)
 
     def stage(self, what: str) -> str:
-        """The stage of dvc.yaml that does this for it: examples, validate_examples, rows, and so on."""
+        """Return the stage in dvc.yaml for this entry: examples, validate_examples, rows, and so on."""
         return f"{what}@{self.name}"
 
     @property
     def fetches_released(self) -> bool:
-        """Whether the released model is fetched from where this entry publishes to."""
+        """True if the released model is fetched from this entry's publish target."""
         return self.params.gate.released == PUBLISHED
 
     @property
     def released(self) -> Path:
-        """The folder in which the gate looks for scores of the released model."""
+        """Folder in which the gate looks for scores of the released model."""
         return artifacts.released_scores(self.name) if self.fetches_released else Path(self.params.gate.released)
 
     @property
     def seeds(self) -> Path | None:
-        """The folder with the scores of other seeds, where the gate is told of one."""
+        """Folder with the scores of other seeds, if the gate has one."""
         return None if self.params.gate.seeds is None else Path(self.params.gate.seeds)
 
     def verdict(self, what: str = "") -> str:
-        """The name of the data verdict on its examples, or on its `rows`."""
+        """Return the name of the validation verdict on its examples, or on its `rows`."""
         return f"{self.name}-{what}" if what else self.name
 
 
 def entries(params: Params) -> list[Entry]:
-    """All that the parameters ask for, in their order."""
+    """Return all entries in the parameters, in order."""
     return [
         Entry(name, one, packed(one.rows, params.packing), _start(one, params))
         for name, one in params.downstream.items()
@@ -80,54 +80,54 @@ def entries(params: Params) -> list[Entry]:
 
 
 def entry_of(params: Params, name: str) -> Entry:
-    """The entry of that name.
+    """Return the entry with this name.
 
     Args:
-        name: or what a stage is called in dvc.yaml: a name after an @.
+        name: name of an entry, or of a stage in dvc.yaml, whose part after the @ is the entry.
 
     Raises:
-        ParamsError: there is none; the nearest one is named.
+        ParamsError: it does not exist; the message suggests the nearest one.
     """
     name = name.rpartition("@")[2]
     found = {entry.name: entry for entry in entries(params)}
     if name not in found:
-        raise ParamsError(f"{name!r} is nothing that params.yaml fine-tunes for{nearest(name, list(found))}")
+        raise ParamsError(f"params.yaml has no entry {name!r} in downstream{nearest(name, list(found))}")
     return found[name]
 
 
 def load_entry(name: str) -> Entry:
-    """Return the entry of that name in params.yaml, of which only what decides an entry is looked at.
+    """Load the entry with this name from params.yaml, validating only the sections that determine an entry.
 
     Raises:
-        ParamsError: there is none, or it cannot be used.
+        ParamsError: it does not exist, or is invalid.
     """
     return entry_of(load_sections(*ENTRY_SECTIONS), name)
 
 
 def entry_argument(description: str) -> str:
-    """Return the one argument of a stage's command line: an entry's name, or what a stage is called.
+    """Parse a stage's command line, whose one argument is the name of an entry or a stage.
 
     Args:
-        description: of the stage, for --help.
+        description: description of the stage, for --help.
     """
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("name", help="the entry, or what its stage is called")
+    parser.add_argument("name", help="entry, or its stage")
     name: str = parser.parse_args().name
     return name
 
 
 def only_entry(params: Params, kind: str = "") -> Entry:
-    """The one entry that there is, or the only one of a kind, for whoever names none.
+    """Return the only entry, or the only one of a kind, for commands without a name.
 
     Raises:
-        ParamsError: there is none, or there are several to choose from.
+        ParamsError: there is none, or more than one.
     """
     found = [entry for entry in entries(params) if kind in ("", entry.kind)]
     if len(found) == 1:
         return found[0]
     of_kind = f" of kind {kind}" if kind else ""
     said = ", ".join(entry.name for entry in found) or "none"
-    raise ParamsError(f"params.yaml has {len(found)} entries{of_kind} of downstream ({said}): name the one you mean")
+    raise ParamsError(f"params.yaml has {len(found)} entries{of_kind} in downstream ({said}): name one")
 
 
 def _start(entry: EntryParams, params: Params) -> str:
@@ -139,13 +139,13 @@ def _start(entry: EntryParams, params: Params) -> str:
 
 
 def start_model(entry: Entry) -> Path | None:
-    """The folder of the weights that fine-tuning starts from; None: fresh weights."""
+    """Return the folder of the weights that fine-tuning starts from; None: random weights."""
     return artifacts.MODELS / entry.start if entry.start else None
 
 
 @dataclass(frozen=True)
 class Behind:
-    """What was made before an entry's own data and training, and has a part in its release."""
+    """Upstream parts of a release other than the entry's own data and training."""
 
     phases: tuple[str, ...]
     base_model: bool
@@ -153,17 +153,17 @@ class Behind:
 
 
 def behind(entry: Entry, params: Params) -> Behind:
-    """What an entry rests on."""
+    """Return the upstream parts of an entry's release."""
     phases = PHASES[: PHASES.index(entry.start) + 1] if entry.start in PHASES else ()
     given = params.base_model.source != "none" and bool(entry.start)
     return Behind(phases, given, needs_corpus(params, phases))
 
 
 def learns_text(entry: Entry, params: Params) -> bool:
-    """Whether the model of an entry is pre-trained on the corpus."""
+    """Return True if the entry's model is pre-trained on the corpus."""
     return bool(behind(entry, params).phases) and params.pretrain_rows.source == "corpus"
 
 
 def needs_corpus(params: Params, phases: tuple[str, ...]) -> bool:
-    """Whether a vocabulary or these phases are made of the corpus."""
+    """Return True if the vocabulary or these phases are built from the corpus."""
     return params.tokenizer.source == "train" or (bool(phases) and params.pretrain_rows.source == "corpus")

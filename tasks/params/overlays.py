@@ -1,8 +1,8 @@
-"""Presets and `--set` overrides: what a run takes in the place of params.yaml.
+"""Presets and `--set` overrides, which change the parameters of a run.
 
-A preset is a YAML file of `presets/`: the values it lays over the defaults, and a head that says what it is
-(`description`, `source`, `expected`). params.yaml is not read then, so that nothing of the demo gets into a recipe.
-Overrides are laid over the preset, or over params.yaml where none is named.
+A preset is a YAML file in `presets/`: values that override the defaults, and a header (`description`, `source`,
+`expected`). With a preset, params.yaml is not read, so that no demo value gets into a recipe. `--set` overrides the
+preset, or params.yaml without a preset.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Percent = Annotated[float, Field(ge=0, le=100)]
 
 
 class Expected(Section):
-    """Figures that the source of a preset published, as Podium's own metrics name them; None: it published none."""
+    """Scores that the source of a preset published, under the names of Podium's metrics; None: not published."""
 
     exact_match: Percent | None = None
     f1: Percent | None = None
@@ -46,39 +46,39 @@ class Expected(Section):
     phase2_nsp_accuracy: Percent | None = None
 
     def published(self) -> dict[str, float]:
-        """The figures that there are."""
+        """Return the published scores."""
         return self.model_dump(exclude_none=True)
 
 
 class Head(Section):
-    """What a preset says of itself."""
+    """Header of a preset."""
 
     description: Text
     source: list[Text] = []
-    """`owner/repository:path`, or words where it is no file; empty: nobody's recipe."""
+    """`owner/repository:path`, or text if the source is not a file; empty: no published recipe."""
     expected: Expected = Expected()
 
 
 ENTRIES = ("downstream",)
-"""The section whose keys are free: a new one is an entry with the defaults of its kind, and null takes one away."""
+"""Section with free keys: a new key is an entry with the defaults of its kind, null removes an entry."""
 DEMO = "demo"
-"""What params.yaml is called beside presets."""
+"""Name of params.yaml in place of a preset name."""
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A file of `presets/`, read."""
+    """Parsed file of `presets/`."""
 
     name: str
     path: str
     head: Head
     values: dict[str, Any]
-    """What it lays over the defaults."""
+    """Values that override the defaults."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Values that are laid over those before, and where they were said."""
+    """Values that override those of earlier layers, and their origin."""
 
     origin: str
     values: dict[str, Any]
@@ -86,35 +86,35 @@ class Layer:
 
 @dataclass(frozen=True)
 class Setting:
-    """A parameter that an option of a command states."""
+    """Parameter that an option of a command sets."""
 
     name: str
-    """Dotted."""
+    """Dotted name."""
     value: Any
 
     def __str__(self) -> str:
-        """Return the word of `--set` that says the same, for records of the run."""
+        """Return the equivalent argument of `--set`, for records of the run."""
         return f"{self.name}={json.dumps(self.value)}"
 
 
 def settings(values: Mapping[str, Any]) -> list[Setting]:
-    """Return parameters by their dotted names as settings."""
+    """Return parameters by dotted name as settings."""
     return [Setting(name, value) for name, value in values.items()]
 
 
 def resolve(
     base: dict[str, Any], preset: str | None, overrides: Sequence[str | Setting], presets: Path = artifacts.PRESETS
 ) -> dict[str, Any]:
-    """The preset's values laid over the defaults, or `base` without a preset; then each override.
+    """Return the defaults with the preset's values, or `base` without a preset, and then each override applied.
 
     Args:
-        base: the values of params.yaml, which count for nothing where a preset is named.
-        preset: the name of one.
-        overrides: words of `--set`, `section.key=value`, and what other options state.
-        presets: the folder.
+        base: values of params.yaml, ignored with a preset.
+        preset: name of the preset.
+        overrides: arguments of `--set`, `section.key=value`, and settings of other options.
+        presets: folder of presets.
 
     Raises:
-        ParamsError: no such preset, a malformed override, or a key that there is not.
+        ParamsError: the preset does not exist, an override is malformed, or a key is unknown.
     """
     values: dict[str, Any] = json.loads(json.dumps(base)) if preset is None else default_values()
     for layer in layers(preset, overrides, presets):
@@ -123,37 +123,37 @@ def resolve(
 
 
 def layers(preset: str | None, overrides: Sequence[str | Setting], presets: Path = artifacts.PRESETS) -> list[Layer]:
-    """What is laid over the defaults or params.yaml, in order.
+    """Return the values that override the defaults or params.yaml, in order.
 
     Raises:
-        ParamsError: no such preset, or a malformed override.
+        ParamsError: the preset does not exist, or an override is malformed.
     """
     found = [] if preset is None else [read_preset(preset, presets)]
     return [Layer(one.path, one.values) for one in found] + [_override(text) for text in overrides]
 
 
 def base_of(preset: str | None, root: Path = Path()) -> dict[str, Any]:
-    """The values of params.yaml in `root`, which is not read where a preset is named.
+    """Return the values of params.yaml in `root`; with a preset, nothing is read.
 
     Raises:
-        ParamsError: the file is read and holds no plain values.
+        ParamsError: the file is not valid.
     """
     return read_yaml(root / artifacts.PARAMS) if preset is None else {}
 
 
 def preset_names(presets: Path = artifacts.PRESETS) -> list[str]:
-    """Every preset there is, by name."""
+    """Return the names of all presets."""
     return sorted(path.stem for path in presets.glob("*.yaml"))
 
 
 def read_preset(name: str, presets: Path = artifacts.PRESETS) -> Preset:
-    """A preset by its name, never by a path.
+    """Read a preset by name, never by path.
 
     Raises:
-        ParamsError: there is none of that name, or its head cannot be used.
+        ParamsError: the preset does not exist, or its header is invalid.
     """
     if name == DEMO:
-        raise ParamsError(f"{DEMO} is {artifacts.PARAMS} itself: leave --preset out")
+        raise ParamsError(f"{DEMO} is {artifacts.PARAMS}, the default: omit --preset")
     known = preset_names(presets)
     if name not in known:
         raise ParamsError(f"preset {name!r} is not known{nearest(name, known)}")
@@ -164,11 +164,11 @@ def read_preset(name: str, presets: Path = artifacts.PRESETS) -> Preset:
 
 
 def _new_entry(value: Any, name: str, where: str) -> dict[str, Any]:
-    """The defaults of an entry that was not there before; it is laid over them."""
+    """Return the defaults of a new entry, to be overridden by its values."""
     if not isinstance(value, dict) or "kind" not in value:
         how = f"--set {name}.kind=..." if where.startswith("--set") else f"{name}.kind in that file"
         kinds = ", ".join(kind_names())
-        raise ParamsError(f"{where}: {name} is not known; a new entry says its kind first ({kinds}): {how}")
+        raise ParamsError(f"{where}: {name} is not known; a new entry needs a kind ({kinds}): {how}")
     try:
         return defaults_of(value["kind"], name.rpartition(".")[2])
     except ValueError as error:
@@ -185,7 +185,7 @@ def _override(stated: str | Setting) -> Layer:
 
 
 def nest(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values by their dotted names as sections within sections."""
+    """Return values with dotted names as nested sections."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         *sections, key = name.split(".")
@@ -199,7 +199,7 @@ def nest(values: Mapping[str, Any]) -> dict[str, Any]:
 def _read_setting(text: str) -> Setting:
     key, equals, stated = text.partition("=")
     if not equals or not key:
-        raise ParamsError(f"--set {text!r} must read section.key=value")
+        raise ParamsError(f"--set {text!r} must be section.key=value")
     try:
         value = parse_yaml(stated)
     except ParamsError as error:
@@ -211,7 +211,7 @@ def _read_setting(text: str) -> Setting:
 
 
 def _as_number(text: str) -> Any:
-    """DVC's parser reads .5e-4 as text; people mean the number."""
+    """Parse numbers such as .5e-4, which DVC's parser reads as text."""
     try:
         number = float(text)
     except ValueError:
@@ -220,20 +220,20 @@ def _as_number(text: str) -> Any:
 
 
 def _is_ipu_config(path: Sequence[str]) -> bool:
-    """Tell whether a section holds keys of an ipu_config.json, which are there only where they are stated."""
+    """Return True if a section contains keys of an ipu_config.json, all of which are optional."""
     return dict[str, Any] in types_at(path)
 
 
 def _require_ipu_key(key: str, value: Any, name: str, where: str) -> None:
     known = [field.name for field in fields(IpuConfig)]
-    current, _ = migrate({key: value})  # those of older releases of Optimum Graphcore are good
+    current, _ = migrate({key: value})  # accepts keys of older Optimum Graphcore releases
     if not set(current) <= set(known):
         _unknown(name, dict.fromkeys(known), where)
 
 
 def _lay_over(values: dict[str, Any], overlay: Any, where: str, path: tuple[str, ...]) -> None:
     if not isinstance(overlay, dict):
-        raise ParamsError(f"{where}: {'.'.join(path) or 'the file'} is a section; state one of its keys")
+        raise ParamsError(f"{where}: {'.'.join(path) or 'the file'} is a section: set one of its keys")
     for key, value in overlay.items():
         name = ".".join((*path, str(key)))
         if path == ENTRIES and value is None:

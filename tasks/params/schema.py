@@ -1,6 +1,6 @@
-"""params.yaml, read strictly: one frozen section per stage, an unknown key is an error.
+"""The whole of params.yaml, validated strictly: one frozen section per stage; an unknown key is an error.
 
-`podium params` shows, lists and compares what results from presets and `--set`.
+`podium params` shows, searches and compares the values that result from presets and `--set`.
 """
 
 from __future__ import annotations
@@ -39,46 +39,48 @@ from tasks.stage.errors import ParamsError
 PHASES = ("phase1", "phase2")
 
 FIXES = {"bool_type": "; write true or false", "string_type": "; put quotes around text"}
-"""Kind of pydantic's error -> what to do."""
+"""Type of a pydantic error -> how to fix it."""
 S = TypeVar("S", bound=Section)
 
 
 class ValidateParams(Section):
     min_documents: Positive = 10
-    """Fewer documents than this are refused."""
+    """Minimum number of documents; a smaller corpus is rejected."""
     max_control_share: Fraction = 0.001
-    """Share of control characters and U+FFFD among all characters; more is most likely a wrong encoding."""
+    """Maximum share of control characters and U+FFFD in the text; more of them suggest a wrong encoding."""
     max_document_characters: Positive = 10_000_000
-    """A longer document is most likely a corpus that was not cut up."""
+    """Maximum length of a document; longer ones suggest a corpus that was not split into documents."""
     max_unknown_share: Fraction = 0.25
-    """Share of [UNK] among the tokens of rows; more is most likely a wrong vocabulary (warned from 0.01)."""
+    """Maximum share of [UNK] tokens in rows; more suggest a vocabulary of another language. A warning starts at 0.01.
+    """
     near_duplicates: Annotated[float, Field(ge=0.5, le=1)] | None = 0.8
-    """Share of shingles from which two texts are near-duplicates (docs/evaluation.md); null: none are looked for."""
+    """Share of common shingles from which two texts count as near-duplicates (docs/evaluation.md); null: do not look
+    for them."""
     data_docs: bool = False
-    """Also write Great Expectations' own pages (Data Docs) to reports/data_docs."""
+    """Also write Great Expectations Data Docs to reports/data_docs."""
 
 
 class ModelParams(Section):
-    """BERT base, as the config.json of bert-base-uncased has it."""
+    """Model architecture; the defaults are those of bert-base-uncased."""
 
     hidden_size: Positive = 768
-    """Width of the model; a multiple of num_heads."""
+    """Hidden size; a multiple of num_heads."""
     num_layers: Positive = 12
-    """Encoder layers."""
+    """Number of encoder layers."""
     num_heads: Positive = 12
-    """Attention heads of a layer."""
+    """Number of attention heads per layer."""
     intermediate_size: Positive = 3072
-    """Width of the feed-forward part of a layer."""
+    """Size of the feed-forward layers."""
     max_positions: Positive = 512
-    """Longest sequence that the model can read, in tokens; no row may be longer."""
+    """Maximum sequence length in tokens; no row may be longer."""
     hidden_dropout: Dropout = 0.1
-    """Share of activations dropped while pre-training."""
+    """Dropout rate of activations in pre-training."""
     attention_dropout: Dropout = 0.1
-    """Share of attention weights dropped while pre-training."""
+    """Dropout rate of attention weights in pre-training."""
     layer_norm_eps: Annotated[float, Field(gt=0)] = 1e-12
-    """Added to the variance in layer norms."""
+    """Epsilon of layer norms."""
     initializer_range: Annotated[float, Field(gt=0)] = 0.02
-    """Standard deviation of fresh weights."""
+    """Standard deviation of the initial weights."""
 
     @model_validator(mode="after")
     def _heads_divide_hidden(self) -> ModelParams:
@@ -88,39 +90,39 @@ class ModelParams(Section):
 
 
 class Params(Section):
-    """The whole of params.yaml; a stage takes only its own section.
+    """All of params.yaml; a stage uses its own section only.
 
-    The defaults are BERT base as it was published, pre-trained on the user's own text, and nothing to fine-tune for.
+    The defaults are published BERT base, pre-trained on your own text, without fine-tuning entries.
     """
 
     corpus: CorpusParams = CorpusParams()
-    """The text to pre-train on."""
+    """Text to pre-train on."""
     tokenizer: TokenizerParams = TokenizerParams()
-    """The vocabulary."""
+    """Vocabulary."""
     validate_: Annotated[ValidateParams, Field(alias="validate")] = ValidateParams()
-    """What is refused in text and rows before a training reads them."""
+    """Limits of the data validation that runs before training."""
     packing: bool = True
-    """Whether sequences share rows, max_sequences_per_row of them; false: one sequence a row in every stage."""
+    """Pack several sequences into a row, up to max_sequences_per_row; false: one sequence per row in every stage."""
     pretrain_rows: PretrainRowsParams = PretrainRowsParams()
-    """The rows of both phases of pre-training: sentence pairs with masked tokens."""
+    """Rows of both pre-training phases: sentence pairs with masked tokens."""
     model: ModelParams = ModelParams()
-    """The architecture; of a given model it must state that model's."""
+    """Model architecture; it must match base_model, if there is one."""
     base_model: BaseModelParams = BaseModelParams()
-    """A BERT to start from, in place of fresh weights; `model` must state its architecture."""
+    """Pretrained BERT to start from instead of random weights; `model` must match its architecture."""
     device: DeviceParams = DeviceParams()
-    """Where device jobs run, and how they compute."""
+    """Runtime, precision and processes of device jobs."""
     ipu: IpuParams = IpuParams()
-    """Placement and memory on IPUs, read where device.runtime is ipu or auto."""
+    """Placement and memory on IPUs, used if device.runtime is ipu or auto."""
     checkpoint: CheckpointParams = CheckpointParams()
-    """Where checkpoints travel to. It changes no result."""
+    """Remote copies of checkpoints. They do not change results."""
     tracking: TrackingParams = TrackingParams()
-    """Where trainings are watched while they run. It changes no result."""
+    """Experiment tracking. It does not change results."""
     pretrain: PretrainParams = PretrainParams()
     """Pre-training in two phases."""
     downstream: Entries = Field(default_factory=dict)
-    """What is fine-tuned for: entries, each with a name of yours and a kind (docs/downstream.md)."""
+    """Fine-tuning entries, each with a name of your choice and a kind (docs/downstream.md)."""
     publish: PublishParams = PublishParams()
-    """How releases are published; where to is said by each entry (downstream.*.publish)."""
+    """Publishing of releases; each entry sets its own target (downstream.*.publish)."""
 
     @model_validator(mode="after")
     def _releases_have_places_of_their_own(self) -> Params:
@@ -132,8 +134,8 @@ class Params(Section):
                     raise ValueError(f"publish.target: hub needs downstream.{name}.publish.repository: user/name")
                 if place is not None and first.setdefault(place, name) != name:
                     raise ValueError(
-                        f"downstream.{first[place]}.publish.{key} and downstream.{name}.publish.{key} name the same "
-                        f"place, {place}: give each release its own"
+                        f"downstream.{first[place]}.publish.{key} and downstream.{name}.publish.{key} are both "
+                        f"{place}: give each release its own"
                     )
         return self
 
@@ -142,7 +144,7 @@ class Params(Section):
         if self.publish.base_model and self.base_model.source == "none":
             raise ValueError(
                 f"publish.base_model={self.publish.base_model}, but base_model.source is none: set publish.base_model "
-                "to null, or state the model in section base_model"
+                "to null, or set the model in section base_model"
             )
         return self
 
@@ -154,12 +156,12 @@ class Params(Section):
             raise ValueError("corpus.source=none leaves no text for rows: set pretrain_rows.source to files or hub")
         if prepared and corpus != "none":
             raise ValueError(
-                f"pretrain_rows.source={rows} reads prepared sequences, and the corpus ({corpus}) would be made for "
-                "nothing: set corpus.source to none"
+                f"pretrain_rows.source={rows} reads prepared sequences, so the corpus ({corpus}) would not be used: "
+                "set corpus.source to none"
             )
         if prepared and self.tokenizer.source == "train":
             raise ValueError(
-                f"pretrain_rows.source={rows} needs the vocabulary that the sequences were prepared with: set "
+                f"pretrain_rows.source={rows} needs the vocabulary that prepared the sequences: set "
                 "tokenizer.source to file or hub"
             )
         if self.tokenizer.source == "train" and corpus == "none":
@@ -172,7 +174,7 @@ class Params(Section):
     def _entries_start_from_what_there_is(self) -> Params:
         for name, entry in self.downstream.items():
             if entry.start == "base" and self.base_model.source == "none":
-                raise ValueError(f"downstream.{name}.start: base needs a given model: set base_model.source")
+                raise ValueError(f"downstream.{name}.start: base needs a base model: set base_model.source")
             if entry.start in PHASES and not self.pretrain.enabled:
                 raise ValueError(f"downstream.{name}.start: {entry.start} needs pretrain.enabled: true")
         return self
@@ -190,23 +192,23 @@ class Params(Section):
 
 
 def load_params(path: Path = artifacts.PARAMS) -> Params:
-    """The checked content of params.yaml.
+    """Return the validated content of params.yaml.
 
     Raises:
-        ParamsError: all problems of the file in one message, each with the nearest valid name or the range.
+        ParamsError: the file is invalid; one message lists all problems, each with the nearest valid name or range.
     """
     return check(read_yaml(Path(path)), str(path))
 
 
 def load_sections(*names: str, path: Path = artifacts.PARAMS) -> Any:
-    """Return these sections of params.yaml, checked, as attributes; what else the file states is not looked at.
+    """Return these sections of params.yaml, validated, as attributes; ignore the other sections.
 
     Args:
-        names: of attributes of `Params`, such as `validate_`.
-        path: of the file.
+        names: attributes of `Params`, such as `validate_`.
+        path: params.yaml.
 
     Raises:
-        ParamsError: all problems of these sections in one message.
+        ParamsError: a section is invalid; one message lists all problems.
     """
     fields: dict[str, Any] = {name: (Params.model_fields[name].annotation, Params.model_fields[name]) for name in names}
     keys = {field.alias or name for name, (_, field) in fields.items()}
@@ -215,15 +217,15 @@ def load_sections(*names: str, path: Path = artifacts.PARAMS) -> Any:
 
 
 def packed(section: S, packing: bool) -> S:
-    """The section of a stage that makes rows, as `packing` has it: off, a row holds one sequence.
+    """Return a section of rows according to `packing`: without packing, a row holds one sequence.
 
-    Updates stay what the recipe states, as a global batch counts sequences: fewer in a row are more rows.
+    A global batch counts sequences, so the number of updates does not change: fewer sequences per row mean more rows.
     """
     return section if packing else section.model_copy(update={"max_sequences_per_row": 1})
 
 
 def with_value(section: S, place: Sequence[str], value: Any) -> S:
-    """Return a checked section with another value in one place, a path that means the same from another folder."""
+    """Return a validated section with another value at a path, for example a path that is valid from another folder."""
     word, *rest = place
     inner = getattr(section, word)
     if rest and isinstance(inner, dict):  # the entries
@@ -234,21 +236,21 @@ def with_value(section: S, place: Sequence[str], value: Any) -> S:
 
 
 def check(values: dict[str, Any], where: str = "params") -> Params:
-    """Build Params from plain values; `where` names their source in messages."""
+    """Validate plain values as Params; `where` names their source in messages."""
     return build(Params, values, where)
 
 
 def build(kind: type[S], values: dict[str, Any], where: str) -> S:
-    """A section from plain values; `where` names their source in messages.
+    """Validate plain values as a section; `where` names their source in messages.
 
     Raises:
-        ParamsError: all problems in one message, each with the nearest valid name, the range or the default; a key of
-            before is answered with what it is called now.
+        ParamsError: the values are invalid; one message lists all problems, each with the nearest valid name, the
+            range or the default.
     """
     problems = []
     for name, section, key, there in walk_parameters(values, kind) if kind is Params else ():
         field = section.get_fields()[key]
-        if not there and not field.is_required():  # DVC would not know of what only defaults say
+        if not there and not field.is_required():  # DVC does not see defaults, so the file must state every value
             problems.append(f"{name} is missing; its default is {json.dumps(get_default(field))}")
     try:
         built = kind.model_validate(values)
@@ -258,18 +260,19 @@ def build(kind: type[S], values: dict[str, Any], where: str) -> S:
         if not problems:
             return built
     lines = "\n".join(f"  {problem}" for problem in dict.fromkeys(problems))
-    raise ParamsError(f"{where} cannot be used:\n{lines}") from None
+    raise ParamsError(f"invalid values in {where}:\n{lines}") from None
 
 
 def walk_parameters(
     values: Mapping[str, Any], section: type[Section] = Params, before: str = ""
 ) -> Iterator[tuple[str, type[Section], str, bool]]:
-    """Yield every parameter and section that values have or lack: name, section and key, and whether it is there.
+    """Yield every parameter and section of these values: dotted name, section class, key, and True if the key is
+    present.
 
     Args:
-        values: of a section, unchecked.
-        section: its type.
-        before: begins the dotted names.
+        values: values of a section, not validated.
+        section: class of that section.
+        before: prefix of the dotted names.
     """
     for key, field in section.get_fields().items():
         yield f"{before}{key}", section, key, key in values
@@ -287,7 +290,7 @@ def _explain(problem: Any, kind: type[Section]) -> str:
     if problem["type"] == "extra_forbidden":
         *section, key = problem["loc"]
         known = dict.fromkeys(name for one in _sections(types_at(section, kind)) for name in one.get_fields())
-        known.pop(key, None)  # which entries of another kind may have
+        known.pop(key, None)  # entries of another kind may have this key
         return f"{place} is not known{nearest(str(key), list(known))}"
     if problem["type"] == "missing":
         return f"{place} is missing"
@@ -298,7 +301,7 @@ def _explain(problem: Any, kind: type[Section]) -> str:
 
 
 def types_at(place: Sequence[Any], kind: type[Section] = Params) -> list[Any]:
-    """Return the types that a parameter or a section may have; in an entry those of every kind."""
+    """Return the possible types of a parameter or section; in an entry, the types of all kinds."""
     types: list[Any] = [kind]
     for depth, part in enumerate(place):
         if kind is Params and place[0] == "downstream" and depth == 1:
@@ -314,7 +317,7 @@ def _sections(types: Sequence[Any]) -> list[type[Section]]:
 
 
 def _members(annotation: Any) -> list[Any]:
-    """The types of a union, each without what it is annotated with."""
+    """Return the types of a union, without annotations."""
     if get_origin(annotation) is Annotated:
         return _members(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
@@ -323,15 +326,15 @@ def _members(annotation: Any) -> list[Any]:
 
 
 def parameter_values(params: Params) -> dict[str, Any]:
-    """The checked params.yaml as plain values, keys as in the file."""
+    """Return validated parameters as plain values, with the keys of the file."""
     return params.model_dump(mode="json", by_alias=True)
 
 
 def default_values(values: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
-    """What presets lie over: every default, as plain values.
+    """Return every default as plain values, which presets override.
 
     Args:
-        values: whose entries are there, too, as their kinds have them, where there are such kinds.
+        values: parameters whose entries are included with the defaults of their kinds, if the kinds exist.
     """
     entries = values.get("downstream")
     kinds = {name: entry.get("kind") for name, entry in (entries if isinstance(entries, dict) else {}).items()}

@@ -1,8 +1,8 @@
-"""What a section of params.yaml is, and the sections that say which data are read, how a model is trained, and where.
+"""Sections of params.yaml: input data, training, devices, tracking and publishing.
 
-The defaults are BERT's. Of rows they are those of create_pretraining_data.py of github.com/google-research/bert, where
-it has the parameter. Of pre-training, batch, updates, learning rate and warm-up are those of its paper (Devlin et al.
-2019, appendix A.2), the rest as optimization.py and run_pretraining.py there. The whole file is in params.py.
+The defaults are those of BERT. Row parameters follow create_pretraining_data.py of github.com/google-research/bert
+where it has them. For pre-training, the batch, updates, learning rate and warm-up come from the paper (Devlin et al.
+2019, appendix A.2), the rest from optimization.py and run_pretraining.py. `Params` in schema.py combines the sections.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _named(pattern: str, rule: str) -> AfterValidator:
 
 
 def _written(pattern: str) -> WithJsonSchema:
-    """The same rule for editors."""
+    """Return the same rule as a JSON Schema pattern for editors."""
     return WithJsonSchema({"type": "string", "pattern": f"^({pattern})$"})
 
 
@@ -50,22 +50,22 @@ LINE = r"[^\x00-\x1f\x7f]+"
 Name = Annotated[str, _named(LINE, "one line of text, without control characters, and not empty"), _written(LINE)]
 """Name of a file, a column or a run."""
 HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9][A-Za-z0-9_.-]*)?")
-"""The name of a model or data set on the Hub."""
+"""Name of a model or dataset on the Hub."""
 HubName = Annotated[
     str, _named(HUB_NAME.pattern, "user/name, of letters, digits, '-', '_' and '.'"), _written(HUB_NAME.pattern)
 ]
 WORD = r"[A-Za-z0-9][A-Za-z0-9.+-]*"
 Word = Annotated[str, _named(WORD, "one word of letters, digits, '.', '+' and '-'"), _written(WORD)]
-"""Name of a license or a language."""
+"""Name of a licence or a language."""
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
 SEPARATOR = rf"{'|'.join(SEPARATORS)}|\t|[!#$%&*+,./:;=?@^_`|~-]"
 Separator = Annotated[
     str,
-    _named(SEPARATOR, f"{', '.join(SEPARATORS)}, or one sign"),
+    _named(SEPARATOR, f"{', '.join(SEPARATORS)}, or one character"),
     AfterValidator(lambda word: SEPARATORS.get(word, word)),
     _written(SEPARATOR),
 ]
-"""What separates the fields of a table."""
+"""Character that separates the fields of a table."""
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 Moment = Annotated[float, Field(ge=0, lt=1)]
 Rate = Annotated[float, Field(gt=0)]
@@ -73,24 +73,24 @@ Epochs = Annotated[float, Field(gt=0)]
 Updates = Annotated[int, Field(ge=0)]
 Minutes = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 CHECKPOINT_MINUTES = 10.0
-"""What a training may lose when its host does. Young's formula, sqrt(2 x cost of a checkpoint x time between failures)
-(CACM 17 (9), 1974), gives 10 minutes for a checkpoint that holds a training up for 2 s on a host that fails once a
-day; it is flat around its best."""
+"""Minutes of training that a failed host may lose. Young's formula, sqrt(2 x cost of a checkpoint x time between
+failures) (CACM 17 (9), 1974), gives 10 minutes for a checkpoint that delays training by 2 s on a host that fails once a
+day. The curve is flat around its optimum."""
 
 
 class Section(BaseModel):
-    """Frozen, no unknown keys, no silent conversion (the text "3" is no number), no NaN."""
+    """Base of all sections: frozen, no unknown keys, no implicit conversion (the text "3" is not a number), no NaN."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     @classmethod
     def get_fields(cls) -> dict[str, FieldInfo]:
-        """Return its parameters by their keys in the file."""
+        """Return the section's parameters by their keys in the file."""
         return {field.alias or name: field for name, field in cls.model_fields.items()}
 
 
 def get_default(field: FieldInfo) -> Any:
-    """Return the default of a parameter or section as the file states it; None where there is none."""
+    """Return the default of a parameter or section as the file states it; None if it has no default."""
     default = field.get_default(call_default_factory=True)
     if isinstance(default, Section):
         return default.model_dump(mode="json")
@@ -102,76 +102,77 @@ def get_default(field: FieldInfo) -> Any:
 
 class CorpusParams(Section):
     source: Literal["demo", "files", "hub", "none"] = "files"
-    """demo: generated; files: your text in `path`; hub: a Hub data set; none: there is no text."""
+    """demo: generated text; files: your text in `path`; hub: a Hub dataset; none: no corpus."""
     path: Name = "inputs/corpus"
-    """A file or a folder (.txt, .jsonl, .csv, .parquet, WikiExtractor's output), for source: files."""
+    """File or folder of text (.txt, .jsonl, .csv, .parquet, WikiExtractor output), for source: files."""
     text_column: Name = "text"
-    """Column of the text, of .jsonl, .csv, .parquet and Hub data sets."""
+    """Text column of .jsonl, .csv and .parquet files and of Hub datasets."""
     title_column: Name | None = None
-    """Column of the title; null: `title`, where there is one."""
+    """Title column; null: `title` if it exists."""
     id_column: Name | None = None
-    """Column of a document's name; null: `document_id`, where there is one, else file and number."""
+    """Column with document IDs; null: `document_id` if it exists, otherwise file name and number."""
     separator: Separator | None = None
-    """What separates the fields of .csv files (comma, semicolon, tab, pipe, or a sign); null: it is found."""
+    """Field separator of .csv files: comma, semicolon, tab, pipe or a character; null: detect it."""
     layout: Literal["auto", "wikitext", "paragraphs", "wikiextractor"] = "auto"
-    """Of .txt: wikitext (= Title = headings), paragraphs (a blank line begins a new document), wikiextractor, or
-    auto."""
+    """Layout of .txt files: wikitext (= Title = headings), paragraphs (a blank line starts a new document),
+    wikiextractor, or auto to detect it."""
     seed: Seed = 1
-    """Of the generated text, for source: demo."""
+    """Random seed of the generated text, for source: demo."""
     demo_documents: Positive = 20000
-    """Generated documents, about 52 tokens each; memory stays flat for any number."""
+    """Number of generated documents of about 52 tokens; memory use does not grow with it."""
     dataset: str | None = None
-    """Name of a Hub data set, for source: hub."""
+    """Hub dataset name, for source: hub."""
     dataset_config: str | None = None
-    """Configuration of that data set; null: its only one."""
+    """Configuration of the dataset; null: its only one."""
     dataset_split: Name = "train"
-    """Split of that data set."""
+    """Split of the dataset."""
     dataset_revision: str | None = None
-    """Commit, branch or tag of that data set; a commit makes the run reproducible."""
+    """Commit, branch or tag of the dataset; set a commit to make runs reproducible."""
 
 
 class TokenizerParams(Section):
     source: Literal["train", "file", "hub"] = "train"
-    """train: WordPiece on the corpus; file: a vocab.txt in `path`; hub: a tokenizer of the Hub."""
+    """train: train WordPiece on the corpus; file: a vocab.txt in `path`; hub: a Hub tokenizer."""
     path: Name = "inputs/tokenizer"
-    """A vocab.txt or a folder with one, for source: file."""
+    """vocab.txt, or a folder that contains one, for source: file."""
     vocabulary_size: Annotated[int, Field(ge=100, le=2**31)] = 30522
-    """Entries at most, for source: train; bert-base-uncased has 30,522."""
+    """Maximum number of entries, for source: train; bert-base-uncased has 30,522."""
     lowercase: bool = True
-    """Whether text is put into small letters and loses its accents."""
+    """Lowercase text and strip accents."""
     repository: str | None = None
-    """Name of a Hub model, for source: hub."""
+    """Hub model name, for source: hub."""
     revision: str | None = None
-    """Commit, branch or tag of that model; a commit makes the run reproducible."""
+    """Commit, branch or tag of the model; set a commit to make runs reproducible."""
 
 
 class BaseModelParams(Section):
-    """A model to start from, in place of fresh weights."""
+    """Pretrained model to start from instead of random weights."""
 
     source: Literal["none", "folder", "hub"] = "none"
-    """none, folder (in `path`) or hub: config.json with safetensors or pytorch_model.bin."""
+    """none; folder: the model in `path`; hub: a Hub model. It needs config.json and safetensors or pytorch_model.bin.
+    """
     path: Name = "inputs/model"
     """Folder of the model, for source: folder."""
     repository: str | None = None
-    """Name of a Hub model, for source: hub."""
+    """Hub model name, for source: hub."""
     revision: str | None = None
-    """Commit, branch or tag of that model; a commit makes the run reproducible."""
+    """Commit, branch or tag of the model; set a commit to make runs reproducible."""
 
 
 class PhaseRowsParams(Section):
     row_length: RowLength = 128
-    """Tokens in a row."""
+    """Tokens per row."""
     max_predictions_per_row: Positive | None = None
-    """Masked tokens of a row at most; null: 20 at 128, 56 at 384, 76 at 512, else masked_fraction of the row and
-    one more."""
+    """Maximum number of masked tokens per row; null: 20 for 128 tokens, 56 for 384, 76 for 512, otherwise
+    masked_fraction of the row plus one."""
     duplicates: Positive = 10
-    """Different maskings of the same text."""
+    """Number of times the text is repeated, each time with a different masking."""
     path: Name = "inputs/prepared"
-    """A file or folder of .parquet, .arrow or .tfrecord, for source: files."""
+    """File or folder of .parquet, .arrow or .tfrecord files, for source: files."""
     dataset: str | None = None
-    """Name of a Hub data set, for source: hub."""
+    """Hub dataset name, for source: hub."""
     dataset_revision: str | None = None
-    """Commit, branch or tag of that data set."""
+    """Commit, branch or tag of the dataset."""
 
 
 class Phase2RowsParams(PhaseRowsParams):
@@ -180,56 +181,59 @@ class Phase2RowsParams(PhaseRowsParams):
 
 class PretrainRowsParams(Section):
     source: Literal["corpus", "files", "hub"] = "corpus"
-    """corpus: made of it; files, hub: sequences that are tokenized and masked already (docs/inputs.md)."""
+    """corpus: build rows from the corpus; files, hub: read sequences that are already tokenized and masked
+    (docs/inputs.md)."""
     seed: Seed = 12345
-    """Of sentence pairs, masking and what is held out."""
+    """Random seed for sentence pairs, masking and the held-out split."""
     masked_fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.15
-    """Share of the tokens that are masked."""
+    """Share of tokens that are masked."""
     short_sequence_probability: Fraction = 0.1
-    """Share of the sequences that are made shorter than a row could hold."""
+    """Share of sequences that are made shorter than the row allows."""
     max_sequences_per_row: Annotated[int, Field(ge=1, le=255)] = 1
-    """Sequences that share a row at most."""
+    """Maximum number of sequences packed into a row."""
     held_out_fraction: HeldOut = 0.01
-    """Share of the documents whose rows no training sees, to evaluate pre-training on; 0: none. BERT has no such
-    share."""
+    """Share of documents held out from training to evaluate pre-training; 0: none, as in published BERT."""
     shares: list[Positive] = Field(default_factory=list)
-    """[1, 2, 3, 4]: with --on-workers, four workers make the rows together (docs/data-scale.md). It changes no row."""
+    """Split row building between workers: [1, 2, 3, 4] uses four with --on-workers (docs/data-scale.md). It does not
+    change the rows."""
     phase1: PhaseRowsParams = PhaseRowsParams()
-    """The first phase, on short rows."""
+    """Rows of the first phase, short by default."""
     phase2: Phase2RowsParams = Phase2RowsParams()
-    """The second phase, on long rows."""
+    """Rows of the second phase, long by default."""
 
     @model_validator(mode="after")
     def _shares_are_counted_up(self) -> PretrainRowsParams:
         if self.shares != list(range(1, len(self.shares) + 1)):
-            raise ValueError(f"shares={self.shares} must count from 1 up, for example [1, 2, 3, 4] for four workers")
+            raise ValueError(f"shares={self.shares} must count up from 1, for example [1, 2, 3, 4] for four workers")
         if self.shares and self.source != "corpus":
-            raise ValueError(f"shares are of rows that are made of text, found source={self.source}: set shares to []")
+            raise ValueError(f"shares split rows built from a corpus, but source is {self.source}: set shares to []")
         return self
 
 
 class BatchParams(Section):
-    """The batch behind one update and how it is learned from; `None` is device.micro_batch_size."""
+    """Batch size, micro-batch size and learning rate of a training phase."""
 
     global_batch_size: Positive
-    """Sequences behind one update."""
+    """Sequences per optimizer update."""
     micro_batch_size: Positive | None = None
-    """Rows in one forward pass; null: device.micro_batch_size."""
+    """Rows per forward pass; null: device.micro_batch_size."""
     loss_scaling: Annotated[float, Field(gt=0)] = 1.0
-    """Factor that keeps fp16 gradients from vanishing; only ipu has fp16."""
+    """Factor that keeps fp16 gradients from underflowing; only the ipu runtime uses fp16."""
     learning_rate: Rate
-    """The highest rate, at the end of the warm-up."""
+    """Peak learning rate, reached at the end of the warm-up."""
     warmup_fraction: Fraction = 0.1
-    """Share of the updates in which the rate rises from zero."""
+    """Share of updates during which the learning rate rises from zero."""
     schedule: Literal["linear", "cosine", "square_root", "constant"] = "linear"
-    """After the warm-up: linear or cosine to zero, square_root (of what is left), or constant."""
+    """Learning rate after the warm-up: linear or cosine decay to zero, square_root (square root of the remaining
+    share), or constant."""
 
 
 class PhaseParams(BatchParams):
-    """BERT's 1,000,000 updates with 10,000 of warm-up, by phases: each has its share of both, and decays by itself."""
+    """Updates and batch of one pre-training phase. BERT's 1,000,000 updates, 10,000 of them warm-up, are split between
+    the phases; each phase decays separately."""
 
     steps: Positive = 900_000
-    """Optimizer updates."""
+    """Number of optimizer updates."""
     global_batch_size: Positive = 256
     learning_rate: Rate = 1e-4
     warmup_fraction: Fraction = 0.01
@@ -240,73 +244,75 @@ class Phase2Params(PhaseParams):
 
 
 class OptimizerParams(Section):
-    """AdamW as BERT's, with the correction of its moments that BERT's lacks."""
+    """Optimizer settings: BERT's AdamW, with the bias correction that BERT omits."""
 
     optimizer: Literal["adamw", "adam", "lamb", "sgd"] = "adamw"
-    """adamw, adam, lamb or sgd."""
+    """Optimizer: adamw, adam, lamb or sgd."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
-    """Of all weights but biases and layer norms."""
+    """Weight decay; biases and layer norms are excluded."""
     beta1: Moment = 0.9
-    """Decay of the first moment."""
+    """Decay rate of the first moment."""
     beta2: Moment = 0.999
-    """Decay of the second moment."""
+    """Decay rate of the second moment."""
     eps: Annotated[float, Field(gt=0)] = 1e-6
-    """Added to the root of the second moment."""
+    """Added to the square root of the second moment."""
     bias_correction: bool = True
-    """Of the moments in the first updates; BERT as published goes without."""
+    """Correct the bias of the moments in early updates; published BERT does not."""
     first_moment_precision: Literal["auto", "fp32", "fp16"] = "auto"
-    """fp32, fp16, or auto: that of the device; only ipu has fp16."""
+    """Precision of the first moment: fp32, fp16 (ipu only), or auto to let the device choose."""
     max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
-    """Gradients are clipped to this norm; null: they are not."""
+    """Maximum gradient norm; larger gradients are clipped. null: no clipping."""
 
 
 class PretrainParams(OptimizerParams):
     enabled: bool = True
-    """false: fine-tuning starts from base_model, or from fresh weights where there is none."""
+    """Run pre-training; false: fine-tune from base_model, or from random weights without one."""
     seed: Seed = 42
-    """Of fresh weights, dropout and the order of rows."""
+    """Random seed for initial weights, dropout and row order."""
     bias_correction: bool = False
     checkpoint_every_minutes: Minutes = CHECKPOINT_MINUTES
-    """What a kill may cost; a checkpoint is written beside the training; 0: none, but for one at a stop."""
+    """Minutes between checkpoints, which is the most work a crash can lose. Checkpoints are written in the background.
+    0: only when the run is stopped."""
     checkpoint_every_updates: Updates = 0
-    """A checkpoint every so many updates, in addition; 0: none."""
+    """Also write a checkpoint every N updates; 0: off."""
     evaluate_every_updates: Positive | None = 1000
-    """How often the held-out rows are looked at, which is also done after the last update; null: never."""
+    """Evaluate on the held-out rows every N updates and after the last one; null: never."""
     evaluate_rows: Positive | None = 1024
-    """Held-out rows looked at, at most; null: all."""
+    """Maximum number of held-out rows per evaluation; null: all."""
     phase1: PhaseParams = PhaseParams()
-    """The training of the first phase."""
+    """Training of the first phase."""
     phase2: Phase2Params = Phase2Params()
-    """The training of the second phase, which starts from the weights of the first."""
+    """Training of the second phase, which starts from the weights of the first."""
 
 
 class FinetuneParams(OptimizerParams, BatchParams):
-    """Fine-tuning for any kind of task; each kind states what BERT takes for it."""
+    """Fine-tuning settings that every kind of task shares; each kind sets BERT's published defaults."""
 
     seed: Seed = 42
-    """Of the head's fresh weights, dropout and the order of rows."""
+    """Random seed for the head's initial weights, dropout and row order."""
     epochs: Epochs = 3.0
-    """Times that every training example is seen."""
+    """Number of passes over the training examples."""
     hidden_dropout: Dropout | None = None
-    """Share of activations dropped; null: as the model was pre-trained."""
+    """Dropout rate of activations; null: as in pre-training."""
     attention_dropout: Dropout | None = None
-    """Share of attention weights dropped; null: as the model was pre-trained."""
+    """Dropout rate of attention weights; null: as in pre-training."""
     checkpoint_every_minutes: Minutes = CHECKPOINT_MINUTES
-    """What a kill may cost; a checkpoint is written beside the training; 0: none, but for one at a stop."""
+    """Minutes between checkpoints, which is the most work a crash can lose. Checkpoints are written in the background.
+    0: only when the run is stopped."""
     checkpoint_every_updates: Updates = 0
-    """A checkpoint every so many updates, in addition; 0: none."""
+    """Also write a checkpoint every N updates; 0: off."""
     evaluate_every_updates: Positive | None = None
-    """How often held-out training examples are scored, which is also done after the last update; null: never."""
+    """Evaluate on held-out training examples every N updates and after the last one; null: never."""
     keep: Literal["last", "best"] = "last"
-    """last, or best: the weights that scored best on held-out training examples."""
+    """Weights to save: last, or best on the held-out training examples."""
     patience: Positive | None = None
-    """Stop after so many evaluations in a row without a new best; null: never."""
+    """Stop after N evaluations without a new best score; null: never stop early."""
 
     @model_validator(mode="after")
     def _choosing_needs_evaluations(self) -> FinetuneParams:
         if self.evaluate_every_updates is None and (self.keep == "best" or self.patience is not None):
             raise ValueError(
-                f"keep: {self.keep}, patience: {self.patience} need evaluations to choose by: set "
+                f"keep: {self.keep}, patience: {self.patience} need evaluations: set "
                 "evaluate_every_updates, or keep: last and patience: null"
             )
         return self
@@ -314,53 +320,54 @@ class FinetuneParams(OptimizerParams, BatchParams):
 
 class DeviceParams(Section):
     runtime: Literal["auto", "cpu", "cuda", "ipu"] = "auto"
-    """cpu, cuda, ipu, or auto: IPUs, else a GPU, else the CPU."""
+    """cpu, cuda, ipu, or auto: IPUs if present, otherwise a GPU, otherwise the CPU."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """fp32, bf16, fp16 (on ipu), or auto: the faster one of the device, which a CPU measures."""
+    """fp32, bf16, fp16 (ipu only), or auto: the faster precision of the device. On CPUs, auto measures both."""
     compile: Literal["none", "optimizer"] = "none"
-    """none, or optimizer: LAMB's update compiled on cpu, a third faster."""
+    """none, or optimizer: compile the LAMB update on cpu, which makes it about a third faster."""
     micro_batch_size: Positive = 8
-    """Rows in one forward pass, where a job states no other."""
+    """Rows per forward pass, for jobs that do not set their own."""
     recompute: bool = False
-    """On cpu and cuda: keep less of a forward pass and compute it again, a third slower. It changes no result."""
+    """Recompute activations in the backward pass (cpu and cuda): less memory, about a third slower. It does not change
+    results."""
     launcher: Literal["torchrun", "poprun"] | None = None
-    """torchrun (cpu, cuda) or poprun (ipu) trains with several processes (docs/survive.md); null: one process."""
+    """Train with several processes: torchrun (cpu, cuda) or poprun (ipu), see docs/survive.md; null: one process."""
     processes: Positive = 1
-    """Processes of a training job, all hosts together; each trains on its share of every update."""
+    """Number of processes of a training job on all hosts; each computes its share of every update."""
     restarts: Annotated[int, Field(ge=0)] = 0
-    """Times that torchrun begins again from the last checkpoint when a process dies."""
+    """Number of times torchrun restarts from the last checkpoint after a process dies."""
 
     @model_validator(mode="after")
     def _the_launcher_serves_the_device(self) -> DeviceParams:
         serves = {"torchrun": ("cpu", "cuda"), "poprun": ("ipu",)}
         if self.recompute and self.runtime == "ipu":
             raise ValueError(
-                "recompute: true is of cpu and cuda; on IPUs it is recompute_checkpoint_every_layer of an "
-                "ipu_config.json: set recompute to false"
+                "recompute: true applies to cpu and cuda only: set recompute to false. On IPUs, use "
+                "recompute_checkpoint_every_layer in ipu_config.json"
             )
         if self.launcher is not None and self.runtime not in serves[self.launcher]:
             raise ValueError(
-                f"launcher {self.launcher} starts jobs on {' and '.join(serves[self.launcher])}, found "
-                f"runtime={self.runtime}: state one of them, or launcher: null"
+                f"launcher {self.launcher} supports {' and '.join(serves[self.launcher])}, but runtime is "
+                f"{self.runtime}: set one of these runtimes, or launcher: null"
             )
         if self.launcher is None and self.processes > 1:
             raise ValueError(f"processes={self.processes} needs launcher: torchrun (cpu, cuda) or poprun (ipu)")
         if self.launcher != "torchrun" and self.restarts:
-            raise ValueError(f"restarts={self.restarts} needs launcher: torchrun; others do not start again")
+            raise ValueError(f"restarts={self.restarts} needs launcher: torchrun; no other launcher restarts jobs")
         return self
 
 
 class IpuParams(Section):
-    """Placement and memory on IPUs; the keys of the mappings are checked by ipu_model.ipu.config."""
+    """Placement and memory on IPUs; ipu_model.ipu.config validates the keys."""
 
     config: Name = "inputs/ipu"
-    """An ipu_config.json, as Optimum Graphcore writes it, or its folder; one that is not there: none."""
+    """ipu_config.json as written by Optimum Graphcore, or its folder; a missing file means no config."""
     phase1: dict[str, Any] | None = None
-    """Keys of an ipu_config.json for the first phase, laid over that file."""
+    """ipu_config.json keys for the first phase; they override `config`."""
     phase2: dict[str, Any] | None = None
-    """Keys of an ipu_config.json for the second phase, laid over that file."""
+    """ipu_config.json keys for the second phase; they override `config`."""
     inference_execution: Literal["auto", "sharded", "pipelined"] = "auto"
-    """sharded: one IPU of a replica works at a time; pipelined: all do; auto: where it can."""
+    """sharded: one IPU of a replica computes at a time; pipelined: all do; auto: pipelined if possible."""
 
 
 RUNTIMES = ("auto", "cpu", "cuda", "ipu")
@@ -369,81 +376,82 @@ PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 
 @dataclass(frozen=True)
 class Place:
-    """Where a model is computed: cpu:bf16, or cpu, which leaves the precision to the device (auto)."""
+    """Runtime and precision to compute a model in, such as cpu:bf16; the precision defaults to auto."""
 
     runtime: str
     precision: str = "auto"
 
     @staticmethod
     def of(text: str) -> Place:
-        """Read `RUNTIME[:PRECISION]`.
+        """Parse `RUNTIME[:PRECISION]`.
 
         Raises:
-            ValueError: it names no runtime or precision of this program.
+            ValueError: the runtime or the precision is unknown.
         """
         runtime, colon, precision = text.partition(":")
         if runtime not in RUNTIMES or (colon and precision not in PRECISIONS):
             raise ValueError(
-                f"{text!r} must be RUNTIME[:PRECISION], a runtime of {', '.join(RUNTIMES)} and a precision of "
-                f"{', '.join(PRECISIONS)}, for example cpu:bf16"
+                f"{text!r} must be RUNTIME[:PRECISION], for example cpu:bf16; runtimes are {', '.join(RUNTIMES)}, "
+                f"precisions are {', '.join(PRECISIONS)}"
             )
         return Place(runtime, precision or "auto")
 
 
 class TrackingParams(Section):
-    """Where trainings are watched; it changes no result, so that no stage depends on it."""
+    """Experiment tracking. It does not change results, so no stage depends on it."""
 
     backends: list[Literal["trackio", "wandb", "tensorboard", "mlflow"]] = Field(default_factory=list)
-    """Trackers that record trainings; keys and addresses come from the environment (docs/tracking.md)."""
+    """Experiment trackers to log trainings to; API keys and addresses come from the environment (docs/tracking.md)."""
     project: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,127}$")] = "podium"
-    """What the project is called there; a name that every tracker takes."""
+    """Project name in the trackers, valid in all of them."""
     name: Name | None = None
-    """Put before the name of the stage, which a run is called by."""
+    """Prefix of the run name, which is otherwise the name of the stage."""
     group: Name | None = None
-    """What runs belong together by; null: the parameters. The same training in another group is another run."""
+    """Name that groups runs; null: derived from the parameters. The same training in another group is a separate run.
+    """
     folder: Name = "runs/tracking"
-    """Where what is recorded on this host goes."""
+    """Folder of local tracking data."""
 
     @model_validator(mode="after")
     def _each_once(self) -> TrackingParams:
         if len(set(self.backends)) < len(self.backends):
-            raise ValueError(f"backends={self.backends} names one twice")
+            raise ValueError(f"backends={self.backends} contains a duplicate")
         return self
 
 
 class CheckpointParams(Section):
-    """Where checkpoints travel to; it changes no result, so that no stage depends on it."""
+    """Remote copies of checkpoints. They do not change results, so no stage depends on them."""
 
     remote: Name | None = None
-    """A folder or URL (s3://bucket/path, sftp://host/path) that checkpoints are copied to; null: none."""
+    """Folder or URL (s3://bucket/path, sftp://host/path) to copy checkpoints to; null: do not copy them."""
 
     @model_validator(mode="after")
     def _no_secret(self) -> CheckpointParams:
         if self.remote and urlsplit(self.remote).password is not None:
-            raise ValueError("remote holds a password, and params.yaml is for everybody: leave it to the environment")
+            raise ValueError("remote contains a password: remove it, and set it in the environment instead")
         return self
 
 
 class PublishParams(Section):
-    """Where a release goes is said by its entry (EntryPublishParams)."""
+    """How releases are published. Each entry sets its own target (EntryPublishParams)."""
 
     target: Literal["local", "hub"] = "local"
     """local: a folder in Hub layout; hub: a Hugging Face repository."""
     private: bool = True
-    """A repository that is created is private, and a public one is refused."""
+    """Create repositories as private, and refuse to publish to a public one."""
     review: bool = False
-    """Open a pull request on the Hub; the model is released (tagged) once that is merged and published again."""
+    """Open a pull request on the Hub. The model is released (tagged) when you publish again after the merge."""
     examples: bool = False
-    """Predictions and the page of the evaluation, which quote your data, are published, too."""
+    """Also publish the predictions and the evaluation page, which quote your data."""
     license: Word | None = None
-    """Licence of the model on its card; null: that of the base model's README.md, or none. A release on the Hub needs
-    one."""
+    """Licence on the model card; null: the licence of the base model's README.md, if any. Releases on the Hub need one.
+    """
     language: Word | None = None
-    """Language of the model on its card; null: that of the base model's README.md, or none. A release on the Hub needs
+    """Language on the model card; null: the language of the base model's README.md, if any. Releases on the Hub need
     one."""
     base_model: HubName | None = None
-    """Name of the base model on the card, user/name on the Hub; null: base_model.repository, or what config.json or
-    README.md of the base model state, or none."""
+    """Base model on the model card, user/name on the Hub; null: base_model.repository, or the name in config.json or
+    README.md of the base model, if any."""
 
     @model_validator(mode="after")
     def _a_review_needs_the_hub(self) -> PublishParams:

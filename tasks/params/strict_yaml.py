@@ -1,6 +1,6 @@
-"""YAML as people write it, read as DVC reads it: YAML 1.2, by the same parser.
+"""Strict YAML 1.2, parsed with DVC's parser.
 
-An alias, a repeated key, a tag or a non-mapping is refused. What is written here reads alike as YAML 1.1 and 1.2.
+Aliases, repeated keys, tags and non-mappings are rejected. Written YAML reads the same in YAML 1.1 and 1.2.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from ruamel.yaml.resolver import implicit_resolvers
 from tasks.stage.errors import ParamsError
 
 MAX_BYTES = 1 << 20
-"""A params.yaml has a few kilobytes."""
+"""Maximum size of a file; params.yaml has a few kilobytes."""
 
 
 DEEPEST = 100
-"""Sections within sections. libyaml takes minutes for a hundred thousand."""
+"""Maximum nesting; libyaml takes minutes for 100,000 levels."""
 YAML_VERSION = (1, 2)
 
 
 class _PlainValues(SafeConstructor):
-    """Refuse a key that stands twice or that is not a word, each with its line."""
+    """Constructor that rejects repeated keys and keys that are not scalars, and names their lines."""
 
     def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str | int | float | bool | None):
-                raise ParamsError(f"line {key_node.start_mark.line + 1}: a key must be a word, found {key!r:.80}")
+                raise ParamsError(f"line {key_node.start_mark.line + 1}: a key must be a scalar, found {key!r:.80}")
             if key in seen:
-                raise ParamsError(f"line {key_node.start_mark.line + 1}: the key {key!r} stands twice")
+                raise ParamsError(f"line {key_node.start_mark.line + 1}: duplicate key {key!r}")
             seen.add(key)
         values: dict[Any, Any] = super().construct_mapping(node, deep)
         return values
 
 
 class _Writer(yaml.SafeDumper):
-    """PyYAML's writer, which quotes text that YAML 1.1 reads as something else, and here what YAML 1.2 does."""
+    """PyYAML's dumper, extended to quote text that YAML 1.1 or YAML 1.2 would read as another type."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True  # the reader refuses them
@@ -57,33 +57,34 @@ for _versions, _tag, _pattern, _first in implicit_resolvers:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML mapping from `path`.
+    """Read a YAML mapping from `path`.
 
     Raises:
-        ParamsError: not there, not UTF-8, not YAML, a repeated key, or not a mapping.
+        ParamsError: the file is missing, not UTF-8 or not YAML, repeats a key, or is not a mapping.
     """
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise ParamsError(f"it has {path.stat().st_size} bytes; up to {MAX_BYTES} are read")
+            raise ParamsError(f"the file has {path.stat().st_size} bytes, at most {MAX_BYTES} are allowed")
         values = parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ParamsError(f"{path} is not there: run from the folder that holds it") from None
+        raise ParamsError(f"{path} not found: run from the folder that contains it") from None
     except UnicodeDecodeError as error:
         raise ParamsError(f"{path} is not UTF-8 text: {error}") from None
     except ParamsError as error:
         raise ParamsError(f"{path}, {error}") from None
     if values is None:
-        raise ParamsError(f"{path} is empty: put its sections back (key: value), or take the file of a release")
+        raise ParamsError(f"{path} is empty: restore its sections (key: value), or copy the file of a release")
     if not isinstance(values, dict):
-        raise ParamsError(f"{path} must hold sections (key: value), found {type(values).__name__}")
+        raise ParamsError(f"{path} must contain sections (key: value), found {type(values).__name__}")
     return values
 
 
 def parse_yaml(text: str) -> Any:
-    """Plain values from YAML: mappings, lists, words and numbers.
+    """Parse YAML into plain values: mappings, lists, text and numbers.
 
     Raises:
-        ParamsError: not YAML, a tag, an alias, a repeated key, nested too deeply, or no value (month 99).
+        ParamsError: the text is not YAML, has a tag, an alias or a repeated key, is nested too deeply, or contains
+            an invalid value (month 99).
     """
     try:
         return _load(YAML(typ="safe"), text)
@@ -100,29 +101,30 @@ def _load(reader: YAML, text: str) -> Any:
         _require_plain(reader, text)
         reader.Constructor = _PlainValues
         return reader.load(text)
-    except ValueError as error:  # what looks like a date or a number and is none
+    except ValueError as error:  # an invalid date or number
         raise ParamsError(f"a value cannot be read: {error}; put quotes around text") from None
 
 
 def _require_plain(reader: YAML, text: str) -> None:
-    """Refuse what libyaml unfolds or descends into without an end, and another version's rules."""
+    """Reject aliases and deep nesting, which libyaml expands without limits, and other YAML versions."""
     depth = 0
     for event in reader.parse(text):
         line = event.start_mark.line + 1
         if isinstance(event, AliasEvent):
-            raise ParamsError(f"line {line}: an alias (*name) is not read; write the value out")
+            raise ParamsError(f"line {line}: aliases (*name) are not supported; write out the value")
         if isinstance(event, DocumentStartEvent) and event.version not in (None, YAML_VERSION):
-            raise ParamsError(f"line {line}: YAML {'.'.join(map(str, event.version))} is stated; only 1.2 is read")
+            version = ".".join(map(str, event.version))
+            raise ParamsError(f"line {line}: YAML {version} is declared, only 1.2 is supported")
         depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
         if depth > DEEPEST:
-            raise ParamsError(f"line {line}: it is nested too deeply")
+            raise ParamsError(f"line {line}: nested too deeply")
 
 
 def yaml_text(values: Any, flow: bool = False) -> str:
-    """Return plain values as YAML that gives the same values back, to readers of YAML 1.1 also.
+    """Return plain values as YAML that parses to the same values, also in YAML 1.1.
 
     Args:
-        flow: on one line.
+        flow: write on one line.
     """
     return str(
         yaml.dump(
@@ -132,14 +134,14 @@ def yaml_text(values: Any, flow: bool = False) -> str:
 
 
 def value_at(values: Any, name: str) -> Any:
-    """The value of a dotted name; None where there is none."""
+    """Return the value of a dotted name; None if there is none."""
     for part in name.split("."):
         values = values.get(part) if isinstance(values, Mapping) else None
     return values
 
 
 def leaves(values: Mapping[str, Any], place: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Dotted name and value of everything in nested mappings that is no mapping, or an empty one."""
+    """Yield dotted name and value of every leaf in nested mappings; an empty mapping counts as a leaf."""
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from leaves(value, (*place, str(key)))

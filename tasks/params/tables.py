@@ -1,4 +1,4 @@
-"""`podium params`: what results from params.yaml, presets and `--set`, where each value is from, and what it means."""
+"""`podium params`: resolved values of params.yaml, presets and `--set`, with their origins and meanings."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from tasks.stage import artifacts
 
 INDENT, COMMENT_COLUMN = 2, 44
 DEFAULT = "default"
-"""The origin of what nobody stated."""
+"""Origin of values that nothing sets."""
 ABSENT = "(absent)"
-"""Stands for the value of a key that one side does not have."""
+"""Value of a key that one side lacks."""
 Row = tuple[str, list[Any]]
 """Name of a parameter, and its value on each side."""
 
 
 def origins(base: dict[str, Any], preset: str | None, overrides: Sequence[str], presets: Path) -> dict[str, str]:
-    """Dotted name of each value -> where it was said last: params.yaml, the preset's file, or the `--set`.
+    """Return dotted name -> origin of its value: params.yaml, the preset file, or the `--set` that set it last.
 
-    What is not among them has its default.
+    Parameters with their defaults are left out.
 
     Raises:
-        ParamsError: no such preset, or a malformed override.
+        ParamsError: the preset does not exist, or an override is malformed.
     """
     found = {} if preset else {name: str(artifacts.PARAMS) for name, _ in leaves(base)}
     for layer in layers(preset, overrides, presets):
@@ -36,10 +36,10 @@ def origins(base: dict[str, Any], preset: str | None, overrides: Sequence[str], 
 
 
 def show(base: dict[str, Any], preset: str | None, overrides: Sequence[str], presets: Path = artifacts.PRESETS) -> str:
-    """A complete params.yaml: what results, with the origin of each value as its comment.
+    """Return a complete params.yaml with the resolved values, each with its origin as a comment.
 
     Raises:
-        ParamsError: no such preset, a malformed override, or values that cannot be used.
+        ParamsError: the preset does not exist, an override is malformed, or the values are invalid.
     """
     values = resolve(base, preset, overrides, presets)
     check(values, "the parameters")
@@ -59,15 +59,15 @@ def _lines(values: dict[str, Any], said: dict[str, str], place: tuple[str, ...])
 
 
 def plain(value: Any) -> str:
-    """One value as YAML on one line."""
+    """Return a value as YAML on one line."""
     text = yaml_text(value, flow=True)
     return text.removesuffix("\n").removesuffix("\n...")
 
 
 def differing(sides: Sequence[dict[str, Any]]) -> list[Row]:
-    """Name and all values of every parameter that not all have alike; ABSENT where one has no such key.
+    """Return name and values of every parameter that differs between the sides; ABSENT for a missing key.
 
-    A section that is null on one side and has keys on another is in these keys, each with a row of its own.
+    If a section is null on one side and has keys on another, each key is a row of its own.
     """
     found = [dict(leaves(side)) for side in sides]
     rows = [
@@ -78,13 +78,13 @@ def differing(sides: Sequence[dict[str, Any]]) -> list[Row]:
 
 
 def differences(base: dict[str, Any], names: Sequence[str], presets: Path = artifacts.PRESETS) -> list[Row]:
-    """Return what `differing` says of presets.
+    """Return the rows of `differing` for presets.
 
     Args:
-        base: the values of params.yaml, for `demo`.
+        base: values of params.yaml, for `demo`.
 
     Raises:
-        ParamsError: no such preset, or values that cannot be used.
+        ParamsError: a preset does not exist, or its values are invalid.
     """
     sides = [resolve(base, None if name == DEMO else name, [], presets) for name in names]
     for name, values in zip(names, sides, strict=True):
@@ -93,9 +93,10 @@ def differences(base: dict[str, Any], names: Sequence[str], presets: Path = arti
 
 
 def diff(rows: Sequence[Row], first: str, second: str) -> str:
-    """What `differences` found of two, one value a line, by sections; of an entry that one side lacks only its kind."""
+    """Return the differences of two presets as text, one value per line by section; of an entry that one side lacks,
+    only its kind."""
     if not rows:
-        return f"{first} and {second} say the same\n"
+        return f"{first} and {second} have the same values\n"
     sections: dict[str, list[tuple[str, Any, Any]]] = {}
     for name, (one, two) in rows:
         words = name.split(".")
@@ -117,14 +118,14 @@ def _cell(value: Any) -> str:
 
 
 def search(values: dict[str, Any], meanings: dict[str, str], query: str) -> list[tuple[str, Any, str]]:
-    """Name, value and meaning of every parameter whose name or meaning holds `query`, whatever its case."""
+    """Return name, value and meaning of every parameter whose name or meaning contains `query`, ignoring case."""
     wanted = query.lower()
     rows = [(name, value, meanings.get(name, "")) for name, value in leaves(values)]
     return [row for row in rows if wanted in row[0].lower() or wanted in row[2].lower()]
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Lines of columns that are as wide as what stands in them, two blanks apart."""
+    """Return the rows as aligned columns, two spaces apart."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
     return "".join(f"{line.rstrip()}\n" for line in lines)

@@ -1,4 +1,4 @@
-"""The code that a stage ran with: the revision, recorded as it runs, and what dvc.lock says of the files it read."""
+"""Code that a stage ran with: its git revision, and the hashes of code files in dvc.lock."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tasks.stage import artifacts
 
 NOT_RECORDED: Mapping[str, Any] = {"revision": None, "dirty": None, "changed": []}
 CodeHashes = Mapping[str, Mapping[str, str]]
-"""Stage -> file or folder of code that it read -> MD5, as DVC counts it."""
+"""Stage -> file or folder of code that it read -> MD5 as DVC computes it."""
 
 
 def git_state(root: Path) -> dict[str, Any]:
-    """Revision of the code, and whether the sources differ from it.
+    """Return the revision of the code, and whether the sources differ from it.
 
-    Only `artifacts.SOURCES` count: parameters are recorded in full, and dvc.lock, metrics and reports are what a run
-    writes. Outside a git checkout the revision is null and `dirty` is null too (not known).
+    Only `artifacts.SOURCES` count: parameters are recorded in full, and dvc.lock, metrics and reports are outputs of a
+    run. Outside a git repository `revision` and `dirty` are null (unknown).
     """
     revision = git(root, "rev-parse", "--verify", "HEAD")
     if revision is None:
@@ -33,10 +33,10 @@ def git_state(root: Path) -> dict[str, Any]:
 
 
 def _compared_with(root: Path) -> list[str]:
-    """Git options that compare the files of `root` with the revision.
+    """Return git options that compare the files of `root` with the revision.
 
-    The checkout of a run with overrides lies in a folder that git ignores; without them its files would never
-    count as changed.
+    The checkout of a named run is in a folder that git ignores; without these options its files would never count as
+    changed.
     """
     top = (git(root, "rev-parse", "--show-toplevel") or "").strip()
     folder = (git(root, "rev-parse", "--absolute-git-dir") or "").strip()
@@ -46,7 +46,7 @@ def _compared_with(root: Path) -> list[str]:
 
 
 def git(root: Path, *arguments: str, timeout: float = 60.0) -> str | None:
-    """Return what git prints of a folder; None where it does not say, as on a host without git."""
+    """Return the output of a git command in a folder; None if it fails, as on a host without git."""
     command = ["git", "--no-optional-locks", "-C", str(root), *arguments]
     try:
         finished = subprocess.run(
@@ -58,10 +58,10 @@ def git(root: Path, *arguments: str, timeout: float = 60.0) -> str | None:
 
 
 def code_hashes(stages: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Return what dvc.lock says of the code that stages read as they ran, here or on another host.
+    """Return the hashes in dvc.lock of the code that stages read when they ran, here or on another host.
 
     Args:
-        stages: of dvc.lock; None: it has not run.
+        stages: stages of dvc.lock; None: the stage has not run.
     """
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for name, stage in stages.items():
@@ -72,7 +72,7 @@ def code_hashes(stages: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def changed_code(hashes: CodeHashes, root: Path) -> list[str]:
-    """Return the files and folders of code that hold something else in a checkout than when the stages ran."""
+    """Return the files and folders of code that changed in a checkout since the stages ran."""
     now, ignored = dict[str, str | None](), ignored_names(root)
     for path in {path for read in hashes.values() for path in read}:
         now[path] = md5_of(root / path, ignored) if (root / path).exists() else None

@@ -1,14 +1,14 @@
-"""plan.yaml: what params.yaml makes of dvc.yaml, which stages there are and what each starts from.
+"""plan.yaml: the items of the stages in dvc.yaml, and where each starts from, derived from params.yaml.
 
-DVC knows no conditions, so that which phases, entries and given files a plan has is worked out here, from checked
-parameters, and read by dvc.yaml. `podium run` writes it before every run and `podium plan --write` on demand; a stage
-refuses one that does not belong to params.yaml.
+DVC has no conditions. Which phases, entries and input files a plan has is computed here from validated parameters, and
+dvc.yaml reads it. `podium run` writes plan.yaml before every run, and `podium plan --write` on demand; a stage refuses
+a plan.yaml that does not match params.yaml.
 
-Where a stage of this plan has no use for something that others of its group read, its place is taken by a path that the
-stage depends on anyway: DVC takes a list of dependencies only as dvc.yaml writes it.
+If a stage does not use something that other stages of its group read, a path that it depends on anyway takes its place,
+because DVC requires the list of dependencies to be as dvc.yaml writes it.
 
-Outs of stages that an earlier plan.yaml had, and this one has not, are removed: DVC leaves them where they are, and
-a folder that a stage reads would still hold them. What they held stays in DVC's cache, for a plan that has them again.
+Outs of stages that are no longer in the plan are removed: DVC leaves them, and a stage that reads their folder would
+still see them. Their contents stay in DVC's cache for a plan that has these stages again.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
 
 ROOT_KEY = "plan"
-"""Under this key, as DVC lays the file over params.yaml, whose keys it must not have."""
+"""Top-level key; DVC merges the file with params.yaml, which must not have the same key."""
 WRITE = "podium plan --write"
 CODE = "tasks/jobs"
-"""Stands for what a training has no use for."""
+"""Placeholder for inputs that a training does not use."""
 FOLDERS = (
     "data",
     "evaluation",
@@ -45,18 +45,18 @@ FOLDERS = (
     "predictions",
     "reports",
 )
-"""Where stages write; nothing is removed elsewhere, whatever dvc.lock says."""
+"""Folders that stages write to; nothing else is removed, whatever dvc.lock says."""
 LOCK_SCHEMA = "2.0"
-"""Of the dvc.lock that DVC 3 writes."""
-HEADER = f"""# What params.yaml makes of dvc.yaml. Made by `podium run` and `{WRITE}`: edit params.yaml, not this.
+"""Schema version of the dvc.lock that DVC 3 writes."""
+HEADER = f"""# Items of the stages in dvc.yaml, written by `podium run` and `{WRITE}`: edit params.yaml, not this file.
 """
 
 
 def compose(params: Params) -> dict[str, Any]:
-    """The content of plan.yaml.
+    """Return the content of plan.yaml.
 
     Args:
-        params: the parameters, checked.
+        params: validated parameters.
     """
     phases = PHASES if params.pretrain.enabled else ()
     corpus, base, ahead = needs_corpus(params, phases), params.base_model.source != "none", _compiles_ahead(params)
@@ -87,7 +87,7 @@ def compose(params: Params) -> dict[str, Any]:
 
 
 def given(section: Any, otherwise: str, key: str = "path") -> str:
-    """The path that a section names, where it reads one."""
+    """Return the path in a section that reads files, otherwise `otherwise`."""
     return str(getattr(section, key)) if section.source in ("files", "file", "folder") else otherwise
 
 
@@ -96,7 +96,7 @@ def _verdict(name: str) -> str:
 
 
 def _made_of(path: str | None) -> dict[str, str]:
-    """Return what something is made of, and what is said of that: the corpus with its verdict, or a path."""
+    """Return the source of something and its verdict: the corpus with its verdict, or a path."""
     return {"source": path or str(artifacts.CORPUS), "verdict": path or _verdict("corpus")}
 
 
@@ -120,15 +120,15 @@ def _phase(phase: str, params: Params, base: bool) -> dict[str, str]:
 
 
 def _compiles_ahead(params: Params) -> bool:
-    """Whether there are programs to build before training; where `auto` chooses IPUs, they are compiled there."""
+    """Return True if programs are compiled before training; if `auto` chooses IPUs, the training compiles them."""
     return params.device.runtime == "ipu"
 
 
 def _program(job: str, params: Params, runtime: str = "") -> str:
-    """What says which program a job has, or else which IPU config it may read.
+    """Return the path that determines the program of a job, or the IPU config that the job may read.
 
     Args:
-        runtime: that of the job, where it is not device.runtime.
+        runtime: runtime of the job, if it is not device.runtime.
     """
     if _compiles_ahead(params):
         return artifacts.compile_report(job).as_posix()
@@ -157,7 +157,7 @@ def _entry(entry: Entry, params: Params) -> dict[str, Any]:
 
 
 def _given(entry: Entry) -> dict[str, str]:
-    """The files of training and of development: one where it holds both, or development is a part of training."""
+    """Return the files of training and of development; they may be the same file."""
     names = [name for name in type(entry.params.data).model_fields if name == "path" or name.endswith("_path")]
     data = entry.params.data
     paths = [given(data, "tasks/records", name) for name in names if getattr(data, name) is not None]
@@ -165,7 +165,7 @@ def _given(entry: Entry) -> dict[str, str]:
 
 
 def _behind(entry: Entry, params: Params) -> dict[str, str]:
-    """What the gate of an entry judges beside the entry's own; data/tokenizer stands for what is not there."""
+    """Return upstream files that the gate of an entry evaluates; data/tokenizer is the placeholder for missing ones."""
     found, nothing = behind(entry, params), str(artifacts.TOKENIZER)
     return {
         "corpus": _verdict("corpus") if found.corpus else nothing,
@@ -184,12 +184,12 @@ def _of_phase(phase: str, there: bool) -> dict[str, str]:
 
 
 def text_of(composed: Mapping[str, Any]) -> str:
-    """plan.yaml as it is written."""
+    """Return the text of plan.yaml."""
     return HEADER + yaml_text(dict(composed))
 
 
 def write_plan(root: Path, composed: Mapping[str, Any]) -> bool:
-    """Write plan.yaml of this content where it says something else; whether it did."""
+    """Write plan.yaml if its content changes; return True if it was written."""
     text, path = text_of(composed), root / artifacts.PLAN
     if path.is_file() and path.read_text(encoding="utf-8") == text:
         return False
@@ -198,28 +198,28 @@ def write_plan(root: Path, composed: Mapping[str, Any]) -> bool:
 
 
 def require_plan(root: Path, params: Params) -> None:
-    """Refuse a plan.yaml that does not say what params.yaml does.
+    """Reject a plan.yaml that does not match params.yaml.
 
     Raises:
-        InputError: it is missing, broken or of other parameters; names the command that writes it.
+        InputError: it is missing, invalid or out of date; the message names the command that writes it.
     """
     path = root / artifacts.PLAN
     try:
         found = read_dvc_file(path)
     except ParamsError as error:
-        raise InputError(f"{error}: write it again with `{WRITE}`") from None
+        raise InputError(f"{error}: rewrite it with `{WRITE}`") from None
     if found != compose(params):
-        raise InputError(f"{path} does not belong to {root / artifacts.PARAMS}: write it with `{WRITE}`, then go on")
+        raise InputError(f"{path} does not match {root / artifacts.PARAMS}: update it with `{WRITE}`")
 
 
 def remove_gone(root: Path, say: Callable[[str], None]) -> None:
-    """Remove outs of stages that are in dvc.lock and not in the plan, and their lines there.
+    """Remove outs of stages that are in dvc.lock but no longer in the plan, and their entries in dvc.lock.
 
-    An out that does not hold what its stage wrote is somebody's own: it stays, and is named.
+    An out that changed since its stage wrote it belongs to the user: it stays, with a message.
 
     Args:
-        root: a checkout whose plan.yaml is up to date.
-        say: told what was removed, and what was left.
+        root: checkout with an up-to-date plan.yaml.
+        say: receives messages about removed and kept outs.
     """
     plan, stages = read_plan(root), stages_of(root / LOCK)
     gone = {name: stages[name] for name in stages if name not in plan}
@@ -231,19 +231,19 @@ def remove_gone(root: Path, say: Callable[[str], None]) -> None:
         if out["path"] in kept or not (root / out["path"]).exists():
             continue
         if md5_of(root / out["path"]) != out.get("md5"):
-            say(f"{out['path']} of a stage that is no longer in the plan was changed by hand: it was left where it is")
+            say(f"{out['path']} was kept: its stage is no longer in the plan, but the file was changed by hand")
             continue
         _remove(root, PurePosixPath(out["path"]), kept)
         removed.append(out["path"])
     if removed:
         names = ", ".join(sorted(removed))
-        say(f"removed what stages wrote that are no longer in the plan ({names}); DVC's cache has it")
+        say(f"removed outs of stages that are no longer in the plan ({names}); DVC's cache keeps them")
     kept_stages = {name: stage for name, stage in stages.items() if name in plan}
     write_text(root / LOCK, yaml_text({"schema": LOCK_SCHEMA, "stages": kept_stages}))
 
 
 def _outs_of(stages: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """What they wrote in FOLDERS; the last of them may be half of a stage."""
+    """Yield the outs in FOLDERS of these stages; the last stage may be incomplete."""
     for stage in stages.values():
         for out in (stage.get("outs") or ()) if isinstance(stage, dict) else ():
             parts = PurePosixPath(out.get("path") or "").parts if isinstance(out, dict) else ()
@@ -252,7 +252,7 @@ def _outs_of(stages: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _remove(root: Path, path: PurePosixPath, kept: Collection[str]) -> None:
-    """Remove a file or folder, but what stages of the plan write in it."""
+    """Remove a file or folder, except outs of stages in the plan."""
     place = root / path
     if not place.is_dir() or place.is_symlink():
         place.unlink()

@@ -1,12 +1,11 @@
-"""What follows from DVC's records, which are dvc.lock, its cache and its run-cache, and DVC does not say.
+"""Information from DVC's records (dvc.lock, its cache and its run-cache) that DVC itself does not report.
 
-Whether files still hold what their stage wrote (`require`): DVC looks at a file's bytes again only when its time or
-its size changed, and never at those that it takes from its cache or a remote. What a disk changes by itself changes
-neither, nor does who means to deceive, so a stage that runs looks at all it is going to read, and so do a run that
-believes a verdict, and publish.
+Verification (`require`): DVC hashes a file again only if its time or size changed, and never hashes files from its
+cache or a remote. Disk corruption and deliberate tampering change neither. So each stage verifies what it is going to
+read; a run that relies on a verdict does the same, and so does publish.
 
-What a run would do with each stage (`forecast`): DVC says nothing of a stage below one that would be restored. What
-that one makes is known from the run-cache, so that the status of the stages after it is known, too.
+Status before a run (`forecast`): DVC does not report the status of stages downstream of one that would be restored. The
+run-cache has the outs of a restored stage, so the status of its downstream stages follows.
 """
 
 from __future__ import annotations
@@ -36,23 +35,23 @@ from tasks.stage.errors import InputError, ParamsError
 LOCK = Path("dvc.lock")
 IGNORED = Path(".dvcignore")
 THREADS = 8
-"""Hashing leaves Python's lock alone; a core hashes about 0.6 GB/s, a disk reads more."""
+"""Hashing threads; hashing releases the GIL. A core hashes about 0.6 GB/s, and a disk reads more."""
 DAMAGED = artifacts.RUNS / "damaged"
 STAGE = "DVC_STAGE"
-"""Set by DVC for what it starts, which then is at work itself."""
+"""Variable that DVC sets for the commands it runs."""
 FOLDER = ".dir"
-"""How DVC ends the hash of a folder, which is that of the list of its files."""
+"""Suffix of DVC's hash of a folder, which is the hash of its file list."""
 
 
 class _Stated(NamedTuple):
-    """A path of the checkout and the MD5 that dvc.lock gives it."""
+    """Path in the checkout, and its MD5 in dvc.lock."""
 
     path: str
     md5: str
 
 
 def cache_of(root: Path) -> Path:
-    """The folder of DVC's cache that the checkout `root` works with."""
+    """Return the folder of DVC's cache for a checkout."""
     return root / ".dvc" / _settings(root).get("cache", "dir", fallback="cache")
 
 
@@ -61,7 +60,7 @@ def _settings(root: Path) -> configparser.ConfigParser:
 
 
 def read_settings(files: Sequence[Path]) -> configparser.ConfigParser:
-    """Return DVC's settings, those of later files over those of earlier ones; of a file that is not there none.
+    """Read DVC's settings; later files override earlier ones, and missing files are skipped.
 
     Raises:
         InputError: a file cannot be read.
@@ -70,12 +69,12 @@ def read_settings(files: Sequence[Path]) -> configparser.ConfigParser:
     try:
         config.read(files, encoding="utf-8")
     except configparser.Error as error:
-        raise InputError(f"DVC's settings cannot be used: {error}. Correct that file") from None
+        raise InputError(f"DVC's settings are invalid: {error}. Fix that file") from None
     return config
 
 
 def default_remote(root: Path) -> tuple[str, str] | None:
-    """Name and URL (without a password) of the checkout's default DVC remote, None where there is none."""
+    """Return name and URL (without password) of the checkout's default DVC remote; None if there is none."""
     config = _settings(root)
     name = config.get("core", "remote", fallback=None)
     if name is None:
@@ -86,17 +85,17 @@ def default_remote(root: Path) -> tuple[str, str] | None:
 
 
 def at_work(root: Path) -> list[int]:
-    """Process ids of every DVC whose current folder is `root`."""
+    """Return the process IDs of every DVC whose current folder is `root`."""
     return [pid for pid, here in dvc_processes() if here is not None and here.samefile(root)]
 
 
 def uses_cache(cache: Path) -> bool:
-    """Whether a DVC may be at work on this cache, whoever started it."""
+    """Return True if a DVC process of any user may be using this cache."""
     return any(here is None or cache_of(here).resolve() == cache.resolve() for _, here in dvc_processes())
 
 
 def dvc_processes() -> Iterator[tuple[int, Path | None]]:
-    """Process id and current folder of every DVC on this host; None: this user may not see the folder."""
+    """Yield process ID and current folder of every DVC process on this host; None for folders this user cannot see."""
     for process in psutil.process_iter(["cmdline", "cwd"]):
         words, cwd = process.info["cmdline"] or [], process.info["cwd"]
         if "dvc" not in words and not any(word.endswith("/dvc") for word in words[:2]):
@@ -107,24 +106,24 @@ def dvc_processes() -> Iterator[tuple[int, Path | None]]:
 
 
 def require(paths: Iterable[str], root: Path = Path()) -> None:
-    """Look at those of `paths` that are, or lie in, an output of dvc.lock, wherever they are there.
+    """Verify those of `paths` that are, or are in, an output in dvc.lock; missing paths are skipped.
 
     Raises:
-        InputError: some hold other bytes than their stage wrote. They are moved to runs/damaged, and objects of DVC's
-            cache that are not what their names say are removed, which DVC would put back: the next run restores the
-            files, or makes them anew.
+        InputError: the contents of some differ from what their stage wrote. They are moved to runs/damaged, and corrupt
+            objects are removed from DVC's cache, because DVC would restore them: the next run restores the files from
+            a remote or rebuilds them.
     """
     written = _outs(read_dvc_file(root / LOCK))
     _require([stated for path in paths if (stated := _stated(path, written, root)) is not None], root, root)
 
 
 def require_judged(stage: str, root: Path = Path(), copies: Path | None = None) -> None:
-    """Look at what a gate wrote, and at all that it read of other stages, as its entry in dvc.lock states them.
+    """Verify what a gate wrote and what it read from other stages, as its entry in dvc.lock states.
 
     Args:
-        stage: of dvc.yaml.
-        root: the checkout.
-        copies: of its files, dvc.lock included, to look at in place of the files themselves.
+        stage: name in dvc.yaml.
+        root: checkout.
+        copies: copies of its files, including dvc.lock, to verify instead of the files.
 
     Raises:
         InputError: see `require`.
@@ -137,8 +136,8 @@ def require_judged(stage: str, root: Path = Path(), copies: Path | None = None) 
 
 
 def verify(gates: Iterable[str], root: Path) -> list[str]:
-    """Look at what gates wrote and judged, byte by byte; returns what is wrong, in words, and moved away as `require`
-    does, so that DVC restores it, or makes it anew."""
+    """Verify outs and inputs of gates byte by byte; return the problems. Damaged files are moved away as in `require`,
+    so that DVC restores or rebuilds them."""
     problems = []
     for gate in gates:
         try:
@@ -149,19 +148,19 @@ def verify(gates: Iterable[str], root: Path) -> list[str]:
 
 
 def _outs(lock: dict[str, Any]) -> dict[str, str]:
-    """Path -> MD5 of every output that dvc.lock states."""
+    """Return path -> MD5 of every output in dvc.lock."""
     stages = lock.get("stages", {})
     return {out["path"]: out["md5"] for stage in stages.values() for out in stage.get("outs", []) if "md5" in out}
 
 
 def _maker(path: str, written: Container[str]) -> str | None:
-    """The output that a path is, or lies in."""
+    """Return the output that a path is, or is in."""
     folders = (path, *map(str, PurePosixPath(path).parents))
     return next((folder for folder in folders if folder in written), None)
 
 
 def _stated(path: str, written: dict[str, str], root: Path) -> _Stated | None:
-    """What dvc.lock says of a path; of a file in a folder whose list is lost, what it says of the folder."""
+    """Return the recorded MD5 of a path; for a file in a folder whose file list is lost, that of the folder."""
     out = _maker(path, written)
     if out is None or out == path:
         return None if out is None else _Stated(path, written[path])
@@ -171,16 +170,16 @@ def _stated(path: str, written: dict[str, str], root: Path) -> _Stated | None:
 
 
 def _require(stated: list[_Stated], root: Path, place: Path) -> None:
-    """Raise InputError if files of `place`, which may be copies of those of `root`, hold other bytes than stated."""
-    there = [one for one in dict.fromkeys(stated) if (place / one.path).exists()]  # a stage may state a path twice
+    """Raise InputError if files in `place`, which may be copies of those in `root`, differ from dvc.lock."""
+    there = [one for one in dict.fromkeys(stated) if (place / one.path).exists()]  # a stage may list a path twice
     wrong = [(one, found) for one in there if (found := _other_md5(one, root, place)) is not None]
     if not wrong:
         return
     said = "; ".join(
-        f"{one.path} does not hold what its stage wrote (MD5 {found}, dvc.lock says {one.md5})" for one, found in wrong
+        f"{one.path} is not what its stage wrote (MD5 {found}, dvc.lock has {one.md5})" for one, found in wrong
     )
     if STAGE not in os.environ and (others := at_work(root)):
-        raise InputError(f"{said}: a DVC is at work here (process {', '.join(map(str, others))}), wait until it ends")
+        raise InputError(f"{said}: DVC is running here (process {', '.join(map(str, others))}), wait until it ends")
     removed = []
     for one, _ in wrong:
         _move_away(one.path, root)
@@ -189,7 +188,8 @@ def _require(stated: list[_Stated], root: Path, place: Path) -> None:
 
 
 def _other_md5(stated: _Stated, root: Path, place: Path) -> str | None:
-    """The MD5 of what is there, None where it is as stated. Of a folder, a copy may hold some of the files."""
+    """Return the MD5 of the file if it differs from dvc.lock, otherwise None; a copied folder may lack some of the
+    files."""
     found = md5_of(place / stated.path)
     if found == stated.md5 or place == root or not stated.md5.endswith(FOLDER):
         return None if found == stated.md5 else found
@@ -198,30 +198,30 @@ def _other_md5(stated: _Stated, root: Path, place: Path) -> str | None:
     if listed:
         files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
         return None if all(listed.get(name) == md5_of(path) for name, path in files.items()) else found
-    found = md5_of(root / stated.path)  # DVC's list of it is lost
+    found = md5_of(root / stated.path)  # DVC's file list is lost
     return None if found == stated.md5 else found
 
 
 def _way_out(removed: list[str], root: Path) -> str:
     text = (
-        f": it was changed by hand, or the disk is damaged. It lies in {DAMAGED} now; run again: DVC restores the file "
-        "from its cache, or makes it anew"
+        f": it was changed by hand, or the disk is damaged. It is in {DAMAGED} now; run again: DVC restores the file "
+        "from its cache, or its stage runs again"
     )
     if not removed:
         return text
-    text += f". DVC's cache held such bytes, too, and they were removed from it: {', '.join(removed)}"
+    text += f". Damaged objects were removed from DVC's cache: {', '.join(removed)}"
     if remote := default_remote(root):
         text += (
-            ". If this is said again after DVC restored the file, it comes so from the remote "
-            f"{remote[0]} ({remote[1]}): remove the object of that name there, and run again"
+            ". If this happens again after DVC restored the file, the remote "
+            f"{remote[0]} ({remote[1]}) is damaged as well: remove the same objects there, and run again"
         )
     return text
 
 
 def _discard(stated: _Stated, root: Path) -> list[str]:
-    """Remove the objects of DVC's cache for a path that are not what their names say; returns their names.
+    """Remove corrupt objects of a path from DVC's cache; return their names.
 
-    DVC believes what its cache holds, and would put these very bytes back.
+    DVC trusts its cache, and would restore these bytes.
     """
     cache, removed = cache_of(root), []
     for md5 in dict.fromkeys([stated.md5, *_listing(stated.md5, cache).values()]):
@@ -233,7 +233,7 @@ def _discard(stated: _Stated, root: Path) -> list[str]:
 
 
 def _listing(md5: str, cache: Path) -> dict[str, str]:
-    """Path -> MD5 of each file of a folder, from DVC's cache; none where the list is lost or damaged."""
+    """Return path -> MD5 of each file of a folder, from DVC's cache; empty if the list is lost or damaged."""
     place = _object(md5, cache)
     if not (md5.endswith(FOLDER) and place.is_file()):
         return {}
@@ -248,18 +248,18 @@ def _object(md5: str, cache: Path) -> Path:
 
 
 def ignored_names(root: Path) -> list[str]:
-    """Return the names that .dvcignore hides from DVC inside the folders that stages read."""
+    """Return the patterns in .dvcignore, which DVC skips in folders that stages read."""
     path = root / IGNORED
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
 
 
 def md5_of(path: Path, ignored: Sequence[str] = ()) -> str:
-    """The MD5 that DVC gives a file, or a folder: that of the JSON list of its files, sorted by name.
+    """Return the MD5 that DVC gives a file or folder; for a folder, that of the JSON list of its files, sorted by name.
 
     Args:
-        path: of the file or the folder.
-        ignored: patterns of names in the folder that do not count.
+        path: file or folder.
+        ignored: patterns of names in the folder to skip.
     """
     if path.is_file():
         return _md5_of_file(path)
@@ -282,7 +282,7 @@ def _md5_of_file(path: Path) -> str:
 
 
 def _move_away(path: str, root: Path) -> None:
-    """Out of DVC's sight, which would not look at it again, or not dare to replace it."""
+    """Move a file away from DVC, which would not verify it again, or refuse to replace it."""
     aside = root / DAMAGED / path
     if aside.is_dir() and not aside.is_symlink():
         shutil.rmtree(aside)
@@ -291,24 +291,24 @@ def _move_away(path: str, root: Path) -> None:
 
 
 Record = dict[str, Any]
-"""A stage as dvc.lock and the run-cache state it: cmd, deps, params, outs."""
+"""Stage as in dvc.lock and the run-cache: cmd, deps, params, outs."""
 Hashes = dict[str, str | None]
-"""Path -> MD5 as DVC states it; None: not known before the run."""
+"""Path -> MD5 as DVC computes it; None: not known before the run."""
 
 
 @dataclass(frozen=True)
 class StageForecast:
-    """One stage of a plan."""
+    """Status of one stage in a plan."""
 
     stage: str
     status: str
-    """skipped (nothing changed), restored (a cache of this host has it), or runs."""
+    """skipped (nothing changed), restored (from a cache of this host), or runs."""
     why: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class _Needs:
-    """A stage with everything filled in: what decides whether it runs."""
+    """Stage with all values filled in: everything that decides if it runs."""
 
     cmd: str
     deps: Hashes
@@ -317,7 +317,7 @@ class _Needs:
     outs: tuple[str, ...]
 
     def differ(self, record: Record) -> list[str]:
-        """In words, why DVC would not take what `record` made; empty where it would."""
+        """Return why DVC would not reuse the results in `record`; empty if it would."""
         found = [] if record.get("cmd") == self.cmd else ["its command changed"]
         known = {dep["path"]: dep.get("md5") for dep in record.get("deps", ())}
         found += [f"{path} changed" for path, md5 in self.deps.items() if md5 is not None and known.get(path) != md5]
@@ -328,19 +328,19 @@ class _Needs:
                 for place, was, now in differences(name, before.get(name), value):
                     found.append(f"{place} {json.dumps(was)} -> {json.dumps(now)}")
         if set(known) != set(self.deps):
-            found.append("what it reads changed")
+            found.append("its inputs changed")
         if {out["path"] for out in record.get("outs", ())} != set(self.outs):
-            found.append("what it makes changed")
+            found.append("its outputs changed")
         return found
 
     def unknown(self) -> list[str]:
-        """What it reads that is not known before the run."""
+        """Return inputs that are not known before the run."""
         found = [path for path, md5 in self.deps.items() if md5 is None]
         return found + [file for file, values in self.params.items() if values is None]
 
 
 class _Run:
-    """What is known of a run before it begins; see `forecast` for the arguments."""
+    """State of a run before it begins; see `forecast` for the arguments."""
 
     def __init__(self, project: Path, root: Path, plan: Plan, stated: Mapping[str, dict[str, Any]]) -> None:
         self._project, self._root, self._plan, self._stated = project, root, plan, stated
@@ -351,11 +351,11 @@ class _Run:
         self._records = _run_cache(self._cache)
         done = [(name, out) for name, one in self._lock.items() for out in one.get("outs", ())]
         self._made = {out["path"]: (name, out.get("md5")) for name, out in done}
-        """Path that a stage makes -> that stage, and the MD5 that it will have."""
+        """Output of a stage -> that stage, and the MD5 that the output will have."""
         self._hashed: dict[Path, str | None] = {}
 
     def tell(self, stage: str) -> StageForecast:
-        """What happens to the next stage of the plan."""
+        """Return the status of the next stage of the plan."""
         needs = self._needs(stage)
         before, reference = self._lock.get(stage), self._reference.get(stage)
         record: Record | None = None
@@ -368,20 +368,20 @@ class _Run:
             if missing := [path for path in needs.outs if not (self._root / path).exists()]:
                 status, why = "restored" if self._is_kept(before) else "runs", [f"{', '.join(missing)} is missing"]
         elif (record := self._kept_record(needs)) is not None:
-            status, why = "restored", ["made before with the same code, data and parameters"]
+            status, why = "restored", ["same code, data and parameters as an earlier run"]
         elif reference is not None:
-            why = needs.differ(reference) or ["what it made is in no cache of this host"]
+            why = needs.differ(reference) or ["its outputs are in no cache of this host"]
         made = {} if record is None else {out["path"]: out.get("md5") for out in record.get("outs", ())}
         self._made |= {path: (stage, made.get(path)) for path in needs.outs}
         return StageForecast(stage, status, tuple(why))
 
     def _kept_record(self, needs: _Needs) -> Record | None:
-        """Return the newest record of the run-cache that DVC would take, and whose outs are in the cache."""
+        """Return the newest run-cache record that DVC would reuse and whose outs are in the cache."""
         records = self._records.get(needs.cmd, ())
         return next((one for one in records if not needs.differ(one) and self._is_kept(one)), None)
 
     def _is_kept(self, record: Record) -> bool:
-        """Whether the cache of this host has everything that a stage made."""
+        """Return True if the cache of this host has all outs of a stage."""
         return all(_object(out["md5"], self._cache).exists() for out in record.get("outs", ()) if out.get("md5"))
 
     def _needs(self, stage: str) -> _Needs:
@@ -394,7 +394,7 @@ class _Run:
         return _Needs(defined.cmd, deps, params, defined.outs)
 
     def _hash(self, path: str) -> str | None:
-        """The MD5 that a path will have when the stage begins."""
+        """Return the MD5 that a path will have when the stage begins."""
         if (folder := _maker(path, self._made)) is not None:
             md5 = self._made[folder][1]
             return md5 if folder == path or md5 is None else _listing(md5, self._cache).get(path[len(folder) + 1 :])
@@ -406,7 +406,7 @@ class _Run:
         return self._hashed[place]
 
     def kept(self, name: str) -> dict[str, Path]:
-        """Files of that name in folders that are made, as they will be -> where the cache has them."""
+        """Return the files with this name in folders that stages make, with the path of each in the cache."""
         return {
             f"{folder}/{path}": _object(found, self._cache)
             for folder, (_, md5) in self._made.items()
@@ -416,7 +416,7 @@ class _Run:
         }
 
     def _json(self, path: str) -> dict[str, Any] | None:
-        """A JSON file that a stage makes, where the cache has it."""
+        """Return the content of a JSON file that a stage makes, if the cache has it."""
         md5 = self._hash(path)
         if md5 is None or not _object(md5, self._cache).is_file():
             return None
@@ -427,33 +427,33 @@ class _Run:
 def forecast(
     project: Path, root: Path, plan: Plan, stated: Mapping[str, dict[str, Any]], target: Sequence[str], name: str
 ) -> tuple[list[StageForecast], dict[str, Path]]:
-    """Return what a run would do with the stages of its target, one after the other.
+    """Return the status of each target stage in a run.
 
-    It is right where outs are as DVC last saw them; one that was changed by hand is found by DVC alone.
+    It is correct if outs are as DVC last saw them; only DVC itself detects changes by hand.
 
     Args:
-        project: the folder whose code and inputs are used.
-        root: the checkout the run would work in; need not be there.
-        plan: every stage, paths stated from `root`.
-        stated: file of parameters in `root` -> what it will hold.
-        target: names of stages, in order.
-        name: of files in folders that stages make.
+        project: folder with the code and inputs.
+        root: checkout of the run; it need not exist.
+        plan: all stages, with paths relative to `root`.
+        stated: parameter file in `root` -> its future content.
+        target: stage names, in order.
+        name: file name in folders that stages make.
 
     Returns:
-        Also the files of that name in folders that will be as a cache of this host has them, with where.
+        The statuses, and the files with that name in folders whose future content is in a cache of this host.
     """
     run = _Run(project.resolve(), root.resolve(), plan, stated)
     return [run.tell(stage) for stage in target], run.kept(name)
 
 
 def _run_cache(cache: Path) -> dict[str, list[Record]]:
-    """Command -> what DVC remembers of stages that ran it, newest first."""
+    """Return command -> stages that ran it according to DVC's run-cache, newest first."""
     found: dict[str, list[tuple[float, Record]]] = {}
     for path in (cache / "runs").glob("??/*/*"):
         try:
             record = read_dvc_file(path)
         except ParamsError:
-            continue  # half of an entry, which flows/dvc/leftovers.py removes
+            continue  # an incomplete entry, which flows/dvc/leftovers.py removes
         if isinstance(record, dict) and "cmd" in record:
             found.setdefault(record["cmd"], []).append((path.stat().st_mtime, record))
     return {cmd: [one for _, one in sorted(every, key=lambda pair: -pair[0])] for cmd, every in found.items()}

@@ -1,4 +1,4 @@
-"""How the `main` of every command runs: its errors become one message and an exit code."""
+"""Entry point of every stage and command: errors become one message and an exit code."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ from tasks.stage.process import die_with_parent, write_stage_run, write_usage
 
 
 def run_main(main: Callable[[], None]) -> None:
-    """Run a stage's `main`; turn an error a person can act on into one message and an exit code.
+    """Run a stage's `main`; report an error that a user can fix as one message and an exit code.
 
-    A full disk, a folder that cannot be written and the like (OSError) and memory that is used up count as such;
-    anything else is our defect and keeps its traceback. Whoever stops reading ends the process without a word, as
-    SIGPIPE would.
-    Under DVC the process ends with the `dvc` that started it, and first looks for plans among its inputs
-    (tasks/plan/named_files.py) and at their bytes (tasks/plan/dvc_records.py).
+    OSError (a full disk, a read-only folder) and exhausted memory count as such errors. Any other exception is a bug
+    and keeps its traceback. A closed pipe ends the process silently, like SIGPIPE. Under DVC, the process ends with the
+    `dvc` that started it, and first checks its inputs for DVC files (tasks/plan/named_files.py) and its inputs' bytes
+    (tasks/plan/dvc_records.py).
     """
     stage, began = os.environ.get("DVC_STAGE"), time.time()
-    atexit.register(gc.freeze)  # Python would look for garbage among all that was loaded, for up to half a second
+    atexit.register(gc.freeze)  # garbage collection at exit takes up to half a second
     streams.settle()
     try:
         if stage is not None:
@@ -38,7 +37,7 @@ def run_main(main: Callable[[], None]) -> None:
             write_stage_run(stage, began)
         sys.stdout.flush()
     except PodiumError as error:
-        word = "paused" if isinstance(error, StagePaused) else "error"  # flows/dvc/session.py knows the line by it
+        word = "paused" if isinstance(error, StagePaused) else "error"  # flows/dvc/session.py parses this prefix
         streams.note(str(error), f"{word}: ")
         raise SystemExit(error.exit_code) from None
     except KeyboardInterrupt:
@@ -51,31 +50,31 @@ def run_main(main: Callable[[], None]) -> None:
         raise SystemExit(FAILED) from None
     finally:
         if stage is not None:
-            with contextlib.suppress(OSError):  # a disk that is full is named by what needs it
+            with contextlib.suppress(OSError):  # a full disk has been reported already
                 write_usage(stage, began)
         streams.finish()
 
 
 def _failure_of_host(error: MemoryError | OSError, stage: str | None) -> str:
-    """Return one line on what the host does not give: memory, a path or room on a disk."""
+    """Return a one-line description of a failure of the host: memory, a path or disk space."""
     place = "" if stage is None else f" (stage {stage})"
     if isinstance(error, MemoryError) or error.errno == errno.ENOMEM:
         from tasks.stage.memory import describe_shortage
 
         return (
-            f"{describe_shortage(error)}{place}: split what is read, let fewer processes share the memory "
-            "(PODIUM_WORKERS, PODIUM_STAGES_AT_ONCE), or run it where there is more; nothing half-written was kept"
+            f"{describe_shortage(error)}{place}: split the input, use fewer processes (PODIUM_WORKERS, "
+            "PODIUM_STAGES_AT_ONCE), or use a host with more memory; nothing half-written was kept"
         )
-    # pyarrow names no file: then at least whose outputs were being written.
+    # pyarrow does not name the file; the stage is known at least.
     place = f" ({error.filename})" if error.filename else place
     return (
-        f"{error.strerror or error}{place}: check that the path is there, writable, and that the disk has room; "
+        f"{error.strerror or error}{place}: check that the path exists and is writable, and that the disk has space; "
         "nothing half-written was kept"
     )
 
 
 def _enter(stage: str) -> None:
-    """What every stage does before its own work; imported here, as `podium --help` needs none of it."""
+    """Check a stage's inputs before its work; imports are local because `podium --help` does not need them."""
     from tasks.plan.dvc_records import require
     from tasks.plan.named_files import require_one_plan
     from tasks.plan.plan_file import read_plan

@@ -1,15 +1,14 @@
-"""Files and folders that a person names in params.yaml: looked at in one way, before anything is read or written there.
+"""Files and folders that params.yaml names, checked in one way before anything is read or written there.
 
-The path that is named may be a link. Below it the files are those that DVC hashes, and whatever a listing would pass
-over without a word is refused by name: a linked folder (DVC does not look into it, and it may lead in a circle), what
-this user may not read, pipes and devices, names that are not UTF-8. A link to a file of the same folder is followed
-where files are read by their names, as are the links of the Hub's cache to its own blobs; where all of a folder is
-read, every link is refused.
+A named path may be a link. Below it, the files are those that DVC hashes, and everything that a listing would skip
+silently is rejected by name: linked folders (DVC does not enter them, and they may form a cycle), files that this user
+cannot read, pipes and devices, names that are not UTF-8. A link to a file in the same folder is followed if files are
+read by name, as are links in the Hub's cache to its own blobs; if a whole folder is read, every link is rejected.
 
-Plans come from one place, the project's own dvc.yaml. DVC runs the commands of every dvc.yaml below the project,
-restores and deletes what .dvc files name, and does not see the files that a .dvcignore states or that lie beside a
-`.dvc`: changes there go unnoticed. The project's .dvcignore keeps DVC from reading all of these but the last. Here they
-are found before Podium starts DVC; plain DVC asks nobody before it starts, so a stage looks in Podium's place.
+The only pipeline is the project's own dvc.yaml. DVC would run the commands of every dvc.yaml below the project, restore
+and delete what .dvc files name, and miss changes in files that a .dvcignore lists or that are next to a `.dvc`. The
+project's .dvcignore hides all of these but the last from DVC. Podium checks for them before it starts DVC; plain DVC
+does not, so each stage checks as well.
 """
 
 from __future__ import annotations
@@ -32,49 +31,49 @@ from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 
 Links = Literal["none", "files", "any"]
-"""Which links are good inside of a folder: none, those to files of its own, or any whose target can be read."""
+"""Allowed links in a folder: none, links to files of the folder, or any whose target can be read."""
 INPUTS = Path("inputs")
 IGNORING = ".dvcignore"
 PLAN_NAMES = ("dvc.yaml", "dvc.lock", IGNORING)
 PLAN_SUFFIX = ".dvc"
-"""The suffix of files that name outs, and the whole name of a folder that makes another project of the one it is in."""
+"""Suffix of files that name outs, and name of the folder that marks a separate DVC project."""
 SHOWN_NAMES = 5
 HOLDING = {
-    "dangling": "link(s) that lead nowhere, {}: remove them, or put back what they lead to",
-    "linked": "link(s), {}, which are not followed: put the files themselves in their place (cp -rL copies a folder so)"
-    ", or set {key} to what they lead to",
-    "special": "pipe(s), socket(s) or device(s), {}: take them out",
+    "dangling": "broken link(s), {}: remove them, or restore their targets",
+    "linked": "link(s), {}, which are not followed: replace them with the files (cp -rL copies a folder that way)"
+    ", or set {key} to their target",
+    "special": "pipe(s), socket(s) or device(s), {}: remove them",
     "unnamed": "name(s) that are not UTF-8, {}: rename them",
-    "ignoring": f"{IGNORING} file(s), {{}}, and DVC hashes no folder with one in it: take them out",
+    "ignoring": f"{IGNORING} file(s), {{}}, and DVC does not hash a folder with one: remove them",
 }
-"""Kind of entry that is refused -> what is said of a folder that holds some."""
+"""Kind of rejected entry -> message about a folder that contains some."""
 FILE, FOLDER, PLAN, PASSED_BY = "file", "folder", "plan", ""
-"""Other kinds: files to read, folders to walk through, what DVC takes for its own, and the rest."""
+"""Other kinds: files to read, folders to enter, DVC files, and everything else."""
 Kind = Callable[[os.DirEntry[str]], str]
 
 OWN_INPUTS = ("corpus.path", "tokenizer.path", "pretrain_rows.*.path", "base_model.path", "ipu.config")
 INPUTS_OF_ENTRIES = tuple(f"downstream.*.{name}" for name in ("data.*path", "gate.released", "gate.seeds"))
 READ = (*OWN_INPUTS, *INPUTS_OF_ENTRIES)
-"""Parameters that name what is read: dependencies of stages, so that DVC hashes all of them in every run."""
+"""Parameters that name inputs: dependencies of stages, which DVC hashes in every run."""
 NAMED = ("corpus.dataset", "pretrain_rows.*.dataset", "tokenizer.repository", "downstream.*.data.dataset")
-"""Parameters that name something of the Hub, or a folder, where there is one of that name."""
+"""Parameters that name something on the Hub, or a local folder of that name if it exists."""
 WHOLE = ("corpus.path", "pretrain_rows.*.path", "downstream.*.data.path")
-"""Of what is read: folders that are read as a whole, where `source` is files."""
+"""Inputs that are folders read as a whole, if `source` is files."""
 RELEASED = ("downstream.*.publish.folder",)
 """Parameters that name the folder of a release, which publishing replaces as a whole."""
 WRITTEN = (*RELEASED, "checkpoint.remote", "tracking.folder")
-"""Parameters that name what is written."""
+"""Parameters that name outputs."""
 KEPT = (*artifacts.SOURCES, ".git", ".dvc", "presets", str(artifacts.FETCHED))
-"""What a checkout holds beside what stages write and what users put there."""
+"""Contents of a checkout other than outs of stages and files of users."""
 OF_RUNS = artifacts.CHECKOUTS.parts
 
 
 def find_parameters(values: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """Return the parameters of these names that are not null, by their dotted names.
+    """Return the parameters with these names that are not null, by dotted name.
 
     Args:
-        values: of params.yaml, or of some of its sections.
-        names: of READ and the like; * stands for the name of an entry or of a phase.
+        values: values of params.yaml, or of some of its sections.
+        names: READ or a similar tuple; * matches the name of an entry or of a phase.
     """
     pattern = _pattern(names)
     return {
@@ -92,26 +91,26 @@ def _pattern(names: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def given_paths(values: Mapping[str, Any]) -> list[str]:
-    """All that the parameters name and that may be a path."""
+    """Return all values of parameters that may be a path."""
     return list(find_parameters(values, (*READ, *NAMED)).values())
 
 
 def check_given(values: dict[str, Any], root: Path) -> list[str]:
-    """What is wrong with the files and folders that the parameters name: a sentence each, none where all is well.
+    """Return the problems of files and folders that the parameters name, one sentence each.
 
     Args:
-        values: of params.yaml, checked.
-        root: the project, which relative paths count from.
+        values: validated values of params.yaml.
+        root: the project, the base of relative paths.
     """
     problems = [problem for name in find_parameters(values, READ) for problem in _check_place(values, name, root)]
     return [*problems, *_check_plans(root, given_paths(values))]
 
 
 def require_one_plan(root: Path, given: Iterable[str]) -> None:
-    """Refuse what DVC would take for its own below the project's inputs and given paths.
+    """Reject DVC files below the project's inputs and the named paths.
 
     Raises:
-        InputError: something was found.
+        InputError: a DVC file was found.
     """
     if problems := _check_plans(root, given):
         raise InputError(problems[0])
@@ -121,15 +120,15 @@ def _check_plans(root: Path, given: Iterable[str]) -> list[str]:
     if not (found := foreign_plans(root, given)):
         return []
     return [
-        f"DVC would take {_some(found)} for its own, and the only plan is the project's own dvc.yaml: take them out, "
-        "or keep what holds them outside of the project"
+        f"DVC would treat {_some(found)} as its own, but only the project's dvc.yaml may be used: remove them, or move "
+        "their folder out of the project"
     ]
 
 
 def _check_place(values: dict[str, Any], key: str, root: Path) -> list[str]:
     path, words = value_at(values, key), key.split(".")
     if _trouble(root / path) is None and (root / path).resolve() in (root.resolve(), *root.resolve().parents):
-        return [f"{key}='{shown(path)}' holds the project itself: name a file or folder with nothing else in it"]
+        return [f"{key}='{shown(path)}' contains the project itself: set it to a file or folder with the data only"]
     source = value_at(values, ".".join([*words[: 3 if words[0] == "downstream" else 1], "source"]))
     if source is not None and source not in ("files", "file", "folder"):
         return check_readable(root / path, key, "any", path)
@@ -137,15 +136,15 @@ def _check_place(values: dict[str, Any], key: str, root: Path) -> list[str]:
 
 
 def is_plan(name: str) -> bool:
-    """Whether DVC would take a file or folder of this name for its own; some file systems know no capitals."""
+    """Return True if DVC would use a file or folder of this name; case-insensitive, as some file systems are."""
     name = name.lower()
     return name.endswith(PLAN_SUFFIX) or name in PLAN_NAMES
 
 
 def inside(path: Path, root: Path) -> Path | None:
-    """`path` as seen from the project `root`, None where it is outside, by its name and by where its links lead.
+    """Return `path` relative to the project `root`; None if it is outside, by name and after resolving links.
 
-    Outside of the project DVC hashes what is given and looks for no plans: a folder there may be a DVC project itself.
+    DVC hashes inputs outside of the project and does not look for DVC files there; such a folder may be a DVC project.
     """
     for way in (os.path.abspath, os.path.realpath):
         place, project = Path(way(path)), Path(way(root))
@@ -155,23 +154,23 @@ def inside(path: Path, root: Path) -> Path | None:
 
 
 def foreign_plans(root: Path, given: Iterable[str] = ()) -> list[str]:
-    """What DVC would take for its own below the project's inputs and below given paths that are in the project.
+    """Return DVC files below the project's inputs and below named paths that are in the project.
 
     Args:
         root: the project.
-        given: paths that the parameters name, from `root`; the folders that they lie in are looked at, too.
+        given: paths that the parameters name, relative to `root`; their parent folders are checked as well.
 
     Returns:
-        Names from `root`.
+        Paths relative to `root`.
     """
     there = [root / path for path in given if os.path.exists(root / path)]
     inner = {place for path in there if (place := inside(path, root)) is not None and place.parts}
-    # What another run made is outside of the checkout that takes it up.
+    # Outs of another run are outside of the checkout that uses them.
     places = {place for place in inner if not place.is_relative_to(artifacts.CHECKOUTS)}
     above = {folder for place in places for folder in place.parents[:-1]}
     found = {str(folder) for folder in (*places, *above) if is_plan(folder.name)}
     seen: set[str] = set()
-    # All that is in given folders, then what lies beside them in the folders above.
+    # Everything in the named folders, then their siblings in the parent folders.
     for folders, kind_of in (((INPUTS, *places), _plan_below), (above, _plan_here)):
         for folder in folders:
             names = _walk(root / folder, kind_of, seen)
@@ -184,17 +183,17 @@ def _plan_here(entry: os.DirEntry[str]) -> str:
 
 
 def _plan_below(entry: os.DirEntry[str]) -> str:
-    """Linked folders are passed by, as DVC does."""
+    """Return the kind of an entry; skip linked folders, as DVC does."""
     return _plan_here(entry) or (FOLDER if entry.is_dir(follow_symlinks=False) else PASSED_BY)
 
 
 def _walk(top: Path, kind_of: Kind, seen: set[str] | None = None) -> Iterator[tuple[str, str]]:
-    """Yield kind and path of all that is in a folder, and in those of its folders that are of the kind FOLDER.
+    """Yield kind and path of everything in a folder, recursively through folders of kind FOLDER.
 
-    The kind of what cannot be looked at is the reason. Paths are text: of many files, Path takes half of the time.
+    The kind of an unreadable entry is the reason. Paths are text, because Path doubles the time for many files.
 
     Args:
-        seen: folders that are passed by; it grows.
+        seen: folders to skip; folders that are visited are added.
     """
     seen = set() if seen is None else seen
     folders = [str(top)]
@@ -220,12 +219,12 @@ def _walk(top: Path, kind_of: Kind, seen: set[str] | None = None) -> Iterator[tu
 
 
 def check_written(values: Mapping[str, Any], root: Path, plan: Plan) -> list[str]:
-    """Return what is wrong with the folders that the parameters name for what is written, a sentence each.
+    """Return the problems of folders that the parameters name for outputs, one sentence each.
 
     Args:
-        values: of params.yaml, checked.
-        root: the project, which relative paths count from.
-        plan: every stage that the parameters have.
+        values: validated values of params.yaml.
+        root: the project, the base of relative paths.
+        plan: all stages of these parameters.
     """
     found = []
     for key, path in find_parameters(values, WRITTEN).items():
@@ -237,57 +236,57 @@ def check_written(values: Mapping[str, Any], root: Path, plan: Plan) -> list[str
             home, rest = _checkout_of(place_inside)
             stages = [*plan.values(), *read_plan(root / home).values()]
             if reason := _why_not(rest, stages, replaced=bool(_pattern(RELEASED).fullmatch(key))):
-                found.append(f"{key}='{shown(path)}' {reason}: name another folder")
+                found.append(f"{key}='{shown(path)}' {reason}: set it to another folder")
                 break
     return found
 
 
 def _checkout_of(path: Path) -> tuple[Path, Path]:
-    """Split a path of the project into the checkout that it is in, the project's own or a run's, and the rest."""
+    """Split a path in the project into its checkout, the project's own or a run's, and the rest."""
     depth = len(OF_RUNS) + 1 if path.parts[: len(OF_RUNS)] == OF_RUNS else 0
     return Path(*path.parts[:depth]), Path(*path.parts[depth:])
 
 
 def _why_not(path: Path, stages: Iterable[Stage], replaced: bool) -> str:
-    """Say why nothing may be written to a folder of a checkout; empty where something may.
+    """Return why a folder of a checkout cannot be written to; empty if it can.
 
     Args:
-        path: from the checkout.
-        stages: that run there.
-        replaced: whether what is written takes the place of the whole folder.
+        path: relative to the checkout.
+        stages: stages that run there.
+        replaced: True if the whole folder is replaced.
     """
     if replaced and not path.parts:
-        return "holds a whole checkout, and a release replaces its folder"
+        return "contains a whole checkout, and a release replaces its folder"
     if path.parts and path.parts[0] in KEPT:
-        return f"is in {path.parts[0]}, which Podium keeps for itself"
+        return f"is in {path.parts[0]}, which Podium uses"
     for name, out in ((stage.name, Path(out)) for stage in stages for out in stage.outs):
         if out in (path, *path.parents):
             return f"is in {out}, which the stage {name} replaces when it runs"
         if replaced and path in out.parents:
-            return f"holds {out} of the stage {name}, and a release replaces its folder"
+            return f"contains {out} of the stage {name}, and a release replaces its folder"
     return ""
 
 
 def check_readable(path: Path, key: str, links: Links = "files", name: Path | str | None = None) -> list[str]:
-    """Whether this user can read a file, or everything in a folder.
+    """Check that this user can read a file, or everything in a folder.
 
     Args:
-        path: may itself be a link.
-        key: the params key that named it.
-        links: which are good inside of it.
-        name: how messages call it; None: `path`.
+        path: file or folder; it may be a link.
+        key: parameter that names it.
+        links: allowed links in the folder.
+        name: name in messages; None: `path`.
 
     Returns:
-        What is wrong, a sentence for each kind of trouble.
+        The problems, one sentence per kind.
     """
     return _look(path, key, links, name)[1]
 
 
 def files_in(path: Path, key: str) -> list[Path]:
-    """All files of a folder with its subfolders, in order of their names; of a file, that file.
+    """Return all files below a folder, sorted by name; for a file, that file.
 
     Raises:
-        InputError: not all of it can be read; every trouble is named.
+        InputError: something cannot be read; the message lists all problems.
     """
     files, problems = _look(path, key, "none")
     if problems:
@@ -296,17 +295,17 @@ def files_in(path: Path, key: str) -> list[Path]:
 
 
 def require_readable(path: Path, key: str, links: Links = "files") -> None:
-    """As `check_readable`.
+    """Require that this user can read a path; see `check_readable`.
 
     Raises:
-        InputError: something is wrong.
+        InputError: it cannot be read.
     """
     if problems := check_readable(path, key, links):
         raise InputError("\n".join(problems))
 
 
 def _look(path: Path, key: str, links: Links, name: Path | str | None = None) -> tuple[list[str], list[str]]:
-    """The files there, and what is wrong."""
+    """Return the files there, and the problems."""
     name = path if name is None else name
     where = f"{key}='{shown(name)}'"
     if problem := _trouble(path) if is_utf8(str(name)) else "is not UTF-8: rename it":
@@ -321,15 +320,15 @@ def _look(path: Path, key: str, links: Links, name: Path | str | None = None) ->
     for kind, places in sorted(found.items()):
         names = sorted(os.path.relpath(place, path) for place in places)
         if kind in HOLDING:
-            problems.append(f"{where} holds {len(names):,} {HOLDING[kind].format(_some(names), key=key)} ({key})")
+            problems.append(f"{where} contains {len(names):,} {HOLDING[kind].format(_some(names), key=key)} ({key})")
         elif kind != PASSED_BY:
-            reason = f"what this user cannot read, {_some(names)} ({kind}): allow it, or take it out"
-            problems.append(f"{where} holds {reason} ({key})")
+            reason = f"files that this user cannot read, {_some(names)} ({kind}): fix their permissions, or remove them"
+            problems.append(f"{where} contains {reason} ({key})")
     return files, problems
 
 
 def _kind_of(folder: Path, links: Links, entry: os.DirEntry[str]) -> str:
-    """Return FILE, FOLDER, PASSED_BY for a link that is, or why an entry of a folder that is read is refused."""
+    """Return FILE, FOLDER, PASSED_BY for an allowed folder link, or the reason to reject an entry of a folder."""
     if not is_utf8(entry.name):
         return "unnamed"
     if entry.name == IGNORING:
@@ -353,35 +352,35 @@ def _some(names: Sequence[str]) -> str:
 
 
 def shown(name: Path | str) -> str:
-    """A name for people: bytes that are not UTF-8, line ends and the like stand in it as escapes."""
+    """Return a name for messages, with bytes that are not UTF-8, line ends and similar characters escaped."""
     return "".join(letter if letter.isprintable() else _escape(letter) for letter in str(name))
 
 
 def _escape(letter: str) -> str:
-    byte = ord(letter) - 0xDC00  # how Python keeps a byte of a name that is not UTF-8
+    byte = ord(letter) - 0xDC00  # surrogateescape encoding of a byte
     return f"\\x{byte:02x}" if 0x80 <= byte <= 0xFF else ascii(letter)[1:-1]
 
 
 def _trouble(path: Path) -> str | None:
-    """Why the path that was named cannot be read."""
+    """Return why a named path cannot be read; None if it can."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
         if path.is_symlink():
-            return f"is a link that leads nowhere ({shown(os.readlink(path))}): name what is there"
-        home = "; ~ stands for nothing here, write the home folder out" if "~" in path.parts else ""
-        return f"is not there; state a path that exists{home}"
+            return f"is a broken link ({shown(os.readlink(path))}): set it to a path that exists"
+        home = "; ~ is not expanded, write out the home folder" if "~" in path.parts else ""
+        return f"does not exist: set it to a path that exists{home}"
     except (OSError, ValueError) as error:
-        return f"cannot be read ({_reason(error)}): name a path that this user can read"
+        return f"cannot be read ({_reason(error)}): set it to a path that this user can read"
     if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
-        return "is no file and no folder (a pipe, socket or device): name a file or folder"
+        return "is neither a file nor a folder (a pipe, socket or device): set it to a file or folder"
     if not os.access(path, os.R_OK | (os.X_OK if stat.S_ISDIR(mode) else 0)):
-        return "may not be read by this user (Permission denied): allow it, or name another path"
+        return "cannot be read by this user (Permission denied): fix its permissions, or set another path"
     return None
 
 
 def is_utf8(name: str) -> bool:
-    """Whether a name is text; others hold bytes that DVC and JSON have no way to write."""
+    """Return True if a name is valid text; DVC and JSON cannot write other bytes."""
     return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
@@ -390,9 +389,9 @@ def _reason(error: OSError | ValueError) -> str:
 
 
 def leads_outside(path: Path | str, folder: Path) -> bool:
-    """Whether a file of a folder is a link to something outside of it: what is there was not given.
+    """Return True if a file of a folder links to a target outside of it, which the user did not name.
 
-    A snapshot of the Hub's cache holds links to the blobs beside it, which are its own.
+    A snapshot in the Hub's cache links to the blobs next to it, which belong to it.
     """
     real, home = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
     snapshot = next((one for one in (home, *home.parents) if one.parent.name == "snapshots"), None)

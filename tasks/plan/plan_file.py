@@ -1,15 +1,15 @@
-"""dvc.yaml, the one list of stages: what there is, what each reads and writes, in which order, on which kind of host.
+"""Stages of dvc.yaml: what each reads and writes, their order, and the kind of host for each.
 
-Read without DVC, whose import takes a second: every `foreach` is written out, and the values of plan.yaml are filled in
-(tasks/plan/composing.py). What the graph of paths does not tell stands in the `meta` of a stage:
+dvc.yaml is parsed without DVC, whose import takes a second: every `foreach` is expanded with the values of plan.yaml
+(tasks/plan/composing.py). The `meta` of a stage has what the graph of paths does not show:
 
-    host     `device`: runs on the device that device.runtime names; `compiler`: needs the device's tools, and no device
-             that is free; `cpu:bf16` and the like: in that place, whatever device.runtime says. Without it: anywhere.
-    part     name of a part of the pipeline (`podium run --part`): this stage, and what it needs.
-    publish  of a gate: the module that publishes what it accepts; it takes the item of the stage, where that has one.
-    page     a page for people that the stage writes.
-    helps    name of the stages that take up what is finished of its work: it runs before them, its items side by side.
-    because  the parameter that says whether, or for what, such stages are made.
+    host     `device`: the stage runs on the device of device.runtime; `compiler`: it needs the tools of the device, but
+             no free device; `cpu:bf16` and so on: this runtime and precision, whatever device.runtime is. Default: any.
+    part     part of the pipeline (`podium run --part`): this stage and its upstream stages.
+    publish  for a gate: the module that publishes an accepted model; its argument is the item of the stage, if any.
+    page     HTML page that the stage writes.
+    helps    stages that use the finished part of this stage's work; it runs before them, its items in parallel.
+    because  parameter that decides if, or for which items, the stage exists.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tasks.stage.errors import InputError, ParamsError
 PLAN_FILE = Path("dvc.yaml")
 PARAMS_FILE, COMPOSED_FILE = "params.yaml", "plan.yaml"
 OUTS = ("outs", "metrics", "plots")
-"""Keys of a stage under which the paths stand that it writes."""
+"""Keys of a stage with the paths that it writes."""
 DEVICE, COMPILER, ANYWHERE = "device", "compiler", "cpu"
 VARIABLE = re.compile(r"\$\{([\w.]+)\}")
 
@@ -43,83 +43,84 @@ class Stage:
     """A stage as DVC runs it."""
 
     name: str
-    """`gate`, or with its item `pretrain@phase1`."""
+    """`gate`, or with its item, `pretrain@phase1`."""
     cmd: str
     deps: tuple[str, ...]
     params: Mapping[str, tuple[str, ...]]
-    """File -> the keys whose values decide."""
+    """File -> keys of parameters that the stage depends on."""
     outs: tuple[str, ...]
-    """All that it writes, metrics and plots included."""
+    """All paths that the stage writes, including metrics and plots."""
     metrics: tuple[str, ...]
     plots: tuple[str, ...]
     meta: Mapping[str, Any]
 
     @property
     def group(self) -> str:
-        """The name without the item."""
+        """Name without the item."""
         return self.name.partition("@")[0]
 
     @property
     def item(self) -> str:
-        """What of `foreach` it is made for; empty where there is none."""
+        """Item of `foreach`; empty if there is none."""
         return self.name.partition("@")[2]
 
     @property
     def host(self) -> str:
-        """`device`, `compiler`, a place such as `cpu:bf16`, or `cpu` where any host will do."""
+        """`device`, `compiler`, a runtime and precision such as `cpu:bf16`, or `cpu` for any host."""
         return str(self.meta.get("host", ANYWHERE))
 
     @property
     def uses_device(self) -> bool:
-        """Whether it belongs on a host with a device, or with the tools of one."""
+        """True if the stage needs a host with a device or with the tools of one."""
         return self.host.partition(":")[0] != ANYWHERE
 
     @property
     def holds_device(self) -> bool:
-        """Whether it needs a device for itself while it runs."""
+        """True if the stage needs exclusive use of a device."""
         return self.uses_device and self.host != COMPILER
 
     def kind(self, runtime: str) -> str:
-        """The kind of worker it belongs to: `cpu`, `cuda`, `ipu`, or `auto` where the runtime is chosen as it runs.
+        """Return the kind of worker for the stage: `cpu`, `cuda`, `ipu`, or `auto` if the runtime is chosen at run
+        time.
 
         Args:
-            runtime: `device.runtime` of the parameters.
+            runtime: value of `device.runtime`.
         """
         return runtime if self.host in (DEVICE, COMPILER) else self.host.partition(":")[0]
 
     @property
     def is_gate(self) -> bool:
-        """Whether it decides what is published."""
+        """True if the stage decides what is published."""
         return "publish" in self.meta
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Paths that it depends on; files of parameters, too, but params.yaml and plan.yaml."""
+        """Paths that the stage depends on, including parameter files other than params.yaml and plan.yaml."""
         return (*self.deps, *(file for file in self.params if file not in (PARAMS_FILE, COMPOSED_FILE)))
 
 
 class Plan(dict[str, Stage]):
-    """All stages, in the order in which a run brings them up to date.
+    """All stages in execution order.
 
-    Each comes after what it needs: first what needs no device, from what is given on, so that bad data are found early;
-    then the programs; then training and what comes after it. Stages of one kind of host stand together, so that a run
-    on workers changes hosts a few times only. Where that leaves a choice, dvc.yaml's order counts.
+    Each stage follows its upstream stages. Stages that need no device come first, from the inputs on, so that bad data
+    are found early; then compilation; then training and what follows it. Stages of one kind of host are adjacent, so
+    that a run on workers changes hosts only a few times. Ties keep the order of dvc.yaml.
     """
 
     def __init__(self, stages: Iterable[Stage]) -> None:
-        """Sort the stages.
+        """Sort the stages topologically.
 
         Raises:
-            InputError: some need each other.
+            InputError: stages form a cycle.
         """
         known = {stage.name: stage for stage in stages}
         self._makers = _makers(known.values())
         self.needs = {name: self._needed_by(stage, known) for name, stage in known.items()}
-        """Stage -> the stages whose outs it reads, and those that help it."""
+        """Stage -> stages whose outs it reads, and stages that help it."""
         try:
             upwards = list(TopologicalSorter(self.needs).static_order())
         except CycleError as error:
-            raise InputError(f"{PLAN_FILE}: stages need each other: {' -> '.join(error.args[1])}") from None
+            raise InputError(f"{PLAN_FILE}: stages form a cycle: {' -> '.join(error.args[1])}") from None
         rank: dict[str, tuple[int, int]] = {}
         for name in upwards:
             before = [rank[other] for other in self.needs[name]]
@@ -128,13 +129,13 @@ class Plan(dict[str, Stage]):
         super().__init__({name: known[name] for name in sorted(known, key=rank.__getitem__)})
 
     def makers(self, path: str) -> set[str]:
-        """The stages that write a path, the folder it is in, or something in it."""
+        """Return the stages that write a path, a parent folder, or a file in it."""
         folders = map(str, (PurePosixPath(path), *PurePosixPath(path).parents))
         makers, inside = self._makers
         return {makers[folder] for folder in folders if folder in makers} or inside.get(path.rstrip("/"), set())
 
     def behind(self, names: Iterable[str]) -> list[str]:
-        """These stages and all that they need, in order."""
+        """Return these stages and all their upstream stages, in order."""
         found: set[str] = set()
         left = list(names)
         while left:
@@ -150,9 +151,9 @@ class Plan(dict[str, Stage]):
 
 
 def _tier(stage: Stage, before: int) -> int:
-    """A number for stages that stand together: 0 needs no device, 1 compiles, 2 uses one, 3 judges what that made.
+    """Return the tier of a stage: 0 needs no device, 1 compiles, 2 uses a device, 3 evaluates the results.
 
-    Were something to use a device after that, it would be 4, and so on.
+    A later use of a device would be tier 4, and so on.
     """
     if before < 2:
         return max(before, {ANYWHERE: 0, COMPILER: 1}.get(stage.host, 2))
@@ -160,7 +161,7 @@ def _tier(stage: Stage, before: int) -> int:
 
 
 def _makers(stages: Iterable[Stage]) -> tuple[dict[str, str], dict[str, set[str]]]:
-    """Path -> the stage that writes it, and folder -> the stages that write something in it."""
+    """Return path -> stage that writes it, and folder -> stages that write something in it."""
     makers: dict[str, str] = {}
     inside: dict[str, set[str]] = defaultdict(set)
     for stage in stages:
@@ -172,14 +173,14 @@ def _makers(stages: Iterable[Stage]) -> tuple[dict[str, str], dict[str, set[str]
 
 
 def read_plan(root: Path, composed: Mapping[str, Any] | None = None) -> Plan:
-    """The stages of the dvc.yaml in `root`.
+    """Return the stages of the dvc.yaml in `root`.
 
     Args:
-        root: a checkout.
-        composed: what plan.yaml would hold; None: what it holds, where there is one.
+        root: checkout.
+        composed: content to use for plan.yaml; None: read plan.yaml, if it exists.
 
     Raises:
-        InputError: dvc.yaml is broken, or its stages need each other.
+        InputError: dvc.yaml is invalid, or its stages form a cycle.
     """
     values = _composed_in(root) if composed is None else composed
     return _plan_of(json.dumps(definitions_of(root), default=str), json.dumps(values, default=str))
@@ -187,15 +188,15 @@ def read_plan(root: Path, composed: Mapping[str, Any] | None = None) -> Plan:
 
 @functools.lru_cache(maxsize=4)
 def _plan_of(definitions: str, values: str) -> Plan:
-    """Expand the same definitions with the same values once, in whatever folder they are."""
+    """Expand the same definitions with the same values only once, for all folders."""
     return Plan(expand(json.loads(definitions), json.loads(values)))
 
 
 def definitions_of(root: Path) -> dict[str, Any]:
-    """The stages of dvc.yaml as they are written there, group by group.
+    """Return the stages of dvc.yaml as written, by group.
 
     Raises:
-        InputError: the file is broken.
+        InputError: the file is invalid.
     """
     try:
         content = read_dvc_file(root / PLAN_FILE)
@@ -209,13 +210,13 @@ def _composed_in(root: Path) -> dict[str, Any]:
     try:
         return read_dvc_file(root / COMPOSED_FILE)
     except ParamsError:
-        return {}  # DVC says what is wrong with it
+        return {}  # DVC reports the error
 
 
 def expand(definitions: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[Stage]:
-    """Every stage of dvc.yaml's `definitions`, one for each item of a `foreach`, with `values` filled in.
+    """Yield every stage of dvc.yaml's `definitions`, one per item of a `foreach`, with `values` filled in.
 
-    A value that is missing stays as it is written, `${corpus.path}`.
+    A missing value stays as written, such as `${corpus.path}`.
     """
     for group, body in definitions.items():
         if "foreach" not in body:
@@ -227,7 +228,7 @@ def expand(definitions: Mapping[str, Any], values: Mapping[str, Any]) -> Iterato
 
 
 def _items(foreach: Any, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Key and value of each item; a list's items are both."""
+    """Yield key and value of each item; for a list, both are the item."""
     if isinstance(foreach, str) and (named := VARIABLE.fullmatch(foreach)):
         foreach = value_at(values, named[1]) or ()
     items = foreach.items() if isinstance(foreach, Mapping) else zip(foreach, foreach, strict=True)
@@ -254,12 +255,12 @@ def _stage(name: str, definition: Mapping[str, Any], values: Mapping[str, Any]) 
 
 
 def _path(entry: Any) -> str:
-    """A path of dvc.yaml, with options or without."""
+    """Return a path of dvc.yaml without its options."""
     return str(next(iter(entry)) if isinstance(entry, dict) else entry)
 
 
 def fill(part: Any, values: Mapping[str, Any]) -> Any:
-    """A part of dvc.yaml with its variables replaced by their values."""
+    """Return a part of dvc.yaml with its variables replaced by values."""
     if isinstance(part, Mapping):
         return {fill(name, values): fill(value, values) for name, value in part.items()}
     if isinstance(part, list):
@@ -270,18 +271,19 @@ def fill(part: Any, values: Mapping[str, Any]) -> Any:
 
 
 def _text(value: Any, missing: str) -> str:
-    """A value as DVC writes it into a text."""
+    """Return a value as DVC formats it in text."""
     return missing if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def differences(place: str, stated: Any, now: Any, absent: Any = None) -> Iterator[tuple[str, Any, Any]]:
-    """Where dvc.lock states another value of a parameter than it has now, of a section by its keys: place, stated, now.
+    """Yield name, recorded value and current value of parameters that differ from dvc.lock; sections are compared key
+    by key.
 
     Args:
-        place: the dotted name.
-        stated: by dvc.lock.
-        now: as it is.
-        absent: stands for a key that one side does not have.
+        place: dotted name.
+        stated: value in dvc.lock.
+        now: current value.
+        absent: value for a missing key.
     """
     if isinstance(stated, Mapping) and isinstance(now, Mapping):
         for key in dict.fromkeys([*stated, *now]):
@@ -292,10 +294,10 @@ def differences(place: str, stated: Any, now: Any, absent: Any = None) -> Iterat
 
 
 def read_dvc_file(path: Path) -> dict[str, Any]:
-    """dvc.yaml, dvc.lock or another file of DVC, aliases and all; {} where there is none.
+    """Parse dvc.yaml, dvc.lock or another file of DVC, with aliases; {} if it does not exist.
 
     Raises:
-        ParamsError: it is broken.
+        ParamsError: it is invalid.
     """
     if not path.is_file():
         return {}
@@ -307,7 +309,7 @@ def read_dvc_file(path: Path) -> dict[str, Any]:
 
 
 def stages_of(path: Path) -> dict[str, Any]:
-    """The stages of a dvc.lock; {} where DVC could not read it either: it says why."""
+    """Return the stages of a dvc.lock; {} if it is invalid, which DVC reports."""
     try:
         stages = read_dvc_file(path).get("stages")
     except (ParamsError, AttributeError):

@@ -1,7 +1,8 @@
-"""Which kind of worker a stage belongs to, and a stage's refusal to run on another.
+"""Kinds of workers for stages: a stage refuses to run on a worker of another kind.
 
-Preparing and judging data needs no accelerator; training and prediction run on whatever `device.runtime` names.
-A worker says in PODIUM_STAGE_KINDS what it offers, so that a pod never quietly computes again what the remote lost.
+Data preparation and validation need no accelerator; training and prediction run on the device of `device.runtime`. A
+worker declares the kinds it offers in PODIUM_STAGE_KINDS, so that a pod never silently recomputes outs that are missing
+on the remote.
 """
 
 from __future__ import annotations
@@ -21,36 +22,36 @@ from tasks.stage.errors import InputError, WrongWorker
 
 KINDS = ("cpu", "cuda", "ipu")
 AUTO = "auto"
-"""The kind of a device stage whose runtime is chosen where it runs: every worker may."""
+"""Kind of a device stage whose runtime is chosen when it runs: any worker may run it."""
 STAGE_KINDS = "PODIUM_STAGE_KINDS"
 STAGES_SENT = "PODIUM_STAGES_SENT"
-"""Set by the flow on a worker: the stages it was sent, which alone may run there."""
+"""Variable that the flow sets on a worker: the stages sent to it; no other stage may run there."""
 RESOLVED = "PODIUM_RESOLVED"
-"""Set by the flow: the hash of the parameters and of the plan that it has checked and written for its stages."""
+"""Variable that the flow sets: hash of the parameters and the plan that it validated and wrote for its stages."""
 DEVICE_LOCK = "PODIUM_DEVICE_LOCK"
 
 _held: list[int] = []
-"""Descriptors of locks that this process keeps until it ends."""
+"""Descriptors of locks that this process holds until it ends."""
 
 
 def offered_kinds() -> tuple[str, ...]:
-    """What this worker offers: the words of PODIUM_STAGE_KINDS, all kinds when it is unset or empty.
+    """Return the kinds in PODIUM_STAGE_KINDS; all kinds if it is unset or empty.
 
     Raises:
-        InputError: it names something that is no kind.
+        InputError: it contains an unknown kind.
     """
     words = tuple(word.strip() for word in os.environ.get(STAGE_KINDS, "").split(",") if word.strip())
     if unknown := [word for word in words if word not in KINDS]:
-        raise InputError(f"{STAGE_KINDS} names {', '.join(unknown)}; the kinds are {', '.join(KINDS)}, apart by commas")
+        raise InputError(f"{STAGE_KINDS} contains {', '.join(unknown)}; valid: {', '.join(KINDS)}, separated by commas")
     return words or KINDS
 
 
 def enter_stage() -> None:
-    """Called first by every stage that DVC runs: refuse a stage of another kind, and take the device.
+    """Refuse a stage of another kind, and lock the device; every stage that DVC runs calls this first.
 
     Raises:
-        WrongWorker: this worker does not offer the kind of the stage, or was not sent it; says which outs were missing
-            from which remote.
+        WrongWorker: this worker does not offer the kind of the stage, or was not sent it; the message names the
+            missing outs and the remote.
     """
     root = Path(os.environ.get("DVC_ROOT", "."))
     if not (root / artifacts.PARAMS).is_file():
@@ -65,26 +66,27 @@ def enter_stage() -> None:
     kind, offered = stage.kind(runtime), offered_kinds()
     if kind != AUTO and kind not in offered:
         raise WrongWorker(
-            f"stage {stage.name} is of kind {kind}, and this worker offers only {', '.join(offered)} ({STAGE_KINDS}). "
-            f"It was started because {_missing(stage, root)}. Run it where {kind} is offered, on the same code, "
-            "parameters and inputs, and push its outs; or widen what this worker offers"
+            f"stage {stage.name} needs a worker of kind {kind}; this worker offers {', '.join(offered)} "
+            f"({STAGE_KINDS}). It started because {_missing(stage, root)}. Run it on a {kind} worker with the same "
+            f"code, parameters and inputs, and push its outs; or add {kind} to {STAGE_KINDS}"
         )
     if stage.holds_device:
         hold_device(kind, offered)
 
 
 def hash_of_parameters(root: Path) -> str:
-    """Return what stands for the bytes of params.yaml and plan.yaml."""
+    """Return a hash of params.yaml and plan.yaml."""
     return " ".join(sha256_of(root / name) for name in (artifacts.PARAMS, artifacts.PLAN) if (root / name).is_file())
 
 
 def _require_sent(stage: Stage, root: Path) -> None:
-    """On a worker DVC brings what the stages need up to date, too: that is to be restored there, never made."""
+    """Refuse a stage that was not sent to this worker: DVC would run missing upstream stages, which must be restored
+    instead."""
     sent = os.environ.get(STAGES_SENT)
     if sent is not None and stage.name not in sent.split():
         raise WrongWorker(
-            f"stage {stage.name} was not sent to this worker, only {sent}. It was started because "
-            f"{_missing(stage, root)}. Run it where it belongs, on the same code, parameters and inputs: its worker "
+            f"stage {stage.name} was not sent to this worker, only {sent}. It started because "
+            f"{_missing(stage, root)}. Run it on its own worker with the same code, parameters and inputs; that worker "
             "pushes its outs"
         )
 
@@ -93,14 +95,16 @@ def _missing(stage: Stage, root: Path) -> str:
     outs = ", ".join(out for out in stage.outs if Path(out).parts[0] != artifacts.MEASUREMENTS.name)
     remote = default_remote(root)
     if remote is None:
-        return f"its outs ({outs}) are not here, and no remote is set to restore them from (dvc remote add -d NAME URL)"
-    return f"its outs ({outs}) for these very inputs are neither here nor on the remote {remote[0]} ({remote[1]})"
+        return (
+            f"its outs ({outs}) are missing, and there is no remote to restore them from (dvc remote add -d NAME URL)"
+        )
+    return f"its outs ({outs}) for these inputs are neither here nor on the remote {remote[0]} ({remote[1]})"
 
 
 def hold_device(kind: str, offered: tuple[str, ...]) -> None:
-    """Wait until no other stage on this host uses the device, and keep it until this process ends.
+    """Wait until no other stage on this host uses the device, and lock it until this process ends.
 
-    The lock is the file PODIUM_DEVICE_LOCK. Without that variable IPUs have one lock per user, and other devices none.
+    The lock is the file PODIUM_DEVICE_LOCK. Without that variable, IPUs have one lock per user, and other devices none.
     """
     path = os.environ.get(DEVICE_LOCK)
     if not path:

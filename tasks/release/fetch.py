@@ -1,9 +1,9 @@
-"""Fetch the model that an entry released last, for its gate to compare with: `downstream.*.gate.released: published`.
+"""Fetch an entry's last release, for its gate to compare with: `downstream.*.gate.released: published`.
 
     python -m tasks.release.fetch NAME [--releases [TAG@COMMIT ...]]      # into released/NAME
-    python -m tasks.release.fetch NAME --list                            # TAG@COMMIT of the Hub, fetch nothing
+    python -m tasks.release.fetch NAME --list                            # TAG@COMMIT of the Hub, fetches nothing
 
-`podium run` calls it before the stages, which depend on what lies there; `dvc repro` alone never fetches.
+`podium run` calls it before the stages, which depend on that folder; `dvc repro` alone never fetches.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
 
 Sources = Mapping[str, Callable[[str], Path]]
-"""Tag -> where the file of a name lies."""
+"""Tag -> function from a file name to the path of the file."""
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """What lies in the folder now."""
+    """Content of the folder after fetching."""
 
     releases: list[FetchedRelease]
     changed: bool
 
 
 def fetch(params: Params, entry: Entry, root: Path = Path(), these: Sequence[Tagged] | None = None) -> Fetched:
-    """Make released/<entry> hold the newest releases of where the entry publishes to, whole or not at all.
+    """Make released/<entry> contain the newest releases of the entry's publish target, completely or not at all.
 
     Args:
-        params: of the checkout.
-        entry: its gate asks for what was published.
-        root: the checkout.
-        these: releases of the Hub, the newest first; None: the Hub is asked which they are.
+        params: parameters of the checkout.
+        entry: entry whose gate compares with the published release.
+        root: checkout.
+        these: releases on the Hub, newest first; None: ask the Hub.
 
     Raises:
-        InputError: what is there is no release, or cannot be read.
+        InputError: the target contains no release, or cannot be read.
     """
     folder = root / artifacts.fetched_folder(entry.name)
     before = _before(folder)
@@ -80,7 +80,7 @@ def fetch(params: Params, entry: Entry, root: Path = Path(), these: Sequence[Tag
 
 
 def newest_on_hub(entry: Entry) -> list[Tagged]:
-    """The releases in the repository that the entry publishes to.
+    """Return the newest releases in the entry's repository.
 
     Raises:
         InputError: it cannot be read.
@@ -89,7 +89,7 @@ def newest_on_hub(entry: Entry) -> list[Tagged]:
 
 
 def _before(folder: Path) -> list[FetchedRelease] | None:
-    """What was fetched before; None where not all of it is there."""
+    """Return the releases that were fetched before; None if they are incomplete."""
     try:
         found = read_fetched(folder)
     except InputError:
@@ -101,15 +101,15 @@ def _before(folder: Path) -> list[FetchedRelease] | None:
 def _of_folder(
     entry: Entry, root: Path, kept: Path, before: Sequence[FetchedRelease]
 ) -> tuple[list[FetchedRelease], Sources]:
-    """The release in the folder that the entry publishes to, and the last one of other weights that lay there."""
+    """Return the release in the entry's folder, and the last one before it with other weights."""
     folder = root / entry.params.publish.folder
     hashes = folder_hashes(folder) if folder.is_dir() else {}
     if not hashes:
         return [], {}
     if not {PROVENANCE, CONFIG, WEIGHTS} <= set(hashes):
         raise InputError(
-            f"{entry.key('publish', 'folder')}={entry.params.publish.folder} holds no release to compare with (a "
-            f"release has {PROVENANCE}, {CONFIG} and {WEIGHTS}): empty it, or name another folder"
+            f"{entry.key('publish', 'folder')}={entry.params.publish.folder} contains no release to compare with (a "
+            f"release has {PROVENANCE}, {CONFIG} and {WEIGHTS}): empty it, or set another folder"
         )
     tag = tag_of(hashes)
     newest = FetchedRelease(tag, None, None, {name: hashes[name] for name in TAKEN if name in hashes})
@@ -119,7 +119,7 @@ def _of_folder(
 
 
 def _of_hub(entry: Entry, wanted: Sequence[Tagged]) -> tuple[list[FetchedRelease], Sources]:
-    """Releases of the repository that the entry publishes to, in the Hub's own cache."""
+    """Return releases of the entry's repository, in the Hub's own cache."""
     from tasks.records.hub_inputs import download_files
 
     repository, section = str(entry.params.publish.repository), entry.key("publish")
@@ -141,43 +141,43 @@ def _take(release: FetchedRelease, source: Callable[[str], Path], target: Path) 
     for name, sha256 in release.files.items():
         path = target / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        link_or_copy(source(name).resolve(), path)  # the Hub's cache has links to its own blobs
+        link_or_copy(source(name).resolve(), path)  # the Hub's cache links to its own blobs
         if sha256_of(path) != sha256:
-            raise InputError(f"{source(name)} changed while it was fetched: run again once nothing is being published")
+            raise InputError(f"{source(name)} changed while it was fetched: run again when nothing is being published")
 
 
 def tagged(text: str) -> Tagged:
-    """TAG@COMMIT, as `--list` prints it.
+    """Parse TAG@COMMIT, as `--list` prints it.
 
     Raises:
-        ParamsError: it is something else.
+        ParamsError: the format is wrong.
     """
     tag, _, commit = text.partition("@")
     if not TAG.fullmatch(tag) or not COMMIT.fullmatch(commit):
-        raise ParamsError(f"{text!r:.80} is no release: TAG@COMMIT is required, release-<12 digits>@<40 digits>")
+        raise ParamsError(f"{text!r:.80} is not a release: TAG@COMMIT is required, release-<12 digits>@<40 digits>")
     return Tagged(tag, commit)
 
 
 def _require_hub(params: Params, entry: Entry) -> None:
     if params.publish.target != "hub":
         raise ParamsError(
-            f"{entry.key('gate', 'released')}={PUBLISHED} and publish.target={params.publish.target}: of a folder each "
-            "worker has its own. Publish to a Hub, or state a folder of `inputs`, which workers have alike"
+            f"{entry.key('gate', 'released')}={PUBLISHED} needs publish.target: hub on workers, as each worker has "
+            "its own folders. Publish to the Hub, or set a folder in `inputs`, which all workers share"
         )
 
 
 def _told(entry: Entry, found: Fetched) -> str:
     if not found.releases:
-        return f"{entry.name}: nothing was released yet where it publishes to"
+        return f"{entry.name}: its publish target has no release yet"
     done = "fetched" if found.changed else "already here"
     return f"{entry.name}: {', before it '.join(one.title for one in found.releases)} ({done})"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Fetch the model that was released last, for the gate.")
-    parser.add_argument("name", help="the entry, or what its stage is called")
-    parser.add_argument("--releases", nargs="*", metavar="TAG@COMMIT", help="these, the newest first, of the Hub")
-    parser.add_argument("--list", action="store_true", help="say which they are, fetch nothing")
+    parser.add_argument("name", help="entry, or its stage")
+    parser.add_argument("--releases", nargs="*", metavar="TAG@COMMIT", help="releases on the Hub, newest first")
+    parser.add_argument("--list", action="store_true", help="print the newest releases, fetch nothing")
     words, params = parser.parse_args(), load_sections(*ENTRY_SECTIONS, "publish")
     entry = entry_of(params, words.name)
     if words.list:

@@ -1,4 +1,4 @@
-"""Licence, language and base model of a release: as a user states them, else as the base model's files do."""
+"""Licence, language and base model of a release, from the parameters or the base model's files."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tasks.params.schema import Params
 from tasks.stage.errors import PublishError
 
 REQUIRED = {"license": ("licence", "apache-2.0"), "language": ("language", "en")}
-"""What a card on the Hub must state: how it is called, and an example."""
+"""Fields that a card on the Hub must have: label and example."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What a card states of where a model comes from; None: unknown."""
+    """Origin of a model on its card; None: unknown."""
 
     license: str | None = None
     language: str | list[str] | None = None
@@ -23,11 +23,11 @@ class Origin:
 
 
 def resolve_origin(params: Params, base: Mapping[str, Any] | None) -> Origin:
-    """Return what the parameters state, and else what the base model's files do.
+    """Return the values in the parameters, otherwise those in the base model's files.
 
     Args:
-        params: their section `publish` is what a user states.
-        base: what `read_origin` found in the base model's files; None: there are none.
+        params: parameters; section `publish` has the user's values.
+        base: result of `read_origin` for the base model's files; None: there is no base model.
     """
     stated, base = params.publish, base or {}
     return Origin(
@@ -38,10 +38,10 @@ def resolve_origin(params: Params, base: Mapping[str, Any] | None) -> Origin:
 
 
 def require_origin(params: Params, origin: Origin) -> None:
-    """Refuse to publish to the Hub without a licence and a language.
+    """Require a licence and a language for releases on the Hub.
 
     Raises:
-        PublishError: one is unknown; names the parameters that state it.
+        PublishError: one is unknown; the message names the parameters to set.
     """
     unknown = [name for name in REQUIRED if not getattr(origin, name)]
     if params.publish.target != "hub" or not unknown:
@@ -50,6 +50,6 @@ def require_origin(params: Params, origin: Origin) -> None:
     settings = " ".join(f"--set publish.{name}={REQUIRED[name][1]}" for name in unknown)
     where = "" if params.base_model.source == "none" else ", and the base model's README.md does not state it"
     raise PublishError(
-        f"{titles} of the model {'is' if len(unknown) == 1 else 'are'} not set{where}. A release on the Hub states "
-        f"both: add what is true of the model, such as {settings}. Nothing was published"
+        f"{titles} of the model {'is' if len(unknown) == 1 else 'are'} not set{where}. A release on the Hub needs "
+        f"both: set the correct values, such as {settings}. Nothing was published"
     )

@@ -1,6 +1,6 @@
-"""Where a release comes from: code revision, plan, parameters, packages, data. No host, user, path or clock.
+"""Provenance of a release: code revision, plan, parameters, packages and data, without host, user, path or time.
 
-The same content gives the same provenance, byte for byte, so that publishing twice makes no second commit.
+The same content gives the same provenance, byte for byte, so that publishing twice creates no second commit.
 """
 
 from __future__ import annotations
@@ -47,21 +47,20 @@ PACKAGES = (
     "transformers",
 )
 OF_ONE_RUN = (f"{artifacts.MEASUREMENTS}/", f"{artifacts.EXECUTABLES}/")
-"""Folders of outs that no stage reads, and that are others each time they are made."""
+"""Folders of outs that no stage reads, and that differ each time they are written."""
 StageRuns = Mapping[str, Mapping[str, str] | None]
-"""Stage -> name and begin of the run that made it; None: `dvc repro` did, or it was not recorded."""
+"""Stage -> name and start of the run that produced its outs; None: `dvc repro` did, or it was not recorded."""
 RUN_FACTS = ("name", "began")
 ROW_COUNTS = ("rows", "sequences", "real_tokens", "row_length")
 TRAINING_FIGURES = ("steps", "final_loss", "runtime", "precision", "versions")
-"""What a training did, and with which versions of Python and packages; how fast, and in how much memory, is the host's.
-"""
+"""Results of a training, and its versions of Python and packages; speed and memory depend on the host."""
 PREDICTION_FIGURES = ("runtime", "precision")
-"""What decided the scores besides the weights."""
+"""Values that determine the scores in addition to the weights."""
 NOT_PUBLISHED = ("publish", "checkpoint", "tracking")
-"""Sections that say where a release, its checkpoints and curves go, not what it is; `publish` of an entry, too."""
+"""Sections that set where a release, its checkpoints and curves go; also `publish` of an entry."""
 ON_HUB = ("dataset", "repository")
 OF_HUB = ("dataset_config", "dataset_split", "dataset_revision", "revision")
-"""What is read of a data set or model of the Hub; public words where that one has a public name."""
+"""Parameters of a dataset or model on the Hub; public if its name is public."""
 
 
 def provenance(
@@ -70,17 +69,17 @@ def provenance(
     subject: Subject,
     checkout: Path | None = None,
 ) -> dict[str, Any]:
-    """Everything the file `provenance.json` states.
+    """Return the content of `provenance.json`.
 
     Args:
-        parameters: the resolved content of params.yaml (plain values), of which `released_parameters` keeps what
-            says nothing of the user; other entries of downstream have no part in this release.
-        root: the checkout.
-        subject: what is released.
-        checkout: what relative names count from, if `root` holds copies of it; None: `root`.
+        parameters: resolved content of params.yaml (plain values). `released_parameters` removes private values;
+            other entries of downstream are not part of this release.
+        root: checkout.
+        subject: subject of the release.
+        checkout: base of relative paths, if `root` contains copies; None: `root`.
 
     Raises:
-        PublishError: a report that should be read is not JSON, or holds a NaN.
+        PublishError: a report is not JSON, or contains a NaN.
     """
     own = {**parameters, "downstream": {subject.name: parameters["downstream"][subject.name]}}
     published = released_parameters(own, root, checkout or root)
@@ -112,13 +111,12 @@ def provenance(
 
 
 def stages_behind(parameters: Mapping[str, Any], subject: Subject, lock: Path) -> dict[str, Any]:
-    """Return what dvc.lock says of all stages behind a release: what they read, ran and wrote; {} without a dvc.lock.
+    """Return the entries in dvc.lock of all upstream stages of a release; {} without a dvc.lock.
 
-    Of what they wrote, that is left out in which equal stages differ, and which no stage reads: what they measured, and
-    programs for IPUs, which a compiler makes otherwise every time.
-    Left out is the stage that scores the released model: what it found is stated by the gate, and it reads which
-    releases there are, this one among them once it is published. Other stages may run again, and the release stays the
-    same.
+    Outs in which equal stages differ and which no stage reads are left out: measurements, and IPU programs, which
+    differ with every compilation. The stage that scores the released model is left out: the gate states its result, and
+    it reads the list of releases, which will include this one once it is published. Other stages may run again without
+    changing the release.
     """
     if not lock.is_file():
         return {}
@@ -135,11 +133,11 @@ def _without_measurements(stage: Mapping[str, Any] | None) -> dict[str, Any] | N
 
 
 def stage_runs(stages: Iterable[str], root: Path) -> StageRuns:
-    """Return the run that made each stage, here or on another host, as the stage recorded it.
+    """Return the run that produced the outs of each stage, here or on another host, as the stage recorded it.
 
     Args:
-        stages: their names.
-        root: the checkout.
+        stages: names of stages.
+        root: checkout.
     """
     found = {stage: (find_object(root / artifacts.stage_run_file(stage)) or {}).get("run") for stage in stages}
     return {stage: _run_of(run) for stage, run in found.items()}
@@ -150,42 +148,46 @@ def _run_of(run: Any) -> dict[str, str] | None:
 
 
 def code_of(root: Path, subject: Subject) -> dict[str, Any]:
-    """Return the revisions that the stages recorded as they ran: `git`, of the fine-tuning, or of the gate where the
-    fine-tuning has no record, and `stages_git`, of every training and of the gate."""
+    """Return the revisions that stages recorded: `git` of the fine-tuning (of the gate if it has no record), and
+    `stages_git` of every training and of the gate."""
     files = {name: artifacts.METRICS / f"{name}.json" for name in subject.trainings} | {"gate": subject.gate}
     found = {name: (_small_json(root / path) or {}).get("code") for name, path in files.items()}
     return {"git": found[subject.trainings[-1]] or found["gate"] or dict(NOT_RECORDED), "stages_git": found}
 
 
 def changes_since(origin: Mapping[str, Any], root: Path) -> str | None:
-    """Return how the code of a checkout differs from what a release was made with, in words; None: it does not.
+    """Return how the code of a checkout differs from the code of a release; None if it does not differ.
 
     Args:
-        origin: the provenance.
-        root: the checkout.
+        origin: provenance of the release.
+        root: checkout.
     """
-    revisions = {None: "a revision that was not recorded"}
+    revisions = {None: "an unrecorded revision"}
     ran, now = origin["git"], git_state(root)
     changed = changed_code(origin["code_md5"], root)
     if not changed and ran["revision"] in (None, now["revision"]):
         return None
     here, there = (revisions.get(one["revision"], f"revision {one['revision']}") for one in (now, ran))
-    what = f"what its stages read of it changed: {', '.join(changed)}" if changed else "its stages read the same of it"
-    return f"the code here is {here} now, the model was made with {there}, which the release names; {what}"
+    what = (
+        f"changed files that its stages read: {', '.join(changed)}"
+        if changed
+        else "no file that its stages read changed"
+    )
+    return f"the code here is {here}, but the model was built with {there}, which the release states; {what}"
 
 
 def hash_of(values: Any) -> str:
-    """SHA-256 of the one text that a value has: sorted keys, no spaces, NaN refused."""
+    """Return the SHA-256 of a value as canonical JSON: sorted keys, no spaces, NaN rejected."""
     text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def base_model(file: Path, given: str) -> dict[str, Any] | None:
-    """What training started from, as the stage base_model recorded it; a folder by its hash.
+    """Return the base model as the stage base_model recorded it; a folder is identified by its hash.
 
     Args:
-        file: the record.
-        given: what stands for base_model.path.
+        file: record of the stage.
+        given: published value of base_model.path.
     """
     record = _small_json(file)
     if record is None:
@@ -193,13 +195,13 @@ def base_model(file: Path, given: str) -> dict[str, Any] | None:
     kept = {name: value for name, value in record.items() if name not in ("path", "left_out")}
     if "path" in record:
         kept["folder"] = given
-    if "left_out" in record:  # names that somebody gave to weights
+    if "left_out" in record:  # names of weights, which users choose
         kept["left_out"] = len(record["left_out"])
     return kept
 
 
 def package_versions() -> dict[str, str]:
-    """Installed version of each of `PACKAGES`; the ones that are not installed are left out."""
+    """Return the installed version of each of `PACKAGES`, without those that are not installed."""
     versions = {}
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -208,7 +210,7 @@ def package_versions() -> dict[str, str]:
 
 
 def data_verdicts(root: Path, subject: Subject) -> dict[str, Any]:
-    """Per validated data set: was it valid, its rows, how many checks, and the names of those that failed."""
+    """Return, per validated data set, its validity, rows, number of checks, and names of failed checks."""
     verdicts = {}
     for name in subject.verdicts:
         if (report := _small_json(root / artifacts.validation_report(name))) is None:
@@ -224,13 +226,13 @@ def data_verdicts(root: Path, subject: Subject) -> dict[str, Any]:
 
 
 def _figures(files: Mapping[str, Path], names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """These values of every file that is there, as far as it has them."""
+    """Return these values of every existing file."""
     found = {name: _small_json(path) for name, path in files.items()}
     return {name: {key: one[key] for key in names if key in one} for name, one in found.items() if one is not None}
 
 
 def prediction_figures(root: Path, subject: Subject) -> dict[str, Any] | None:
-    """Return PREDICTION_FIGURES of the stage predict, by split where there are several; None: it wrote none."""
+    """Return PREDICTION_FIGURES of the stage predict, by split if there are several; None if it wrote none."""
     figures = _small_json(root / subject.prediction)
     if figures is None:
         return None
@@ -240,26 +242,27 @@ def prediction_figures(root: Path, subject: Subject) -> dict[str, Any] | None:
 
 
 def read_json(path: Path, made_by: str) -> dict[str, Any]:
-    """A JSON object without NaN or Infinity.
+    """Read a JSON object without NaN or Infinity.
 
     Raises:
-        PublishError: not there, not JSON, or not an object; names `made_by`, the command that writes it.
+        PublishError: it is missing, not JSON, or not an object; the message names `made_by`, the command that writes
+            it.
     """
     try:
         values = read_json_file(path, parse_constant=_refuse_constant)
     except FileNotFoundError:
-        raise PublishError(f"{path} is not there: run `{made_by}` first; nothing was published") from None
+        raise PublishError(f"{path} is missing: run `{made_by}` first; nothing was published") from None
     except ValueError as error:  # also not UTF-8
         raise PublishError(
             f"{path} cannot be used ({error}): remove it and run `{made_by}` again; nothing was published"
         ) from None
     if not isinstance(values, dict):
-        raise PublishError(f"{path} must hold a JSON object, found {type(values).__name__}: run `{made_by}` again")
+        raise PublishError(f"{path} must contain a JSON object, found {type(values).__name__}: run `{made_by}` again")
     return values
 
 
 def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is no number: JSON has none, and no metric may be {name}")
+    raise ValueError(f"{name} is not valid in JSON, and not allowed as a metric")
 
 
 def _small_json(path: Path) -> dict[str, Any] | None:
@@ -267,19 +270,22 @@ def _small_json(path: Path) -> dict[str, Any] | None:
 
 
 def released_parameters(parameters: Mapping[str, Any], root: Path, checkout: Path | None = None) -> dict[str, Any]:
-    """What a release says of its parameters.
+    """Return the published parameters: numbers, values of an enumeration, and names on the Hub.
+
+    Other text is private: paths, and names of files, columns and servers. A path is replaced by the hash of its content
+    in dvc.lock; other text by a placeholder. New parameters are private by default.
 
     Args:
-        parameters: the resolved content of params.yaml (plain values).
-        root: holds dvc.lock, which has the hashes of what was read.
-        checkout: what relative names count from; None: `root`.
+        parameters: resolved content of params.yaml (plain values).
+        root: folder with dvc.lock, which has the hashes of inputs.
+        checkout: base of relative paths; None: `root`.
     """
     facts = _Facts(read_hashes(root), find_parameters(parameters, READ), checkout or root)
     return facts.section(Params, parameters, (), on_hub=False)
 
 
 def hub_name(section: Mapping[str, Any], name: str, root: Path) -> str | None:
-    """The name of a data set or model of the Hub, where a section of params.yaml reads one; a local folder has none."""
+    """Return the name of a Hub dataset or model in a section of params.yaml; None for a local folder."""
     value = section.get(name)
     if not value or not HUB_NAME.fullmatch(value) or ".." in value or os.path.lexists(root / value):
         return None
@@ -288,16 +294,17 @@ def hub_name(section: Mapping[str, Any], name: str, root: Path) -> str | None:
 
 @dataclass(frozen=True)
 class _Facts:
-    """What decides whether a text leaves the house."""
+    """Facts that decide if a text is published."""
 
     hashes: Mapping[str, str]
-    """Path -> what dvc.lock has of it."""
+    """Path -> its hash in dvc.lock."""
     given: Container[str]
     """Dotted names of parameters that name inputs."""
     root: Path
 
     def section(self, kind: Any, values: Mapping[str, Any], place: tuple[str, ...], *, on_hub: bool) -> dict[str, Any]:
-        """The values of a section, of which `kind` may be a model; `on_hub`: a section around it is read of the Hub."""
+        """Return the published values of a section, which may be a model `kind`; `on_hub`: an outer section reads from
+        the Hub."""
         fields = {field.alias or name: field.annotation for name, field in getattr(kind, "model_fields", {}).items()}
         hidden = NOT_PUBLISHED if fields and len(place) in (0, 2) else ()
         on_hub = on_hub or values.get("source") == "hub"
@@ -316,7 +323,7 @@ class _Facts:
             return value
         if place[:-1] != ("downstream",):
             return self.section(kind, value, place, on_hub=on_hub)
-        # The kind of an entry is a word that the program fixes, by its folders.
+        # The kind of an entry is public: the program defines the kinds.
         stated = self.section(kind_params(value["kind"]), value, place, on_hub=on_hub)
         return {**stated, "kind": value["kind"]}
 
@@ -333,7 +340,7 @@ class _Facts:
 
 
 def _words(kind: Any) -> set[str]:
-    """The words that a parameter of this type chooses from."""
+    """Return the values of an enumeration type."""
     if get_origin(kind) is Literal:
         return {word for word in get_args(kind) if isinstance(word, str)}
     return {word for part in get_args(kind) for word in _words(part)}
@@ -348,7 +355,7 @@ def _is_place(text: str) -> bool:
 
 
 def read_hashes(root: Path) -> dict[str, str]:
-    """Path of a dependency -> `md5:` and its hash, of everything that dvc.lock names."""
+    """Return path -> `md5:` and hash of every dependency in dvc.lock."""
     dependencies = [one for stage in stages_of(root / "dvc.lock").values() for one in stage.get("deps", [])]
     return {_plain(one["path"]): f"md5:{one['md5']}" for one in dependencies if "md5" in one}
 

@@ -1,10 +1,10 @@
-"""Publish the gated model: to a folder in Hub layout, or to a Hub repository in one commit.
+"""Publish an accepted model: to a folder in Hub layout, or to a Hub repository in one commit.
 
     python -m tasks.release.publish [NAME] [--dry-run]
 
-Nothing is published that did not pass. All that the gate judged is read once, into copies of our own: the gate decides
-again on them, the recorded verdict must say the same, and they are what is sent. The Hub token comes from the
-environment variable HF_TOKEN only.
+Only models that passed the gate are published. All files that the gate evaluated are read once, into private copies.
+The gate decides again on these copies, its verdict must equal the recorded one, and the copies are published. The Hub
+token comes only from the environment variable HF_TOKEN.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ from tasks.stage import artifacts
 from tasks.stage.errors import GateRejected, PublishError
 
 SHOWN = 5
-"""Differences that an error names."""
+"""Maximum number of differences in an error message."""
 ABSENT = "(not stated)"
-"""In place of a value of which there is none."""
+"""Placeholder for a missing value."""
 
 
 @dataclass(frozen=True)
 class Publication:
-    """The release of an entry's model: what it is of, and where it goes."""
+    """Release of an entry's model and its target."""
 
     entry: Entry
     params: Params
@@ -66,33 +66,33 @@ class Publication:
     """The same as plain values."""
     subject: Subject
     root: Path
-    """The checkout."""
+    """Checkout."""
     made_by: StageRuns
-    """The run that made each stage."""
+    """Run that produced the outs of each stage."""
 
     @property
     def place(self) -> dict[str, str | None]:
-        """The folder or the repository, as receipts name it."""
+        """Folder or repository, as in receipts."""
         target = self.entry.params.publish
         return {"repository": target.repository} if self.on_hub else {"folder": target.folder}
 
     @property
     def on_hub(self) -> bool:
-        """Whether it goes to a repository, not a folder."""
+        """True for a repository, False for a folder."""
         return self.params.publish.target == "hub"
 
     @property
     def title(self) -> str:
-        """What people call the release: NAME of published/NAME or user/NAME, else the entry's name.
+        """Title of the release: NAME of published/NAME or user/NAME, otherwise the entry's name.
 
-        Any other folder is a path of the user, which a release does not state. The checkout of a run names its folder
-        from there: ../../../published/NAME.
+        Any other folder is a private path, which a release does not state. The checkout of a run has paths such as
+        ../../../published/NAME.
         """
         (place,) = (PurePosixPath(str(name)) for name in self.place.values())
         return place.name if self.on_hub or place.parent.name == artifacts.RELEASES.name else self.entry.name
 
     def build(self, gate: Mapping[str, Any], copies: Path) -> Release:
-        """All files of the release, card and provenance included, made of copies of the checkout's files."""
+        """Return all files of the release, including card and provenance, from copies of the checkout's files."""
         subject, examples = self.subject, self.params.publish.examples
         metrics = read_json(copies / subject.metrics, f"dvc repro {subject.stages['evaluate']}")
         config = read_json(copies / subject.model / "config.json", f"dvc repro {subject.stages['finetune']}")
@@ -134,7 +134,7 @@ class Publication:
         return gather(copies, texts, subject, examples=examples)
 
     def send(self, release: Release, compared: ComparedRelease | None) -> dict[str, Any]:
-        """Make the target hold the release, in the place of the one that was compared with; returns the receipt."""
+        """Publish the release in place of the one it was compared with; return the receipt."""
         if not self.on_hub:
             changed = write_folder(release, self.root / str(self.place["folder"]), compared)
             return self.receipt(release, unchanged=not changed)
@@ -145,7 +145,7 @@ class Publication:
         return self.receipt(release, **asdict(done))
 
     def receipt(self, release: Release, **done: Any) -> dict[str, Any]:
-        """What became of the release, or would; `done`: fields of a HubRelease that are known."""
+        """Return the receipt of a release or of a dry run; `done` has the known fields of a HubRelease."""
         return {
             "target": self.params.publish.target,
             **self.place,
@@ -156,22 +156,22 @@ class Publication:
 
 
 def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dry_run: bool = False) -> dict[str, Any]:
-    """Publish what the checkout `root` holds, once; the same content again changes nothing.
+    """Publish the checkout `root`; publishing the same content again changes nothing.
 
     Args:
-        parameters: the whole resolved params.yaml as plain values.
-        name: of the entry.
-        root: the checkout.
-        dry_run: build everything, touch no target, write no receipt.
+        parameters: the resolved params.yaml as plain values.
+        name: name of the entry.
+        root: checkout.
+        dry_run: build everything, but change no target and write no receipt.
 
     Returns:
         The receipt, as written to reports/publish-<name>.json: target, folder or repository, commit, tag, url,
-        pull_request, unchanged, the SHA-256 of every file that the tag stands for, and the run that made each stage.
+        pull_request, unchanged, the SHA-256 of every file of the tag, and the run that produced the outs of each stage.
         Without a tag nothing is released: the pull request waits for review.
 
     Raises:
-        GateRejected: the gate said no; nothing is touched.
-        PublishError: nothing, or nothing new, was published; the message says what the target looks like now.
+        GateRejected: the gate rejected the model; nothing was changed.
+        PublishError: nothing, or nothing new, was published; the message describes the current state of the target.
         InputError: a file is not what its stage wrote.
     """
     params = check(dict(parameters))
@@ -180,7 +180,7 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
     entry = entry_of(params, name)
     subject = subject_of(load_spec(entry), params)
     gate_stage = subject.stages["gate"]
-    require_accepted(read_json(root / subject.gate, f"dvc repro {gate_stage}"))  # else there is nothing to copy
+    require_accepted(read_json(root / subject.gate, f"dvc repro {gate_stage}"))  # otherwise there is nothing to copy
     judged = subject.judged(entry.released, root, entry.seeds)
     behind = plan_of(params).behind([gate_stage])
     made = map(artifacts.stage_run_file, behind)
@@ -201,10 +201,10 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
 
 
 def require_accepted(gate: Mapping[str, Any]) -> None:
-    """The verdict must be positive.
+    """Require an accepting verdict.
 
     Raises:
-        GateRejected: it is not; the message holds its reasons.
+        GateRejected: the gate rejected the model; the message has its reasons.
     """
     if gate.get("accepted") is not True:
         said = "".join(f"\n  {reason}" for reason in gate.get("reasons") or []) or " (it gave no reason)"
@@ -212,15 +212,15 @@ def require_accepted(gate: Mapping[str, Any]) -> None:
 
 
 def require_same_parameters(params: Params, subject: Subject, lock: Path) -> None:
-    """All stages behind the gate must have run with the parameters of now, as dvc.lock has them.
+    """Require that all upstream stages of the gate ran with the current parameters, according to dvc.lock.
 
     Args:
-        params: of now.
-        subject: what is to be published.
+        params: current parameters.
+        subject: subject of the release.
         lock: dvc.lock.
 
     Raises:
-        PublishError: one did not.
+        PublishError: a stage ran with other parameters, or did not run.
     """
     values = {PARAMS_FILE: parameter_values(params), COMPOSED_FILE: compose(params)}
     plan, gate, stages, differing = plan_of(params), subject.stages["gate"], stages_of(lock), list[str]()
@@ -230,14 +230,14 @@ def require_same_parameters(params: Params, subject: Subject, lock: Path) -> Non
             continue
         ran_with = stages[name].get("params", {})
         differing += [
-            f"{place} is {here!r}, stage {name} ran with {stated!r}"
+            f"{place} is {here!r}, but stage {name} ran with {stated!r}"
             for file, now in values.items()
             for key in plan[name].params.get(file, ())
             for place, stated, here in differences(key, ran_with.get(file, {}).get(key), value_at(now, key), ABSENT)
         ]
     if differing:
         raise PublishError(
-            f"{subject.model} was made with other parameters than params.yaml states now: "
+            f"{subject.model} was built with other parameters than those in params.yaml: "
             f"{shorten(differing, SHOWN, '; ')}. Run `dvc repro {gate}`, then publish again; nothing was published"
         )
 
@@ -245,52 +245,53 @@ def require_same_parameters(params: Params, subject: Subject, lock: Path) -> Non
 def decide_again(
     recorded: Mapping[str, Any], entry: Entry, subject: Subject, hashes: Hashes, copies: Path
 ) -> dict[str, Any]:
-    """Return the gate's verdict on copies of the evidence; the recorded one is compared with it, and never trusted.
+    """Return the gate's verdict on copies of the evidence; the recorded verdict is only compared with it, never
+    trusted.
 
     Args:
-        recorded: the verdict that the gate's stage wrote.
-        entry: whose model it is.
-        subject: what is to be published.
-        hashes: of the copies, without the verdict itself.
-        copies: of all that is judged.
+        recorded: verdict that the stage gate wrote.
+        entry: entry of the model.
+        subject: subject of the release.
+        hashes: hashes of the copies, without the verdict itself.
+        copies: folder with copies of everything that the gate evaluates.
 
     Raises:
-        GateRejected: the evidence speaks against this model.
-        PublishError: the recorded verdict is about other files, or says something else.
+        GateRejected: the evidence does not support this model.
+        PublishError: the recorded verdict covers other files, or differs from this one.
         InputError: the evidence is damaged.
     """
     stage = subject.stages["gate"]
     if differing := _other_files(recorded.get(JUDGED), hashes):
         raise PublishError(
-            f"{subject.gate} is about other files: {shorten(differing, SHOWN, '; ')}. Run `dvc repro {stage}`, then "
+            f"{subject.gate} covers other files: {shorten(differing, SHOWN, '; ')}. Run `dvc repro {stage}`, then "
             "publish again; nothing was published"
         )
     decision, verdict = judge(load_part(entry, "scores"), subject, hashes, copies, RELEASED, entry.seeds and SEEDS)
-    anew = f"make the verdict anew with `dvc repro --force --single-item {stage}`, then publish again; nothing was "
+    anew = f"redo the verdict with `dvc repro --force --single-item {stage}`, then publish again; nothing was "
     if not decision.accepted:
         said = "".join(f"\n  {reason}" for reason in decision.reasons)
-        raise GateRejected(f"{subject.gate} says accepted, the evidence does not. {anew}published:{said}")
+        raise GateRejected(f"{subject.gate} accepts the model, but the evidence does not: {anew}published:{said}")
     if other := _other_statements(recorded, verdict):
         raise PublishError(
-            f"{subject.gate} states other checks than the evidence gives: {', '.join(other)}. Somebody changed one of "
-            f"them: {anew}published"
+            f"{subject.gate} differs from the checks of the evidence: {', '.join(other)}. One of them was changed by "
+            f"hand: {anew}published"
         )
     return verdict
 
 
 def _other_files(judged: Any, hashes: Hashes) -> list[str]:
-    """How the files differ from those that a verdict was about, in words."""
+    """Return how the files differ from those of a verdict."""
     if not isinstance(judged, Mapping):
-        return ["it does not say what it judged"]
+        return ["it does not list the evaluated files"]
     return [
-        f"{name} has SHA-256 {hashes.get(name) or 'none, it is not there'}, judged was {judged.get(name) or 'none'}"
+        f"{name} has SHA-256 {hashes.get(name) or 'none, it is missing'}, evaluated was {judged.get(name) or 'none'}"
         for name in sorted({*judged, *hashes})
         if judged.get(name) != hashes.get(name)
     ]
 
 
 def _other_statements(recorded: Mapping[str, Any], verdict: Mapping[str, Any]) -> list[str]:
-    """Names of the checks, and of all else, of which a recorded verdict does not say what the gate says now."""
+    """Return the names of checks and other values in which a recorded verdict differs from this one."""
     names = [name for name in {**verdict, **recorded} if name != CODE and recorded.get(name) != verdict.get(name)]
     checks = recorded.get("checks")
     known = checks if isinstance(checks, list) else []
@@ -308,22 +309,22 @@ def _check_tokenizer(model: Mapping[str, Any], root: Path) -> None:
 
 
 def tell(receipt: Mapping[str, Any], dry_run: bool, seconds: float) -> None:
-    """Print what publishing did, or would do."""
+    """Print the result of publishing or of a dry run."""
     place = receipt.get("folder") or receipt["url"] or receipt["repository"]
     if dry_run:
-        print(f"publish (dry run): would make {place} hold these {len(receipt['files'])} files as {receipt['tag']}:")
+        print(f"publish (dry run): would publish these {len(receipt['files'])} files to {place} as {receipt['tag']}:")
         for name, sha256 in receipt["files"].items():
             print(f"  {sha256[:12]}  {name}")
         return
     done = "unchanged" if receipt["unchanged"] else "published" if receipt["tag"] else "opened for review"
-    tag = receipt["tag"] or "nothing is released before it is merged and publish runs again"
+    tag = receipt["tag"] or "to release it, merge the pull request and publish again"
     print(f"publish: {place} {done}, {len(receipt['files'])} files, {tag}, {seconds:.1f} s")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Publish a gated model to the folder or repository of its entry.")
-    parser.add_argument("name", nargs="?", help="the entry; where there is only one, none")
-    parser.add_argument("--dry-run", action="store_true", help="show what would be published; touch nothing")
+    parser.add_argument("name", nargs="?", help="entry; optional if there is only one")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be published, change nothing")
     arguments = parser.parse_args()
     started_at = time.perf_counter()
     params = load_params()

@@ -1,4 +1,4 @@
-"""The files of a release, their hashes, and the local target: a folder in Hub layout, replaced as a whole."""
+"""Files of a release, their hashes, and the local target: a folder in Hub layout that is replaced as a whole."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ log = logging.getLogger(__name__)
 TITLE = "Publish "
 PROVENANCE = "provenance.json"
 STAGE_RUNS = "stage_runs.json"
-"""The run that made each stage behind the release. Its tag does not stand for it: equal runs make equal stages."""
+"""Run that produced the outs of each stage of the release; not part of the tag, as equal runs give equal stages."""
 CARD = "README.md"
 WEIGHTS = "model.safetensors"
 SETTINGS = "podium.json"
-"""What answering needs beside the model, where it needs something."""
+"""Settings that inference needs in addition to the model, if any."""
 MODEL_FILES = ("config.json", WEIGHTS)
 OPTIONAL_MODEL_FILES = ("ipu_config.json",)
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
 OPTIONAL_TOKENIZER_FILES = ("special_tokens_map.json",)
 METRICS, SCORES = "evaluation/metrics.json", "evaluation/scores.json"
 PREDICTIONS, PAGE = "evaluation/predictions.json", "evaluation/report.html"
-"""Examples: what quotes the data, published where publish.examples says so."""
+"""Examples: files that quote the data, published if publish.examples is true."""
 NAMES = frozenset(
     {CARD, PROVENANCE, STAGE_RUNS, SETTINGS, METRICS, SCORES, PREDICTIONS, PAGE}
     | {*MODEL_FILES, *OPTIONAL_MODEL_FILES, *TOKENIZER_FILES, *OPTIONAL_TOKENIZER_FILES}
 )
-"""Every name a release may hold; in a target, a file of such a name is ours to replace or to remove, no other is."""
+"""All possible file names of a release; in a target, only files with these names are replaced or removed."""
 
 
 @dataclass(frozen=True)
 class ReleaseFile:
-    """One file: its bytes (small) or where a copy of our own lies (large), and both hashes that git knows it by."""
+    """One file: its bytes (small) or the path of a private copy (large), and the hashes that git uses."""
 
     source: bytes | Path
     size: int
     sha256: str
-    """Hash of the bytes; names a large file (git LFS)."""
+    """Hash of the bytes, which identifies a large file (git LFS)."""
     blob_id: str
-    """SHA-1 of git's blob of the bytes; names a small file."""
+    """SHA-1 of git's blob, which identifies a small file."""
 
 
 @dataclass(frozen=True)
@@ -59,37 +59,37 @@ class Release:
 
     @property
     def tag(self) -> str:
-        """Name of the release: the same content always has the same tag."""
+        """Name of the release; the same content always has the same tag."""
         return tag_of(self.hashes())
 
     @property
     def title(self) -> str:
-        """Title of its commit and its pull request: the same content always has the same."""
+        """Title of its commit and pull request; the same content always has the same title."""
         return f"{TITLE}{self.tag}"
 
     def hashes(self) -> dict[str, str]:
-        """Path -> SHA-256, sorted."""
+        """Return path -> SHA-256, sorted."""
         return {name: self.files[name].sha256 for name in sorted(self.files)}
 
     def content(self) -> dict[str, str]:
-        """Path -> SHA-256 of what its tag stands for, sorted."""
+        """Return path -> SHA-256 of the files that determine the tag, sorted."""
         return content_of(self.hashes())
 
 
 def content_of(hashes: Mapping[str, str]) -> dict[str, str]:
-    """Return the files of a release that its tag stands for, of all that it holds: path -> SHA-256."""
+    """Return the files of a release that determine its tag: path -> SHA-256."""
     return {name: sha256 for name, sha256 in hashes.items() if name != STAGE_RUNS}
 
 
 def tag_of(hashes: Mapping[str, str]) -> str:
-    """Name of the release that has these files: path -> SHA-256."""
+    """Return the tag of a release with these files: path -> SHA-256."""
     content = content_of(hashes)
     lines = (f"{content[name]}  {name}\n" for name in sorted(content))
     return f"release-{hashlib.sha256(''.join(lines).encode()).hexdigest()[:12]}"
 
 
 def release_file(source: bytes | Path) -> ReleaseFile:
-    """Hash a file in one pass, memory flat in its size."""
+    """Hash a file in one pass, with constant memory."""
     size = len(source) if isinstance(source, bytes) else source.stat().st_size
     content, blob = hashlib.sha256(), hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
     if isinstance(source, bytes):
@@ -104,16 +104,16 @@ def release_file(source: bytes | Path) -> ReleaseFile:
 
 
 def gather(copies: Path, generated: Mapping[str, str], subject: Subject, *, examples: bool = False) -> Release:
-    """The release made of copies of a checkout's outputs and the generated texts (path in the release -> text).
+    """Return the release built from copies of a checkout's outs and generated texts (path in the release -> text).
 
     Args:
-        copies: of the checkout's files.
-        generated: texts that are made for the release.
-        subject: what is released.
-        examples: the predictions and the page of the evaluation, too.
+        copies: folder with copies of the checkout's files.
+        generated: texts generated for the release.
+        subject: subject of the release.
+        examples: include the predictions and the evaluation page.
 
     Raises:
-        PublishError: an output is missing (names the stage that makes it).
+        PublishError: an out is missing; the message names its stage.
     """
     model, tokenizer = copies / subject.model, copies / artifacts.TOKENIZER
     finetune, evaluate = (f"dvc repro {subject.stages[name]}" for name in ("finetune", "evaluate"))
@@ -126,31 +126,31 @@ def gather(copies: Path, generated: Mapping[str, str], subject: Subject, *, exam
         wanted |= {name: (folder / name, "") for name in names if (folder / name).is_file()}
     for path, command in wanted.values():
         if not path.is_file():
-            raise PublishError(f"{path} is not there: run `{command}` first; nothing was published")
+            raise PublishError(f"{path} is missing: run `{command}` first; nothing was published")
     files = {name: release_file(path if name == WEIGHTS else path.read_bytes()) for name, (path, _) in wanted.items()}
     files |= {name: release_file(text.encode("utf-8")) for name, text in generated.items()}
     unknown = set(files) - NAMES
     if unknown:
-        raise PublishError(f"{sorted(unknown)} are no names of a release; valid: {sorted(NAMES)}")
+        raise PublishError(f"{sorted(unknown)} are not files of a release; valid: {sorted(NAMES)}")
     return Release(files)
 
 
 @dataclass(frozen=True)
 class ComparedRelease:
-    """What a gate compared its model with; all None where nothing else was released then."""
+    """Release that a gate compared its model with; all None if there was no other release."""
 
     tag: str | None
     commit: str | None
-    """Of the Hub; None: a local folder."""
+    """Commit on the Hub; None: a local folder."""
     weights: str | None
-    """SHA-256, which tells one model from another."""
+    """SHA-256 of the weights, which identifies the model."""
 
 
 def read_compared(folder: Path) -> ComparedRelease:
     """Return what the stage predict_released wrote into a folder.
 
     Raises:
-        PublishError: its record is damaged.
+        PublishError: the record is damaged.
     """
     path = folder / artifacts.RELEASED_RECORD
     values = read_json(path, "podium run") if path.is_file() else {}
@@ -159,36 +159,36 @@ def read_compared(folder: Path) -> ComparedRelease:
 
 
 def released_meanwhile(found: str, compared: ComparedRelease) -> PublishError:
-    """Return the refusal to replace another release than the gate compared with.
+    """Return the error for a target whose release is not the one that the gate compared with.
 
     Args:
-        found: the newest release of the target.
-        compared: what the gate compared with.
+        found: newest release of the target.
+        compared: release that the gate compared with.
     """
     return PublishError(
-        f"{found} was released meanwhile; the gate compared this model with {compared.tag or 'none, as none was out'}. "
-        "Run it again (`podium run` or `podium finetune` with the same words): the gate then compares with what is out "
-        "now. Nothing was published"
+        f"{found} was released meanwhile; the gate compared this model with {compared.tag or 'no release'}. Run the "
+        "same `podium run` or `podium finetune` again, so that the gate compares with the new release. Nothing was "
+        "published"
     )
 
 
 def write_folder(release: Release, folder: Path, compared: ComparedRelease | None = None) -> bool:
-    """Make `folder` hold exactly this release; False when it already did (then nothing is written).
+    """Make `folder` contain exactly this release; return False if it already did and nothing was written.
 
-    The old release stays until the new one is complete beside it. Of several processes each waits for the one before.
+    The old release stays until the new one is complete next to it. Parallel processes wait for each other.
 
     Args:
-        release: the files.
-        folder: the target.
-        compared: what the gate compared with, where it asks for what was published; no other release is replaced.
+        release: files of the release.
+        folder: target folder.
+        compared: release that the gate compared with, if any; no other release is replaced.
 
     Raises:
-        PublishError: the folder holds something publish did not write, or another release than the gate compared
-            with; nothing is touched then.
+        PublishError: the folder contains files that publish did not write, or another release than the gate compared
+            with; nothing is changed then.
     """
     with exclusive_lock(folder.with_name(f".{folder.name}.lock")):
         if clear_partial(folder):
-            log.info("%s: cleared away what a killed publish left", folder)
+            log.info("%s: removed the remains of a killed publish", folder)
         refuse_foreign(folder)
         there = folder_hashes(folder) if folder.is_dir() else {}
         if content_of(there) == release.content():
@@ -219,20 +219,20 @@ def _write(file: ReleaseFile, path: Path) -> None:
 
 
 def folder_hashes(folder: Path) -> dict[str, str]:
-    """Path -> SHA-256 of every file below a folder."""
+    """Return path -> SHA-256 of every file below a folder."""
     paths = (path for path in folder.rglob("*") if not path.is_dir())
     return {path.relative_to(folder).as_posix(): sha256_of(path) for path in paths}
 
 
 def refuse_foreign(folder: Path) -> None:
-    """A folder that publish did not make, or that a user put files into, is not ours to replace.
+    """Refuse to replace a folder that publish did not create, or that contains files of a user.
 
     Raises:
         PublishError: it is such a folder.
     """
-    knob = "move it away, or set publish.folder to another one; nothing was touched"
+    knob = "move it away, or set publish.folder to another one; nothing was changed"
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise PublishError(f"{folder} is no folder: {knob}")
+        raise PublishError(f"{folder} is not a folder: {knob}")
     if not folder.is_dir():
         return
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
@@ -240,7 +240,7 @@ def refuse_foreign(folder: Path) -> None:
         return
     mark = folder / PROVENANCE
     if not mark.is_file() or "podium" not in read_json(mark, "python -m tasks.release.publish"):
-        raise PublishError(f"{folder} exists and was not made by publish (it has no {PROVENANCE} of ours): {knob}")
+        raise PublishError(f"{folder} exists and was not created by publish (it has no {PROVENANCE}): {knob}")
     foreign = sorted(found - NAMES)
     if foreign:
-        raise PublishError(f"{folder} holds files publish did not write ({', '.join(foreign[:5])}): {knob}")
+        raise PublishError(f"{folder} contains files that publish did not write ({', '.join(foreign[:5])}): {knob}")

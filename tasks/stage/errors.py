@@ -1,17 +1,17 @@
-"""Everything `tasks` raises on purpose, and the exit codes of the command lines.
+"""Errors that `tasks` raises, and the exit codes of the commands.
 
     PodiumError                1  failed
-    |-- ParamsError            2  params.yaml, a preset, --set or the command line is wrong
-    |-- InputError             1  a file, folder or data set of the user cannot be used as it is
-    |-- DataInvalid            1  the data were read and are not fit to train on (validation verdict)
+    |-- ParamsError            2  params.yaml, a preset, --set or the command line is invalid
+    |-- InputError             1  a file, folder or dataset of the user cannot be used
+    |-- DataInvalid            1  validation found that the data are not fit for training
     |-- DeviceJobFailed        1  the device process ended without a result
-    |-- ParityLost             1  two places compute logits that lie further apart than the parameters allow
+    |-- ParityLost             1  the logits of two runtimes differ more than the parameters allow
     |-- PublishError           1  nothing, or nothing new, was published
-    |-- WrongWorker            1  the stage is of a kind that this worker does not offer, or not one it was sent
-    |-- GateRejected           3  the metrics do not pass; nothing was published
-    `-- StagePaused            4  a device job stopped on purpose before its end; run again, it continues
+    |-- WrongWorker            1  this worker does not run stages of this kind, or this stage
+    |-- GateRejected           3  the metrics do not pass the gate; nothing was published
+    `-- StagePaused            4  a device job stopped early on request; run it again to continue
 
-Messages say what was found, what is required, and which knob to turn.
+Messages say what was found, what is required, and which parameter to change.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ DONE, FAILED, WRONG_USAGE, REJECTED, PAUSED = 0, 1, 2, 3, 4
 
 
 class PodiumError(Exception):
-    """Base of the errors a person can act on."""
+    """Base of errors that a user can fix."""
 
     exit_code = FAILED
 
 
 class ParamsError(PodiumError):
-    """params.yaml, a preset, an override or the command line is wrong."""
+    """params.yaml, a preset, an override or the command line is invalid."""
 
     exit_code = WRONG_USAGE
 
 
 class InputError(PodiumError):
-    """A file, folder or data set given by the user cannot be used as it is."""
+    """A file, folder or dataset of the user cannot be used."""
 
 
 class DataInvalid(PodiumError):
-    """The data were read but are not fit to train on."""
+    """Validation found that the data are not fit for training."""
 
 
 class DeviceJobFailed(PodiumError):
@@ -44,29 +44,29 @@ class DeviceJobFailed(PodiumError):
 
 
 class ParityLost(PodiumError):
-    """Two places compute logits that lie further apart than parity.max_logit_difference allows."""
+    """The logits of two runtimes differ more than parity.max_logit_difference allows."""
 
 
 class PublishError(PodiumError):
-    """Publishing did not happen; the message says what the target looks like now."""
+    """Nothing, or nothing new, was published; the message describes the current state of the target."""
 
 
 class WrongWorker(PodiumError):
-    """The stage is of a kind that this worker does not offer, or not one it was sent."""
+    """This worker does not run stages of this kind, or was not sent this stage."""
 
 
 class GateRejected(PodiumError):
-    """The gate said no."""
+    """The gate rejected the model."""
 
     exit_code = REJECTED
 
 
 class StagePaused(PodiumError):
-    """A device job stopped on purpose before its end, its checkpoint written; run again, it continues."""
+    """A device job stopped early on request, after writing a checkpoint; run it again to continue."""
 
     exit_code = PAUSED
 
     def __init__(self, text: str, in_a_hurry: bool = False) -> None:
-        """`in_a_hurry`: by SIGTERM, so that this process has some seconds left and no more."""
+        """Create the error; `in_a_hurry` means that SIGTERM caused it, so that this process has only seconds left."""
         super().__init__(text)
         self.in_a_hurry = in_a_hurry

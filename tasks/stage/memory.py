@@ -1,12 +1,12 @@
-"""The memory that this process may still take, which sizes are tested against before any is taken.
+"""Memory limits of this process, checked before large allocations.
 
-It is what the host, its cgroups and RLIMIT_DATA leave. A size that is known beforehand, of a file or of the longest
-text in it, is tested by `require_memory`.
+The available memory is what the host, its cgroups and RLIMIT_DATA leave. `require_memory` checks sizes that are known
+in advance, such as that of a file or of its longest text.
 
-A page of Parquet or a buffer of Arrow can unfold to any size, and the size that it declares may lie. So the kernel
-counts while a part of someone else's file is read (`limited`): past a gigabyte, or less where less is left, an
-allocation fails, and that becomes one sentence. It holds on Linux; elsewhere the declared sizes are all there is. A
-whole stage has no such limit, as the kernel's counts address space: an evaluation of 0.5 GB had 4.5 GB of that.
+A Parquet page or an Arrow buffer can expand to any size, and its declared size may be wrong. So the kernel enforces a
+limit while a part of a user's file is read (`limited`): beyond a gigabyte, or less if less is left, an allocation
+fails, which becomes one message. This works on Linux; elsewhere only declared sizes are checked. A whole stage has no
+such limit, because the kernel counts address space: an evaluation of 0.5 GB used 4.5 GB of it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tasks.stage.errors import InputError
 from tasks.stage.process import python_path
 
 ALLOWANCE = 1 << 30
-"""Bytes above what the process has already, while a part of a file is read; honest files take some hundred MB."""
+"""Bytes that reading a part of a file may add; well-formed files need a few hundred MB."""
 _STATUS = Path("/proc/self/status")
 _LOOK_SECONDS = 0.1
 _WATCH = f"import sys; from {__name__} import _watch; _watch(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])"
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class _Bound:
-    """The limit of the process, set by the first reader that is at work and taken back by the last."""
+    """RLIMIT_DATA of the process, set by the first active reader and restored by the last."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -62,11 +62,11 @@ class _Bound:
 
 _BOUND = _Bound()
 _WATCHERS: list[subprocess.Popen[bytes]] = []
-"""Kept, as a watcher ends when the pipe to it is closed."""
+"""References to watcher processes: a watcher ends when the pipe to it is closed."""
 
 
 def memory_left() -> int | None:
-    """Return the bytes that this process may still take; None where nothing tells."""
+    """Return the bytes that this process may still allocate; None if unknown."""
     left = [] if (free := free_memory()) is None else [free]
     soft = resource.getrlimit(resource.RLIMIT_DATA)[0]
     if soft != resource.RLIM_INFINITY and _STATUS.exists():
@@ -75,51 +75,53 @@ def memory_left() -> int | None:
 
 
 def require_memory(what: str, size: int, times: int, advice: str) -> None:
-    """Refuse what would take more memory than there is.
+    """Reject input that would need more memory than is available.
 
     Args:
-        what: has this size, with the parameter that named it.
+        what: what has this size, with the parameter that named it.
         size: bytes.
-        times: bytes of memory that each byte takes.
-        advice: what to do.
+        times: bytes of memory per byte of input.
+        advice: how to fix it.
 
     Raises:
-        InputError: it would.
+        InputError: there is not enough memory.
     """
     left = memory_left()
     if left is not None and size * times > left:
         raise InputError(
-            f"{what} has {size:,} bytes, which take some {size * times >> 20:,} MB of memory. "
-            f"{left >> 20:,} MB are left to this process by the host, its cgroup and RLIMIT_DATA: {advice}"
+            f"{what} has {size:,} bytes, which need about {size * times >> 20:,} MB of memory. "
+            f"{left >> 20:,} MB are left by the host, its cgroup and RLIMIT_DATA: {advice}"
         )
 
 
 def describe_shortage(error: BaseException) -> str:
-    """Return one line on memory that this process was refused."""
+    """Return a one-line description of a failed allocation."""
     left = memory_left()
     rest = "" if left is None else f", {left >> 20:,} MB are left by the host, its cgroup and RLIMIT_DATA"
-    return f"memory is used up ({str(error) or 'an allocation failed'}{rest})"
+    return f"out of memory ({str(error) or 'an allocation failed'}{rest})"
 
 
 def _present() -> int:
-    """What counts against the limit already: private memory that can be written."""
+    """Return the bytes that already count against the limit: private, writable memory."""
     return _read_status(_STATUS, "VmData")
 
 
 def _read_status(status: Path, name: str) -> int:
-    """Return the bytes that the kernel states of a process."""
+    """Return a memory value of a process, in bytes, as the kernel reports it."""
     lines = status.read_text().splitlines()
-    return next((int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:")), 0)  # 0 of a dead process
+    return next(
+        (int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:")), 0
+    )  # a dead process has none
 
 
 def watch_memory(what: str) -> None:
-    """End this process once its resident memory exceeds what it has and what is left now (Linux).
+    """Kill this process if its resident memory exceeds the current value plus the memory left now (Linux).
 
-    Memory-mapped files do not count, as the kernel can drop their pages. The watcher is a process of its own, as a
-    thread cannot look while a library computes; it ends with this one.
+    Memory-mapped files do not count, as the kernel can drop their pages. The watcher is a separate process, because a
+    thread cannot run while a library computes; it ends with this one.
 
     Args:
-        what: has the limit, for the message, such as a stage's name.
+        what: name of this process in the message, such as a stage's name.
     """
     left = memory_left()
     if left is None or not _STATUS.exists():
@@ -130,20 +132,20 @@ def watch_memory(what: str) -> None:
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": python_path(None)},
-        start_new_session=True,  # Ctrl-C is not for it
+        start_new_session=True,  # Ctrl-C must not reach it
     )
     _WATCHERS.append(watcher)
 
 
 def _watch(pid: int, limit: int, what: str) -> None:
-    """End a process above its limit; return when nobody holds the other end of standard input any more."""
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended while it was looked at
+    """Kill a process above its limit; return when the other end of standard input is closed."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the process ended meanwhile
         while not select.select([sys.stdin], [], [], _LOOK_SECONDS)[0]:
             if (taken := _read_status(Path(f"/proc/{pid}/status"), "RssAnon")) > limit:
                 sys.stderr.write(
-                    f"error: {what} took {taken >> 20:,} MB of memory, and {limit >> 20:,} MB were left to it by the "
-                    "host, its cgroup and RLIMIT_DATA: split what is read, let fewer processes share the memory "
-                    "(PODIUM_WORKERS, PODIUM_STAGES_AT_ONCE), or run it where there is more\n"
+                    f"error: {what} used {taken >> 20:,} MB of memory, and {limit >> 20:,} MB were left by the host, "
+                    "its cgroup and RLIMIT_DATA: split the input, use fewer processes (PODIUM_WORKERS, "
+                    "PODIUM_STAGES_AT_ONCE), or use a host with more memory\n"
                 )
                 os.kill(pid, signal.SIGKILL)
                 return
@@ -151,14 +153,14 @@ def _watch(pid: int, limit: int, what: str) -> None:
 
 @contextlib.contextmanager
 def limited(what: str, allowance: int = ALLOWANCE) -> Iterator[None]:
-    """Inside, this process gets at most `allowance` bytes more than it has, and no more than is left.
+    """Limit allocations in the context to `allowance` bytes, and to the memory left.
 
     Args:
-        what: is read, with the parameter that named it, for the message.
+        what: what is read, with the parameter that named it, for the message.
         allowance: bytes.
 
     Raises:
-        InputError: it took more.
+        InputError: an allocation exceeded the limit.
     """
     with _limited(what, _bounded(allowance)):
         yield
@@ -177,26 +179,26 @@ def _limited(what: str, allowance: int) -> Iterator[None]:
     _BOUND.enter(allowance)
     try:
         yield
-    except MemoryError as error:  # Arrow's own is one
+    except MemoryError as error:  # ArrowMemoryError is a subclass
         raise InputError(
-            f"{what} unfolds to more than {allowance >> 20:,} MB in memory while a part of it is read "
-            f"({str(error) or 'no memory'}): make it again with smaller row groups, batches or values, or split it"
+            f"{what} expands to more than {allowance >> 20:,} MB of memory when one part is read "
+            f"({str(error) or 'no memory'}): write it with smaller row groups, batches or values, or split it"
         ) from None
     finally:
         _BOUND.leave()
 
 
 def limited_steps(items: Iterable[T], what: str, at_once: int = 1, allowance: int = ALLOWANCE) -> Iterator[T]:
-    """`items`, each made within the bound; what their user does with them is not counted.
+    """Yield `items`, each created within the limit; processing them is not limited.
 
     Args:
-        items: made while they are asked for, such as a generator's.
-        what: as `limited`.
-        at_once: items made in one go.
-        allowance: bytes for one go.
+        items: a lazy iterable, such as a generator.
+        what: see `limited`.
+        at_once: items created per step.
+        allowance: bytes per step.
 
     Raises:
-        InputError: as `limited`.
+        InputError: see `limited`.
     """
     source, bound = iter(items), _bounded(allowance)
     while True:

@@ -1,8 +1,8 @@
-"""Work spread over processes: results in the order of the items, a bounded number of them under way.
+"""Parallel map over processes: results in the order of the items, with a bounded number of items in progress.
 
-`PODIUM_WORKERS` says how many processes (default: the cores this process may use), and `PODIUM_STAGES_AT_ONCE` how many
-stages without a device run at the same time. Both belong to the host, so they must never change a result: whatever a
-function needs besides its item (seeds, numbers) travels with the item.
+`PODIUM_WORKERS` sets the number of processes (default: the cores this process may use), and `PODIUM_STAGES_AT_ONCE` the
+number of stages without a device that run in parallel. Both depend on the host and must never change a result: an item
+carries everything that its function needs, such as seeds.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from tasks.stage.memory import watch_memory
 WORKERS = "PODIUM_WORKERS"
 STAGES_AT_ONCE = "PODIUM_STAGES_AT_ONCE"
 MOST_STAGES = 4
-"""More branches than that are rare, and each stage has processes of its own (PODIUM_WORKERS)."""
+"""Maximum number of parallel stages: pipelines rarely have more branches, and each stage has its own processes."""
 BYTES_OF_A_STAGE = 4e9
-"""What a stage without a device may take of memory, all its processes together: half of it in docs/data-scale.md."""
+"""Memory of a stage without a device, all its processes together; docs/data-scale.md has half of it."""
 BYTES_OF_A_FLOW = 4e8
-"""What a run that only sends stages and waits may take: twice what it was measured to hold."""
+"""Memory of a run that only dispatches stages and waits: twice the measured amount."""
 MOST_FLOWS = 32
 WAITING_PER_WORKER = 2
-"""Items handed out and not yet taken back, per worker: enough to keep it busy, few enough for memory."""
+"""Items in progress per worker: enough to keep it busy, few enough to limit memory."""
 PROGRESS_SECONDS = 5.0
 
 WORKER_STAGES = ("pretrain_rows@phase1", "pretrain_rows@phase2")
-"""Stages whose work PODIUM_WORKERS processes share."""
+"""Stages that split their work between PODIUM_WORKERS processes."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -46,34 +46,35 @@ logger = logging.getLogger(__name__)
 
 
 def worker_count() -> int:
-    """Data preparation processes: PODIUM_WORKERS, or the cores this process may use.
+    """Return the number of data preparation processes: PODIUM_WORKERS, or the cores this process may use.
 
     Raises:
-        ParamsError: PODIUM_WORKERS is no whole number of at least 1.
+        ParamsError: PODIUM_WORKERS is not a positive integer.
     """
     return _stated_number(WORKERS, "processes") or count_cores()
 
 
 def count_cores() -> int:
-    """Return how many cores this process may use; macOS knows only how many there are."""
+    """Return the number of cores this process may use; on macOS, the number of all cores."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def stages_at_once() -> int:
-    """Stages without a device that run at the same time here: PODIUM_STAGES_AT_ONCE, or what cores and memory allow.
+    """Return how many stages without a device run in parallel here: PODIUM_STAGES_AT_ONCE, or what cores and memory
+    allow.
 
     Raises:
-        ParamsError: PODIUM_STAGES_AT_ONCE is no whole number of at least 1.
+        ParamsError: PODIUM_STAGES_AT_ONCE is not a positive integer.
     """
     stated = _stated_number(STAGES_AT_ONCE, "stages")
     return stated or _count_fitting(BYTES_OF_A_STAGE, min(MOST_STAGES, count_cores()))
 
 
 def runs_at_once(pool: str) -> int:
-    """Return how many runs a worker takes at a time unless it is told: one a device, else what cores and memory allow.
+    """Return a worker's default number of parallel runs: one per device, otherwise what cores and memory allow.
 
     Args:
-        pool: of the worker: cpu, cuda, ipu or flows.
+        pool: work pool of the worker: cpu, cuda, ipu or flows.
     """
     if pool == "flows":
         return _count_fitting(BYTES_OF_A_FLOW, MOST_FLOWS)
@@ -81,13 +82,13 @@ def runs_at_once(pool: str) -> int:
 
 
 def _count_fitting(size: float, most: int) -> int:
-    """Return how many times `size` bytes are free, at least 1 and at most `most`."""
+    """Return how many times `size` bytes fit into free memory, at least 1 and at most `most`."""
     free = free_memory()
     return max(1, most if free is None else min(most, int(free / size)))
 
 
 def _stated_number(name: str, counted: str) -> int | None:
-    """The number that a variable of the environment states; None where it is not set."""
+    """Return the number in an environment variable; None if it is not set."""
     text = os.environ.get(name, "").strip()
     if text and (not text.isdecimal() or int(text) < 1):
         raise ParamsError(f"{name}={text!r} must be a whole number of {counted}, at least 1 (or unset)")
@@ -95,12 +96,12 @@ def _stated_number(name: str, counted: str) -> int | None:
 
 
 def useful_workers(items: int, least: int) -> int:
-    """Processes that pay: `worker_count()`, or 1 for fewer than `least` items.
+    """Return `worker_count()`, or 1 for fewer than `least` items.
 
-    A process costs about 0.6 s to start (interpreter, imports, tokenizer) before it gives anything back.
+    A process takes about 0.6 s to start (interpreter, imports, tokenizer) before it returns anything.
 
     Raises:
-        ParamsError: from `worker_count`, however many items there are.
+        ParamsError: PODIUM_WORKERS is invalid, for any number of items.
     """
     workers = worker_count()
     return workers if items >= least else 1
@@ -109,16 +110,16 @@ def useful_workers(items: int, least: int) -> int:
 def ordered_map(
     function: Callable[[Item], Result], items: Iterable[Item], workers: int | None = None
 ) -> Iterator[Result]:
-    """`function` of every item, in order; `items` is read only a few items ahead.
+    """Yield `function` of every item, in order; read `items` only a few items ahead.
 
-    With one worker, or a single item, everything happens in this process. Otherwise `function` must be
-    importable (a module's top level, or functools.partial of one), and items and results must pickle.
+    With one worker or a single item, everything runs in this process. Otherwise `function` must be importable (defined
+    at a module's top level, or functools.partial of such a function), and items and results must be picklable.
 
     Args:
-        workers: processes; None asks `worker_count()`.
+        workers: number of processes; None: `worker_count()`.
 
     Raises:
-        PodiumError: a process died, for instance killed for memory. What `function` raises is passed on.
+        PodiumError: a process died, for example because it was killed for memory. Errors of `function` are passed on.
     """
     workers = worker_count() if workers is None else workers
     source = iter(items)
@@ -133,7 +134,7 @@ def ordered_map(
 
 
 def _map_in_processes(function: Callable[[Item], Result], items: Iterator[Item], workers: int) -> Iterator[Result]:
-    # spawn, not fork: Arrow and the tokenizers hold threads, which a forked child would inherit half-way.
+    # spawn, not fork: Arrow and the tokenizers run threads, which a fork would leave in an undefined state.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare_worker)
     waiting: deque[Future[Result]] = deque()
@@ -146,15 +147,15 @@ def _map_in_processes(function: Callable[[Item], Result], items: Iterator[Item],
             yield waiting.popleft().result()
     except BrokenProcessPool:
         raise PodiumError(
-            f"a data preparation process died, most likely killed for memory; {workers} were running: "
-            f"set {WORKERS} to a smaller number and run again"
+            f"a data preparation process died, most likely killed for memory; {workers} were running. "
+            f"Set {WORKERS} to a smaller number and run again"
         ) from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _prepare_worker() -> None:
-    """One thread of tokenization per process, a limit on its memory, and no life without the parent."""
+    """Limit the worker to one tokenizer thread and to its memory, and end it when the parent ends."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     watch_memory("a data preparation process")
     parent = multiprocessing.parent_process()
@@ -163,16 +164,16 @@ def _prepare_worker() -> None:
 
 
 def _end_with(sentinel: int) -> None:
-    # A killed parent cannot tell its workers to stop; without this they would wait for work forever.
+    # A killed parent cannot stop its workers; without this they would wait forever.
     multiprocessing.connection.wait([sentinel])
     os._exit(1)
 
 
 class Progress:
-    """A plain log line every few seconds: what was done so far, how fast, and how long the rest takes.
+    """Log a plain progress line every few seconds: units done, speed and remaining time.
 
     Args:
-        total: units in all, from which the time left follows at the speed so far; None if nobody knows.
+        total: number of units, for the remaining time; None if unknown.
     """
 
     def __init__(self, what: str, unit: str, total: int | None = None) -> None:
@@ -183,11 +184,11 @@ class Progress:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since this object was made."""
+        """Seconds since this object was created."""
         return time.perf_counter() - self.started_at
 
     def add(self, more: int) -> None:
-        """Log so many units more, as `update` does."""
+        """Add `more` units and log them as `update` does."""
         self._done += more
         self.update(self._done)
 
@@ -199,9 +200,9 @@ class Progress:
             logger.info("%s", self.line(done, now - self.started_at) + note)
 
     def line(self, done: int, elapsed_s: float) -> str:
-        """The line for `done` units after so many seconds."""
+        """Return the progress line for `done` units after `elapsed_s` seconds."""
         rate = done / elapsed_s
         if self.total is None or not done:
-            return f"{self.what}: {done} {self.unit}, {rate:.0f} a second"
+            return f"{self.what}: {done} {self.unit}, {rate:.0f} per second"
         left = max(self.total - done, 0) / rate
-        return f"{self.what}: {done} of {self.total} {self.unit}, {rate:.0f} a second, about {left:.0f} s left"
+        return f"{self.what}: {done} of {self.total} {self.unit}, {rate:.0f} per second, about {left:.0f} s left"

@@ -1,8 +1,8 @@
-"""Processes of a stage: how they find the project, speak, and end - with their parent, and never without a word.
+"""Processes of a stage: environment, output, exit with the parent, and resource usage.
 
-What the process of a stage took, by its own account, is in runs/usage/<stage>.json, which the flow reads when it ends.
-The same stands in measurements/stages/<stage>.json with the run that the stage was part of. That is an out of the
-stage: whoever restores the stage restores it, too.
+A stage's process writes the resources it used to runs/usage/<stage>.json, which the flow reads when the stage ends.
+measurements/stages/<stage>.json has the same and the run that the stage was part of. It is an out of the stage, so
+restoring the stage restores it as well.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from tasks.stage.artifacts import RUNS, stage_run_file
 
 PR_SET_PDEATHSIG = 1
 STARTED_BY_A_WORKER = "PREFECT__FLOW_RUN_ID"
-"""Prefect's workers name the run in this variable to the process that they start for it; a shell has none."""
+"""Variable in which Prefect's workers pass the run's ID to the process they start; not set in a shell."""
 USAGE = RUNS / "usage"
 KIB = 1024
 RUN = "PODIUM_RUN"
-"""Set by the flow for its stages: when the run began, in UTC, and its name."""
+"""Variable that the flow sets for its stages: start time of the run in UTC, and its name."""
 
 Say = Callable[[str], None]
-"""Takes a line for people."""
+"""Function that takes a line of output for users."""
 
 
 def die_with_parent() -> None:
-    """Ask the kernel to send SIGTERM when the parent process dies (Linux; elsewhere nothing happens).
+    """Ask the kernel to send SIGTERM when the parent process dies (Linux only).
 
-    DVC is killed without a chance to stop its stages; without this a second `dvc repro` would start a
-    second trainer beside the orphan.
+    DVC can be killed before it stops its stages; without this, a second `dvc repro` would start a second trainer while
+    the orphan still runs.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -50,12 +50,13 @@ def die_with_parent() -> None:
 
 
 def is_sent() -> bool:
-    """Tell whether a worker started this process for a run of the server: a stranger may have chosen its parameters."""
+    """Return True if a worker started this process for a run from the server, whose parameters may come from a
+    stranger."""
     return STARTED_BY_A_WORKER in os.environ
 
 
 def describe_exit(code: int) -> str:
-    """An exit status in words: "exit code 2", or the signal that ended the process."""
+    """Return an exit status as text: "exit code 2", or the signal that ended the process."""
     if code >= 0:
         return f"exit code {code}"
     name = signal.Signals(-code).name
@@ -65,29 +66,30 @@ def describe_exit(code: int) -> str:
 
 
 def python_path(own: str | None) -> str:
-    """PYTHONPATH of a child process: this project first, then the host's own, where a Poplar SDK has its packages."""
+    """Return PYTHONPATH for a child process: this project first, then the host's value, which a Poplar SDK needs."""
     project = str(Path(__file__).resolve().parents[2])
     return f"{project}{os.pathsep}{own}" if own else project
 
 
 def takes_no_words(what: str) -> None:
-    """For a program that reads nothing from its command line: --help answers with `what`, any other word ends with 2.
+    """Handle a command line without arguments: --help prints `what`, any argument exits with 2.
 
-    Called first, so that asking what a stage is does not start it.
+    Call it first, so that --help does not start the stage.
     """
     argparse.ArgumentParser(description=what).parse_args()
 
 
 def item(word: str) -> str:
-    """The item that a word of the command line names: dvc.yaml passes `"$DVC_STAGE"`, such as glue_data@sst2.
+    """Return the item in an argument of the command line: dvc.yaml passes `"$DVC_STAGE"`, such as glue_data@sst2.
 
-    What params.yaml says would be a part of the shell's text in its place. By hand, the item alone will do.
+    dvc.yaml does not pass ${key}, because values of params.yaml must not become shell text. You may also pass the item
+    alone.
     """
     return word.rpartition("@")[2]
 
 
 def print_line(text: str) -> None:
-    """Say a line on standard output, if somebody still reads it: a checkpoint matters more than its news."""
+    """Write a line to standard output and ignore a closed pipe, because a checkpoint matters more than its message."""
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
@@ -95,7 +97,8 @@ def print_line(text: str) -> None:
 
 @contextlib.contextmanager
 def loading_packages() -> Iterator[None]:
-    """Packages that are imported inside are not searched for garbage, then or later: large ones load a third faster."""
+    """Disable garbage collection while packages are imported, and exclude them from it later: large ones load a third
+    faster."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -107,26 +110,26 @@ def loading_packages() -> Iterator[None]:
 
 
 def usage_file(stage: str) -> Path:
-    """Where the stage of this name says what it took."""
+    """Return the file in which a stage reports its resource usage."""
     return USAGE / f"{stage}.json"
 
 
 def write_usage(stage: str, began: float) -> None:
-    """Write what this process took so far, those that it started and waited for included.
+    """Write the resources that this process used so far, including children it waited for.
 
     Args:
-        stage: a name of dvc.yaml.
-        began: when its work began; seconds since 1970.
+        stage: name in dvc.yaml.
+        began: start time in seconds since 1970.
     """
     write_json(usage_file(stage), _usage(began))
 
 
 def write_stage_run(stage: str, began: float) -> None:
-    """Write which run makes the stage; none where `dvc repro` does.
+    """Write the run that produced the stage's outs; null for `dvc repro`.
 
     Args:
-        stage: a name of dvc.yaml.
-        began: when its work began; seconds since 1970.
+        stage: name in dvc.yaml.
+        began: start time in seconds since 1970.
     """
     run_began, _, name = os.environ.get(RUN, "").partition(" ")
     run = {"name": name, "began": run_began} if name else None
@@ -144,7 +147,7 @@ def _usage(began: float) -> dict[str, Any]:
 
 
 def took(path: Path, since: float) -> dict[str, float]:
-    """cpu_seconds and peak_memory_mb of a stage; empty where it did not say so, or did before `since`."""
+    """Return cpu_seconds and peak_memory_mb of a stage; empty if it did not report them, or before `since`."""
     said = find_object(path)
     if said is None or said.get("began", 0.0) < since:
         return {}
@@ -153,7 +156,7 @@ def took(path: Path, since: float) -> dict[str, float]:
 
 
 def _own_peak(otherwise: int) -> int:
-    """Most memory this program had, KiB; ru_maxrss also counts what the process had before it became this program."""
+    """Return this program's peak memory in KiB; ru_maxrss also counts memory from before the exec."""
     try:
         lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:

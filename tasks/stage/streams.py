@@ -1,7 +1,7 @@
-"""Standard input, output and error of a command: closed, narrow or no longer read, none of them may end it.
+"""Standard streams of a command; a closed stream, a narrow encoding or a reader that stops must not end it.
 
-What a command says to people goes through `say`, `note` or `printable`: names of files, questions and parameters are
-words of users, and a terminal obeys what it takes for a command of its own.
+All output for users goes through `say`, `note` or `printable`: file names, questions and parameters contain text of
+users, and a terminal would interpret control characters in it.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import sys
 import unicodedata
 
 NOTE = "note: "
-"""Begins a line that people must see; of what stages print, these lines are always shown."""
+"""Prefix of lines that users must see; the flow always shows these lines of a stage's output."""
 NEXT = "next: "
-"""Begins the line that says what is useful next."""
+"""Prefix of the line with a suggested next step."""
 JOINERS = "\u200c\u200d"
 """Zero-width non-joiner and joiner."""
 
 
 def settle() -> None:
-    """Open closed streams onto nothing, for this process and its children, and let any text be printed.
+    """Open closed streams onto /dev/null, for this process and its children, and make any text printable.
 
-    A terminal that cannot show a character gets its number instead; a name of a file that is not UTF-8, too.
+    Characters that the terminal cannot show are replaced by their code, as are file names that are not UTF-8.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(descriptor, True)  # else the next file that is opened would be taken for a stream
+        os.set_inheritable(descriptor, True)  # otherwise the next opened file would become a stream
     os.close(descriptor)
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
@@ -38,42 +38,42 @@ def settle() -> None:
 
 
 def printable(text: str) -> str:
-    """A text without what a terminal would take for a command, and without what turns the direction of others."""
+    """Return the text with control characters and direction overrides escaped."""
     if text.isprintable():
         return text
     return "".join(char if _is_shown(char) else ascii(char)[1:-1] for char in text)
 
 
 def _is_shown(char: str) -> bool:
-    """Whether a terminal shows it, or the room for it; Persian, Hindi and others join and part letters by JOINERS."""
+    """Return True if a terminal shows the character or its space; Persian, Hindi and others need JOINERS."""
     return char.isprintable() or char in f"\t\n{JOINERS}" or unicodedata.category(char) == "Zs"
 
 
 def say(text: str) -> None:
-    """Say something on standard output, where it ends as the text does."""
+    """Write a text to standard output, without adding a newline."""
     sys.stdout.write(printable(text))
 
 
 def say_line(text: str) -> None:
-    """Say a line on standard output at once, as what is started next may write there, too."""
+    """Write a line to standard output and flush it, as a child process may write there next."""
     say(f"{text}\n")
     sys.stdout.flush()
 
 
 def note(text: str, what: str = NOTE) -> None:
-    """Say a line beside what was asked for, on standard error."""
+    """Write a line to standard error, such as a note about the command's output."""
     sys.stderr.write(f"{what}{printable(text)}\n")
 
 
 def nobody_reads() -> bool:
-    """Whether standard output is a pipe whose reader has ended."""
+    """Return True if standard output is a pipe whose reader has ended."""
     watch = select.poll()
     watch.register(1, 0)
     return any(event & select.POLLERR for _, event in watch.poll(0))
 
 
 def finish() -> None:
-    """Write what is left for standard output, or nowhere if that fails: Python would end with a code of its own."""
+    """Flush standard output, or discard it if that fails; otherwise Python would exit with its own code."""
     try:
         sys.stdout.flush()
     except OSError:

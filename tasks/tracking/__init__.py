@@ -1,1 +1,1 @@
-"""Trackers that watch a training: trackio, Weights & Biases, TensorBoard, MLflow. No stage depends on them."""
+"""Experiment trackers: trackio, Weights & Biases, TensorBoard, MLflow. No stage depends on this package."""

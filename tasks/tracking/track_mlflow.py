@@ -1,6 +1,6 @@
-"""Tracker mlflow: runs at MLFLOW_TRACKING_URI, else in the database <tracking.folder>/mlflow.db.
+"""MLflow tracker: runs at MLFLOW_TRACKING_URI, otherwise in the database <tracking.folder>/mlflow.db.
 
-A run is found again by its tag `podium.run`. Its metrics keep their names and updates, words become tags.
+The tag `podium.run` identifies a run. Metrics keep their names and updates; text values become tags.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tasks.tracking.tracker import End, Point
 
 TAG = "podium.run"
 LONGEST_VALUE = 500
-"""Characters of a parameter or tag that every server takes."""
+"""Maximum length of a parameter or tag that every server accepts."""
 STATUS = {"finished": "FINISHED", "failed": "FAILED", "paused": "KILLED", "killed": "KILLED"}
 
 
 class MLflow:
-    """Uses the client alone: no current run, no automatic logging, nothing about the host."""
+    """Uses only the client: no active run, no automatic logging, no information about the host."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.away: tuple[type[Exception], ...] = (MlflowException, OSError)
@@ -31,7 +31,7 @@ class MLflow:
         self._client: Any = None
 
     def open(self, run: Mapping[str, Any]) -> int:
-        """Find the run in the experiment named like the project, or make both."""
+        """Find the run in the experiment named after the project, or create both."""
         uri, artifacts_at = _place(Path(run["folder"]))
         self._client = MlflowClient(tracking_uri=uri)
         experiment = self._client.get_experiment_by_name(run["project"])
@@ -53,13 +53,13 @@ class MLflow:
         return max(point.step for point in self._client.get_metric_history(self._run, metric))
 
     def configure(self, config: Mapping[str, Any]) -> None:
-        """Parameters; those the run has stay, as MLflow lets nobody change them."""
+        """Log parameters; existing ones stay, because MLflow does not allow changes."""
         has = self._client.get_run(self._run).data.params
         new = [Param(name, str(x)[:LONGEST_VALUE]) for name, x in config.items() if name not in has]
         self._client.log_batch(self._run, params=new)
 
     def log(self, points: list[Point]) -> None:
-        """Metrics, each at its update."""
+        """Log metrics, each at its update."""
         metrics = [
             Metric(name, value, round(1000 * point.time), point.update)
             for point in points
@@ -68,7 +68,7 @@ class MLflow:
         self._client.log_batch(self._run, metrics=metrics)
 
     def close(self, end: End) -> None:
-        """Numbers among the figures become metrics, unless they stand there already, words become tags."""
+        """Log numeric figures as metrics unless they are there already, and text as tags."""
         if end.figures:
             has = self._client.get_run(self._run).data.metrics
             new = {name: x for name, x in end.numbers.items() if has.get(name) != x}
@@ -79,7 +79,8 @@ class MLflow:
 
 
 def _place(folder: Path) -> tuple[str, str | None]:
-    """Address of the server or database, and where a new experiment's files would go (a server says so itself)."""
+    """Return the address of the server or database, and the artifact location of a new experiment (None: set by the
+    server)."""
     if uri := os.environ.get("MLFLOW_TRACKING_URI"):
         return uri, None
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""Tracker tensorboard: event files under <tracking.folder>/tensorboard/<group>/<run>/, scalars and hyperparameters.
+"""TensorBoard tracker: event files in <tracking.folder>/tensorboard/<group>/<run>/, with scalars and hyperparameters.
 
-They are files that only grow: a run that continues, and the gate's verdict, add a file beside those before.
+Event files only grow: a resumed run, and the gate's verdict, add another file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tasks.tracking.tracker import End, Point
 
 
 class TensorBoard:
-    """Writes event files as tensorboard's own writer does, but at once: what was logged is on disk."""
+    """Writes event files like TensorBoard's own writer, but without buffering."""
 
     away: tuple[type[Exception], ...] = (OSError,)
 
@@ -29,15 +29,15 @@ class TensorBoard:
         self._folder = Path()
         self._config: dict[str, Any] = {}
         self._known: dict[str, tuple[int, float]] = {}
-        """Tag -> its last update and value in the files before."""
+        """Tag -> its last update and value in existing files."""
         self._file: IO[bytes] | None = None
 
     def open(self, run: Mapping[str, Any]) -> int:
-        """Find the files of the run; none is made before there is something to write."""
+        """Find the files of the run; new files are created with the first data."""
         self._folder = Path(run["folder"]) / "tensorboard" / _as_name(run["group"]) / _as_name(run["id"])
         if not self._folder.is_dir():
             return 0
-        before = EventAccumulator(str(self._folder), size_guidance={"scalars": 1})  # the last one of each tag
+        before = EventAccumulator(str(self._folder), size_guidance={"scalars": 1})  # only the last value of each tag
         before.Reload()
         for tag in before.Tags()["scalars"]:
             last = before.Scalars(tag)[-1]
@@ -45,15 +45,15 @@ class TensorBoard:
         return max((step for step, _ in self._known.values()), default=0)
 
     def configure(self, config: Mapping[str, Any]) -> None:
-        """Hyperparameters, as the tab HPARAMS shows them: it reads one list of them, the first there is."""
+        """Set the hyperparameters of the HPARAMS tab, which reads only the first list."""
         self._config.update(config)
 
     def log(self, points: list[Point]) -> None:
-        """Scalars, each at its update."""
+        """Write scalars, each at its update."""
         self._write([_scalars(point.update, point.time, point.values) for point in points])
 
     def close(self, end: End) -> None:
-        """Numbers among the figures are scalars, too; those that stand there already are not repeated."""
+        """Write numeric figures as scalars, unless they are there already."""
         new = {name: x for name, x in end.numbers.items() if not self._has(name, end.update, x)}
         if new:
             self._write([_scalars(end.update, end.time, new)])
@@ -65,7 +65,8 @@ class TensorBoard:
         return step == update and abs(found - value) <= 1e-6 * abs(value)  # files hold fp32
 
     def _write(self, events: list[Any]) -> None:
-        """Write whole records; after an error the next try begins another file, as this one may end in half a one."""
+        """Write whole records; after an error the next call starts another file, as this one may end in a partial
+        record."""
         if self._file is None:
             self._folder.mkdir(parents=True, exist_ok=True)
             name = f"events.out.tfevents.{time.time():.6f}.{os.getpid()}.podium"
@@ -91,7 +92,7 @@ def _scalars(update: int, seconds: float, values: Mapping[str, float]) -> Any:
 
 
 def _as_name(text: str) -> str:
-    """The text as the name of one folder."""
+    """Return the text as a folder name."""
     return "".join(c if c.isalnum() or c in "-_." else "_" for c in text).strip(".") or "_"
 
 

@@ -1,7 +1,7 @@
-"""Tracker trackio: a database of its project in <tracking.folder>/trackio/, on this host alone.
+"""trackio tracker: a database of the project in <tracking.folder>/trackio/, on this host only.
 
-Rows go straight into that database: `trackio.init` asks the Hub who somebody is, and its threads drop what a full disk
-does not take. Words are among the run's parameters, as trackio has no other place for them.
+Rows are written to that database directly: `trackio.init` would ask the Hub for the user, and its threads lose data if
+the disk is full. Text values become parameters of the run, as trackio has no other place for them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tasks.tracking.tracker import End, Point
 
 
 class Trackio:
-    """One run, by its id."""
+    """One run, identified by its ID."""
 
     away: tuple[type[Exception], ...] = (OSError, sqlite3.Error)
 
@@ -28,9 +28,9 @@ class Trackio:
         self._config: dict[str, Any] = {}
 
     def open(self, run: Mapping[str, Any]) -> int:
-        """Find the run; none is made before there is something to write."""
-        sqlite_storage.TRACKIO_DIR = Path(run["folder"]) / "trackio"  # not where TRACKIO_DIR of the environment says
-        SQLiteStorage._dataset_import_attempted = True  # fetches nothing from where TRACKIO_BUCKET_ID and others say
+        """Find the run; a new run is created with the first data."""
+        sqlite_storage.TRACKIO_DIR = Path(run["folder"]) / "trackio"  # ignores TRACKIO_DIR of the environment
+        SQLiteStorage._dataset_import_attempted = True  # prevents downloads that TRACKIO_BUCKET_ID and others request
         self._run = run
         SQLiteStorage.validate_project_name(run["project"])
         had = SQLiteStorage.get_run_config(run["project"], run_id=run["id"]) or {}
@@ -38,15 +38,15 @@ class Trackio:
         return SQLiteStorage.get_max_step_for_run(run["project"], run_id=run["id"]) or 0
 
     def configure(self, config: Mapping[str, Any]) -> None:
-        """The run's parameters, written with its next measurements: trackio keeps none without."""
+        """Set the run's parameters, written with its next metrics, because trackio stores none without metrics."""
         self._config.update(config)
 
     def log(self, points: list[Point]) -> None:
-        """Metrics; trackio's step is the update."""
+        """Log metrics; trackio's step is the update."""
         self._write([(point.update, point.time, point.values) for point in points])
 
     def close(self, end: End) -> None:
-        """Numbers among the figures become metrics, unless they stand there already, words become parameters."""
+        """Log numeric figures as metrics unless they are there already, and text as parameters."""
         if not end.figures:
             return
         self._config.update(end.words)
@@ -55,7 +55,7 @@ class Trackio:
         self._write([(end.update, end.time, {name: x for name, x in end.numbers.items() if has.get(name) != x})])
 
     def _write(self, rows: list[tuple[int, float, Mapping[str, float]]]) -> None:
-        """All of them, or an error."""
+        """Write all rows, or raise an error."""
         self._config.setdefault("_Created", _iso(rows[0][1]))
         SQLiteStorage.bulk_log(
             self._run["project"],

@@ -1,7 +1,8 @@
-"""Tracker wandb: online with WANDB_API_KEY (or as WANDB_MODE says), else offline in <tracking.folder>/wandb/.
+"""Weights & Biases tracker: online with WANDB_API_KEY (or as WANDB_MODE sets), otherwise offline in
+<tracking.folder>/wandb/.
 
-wandb's own process keeps what a server does not take, and sends it later; so a server that goes away in the middle is
-its business; one that cannot be reached or refuses at the beginning: the run is recorded offline.
+wandb's own process keeps data that a server does not accept, and sends it later, so it handles a server that fails
+during a run. If the server cannot be reached or refuses at the start, the run is recorded offline.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from ipu_model.files import read_json, write_json
 from tasks.tracking.tracker import End, Point, in_one_line
 
 INIT_SECONDS = 15.0
-"""For a server to answer, before the run is recorded offline."""
+"""Seconds to wait for a server before the run is recorded offline."""
 FINISH_SECONDS = 15.0
-"""For a server to take the rest. wandb's process must not be stopped before it gave up: its file lacks the end then."""
+"""Seconds for a server to accept the rest. wandb's process must not be stopped earlier, or its file lacks the end."""
 
 
 class WandB:
-    """One run, by its id; nothing about the host, its code or its packages is recorded."""
+    """One run, identified by its ID; nothing about the host, its code or its packages is recorded."""
 
     away: tuple[type[Exception], ...] = ()
 
@@ -32,10 +33,10 @@ class WandB:
         self._say = say
         self._run: Any = None
         self._mark = Path()
-        """Holds the last update of the run that was handed over on this host: offline nobody else can be asked."""
+        """File with the last update that this host logged; offline, there is no server to ask."""
 
     def open(self, run: Mapping[str, Any]) -> int:
-        """Begin the run or continue it; offline each process makes a folder of its own with the same id."""
+        """Start or resume the run; offline, each process creates its own folder with the same ID."""
         folder = Path(run["folder"])
         folder.mkdir(parents=True, exist_ok=True)
         self._mark = folder / "wandb-updates" / f"{run['id']}.json"
@@ -43,37 +44,37 @@ class WandB:
         try:
             self._run = _begin(run, folder, mode)
         except wandb.Error as error:
-            self._say(f"records offline, as the server could not be used ({in_one_line(error)})")
+            self._say(f"recording offline, as the server is not available ({in_one_line(error)})")
             mode = "offline"
-            wandb.teardown(exit_code=1)  # its process holds the id of the run that did not begin
+            wandb.teardown(exit_code=1)  # its process still has the ID of the failed run
             self._run = _begin(run, folder, mode)
         if mode == "offline":
             at = Path(self._run.dir).parent.resolve()
-            self._say(f"recorded offline; `wandb sync --append {at}` sends it")
+            self._say(f"recording offline; upload it with `wandb sync --append {at}`")
             return int(read_json(self._mark)["update"]) if self._mark.is_file() else 0
-        return max(0, int(self._run.starting_step) - 1)  # that of a new run is 0, else the one after the server's last
+        return max(0, int(self._run.starting_step) - 1)  # 0 for a new run, otherwise the server's last step + 1
 
     def configure(self, config: Mapping[str, Any]) -> None:
-        """The run's config."""
+        """Set the run's config."""
         self._run.config.update(dict(config), allow_val_change=True)
 
     def log(self, points: list[Point]) -> None:
-        """Metrics; wandb's step is the update."""
+        """Log metrics; wandb's step is the update."""
         for point in points:
             self._run.log(dict(point.values), step=point.update)
         write_json(self._mark, {"update": max(point.update for point in points)})
 
     def close(self, end: End) -> None:
-        """Figures go to the run's summary."""
+        """Write figures to the run's summary."""
         self._run.summary.update(dict(end.figures))
         if end.status in ("paused", "killed"):
-            self._run.mark_preempting()  # shown as preempted, not as crashed
+            self._run.mark_preempting()  # shown as preempted instead of crashed
         at = Path(self._run.dir).parent
         try:
             self._run.finish(exit_code=0 if end.status == "finished" else 1)
         except TimeoutError:
-            self._say(f"the server did not take everything in {FINISH_SECONDS:.0f} s; `wandb sync {at}` sends the rest")
-        wandb.teardown()  # else the end of the stage would wait for its process
+            self._say(f"the server did not accept all data in {FINISH_SECONDS:.0f} s; upload it with `wandb sync {at}`")
+        wandb.teardown()  # otherwise the stage would wait for its process
 
 
 def _begin(run: Mapping[str, Any], folder: Path, mode: Any) -> Any:
@@ -104,7 +105,7 @@ def _begin(run: Mapping[str, Any], folder: Path, mode: Any) -> Any:
             settings=settings,
         )
     finally:
-        sys.exit, sys.excepthook = hooks  # with wandb's own, a stage that fails would print its traceback twice
+        sys.exit, sys.excepthook = hooks  # with wandb's hooks, a failing stage would print its traceback twice
 
 
 BACKEND = WandB

@@ -1,7 +1,8 @@
-"""How every tracker works: a thread brings what a stage measures to one backend, and no one waits for it.
+"""Tracker thread: it passes a stage's metrics to one backend, and nothing waits for it.
 
-A backend whose server is away is asked again every now and then, and gets all of what waits at once. A measurement of
-an update that the run already has under that name is left out: a training that goes on from a checkpoint repeats some.
+If the backend's server is unavailable, the thread retries periodically and then sends everything that waits. Metrics of
+an update that the run already has under that name are skipped, because a training resumed from a checkpoint repeats
+some updates.
 """
 
 from __future__ import annotations
@@ -19,31 +20,31 @@ from types import TracebackType
 from typing import Any, Protocol
 
 AGAIN_SECONDS = 10.0
-"""Between two tries with a server that is away."""
+"""Seconds between retries with an unavailable server."""
 TROUBLED_SECONDS = 5.0
-"""What a tracker may take after the end of a training when it cannot record: it tries once more."""
+"""Time for one last retry after the end of a training."""
 MAX_WAITING = 20_000
-"""Measured updates kept for a server that is away, some 10 MB; older ones go first."""
+"""Maximum number of updates kept for an unavailable server, about 10 MB; the oldest are dropped first."""
 SECRET = re.compile(r"pass(word|phrase)?$|secret|token|credential|key", re.IGNORECASE)
-"""Names of variables of the environment whose values are said to nobody."""
+"""Environment variables whose values must never be printed."""
 SHORTEST_SECRET = 6
 SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ENABLE_ASYNC_LOGGING": "false",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",  # a server that hangs is found out in seconds: it is asked again later anyway
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",  # detects a hanging server in seconds; it is retried later
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_LOGGING_LEVEL": "CRITICAL",
     "WANDB_ERROR_REPORTING": "false",
     "WANDB_SILENT": "true",
 }
-"""What the libraries read from the environment when they are imported, unless it says otherwise."""
+"""Environment of the libraries at import, unless the user's environment sets it."""
 PACKAGES = {"mlflow": "mlflow-skinny, or mlflow"}
-"""What pip calls a backend, where it is not the backend's name."""
+"""Backend -> its name for pip, if it differs."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """Measurements after one update."""
+    """Metrics after one update."""
 
     update: int
     time: float
@@ -53,12 +54,12 @@ class Point:
 
 @dataclass(frozen=True)
 class End:
-    """How a run ended."""
+    """End of a run."""
 
     status: str
     """finished, paused, failed, or killed."""
     update: int = 0
-    """The last one, to which the figures belong."""
+    """Last update, to which the figures belong."""
     time: float = 0.0
     figures: Mapping[str, Any] = field(default_factory=dict)
 
@@ -69,103 +70,102 @@ class End:
 
     @property
     def words(self) -> dict[str, str]:
-        """Figures that a backend has to keep elsewhere."""
+        """Text figures, which a backend stores elsewhere."""
         return {name: x for name, x in self.figures.items() if isinstance(x, str)}
 
 
 Event = Mapping[str, Any] | Point | End
-"""Parameters, measurements, or the end."""
+"""Parameters, metrics, or the end."""
 
 
 class Backend(Protocol):
-    """One way to record a run."""
+    """Interface of one tracking library."""
 
     away: tuple[type[Exception], ...]
-    """Errors that may pass: it is asked again."""
+    """Temporary errors, after which it is retried."""
 
     def open(self, run: Mapping[str, Any]) -> int:
-        """Begin the run `run["id"]`, or continue it; returns the last update that it already has."""
+        """Start or resume the run `run["id"]`; return the last update that it already has."""
 
     def configure(self, config: Mapping[str, Any]) -> None:
-        """Record parameters."""
+        """Log parameters."""
 
     def log(self, points: list[Point]) -> None:
-        """Record measurements of some updates: all of them, or an error, after which it is opened again."""
+        """Log metrics of some updates: all of them, or raise an error, after which the backend is opened again."""
 
     def close(self, end: End) -> None:
-        """Record the figures and the end."""
+        """Log the figures and end the run."""
 
 
 def load_backend(name: str) -> Callable[[Callable[[str], None]], Backend]:
-    """Import the class of a backend, and with it the backend's package, which takes seconds."""
+    """Import the class of a backend and its package, which takes seconds."""
     for variable, value in SETTINGS.items():
         os.environ.setdefault(variable, value)
     return importlib.import_module(f"tasks.tracking.track_{name}").BACKEND
 
 
 class Tracker:
-    """One backend in a thread of its own: a library that waits for its server keeps no one but this thread waiting.
+    """One backend in its own thread; a library that waits for its server blocks only this thread.
 
-    A thread is enough. Each of the libraries gives up a server that never answers (MLflow after seconds, as SETTINGS
-    say; wandb at the beginning and at the end), and a thread that was left behind ends with the process. MLflow's own
-    asynchronous mode would not do: it drops what the server did not take, and the end of the process waits for every
-    batch. What was measured reaches the backend once and in order, however often that is away.
+    A thread is sufficient. Each library gives up on a server that never responds (MLflow after seconds, as SETTINGS
+    configure; wandb at the start and at the end), and an abandoned thread ends with the process. MLflow's own
+    asynchronous mode is not suitable: it drops data that the server did not accept, and the process cannot exit before
+    every batch is sent. Each metric reaches the backend once and in order, even if it is unavailable for a while.
 
     Args:
         name: one of tracking.backends.
-        run: from trackers.description.
-        say: takes lines for people.
+        run: description from trackers.description.
+        say: receives messages for users.
     """
 
     backend: Backend
-    """Made by the thread."""
+    """Created by the thread."""
 
     def __init__(self, name: str, run: Mapping[str, Any], say: Callable[[str], None]) -> None:
         self._name, self._run, self._print = name, run, say
         self._events: queue.Queue[Event] = queue.Queue()
         self._thread = threading.Thread(target=self._work, name=f"tracker {name}", daemon=True)
         self._until = 0.0
-        """When it has to have ended, on time.monotonic's clock; 0: it may go on."""
+        """Deadline on the clock of time.monotonic; 0: none."""
         self._config: dict[str, Any] = dict(run.get("config", {}))
         self._waiting: list[Point] = []
         self._last: dict[str, int] = {}
-        """Name of a metric -> the last update it was recorded for by this process."""
+        """Metric -> last update that this process logged."""
         self._floor: int | None = None
-        """The last update the run had before; None: it could not be asked yet."""
+        """Last update of the run before this process; None: not known yet."""
         self._too_many = 0
         self._troubled = self._told = self._left_behind = False
-        """Whether it said last that it cannot record; whether people know that the run had updates before; whether no
-        one waits for it, or hears it, any more."""
+        """It last reported a failure; it reported earlier updates of the run; it was abandoned and must not print."""
         self._next_try = 0.0
 
     def send(self, event: Event) -> None:
-        """Leave parameters or measurements to the thread, which starts with the first of them."""
-        if self._thread.ident is None:  # not before: the stage has started its device process by then
+        """Queue parameters or metrics; the first call starts the thread."""
+        if self._thread.ident is None:  # not earlier, so that the device process starts first
             self._thread.start()
         if self._thread.is_alive():
             self._events.put(event)
 
     def end(self, end: End, seconds: float) -> None:
-        """Send the end of the run, and nothing after it."""
+        """Queue the end of the run, after which nothing follows."""
         self._until = time.monotonic() + (min(seconds, TROUBLED_SECONDS) if self._troubled else seconds)
         self.send(end)
 
     def wait(self) -> None:
-        """Wait until it has recorded the end, and say so if it has not."""
+        """Wait until the end is logged, and report if it is not."""
         self._thread.join(max(0.0, self._until - time.monotonic()))
         if self._thread.is_alive():
-            self.say("did not finish in time and was left behind; the training lacks nothing")
+            self.say("did not finish in time and was abandoned; the training is not affected")
             self._left_behind = True
 
     def stop(self, seconds: float) -> None:
-        """Let a tracker that was told of no end keep what it has."""
+        """Give a tracker without an end event some time to save its data."""
         if self._thread.ident is not None and not self._until:
             self.end(End("killed"), seconds)
             self._left_behind = True
             self._thread.join(max(0.0, self._until - time.monotonic()))
 
     def say(self, text: str, troubled: bool = False) -> None:
-        """Say a text for people, without secrets; `troubled` means that nothing can be recorded now."""
+        """Print a message without secrets; `troubled` means that nothing can be logged now."""
         self._troubled = troubled
         if not self._left_behind:
             self._print(f"tracking: {self._name}: {without_secrets(text)}")
@@ -194,13 +194,13 @@ class Tracker:
     def _broke(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        """Say which error ended the thread: what a library raises besides `away` costs the training nothing."""
+        """Report the error that ended the thread; errors other than `away` do not affect the training."""
         if error is not None:
             self.say(f"stopped recording; {in_one_line(error)}", True)
         return True
 
     def take(self, event: Event) -> None:
-        """Keep parameters and measurements until they are recorded; at the end, record what there is."""
+        """Queue parameters and metrics; at the end, log everything."""
         if isinstance(event, End):
             self._close(event)
         elif isinstance(event, Point):
@@ -212,19 +212,19 @@ class Tracker:
             self._config.update(event)
 
     def record(self, at_once: bool = False) -> None:
-        """Hand over all that waits, unless the last try failed a moment ago."""
+        """Log everything that waits, unless the last attempt failed recently."""
         if not at_once and time.monotonic() < self._next_try:
             return
         try:
             self._hand_over()
         except self.backend.away as error:
             self._next_try = time.monotonic() + AGAIN_SECONDS
-            self._floor, self._last, self._told = None, {}, True  # it may have taken some: it is asked again
+            self._floor, self._last, self._told = None, {}, True  # it may have accepted some data, so ask it again
             if not self._troubled:
-                self.say(f"cannot record now, and tries again ({in_one_line(error)})", True)
+                self.say(f"cannot record now, retrying ({in_one_line(error)})", True)
             return
         if self._troubled:
-            self.say("records again, nothing was lost so far")
+            self.say("recording again, nothing was lost so far")
 
     def _hand_over(self) -> None:
         if self._floor is None:
@@ -237,10 +237,10 @@ class Tracker:
         self._waiting.clear()
 
     def _new(self, floor: int) -> list[Point]:
-        """Return what the run does not have yet."""
+        """Return the metrics that the run does not have yet."""
         if not self._told and self._waiting and self._waiting[0].update <= floor:
             self._told = True
-            self.say(f"the run {self._run['id']} holds updates up to {floor}; they are not recorded again")
+            self.say(f"the run {self._run['id']} already has updates up to {floor}; they are skipped")
         points = []
         for point in self._waiting:
             values = {name: x for name, x in point.values.items() if point.update > self._last.get(name, floor)}
@@ -250,7 +250,7 @@ class Tracker:
         return points
 
     def _close(self, end: End) -> None:
-        """Hand over the rest and end the run; say what is missing there."""
+        """Log the rest and end the run; report missing data."""
         self.record(at_once=True)
         if not self._troubled:
             try:
@@ -259,17 +259,17 @@ class Tracker:
                 self.say(f"the end could not be recorded ({in_one_line(error)})", True)
         missing = self._too_many + len(self._waiting)
         if missing:
-            self.say(f"{missing} measured updates are missing there; history.csv has them", self._troubled)
+            self.say(f"{missing} updates are missing in the tracker; history.csv has them", self._troubled)
 
 
 def in_one_line(error: BaseException) -> str:
-    """An error for people: its kind and the first line of what it says, cut to 300 characters."""
+    """Format an error: its class and the first line of its message, at most 300 characters."""
     text = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {text[:300]}"
 
 
 def without_secrets(text: str) -> str:
-    """The text with *** for the user and password of every URL, and for secrets of the environment."""
+    """Replace user and password in URLs, and secrets from the environment, by ***."""
     for name, value in os.environ.items():
         if SECRET.search(name) and len(value) >= SHORTEST_SECRET:
             text = text.replace(value, "***")

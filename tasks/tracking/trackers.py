@@ -1,8 +1,9 @@
-"""Trackers watch a training: trackio, Weights & Biases, TensorBoard and MLflow, where section `tracking` asks for them.
+"""Experiment tracking of trainings: trackio, Weights & Biases, TensorBoard and MLflow, as section `tracking`
+configures.
 
-None of them keeps a training waiting (tracker.py): one that is not there, refuses or hangs costs it nothing but what it
-would have recorded; that is said once. What a tracker is told: every number of every event with an update in it, the
-resolved parameters of the job, and at the end the figures of metrics/*.json. Never data, never weights.
+No tracker delays a training (tracker.py): if one is missing, refuses or hangs, only its data are lost, which is
+reported once. A tracker receives every number of every event that has an update, the resolved parameters of the job,
+and at the end the metrics in metrics/*.json. It never receives data or weights.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ from tasks.stage.process import Say, print_line
 from tasks.tracking.tracker import End, Point, Tracker
 
 CLOSE_SECONDS = 60.0
-"""What trackers may take, all together, to record the rest after a training that ended: on a busy host MLflow needs
-half of that to start. Servers that hang are given up sooner (tracker.py)."""
+"""Time for all trackers together to log the rest after a training; on a busy host, MLflow takes half of it to start.
+Hanging servers are given up on earlier (tracker.py)."""
 HURRIED_SECONDS = 3.0
-"""What it may take after SIGTERM, when the host is about to take the process's life."""
+"""The same after SIGTERM, when the host is about to kill the process."""
 UPDATE_KEYS = ("step", "after")
-"""Fields of an event that say after which update it was."""
+"""Fields of an event that contain its update."""
 NO_METRICS = (*UPDATE_KEYS, "steps", "updates", "eta_seconds")
-"""Numbers of an event that are no measurements."""
+"""Numeric fields of an event that are not metrics."""
 
 Event = dict[str, Any]
 
 
 def numbers_of(event: Event) -> tuple[int, dict[str, float]] | None:
-    """The update of an event and every measurement in it; None for an event without an update.
+    """Return the update of an event and its metrics; None for an event without an update.
 
-    A metric is called as in history.csv and metrics/*.json: `loss`, and `held_out/loss` of what was evaluated.
+    Metrics are named as in history.csv and metrics/*.json: `loss`, and `held_out/loss` for evaluations.
     """
     update = next((event[key] for key in UPDATE_KEYS if isinstance(event.get(key), int)), None)
     if update is None:
@@ -54,7 +55,7 @@ def numbers_of(event: Event) -> tuple[int, dict[str, float]] | None:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested values under names with slashes: {"a": {"b": 1}} gives {"a/b": 1}; lists and null are left out."""
+    """Return nested values under names with slashes: {"a": {"b": 1}} becomes {"a/b": 1}; drop lists and null."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
@@ -65,19 +66,19 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def run_id(stage: str, fingerprint: str, group: str | None) -> str:
-    """The same for a training that is continued, here or on another host; another for another group."""
+    """Return a run ID that stays the same when a training resumes on any host, and differs between groups."""
     return f"{stage}-{fingerprint}" + (f"-{hashlib.sha256(group.encode()).hexdigest()[:6]}" if group else "")
 
 
 def description(tracking: TrackingParams, stage: str, fingerprint: str, config: Event, root: Path) -> Event:
-    """What a tracker is told of a run before anything else.
+    """Return the description of a run for trackers.
 
     Args:
         tracking: section `tracking`.
-        stage: as in metrics/<stage>.json.
-        fingerprint: of the job, which names its run folder.
-        config: the job's resolved parameters.
-        root: the checkout; its parameters are the group, where none is stated.
+        stage: name as in metrics/<stage>.json.
+        fingerprint: fingerprint of the job, the name of its run folder.
+        config: resolved parameters of the job.
+        root: checkout; its parameters determine the group if none is set.
     """
     return {
         "id": run_id(stage, fingerprint, tracking.group),
@@ -100,15 +101,15 @@ class Trackers:
 
     Args:
         backends: `tracking.backends`.
-        run: from `description`.
-        say: takes lines for people.
+        run: description from `description`.
+        say: receives messages for users.
     """
 
     def __init__(self, backends: Sequence[str], run: Event, say: Say = print_line) -> None:
         self._all = [Tracker(backend, run, say) for backend in backends]
 
     def on_event(self, event: Event) -> None:
-        """Pass on the measurements of an event of the device job, and its plan."""
+        """Log the metrics of an event of the device job, or its plan."""
         if event["event"] == "plan":
             plan = {name: value for name, value in event.items() if name != "event"}
             self._send(flat({"plan": plan}))
@@ -116,13 +117,13 @@ class Trackers:
             self._send(Point(found[0], time.time(), found[1]))
 
     def close(self, status: str, figures: Mapping[str, Any], update: int = 0, seconds: float | None = None) -> None:
-        """Let them record the rest and end, within that time, all together.
+        """Log the rest and end all trackers within a timeout.
 
         Args:
             status: finished, paused or failed.
-            figures: name of a file in metrics/ -> its content; the numbers and words in it become `<name>/<key>`.
-            update: the last one, to which the figures belong.
-            seconds: after them a tracker is left behind; None: CLOSE_SECONDS.
+            figures: file name in metrics/ -> its content; its values become `<name>/<key>`.
+            update: last update, to which the figures belong.
+            seconds: timeout, after which a tracker is abandoned; None: CLOSE_SECONDS.
         """
         end = End(status, update, time.time(), flat(figures))
         for tracker in self._all:
@@ -131,7 +132,7 @@ class Trackers:
             tracker.wait()
 
     def stop(self) -> None:
-        """End those that still run: they have a moment to keep what they were told."""
+        """Give running trackers a moment to save their data."""
         for tracker in self._all:
             tracker.stop(HURRIED_SECONDS)
 
@@ -142,12 +143,12 @@ class Trackers:
 
 @contextlib.contextmanager
 def tracked(backends: Sequence[str], run: Event, say: Say = print_line) -> Iterator[Trackers]:
-    """Around a training job; the body closes what it yields when the training ended well.
+    """Track a training job; the body calls `close` when the training succeeded.
 
     Args:
         backends: `tracking.backends`.
-        run: from `description`.
-        say: takes lines for people.
+        run: description from `description`.
+        say: receives messages for users.
     """
     trackers = Trackers(backends, run, say)
     try:
@@ -165,14 +166,14 @@ def tracked(backends: Sequence[str], run: Event, say: Say = print_line) -> Itera
 def record_verdict(
     tracking: TrackingParams, stage: str, files: Sequence[Path], root: Path = Path(), say: Say = print_line
 ) -> None:
-    """Add what was found about a model to the run that trained it.
+    """Add evaluation results of a model to the run that trained it.
 
     Args:
         tracking: section `tracking`.
-        stage: the one that trained it, whose metrics/<stage>.json says by its fingerprint which run that was.
-        files: in metrics/, for example metrics/squad.json; their numbers and words become `squad/<key>`.
-        root: the checkout.
-        say: takes lines for people.
+        stage: stage that trained it; metrics/<stage>.json has the fingerprint that identifies the run.
+        files: files in metrics/, such as metrics/squad.json; their values become `squad/<key>`.
+        root: checkout.
+        say: receives messages for users.
     """
     if not tracking.backends:
         return
@@ -182,7 +183,7 @@ def record_verdict(
         fingerprint, updates = str(found["fingerprint"]), int(found["steps"])
         figures = {path.stem: read_json(root / path) for path in files}
     except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
-        say(f"tracking: the verdict was not recorded, as {trained} or what was measured cannot be read ({error!r})")
+        say(f"tracking: the verdict was not recorded, as {trained} or a metrics file cannot be read ({error!r})")
         return
     with tracked(tracking.backends, description(tracking, stage, fingerprint, {}, root), say) as trackers:
         trackers.close("finished", figures, updates)

@@ -79,7 +79,7 @@ def test_a_byte_the_disk_changed_is_refused_by_name_then_repaired(
         if done.returncode == 0:
             raise table.Lost(f"{stage} ended well with a damaged {name}")
         outs = (name, str(Path(name).parent))
-        assert any(f"{out} does not hold what its stage wrote" in done.stdout for out in outs), done.stdout
+        assert any(f"{out} is not what its stage wrote" in done.stdout for out in outs), done.stdout
         if stage == PUBLISH:
             assert not (case.project / "published").exists()
         require_repaired(case, stage, pictures)

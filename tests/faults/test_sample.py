@@ -77,7 +77,7 @@ def test_a_byte_the_disk_changed(tmp_path: Path, undisturbed: tuple[Path, dict[s
         damage(case.project / "data" / "corpus" / "part-00000.parquet", FLIPPED_UNSEEN)
         done = case.run("-m", "dvc", "repro", "validate@corpus")
         assert done.returncode == 255, done.stdout
-        assert "error: data/corpus does not hold what its stage wrote" in done.stdout
+        assert "error: data/corpus is not what its stage wrote" in done.stdout
         require_as(case, undisturbed[1])
 
 

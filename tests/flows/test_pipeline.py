@@ -155,7 +155,7 @@ def test_an_exit_code_of_a_failed_stage_is_1(prefect_session, toy_project, monke
 
 def test_a_path_that_is_not_there_is_refused_with_its_parameter(toy_project):
     values = resolved_params(toy_project, None, ["corpus.path=nowhere/text.txt"])
-    with pytest.raises(ParamsError, match=r"corpus\.path='nowhere/text\.txt' is not there"):
+    with pytest.raises(ParamsError, match=r"corpus\.path='nowhere/text\.txt' does not exist"):
         checkout.check_inputs(toy_project, values, Plan(()))
 
 

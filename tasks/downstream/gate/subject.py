@@ -1,7 +1,7 @@
-"""What a release is about: the model of an entry, where the stages left its parts, and what of it its gate judges.
+"""Subject of a release: the model of an entry, the paths of its parts, and the files that its gate evaluates.
 
-A file may be replaced at any moment, so publish does not check one and send another: it reads each file once, into a
-private copy, decides on these copies, and sends them.
+A file may change at any time, so publish does not verify one file and send another: it reads each file once into a
+private copy, decides on these copies, and publishes them.
 """
 
 from __future__ import annotations
@@ -24,56 +24,56 @@ from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 
 RELEASED = Path("released")
-"""Stands for the released model's folder, wherever the parameters of the gate say that it is."""
+"""Placeholder for the released model's folder, wherever the gate's parameters put it."""
 SEEDS = Path("seeds")
-"""The same for the folder with the scores of other seeds."""
+"""Placeholder for the folder with the scores of other seeds."""
 PROJECT = Path(__file__).resolve().parents[3]
-"""Holds the dvc.yaml that this code belongs to."""
+"""Folder with the dvc.yaml of this code."""
 
 Hashes = Mapping[str, str | None]
-"""Name -> SHA-256; None: the file is not there."""
+"""Name -> SHA-256; None: the file does not exist."""
 BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
 class Subject:
-    """Paths are relative to the checkout."""
+    """Paths of a release, relative to the checkout."""
 
     name: str
-    """Of the entry."""
+    """Name of the entry."""
     model: Path
     predictions: Path
     page: Path
-    """Of the evaluation."""
+    """Evaluation page."""
     metrics: Path
     prediction: Path
-    """Figures of the stage predict, of which no check of the gate speaks."""
+    """Metrics of the stage predict, which no check of the gate uses."""
     gate: Path
     receipt: Path
     references: tuple[Path, ...]
-    """What the predictions are compared with."""
+    """Reference answers that the predictions are compared with."""
     rows: tuple[Path, ...]
-    """Folders of the packed rows behind the release."""
+    """Folders of packed rows that the model was trained and evaluated on."""
     base_model: Path | None
-    """The record of the given model behind it, where there is one."""
+    """Record of the base model, if there is one."""
     verdicts: tuple[str, ...]
-    """Data sets behind the release; what was found of them is reports/validation/<name>.json."""
+    """Validated data sets of the release; their verdicts are reports/validation/<name>.json."""
     trainings: tuple[str, ...]
-    """Their figures are metrics/<name>.json; the last is the fine-tuning."""
+    """Trainings of the model; their metrics are metrics/<name>.json, and the last is the fine-tuning."""
     stages: Mapping[str, str]
-    """finetune, evaluate, gate and predict_released, which may not be there -> the stage of dvc.yaml."""
+    """finetune, evaluate, gate and predict_released (if present) -> the stage in dvc.yaml."""
     released: str
-    """Where a released model's scores or predictions lie below the folder of released models."""
+    """Subfolder with a released model's scores or predictions in the folder of released models."""
 
     def judged(self, released: Path, root: Path, seeds: Path | None = None) -> dict[str, Path]:
-        """Name -> file of all that the gate judges; a name is the path in the checkout.
+        """Return name -> file of everything that the gate evaluates; a name is the path in the checkout.
 
-        A file that is not there is named all the same: that it is not is judged, too.
+        Missing files are included, because the gate evaluates that they are missing.
 
         Args:
-            released: the released model's folder.
-            root: the checkout.
-            seeds: the folder with the scores of other seeds, where there is one.
+            released: folder of the released model.
+            root: checkout.
+            seeds: folder with the scores of other seeds, if any.
         """
         names = [path.relative_to(root) for folder in (self.model, artifacts.TOKENIZER) for path in _in(root / folder)]
         names += [folder / "manifest.json" for folder in self.rows]
@@ -90,7 +90,7 @@ class Subject:
         return {**found, **{(SEEDS / path.name).as_posix(): path for path in of_seeds}}
 
     def row_folders(self, root: Path) -> dict[str, Path]:
-        """Name -> folder of the packed rows behind this release, those that are there."""
+        """Return name -> existing folder of packed rows of this release."""
         found = {folder.relative_to(artifacts.ROWS).as_posix().replace("/", "-"): root / folder for folder in self.rows}
         return {name: folder for name, folder in found.items() if (folder / "manifest.json").is_file()}
 
@@ -100,11 +100,11 @@ def _in(folder: Path) -> list[Path]:
 
 
 def subject_of(task: DownstreamTask, params: Params) -> Subject:
-    """The release of an entry's model.
+    """Return the subject for the release of an entry's model.
 
     Args:
-        task: the entry, as its kind sees it.
-        params: the whole of params.yaml.
+        task: entry with the methods of its kind.
+        params: all parameters.
     """
     entry, found = task.entry, behind(task.entry, params)
     name = entry.name
@@ -129,27 +129,27 @@ def subject_of(task: DownstreamTask, params: Params) -> Subject:
 
 
 def plan_of(params: Params) -> Plan:
-    """All stages of these parameters, as this code runs them."""
+    """Return all stages for these parameters, as this code runs them."""
     return Plan(expand(definitions_of(PROJECT), compose(params)))
 
 
 def hashes_of(files: Mapping[str, Path]) -> dict[str, str | None]:
-    """SHA-256 of every file, None of one that is not there."""
+    """Return the SHA-256 of every file; None for a missing one."""
     return {name: sha256_of(path) if path.is_file() else None for name, path in sorted(files.items())}
 
 
 @contextlib.contextmanager
 def copy_privately(files: Mapping[str, Path], place: Path) -> Iterator[tuple[Path, dict[str, str | None]]]:
-    """Copy files into a folder that only this user can enter, for as long as the context lasts.
+    """Copy files into a folder that only this user can enter, and remove it at the end of the context.
 
-    What a killed process left there is cleared away.
+    Remains of killed processes are removed.
 
     Args:
-        files: name below that folder -> what is read, once.
-        place: the folder is made in it.
+        files: name below that folder -> source, read once.
+        place: parent folder.
 
     Raises:
-        InputError: one is no regular file.
+        InputError: a source is not a regular file.
     """
     place.mkdir(parents=True, exist_ok=True)
     for left in place.glob("held.*.partial"):
@@ -164,7 +164,7 @@ def copy_privately(files: Mapping[str, Path], place: Path) -> Iterator[tuple[Pat
 
 
 def _copy(source: Path, target: Path) -> str | None:
-    """Read a file once and keep what was read; returns its SHA-256, None where it is not there."""
+    """Copy a file in one pass; return its SHA-256, or None if it does not exist."""
     digest = hashlib.sha256()
     try:
         stream = open_regular(source)
@@ -172,7 +172,7 @@ def _copy(source: Path, target: Path) -> str | None:
         return None
     except (IsADirectoryError, NotAFile):
         raise InputError(
-            f"{source} is no regular file (a folder, pipe or device): put back what its stage wrote"
+            f"{source} is not a regular file (a folder, pipe or device): restore what its stage wrote"
         ) from None
     with stream:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -65,7 +65,7 @@ def test_every_reason_is_named_at_once_and_nothing_is_started_or_changed(project
     assert "HF_TOKEN is empty" in said
     assert "differs from section model of the parameters" in said
     assert "--set model.hidden_size=768" in said
-    assert "downstream.squad.data.train_path='nowhere.json' is not there" in said
+    assert "downstream.squad.data.train_path='nowhere.json' does not exist" in said
     assert f"PREFECT_API_URL=http://127.0.0.1:{port}/api does not answer" in said
     assert "Traceback" not in said
     after = tree(project)
@@ -243,7 +243,7 @@ def test_a_launcher_that_is_not_there_is_refused(project, monkeypatch):
         refuse(project)
     )
     monkeypatch.setenv("PODIUM_DEVICE_LAUNCHER", "nowhere-run '")
-    assert "cannot be split into words" in str(refuse(project))
+    assert "cannot be parsed" in str(refuse(project))
 
 
 @pytest.mark.slow
@@ -340,7 +340,7 @@ def test_a_folder_that_cannot_take_the_release_is_named_before_the_first_stage(p
     assert f"{key}='models/squad' is in models/squad, which the stage finetune@squad replaces" in str(error)
     (project / "mine").mkdir()
     (project / "mine" / "notes.txt").write_text("mine")
-    assert "mine exists and was not made by publish" in str(refuse(project, f"{key}=mine"))
+    assert "mine exists and was not created by publish" in str(refuse(project, f"{key}=mine"))
     assert ("publish", "problem") not in look(project, f"{key}=mine", publish=False)
 
 

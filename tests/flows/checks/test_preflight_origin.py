@@ -39,7 +39,7 @@ def refused(project: Path, *overrides: str, **choices: bool) -> str:
 def test_a_model_from_scratch_states_its_own(project: Path, hub: HubServer) -> None:
     assert ("hub", "problem") not in look(project, *HUB)
     said = refused(project, *HUB, *UNSTATED)
-    assert "the licence and the language of the model are not set. A release on the Hub states both: add what" in said
+    assert "the licence and the language of the model are not set. A release on the Hub needs both: set the" in said
     assert ADD in said
     said = refused(project, *HUB, UNSTATED[1])
     assert "the language of the model is not set" in said

@@ -90,7 +90,7 @@ def test_two_presets_differ_in_what_they_say_differently(base, presets):
         ["ipu.finetune.layers_per_ipu", "[1,", "1]", "-"],
         ["ipu.finetune.replication_factor", "2", "-"],
     ], "and nothing of ipu.finetune, which is null in the one and has these keys in the other"
-    assert difference(base, "two", "two", presets) == "two and two say the same\n"
+    assert difference(base, "two", "two", presets) == "two and two have the same values\n"
 
 
 def test_what_the_demo_changes_is_shown_by_sections(podium):

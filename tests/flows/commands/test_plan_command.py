@@ -299,7 +299,7 @@ PHASE1 = "ipu.phase1.replication_factor"
         ("poprun --num-instances 2", (f"{PHASE1}=12",), "4 IPUs x 6 replicas of each of 2 instances = 24 IPUs"),
         ("poprun --num-instances 2 --num-replicas 8", (), "--num-replicas 8 does not agree with replication_factor 4"),
         ("poprun --num-instances 2 --ipus-per-replica 2", (), "--ipus-per-replica 2 does not agree"),
-        ("poprun --num-instances two", (), "poprun --num-instances two: a whole number of at least 1 is required"),
+        ("poprun --num-instances two", (), "poprun --num-instances two: a positive integer is required"),
     ],
 )
 def test_instances_of_poprun_share_the_replicas_in_a_plan_as_in_the_job(

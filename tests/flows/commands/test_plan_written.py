@@ -191,7 +191,7 @@ def entering(toy_project):
 
 def test_a_stage_under_dvc_refuses_a_plan_of_other_parameters_and_names_the_command(entering, ran):
     write_params(entering, "pretrain.enabled=false")
-    with pytest.raises(StageFailed, match=r"(?s)plan.yaml does not belong to .*params.yaml: .*podium plan --write"):
+    with pytest.raises(StageFailed, match=r"(?s)plan.yaml does not match .*params.yaml: .*podium plan --write"):
         repro("first", entering)
     assert ran() == []
     write()

@@ -64,9 +64,9 @@ class _Needs:
                 for place, was, now in differences(name, before.get(name), value):
                     found.append(f"{place} {json.dumps(was)} -> {json.dumps(now)}")
         if set(known) != set(self.deps):
-            found.append("what it reads changed")
+            found.append("its inputs changed")
         if {out["path"] for out in record.get("outs", ())} != set(self.outs):
-            found.append("what it makes changed")
+            found.append("its outputs changed")
         return found
 
     def unknown(self) -> list[str]:
@@ -118,11 +118,11 @@ class _Run:
             return "skipped", before, []
         for record in self._records.get(needs.cmd, ()):
             if not needs.differ(record) and self._is_kept(record):
-                return "restored", record, ["made before with the same code, data and parameters"]
+                return "restored", record, ["same code, data and parameters as an earlier run"]
         reference = self._reference.get(stage)
         if reference is None:
             return "runs", None, ["never ran here"]
-        return "runs", None, needs.differ(reference) or ["what it made is in no cache of this host"]
+        return "runs", None, needs.differ(reference) or ["its outputs are in no cache of this host"]
 
     def _maker(self, path: str) -> str:
         """The stage that makes a path, or the path where no stage of the plan does."""

@@ -105,7 +105,7 @@ def test_a_damaged_file_of_parameters_is_named_and_made_again(toy_project, ran):
     state = facts.stat()
     facts.write_text('{"size": 4)')
     os.utime(facts, ns=(state.st_atime_ns, state.st_mtime_ns))
-    with pytest.raises(StageFailed, match="data/first does not hold what its stage wrote"):
+    with pytest.raises(StageFailed, match="data/first is not what its stage wrote"):
         repro("second", toy_project)
     assert repro("second", toy_project) == "skipped"
     assert facts.read_text() == '{"size": 4}'

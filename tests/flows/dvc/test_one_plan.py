@@ -15,7 +15,7 @@ from tests.parts import in_part
 from tests.plans import resolved_params
 
 FOREIGN = "stages:\n  foreign:\n    cmd: touch {ran} && echo made > made.txt\n    outs: [made.txt]\n"
-NAMED = "DVC would take"
+NAMED = "DVC would treat"
 pytestmark = pytest.mark.slow
 
 
@@ -101,7 +101,7 @@ def test_every_command_that_leads_to_dvc_names_it(project, capsys, monkeypatch, 
         cli.main(words)
     said = capsys.readouterr()
     assert end.value.code in (1, 2)
-    assert f"{NAMED} inputs/other/dvc.yaml for its own" in " ".join((said.out + said.err).split())
+    assert f"{NAMED} inputs/other/dvc.yaml as its own" in " ".join((said.out + said.err).split())
     assert not (project / ".dvc/tmp").exists(), "DVC was not started"
 
 

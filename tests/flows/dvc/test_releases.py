@@ -44,7 +44,7 @@ def test_only_a_run_that_compares_fetches(checkout: Path) -> None:
 
 
 def test_of_a_folder_workers_have_their_own_which_is_refused(checkout: Path) -> None:
-    with pytest.raises(releases.ReleaseFailed, match="each worker has its own. Publish to a Hub"):
+    with pytest.raises(releases.ReleaseFailed, match="each worker has its own folders. Publish to the Hub"):
         releases.select_releases(GATE, checkout)
 
 

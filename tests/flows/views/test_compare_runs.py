@@ -127,7 +127,7 @@ def test_the_scores_of_a_release_stand_for_a_run(project, capsys, tmp_path):
     [
         (["slow", "none"], 2, "run none not found"),
         (["slow", "slow"], 2, "the same run is named twice"),
-        (["slow", "fast:glue"], 2, "'glue' is nothing that params.yaml fine-tunes for"),
+        (["slow", "fast:glue"], 2, "params.yaml has no entry 'glue' in downstream"),
         (["slow", "fast", "--confidence", "0.9"], 2, "--confidence applies to files of predictions only"),
         (["a.json", "b.json", "c.json"], 2, "files of predictions are compared in pairs"),
         (["slow"], 2, "Missing argument"),

@@ -92,7 +92,7 @@ def test_jobs_from_other_weights_are_other_runs(checkout: Path) -> None:
 @pytest.mark.parametrize(
     ("start", "sections", "said"),
     [
-        ("base", {}, "downstream.squad.start: base needs a given model: set base_model.source"),
+        ("base", {}, "downstream.squad.start: base needs a base model: set base_model.source"),
         ("phase1", OFF, "downstream.squad.start: phase1 needs pretrain.enabled: true"),
         ("phase2", {**OFF, **GIVEN}, "downstream.squad.start: phase2 needs pretrain.enabled: true"),
     ],

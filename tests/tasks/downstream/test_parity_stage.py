@@ -62,7 +62,7 @@ def test_a_place_is_a_runtime_and_a_precision(text: str, place: Place) -> None:
 
 @pytest.mark.parametrize("text", ["", "tpu", "cpu:", "cpu:int8", ":fp32", "cpu:fp32:x"])
 def test_what_is_no_place_is_refused_with_those_there_are(text: str) -> None:
-    with pytest.raises(ValueError, match=r"must be RUNTIME\[:PRECISION\], a runtime of auto, cpu, cuda, ipu"):
+    with pytest.raises(ValueError, match=r"must be RUNTIME\[:PRECISION\], for example cpu:bf16; runtimes are auto"):
         Place.of(text)
 
 
@@ -212,7 +212,7 @@ def test_asking_in_two_places_compares_their_logits(root: Path) -> None:
     ("override", "message"),
     [
         ("downstream.squad.parity.against=[cpu:int8]", "'cpu:int8' must be RUNTIME"),
-        ("downstream.squad.parity.against=[cpu:bf16, cpu:bf16]", "names a place twice"),
+        ("downstream.squad.parity.against=[cpu:bf16, cpu:bf16]", "against contains duplicates"),
         ("downstream.squad.parity.max_logit_difference=0.0", "greater than 0"),
     ],
 )

@@ -74,13 +74,13 @@ def test_the_report_counts_processes_and_says_when_the_disk_is_too_small() -> No
     assert lines["pretrain_rows@phase1"] == ["2.0", "h", "60", "min", "120.0", "GB"]
     assert lines["all"] == ["4.0", "h", "3.0", "h", "125.0", "GB"]
     assert "free on this disk: 100.0 GB, NOT enough" in text
-    assert "enough: make room" not in report(found, 2, free=200 * 10**9)
+    assert "enough: free disk" not in report(found, 2, free=200 * 10**9)
 
 
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["corpus.source=none", "pretrain_rows.source=files", "tokenizer.source=file"], "no rows are made of text"),
+        (["corpus.source=none", "pretrain_rows.source=files", "tokenizer.source=file"], "rows are not built from text"),
         (["corpus.demo_documents=3"], "3 documents are too few"),
     ],
 )

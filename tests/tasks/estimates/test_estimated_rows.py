@@ -26,7 +26,7 @@ def test_what_a_recipe_says_is_taken_and_the_rest_is_said(tmp_path: Path) -> Non
     assert (phase.manifest.row_length, phase.manifest.max_sequences) == (512, 3)
     assert phase.manifest.packing_factor == pytest.approx(2.0)
     assert phase.manifest.packing_efficiency == pytest.approx(FILL)
-    assert "2 sequences in a row of 512 tokens, as of Wikipedia" in phase.assumed
+    assert "2 sequences per row of 512 tokens, as for Wikipedia" in phase.assumed
     squad = packed[artifacts.rows_folder("squad", "train")].manifest
     assert (squad.rows, squad.sequences, squad.packing_factor) == (87_599, 87_599, 1.0), "rajpurkar/squad, unpacked"
     assert packed[artifacts.rows_folder("squad", "dev")].manifest.rows == 10_570
@@ -67,11 +67,11 @@ def test_examples_are_counted_where_somebody_says_and_guessed_where_nobody_does(
 
     count, words = train(*given)
     assert count == 1000
-    assert "1,000 examples, going by the 0.3 MB of the file" in words
+    assert "1,000 examples, from the 0.3 MB of the file" in words
     assert train(*given, f"{entry}.limit_train=7")[0] == 7
     count, words = train(f"{entry}.source=hub", f"{entry}.dataset=someone/questions")
     assert count == NAMELESS
-    assert any("nobody says" in word for word in words)
+    assert any("is unknown" in word for word in words)
 
 
 def test_a_vocabulary_file_is_counted(tmp_path: Path) -> None:

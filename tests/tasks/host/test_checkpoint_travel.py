@@ -149,7 +149,7 @@ def test_a_job_that_pauses_leaves_its_newest_checkpoint_for_another_host(remote:
     said: list[str] = []
     with travelling(tmp_path / "second", str(remote), KEY, say=said.append):
         assert steps(tmp_path / "second") == [20]
-    assert said == [f"{remote / KEY}: the checkpoint after update 20 was fetched"]
+    assert said == [f"{remote / KEY}: fetched the checkpoint after update 20"]
     assert not (remote / KEY).exists()  # the job ended well
 
 
@@ -169,8 +169,8 @@ def test_a_remote_that_is_gone_is_named_once_and_costs_nothing(remote: Path, tmp
     said: list[str] = []
     pause(tmp_path / "run", remote, 10, 20, 30, say=said.append)
     assert len(said) == 2, said
-    assert f"checkpoint.remote {remote / KEY}: the checkpoint after update 10 did not arrive; " in said[0]
-    assert "lacks the checkpoint after update 30; this job brought none" in said[1]
+    assert f"checkpoint.remote {remote / KEY}: the checkpoint after update 10 was not uploaded; " in said[0]
+    assert "lacks the checkpoint after update 30; this job uploaded none" in said[1]
     remote.unlink()
     pause(tmp_path / "run", remote, 40)
     assert steps(remote / KEY) == [40]

@@ -88,7 +88,7 @@ def test_a_ledger_that_cannot_be_written_ends_no_job(tmp_path: Path, monkeypatch
     monkeypatch.setenv(ledger.LEDGER, str(tmp_path / "state" / "ledger.json"))
     said: list[str] = []
     assert run_device_job(job_in(tmp_path, "first"), say=said.append).steps
-    assert any("the ledger of this host was not written" in line for line in said)
+    assert any("could not write the ledger of this host" in line for line in said)
 
 
 def test_a_measurement_needs_no_rows_and_leaves_nothing(

@@ -144,5 +144,5 @@ def test_params_yaml_is_not_read_where_a_preset_is_named(tmp_path: Path):
 
 def test_an_entry_of_a_preset_states_its_kind(tmp_path: Path):
     (tmp_path / "ours.yaml").write_text("description: ours\ndownstream: {squad: {finetune: {epochs: 1}}}\n")
-    with pytest.raises(ParamsError, match="ours.yaml: .*says its kind first .*: downstream.squad.kind in that file"):
+    with pytest.raises(ParamsError, match="ours.yaml: .*needs a kind .*: downstream.squad.kind in that file"):
         resolve(DEMO, "ours", [], tmp_path)

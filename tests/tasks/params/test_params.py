@@ -108,7 +108,7 @@ def test_a_number_yaml_reads_as_text_is_still_a_number(base):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["finetune"], "must read section.key=value"),
+        (["finetune"], "must be section.key=value"),
         (["downstream.squad.finetune=3"], "downstream.squad.finetune is a section"),
         (["downstream.squad.finetune.epochs={"], "not YAML"),
         (["downstream.squad.finetune.epochs.x=1"], "downstream.squad.finetune.epochs"),
@@ -138,16 +138,16 @@ def test_an_unknown_preset_is_refused_with_the_nearest_name(base):
 
 
 def test_the_demo_is_run_without_a_preset(base):
-    with pytest.raises(ParamsError, match=r"demo is params.yaml itself: leave --preset out"):
+    with pytest.raises(ParamsError, match=r"demo is params.yaml, the default: omit --preset"):
         resolve(base, "demo", [], PRESETS)
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"a: 1\na: 2\n", "line 2: the key 'a' stands twice"),
+        (b"a: 1\na: 2\n", "line 2: duplicate key 'a'"),
         (b"a: [1\n", "is not YAML"),
-        (b"- a\n", "must hold sections"),
+        (b"- a\n", "must contain sections"),
         (b"a: \xff\n", "not UTF-8"),
         (b"a: !!python/object/apply:os.getcwd []\n", "is not YAML"),
     ],
@@ -295,8 +295,8 @@ def test_a_number_where_text_belongs_is_refused_in_a_file(base):
     ("text", "said"),
     [
         ("a: &x 1\nb: *x", r"line 2: an alias \(\*name\) is not read"),
-        ("%YAML 1.1\n---\na: 010", "line 1: YAML 1.1 is stated; only 1.2 is read"),
-        ("[" * 200_000, "line 1: it is nested too deeply"),
+        ("%YAML 1.1\n---\na: 010", "line 1: YAML 1.1 is declared, only 1.2 is supported"),
+        ("[" * 200_000, "line 1: nested too deeply"),
         ("a: 2024-99-01", "put quotes around text"),
         ("a: 1\n---\na: 2", "is not YAML"),
     ],
@@ -334,5 +334,5 @@ def test_a_stage_looks_at_its_own_sections_alone(tmp_path):
     assert load_sections("validate_", path=path).validate_.min_documents == 7
     with pytest.raises(ParamsError) as refused:
         load_sections("corpus", path=path)
-    said = f"{path} cannot be used:\n  corpus.seed=-1: input should be greater than or equal to 0"
+    said = f"invalid values in {path}:\n  corpus.seed=-1: input should be greater than or equal to 0"
     assert str(refused.value) == said

@@ -99,10 +99,10 @@ def _require(stated: list[_Stated], root: Path, place: Path) -> None:
     if not wrong:
         return
     said = "; ".join(
-        f"{one.path} does not hold what its stage wrote (MD5 {found}, dvc.lock says {one.md5})" for one, found in wrong
+        f"{one.path} is not what its stage wrote (MD5 {found}, dvc.lock has {one.md5})" for one, found in wrong
     )
     if STAGE not in os.environ and (others := at_work(root)):
-        raise InputError(f"{said}: a DVC is at work here (process {', '.join(map(str, others))}), wait until it ends")
+        raise InputError(f"{said}: DVC is running here (process {', '.join(map(str, others))}), wait until it ends")
     removed = []
     for one, _ in wrong:
         _move_away(one.path, root)
@@ -126,16 +126,16 @@ def _other_md5(stated: _Stated, root: Path, place: Path) -> str | None:
 
 def _way_out(removed: list[str], root: Path) -> str:
     text = (
-        f": it was changed by hand, or the disk is damaged. It lies in {DAMAGED} now; run again: DVC restores the file "
-        "from its cache, or makes it anew"
+        f": it was changed by hand, or the disk is damaged. It is in {DAMAGED} now; run again: DVC restores the file "
+        "from its cache, or its stage runs again"
     )
     if not removed:
         return text
-    text += f". DVC's cache held such bytes, too, and they were removed from it: {', '.join(removed)}"
+    text += f". Damaged objects were removed from DVC's cache: {', '.join(removed)}"
     if remote := default_remote(root):
         text += (
-            ". If this is said again after DVC restored the file, it comes so from the remote "
-            f"{remote[0]} ({remote[1]}): remove the object of that name there, and run again"
+            ". If this happens again after DVC restored the file, the remote "
+            f"{remote[0]} ({remote[1]}) is damaged as well: remove the same objects there, and run again"
         )
     return text
 

@@ -81,8 +81,8 @@ def test_code_that_was_committed_after_the_run_is_not_named_as_that_of_the_relea
     assert found["code_md5"] == {"finetune@squad": {"tasks/jobs": f"{hashlib.md5(listed.encode()).hexdigest()}.dir"}}
     assert found["unchanged"] is True, "the same model, and so the same release"
     assert capsys.readouterr().out == (
-        f"publish: the code here is revision {now} now, the model was made with revision {ran}, which the release "
-        "names; what its stages read of it changed: tasks/jobs\n"
+        f"publish: the code here is revision {now}, but the model was built with revision {ran}, which the release "
+        "states; changed files that its stages read: tasks/jobs\n"
     )
 
 
@@ -91,7 +91,7 @@ def test_another_revision_of_the_same_files_is_said_too(checkout: Path, capsys: 
     record(checkout, ran)
     git(checkout, "commit", "-q", "--allow-empty", "-m", "second")
     assert published(checkout)["git"]["revision"] == ran
-    assert "which the release names; its stages read the same of it" in capsys.readouterr().out
+    assert "which the release states; no file that its stages read changed" in capsys.readouterr().out
 
 
 def test_changes_that_were_not_committed_after_the_run_are_said(
@@ -101,7 +101,7 @@ def test_changes_that_were_not_committed_after_the_run_are_said(
     record(checkout, ran)
     (checkout / CODE).write_text("by hand", encoding="utf-8")
     assert published(checkout)["git"] == {"revision": ran, "dirty": False, "changed": []}
-    assert "what its stages read of it changed: tasks/jobs" in capsys.readouterr().out
+    assert "changed files that its stages read: tasks/jobs" in capsys.readouterr().out
 
 
 def test_a_training_and_a_gate_of_two_revisions_are_both_named(checkout: Path) -> None:

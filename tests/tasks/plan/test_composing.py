@@ -97,18 +97,18 @@ def test_each_entry_starts_where_it_says_and_waits_for_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["downstream.squad.start=base"], "base needs a given model"),
+        (["downstream.squad.start=base"], "base needs a base model"),
         (["downstream.squad.start=phase1", "pretrain.enabled=false"], "phase1 needs pretrain.enabled"),
         (["corpus.source=none"], "leaves no text"),
         (["corpus.source=none", "pretrain.enabled=false"], "train a vocabulary"),
         (["downstream.again={kind: squad, publish: {folder: published/podium-demo}}"], "give each release its own"),
         (["downstream.../../docs={kind: squad}"], "not known"),
-        (["downstream={../../docs: {kind: squad}}"], "must be of small letters"),
+        (["downstream={../../docs: {kind: squad}}"], "must consist of lowercase letters"),
         (["downstream.phase1={kind: squad}"], "that of other files of a run"),
         (["downstream.squad-rows={kind: squad}"], "that of other files of a run"),
         (["downstream.squad.parity.against=[../../docs]"], "must be RUNTIME"),
         (["pretrain_rows.shares=[../x]"], "shares"),
-        (["downstream.new.data.seed=1"], "a new entry says its kind first"),
+        (["downstream.new.data.seed=1"], "a new entry needs a kind"),
         (["downstream.new={kind: squid}"], "did you mean squad"),
     ],
 )

@@ -67,7 +67,7 @@ def test_a_changed_byte_is_refused_though_size_and_time_are_the_same(checkout: P
     before = path.stat()
     path.write_bytes(b"bet4")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    with pytest.raises(InputError, match="data/corpus does not hold what its stage wrote"):
+    with pytest.raises(InputError, match="data/corpus is not what its stage wrote"):
         require(read_plan(checkout)[stage].deps, checkout)
     assert not path.exists(), "DVC would not look at it again"
     assert (checkout / "runs/damaged/data/corpus/sub/b.txt").read_bytes() == b"bet4"

@@ -116,13 +116,13 @@ def damaged_name(folder: Path) -> None:
 
 
 TROUBLES: dict[str, tuple[Callable[[Path], None], str]] = {
-    "linked folder": (linked_folder, "holds 1 link(s), sub, which are not followed"),
-    "linked file": (linked_file, "holds 1 link(s), b.txt, which are not followed"),
-    "loop": (loop, "holds 1 link(s), again, which are not followed"),
-    "dangling link": (dangling, "holds 1 link(s) that lead nowhere, .#a.txt"),
-    "pipe": (pipe, "holds 1 pipe(s), socket(s) or device(s), b.txt"),
-    "socket": (unix_socket, "holds 1 pipe(s), socket(s) or device(s), s.txt"),
-    "name": (damaged_name, "holds 1 name(s) that are not UTF-8, sub/\\xff.txt"),
+    "linked folder": (linked_folder, "contains 1 link(s), sub, which are not followed"),
+    "linked file": (linked_file, "contains 1 link(s), b.txt, which are not followed"),
+    "loop": (loop, "contains 1 link(s), again, which are not followed"),
+    "dangling link": (dangling, "contains 1 broken link(s), .#a.txt"),
+    "pipe": (pipe, "contains 1 pipe(s), socket(s) or device(s), b.txt"),
+    "socket": (unix_socket, "contains 1 pipe(s), socket(s) or device(s), s.txt"),
+    "name": (damaged_name, "contains 1 name(s) that are not UTF-8, sub/\\xff.txt"),
 }
 
 Read = Callable[[Path], Any]
@@ -179,8 +179,8 @@ def test_a_folder_that_this_user_cannot_read_is_named(shared: Path, mode: int) -
     code = f"{documents}.usable_files({documents}.Path('given'), tasks.records.text_files.ReadLog())"
     made = unprivileged(code, shared)
     (folder / "closed").chmod(0o755)
-    assert "corpus.path='given' holds what this user cannot read, closed" in made.stderr
-    assert "(Permission denied): allow it, or take it out (corpus.path)" in made.stderr
+    assert "corpus.path='given' contains files that this user cannot read, closed" in made.stderr
+    assert "(Permission denied): fix their permissions, or remove them (corpus.path)" in made.stderr
 
 
 def test_a_file_that_this_user_cannot_read_ends_the_stage_in_one_line(shared: Path) -> None:
@@ -193,8 +193,8 @@ def test_a_file_that_this_user_cannot_read_ends_the_stage_in_one_line(shared: Pa
     code = "sys.argv = ['corpus']; tasks.corpus.corpus.run_main(tasks.corpus.corpus.main)"
     made = unprivileged(code, shared)
     assert made.stderr == (
-        "error: corpus.path='given' holds what this user cannot read, b.txt (Permission denied): "
-        "allow it, or take it out (corpus.path)\n"
+        "error: corpus.path='given' contains files that this user cannot read, b.txt (Permission denied): "
+        "fix their permissions, or remove them (corpus.path)\n"
     )
     assert made.returncode == 1
     assert not list((shared / "data").glob("*"))
@@ -296,7 +296,7 @@ def test_a_model_of_the_hubs_cache_is_a_folder_of_links_to_files_and_is_read(tmp
     (tmp_path / "other").mkdir()
     secret = vocabulary(tmp_path / "other")
     (snapshot / "more.txt").symlink_to(secret)
-    assert "holds 1 link(s), more.txt, which are not followed" in check_readable(snapshot, "base_model.path")[0]
+    assert "contains 1 link(s), more.txt, which are not followed" in check_readable(snapshot, "base_model.path")[0]
 
 
 def test_a_link_of_a_model_folder_stays_in_it(tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ def test_a_link_of_a_model_folder_stays_in_it(tmp_path: Path) -> None:
     (folder / "model.safetensors").symlink_to("../weights")
     with pytest.raises(InputError, match=r"model\.safetensors is a link to a file outside .*model"):
         find_model(str(folder))
-    assert "holds 1 link(s), model.safetensors, which" in check_readable(folder, "base_model.path")[0]
+    assert "contains 1 link(s), model.safetensors, which" in check_readable(folder, "base_model.path")[0]
 
 
 NAMED: dict[str, tuple[str, Read]] = {
@@ -339,10 +339,10 @@ NAMED: dict[str, tuple[str, Read]] = {
 def test_a_link_that_leads_nowhere_and_a_pipe_are_refused(tmp_path: Path, reader: str) -> None:
     key, read = NAMED[reader]
     (tmp_path / "given.json").symlink_to("gone")
-    with pytest.raises(InputError, match=rf"{re.escape(key)}='.*given\.json' is a link that leads nowhere \(gone\)"):
+    with pytest.raises(InputError, match=rf"{re.escape(key)}='.*given\.json' is a broken link \(gone\)"):
         read(tmp_path / "given.json")
     os.mkfifo(tmp_path / "pipe.json")
-    with pytest.raises(InputError, match=rf"{re.escape(key)}='.*pipe\.json' is no file and no folder"):
+    with pytest.raises(InputError, match=rf"{re.escape(key)}='.*pipe\.json' is neither a file nor a folder"):
         read(tmp_path / "pipe.json")
 
 
@@ -365,7 +365,7 @@ def test_everything_that_cannot_be_read_is_said_at_once(tmp_path: Path) -> None:
         checkout.check_inputs(root, values, plan_of(values))
     lines = str(caught.value).splitlines()
     assert [line.split("=")[0] for line in lines] == ["corpus.path", "base_model.path", "downstream.sst2.data.path"]
-    assert "downstream.sst2.data.path='no/where' is not there" in lines[2]
+    assert "downstream.sst2.data.path='no/where' does not exist" in lines[2]
 
 
 def test_all_of_a_folder_of_glue_is_read_and_so_may_hold_no_link(tmp_path: Path) -> None:
@@ -374,7 +374,7 @@ def test_all_of_a_folder_of_glue_is_read_and_so_may_hold_no_link(tmp_path: Path)
     linked_file(root / "mine")
     values = values_with({"sst2": {"kind": "glue", "task": "sst2", "data": {"path": "mine"}}})
     (problem,) = check_given(values, root)
-    assert problem.startswith("downstream.sst2.data.path='mine' holds 1 link(s), b.txt, which are not followed")
+    assert problem.startswith("downstream.sst2.data.path='mine' contains 1 link(s), b.txt, which are not followed")
 
 
 def test_links_in_a_folder_that_is_not_read_are_let_be_unless_dvc_trips_over_them(tmp_path: Path) -> None:
@@ -391,20 +391,20 @@ def test_a_path_that_holds_the_project_is_refused(tmp_path: Path, given: str) ->
     root = project(tmp_path)
     problems = check_given(params(corpus__source="files", corpus__path=given), root)
     assert problems == [
-        f"corpus.path='{given}' holds the project itself: name a file or folder with nothing else in it"
+        f"corpus.path='{given}' contains the project itself: set it to a file or folder with the data only"
     ]
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ("~/text", "is not there; state a path that exists; ~ stands for nothing here"),
+        ("~/text", "does not exist: set it to a path that exists; ~ is not expanded"),
         ("a\0b", "cannot be read (embedded null byte)"),
         ("x" * 300, "cannot be read (File name too long)"),
         ("params.yaml/x", "cannot be read (Not a directory)"),
         ("\udcff", "corpus.path='\\xff' is not UTF-8"),
         ("\ud800", "corpus.path='\\ud800' is not UTF-8"),
-        ("a\x1b[31m", "corpus.path='a\\x1b[31m' is not there"),
+        ("a\x1b[31m", "corpus.path='a\\x1b[31m' does not exist"),
     ],
 )
 def test_a_path_that_means_nothing_is_refused_in_one_sentence(tmp_path: Path, given: str, words: str) -> None:

@@ -176,7 +176,7 @@ def test_a_folder_that_hides_its_own_from_dvc_is_refused_by_the_stage(project: P
     (project / place).mkdir()
     said = dvc(project, "repro")
     assert said.returncode != 0
-    assert f"error: DVC would take {place} for its own" in said.stdout
+    assert f"error: DVC would treat {place} as its own" in said.stdout
     (project / place).rmdir()
     assert dvc(project, "repro").returncode == 0
 
@@ -188,7 +188,7 @@ def test_a_stage_looks_below_what_it_reads_outside_of_inputs_too(project: Path) 
     assert dvc(project, "repro").returncode == 0
     (project / "mine/sub/.dvc").mkdir(parents=True)
     (project / "mine/b.txt").write_text("B.\n")
-    assert "error: DVC would take mine/sub/.dvc for its own" in dvc(project, "repro").stdout
+    assert "error: DVC would treat mine/sub/.dvc as its own" in dvc(project, "repro").stdout
 
 
 # ------------------------------------------------------------------------------------- named before DVC starts
@@ -204,9 +204,9 @@ def test_everything_of_the_kind_is_named_whatever_it_is(tmp_path: Path, where: s
         place = tmp_path / where / name
         place.parent.mkdir(parents=True, exist_ok=True)
         make(place)
-        (found,) = dict.fromkeys(text for text in check_given(values, tmp_path) if "DVC would take" in text)
+        (found,) = dict.fromkeys(text for text in check_given(values, tmp_path) if "DVC would treat" in text)
         assert name in found
-        assert "the only plan is the project's own dvc.yaml: take them out, or keep what holds them outside" in found
+        assert "only the project's dvc.yaml may be used: remove them, or move their folder out" in found
         assert foreign_plans(tmp_path, [values["corpus"]["path"]]) == [f"{where}/{name}"]
         place.rmdir() if place.is_dir() and not place.is_symlink() else place.unlink()
     assert check_given(values, tmp_path) == []
@@ -224,21 +224,21 @@ def test_a_folder_above_the_given_one_hides_it_too(tmp_path: Path) -> None:
     (tmp_path / "mine/all/text").mkdir(parents=True)
     (tmp_path / "mine/.dvc").mkdir()
     (found,) = check_given(values, tmp_path)
-    assert found.startswith("DVC would take mine/.dvc for its own")
+    assert found.startswith("DVC would treat mine/.dvc as its own")
 
 
 def test_a_given_folder_may_not_have_such_a_name_itself(tmp_path: Path) -> None:
     values = given(tmp_path, corpus__path="mine/text.dvc")
     (tmp_path / "mine/text.dvc").mkdir()
     (found,) = check_given(values, tmp_path)
-    assert found.startswith("DVC would take mine/text.dvc for its own")
+    assert found.startswith("DVC would treat mine/text.dvc as its own")
 
 
 def test_a_local_folder_in_place_of_a_hub_name_is_looked_at(tmp_path: Path) -> None:
     values = given(tmp_path, corpus__dataset="mine")
     (tmp_path / "mine/dvc.yaml").touch()
     (found,) = check_given(values, tmp_path)
-    assert found.startswith("DVC would take mine/dvc.yaml for its own")
+    assert found.startswith("DVC would treat mine/dvc.yaml as its own")
 
 
 def test_many_are_counted(tmp_path: Path) -> None:
@@ -246,8 +246,8 @@ def test_many_are_counted(tmp_path: Path) -> None:
     for number in range(12):
         (tmp_path / f"inputs/{number:02}.dvc").touch()
     (found,) = check_given(values, tmp_path)
-    assert found.startswith("DVC would take inputs/00.dvc, ")
-    assert "inputs/04.dvc and 7 more for its own" in found
+    assert found.startswith("DVC would treat inputs/00.dvc, ")
+    assert "inputs/04.dvc and 7 more as its own" in found
 
 
 # -------------------------------------------------------------------------------------- outside of the project
@@ -292,7 +292,7 @@ def test_a_dvcignore_outside_is_refused_as_dvc_hashes_no_folder_with_one(project
     shutil.copytree(PROJECT / "inputs", project / "inputs", dirs_exist_ok=True)
     assert ".dvcignore file should not be in collected dir path" in dvc(project, "repro").stdout
     (found,) = check_given(params(corpus__path="../text"), project)
-    assert found.startswith("corpus.path='../text' holds 1 .dvcignore file(s), sub/.dvcignore, and DVC hashes")
+    assert found.startswith("corpus.path='../text' contains 1 .dvcignore file(s), sub/.dvcignore, and DVC does not")
 
 
 def test_a_link_from_inside_counts_as_inside(project: Path) -> None:
@@ -301,7 +301,7 @@ def test_a_link_from_inside_counts_as_inside(project: Path) -> None:
     shutil.copytree(PROJECT / "inputs", project / "inputs", dirs_exist_ok=True)
     found = check_given(params(corpus__path="mine/text"), project)
     assert any(
-        text.startswith("DVC would take mine/.dvc, mine/text/big.txt.dvc, mine/text/dvc.yaml for") for text in found
+        text.startswith("DVC would treat mine/.dvc, mine/text/big.txt.dvc, mine/text/dvc.yaml as") for text in found
     )
     assert check_given(params(corpus__path=str(outside / "text")), project) == []
 

@@ -65,7 +65,7 @@ def test_a_stage_without_a_device_job_is_of_kind_cpu_and_others_of_their_runtime
 
 def test_a_kind_that_is_none_is_refused(monkeypatch):
     monkeypatch.setenv("PODIUM_STAGE_KINDS", "ipu, gpu")
-    with pytest.raises(InputError, match="names gpu; the kinds are cpu, cuda, ipu"):
+    with pytest.raises(InputError, match="contains gpu; valid: cpu, cuda, ipu"):
         offered_kinds()
     monkeypatch.setenv("PODIUM_STAGE_KINDS", " ipu,cpu ")
     assert offered_kinds() == ("ipu", "cpu")
@@ -81,7 +81,7 @@ def test_a_stage_of_another_kind_refuses_and_names_its_outs_and_the_remote(check
     (checkout / ".dvc" / "config").write_text(REMOTE)
     said, errors = start("rows@squad", checkout, PODIUM_STAGE_KINDS="ipu").communicate(timeout=30)
     assert said == ""
-    assert "stage rows@squad is of kind cpu, and this worker offers only ipu" in errors
+    assert "stage rows@squad needs a worker of kind cpu; this worker offers ipu" in errors
     assert "(data/rows/squad)" in errors
     assert "the remote store (ssh://podium:***@host/srv/store)" in errors
     assert "geheim" not in errors
@@ -92,7 +92,7 @@ def test_a_stage_that_was_not_sent_refuses_whatever_its_kind(checkout):
     _, errors = refused.communicate(timeout=30)
     assert refused.returncode == 1
     assert "stage corpus@text was not sent to this worker, only evaluate@squad gate@squad" in errors
-    assert "no remote is set" in errors
+    assert "there is no remote" in errors
     assert (
         start("gate@squad", checkout, PODIUM_STAGES_SENT="evaluate@squad gate@squad").communicate("\n", 30)[0]
         == "entered\n"
@@ -134,5 +134,5 @@ def test_a_stage_checks_a_plan_that_no_flow_has_checked_for_it(checkout, monkeyp
 def test_settings_of_dvc_that_name_a_section_twice_are_refused_with_the_file(tmp_path):
     (tmp_path / ".dvc").mkdir()
     (tmp_path / ".dvc" / "config").write_text("[core]\n    remote = a\n[core]\n    remote = b\n")
-    with pytest.raises(InputError, match=r"DVC's settings cannot be used: .*config.*section 'core' already exists"):
+    with pytest.raises(InputError, match=r"DVC's settings are invalid: .*config.*section 'core' already exists"):
         default_remote(tmp_path)

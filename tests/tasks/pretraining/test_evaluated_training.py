@@ -163,8 +163,8 @@ def test_without_held_out_rows_nothing_is_evaluated(checkout: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["downstream.squad.finetune.keep=best"], "need evaluations to choose by"),
-        (["downstream.squad.finetune.patience=2"], "need evaluations to choose by"),
+        (["downstream.squad.finetune.keep=best"], "need evaluations: set evaluate_every_updates"),
+        (["downstream.squad.finetune.patience=2"], "need evaluations: set evaluate_every_updates"),
         (
             ["downstream.squad.finetune.evaluate_every_updates=10"],
             "downstream.squad: finetune.evaluate_every_updates=10 needs .*: set rows.held_out_fraction, for example",

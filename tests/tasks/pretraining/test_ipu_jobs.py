@@ -140,7 +140,7 @@ def test_ipu_config_may_name_the_file_itself(checkout):
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(None, "is not there"), ("{", "is not JSON"), ("[1]", "must hold one JSON object, found list")],
+    [(None, "does not exist"), ("{", "is not JSON"), ("[1]", "must contain a JSON object, found list")],
 )
 def test_an_ipu_config_that_cannot_be_read_is_refused(checkout, content, said):
     if content is not None:

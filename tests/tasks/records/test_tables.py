@@ -94,7 +94,7 @@ def test_separators_are_stated_by_words_or_signs() -> None:
         params = check(resolve(base_of(None, ROOT), None, stated))
         assert params.corpus.separator == params.downstream["squad"].data.separator == sign
     for word in ("ab", "'\"'", "a"):
-        with pytest.raises(ParamsError, match="comma, semicolon, tab, pipe, or one sign"):
+        with pytest.raises(ParamsError, match="comma, semicolon, tab, pipe, or one character"):
             check(resolve(base_of(None, ROOT), None, [f"corpus.separator={word}"]))
 
 

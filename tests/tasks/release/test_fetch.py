@@ -104,7 +104,7 @@ def test_a_folder_of_something_else_is_refused_and_changes_nothing(checkout: Pat
     fetch_here(checkout)
     before = files_below(checkout / FOLDER)
     (checkout / "published/podium-demo/provenance.json").unlink()
-    with pytest.raises(InputError, match=r"downstream\.squad\.publish\.folder=published/podium-demo holds no release"):
+    with pytest.raises(InputError, match=r"squad\.publish\.folder=published/podium-demo contains no release"):
         fetch_here(checkout)
     assert files_below(checkout / FOLDER) == before
 
@@ -240,7 +240,7 @@ def test_gated_missing_and_no_answer_are_three_messages(
 
 
 def test_the_command_says_what_lies_there_and_what_it_would_take(checkout: Path, hub: HubServer, cache: Path) -> None:
-    assert said(checkout, cache) == (0, "squad: nothing was released yet where it publishes to\n")
+    assert said(checkout, cache) == (0, "squad: its publish target has no release yet\n")
     code, text = said(checkout, cache, "--list")
     assert code == 2
     assert "each worker has its own" in text

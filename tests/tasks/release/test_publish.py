@@ -149,7 +149,7 @@ def test_a_verdict_about_other_weights_is_refused_with_both_hashes(checkout: Pat
     with pytest.raises(PublishError) as refused:
         publish_here(checkout)
     present = sha256_of(checkout / "models/squad/model.safetensors")
-    assert f"models/squad/model.safetensors has SHA-256 {present}, judged was {judged}" in str(refused.value)
+    assert f"models/squad/model.safetensors has SHA-256 {present}, evaluated was {judged}" in str(refused.value)
     assert "dvc repro gate@squad" in str(refused.value)
     assert not (checkout / "published").exists()
 

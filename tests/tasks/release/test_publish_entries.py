@@ -108,7 +108,7 @@ def test_parameters_of_a_stage_behind_the_gate_that_differ_are_named(
     change_parameters(checkout, changes)
     message = refusal(checkout)
     assert said in message
-    assert "models/squad was made with other parameters than params.yaml states now" in message
+    assert "models/squad was built with other parameters than those in params.yaml" in message
     assert "`dvc repro gate@squad`" in message
 
 
@@ -203,7 +203,7 @@ def test_the_hub_gets_no_release_without_licence_and_language(checkout: Path) ->
     change_parameters(checkout, {"publish": hub, "downstream": own})
     write_gate(checkout)
     assert refusal(checkout).startswith(
-        "the licence and the language of the model are not set. A release on the Hub states both: add what is true of "
+        "the licence and the language of the model are not set. A release on the Hub needs both: set the correct "
         "the model, such as --set publish.license=apache-2.0 --set publish.language=en"
     )
 

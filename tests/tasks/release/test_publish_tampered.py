@@ -205,23 +205,23 @@ def a_verdict_from_before(root: Path) -> None:
     [
         (forged_metrics, "metrics/squad.json has SHA-256"),
         (forged_interval_and_judged_hash, "f1_low=99.9, computed"),
-        (a_false_that_became_true, "states other checks than the evidence gives: reasons. "),
-        (a_failed_check, "states other checks than the evidence gives: f1, checks. "),
-        (no_checks, "states other checks than the evidence gives: f1, .*scores_belong_to_predictions"),
-        (checks_that_are_none, "states other checks than the evidence gives: f1"),
-        (another_score_in_the_verdict, "states other checks than the evidence gives: metrics. "),
-        (something_more, "states other checks than the evidence gives: recipe. "),
-        (a_better_figure_in_a_check, "states other checks than the evidence gives: f1"),
-        (a_whole_verdict, "says accepted, the evidence does not"),
+        (a_false_that_became_true, "differs from the checks of the evidence: reasons. "),
+        (a_failed_check, "differs from the checks of the evidence: f1, checks. "),
+        (no_checks, "differs from the checks of the evidence: f1, .*scores_belong_to_predictions"),
+        (checks_that_are_none, "differs from the checks of the evidence: f1"),
+        (another_score_in_the_verdict, "differs from the checks of the evidence: metrics. "),
+        (something_more, "differs from the checks of the evidence: recipe. "),
+        (a_better_figure_in_a_check, "differs from the checks of the evidence: f1"),
+        (a_whole_verdict, "accepts the model, but the evidence does not"),
         (predictions_that_fit_forged_metrics, "about other files: evaluation/squad/predictions.json has SHA-256"),
         (weights_judged_hash_and_all, "or weights"),
         (a_link_to_others, "model.safetensors has SHA-256"),
-        (one_file_more, "ipu_config.json has SHA-256 .*judged was none"),
+        (one_file_more, "ipu_config.json has SHA-256 .*evaluated was none"),
         (
             lower_limits,
             r"other parameters.*downstream\.squad\.gate\.min_f1 is 0\.0, stage gate@squad ran with 85\.0\. Run",
         ),
-        (a_verdict_from_before, "does not say what it judged.*dvc repro gate@squad"),
+        (a_verdict_from_before, "does not list the evaluated files.*dvc repro gate@squad"),
     ],
 )
 def test_a_verdict_that_the_evidence_does_not_give_is_refused(
@@ -259,7 +259,7 @@ def test_a_pipe_in_place_of_a_file_does_not_hang(copied: Callable[[str], Path]) 
     path = root / artifacts.model_folder("squad") / "config.json"
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(InputError, match="no regular file"):
+    with pytest.raises(InputError, match="not a regular file"):
         publish_here(root, QUESTIONS)
 
 

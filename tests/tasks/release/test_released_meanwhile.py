@@ -86,9 +86,9 @@ def test_a_release_that_the_gate_did_not_compare_with_is_not_replaced(runs: list
     with pytest.raises(PublishError) as refused:
         publish_here(first)
     assert str(refused.value) == (
-        f"{tag} in {first}/../out/{FOLDER} was released meanwhile; the gate compared this model with none, as none was "
-        "out. Run it again (`podium run` or `podium finetune` with the same words): the gate then compares with what "
-        "is out now. Nothing was published"
+        f"{tag} in {first}/../out/{FOLDER} was released meanwhile; the gate compared this model with no release. Run "
+        "the same `podium run` or `podium finetune` again, so that the gate compares with the new release. Nothing was "
+        "published"
     )
     weights = tmp_path / "out" / FOLDER / "model.safetensors"
     assert sha256_of(weights) == sha256_of(second / "models/squad/model.safetensors")
@@ -97,7 +97,7 @@ def test_a_release_that_the_gate_did_not_compare_with_is_not_replaced(runs: list
     judge(first)
     assert publish_here(first)["unchanged"] is False, "run again, it may"
     assert sha256_of(weights) == sha256_of(first / "models/squad/model.safetensors")
-    with pytest.raises(PublishError, match="was released meanwhile; the gate compared this model with none"):
+    with pytest.raises(PublishError, match="was released meanwhile; the gate compared this model with no release"):
         publish_here(second)
 
 
@@ -149,7 +149,7 @@ def test_on_a_hub_too(on_hub: list[Path], hub: HubServer) -> None:
     judge(first)
     judge(second)
     tag = publish_here(second)["tag"]
-    with pytest.raises(PublishError, match=f"^{tag} of {NAME} was released meanwhile; .* with none, as none was out"):
+    with pytest.raises(PublishError, match=f"^{tag} of {NAME} was released meanwhile; .* with no release"):
         publish_here(first)
     assert len(commits(hub)) == 1
     assert list(repository(hub).tags) == [tag]

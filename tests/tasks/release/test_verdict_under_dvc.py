@@ -166,7 +166,7 @@ def test_a_verdict_that_was_changed_in_place_is_refused_and_made_anew(project: P
     rewrite(path, accept)
     assert "didn't change" in dvc(project, "repro", "gate@squad"), "DVC looks at times"
     said = refused(project)
-    assert "metrics/squad-gate.json does not hold what its stage wrote" in said
+    assert "metrics/squad-gate.json is not what its stage wrote" in said
     assert f"removed from it: files/md5/{object_of(project, Path()).parent.name}" in said
     assert not object_of(project, project / ".dvc/cache").exists(), "DVC would put it back"
     assert "Running stage 'gate@squad'" in dvc(project, "repro", "gate@squad")
@@ -181,7 +181,7 @@ def test_an_edited_lock_does_not_help(project: Path) -> None:
     md5 = hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
     lock.write_text(lock.read_text().replace(before.parent.name + before.name, md5))
     said = refused(project, 3)
-    assert "says accepted, the evidence does not" in said
+    assert "accepts the model, but the evidence does not" in said
     command = re.search(r"`dvc (repro --force --single-item gate@squad)`", said)
     assert command is not None
     dvc(project, *shlex.split(command[1]))
@@ -221,7 +221,7 @@ def test_publish_says_where_code_differs_from_what_dvc_recorded(project: Path) -
         stream.write("# after the verdict\n")
     done = run(project, "tasks.release.publish")
     assert done.returncode == 0, done.stdout
-    assert "what its stages read of it changed: tasks/downstream/scoring\n" in done.stdout
+    assert "changed files that its stages read: tasks/downstream/scoring\n" in done.stdout
     assert "unchanged" in done.stdout
 
 
@@ -245,7 +245,7 @@ def test_a_judged_file_that_was_changed_in_place_is_refused_and_made_anew(projec
     rewrite(project / name, lambda text: text[:-3] + bytes([text[-3] ^ 1]) + text[-2:])
     assert "didn't change" in dvc(project, "repro", "gate@squad")
     out = next(str(place) for place in (Path(name), *Path(name).parents) if str(place) in MADE)
-    assert re.search(f"({re.escape(name)}|{re.escape(out)}) does not hold what its stage wrote", refused(project))
+    assert re.search(f"({re.escape(name)}|{re.escape(out)}) is not what its stage wrote", refused(project))
     dvc(project, "repro", "gate@squad")
     assert (project / name).read_bytes() == good
     done = run(project, "tasks.release.publish")

@@ -63,5 +63,5 @@ def test_a_verdict_from_which_it_was_taken_is_refused(checkout: Path, text: str 
     verdict = json.loads((checkout / VERDICT).read_text())
     del verdict["without_floor"]
     (checkout / VERDICT).write_text(json.dumps(verdict | ({} if text is None else {"without_floor": text})))
-    with pytest.raises(PublishError, match="states other checks than the evidence gives: without_floor"):
+    with pytest.raises(PublishError, match="differs from the checks of the evidence: without_floor"):
         publish_here(checkout)

@@ -153,8 +153,8 @@ def a_small_lie(path: Path) -> None:
 
 PARQUET: dict[str, tuple[Callable[[Path], None], str]] = {
     "one long value": (one_long_value, "bytes; at most 67,108,864 are allowed"),
-    "a dictionary": (one_entry_for_all_rows, "unfolds to more than 1,024 MB"),
-    "a footer that lies": (a_small_lie, "unfolds to more than 1,024 MB"),
+    "a dictionary": (one_entry_for_all_rows, "expands to more than 1,024 MB"),
+    "a footer that lies": (a_small_lie, "expands to more than 1,024 MB"),
     "900,000 columns": (a_million_columns, "Exceeded size limit"),
     "99,000 columns": (a_hundred_thousand_columns, "99,000 columns; at most 10,000 are allowed"),
     "millions of chunks": (millions_of_chunks, "bad_alloc"),
@@ -209,7 +209,7 @@ def arrow(path: Path, stated: int | None) -> None:
 def test_arrow_that_unfolds_to_gigabytes(tmp_path: Path, stated: int | None) -> None:
     arrow(tmp_path / "rows.arrow", stated)
     assert (tmp_path / "rows.arrow").stat().st_size < 1 << 20
-    assert "a file unfolds to more than 1,024 MB" in refused(PREPARED, str(tmp_path / "rows.arrow"))
+    assert "a file expands to more than 1,024 MB" in refused(PREPARED, str(tmp_path / "rows.arrow"))
 
 
 @pytest.mark.slow
@@ -221,7 +221,7 @@ def test_a_data_set_that_unfolds_to_gigabytes(tmp_path: Path) -> None:
     )
     # Where memory ran out, a thread of the library may abort the process at its very end, after all is said.
     ends = (1, -signal.SIGABRT)
-    assert "unfolds to more than 1,536 MB" in refused(code, str(tmp_path), most_mb=2048, ends=ends)
+    assert "expands to more than 1,536 MB" in refused(code, str(tmp_path), most_mb=2048, ends=ends)
 
 
 def record(content: bytes, length: int | None = None) -> bytes:
@@ -305,7 +305,7 @@ def test_questions_of_many_empty_values(tmp_path: Path) -> None:
     key = "downstream.squad.data.train_path"
     code = f"from tasks.downstream.squad.format import parse_file; parse_file(Path(sys.argv[1]), {key!r})"
     said = refused(code, str(tmp_path / "train.json"), most_mb=2048)
-    assert "train.json (downstream.squad.data.train_path) unfolds to more than 1,080 MB" in said
+    assert "train.json (downstream.squad.data.train_path) expands to more than 1,080 MB" in said
 
 
 def test_the_bound_is_taken_back_and_holds_for_the_first_reader_that_enters() -> None:
@@ -319,7 +319,7 @@ def test_the_bound_is_taken_back_and_holds_for_the_first_reader_that_enters() ->
                 assert resource.getrlimit(resource.RLIMIT_DATA) == bound
             bytearray(64 << 30)  # more than garbage of other tests could make room for
 
-    with pytest.raises(InputError, match=r"x\.parquet unfolds to more than 64 MB"):
+    with pytest.raises(InputError, match=r"x\.parquet expands to more than 64 MB"):
         too_much()
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
     inside, leave = threading.Event(), threading.Event()

@@ -49,7 +49,7 @@ def test_a_size_is_refused_with_what_it_takes_and_what_is_left(monkeypatch: pyte
     with pytest.raises(InputError) as refused:
         require_memory("a.json", 26 * MB, 4, "split it")
     assert str(refused.value) == (
-        "a.json has 27,262,976 bytes, which take some 104 MB of memory. 100 MB are left to this process by the host, "
+        "a.json has 27,262,976 bytes, which need about 104 MB of memory. 100 MB are left by the host, "
         "its cgroup and RLIMIT_DATA: split it"
     )
     monkeypatch.setattr(memory, "free_memory", lambda: None)
@@ -58,7 +58,7 @@ def test_a_size_is_refused_with_what_it_takes_and_what_is_left(monkeypatch: pyte
 
 def test_reading_takes_no_more_than_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     leave(monkeypatch, 8)
-    with pytest.raises(InputError, match=r"x\.parquet unfolds to more than 8 MB"), limited("x.parquet"):
+    with pytest.raises(InputError, match=r"x\.parquet expands to more than 8 MB"), limited("x.parquet"):
         bytearray(64 << 30)
 
 
@@ -72,10 +72,10 @@ def squad_json(path: Path, context: str) -> Path:
 def test_a_file_of_questions_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = squad_json(tmp_path / "train.json", "Ada came. " * 100_000)
     leave(monkeypatch, 5)
-    with pytest.raises(InputError, match=r"train\.json \(.*train_path\) has 1,000,\d+ bytes, which take some 5 MB of"):
+    with pytest.raises(InputError, match=r"train\.json \(.*train_path\) has 1,000,\d+ bytes, which need about 5 MB of"):
         read_question_file(path, KEY, SquadDataParams(), ReadLog())
     path.write_text(" " * (WHOLE_BYTES + 1))
-    with pytest.raises(InputError, match=r"train\.json .* 16,777,217 bytes, which take some 96 MB .* 5 MB are left"):
+    with pytest.raises(InputError, match=r"train\.json .* 16,777,217 bytes, which need about 96 MB .* 5 MB are left"):
         check_question_file(path, KEY, SquadDataParams())
 
 
@@ -85,23 +85,23 @@ def test_a_long_text_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.Monk
     table = tmp_path / "train.jsonl"
     table.write_text(json.dumps({"context": text, "question": "Who?", "answers": {"text": [], "answer_start": []}}))
     leave(monkeypatch, 40)
-    with pytest.raises(InputError, match=r"the context of question 'q0' has 1,500,000 bytes, which take some 45 MB"):
+    with pytest.raises(InputError, match=r"the context of question 'q0' has 1,500,000 bytes, which need about 45 MB"):
         read_question_file(path, KEY, SquadDataParams(), ReadLog())
-    with pytest.raises(InputError, match="has 1,500,000 bytes, which take some 45 MB"):
+    with pytest.raises(InputError, match="has 1,500,000 bytes, which need about 45 MB"):
         read_question_file(table, KEY, SquadDataParams(unanswerable="use"), ReadLog())
     (tmp_path / "book.txt").write_text(text)
     found = CliRunner().invoke(cli, ["ask", "nowhere", "Who?", "--context-file", str(tmp_path / "book.txt")])
     assert isinstance(found.exception, InputError)
-    assert "book.txt has 1,500,000 bytes, which take some 45 MB of memory. 40 MB are left" in str(found.exception)
+    assert "book.txt has 1,500,000 bytes, which need about 45 MB of memory. 40 MB are left" in str(found.exception)
 
 
 @pytest.mark.parametrize("code", ["bytearray(1 << 60)", "import numpy; numpy.empty(1 << 50)"])
 def test_memory_that_is_used_up_is_one_line(code: str) -> None:
     process, _ = run(code)
     assert process.returncode == 1
-    assert process.stderr.startswith("error: memory is used up (")
+    assert process.stderr.startswith("error: out of memory (")
     assert process.stderr.count("\n") == 1, process.stderr
-    assert "MB are left by the host, its cgroup and RLIMIT_DATA): split what is read" in process.stderr
+    assert "MB are left by the host, its cgroup and RLIMIT_DATA): split the input" in process.stderr
 
 
 def test_a_process_within_a_limit_refuses_a_file_early(tmp_path: Path) -> None:
@@ -127,8 +127,8 @@ def test_a_stage_ends_at_its_limit_of_resident_memory(mb: int, code: int) -> Non
     assert process.returncode == code
     if code:
         assert re.match(
-            r"error: stage rows@squad took \d+ MB of memory, and 2\d\d MB were left to it by the host, its cgroup and "
-            r"RLIMIT_DATA: split what is read, ",
+            r"error: stage rows@squad used \d+ MB of memory, and 2\d\d MB were left by the host, its cgroup and "
+            r"RLIMIT_DATA: split the input, ",
             process.stderr,
         )
         assert process.stderr.count("\n") == 1
@@ -138,4 +138,4 @@ def test_a_stage_ends_at_its_limit_of_resident_memory(mb: int, code: int) -> Non
 
 def test_a_shortage_says_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "free_memory", lambda: None)
-    assert describe_shortage(MemoryError()) == "memory is used up (an allocation failed)"
+    assert describe_shortage(MemoryError()) == "out of memory (an allocation failed)"

@@ -154,7 +154,7 @@ def test_what_the_run_has_is_not_recorded_again() -> None:
     recorder.take(Point(25, 0.0, {"loss": 9.0}))
     recorder.take(End("finished", 30, 0.0, {"f1": 80.0}))
     assert backend.points == [(30, {"loss": 1 / 30}), (30, {"held_out/loss": 3.0})]
-    assert said == ["the run finetune-0123456789ab holds updates up to 20; they are not recorded again"]
+    assert said == ["the run finetune-0123456789ab already has updates up to 20; they are skipped"]
     assert backend.config == {"seed": 5}
     assert backend.end == End("finished", 30, 0.0, {"f1": 80.0})
 
@@ -169,8 +169,8 @@ def test_a_backend_that_was_away_gets_everything_once(monkeypatch: pytest.Monkey
         recorder.record()
     assert [update for update, _ in backend.points] == list(range(1, 8))
     assert said == 2 * [
-        "cannot record now, and tries again (ConnectionError: noone)",
-        "records again, nothing was lost so far",
+        "cannot record now, retrying (ConnectionError: noone)",
+        "recording again, nothing was lost so far",
     ]
 
 
@@ -187,7 +187,7 @@ def test_a_backend_that_stays_away_is_seldom_asked_and_what_is_missing_is_counte
     assert backend.calls == 1
     recorder.take(End("finished"))
     assert backend.calls == 2
-    assert said[1:] == ["9 measured updates are missing there; history.csv has them"]
+    assert said[1:] == ["9 updates are missing in the tracker; history.csv has them"]
 
 
 def test_secrets_of_the_environment_and_in_addresses_are_not_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +280,7 @@ def make_params() -> Callable[..., TrackingParams]:
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [
-        ({"backends": ["wandb", "wandb"]}, "names one twice"),
+        ({"backends": ["wandb", "wandb"]}, "contains a duplicate"),
         ({"backends": ["comet"]}, "'wandb', 'tensorboard' or 'mlflow'"),
         ({"project": "a/b"}, "should match pattern"),
         ({"folder": ""}, "one line of text"),

@@ -241,8 +241,8 @@ def test_the_verdict_joins_the_run_of_the_training(watched: Watched) -> None:
 def test_people_hear_where_it_is_recorded_and_nothing_else(watched: Watched) -> None:
     lines = [line for line in watched.said.splitlines() if line.startswith("tracking: ")]
     assert len(lines) == 6, lines
-    assert sum("recorded offline; `wandb sync --append" in line for line in lines) == 2
-    again = f"the run {watched.run} holds updates up to 60; they are not recorded again"
+    assert sum("recording offline; upload it with `wandb sync --append" in line for line in lines) == 2
+    again = f"the run {watched.run} already has updates up to 60; they are skipped"
     assert sum(again in line for line in lines) == 4
     assert not (watched.root / "mlruns").exists()
 
@@ -264,11 +264,11 @@ def test_trackio_gets_everything_once_the_disk_takes_it(tmp_path: Path) -> None:
     while not said and time.monotonic() < until:
         trackers.on_event({"event": "step", "step": 10, "steps": 100, "loss": 0.5})
         time.sleep(0.05)
-    assert said[0].startswith("tracking: trackio: cannot record now, and tries again (FileExistsError: ")
+    assert said[0].startswith("tracking: trackio: cannot record now, retrying (FileExistsError: ")
     blocked.unlink()
     trackers.close("finished", {"finetune": {"steps": 10, "precision": "fp32"}}, 10)
     trackers.stop()
-    assert said[1:] == ["tracking: trackio: records again, nothing was lost so far"]
+    assert said[1:] == ["tracking: trackio: recording again, nothing was lost so far"]
     run = read_trackio(tmp_path)["finetune-0123"]
     assert (run.curves, run.summary["finetune/precision"]) == (
         {"loss": [(10, 0.5)], "finetune/steps": [(10, 10)]},
@@ -294,8 +294,8 @@ def test_without_its_package_a_tracker_says_what_brings_it(
 @pytest.mark.parametrize(
     ("backend", "address", "expected"),
     [
-        ("mlflow", "MLFLOW_TRACKING_URI", "cannot record now, and tries again (MlflowException: "),
-        ("wandb", "WANDB_BASE_URL", "records offline, as the server could not be used (CommError: "),
+        ("mlflow", "MLFLOW_TRACKING_URI", "cannot record now, retrying (MlflowException: "),
+        ("wandb", "WANDB_BASE_URL", "recording offline, as the server is not available (CommError: "),
     ],
 )
 def test_a_training_ends_in_time_while_a_server_takes_connections_and_never_answers(
@@ -364,9 +364,7 @@ def test_an_mlflow_server_that_fails_and_then_hangs_is_said_and_costs_nothing(
         trackers.close("finished", {}, 10)
         trackers.stop()
         assert len(server.asked) > 2
-    assert (
-        "tracking: mlflow: cannot record now, and tries again (MlflowException: API request to http://***@" in said[0]
-    )
+    assert "tracking: mlflow: cannot record now, retrying (MlflowException: API request to http://***@" in said[0]
     assert "history.csv has them" in said[-1]
     assert len(said) == 2
     assert not [line for line in said if SECRETS["MLFLOW_TRACKING_PASSWORD"] in line]
@@ -383,7 +381,7 @@ def test_a_wandb_server_that_refuses_the_key_leaves_an_offline_run(
         trackers.close("finished", {"finetune": {"steps": 10}}, 10)
         trackers.stop()
         assert server.asked
-    assert said[0].startswith("tracking: wandb: records offline, as the server could not be used (CommError: ")
+    assert said[0].startswith("tracking: wandb: recording offline, as the server is not available (CommError: ")
     assert len(said) == 2
     run = read_wandb(tmp_path)["finetune-0123"]
     assert (run.curves["loss"], run.summary["finetune/steps"], run.status) == ([(10, 0.25)], 10, "exit 0")
@@ -404,7 +402,7 @@ def test_a_wandb_run_goes_on_where_its_server_says_and_tells_nothing_of_the_host
         trackers.close("finished", {"finetune": {"steps": 50}}, 50)
         trackers.stop()
     assert [(line["_step"], line["loss"]) for line in server.history] == [(40, 1 / 40), (50, 1 / 50)]
-    assert said == ["tracking: wandb: the run finetune-0123 holds updates up to 30; they are not recorded again"]
+    assert said == ["tracking: wandb: the run finetune-0123 already has updates up to 30; they are skipped"]
     assert server.exit_code == 0
     sent = b"".join(server.bodies)
     assert b"finetune/steps" in sent
@@ -428,7 +426,7 @@ def test_a_wandb_server_that_stops_answering_is_given_up_at_the_end(
         trackers.close("finished", {}, 40)
         trackers.stop()
     [last] = said
-    assert last.startswith("tracking: wandb: the server did not take everything in 1 s; `wandb sync ")
+    assert last.startswith("tracking: wandb: the server did not accept all data in 1 s; upload it with `wandb sync ")
     [folder] = (tmp_path / "wandb").glob("run-*")
     assert last.endswith(f"`wandb sync {folder}` sends the rest")
     assert (sys.exit, sys.excepthook) == hooks, "they are the stage's own"

@@ -224,7 +224,7 @@ def recipe_stated(root: Path, **changed: Any) -> None:
         (lambda root: write_seed(root, 43, wrong=3, held_out=[1]), "has invalid held-out figures"),
         (lambda root: recipe_stated(root, learning_rate=1e-5), "has another recipe: learning_rate 1e-05 instead of"),
         (none_at_all, r"contains no file like seed-43\.json\. Copy scores\.json of other seeds there"),
-        (lambda root: shutil.rmtree(root / SEEDS), r"gate\.seeds='.*' is not there"),
+        (lambda root: shutil.rmtree(root / SEEDS), r"gate\.seeds='.*' does not exist"),
     ],
 )
 def test_what_is_no_other_seed_of_this_recipe_is_refused_by_its_file(
@@ -267,7 +267,7 @@ def test_what_was_changed_after_the_verdict_is_not_published(root: Path, what: s
         verdict = verdict_in(root)
         verdict["recipe"][0]["mean"] = 99.0
         write_json(root / artifacts.metrics_file(ENTRY, "gate"), verdict)
-    with pytest.raises(PublishError, match="seeds/seed-4|states other checks than the evidence gives: recipe"):
+    with pytest.raises(PublishError, match="seeds/seed-4|differs from the checks of the evidence: recipe"):
         published(root)
     assert not (root / "published").exists()
 

@@ -185,7 +185,7 @@ def test_predictions_of_the_released_model_behind_a_lost_link_are_not_taken_for_
     (checkout / LIMITS["released"]).mkdir(parents=True)
     (checkout / LIMITS["released"] / "predictions.json").symlink_to("../gone.json")
     with pytest.raises(
-        InputError, match="downstream.squad.gate.released='.*' holds 1 link.s. that lead nowhere, predictions.json"
+        InputError, match="downstream.squad.gate.released='.*' contains 1 broken link.s., predictions.json"
     ):
         decide_on(checkout)
 

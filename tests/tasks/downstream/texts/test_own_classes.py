@@ -107,7 +107,7 @@ def test_values_are_learnt_from_a_part_of_one_file_and_published(
     assert apart.removeprefix("60 ") in (folder / f"reports/validation/{NAME}.json").read_text(encoding="utf-8")
     run_stage(publish, NAME)
     published = folder / "published" / NAME
-    assert "0.2 of own examples, set apart from training with seed 4" in (published / "README.md").read_text()
+    assert "0.2 of own examples, split off from training with seed 4" in (published / "README.md").read_text()
     stated = json.loads((published / "provenance.json").read_text())["parameters"]["downstream"][NAME]["data"]
     assert (stated["dev_path"], stated["dev_fraction"], stated["seed"]) == (None, 0.2, 4)
     theirs, config = published_logits(published, [[text] for text in dev["first"]])
