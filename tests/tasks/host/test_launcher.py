@@ -151,6 +151,6 @@ def test_settings_that_do_not_go_together_are_refused(values: dict[str, Any], me
 def test_a_remote_with_a_password_is_refused_without_repeating_it() -> None:
     content = read_yaml(PROJECT / "params.yaml")
     content["checkpoint"]["remote"] = "sftp://me:hunter2@host/path"
-    with pytest.raises(ParamsError, match="leave it to the environment") as caught:
+    with pytest.raises(ParamsError, match="in the environment instead") as caught:
         check(content)
     assert "hunter2" not in str(caught.value)

@@ -75,7 +75,7 @@ def test_what_is_expected_follows_from_the_preset(name: str, tmp_path: Path):
         assert published == pytest.approx(rate, rel=0.05), "what was published comes out"
     else:
         preset = " ".join((ROOT / f"presets/{name}.yaml").read_text(encoding="utf-8").split())
-        assert f"Expected and not measured: {line[5]} sequences/s" in preset
+        assert f"Estimated, not measured: {line[5]} sequences/s" in preset
 
 
 @pytest.mark.parametrize("name", FAST)

@@ -46,7 +46,7 @@ def test_an_entry_of_any_kind_and_name_has_the_meanings_of_its_kind():
 
 def test_the_last_docstring_of_a_field_counts():
     assert said_of_fields(kind_params("squad").model_fields["data"].annotation)["source"].startswith("demo:")
-    assert said_of_fields(kind_params("ner").model_fields["data"].annotation)["source"].startswith("files,")
+    assert said_of_fields(kind_params("ner").model_fields["data"].annotation)["source"].startswith("files:")
 
 
 @pytest.mark.parametrize("name", SCHEMA_BUILDERS)

@@ -294,7 +294,7 @@ def test_a_number_where_text_belongs_is_refused_in_a_file(base):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a: &x 1\nb: *x", r"line 2: an alias \(\*name\) is not read"),
+        ("a: &x 1\nb: *x", r"line 2: aliases \(\*name\) are not supported"),
         ("%YAML 1.1\n---\na: 010", "line 1: YAML 1.1 is declared, only 1.2 is supported"),
         ("[" * 200_000, "line 1: nested too deeply"),
         ("a: 2024-99-01", "put quotes around text"),

@@ -104,8 +104,8 @@ def test_each_entry_starts_where_it_says_and_waits_for_nothing_else() -> None:
         (["downstream.again={kind: squad, publish: {folder: published/podium-demo}}"], "give each release its own"),
         (["downstream.../../docs={kind: squad}"], "not known"),
         (["downstream={../../docs: {kind: squad}}"], "must consist of lowercase letters"),
-        (["downstream.phase1={kind: squad}"], "that of other files of a run"),
-        (["downstream.squad-rows={kind: squad}"], "that of other files of a run"),
+        (["downstream.phase1={kind: squad}"], "reserved for other files of a run"),
+        (["downstream.squad-rows={kind: squad}"], "reserved for other files of a run"),
         (["downstream.squad.parity.against=[../../docs]"], "must be RUNTIME"),
         (["pretrain_rows.shares=[../x]"], "shares"),
         (["downstream.new.data.seed=1"], "a new entry needs a kind"),
@@ -163,7 +163,7 @@ def test_outs_of_stages_that_went_away_are_removed_and_those_of_others_stay(proj
     there = ("models/phase1", "data/corpus", "models/squad", "metrics/squad-gate.json")
     assert [(project / path).exists() for path in there] == [False, False, True, True]
     assert (project / "models/phase2").read_text() == "changed by hand"
-    assert [text for text in said if text.startswith("models/phase2 ") and "left where it is" in text]
+    assert [text for text in said if text.startswith("models/phase2 ") and "was kept" in text]
     assert set(yaml.safe_load((project / LOCK).read_text())["stages"]) == {"tokenizer", *OF_AN_ENTRY}
 
 
