@@ -80,7 +80,10 @@ class Instances:
         """Replace every tensor by its sum over the instances, computed in fp32 or wider."""
 
     def gather(self, state: Dict[str, Tensor]) -> Dict[str, Tensor]:
-        """Gather the tensors of all instances: names of instance 2 end in '@2', those of instance 0 are unchanged."""
+        """Gather tensors, flat, on the host and with the same names and sizes in all instances.
+
+        Names of instance 2 end in '@2', those of instance 0 are unchanged.
+        """
         return state
 
     def select_own(self, gathered: Dict[str, Tensor]) -> Dict[str, Tensor]:

@@ -75,7 +75,6 @@ class PopRunInstances(Instances):
         return self.popdist.poptorch.Options(ipus_per_replica=ipus_per_replica), True
 
     def gather(self, state: Dict[str, Tensor]) -> Dict[str, Tensor]:
-        """Gather the tensors of all instances; names and sizes must be equal, tensors flat and on the host."""
         if self.collectives is None:
             return state
         gathered = {}

@@ -86,7 +86,6 @@ class TorchrunInstances(Instances):
                 tensors[i].copy_(total.view_as(tensors[i]))
 
     def gather(self, state: Dict[str, Tensor]) -> Dict[str, Tensor]:
-        """Gather the tensors of all processes; names and sizes must be equal, tensors flat and on the host."""
         import torch.distributed as dist
 
         gathered = {}

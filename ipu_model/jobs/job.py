@@ -76,7 +76,7 @@ class OptimizerConfig:
     """Factor on the loss so that fp16 gradients do not underflow; divided out before the update. Only ipu has fp16."""
     first_moment_precision: str
     """Precision of the first moment on ipu: fp32, fp16 or auto (that of the job). The second moment is always fp32,
-    because squares of gradients exceed fp16's range."""
+    because squares of gradients leave fp16's range."""
     accumulator_precision: str = "auto"
     """Precision of the accumulated gradients on ipu, with the same values."""
     momentum: float = 0.9

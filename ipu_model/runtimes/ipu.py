@@ -228,11 +228,9 @@ class IpuRuntime:
             program.export(Path(self._job.executables))  # for other hosts
 
     def prepare(self, batch: Batch) -> Batch:
-        """Return the batch unchanged."""
         return batch
 
     def share(self, rows: int) -> slice:
-        """Return the rows of an update that this instance reads and trains on."""
         return self._plan.instances.share(rows)
 
     def calls(self, rows: RowFolder, order: UpdateRows, steps: range) -> Generator[HostCall, None, None]:
@@ -327,7 +325,6 @@ class IpuRuntime:
                 other.detachFromDevice()
 
     def state_dict(self) -> Dict[str, Tensor]:
-        """Return the weights by Hugging Face name, in fp32."""
         if self._training is not None:
             self._training.copyWeightsToHostIfNeeded()
         state = self._model.state_dict()
@@ -370,7 +367,6 @@ class IpuRuntime:
             self._training.rng_state = self._rng
 
     def versions(self) -> Dict[str, str]:
-        """Return the versions of PopTorch and the SDK."""
         return read_versions(self._poptorch, lambda text: None)
 
     def peak_device_memory_mb(self) -> Optional[float]:

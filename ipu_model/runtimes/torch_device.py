@@ -131,7 +131,6 @@ class Device:
         return {"torch": torch.get_rng_state()}
 
     def load_rng_state(self, state: Dict[str, Tensor]) -> None:
-        """Set a result of rng_state."""
         torch.set_rng_state(state["torch"])
 
     def versions(self) -> Dict[str, str]:
@@ -197,7 +196,6 @@ class TorchRuntime:
 
     @property
     def reads_ahead(self) -> int:
-        """Batches to prepare while one trains."""
         return self._device.reads_ahead
 
     def compile(self, example: Batch, held_out: Optional[Batch] = None) -> None:
@@ -300,7 +298,6 @@ class TorchRuntime:
             self._copies.refresh()
 
     def predict(self, batch: Batch) -> Sequence[Logits]:
-        """Return the logits of every sequence in the batch; dropout is off."""
         self._model.eval()
         if isinstance(batch, PreparedBatch) and self._optimizer is None:
             (flat,) = batch.micro_batches
@@ -327,7 +324,6 @@ class TorchRuntime:
         return dict(zip(self._head.sums, total.tolist()))
 
     def state_dict(self) -> Dict[str, Tensor]:
-        """Return the weights by Hugging Face name, on the host."""
         return {name: x.detach().to("cpu", copy=True) for name, x in self._model.state_dict().items()}
 
     def load_state_dict(self, state: Dict[str, Tensor]) -> None:
@@ -342,7 +338,6 @@ class TorchRuntime:
         return {name: x.cpu() for name, x in optimizer_tensors(self._optimizer, self._model).items()}
 
     def load_optimizer_state(self, state: Dict[str, Tensor]) -> None:
-        """Set a result of optimizer_state."""
         if self._optimizer is None:
             return
         # As in torch's optimizers, the step count stays on the host unless fused kernels read it.
@@ -357,7 +352,6 @@ class TorchRuntime:
         return self._instances.gather(self._device.rng_state())
 
     def load_rng_state(self, state: Dict[str, Tensor]) -> None:
-        """Set a result of rng_state."""
         self._device.load_rng_state(self._instances.select_own(state))
 
     def versions(self) -> Dict[str, str]:
