@@ -88,7 +88,7 @@ def test_sentences_are_set_apart_by_document_where_there_are_some(
 ) -> None:
     path = conll_file(tmp_path / "a.conll", 100, documents)
     task = examples_of("ner", train_path=path, dev_path=None, dev_fraction=0.2)
-    assert f"equal {by} together" in make_examples(task, tmp_path / "out")
+    assert f"grouped by {by[:-1]}" in make_examples(task, tmp_path / "out")
     train, dev = (set(map(str, column(tmp_path / "out", split, group))) for split in task.splits)
     assert dev
     assert not train & dev
@@ -103,7 +103,7 @@ def test_the_types_of_entities_are_those_of_what_is_left_to_train_on(tmp_path: P
     path.write_text("a B-a\n\nb O\n\nc O\n")
     make_examples(task, tmp_path / "out")
     lost = examples_of("ner", train_path=str(path), dev_path=None, limit_train=1, seed=3)
-    with pytest.raises(InputError, match="entities of 0 types"):
+    with pytest.raises(InputError, match="have 0 entity types"):
         make_examples(lost, tmp_path / "other")
     assert not (tmp_path / "other").exists()
 

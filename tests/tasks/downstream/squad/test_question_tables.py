@@ -275,7 +275,7 @@ def test_questions_without_an_answer_are_read_alike_in_every_format(
 
 @pytest.mark.parametrize(("name", "row"), EMPTY[-2:])
 def test_an_answer_beside_is_impossible_is_a_contradiction(tmp_path: Path, name: str, row: dict[str, Any]) -> None:
-    assert "1 question(s) contradict themselves" in refusal(tmp_path, name, [row], unanswerable="drop")
+    assert "1 question(s) have is_impossible: true and an answer" in refusal(tmp_path, name, [row], unanswerable="drop")
 
 
 def test_ids_are_made_where_no_column_holds_any_the_same_in_every_run_and_counted(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_a_stated_threshold_needs_no_held_out_questions(checkout: Path) -> None:
     metrics = evaluate(task("page", **stated), checkout)
     assert (metrics["null_threshold"], metrics["HasAns_exact"], metrics["NoAns_exact"]) == (1.75, 100.0, 50.0)
     assert "null_threshold_lower" not in metrics
-    assert "The threshold 1.75 was stated" in (checkout / "evaluation/squad/report.html").read_text()
+    assert "The threshold 1.75 was set by a parameter" in (checkout / "evaluation/squad/report.html").read_text()
 
 
 def test_without_the_logits_of_held_out_questions_the_stage_is_named(checkout: Path) -> None:
@@ -225,7 +225,7 @@ def test_a_group_without_a_common_question_cannot_be_compared(checkout: Path) ->
     (checkout / "inputs/released").mkdir(parents=True)
     (checkout / "inputs/released/scores.json").write_text(released)
     found = decided(checkout, max_no_answer_exact_match_drop=100.0)
-    assert any("NoAns exact fell" in reason for reason in found.reasons), found.reasons
+    assert any("Exact match of unanswerable questions dropped" in reason for reason in found.reasons), found.reasons
 
 
 def test_a_release_and_a_checkout_say_above_which_odds_a_model_gives_no_answer(checkout: Path, tmp_path: Path) -> None:
@@ -276,7 +276,9 @@ def test_windows_of_questions_without_an_answer_are_labelled_at_cls(tmp_path: Pa
 def test_held_out_questions_must_be_of_both_kinds(tmp_path: Path) -> None:
     asked = [{**one, "title": f"t{number}"} for number, one in enumerate(questions("q", [True] * 20))]
     source = write_questions(tmp_path / "train.parquet", asked)
-    with pytest.raises(InputError, match=r"held out all have an answer.*raise downstream\.squad\.rows\.held_out"):
+    with pytest.raises(
+        InputError, match=r"all of the .* held-out questions have an answer.*Raise downstream\.squad\.rows\.held_out"
+    ):
         task("rows").hold_out(source, 0.1)
     task("rows", evaluate={"null_threshold": 0.0}).hold_out(source, 0.1)
 
@@ -284,14 +286,14 @@ def test_held_out_questions_must_be_of_both_kinds(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"rows": {"held_out_fraction": 0.0}}, "set rows.held_out_fraction, for example to 0.1"),
+        ({"rows": {"held_out_fraction": 0.0}}, "Set rows.held_out_fraction, for example to 0.1"),
         (
             {"data": {"unanswerable": "drop"}, "evaluate": {"null_threshold": 0.0}},
-            "null_threshold needs quest",
+            "null_threshold requires quest",
         ),
         (
             {"data": {"unanswerable": "refuse"}, "gate": {"min_has_answer_f1": 1.0}},
-            "min_has_answer_f1 needs quest",
+            "min_has_answer_f1 requires quest",
         ),
         ({"data": {"unanswerable": "maybe"}}, "unanswerable"),
         ({"evaluate": {"null_threshold": "low"}}, "null_threshold"),

@@ -43,7 +43,7 @@ LOGITS = [ONE.padded(ONE.start), TWO.padded(TWO.start)]
 @pytest.mark.parametrize(
     ("starts", "ids", "message"),
     [
-        (LOGITS[:1], [0], "misses feature 1: 1 lines for 2 features"),
+        (LOGITS[:1], [0], "lacks feature 1: 1 lines for 2 features"),
         (LOGITS[::-1], [1, 0], "unsorted"),
         ([*LOGITS, [0.0]], [0, 1, 2], "unknown"),
         ([LOGITS[0], LOGITS[1][:-1]], None, "has 8 logits for feature 1, 9 are required"),

@@ -234,11 +234,11 @@ BAD = {
     "empty": ("a.csv", "", "is empty"),
     "no example": ("a.csv", "text,label\n", r"contains no example \(a\.csv has a header and no rows\)"),
     "an open quote": ("a.csv", 'text,label\n"x,good\ny,bad\n', "line 2: the quote before 'x,good'"),
-    "no number": ("a.jsonl", '{"text": "x", "label": 0.5}\n', "broken number .state regression: true.*: line 1"),
+    "no number": ("a.jsonl", '{"text": "x", "label": 0.5}\n', "fraction .set regression: true.*: line 1"),
     "a list": ("a.jsonl", '{"text": "x", "label": ["y"]}\n', "a label that is not text or a number: line 1"),
     "no text": ("a.jsonl", '{"text": null, "label": "y"}\n', "no text in the column 'text': line 1"),
     "half a pair": ("a.jsonl", '{"text": "\\ud800", "label": "y"}\n', "half a surrogate pair.*: line 1"),
-    "a long label": ("a.jsonl", json.dumps({"text": "x", "label": "y" * 201}), "a label that is no name"),
+    "a long label": ("a.jsonl", json.dumps({"text": "x", "label": "y" * 201}), "a label that is not a name"),
     "one class": ("a.csv", "text,label\nx,good\ny,good\n", r"1 class\(es\) \(good\), 2 to 1,000 are required"),
     "columns": (
         "a.csv",

@@ -127,7 +127,7 @@ def test_dev_examples_of_one_class_are_refused_before_the_first_stage(tmp_path: 
         ("sst2", "good\t1\nbad\t-1\n", r"-1 means no label.*: line 2 \('-1'\)"),
         ("sst2", "good\t1\nbad\t0.5\n", r": line 2 \('0.5'\)"),
         ("sst2", "good\t1\nso\tbad\t0\n", r"line 2 has 3 fields, 2 are required \(sentence, label\)"),
-        ("sst2", "a\tb\tc\n", r"line 1: found the fields a, b, c; required is a header with sentence, label"),
+        ("sst2", "a\tb\tc\n", r"line 1: found the fields a, b, c. Required is a header with sentence, label"),
         ("stsb", "A.\tB.\t5.5\n", r"a label that is not a number from 0 to 5: line 1 \('5.5'\)"),
         ("stsb", "A.\tB.\tnan\n", r"a label that is not a number from 0 to 5: line 1 \('nan'\)"),
     ],
@@ -154,7 +154,7 @@ def test_other_encodings_and_missing_or_doubled_files_are_named(tmp_path: Path) 
     (folder / "sst2" / "train.tsv").write_bytes("caf\xe9\t1\n".encode("latin-1"))
     with pytest.raises(InputError, match=r"train.tsv is not UTF-8: found byte 0xe9 at offset 3 \(line 1\)"):
         read(folder, "sst2")
-    with pytest.raises(InputError, match="one file of the dev examples, dev.tsv or validation.tsv .*found none"):
+    with pytest.raises(InputError, match="one file of dev examples, dev.tsv or validation.tsv .*found none"):
         read(folder, "sst2", "dev")
     (folder / "sst2" / "train.csv").write_text("sentence,label\na,1\n")
     with pytest.raises(InputError, match="found train.csv, train.tsv"):
