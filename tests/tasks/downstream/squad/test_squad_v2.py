@@ -277,7 +277,7 @@ def test_held_out_questions_must_be_of_both_kinds(tmp_path: Path) -> None:
     asked = [{**one, "title": f"t{number}"} for number, one in enumerate(questions("q", [True] * 20))]
     source = write_questions(tmp_path / "train.parquet", asked)
     with pytest.raises(
-        InputError, match=r"all of the .* held-out questions have an answer.*Raise downstream\.squad\.rows\.held_out"
+        InputError, match=r"all of .* questions have an answer.*Raise downstream\.squad\.rows\.held_out"
     ):
         task("rows").hold_out(source, 0.1)
     task("rows", evaluate={"null_threshold": 0.0}).hold_out(source, 0.1)
