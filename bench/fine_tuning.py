@@ -25,7 +25,7 @@ from bench.children import OF_PEERS, THREAD_VARIABLES, TUNED_MALLOC
 from bench.host import collect_host_facts, read_load_average
 from ipu_model.files import write_json
 from tasks.downstream.examples import make_examples
-from tasks.downstream.inference.entry import entry_of as applied_entry
+from tasks.downstream.inference.entry import infer_entry as applied_entry
 from tasks.downstream.inference.evaluate import evaluate
 from tasks.downstream.inference.job import InferenceOptions
 from tasks.downstream.inference.model import find_model
@@ -110,7 +110,7 @@ def make_sides(padded_updates: int | None) -> tuple[Side, ...]:
 
 def train(recipe: FineTuningRecipe, params: Params, folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """Fine-tune with our stages, from the base model and the examples, in the current folder."""
-    from tasks.downstream.jobs.entry_jobs import finetune_job
+    from tasks.downstream.jobs.entry_jobs import build_finetune_job
     from tasks.downstream.rows import write_rows
     from tasks.jobs.device_job import run_device_job
     from tasks.pretraining.base_model import write_base_model
@@ -121,7 +121,7 @@ def train(recipe: FineTuningRecipe, params: Params, folder: Path, settings: dict
     write_base_model(params.base_model, params.model)
     task = load_part(entry, "rows")
     write_rows(task, TRAIN, folder.parent / "examples" / f"{TRAIN}.parquet")
-    job = dataclasses.replace(finetune_job(task, params), run_folder=str(artifacts.RUNS / "job"))
+    job = dataclasses.replace(build_finetune_job(task, params), run_folder=str(artifacts.RUNS / "job"))
     before = _cpu_of_children()
     result = run_device_job(job, say=say)
     cpu = _cpu_of_children() - before

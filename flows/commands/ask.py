@@ -56,12 +56,12 @@ def command(ctx: click.Context, model: str, question: str, as_json: bool, **args
     from tasks.downstream.inference.job import choose_place
     from tasks.downstream.squad import ask
     from tasks.downstream.squad.ask import WindowShape, find_model
-    from tasks.downstream.squad.no_answer import null_threshold_of
+    from tasks.downstream.squad.no_answer import read_null_threshold
 
     context = _read_context(ctx, args["context"], args["context_file"])
     named = model_options.resolve_model(ctx, model, args["tokenizer"])
     found = find_model(named.name, named.tokenizer)
-    odds = null_threshold_of(found.folder) if args["null_threshold"] is None else args["null_threshold"]
+    odds = read_null_threshold(found.folder) if args["null_threshold"] is None else args["null_threshold"]
     place = choose_place(found.folder, args["runtime"], None)
     shape = WindowShape.for_model(found, args["row_length"], args["doc_stride"])
     longest = args["max_answer_length"] or _longest_answer(found, named.entry)
@@ -75,15 +75,15 @@ def command(ctx: click.Context, model: str, question: str, as_json: bool, **args
         _say_comparison(list(zip(places, best, strict=True)), ask.compare_logits(logits, other_logits), as_json)
         return
     text = "".join(f"{_line(answer)}  (score {answer.score:.4f})\n" for answer in answers)
-    options.print_result(as_json, ask.as_values(answers), text, "--top 5 shows more answers, --json prints JSON")
+    options.print_result(as_json, ask.answer_record(answers), text, "--top 5 shows more answers, --json prints JSON")
 
 
 def _longest_answer(model: InferenceModel, run: Mapping[str, Any]) -> int:
     """Return the limit of tokens in an answer that `podium predict` and `podium evaluate` use for this model."""
-    from tasks.downstream.inference.entry import entry_of
+    from tasks.downstream.inference.entry import infer_entry
     from tasks.downstream.squad.params import SquadEvaluateParams
 
-    evaluate = entry_of(model, "squad", run=run).params.evaluate
+    evaluate = infer_entry(model, "squad", run=run).params.evaluate
     assert isinstance(evaluate, SquadEvaluateParams)
     return evaluate.max_answer_length
 

@@ -82,7 +82,7 @@ def _compare_runs(ctx: click.Context, words: tuple[str, ...]) -> tuple[dict[str,
 def _compare_files(
     ctx: click.Context, first: str, second: str, questions: Path | None, confidence: float | None, changed: Path | None
 ) -> tuple[dict[str, Any], str, str]:
-    from tasks.downstream.squad.compare import changed_csv, compare_files, in_words
+    from tasks.downstream.squad.compare import changed_csv, compare_files, format_comparison
 
     context: CommandContext = ctx.obj
     references = (
@@ -94,7 +94,7 @@ def _compare_files(
     if changed is not None:
         write_text(resolve_path(ctx, changed), changed_csv(found["changed"]))
     after = "--changed FILE lists the answers that changed, --output FILE saves the comparison"
-    return found, in_words(found, confidence or 0.95) + "\n", after
+    return found, format_comparison(found, confidence or 0.95) + "\n", after
 
 
 def _project_questions(project: Path) -> Path:

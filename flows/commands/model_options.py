@@ -80,7 +80,7 @@ def resolve_model(ctx: click.Context, name: str, tokenizer: Path | None) -> Mode
 
 def load_model(ctx: click.Context, name: str, args: Mapping[str, Any]) -> tuple[InferenceModel, Entry]:
     """Load the model of a command and the entry that describes its task."""
-    from tasks.downstream.inference.entry import entry_of
+    from tasks.downstream.inference.entry import infer_entry
     from tasks.downstream.inference.model import find_model
 
     named = resolve_model(ctx, name, args["tokenizer"])
@@ -95,7 +95,7 @@ def load_model(ctx: click.Context, name: str, args: Mapping[str, Any]) -> tuple[
         sections["evaluate"] = {"null_threshold": args["null_threshold"]}
         data["unanswerable"] = "use"
     own = {name: values for name, values in sections.items() if values}
-    return model, entry_of(model, args["task"], own, named.entry)
+    return model, infer_entry(model, args["task"], own, named.entry)
 
 
 def choose_settings(model: InferenceModel, args: Mapping[str, Any]) -> InferenceOptions:

@@ -30,7 +30,7 @@ FORMATS = ("json", "jsonl", "csv", "parquet")
 @click.pass_context
 def command(ctx: click.Context, model: str, input: Path, output: Path, kind: str, **args: Any) -> None:
     from tasks.downstream.inference.model import read_files
-    from tasks.downstream.inference.predict import PredictionOutput, predict, spooled
+    from tasks.downstream.inference.predict import PredictionOutput, predict, spool_input
 
     found, entry = model_options.load_model(ctx, model, args)
     read = [resolve_path(ctx, input), *read_files(found.folder), *read_files(found.tokenizer)]
@@ -39,7 +39,7 @@ def command(ctx: click.Context, model: str, input: Path, output: Path, kind: str
     if ending not in FORMATS:
         raise click.UsageError(f"OUT is {output}, but it must end in one of .{', .'.join(FORMATS)}", ctx)
     wanted = PredictionOutput(target, ending, args["n_best"])
-    with spooled(resolve_path(ctx, input) if str(input) != "-" else None, kind) as path:
+    with spool_input(resolve_path(ctx, input) if str(input) != "-" else None, kind) as path:
         done = predict(entry, found, path, wanted, settings)
     said = [f"{done.examples:,} answers in {done.result.train_seconds:.1f} s", *done.reading.summary()]
     streams.note(f"{', '.join(said)} ({done.result.runtime}, {done.result.precision})", "")

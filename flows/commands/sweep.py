@@ -29,7 +29,7 @@ from flows.views.run_view import RunView
 from ipu_model.files import new_folder, read_json, write_json
 from tasks.downstream.gate.recipe_words import held_out_score
 from tasks.downstream.gate.released import scores_json
-from tasks.downstream.gate.seeds import FINETUNE, HELD_OUT, SEED, WEIGHTS, file_name, recipe_of
+from tasks.downstream.gate.seeds import FINETUNE, HELD_OUT, SEED, WEIGHTS, recipe_params, seed_file_name
 from tasks.downstream.scoring.scores import ScoresTask
 from tasks.params.entries import entry_of
 from tasks.params.overlays import Setting, resolve
@@ -253,7 +253,7 @@ def write_seed_scores(folder: Path, checkouts: Mapping[int, Path], entry: str, s
     found = {seed: _scores_of(root, entry, say) for seed, root in checkouts.items()}
     with new_folder(folder) as fresh:
         for seed, scores in found.items():
-            write_json(fresh / file_name(seed), {**scores, SEED: seed})
+            write_json(fresh / seed_file_name(seed), {**scores, SEED: seed})
 
 
 def _scores_of(root: Path, name: str, say: Say) -> dict[str, Any]:
@@ -276,7 +276,7 @@ def _scores_of(root: Path, name: str, say: Say) -> dict[str, Any]:
     return {
         **scores,
         WEIGHTS: next(file["sha256"] for file in files if file["path"] == weights),
-        FINETUNE: recipe_of(task),
+        FINETUNE: recipe_params(task),
         HELD_OUT: read_json(root / artifacts.metrics_file(name, "finetune"))["held_out"],
     }
 

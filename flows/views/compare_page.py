@@ -10,7 +10,7 @@ from typing import Any
 
 from flows.runs import listing, run_params
 from flows.views.curves import is_training, read_curve
-from tasks.downstream.comparing import EvaluatedRun, against_run, against_scores, figures_of, judged
+from tasks.downstream.comparing import EvaluatedRun, compare_runs, compare_scores, read_run, select_figures
 from tasks.pages.plots import COLORS, Plot, PlotLine, plot_lines
 from tasks.pages.render import render_html
 from tasks.params.entries import entries, entry_of
@@ -102,19 +102,21 @@ def _compare_entry(names: Sequence[str], sides: Sequence[Side]) -> dict[str, Any
     """Return the scores of an entry, and a paired test of each run against the first."""
     left = iter(names)
     evaluated: list[EvaluatedRun | None] = [
-        judged(entry_of(one.params, next(left)), one.root) if one.run is not None else None for one in sides
+        read_run(entry_of(one.params, next(left)), one.root) if one.run is not None else None for one in sides
     ]
     first = evaluated[0]
     assert first is not None
     pairs = []
     for one, side in list(zip(sides, evaluated, strict=True))[1:]:
-        found = against_scores(first, one.root) if side is None else against_run(first, side)
+        found = compare_scores(first, one.root) if side is None else compare_runs(first, side)
         pairs.append({"first": sides[0].label, "second": one.label, **found})
     return {
         "entry": names[0],
         "titles": dict(first.task.metrics.titles),
         "scores": {
-            one.label: figures_of(first.task, side.figures) for one, side in zip(sides, evaluated, strict=True) if side
+            one.label: select_figures(first.task, side.figures)
+            for one, side in zip(sides, evaluated, strict=True)
+            if side
         },
         "pairs": pairs,
     }

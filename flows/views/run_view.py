@@ -22,7 +22,7 @@ from flows.runs.listing import PROJECT, RUNNING, display_name
 from flows.runs.report import RunReport, StageRecord, read_metrics
 from ipu_model.files import find_object, read_json, sha256_of
 from ipu_model.units import format_duration
-from tasks.downstream.gate.recipe_words import WITHOUT_FLOOR, recipe_in_words
+from tasks.downstream.gate.recipe_words import WITHOUT_FLOOR, format_recipe
 from tasks.plan.plan_file import Plan, Stage, read_plan
 from tasks.stage import artifacts
 
@@ -289,7 +289,7 @@ class ResultView:
     def recipe(self) -> str | None:
         """Summary of a verdict on several seeds; None for a single model."""
         published = self.published is not None and self.published["how"] == "published"
-        return recipe_in_words(self.result["decision"] or {}, published)
+        return format_recipe(self.result["decision"] or {}, published)
 
     @property
     def without_floor(self) -> str | None:

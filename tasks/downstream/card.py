@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.downstream.gate.recipe_words import RECIPE, WITHOUT_FLOOR, recipe_in_words
+from tasks.downstream.gate.recipe_words import RECIPE, WITHOUT_FLOOR, format_recipe
 from tasks.downstream.scoring.near_duplicates import FROM, WITHOUT
 from tasks.pages.render import render_markdown
 from tasks.params.downstream import OwnDataParams
@@ -133,7 +133,7 @@ def write_card(
         row_length=facts.own["rows"]["row_length"],
         gate={**dict.fromkeys(("reasons", "checks", *RECIPE), ()), WITHOUT_FLOOR: None, "accepted": False}
         | dict(facts.gate),
-        recipe=recipe_in_words(facts.gate, published=True),
+        recipe=format_recipe(facts.gate, published=True),
         tokenizer=parameters["tokenizer"],
         withheld=WITHHELD,
         examples=facts.examples,

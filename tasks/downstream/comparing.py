@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from ipu_model.files import read_json
-from tasks.downstream.gate.evidence import compare
-from tasks.downstream.gate.released import read_released, released_file
+from tasks.downstream.gate.evidence import compare_released
+from tasks.downstream.gate.released import find_scores_file, read_released_outcomes
 from tasks.downstream.scoring.metrics import Array, Outcomes
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.params.entries import Entry
@@ -35,7 +35,7 @@ class EvaluatedRun:
     """Content of metrics/<name>.json: every metric with its interval, on all examples of the run."""
 
 
-def judged(entry: Entry, root: Path) -> EvaluatedRun:
+def read_run(entry: Entry, root: Path) -> EvaluatedRun:
     """Read the evaluation of an entry from the run in the folder `root`.
 
     Raises:
@@ -50,7 +50,7 @@ def judged(entry: Entry, root: Path) -> EvaluatedRun:
     return EvaluatedRun(task, examples, predictions, task.outcomes_of(examples, predictions), read_json(metrics))
 
 
-def figures_of(task: AnyScores, figures: Mapping[str, float]) -> dict[str, dict[str, float]]:
+def select_figures(task: AnyScores, figures: Mapping[str, float]) -> dict[str, dict[str, float]]:
     """Return metric -> value and interval from the content of a metrics file; metrics without an interval are
     omitted."""
     return {
@@ -60,7 +60,7 @@ def figures_of(task: AnyScores, figures: Mapping[str, float]) -> dict[str, dict[
     }
 
 
-def against_run(first: EvaluatedRun, second: EvaluatedRun) -> dict[str, Any]:
+def compare_runs(first: EvaluatedRun, second: EvaluatedRun) -> dict[str, Any]:
     """Compare the second run with the first; see `_against`.
 
     Raises:
@@ -84,14 +84,14 @@ def against_run(first: EvaluatedRun, second: EvaluatedRun) -> dict[str, Any]:
     return _against(first, found, sum(map(len, second.outcomes.values())))
 
 
-def against_scores(first: EvaluatedRun, folder: Path) -> dict[str, Any]:
+def compare_scores(first: EvaluatedRun, folder: Path) -> dict[str, Any]:
     """Compare the scores.json or predictions.json in a folder with a run; see `_against`.
 
     Raises:
         InputError: the file is missing or damaged, or has no example in common with the run.
     """
-    place = next((one for one in (folder, folder / artifacts.EVALUATION) if released_file(one) is not None), folder)
-    theirs = read_released(first.task, first.examples, place)
+    place = next((one for one in (folder, folder / artifacts.EVALUATION) if find_scores_file(one) is not None), folder)
+    theirs = read_released_outcomes(first.task, first.examples, place)
     if theirs is None:
         raise InputError(f"{folder} is neither a run nor a folder with scores.json or predictions.json")
     return _against(first, theirs, None)
@@ -108,7 +108,7 @@ def _against(first: EvaluatedRun, theirs: Mapping[str, Array], examples: int | N
         The numbers of examples; for each metric the gain in points with its interval; and McNemar's test where it
         applies.
     """
-    found = compare(first.task, first.predictions, first.outcomes, theirs)
+    found = compare_released(first.task, first.predictions, first.outcomes, theirs)
     if not found.common:
         raise InputError(
             f"no example of {first.task.entry.name} was predicted by both. Runs are compared on their common examples"
@@ -117,7 +117,7 @@ def _against(first: EvaluatedRun, theirs: Mapping[str, Array], examples: int | N
         "common": found.common,
         "examples": [sum(map(len, first.outcomes.values())), examples],
         "confidence": first.task.confidence,
-        # `compare` subtracts the others from the run: reversed here (0.0 - 0.0 has no sign).
+        # `compare_released` subtracts the others from the run: reversed here (0.0 - 0.0 has no sign).
         "differences": {
             name: {"mean": 0.0 - one.mean, "low": 0.0 - one.high, "high": 0.0 - one.low}
             for name, one in found.differences.items()

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Generic
 
 from ipu_model.files import new_folder, sha256_of, write_json, write_text
-from tasks.downstream.scoring.calibration import Bin, Calibration, calibration
+from tasks.downstream.scoring.calibration import Bin, Calibration, compute_calibration
 from tasks.downstream.scoring.metrics import Array, Slice
-from tasks.downstream.scoring.near_duplicates import NearDuplicateScores, near_duplicates
+from tasks.downstream.scoring.near_duplicates import NearDuplicateScores, score_without_duplicates
 from tasks.downstream.scoring.scores import A, E, L, ScoresTask
 from tasks.pages.markup import csv_text
 from tasks.params.entries import entry_argument, load_entry
@@ -82,14 +82,14 @@ def evaluate(task: PageTask[E, Any, A], root: Path = Path()) -> dict[str, Any]:
         raise InputError(f"{weights} not found. Run the stage {task.entry.stage('finetune')}")
     report = read_report(root / artifacts.near_duplicates_file(name), task.entry.stage("validate_examples"))
     baseline = task.choose_baseline(root)
-    found = answered(task, root)
-    near = near_duplicates(task, report, found.outcomes)
+    found = score_logits(task, root)
+    near = score_without_duplicates(task, report, found.outcomes)
     found = replace(found, near=near, metrics={**found.metrics, **baseline, **near.record()})
     with new_folder(root / artifacts.evaluation_folder(name)) as folder:
         predictions = artifacts.predictions_file(name)
         judged = {artifacts.model_folder(name) / weights.name: weights, predictions: folder / predictions.name}
         write_evaluation(task, found, folder, judged)
-    for what, table in drawn(task, found).items():
+    for what, table in plot_tables(task, found).items():
         write_text(root / artifacts.PLOTS / f"{name}-{what}.csv", table)
     write_json(root / artifacts.metrics_file(name), found.metrics)
     return found.metrics
@@ -112,7 +112,7 @@ def write_evaluation(
         write_text(folder / file, text)
 
 
-def drawn(task: PageTask[E, Any, A], found: EvaluationView[E, A]) -> dict[str, str]:
+def plot_tables(task: PageTask[E, Any, A], found: EvaluationView[E, A]) -> dict[str, str]:
     """Return name -> CSV of the plots in dvc.yaml: the leading metric of every slice in percent with its interval, and
     predicted probabilities with observed accuracy."""
     slices = []
@@ -126,7 +126,7 @@ def drawn(task: PageTask[E, Any, A], found: EvaluationView[E, A]) -> dict[str, s
     }
 
 
-def answered(
+def score_logits(
     task: PageTask[E, Any, A], root: Path = Path(), development: Sequence[str] | None = None
 ) -> EvaluationView[E, A]:
     """Decode and score the logits of all development sets, or of those named."""
@@ -169,10 +169,10 @@ def _calibrated(
             return None
         stated += confidences
         right += task.right(outcomes[split]).tolist()
-    return calibration(stated, right)
+    return compute_calibration(stated, right)
 
 
-def in_words(task: ScoresTask[Any, Any, Any], found: Mapping[str, Any]) -> str:
+def format_summary(task: ScoresTask[Any, Any, Any], found: Mapping[str, Any]) -> str:
     """Return a summary line for the terminal."""
     said = [
         f"{name} {found[name]:.2f} ({found[f'{name}_low']:.2f} to {found[f'{name}_high']:.2f})"
@@ -189,7 +189,7 @@ def main() -> None:
     )
     task: PageTask[Any, Any, Any] = load_part(load_entry(name), "page")
     started_at = time.perf_counter()
-    print(f"{in_words(task, evaluate(task))}, {time.perf_counter() - started_at:.1f} s")
+    print(f"{format_summary(task, evaluate(task))}, {time.perf_counter() - started_at:.1f} s")
 
 
 if __name__ == "__main__":

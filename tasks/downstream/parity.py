@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ipu_model.files import read_json, write_json
-from tasks.downstream.jobs.entry_jobs import PREDICT, predict_job, require_valid_rows
+from tasks.downstream.jobs.entry_jobs import PREDICT, build_predict_job, require_valid_rows
 from tasks.downstream.scoring.metrics import Array, changed_answers
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.jobs.device_job import JobResult, run_device_job
@@ -96,7 +96,7 @@ def logit_differences(
     }
 
 
-def predict_in(
+def predict_on(
     place: Place, task: AnyScores, params: Params, folder: Path, root: Path = Path(), model: Path | None = None
 ) -> tuple[JobResult, Logits]:
     """Predict the rows of all development sets on one device; write logits and job files to `folder`.
@@ -109,12 +109,12 @@ def predict_in(
     for split in task.development:
         found[split], run_folder = folder / split / "logits.arrow", folder / split
         rows = task.rows_folder(split, root)
-        job = predict_job(task, params, rows, found[split], run_folder, root, model=model, device=device)
+        job = build_predict_job(task, params, rows, found[split], run_folder, root, model=model, device=device)
         result = run_device_job(job)
     return result, found
 
 
-def check(found: Mapping[str, Any], entry: Entry) -> None:
+def check_limit(found: Mapping[str, Any], entry: Entry) -> None:
     """Raise ParityLost if the logits differ by more than the entry's limit (None: no limit)."""
     limit = entry.params.parity.max_logit_difference
     if limit is not None and found["max_logit_difference"] > limit:
@@ -136,7 +136,7 @@ def _report(
     """
     if output is not None:
         write_json(output, {"first": first, "second": second, **found})
-    check(found, task.entry)
+    check_limit(found, task.entry)
     lead, said = task.limits[0].metric, ["{runtime}:{precision}".format_map(one) for one in (first, second)]
     return (
         f"parity of {said[1]} with {said[0]}: logits differ by up to {found['max_logit_difference']:.4g} (mean "
@@ -150,7 +150,7 @@ def _of(result: JobResult) -> dict[str, str]:
     return {"runtime": result.runtime, "precision": result.precision}
 
 
-def stage(place: Place, name: str, task: AnyScores, params: Params) -> str:
+def run_stage(place: Place, name: str, task: AnyScores, params: Params) -> str:
     """Compare a device with the logits of stage predict and write the figures; return a summary line.
 
     Raises:
@@ -159,7 +159,7 @@ def stage(place: Place, name: str, task: AnyScores, params: Params) -> str:
     require_valid_rows(task)
     figures = read_json(artifacts.metrics_file(task.entry.name, PREDICT))
     folder = artifacts.RUNS / artifacts.parity_file(task.entry.name, name).stem
-    result, computed = predict_in(place, task, params, folder)
+    result, computed = predict_on(place, task, params, folder)
     written = {split: artifacts.logits_file(task.entry.name, split) for split in task.development}
     found = compare_logits(task, written, computed)
     of_predict = figures if len(task.predicted) == 1 else figures[task.development[0]]
@@ -167,7 +167,7 @@ def stage(place: Place, name: str, task: AnyScores, params: Params) -> str:
     return _report(task, first, _of(result), found, artifacts.parity_file(task.entry.name, name))
 
 
-def between(
+def compare_devices(
     first: Place,
     second: Place,
     task: AnyScores,
@@ -182,8 +182,8 @@ def between(
         ParityLost: the logits differ too much; `output` is written before.
     """
     with tempfile.TemporaryDirectory(prefix="podium-parity-") as scratch:
-        before, one = predict_in(first, task, params, Path(scratch) / "first", root, model)
-        after, other = predict_in(second, task, params, Path(scratch) / "second", root, model)
+        before, one = predict_on(first, task, params, Path(scratch) / "first", root, model)
+        after, other = predict_on(second, task, params, Path(scratch) / "second", root, model)
         found = compare_logits(task, one, other, root)
     return _report(task, _of(before), _of(after), found, output)
 
@@ -221,11 +221,11 @@ def main() -> None:
         parser.error(str(error))
     task: AnyScores = load_part(entry_of(params, name), "scores")
     if baseline is not None:
-        said = between(baseline, place, task, params, arguments.output, model=arguments.model)
+        said = compare_devices(baseline, place, task, params, arguments.output, model=arguments.model)
     elif arguments.model is not None or arguments.output is not None:
         parser.error("--model and --output need --baseline")
     else:
-        said = stage(place, said, task, params)
+        said = run_stage(place, said, task, params)
     sys.stdout.write(said + "\n")
 
 

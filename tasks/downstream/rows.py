@@ -172,7 +172,9 @@ class PackedSplit:
     unknown: UnknownTokens | None = None
 
 
-def chunks(task: RowsTask, source: Path, side: ExampleMask | None = None, also: str = "") -> Iterator[pa.RecordBatch]:
+def read_chunks(
+    task: RowsTask, source: Path, side: ExampleMask | None = None, also: str = ""
+) -> Iterator[pa.RecordBatch]:
     """Yield the examples in `source`, or those of one side, in chunks of at most `task.chunk`.
 
     Args:
@@ -210,7 +212,7 @@ def make_feature_table(schema: pa.Schema, sequences: EncodedSequences) -> pa.Tab
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def numbered(features: pa.Table, sequences: int, examples: int) -> pa.Table:
+def shift_ids(features: pa.Table, sequences: int, examples: int) -> pa.Table:
     """Return a chunk's features with `feature_id` and `example_index` shifted by these numbers."""
     for name, before in (("feature_id", sequences), ("example_index", examples)):
         place = features.schema.get_field_index(name)
@@ -267,7 +269,7 @@ def write_rows(
     training = split == TRAIN
     sides = task.hold_out(source, shape.held_out_fraction) if training and shape.held_out_fraction > 0 else None
     with new_folder(folder or task.rows_folder(split)) as partial:
-        read = chunks(task, source) if sides is None else chunks(task, source, sides.training, sides.column)
+        read = read_chunks(task, source) if sides is None else read_chunks(task, source, sides.training, sides.column)
         made_chunks = ordered_map(functools.partial(make, training), read, workers)
         made = _write(task, partial, tokenizer, made_chunks, progress)
         if not made.examples:
@@ -277,7 +279,7 @@ def write_rows(
         if sides is None:
             return made
         (partial / HELD_OUT).mkdir()
-        held_out = map(functools.partial(make, training), chunks(task, source, sides.held_out, sides.column))
+        held_out = map(functools.partial(make, training), read_chunks(task, source, sides.held_out, sides.column))
         kept = _write(task, partial / HELD_OUT, tokenizer, held_out, progress)
     return replace(made, held_out=kept)
 
@@ -303,7 +305,7 @@ def _write(
             ids = chunk.columns["feature_ids"]
             rows.write({**chunk.columns, "feature_ids": np.where(ids == ABSENT, ABSENT, ids + sequences)})
             if table is not None and chunk.features is not None:
-                table.write_table(numbered(chunk.features, sequences, examples))
+                table.write_table(shift_ids(chunk.features, sequences, examples))
             sequences, examples, counts = sequences + chunk.sequences, examples + chunk.examples, counts + chunk.counts
             unknown.add(chunk.columns["input_ids"], chunk.columns["sequence_ids"] > 0)
             progress.update(examples, f", {sequences} sequences")
@@ -311,7 +313,7 @@ def _write(
     return PackedSplit(manifest, examples, sequences, counts, None, progress.elapsed_s, unknown)
 
 
-def in_words(task: RowsTask, split: str, made: PackedSplit) -> str:
+def format_summary(task: RowsTask, split: str, made: PackedSplit) -> str:
     """Return a summary line for the terminal."""
     rows = made.manifest
     counts = "".join(f", {count:,} {what}" for what, count in made.counts.items())
@@ -331,7 +333,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     task: RowsTask = load_part(load_entry(arguments.name), "rows")
     for split in arguments.splits or task.splits:
-        print(in_words(task, split, write_rows(task, split)))
+        print(format_summary(task, split, write_rows(task, split)))
 
 
 if __name__ == "__main__":

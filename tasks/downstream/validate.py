@@ -51,7 +51,7 @@ class ChecksTask(DownstreamTask):
         """Return the data set of the rows in one folder."""
 
 
-def near_duplicates(task: ChecksTask, params: Params, root: Path = Path()) -> NearDuplicateReport:
+def search_near_duplicates(task: ChecksTask, params: Params, root: Path = Path()) -> NearDuplicateReport:
     """Find the development examples with a near-duplicate in the training data or pre-training corpus of an entry.
 
     Raises:
@@ -75,7 +75,7 @@ def write_near_duplicates(task: ChecksTask, params: Params) -> dict[str, int]:
     Returns:
         Label -> number of near-duplicates in each source, for the page of the verdict.
     """
-    report = near_duplicates(task, params)
+    report = search_near_duplicates(task, params)
     write_report(artifacts.near_duplicates_file(task.entry.name), report)
     return {f"dev {task.record}s with a near-duplicate in {one.name}": len(one.pairs) for one in report.sources}
 

@@ -21,7 +21,7 @@ from tasks.validation.row_checks import ExampleFilter, RowSource, SourceExamples
 from tasks.validation.validate import validate_and_report
 
 
-def row_data(task: ChecksTask, params: Params, splits: tuple[str, ...], root: Path = Path()) -> list[DataSet]:
+def row_data_sets(task: ChecksTask, params: Params, splits: tuple[str, ...], root: Path = Path()) -> list[DataSet]:
     """Return the data sets of these splits' rows, including held-out ones."""
     found: list[DataSet] = []
     for split in splits:
@@ -37,13 +37,13 @@ def row_data(task: ChecksTask, params: Params, splits: tuple[str, ...], root: Pa
                     max_positions=params.model.max_positions,
                     max_unknown_share=params.validate_.max_unknown_share,
                     training=split == TRAIN,
-                    examples=examples_of(task, split, name if held_out else "", root),
+                    examples=source_examples(task, split, name if held_out else "", root),
                 )
                 found.append(task.row_data(source))
     return found
 
 
-def examples_of(task: ChecksTask, split: str, side: str, root: Path) -> SourceExamples:
+def source_examples(task: ChecksTask, split: str, side: str, root: Path) -> SourceExamples:
     """Return the source examples of the rows of a split.
 
     Args:
@@ -63,7 +63,7 @@ def main() -> None:
     params = load_sections(*ENTRY_SECTIONS, "model", "validate_")
     entry = entry_of(params, entry_argument("Validate the rows of a downstream task."))
     task: ChecksTask = load_part(entry, "checks")
-    sets = partial(row_data, task, params, task.splits)
+    sets = partial(row_data_sets, task, params, task.splits)
     print(validate_and_report(entry.verdict("rows"), sets, params.validate_.data_docs))
 
 

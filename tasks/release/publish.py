@@ -19,7 +19,7 @@ from typing import Any
 from ipu_model.files import format_json, sha256_of, write_json
 from ipu_model.units import shorten
 from tasks.downstream.card import CardFacts, CardTask
-from tasks.downstream.gate.gate import CODE, JUDGED, judge
+from tasks.downstream.gate.gate import CODE, JUDGED, decide_on_files
 from tasks.downstream.gate.released import scores_json
 from tasks.downstream.gate.subject import RELEASED, SEEDS, Hashes, Subject, copy_privately, plan_of, subject_of
 from tasks.downstream.scoring.scores import ScoresTask
@@ -266,7 +266,9 @@ def decide_again(
             f"{subject.gate} covers other files: {shorten(differing, SHOWN, '; ')}. Run `dvc repro {stage}`, then "
             "publish again; nothing was published"
         )
-    decision, verdict = judge(load_part(entry, "scores"), subject, hashes, copies, RELEASED, entry.seeds and SEEDS)
+    decision, verdict = decide_on_files(
+        load_part(entry, "scores"), subject, hashes, copies, RELEASED, entry.seeds and SEEDS
+    )
     anew = f"redo the verdict with `dvc repro --force --single-item {stage}`, then publish again; nothing was "
     if not decision.accepted:
         said = "".join(f"\n  {reason}" for reason in decision.reasons)

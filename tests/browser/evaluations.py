@@ -9,10 +9,10 @@ import numpy as np
 
 from tasks.downstream.evaluate import EvaluationView
 from tasks.downstream.ner.page import NerPage, type_slices
-from tasks.downstream.ner.scores import METRICS, NerAnswers, NerDevSet, outcomes_of
-from tasks.downstream.scoring.calibration import calibration
-from tasks.downstream.scoring.metrics import by_name
-from tasks.downstream.scoring.near_duplicates import near_duplicates
+from tasks.downstream.ner.scores import METRICS, NerAnswers, NerDevSet, count_outcomes
+from tasks.downstream.scoring.calibration import compute_calibration
+from tasks.downstream.scoring.metrics import slice_by
+from tasks.downstream.scoring.near_duplicates import score_without_duplicates
 from tasks.downstream.squad.files import ReferenceQuestion
 from tasks.downstream.squad.windows import SquadWindows
 from tasks.downstream.texts.scores import NerDevSet as Texts
@@ -126,8 +126,8 @@ def entities() -> str:
         tags.append(list(gold[-1]) if number % 4 else ["O", f"B-{types[(number + 1) % 3]}", *["O"] * 12])
     sureness = [random.uniform(0.5, 1, 14) for _ in tokens]
     examples, answers = NerDevSet(tokens, gold), NerAnswers(tags, sureness, sureness)
-    outcomes = outcomes_of(gold, answers.texts)
-    lengths = by_name("length", ["11-20 words"] * 120, ["11-20 words"], METRICS, "dev", outcomes)
+    outcomes = count_outcomes(gold, answers.texts)
+    lengths = slice_by("length", ["11-20 words"] * 120, ["11-20 words"], METRICS, "dev", outcomes)
     metrics = {**METRICS.figures({"dev": outcomes}), "examples": 120, "calibration_error": 0.1, "files": FILES}
     slices: list[Any] = [*type_slices(gold, answers.texts, ("O", "B-person", "B-location")), *lengths]
     texts = {"dev": answers.texts}
@@ -149,7 +149,7 @@ def evaluated(task: Any, examples: Any, logits: Any, pair: Duplicate | None) -> 
     outcomes = {"dev": task.outcomes(examples, predictions)}
     slices = task.slices("dev", examples, logits, outcomes["dev"])
     stated = task.confidences(answers)
-    calibrated = None if stated is None else calibration(stated, task.right(outcomes["dev"]).tolist())
+    calibrated = None if stated is None else compute_calibration(stated, task.right(outcomes["dev"]).tolist())
     metrics = {
         **task.figures({"dev": examples}, outcomes),
         **task.more_figures({"dev": examples}, {"dev": answers}),
@@ -159,7 +159,7 @@ def evaluated(task: Any, examples: Any, logits: Any, pair: Duplicate | None) -> 
     }
     shown = (PairExcerpt(pair, f"one {EVIL} two", f"one {LONG} two"),) if pair else ()
     source = SourceReport("training examples", 1200, 3, (pair,) if pair else (), shown)
-    near = near_duplicates(task, NearDuplicateReport(0.8, (source,)), outcomes)
+    near = score_without_duplicates(task, NearDuplicateReport(0.8, (source,)), outcomes)
     return EvaluationView(
         {"dev": examples},
         {"dev": answers},

@@ -21,9 +21,9 @@ from flows.views.index_page import IndexedRun, RunDetails
 from flows.views.run_view import RunView
 from ipu_model.files import write_json, write_text
 from tasks.downstream.evaluate import EvaluationView
-from tasks.downstream.scoring.calibration import calibration
+from tasks.downstream.scoring.calibration import compute_calibration
 from tasks.downstream.scoring.metrics import Slice
-from tasks.downstream.scoring.near_duplicates import near_duplicates
+from tasks.downstream.scoring.near_duplicates import score_without_duplicates
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.files import ReferenceQuestion
 from tasks.downstream.texts.scores import TextsDevSet
@@ -179,14 +179,16 @@ def _questions(folder: Path) -> Path:
     pair = Duplicate(at("split"), 4, 0.9, at("pair"))
     task = task_with("squad", "page")
     source = SourceReport(at("source"), 12, 3, (pair,), (Pairs(pair, at("one"), at("two")),))
-    near = near_duplicates(task, NearDuplicateReport(0.8, (source,)), {at("split"): np.array([[0.0, 0.5]] * 5)})
+    near = score_without_duplicates(
+        task, NearDuplicateReport(0.8, (source,)), {at("split"): np.array([[0.0, 0.5]] * 5)}
+    )
     found = EvaluationView(
         {"dev": [question]},
         {"dev": [answers]},
         {"dev": [""]},
         {"dev": np.array([[0.0, 0.5]])},
         [Slice(at("by"), at("slice"), 1, metrics)],
-        calibration([0.5], [0.0]),
+        compute_calibration([0.5], [0.0]),
         {**metrics, "total": 1, "answered": 1, "files": files},
         at("note"),
         near,

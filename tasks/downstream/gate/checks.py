@@ -54,7 +54,7 @@ class ScoreEvidence:
         return f" over {len(self.seeds)} seeds" if self.seeds else ""
 
 
-def score_checks(task: AnyScores, scored: ScoreEvidence) -> list[ReasonedCheck]:
+def check_scores(task: AnyScores, scored: ScoreEvidence) -> list[ReasonedCheck]:
     """Check floors, baseline and released model; see `tasks.downstream.gate.gate.decide`."""
     checks = [_floor(task, limit, limit.floor, scored) for limit in task.limits if limit.floor is not None]
     if scored.over_baseline is not None:
@@ -83,7 +83,7 @@ def _floor(task: AnyScores, limit: Limit, floor: float, scored: ScoreEvidence) -
 
 
 def _over_baseline(task: AnyScores, difference: ConfidenceInterval, scored: ScoreEvidence) -> ReasonedCheck:
-    metric, found = task.limits[0].metric, in_points(difference) + scored.over_seeds
+    metric, found = task.limits[0].metric, format_points(difference) + scored.over_seeds
     score = scored.values[metric] - difference.mean
     reason = (
         f"{_title(task, metric)}{scored.owner} is no better than {task.baseline} ({score:.2f}): {found} at confidence "
@@ -95,7 +95,7 @@ def _over_baseline(task: AnyScores, difference: ConfidenceInterval, scored: Scor
 def _no_drop(task: AnyScores, number: int, limit: Limit, scored: ScoreEvidence) -> ReasonedCheck:
     difference, test, most = scored.over_released[limit.metric], scored.tests.get(limit.metric), limit.most or 0.0
     examples = f"{scored.common} {task.record}s"
-    found = f"{in_points(difference)}{scored.over_seeds} on {examples}"
+    found = f"{format_points(difference)}{scored.over_seeds} on {examples}"
     fell = not round(difference.high, 4) >= -most  # NaN if no common example is in the metric's group
     if test is not None:
         found += f", {test.first_only} lost and {test.second_only} won (McNemar's exact test: p = {test.p_value:.4g})"
@@ -107,7 +107,7 @@ def _no_drop(task: AnyScores, number: int, limit: Limit, scored: ScoreEvidence) 
         f"({task.entry.key('gate', limit.most_key)}).{smallest}"
     )
     name = "released_model" if number == 0 and not scored.seeds else f"released_model_{limit.metric}"
-    return GateCheck(name, not fell, found, no_drop_of(task, limit)), reason
+    return GateCheck(name, not fell, found, no_drop_requirement(task, limit)), reason
 
 
 def _title(task: AnyScores, metric: str) -> str:
@@ -124,12 +124,12 @@ def _detectable(sample: str, what: str, points: float) -> str:
     )
 
 
-def in_points(difference: ConfidenceInterval) -> str:
+def format_points(difference: ConfidenceInterval) -> str:
     """Format a difference of percentages with its interval."""
     mean, low, high = (round(x, 4) for x in (difference.mean, difference.low, difference.high))
     return f"{mean:+.2f} points ({low:+.2f} to {high:+.2f})"
 
 
-def no_drop_of(task: AnyScores, limit: Limit) -> str:
+def no_drop_requirement(task: AnyScores, limit: Limit) -> str:
     """Return the requirement of a metric against the released model, for users."""
     return f"no significant {task.metrics.titles[limit.metric]} drop of more than {limit.most or 0:g} points"

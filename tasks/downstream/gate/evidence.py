@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ipu_model.files import find_object
-from tasks.downstream.gate.recipe import RecipeScores, judge_recipe
+from tasks.downstream.gate.recipe import RecipeScores, score_recipe
 from tasks.downstream.gate.recipe_words import held_out_score
-from tasks.downstream.gate.released import read_released
+from tasks.downstream.gate.released import read_released_outcomes
 from tasks.downstream.gate.seeds import SeedModel, read_seeds
 from tasks.downstream.gate.subject import Subject
 from tasks.downstream.scoring.metrics import Outcomes
@@ -70,7 +70,7 @@ class Evidence:
     """Scores of all models of the recipe; None without other seeds."""
 
 
-def gather(
+def gather_evidence(
     task: AnyScores,
     subject: Subject,
     released: Path,
@@ -104,10 +104,10 @@ def gather(
     belong = all(one["sha256"] == hashes[one["path"]] for one in metrics["files"] if one["path"] in scored_files)
     outcomes = task.outcomes_of(examples, predictions)
     if belong:  # otherwise the check of hashes reports it
-        require_counted(root / subject.metrics, metrics, task.figures(examples, outcomes), subject.stages["evaluate"])
+        verify_scores(root / subject.metrics, metrics, task.figures(examples, outcomes), subject.stages["evaluate"])
     if os.path.lexists(root / released):  # a lost link is not "none released"
         require_readable(root / released, task.entry.key("gate", "released"))
-    theirs = read_released(task, examples, root / released / subject.released)
+    theirs = read_released_outcomes(task, examples, root / released / subject.released)
     own = _own(task, subject, outcomes, hashes, root)
     trained = None if seeds is None else read_seeds(task, examples, root / seeds, own)
     return Evidence(
@@ -118,8 +118,8 @@ def gather(
         verdicts={name: read_verdict(root / artifacts.validation_report(name), name) for name in subject.verdicts},
         losses={name: read_loss(root / artifacts.METRICS / f"{name}.json") for name in subject.trainings},
         over_baseline=_over_baseline(task, outcomes, baseline),
-        released=None if theirs is None else compare(task, predictions, outcomes, theirs),
-        recipe=None if trained is None else judge_recipe(task, trained, own, theirs, baseline),
+        released=None if theirs is None else compare_released(task, predictions, outcomes, theirs),
+        recipe=None if trained is None else score_recipe(task, trained, own, theirs, baseline),
     )
 
 
@@ -143,7 +143,7 @@ def _own(
     return SeedModel(task.entry.params.finetune.seed, outcomes, held_out, weights)
 
 
-def compare(
+def compare_released(
     task: AnyScores, predictions: Mapping[str, Sequence[Any]], outcomes: Outcomes, theirs: Outcomes
 ) -> ReleasedComparison:
     """Compare a model with the released one, whose outcomes are NaN without a prediction.
@@ -168,7 +168,7 @@ def compare(
     )
 
 
-def require_counted(path: Path, stated: Mapping[str, Any], counted: Mapping[str, float], stage: str) -> None:
+def verify_scores(path: Path, stated: Mapping[str, Any], counted: Mapping[str, float], stage: str) -> None:
     """Check that the scores in a metrics file agree with the predictions.
 
     Args:

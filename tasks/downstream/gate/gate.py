@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.files import write_json
-from tasks.downstream.gate.checks import GateCheck, ReasonedCheck, ScoreEvidence, no_drop_of, score_checks
-from tasks.downstream.gate.evidence import Evidence, TrainingLoss, gather
-from tasks.downstream.gate.recipe import recipe_checks, recipe_record
+from tasks.downstream.gate.checks import GateCheck, ReasonedCheck, ScoreEvidence, check_scores, no_drop_requirement
+from tasks.downstream.gate.evidence import Evidence, TrainingLoss, gather_evidence
+from tasks.downstream.gate.recipe import check_recipe, recipe_record
 from tasks.downstream.gate.recipe_words import WITHOUT_FLOOR
 from tasks.downstream.gate.subject import Hashes, Subject, hashes_of, subject_of
 from tasks.downstream.scoring.scores import AnyScores
@@ -58,7 +58,7 @@ def decide(task: AnyScores, evidence: Evidence) -> GateDecision:
     - Every data verdict exists and is valid.
     - Every training made no update or ended with a finite loss.
     - Every example has a prediction, and the scores belong to these predictions.
-    - With other seeds of the recipe, the recipe is also checked, see `recipe_checks`. This can add reasons against a
+    - With other seeds of the recipe, the recipe is also checked, see `check_recipe`. This can add reasons against a
       release but never remove one, because this one model is published.
     """
     compared = evidence.released
@@ -70,13 +70,13 @@ def decide(task: AnyScores, evidence: Evidence) -> GateDecision:
         f"{evidence.examples} {task.record}s",
         {} if compared is None else compared.tests,
     )
-    found = score_checks(task, own)
+    found = check_scores(task, own)
     if compared is not None and not compared.common:
         found.append(_nothing_in_common(task))
-    found += [verdict_check(name, valid) for name, valid in evidence.verdicts.items()]
-    found += [loss_check(name, figures) for name, figures in evidence.losses.items()]
+    found += [check_verdict(name, valid) for name, valid in evidence.verdicts.items()]
+    found += [check_loss(name, figures) for name, figures in evidence.losses.items()]
     if evidence.recipe is not None:
-        found += recipe_checks(task, evidence.recipe)
+        found += check_recipe(task, evidence.recipe)
     found.append(_complete(task, evidence))
     found.append(_scores_belong(task, evidence))
     reasons = tuple(reason for check, reason in found if not check.ok)
@@ -99,10 +99,12 @@ def _nothing_in_common(task: AnyScores) -> ReasonedCheck:
         f"drop cannot be ruled out. Set {task.entry.key('gate', 'released')}={PUBLISHED} to predict these "
         f"{task.record}s with the published model, or empty that folder."
     )
-    return GateCheck("released_model", False, f"no common {task.record}", no_drop_of(task, task.limits[0])), reason
+    return GateCheck(
+        "released_model", False, f"no common {task.record}", no_drop_requirement(task, task.limits[0])
+    ), reason
 
 
-def verdict_check(name: str, valid: bool | None) -> tuple[GateCheck, str]:
+def check_verdict(name: str, valid: bool | None) -> tuple[GateCheck, str]:
     """Check the verdict on a data set; None: there is no readable verdict."""
     where = artifacts.validation_report(name)
     if valid is None:
@@ -113,7 +115,7 @@ def verdict_check(name: str, valid: bool | None) -> tuple[GateCheck, str]:
     return GateCheck(f"data_{name}", valid, "valid" if valid else "not valid", "valid"), reason
 
 
-def loss_check(name: str, figures: TrainingLoss | None) -> tuple[GateCheck, str]:
+def check_loss(name: str, figures: TrainingLoss | None) -> tuple[GateCheck, str]:
     """Check the final loss of a training; None: there are no readable figures."""
     required = "finite, or no updates"
     if figures is None:
@@ -156,18 +158,18 @@ def gate(parameters: Mapping[str, Any], name: str, root: Path = Path()) -> GateD
         root: the checkout.
 
     Raises:
-        InputError: see `tasks.downstream.gate.evidence.gather`.
+        InputError: see `tasks.downstream.gate.evidence.gather_evidence`.
     """
     params = check(dict(parameters))
     task: AnyScores = load_part(entry_of(params, name), "scores")
     subject, released, seeds = subject_of(task, params), task.entry.released, task.entry.seeds
     hashes = hashes_of(subject.judged(released, root, seeds))
-    decision, verdict = judge(task, subject, hashes, root, released, seeds)
+    decision, verdict = decide_on_files(task, subject, hashes, root, released, seeds)
     write_json(root / subject.gate, {**verdict, CODE: git_state(root)})
     return decision
 
 
-def judge(
+def decide_on_files(
     task: AnyScores, subject: Subject, hashes: Hashes, root: Path, released: Path, seeds: Path | None
 ) -> tuple[GateDecision, dict[str, Any]]:
     """Decide on the evidence in `root`, a checkout or copies of its files; also return the verdict as plain values.
@@ -181,14 +183,14 @@ def judge(
         seeds: folder of the scores of other seeds, relative to `root`, or None.
 
     Raises:
-        InputError: see `tasks.downstream.gate.evidence.gather`.
+        InputError: see `tasks.downstream.gate.evidence.gather_evidence`.
     """
-    evidence = gather(task, subject, released, hashes, root, seeds)
+    evidence = gather_evidence(task, subject, released, hashes, root, seeds)
     decision = decide(task, evidence)
-    return decision, {**record(decision, evidence), JUDGED: dict(hashes)}
+    return decision, {**decision_record(decision, evidence), JUDGED: dict(hashes)}
 
 
-def record(decision: GateDecision, evidence: Evidence) -> dict[str, Any]:
+def decision_record(decision: GateDecision, evidence: Evidence) -> dict[str, Any]:
     """Return the decision and its scores as plain values; a score that is not finite becomes null."""
     return {
         "accepted": decision.accepted,

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.downstream.gate.checks import GateCheck, ReasonedCheck, ScoreEvidence, score_checks
-from tasks.downstream.gate.recipe_words import figure_of
+from tasks.downstream.gate.checks import GateCheck, ReasonedCheck, ScoreEvidence, check_scores
+from tasks.downstream.gate.recipe_words import signed_figure
 from tasks.downstream.gate.seeds import SeedModel
 from tasks.downstream.scoring.metrics import Outcomes, bounded_interval
 from tasks.downstream.scoring.scores import AnyScores
@@ -54,7 +54,7 @@ class RecipeScores:
         return names.pop() if len(names) == 1 else None
 
 
-def judge_recipe(
+def score_recipe(
     task: AnyScores, trained: Sequence[SeedModel], own: SeedModel, theirs: Outcomes | None, baseline: Any
 ) -> RecipeScores:
     """Score all models of a recipe and compare them with baseline and released model.
@@ -115,7 +115,7 @@ def _intervals(
     return found
 
 
-def recipe_checks(task: AnyScores, recipe: RecipeScores) -> list[ReasonedCheck]:
+def check_recipe(task: AnyScores, recipe: RecipeScores) -> list[ReasonedCheck]:
     """Check a recipe, in addition to the checks of the model itself.
 
     - The model has the best held-out score of all seeds, if these are known.
@@ -129,7 +129,7 @@ def recipe_checks(task: AnyScores, recipe: RecipeScores) -> list[ReasonedCheck]:
     seeds = dict(zip(recipe.seeds, recipe.scores, strict=True))
     over_released, scored_on = recipe.over_released or {}, f"these seeds and {task.record}s"
     scored = ScoreEvidence(means, recipe.over_baseline, over_released, recipe.common, scored_on, seeds=seeds)
-    return [_models(recipe), _chosen(task, recipe), *score_checks(task, scored)]
+    return [_models(recipe), _chosen(task, recipe), *check_scores(task, scored)]
 
 
 def _models(recipe: RecipeScores) -> ReasonedCheck:
@@ -147,7 +147,7 @@ def _chosen(task: AnyScores, recipe: RecipeScores) -> ReasonedCheck:
     scores = {seed: one[1] for seed, one in zip(recipe.seeds, recipe.held_out, strict=True) if one is not None}
     best = max(scores, key=lambda seed: scores[seed])
     own = scores[recipe.own]
-    shown_own, shown_best = (f"{figure_of(recipe.judged_by, score):.4f}" for score in (own, scores[best]))
+    shown_own, shown_best = (f"{signed_figure(recipe.judged_by, score):.4f}" for score in (own, scores[best]))
     found = f"seed {recipe.own}, {recipe.judged_by} {shown_own}"
     reason = (
         f"The candidate is {found} on held-out examples, but seed {best} has {shown_best}. Run the gate for that "
@@ -168,7 +168,7 @@ def recipe_record(task: AnyScores, recipe: RecipeScores) -> dict[str, Any]:
             {
                 "seed": seed,
                 "this_model": seed == recipe.own,
-                "held_out": None if one is None else {one[0]: figure_of(*one)},
+                "held_out": None if one is None else {one[0]: signed_figure(*one)},
                 **_finite(scores),
             }
             for seed, scores, one in models

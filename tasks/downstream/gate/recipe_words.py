@@ -12,7 +12,7 @@ WITHOUT_FLOOR = "without_floor"
 """Key of the note that no floor was set."""
 
 
-def recipe_in_words(verdict: Mapping[str, Any], published: bool) -> str | None:
+def format_recipe(verdict: Mapping[str, Any], published: bool) -> str | None:
     """Return a line with every metric over all seeds and the candidate's seed; None for a verdict on one model.
 
     Args:
@@ -46,9 +46,9 @@ def held_out_score(figures: Mapping[str, Any]) -> tuple[str, float]:
     value = figures.get(str(name))
     if not isinstance(name, str) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(f"judged_by={name!r} is not a finite figure")
-    return name, figure_of(name, value)
+    return name, signed_figure(name, value)
 
 
-def figure_of(name: str, score: float) -> float:
+def signed_figure(name: str, score: float) -> float:
     """Convert a figure to the value of `held_out_score`, or back."""
     return -score if name == "loss" else score

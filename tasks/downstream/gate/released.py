@@ -42,13 +42,13 @@ def _by_line(scores: Mapping[str, Any]) -> str:
     return "{\n" + ",\n".join(f"{json.dumps(key)}: {json.dumps(scores[key])}" for key in sorted(scores)) + "\n}"
 
 
-def read_released(task: AnyScores, examples: Mapping[str, Any], folder: Path) -> dict[str, Array] | None:
+def read_released_outcomes(task: AnyScores, examples: Mapping[str, Any], folder: Path) -> dict[str, Array] | None:
     """Return outcomes of the released model on these examples, NaN without a prediction; None before the first release.
 
     Raises:
         InputError: a damaged file, or both scores.json and predictions.json, which may be of different models.
     """
-    path = released_file(folder)
+    path = find_scores_file(folder)
     if path is None:
         return None
     if path.name == PREDICTIONS:
@@ -103,7 +103,7 @@ def _row(task: AnyScores, path: Path, key: str, row: Any) -> list[float]:
     return [float(one) for one in row]
 
 
-def released_file(folder: Path) -> Path | None:
+def find_scores_file(folder: Path) -> Path | None:
     """Return scores.json or predictions.json in the folder of a released model, or None.
 
     Raises:

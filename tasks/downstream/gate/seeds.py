@@ -42,7 +42,7 @@ class SeedModel:
     """SHA-256 of the weights; None if unknown."""
 
 
-def file_name(seed: int) -> str:
+def seed_file_name(seed: int) -> str:
     """Return the file name of a seed's scores."""
     return f"seed-{seed}.json"
 
@@ -63,16 +63,16 @@ def read_seeds(task: AnyScores, examples: Mapping[str, Any], folder: Path, own: 
     require_readable(folder, task.entry.key("gate", "seeds"))
     files = {path: FILE.fullmatch(path.name) for path in sorted(folder.glob("*.json"))}
     if wrong := [path.name for path, match in files.items() if match is None]:
-        raise InputError(f"{folder} contains {wrong[0]}. Files of other seeds are named like {file_name(43)}")
+        raise InputError(f"{folder} contains {wrong[0]}. Files of other seeds are named like {seed_file_name(43)}")
     found = [_read(task, examples, path, int(match[1])) for path, match in files.items() if match is not None]
     if not found:
         raise InputError(
-            f"{folder} contains no file like {file_name(43)}. Copy scores.json of other seeds there, or "
+            f"{folder} contains no file like {seed_file_name(43)}. Copy scores.json of other seeds there, or "
             f"set {task.entry.key('gate', 'seeds')}=null"
         )
     for other in found:
         if other.seed == own.seed:
-            path = folder / file_name(other.seed)
+            path = folder / seed_file_name(other.seed)
             raise InputError(f"{path} has seed {own.seed}, the seed of the candidate. Remove the file")
     every = sorted([own, *found], key=lambda one: one.seed)
     for first, second in combinations(every, 2):
@@ -109,7 +109,7 @@ def _held_out(path: Path, figures: Any) -> tuple[str, float] | None:
         raise InputError(f"{path} has invalid held-out figures ({error})") from None
 
 
-def recipe_of(task: AnyScores) -> dict[str, Any]:
+def recipe_params(task: AnyScores) -> dict[str, Any]:
     """Return the training parameters of an entry without the seed."""
     values = task.entry.params.finetune.model_dump(mode="json")
     return {name: value for name, value in values.items() if name != SEED}
@@ -118,7 +118,7 @@ def recipe_of(task: AnyScores) -> dict[str, Any]:
 def _require_recipe(task: AnyScores, path: Path, stated: Any) -> None:
     if stated is None:
         return
-    own = recipe_of(task)
+    own = recipe_params(task)
     theirs = stated if isinstance(stated, dict) else {}
     differing = [name for name in own if theirs.get(name) != own[name]]
     if differing:

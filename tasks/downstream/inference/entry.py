@@ -23,7 +23,7 @@ TAKEN = ("rows", "evaluate")
 Stated = Mapping[str, Mapping[str, Any]]
 
 
-def entry_of(
+def infer_entry(
     model: InferenceModel, task: str | None = None, stated: Stated | None = None, run: Mapping[str, Any] | None = None
 ) -> Entry:
     """Return the entry that a model was fine-tuned for.

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.files import new_folder, write_json, write_text
-from tasks.downstream.evaluate import PageTask, answered, write_evaluation
+from tasks.downstream.evaluate import PageTask, score_logits, write_evaluation
 from tasks.downstream.gate.released import SCORES, scores_json
 from tasks.downstream.inference.inference_task import INPUT, InferenceTask
-from tasks.downstream.inference.job import InferenceOptions, compute, scratch_checkout
+from tasks.downstream.inference.job import InferenceOptions, run_inference, scratch_checkout
 from tasks.downstream.inference.model import InferenceModel
-from tasks.downstream.jobs.predict import figures, measurements
+from tasks.downstream.jobs.predict import prediction_figures, prediction_measurements
 from tasks.params.entries import Entry
 from tasks.plan.kinds import load_part
 from tasks.plan.named_files import shown
@@ -55,13 +55,13 @@ def evaluate(entry: Entry, model: InferenceModel, path: Path, folder: Path, how:
     model, split, reading = model.resolved(), task.development[0], ReadLog()
     with new_folder(folder) as made, scratch_checkout(task, model):
         task.write_labelled(path, task.examples_file(split), reading)
-        result = compute(task, model, split, how)
-        found = answered(judge, development=[split])
+        result = run_inference(task, model, split, how)
+        found = score_logits(judge, development=[split])
         predictions = artifacts.predictions_file(entry.name).name
         judged = {file.name: file for file in (*model.weights, path)} | {predictions: made / predictions}
         write_evaluation(judge, found, made, {Path(name): file for name, file in judged.items()})
         write_text(made / SCORES, scores_json(judge, found.examples, found.predictions))
-        metrics = {**found.metrics, "predict": {**figures(result), **measurements(result)}}
+        metrics = {**found.metrics, "predict": {**prediction_figures(result), **prediction_measurements(result)}}
         write_json(made / METRICS, metrics)
     return EvaluationResult(
         metrics, _in_words(judge, path, metrics), artifacts.evaluation_page(entry.name).name, reading

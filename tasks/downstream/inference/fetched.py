@@ -84,7 +84,7 @@ def _release(values: Mapping[str, object]) -> FetchedRelease:
     return found
 
 
-def require_intact(release: FetchedRelease, folder: Path) -> None:
+def verify_release(release: FetchedRelease, folder: Path) -> None:
     """Check that the files of a release are unchanged since they were fetched.
 
     Args:

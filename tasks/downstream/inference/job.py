@@ -58,7 +58,7 @@ def scratch_checkout(task: DownstreamTask, model: InferenceModel) -> Iterator[No
         yield
 
 
-def compute(task: DownstreamTask, model: InferenceModel, split: str, how: InferenceOptions) -> JobResult:
+def run_inference(task: DownstreamTask, model: InferenceModel, split: str, how: InferenceOptions) -> JobResult:
     """Write the rows of a split and the model's logits for them to the paths that the stages use.
 
     Raises:
@@ -67,7 +67,7 @@ def compute(task: DownstreamTask, model: InferenceModel, split: str, how: Infere
         KeyboardInterrupt: the job was interrupted.
     """
     write_model_rows(task, model, split)
-    return compute_rows(task, model, split, how)
+    return predict_rows(task, model, split, how)
 
 
 def write_model_rows(task: DownstreamTask, model: InferenceModel, split: str) -> None:
@@ -77,8 +77,8 @@ def write_model_rows(task: DownstreamTask, model: InferenceModel, split: str) ->
         streams.note(made.unknown.warning)
 
 
-def compute_rows(task: DownstreamTask, model: InferenceModel, split: str, how: InferenceOptions) -> JobResult:
-    """Write the model's logits for existing rows; raises the errors of `compute`."""
+def predict_rows(task: DownstreamTask, model: InferenceModel, split: str, how: InferenceOptions) -> JobResult:
+    """Write the model's logits for existing rows; raises the errors of `run_inference`."""
     rows, logits = task.rows_folder(split), artifacts.logits_file(task.entry.name, split)
     logits.parent.mkdir(parents=True, exist_ok=True)
     job = Job(

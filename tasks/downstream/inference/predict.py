@@ -24,9 +24,9 @@ import pyarrow.parquet as pq
 
 from ipu_model.files import new_file
 from tasks.downstream.inference.inference_task import ID, INPUT, InferenceTask
-from tasks.downstream.inference.job import InferenceOptions, compute, scratch_checkout
+from tasks.downstream.inference.job import InferenceOptions, run_inference, scratch_checkout
 from tasks.downstream.inference.model import InferenceModel
-from tasks.downstream.rows import numbered
+from tasks.downstream.rows import shift_ids
 from tasks.jobs.device_job import JobResult
 from tasks.pages.markup import csv_text
 from tasks.params.entries import Entry
@@ -87,9 +87,9 @@ def predict(
         split, reading = task.development[0], ReadLog()
         examples = task.examples_file(split)
         count = _keep(task, path, examples, reading, unique=output.kind == "json")
-        result = compute(task, model, split, how)
+        result = run_inference(task, model, split, how)
         schema = pa.schema([pa.field(ID, pa.string()), *task.record_schema(model.labels, output.n_best)])
-        with writing(stream, output.kind, schema, task.bare) as write:
+        with open_writer(stream, output.kind, schema, task.bare) as write:
             for ids, part in _parts(task, split):
                 found = task.read_examples(part / examples.name)
                 logits = task.read_logits(found, part, part / "logits.arrow")
@@ -99,7 +99,7 @@ def predict(
 
 
 @contextlib.contextmanager
-def spooled(path: Path | None, kind: str) -> Iterator[Path]:
+def spool_input(path: Path | None, kind: str) -> Iterator[Path]:
     """Yield the file `path`, or a temporary copy of standard input if it is None.
 
     Args:
@@ -171,7 +171,7 @@ def _features(source: Path, target: Path, first: int, stop: int, sequence: int) 
     wanted = (pc.field("example_index") >= first) & (pc.field("example_index") < stop)
     schema = pq.read_schema(source)
     table = pq.read_table(source, filters=wanted, use_threads=False, schema=schema)
-    pq.write_table(numbered(table, -sequence, -first).replace_schema_metadata(schema.metadata), target)
+    pq.write_table(shift_ids(table, -sequence, -first).replace_schema_metadata(schema.metadata), target)
     return table.num_rows
 
 
@@ -204,7 +204,9 @@ def open_output(path: Path | None) -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
-def writing(stream: BinaryIO, kind: str, schema: pa.Schema, bare: str) -> Iterator[Callable[[Sequence[Record]], None]]:
+def open_writer(
+    stream: BinaryIO, kind: str, schema: pa.Schema, bare: str
+) -> Iterator[Callable[[Sequence[Record]], None]]:
     """Yield a function that writes records to a stream.
 
     Args:

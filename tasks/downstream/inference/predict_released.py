@@ -14,10 +14,10 @@ from typing import Any
 
 from ipu_model.files import link_or_copy, new_folder, read_json, sha256_of, write_json, write_text
 from tasks.downstream.gate.released import SCORES, read_scores, scores_json
-from tasks.downstream.inference.entry import entry_of as entry_of_model
-from tasks.downstream.inference.fetched import STATED_SCORES, FetchedRelease, read_fetched, require_intact
+from tasks.downstream.inference.entry import infer_entry as entry_of_model
+from tasks.downstream.inference.fetched import STATED_SCORES, FetchedRelease, read_fetched, verify_release
 from tasks.downstream.inference.inference_task import InferenceTask
-from tasks.downstream.inference.job import InferenceOptions, compute, scratch_checkout
+from tasks.downstream.inference.job import InferenceOptions, run_inference, scratch_checkout
 from tasks.downstream.inference.model import CONFIG, WEIGHTS, InferenceModel, find_model
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.params.entries import ENTRY_SECTIONS, Entry, entry_argument, entry_of
@@ -42,26 +42,28 @@ def predict_released(task: AnyScores, device: DeviceParams, root: Path = Path())
         DeviceJobFailed: the model cannot run here.
     """
     name, folder = task.entry.name, root / artifacts.fetched_folder(task.entry.name)
-    release, itself = choose(read_fetched(folder), root / artifacts.model_folder(name))
+    release, itself = choose_release(read_fetched(folder), root / artifacts.model_folder(name))
     said = f"{name}: this model is already released as {itself.title}; " if itself else f"{name}: "
     if release is None:
         _write(task, root, None, None)
         return f"{said}no released model to compare with"
-    require_intact(release, folder)
+    verify_release(release, folder)
     examples, where = task.read_all(root), folder / release.tag
     count = sum(len(task.keys(one)) for one in examples.values())
-    text = stated_scores(task, examples, where / STATED_SCORES)
+    text = read_recorded_scores(task, examples, where / STATED_SCORES)
     if text is not None:
         how = f"has recorded scores for all {count:,} {task.record}s; using them"
     else:
-        predictions = answer(task, where, device, root)
+        predictions = predict_dev_sets(task, where, device, root)
         text = scores_json(task, examples, predictions)
         how = f"predicted all {count:,} {task.record}s, because its recorded scores do not cover them"
     _write(task, root, release, text)
     return f"{said}{release.title} {how}"
 
 
-def choose(releases: Sequence[FetchedRelease], model: Path) -> tuple[FetchedRelease | None, FetchedRelease | None]:
+def choose_release(
+    releases: Sequence[FetchedRelease], model: Path
+) -> tuple[FetchedRelease | None, FetchedRelease | None]:
     """Return the newest release of another model than `model`, and the newest release if it is `model` itself."""
     weights = sha256_of(model / WEIGHTS)
     others = [one for one in releases if one.weights != weights]
@@ -69,7 +71,7 @@ def choose(releases: Sequence[FetchedRelease], model: Path) -> tuple[FetchedRele
     return (others[0] if others else None), itself
 
 
-def stated_scores(task: AnyScores, examples: Mapping[str, Any], path: Path) -> str | None:
+def read_recorded_scores(task: AnyScores, examples: Mapping[str, Any], path: Path) -> str | None:
     """Return scores.json of a release if it covers all these examples, else None."""
     try:
         scores = read_scores(task, path)
@@ -79,7 +81,7 @@ def stated_scores(task: AnyScores, examples: Mapping[str, Any], path: Path) -> s
     return path.read_text(encoding="utf-8") if whole else None
 
 
-def answer(task: AnyScores, folder: Path, device: DeviceParams, root: Path) -> dict[str, Sequence[Any]]:
+def predict_dev_sets(task: AnyScores, folder: Path, device: DeviceParams, root: Path) -> dict[str, Sequence[Any]]:
     """Return the predictions of a released model for the development sets of an entry.
 
     Args:
@@ -100,7 +102,7 @@ def answer(task: AnyScores, folder: Path, device: DeviceParams, root: Path) -> d
     with scratch_checkout(applied, model):
         for split, file in files.items():
             link_or_copy(file, applied.examples_file(split))
-            compute(applied, model, split, how)
+            run_inference(applied, model, split, how)
             examples, rows = applied.read_examples(applied.examples_file(split)), applied.rows_folder(split)
             logits = applied.read_logits(examples, rows, artifacts.logits_file(own.name, split))
             found[split] = applied.predictions(applied.answer(examples, logits))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tasks.downstream.jobs.entry_jobs import FINETUNE, PREDICT, finetune_job, predict_job
+from tasks.downstream.jobs.entry_jobs import FINETUNE, PREDICT, build_finetune_job, build_predict_job
 from tasks.jobs.programs import build_program
 from tasks.params.entries import ENTRY_SECTIONS, entry_argument, entry_of
 from tasks.params.schema import load_sections
@@ -25,8 +25,8 @@ def main() -> None:
     task = load_spec(entry)
     rows = task.rows_folder(task.development[0])  # the development sets of an entry share a program
     jobs = {
-        FINETUNE: finetune_job(task, params, untrained=True),
-        PREDICT: predict_job(task, params, rows, root, root, untrained=True),
+        FINETUNE: build_finetune_job(task, params, untrained=True),
+        PREDICT: build_predict_job(task, params, rows, root, root, untrained=True),
     }
     lines = [build_program(artifacts.job_name(entry.name, kind), job, params.device) for kind, job in jobs.items()]
     sys.stdout.write("\n".join(lines) + "\n")

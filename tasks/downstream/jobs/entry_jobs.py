@@ -23,7 +23,7 @@ from tasks.stage.row_folders import read_manifest
 FINETUNE, PREDICT = "finetune", "predict"
 
 
-def finetune_job(task: DownstreamTask, params: Params, root: Path = Path(), *, untrained: bool = False) -> Job:
+def build_finetune_job(task: DownstreamTask, params: Params, root: Path = Path(), *, untrained: bool = False) -> Job:
     """Return the fine-tuning job of an entry, without a run folder.
 
     Args:
@@ -45,7 +45,7 @@ def finetune_job(task: DownstreamTask, params: Params, root: Path = Path(), *, u
         compile=device.compile,
         recompute=device.recompute,
         seed=tuning.seed,
-        model=own_model(entry, params.model, rows, whole=untrained or entry.start == BASE),
+        model=model_override(entry, params.model, rows, whole=untrained or entry.start == BASE),
         init_checkpoint=None if start is None or untrained else str(root / start),
         optimizer=optimizer_config(tuning, tuning),
         schedule=ScheduleConfig(epochs=tuning.epochs, warmup_fraction=tuning.warmup_fraction, shape=tuning.schedule),
@@ -57,7 +57,7 @@ def finetune_job(task: DownstreamTask, params: Params, root: Path = Path(), *, u
     )
 
 
-def predict_job(
+def build_predict_job(
     task: DownstreamTask,
     params: Params,
     rows: Path,
@@ -89,7 +89,7 @@ def predict_job(
         geometry=BatchGeometry(device.micro_batch_size, device.micro_batch_size),
         runtime=device.runtime,
         precision=device.precision,
-        model=own_model(entry, params.model, rows, whole=True) if untrained else None,
+        model=model_override(entry, params.model, rows, whole=True) if untrained else None,
         init_checkpoint=None if untrained else str(model or root / artifacts.model_folder(entry.name)),
         ipu_config=ipu_config(params.ipu, entry.params.ipu.predict, device, root),
         inference_execution=params.ipu.inference_execution,
@@ -97,7 +97,7 @@ def predict_job(
     )
 
 
-def own_model(entry: Entry, model: ModelParams, rows: Path, *, whole: bool) -> ModelConfig | None:
+def model_override(entry: Entry, model: ModelParams, rows: Path, *, whole: bool) -> ModelConfig | None:
     """Return the model configuration if fine-tuning changes dropout or `whole` is set; None to use that of the
     weights."""
     changed = entry.params.finetune.model_dump(include={"hidden_dropout", "attention_dropout"}, exclude_none=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from tasks.downstream.jobs.entry_jobs import FINETUNE, finetune_job, require_valid_rows
+from tasks.downstream.jobs.entry_jobs import FINETUNE, build_finetune_job, require_valid_rows
 from tasks.host.launcher import launch_words
 from tasks.jobs.training import summary, train
 from tasks.params.entries import ENTRY_SECTIONS, entry_argument, entry_of
@@ -23,7 +23,7 @@ def main() -> None:
     task = load_spec(entry_of(params, entry_argument("Fine-tune the model of a downstream task.")))
     entry = task.entry
     require_valid_rows(task)
-    job, name = finetune_job(task, params), artifacts.job_name(entry.name, FINETUNE)
+    job, name = build_finetune_job(task, params), artifacts.job_name(entry.name, FINETUNE)
     if job.evaluation is None and entry.params.finetune.evaluate_every_updates is not None:
         raise InputError(
             f"{job.rows} has no held-out rows, required by {entry.key('finetune', 'evaluate_every_updates')}. Set "

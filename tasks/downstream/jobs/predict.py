@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from ipu_model.files import write_json
-from tasks.downstream.jobs.entry_jobs import PREDICT, predict_job, require_valid_rows
+from tasks.downstream.jobs.entry_jobs import PREDICT, build_predict_job, require_valid_rows
 from tasks.jobs.device_job import JobResult, run_device_job
 from tasks.jobs.training import packing_figures, program_measurements
 from tasks.params.entries import ENTRY_SECTIONS, entry_argument, entry_of
@@ -19,7 +19,7 @@ from tasks.plan.main import run_main
 from tasks.stage import artifacts
 
 
-def figures(result: JobResult) -> dict[str, Any]:
+def prediction_figures(result: JobResult) -> dict[str, Any]:
     """Return the reproducible figures of a prediction."""
     return {
         "features": result.sequences,
@@ -29,7 +29,7 @@ def figures(result: JobResult) -> dict[str, Any]:
     }
 
 
-def measurements(result: JobResult) -> dict[str, Any]:
+def prediction_measurements(result: JobResult) -> dict[str, Any]:
     """Return the measurements of a prediction, which vary between runs."""
     return {
         "predict_seconds": round(result.train_seconds, 2),
@@ -47,9 +47,9 @@ def main() -> None:
     for split in task.predicted:
         folder = artifacts.RUNS / artifacts.job_name(name, PREDICT) / split
         result = run_device_job(
-            predict_job(task, params, task.rows_folder(split), artifacts.logits_file(name, split), folder)
+            build_predict_job(task, params, task.rows_folder(split), artifacts.logits_file(name, split), folder)
         )
-        found[split], measured[split] = figures(result), measurements(result)
+        found[split], measured[split] = prediction_figures(result), prediction_measurements(result)
         sys.stdout.write(
             f"{name} {split}: {result.sequences} sequences in {result.train_seconds:.1f} s "
             f"({result.real_tokens_per_second:,.0f} tokens/s, {result.runtime}, {result.precision})\n"

@@ -8,7 +8,7 @@ from typing import Any
 from tasks.downstream.card import CardFacts, CardTask, evaluated_on, hub_metadata, percentage, write_card
 from tasks.downstream.ner.scores import METRICS
 from tasks.downstream.ner.spec import NerSpec
-from tasks.downstream.ner.tags import parted
+from tasks.downstream.ner.tags import split_tag
 
 TASK = "token-classification"
 HUB_METRICS = {"token_accuracy": "accuracy"}
@@ -42,7 +42,7 @@ class NerCard(NerSpec, CardTask):
             titles,
             dataset=dataset[0],
             total=metrics["examples"],
-            types=sorted({parted(label)[1] for label in facts.config["id2label"].values()} - {""}),
+            types=sorted({split_tag(label)[1] for label in facts.config["id2label"].values()} - {""}),
         )
 
     def released_metrics(self, metrics: Mapping[str, Any]) -> dict[str, Any]:

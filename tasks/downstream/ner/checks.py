@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from tasks.downstream.ner.sentences import SCHEMA
 from tasks.downstream.ner.spec import FEATURES_SCHEMA, NerSpec
-from tasks.downstream.ner.tags import begun_inside, entities, problem_of
+from tasks.downstream.ner.tags import find_entities, find_inside_starts, find_problem
 from tasks.downstream.validate import ChecksTask
 from tasks.plan.kinds import TRAIN
 from tasks.records.labels import read_row_labels
@@ -100,13 +100,13 @@ class NerData(ExampleFiles):
     def _judge(self, split: str, tags: Sequence[Any], words: int) -> tuple[int, int, int]:
         """Return 1 if the numbers of tags and words differ, the number of invalid tags, and of entities that begin with
         I-."""
-        unknown = sum(problem_of(tag) is not None for tag in tags)
+        unknown = sum(find_problem(tag) is not None for tag in tags)
         if unknown:
             return int(len(tags) != words), unknown, 0
-        found = entities(tags)
+        found = find_entities(tags)
         self._types[split].update(one.type for one in found)
         self._lengths["entities"].add(np.array([one.last - one.first for one in found], dtype=np.int64))
-        return int(len(tags) != words), 0, len(begun_inside(tags))
+        return int(len(tags) != words), 0, len(find_inside_starts(tags))
 
     def totals(self) -> Totals:
         return super().totals() | {

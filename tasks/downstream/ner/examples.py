@@ -13,7 +13,7 @@ from tasks.downstream.ner.format import check_sentences, read_sentences
 from tasks.downstream.ner.params import NerDataParams
 from tasks.downstream.ner.sentences import SCHEMA, TagStatistics
 from tasks.downstream.ner.spec import NerSpec
-from tasks.downstream.ner.tags import entities, labels_of_types
+from tasks.downstream.ner.tags import find_entities, make_labels
 from tasks.records.labels import write_labels
 from tasks.records.parquet import read_batches, write_records
 from tasks.records.splits import Groups, require_known_labels
@@ -46,7 +46,7 @@ class NerExamples(NerSpec, ExamplesTask):
         train, dev = (_types(folder / f"{split}.parquet") for split in self.splits)
         self._check_dev(train, dev)
         self._require_types(train, MAX_TYPES)
-        write_labels(folder, labels_of_types(train))
+        write_labels(folder, make_labels(train))
         return {UNKNOWN: sum(count for name, count in dev.items() if name not in train)}
 
     def _require_types(self, train: Counter[str], most: float) -> None:
@@ -74,7 +74,7 @@ class NerExamples(NerSpec, ExamplesTask):
         """Check the first sentences of each file, and the types of files that are read completely."""
         params = self._params()
         found = [check_sentences(params, self.entry.key("data"), split) for split in self.read_splits]
-        self.first_labels, self.has_all_labels = labels_of_types(found[0][0].entities), found[0][1]
+        self.first_labels, self.has_all_labels = make_labels(found[0][0].entities), found[0][1]
         if self.has_all_labels:
             # If a part of the file is set aside, the training sentences may have fewer types than the file.
             self._require_types(found[0][0].entities, MAX_TYPES if self.apart is None else math.inf)
@@ -87,4 +87,6 @@ class NerExamples(NerSpec, ExamplesTask):
 def _types(path: Path) -> Counter[str]:
     """Return the number of entities of each type."""
     tags = read_batches(path, ("tags",), ROW_GROUP, "examples")
-    return Counter(one.type for batch in tags for sentence in batch["tags"].to_pylist() for one in entities(sentence))
+    return Counter(
+        one.type for batch in tags for sentence in batch["tags"].to_pylist() for one in find_entities(sentence)
+    )

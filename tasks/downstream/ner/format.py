@@ -18,7 +18,7 @@ from typing import Any
 
 from ipu_model.files import parse_json
 from tasks.downstream.ner.params import NerColumnParams, NerDataParams
-from tasks.downstream.ner.sentences import MAX_WORDS, RawSentence, Sentence, TagStatistics, checked
+from tasks.downstream.ner.sentences import MAX_WORDS, RawSentence, Sentence, TagStatistics, validate_sentences
 from tasks.downstream.ner.tags import OUTSIDE, looks_like_tag
 from tasks.records.tables import (
     BLANK_LINES,
@@ -69,15 +69,15 @@ def read_sentences(
     Raises:
         InputError: an unreadable file; at the end, all problems with words and tags.
     """
-    return usable(*_opened(params, section, split, reading), params, found, reading)
+    return read_valid(*_opened(params, section, split, reading), params, found, reading)
 
 
-def usable(
+def read_valid(
     raws: Iterable[RawSentence], problems: ProblemList, params: NerDataParams, found: TagStatistics, reading: ReadLog
 ) -> Iterator[Sentence]:
     """Yield the sentences of an opened source; see `read_sentences`."""
     count = 0
-    for sentence in checked(raws, params.tag_scheme, found, problems, reading):
+    for sentence in validate_sentences(raws, params.tag_scheme, found, problems, reading):
         count += 1
         yield sentence
     problems.refuse()
@@ -97,7 +97,7 @@ def check_sentences(params: NerDataParams, section: str, split: str) -> tuple[Ta
     """
     found, reading = TagStatistics(), ReadLog()
     raws, problems = _opened(params, section, split, reading)
-    for _ in usable(itertools.islice(raws, FIRST_SENTENCES), problems, params, found, reading):
+    for _ in read_valid(itertools.islice(raws, FIRST_SENTENCES), problems, params, found, reading):
         pass  # fills `found`
     return found, next(raws, None) is None
 
@@ -107,12 +107,12 @@ def _opened(
 ) -> tuple[Iterator[RawSentence], ProblemList]:
     if params.source == "hub":
         problems = ProblemList(hub_split_name(params, split), MEANT)
-        lines = read_hub_rows(params, section, split, columns_of(params.columns, column_setting(section)), reading)
+        lines = read_hub_rows(params, section, split, column_chooser(params.columns, column_setting(section)), reading)
         return _table_sentences(lines, problems, reading), problems
-    return opened_file(params.path_of(split), f"{section}.{split}_path", params, reading, column_setting(section))
+    return open_sentences(params.path_of(split), f"{section}.{split}_path", params, reading, column_setting(section))
 
 
-def opened_file(
+def open_sentences(
     path: Path, key: str, params: NerDataParams, reading: ReadLog, named_by: str, *, tagged: bool = True
 ) -> tuple[Iterator[RawSentence], ProblemList]:
     """Open a file; return an iterator of its sentences, and the collected problems.
@@ -131,12 +131,12 @@ def opened_file(
     if ending in CONLL:
         reading.layouts[problems.source] = "columns"
         return read_conll(path, key, reading, problems, tagged=tagged), problems
-    columns = columns_of(params.columns, named_by) if tagged else _columns_without_tags(params.columns, named_by)
+    columns = column_chooser(params.columns, named_by) if tagged else _columns_without_tags(params.columns, named_by)
     lines = read_table(path, columns, key, reading, params.separator)
     return _table_sentences(lines, problems, reading, is_csv=ending == ".csv"), problems
 
 
-def columns_of(names: NerColumnParams, named_by: str) -> Selector:
+def column_chooser(names: NerColumnParams, named_by: str) -> Selector:
     """Return a function that chooses columns: those set in the parameters, else those with usual names."""
 
     def choose(present: Sequence[str]) -> Columns:
@@ -150,10 +150,10 @@ def columns_of(names: NerColumnParams, named_by: str) -> Selector:
 
 
 def _columns_without_tags(names: NerColumnParams, named_by: str) -> Selector:
-    """Return a function as `columns_of`; a text may replace the list of words, differently in each record."""
+    """Return a function as `column_chooser`; a text may replace the list of words, differently in each record."""
 
     def choose(present: Sequence[str]) -> Columns:
-        tokens = columns_of(names, f"{named_by}, or use text in a column {TEXT!r}")(present)["tokens"]
+        tokens = column_chooser(names, f"{named_by}, or use text in a column {TEXT!r}")(present)["tokens"]
         is_there = not {tokens.name, TEXT}.isdisjoint(present)
         optional = {part: ColumnSpec(part, named_by.format(part), False) for part in ("id", TEXT)}
         return {"tokens": tokens._replace(required=not is_there), **optional}

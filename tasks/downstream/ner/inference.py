@@ -11,12 +11,12 @@ import pyarrow as pa
 
 from tasks.downstream.inference.inference_task import COLUMN, ID, INPUT, UNKNOWN_TO_MODEL, InferenceTask
 from tasks.downstream.ner.examples import ROW_GROUP
-from tasks.downstream.ner.format import ENDINGS, opened_file, usable
+from tasks.downstream.ner.format import ENDINGS, open_sentences, read_valid
 from tasks.downstream.ner.logits import WordLogits
 from tasks.downstream.ner.params import NerDataParams
 from tasks.downstream.ner.scores import NerAnswers, NerDevSet, NerScores
-from tasks.downstream.ner.sentences import SCHEMA, TagStatistics, checked
-from tasks.downstream.ner.tags import entities, parted, problem_of
+from tasks.downstream.ner.sentences import SCHEMA, TagStatistics, validate_sentences
+from tasks.downstream.ner.tags import find_entities, find_problem, split_tag
 from tasks.records.labels import read_example_labels, write_labels
 from tasks.records.parquet import write_records
 from tasks.records.text_files import ReadLog
@@ -37,7 +37,7 @@ class NerInference(NerScores, InferenceTask[NerDevSet, WordLogits, NerAnswers]):
 
     @classmethod
     def tasks_of(cls, labels: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-        return {} if any(map(problem_of, labels)) else {"ner": {"kind": "ner"}}
+        return {} if any(map(find_problem, labels)) else {"ner": {"kind": "ner"}}
 
     @classmethod
     def rows_within(cls, longest: int) -> dict[str, Any]:
@@ -54,19 +54,21 @@ class NerInference(NerScores, InferenceTask[NerDevSet, WordLogits, NerAnswers]):
         return found
 
     def unlabelled(self, path: Path, reading: ReadLog) -> Iterator[dict[str, Any]]:
-        raws, problems = opened_file(path, INPUT, self._params, reading, COLUMN, tagged=False)
+        raws, problems = open_sentences(path, INPUT, self._params, reading, COLUMN, tagged=False)
         for raw in raws:
             if not raw.words:
                 problems.add("empty sentence", raw.where)
-            for _, tokens, tags in checked([raw], self._params.tag_scheme, TagStatistics(), problems, reading):
+            for _, tokens, tags in validate_sentences(
+                [raw], self._params.tag_scheme, TagStatistics(), problems, reading
+            ):
                 yield {ID: raw.id, "document": 0, "tokens": tokens, "tags": tags}
         problems.refuse()
 
     def write_labelled(self, path: Path, target: Path, reading: ReadLog) -> None:
-        opened, found = opened_file(path, INPUT, self._params, reading, COLUMN), TagStatistics()
-        write_records(usable(*opened, self._params, found, reading), target, SCHEMA, ROW_GROUP)
+        opened, found = open_sentences(path, INPUT, self._params, reading, COLUMN), TagStatistics()
+        write_records(read_valid(*opened, self._params, found, reading), target, SCHEMA, ROW_GROUP)
         labels = read_example_labels(target.parent, self.entry.stage("examples"))
-        known = {parted(name)[1] for name in labels} - {""}
+        known = {split_tag(name)[1] for name in labels} - {""}
         if found.entities and known.isdisjoint(found.entities):
             raise InputError(
                 f"{path}: no entity has a type of the model ({', '.join(sorted(known))}); found "
@@ -92,6 +94,6 @@ class NerInference(NerScores, InferenceTask[NerDevSet, WordLogits, NerAnswers]):
                     "end": one.last,
                     "score": round(float(sureness[one.first : one.last].mean()), 6),
                 }
-                for one in entities(tags)
+                for one in find_entities(tags)
             ]
             yield {"tokens": tokens, "tags": tags, "scores": sureness.round(6).tolist(), "entities": found}

@@ -18,10 +18,10 @@ from tasks.downstream.ner.scores import (
     NerAnswers,
     NerDevSet,
     NerScores,
-    outcomes_of,
+    count_outcomes,
 )
-from tasks.downstream.ner.tags import Entity, entities, parted
-from tasks.downstream.scoring.metrics import Array, Metrics, Slice, by_name, sized
+from tasks.downstream.ner.tags import Entity, find_entities, split_tag
+from tasks.downstream.scoring.metrics import Array, Metrics, Slice, label_ranges, slice_by
 from tasks.pages.render import render_html
 
 TYPE = "type"
@@ -36,8 +36,8 @@ class NerPage(NerScores, PageTask[NerDevSet, WordLogits, NerAnswers]):
 
     def slices(self, split: str, examples: NerDevSet, logits: WordLogits, outcomes: Array) -> Sequence[Slice]:
         predictions = self.predictions(self.answer(examples, logits))
-        names, order = sized([len(words) for words in examples.tokens], _WORDS, "over 40 words")
-        of_length = by_name("length", names, order, self.metrics, split, outcomes)
+        names, order = label_ranges([len(words) for words in examples.tokens], _WORDS, "over 40 words")
+        of_length = slice_by("length", names, order, self.metrics, split, outcomes)
         return [*type_slices(examples.tags, predictions, logits.labels), *of_length]
 
     def page(self, found: EvaluationView[NerDevSet, NerAnswers]) -> str:
@@ -66,11 +66,11 @@ def type_slices(gold: Sequence[Sequence[str]], predictions: Sequence[str | None]
         labels: labels of the model.
     """
     answered = [[] if text is None else text.split(" ") for text in predictions]
-    learnt = {parted(label)[1] for label in labels}
-    types = sorted({one.type for some in (gold, answered) for tags in some for one in entities(tags)})
+    learnt = {split_tag(label)[1] for label in labels}
+    types = sorted({one.type for some in (gold, answered) for tags in some for one in find_entities(tags)})
     found = []
     for name in types:
-        outcomes = outcomes_of(gold, predictions, only=name)
+        outcomes = count_outcomes(gold, predictions, only=name)
         gold_of_type, seen, correct = (int(outcomes[:, column].sum()) for column in (GOLD, FOUND, CORRECT))
         figures = Metrics(ENTITY_METRICS).figures({"dev": outcomes})
         counts = {"found": seen, "correct": correct, "learnt": name in learnt}
@@ -119,7 +119,7 @@ def worst_mistakes(examples: NerDevSet, answers: NerAnswers, outcomes: Array) ->
 
 def _mistake(number: int, examples: NerDevSet, tags: Sequence[str], sureness: float) -> NerMistake:
     words = examples.tokens[number]
-    gold, found = entities(examples.tags[number]), entities(tags)
+    gold, found = find_entities(examples.tags[number]), find_entities(tags)
     differing = sorted(set(gold) ^ set(found), key=lambda one: (one.first, one.last, one.type))
     first, last = 0, len(words)
     if last > 2 * AROUND:
@@ -131,7 +131,7 @@ def _mistake(number: int, examples: NerDevSet, tags: Sequence[str], sureness: fl
     return NerMistake(
         number,
         [Piece("…", "", "")] * (first > 0)
-        + pieces(words, gold, found, first, last)
+        + split_pieces(words, gold, found, first, last)
         + [Piece("…", "", "")] * (last < len(words)),
         named([one for one in gold if one not in found]),
         named([one for one in found if one not in gold]),
@@ -139,7 +139,9 @@ def _mistake(number: int, examples: NerDevSet, tags: Sequence[str], sureness: fl
     )
 
 
-def pieces(words: Sequence[str], gold: Sequence[Entity], found: Sequence[Entity], first: int, last: int) -> list[Piece]:
+def split_pieces(
+    words: Sequence[str], gold: Sequence[Entity], found: Sequence[Entity], first: int, last: int
+) -> list[Piece]:
     """Return the words first to last - 1, split at the boundaries of entities."""
     of_gold, of_found = ({place: one for one in some for place in range(one.first, one.last)} for some in (gold, found))
     made = []

@@ -51,7 +51,7 @@ class NerWindows:
     """Sentences with several windows."""
 
 
-def spans(pieces: Sequence[int], room: int, overlap: int) -> list[tuple[int, int]]:
+def split_windows(pieces: Sequence[int], room: int, overlap: int) -> list[tuple[int, int]]:
     """Return the windows (first word, last + 1) of a sentence.
 
     Args:
@@ -110,7 +110,7 @@ def make_windows(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], row_l
 
 
 def _spans_of(pieces: np.ndarray, held: int, room: int, overlap: int) -> list[tuple[int, int]]:
-    return [(0, len(pieces))] if held <= room else spans(pieces.tolist(), room, overlap)
+    return [(0, len(pieces))] if held <= room else split_windows(pieces.tolist(), room, overlap)
 
 
 def _pieces_of_words(encoded: EncodedTexts, pieces: np.ndarray, vocabulary: TokenizerInfo) -> np.ndarray:

@@ -13,10 +13,10 @@ import numpy as np
 
 from tasks.downstream.ner.logits import WordLogits, read_word_logits
 from tasks.downstream.ner.spec import NerSpec
-from tasks.downstream.ner.tags import OUTSIDE, entities, problem_of
+from tasks.downstream.ner.tags import OUTSIDE, find_entities, find_problem
 from tasks.downstream.scoring.logits import FeatureFiles
 from tasks.downstream.scoring.metrics import Array, Metric, Metrics, Outcomes, ratio_metric
-from tasks.downstream.scoring.scores import Limit, ScoresTask, keys_of
+from tasks.downstream.scoring.scores import Limit, ScoresTask, hash_texts
 from tasks.records.parquet import read_batches
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
@@ -73,7 +73,7 @@ class NerScores(NerSpec, ScoresTask[NerDevSet, WordLogits, NerAnswers]):
         return [str(number) for number in range(len(examples.tokens))]
 
     def keys(self, examples: NerDevSet) -> list[str]:
-        return keys_of(map(json.dumps, zip(examples.tokens, examples.tags, strict=True)))
+        return hash_texts(map(json.dumps, zip(examples.tokens, examples.tags, strict=True)))
 
     def read_logits(self, examples: NerDevSet, rows: Path, logits: Path) -> WordLogits:
         files = FeatureFiles(rows / artifacts.FEATURES, logits, self.entry.stage)
@@ -122,7 +122,7 @@ class NerScores(NerSpec, ScoresTask[NerDevSet, WordLogits, NerAnswers]):
             if text is None:
                 continue
             tags = text.split(" ") if isinstance(text, str) else []
-            if len(tags) != len(words) or any(map(problem_of, tags)):
+            if len(tags) != len(words) or any(map(find_problem, tags)):
                 raise InputError(
                     f"{path}: sentence {number} of {split} has {text!r:.60}, {len(words)} tags (O, B-type or I-type), "
                     "separated by spaces, are required"
@@ -130,7 +130,7 @@ class NerScores(NerSpec, ScoresTask[NerDevSet, WordLogits, NerAnswers]):
         return found
 
     def outcomes(self, examples: NerDevSet, predictions: Sequence[Any]) -> Array:
-        return outcomes_of(examples.tags, predictions)
+        return count_outcomes(examples.tags, predictions)
 
     @property
     def metrics(self) -> Metrics:
@@ -154,7 +154,7 @@ class NerScores(NerSpec, ScoresTask[NerDevSet, WordLogits, NerAnswers]):
         return self.outcomes_of(examples, nothing)
 
 
-def outcomes_of(gold: Sequence[Sequence[str]], predictions: Sequence[str | None], only: str | None = None) -> Array:
+def count_outcomes(gold: Sequence[Sequence[str]], predictions: Sequence[str | None], only: str | None = None) -> Array:
     """Return the counts of each sentence; a prediction of None has no entities and no correct tags.
 
     Args:
@@ -165,7 +165,7 @@ def outcomes_of(gold: Sequence[Sequence[str]], predictions: Sequence[str | None]
     rows = []
     for tags, text in zip(gold, predictions, strict=True):
         answered = [] if text is None else text.split(" ")
-        there, found = ({one for one in entities(some) if only in (None, one.type)} for some in (tags, answered))
+        there, found = ({one for one in find_entities(some) if only in (None, one.type)} for some in (tags, answered))
         right = sum(one == other for one, other in zip(tags, answered, strict=False))
         rows.append((len(there), len(tags), len(found), len(there & found), right))
     return np.array(rows, dtype=np.float64).reshape(-1, 5)

@@ -9,7 +9,15 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from tasks.downstream.ner.tags import begun_apart, begun_inside, entities, from_bioes, problem_of, scheme_of, to_iob2
+from tasks.downstream.ner.tags import (
+    convert_bioes,
+    convert_to_iob2,
+    detect_scheme,
+    find_begin_starts,
+    find_entities,
+    find_inside_starts,
+    find_problem,
+)
 from tasks.records.text_files import ProblemList, ReadLog, find_surrogate
 
 MAX_WORDS = 50_000
@@ -76,7 +84,7 @@ class TagStatistics:
         return "IOB1" if self.begun_inside else "IOB2"
 
 
-def checked(
+def validate_sentences(
     raws: Iterable[RawSentence], scheme: str, found: TagStatistics, problems: ProblemList, reading: ReadLog
 ) -> Iterator[Sentence]:
     """Yield the valid sentences, in IOB2.
@@ -88,9 +96,9 @@ def checked(
         reading: receives counts of skipped and changed sentences.
     """
     for raw in raws:
-        if scheme == "auto" and (other := scheme_of(raw.tags)):
+        if scheme == "auto" and (other := detect_scheme(raw.tags)):
             found.other = found.other if found.other not in ("", "BIOES") else other
-            raw = raw._replace(tags=from_bioes(raw.tags))
+            raw = raw._replace(tags=convert_bioes(raw.tags))
         if not raw.words and not raw.tags:
             reading.counts[EMPTY] += 1
         elif _is_sound(raw, problems):
@@ -104,7 +112,7 @@ def _is_sound(raw: RawSentence, problems: ProblemList) -> bool:
         return False
     sound = True
     for number, (word, tag) in enumerate(zip(raw.words, raw.tags, strict=True)):
-        for kind, value in ((_problem_of_word(word), word), (problem_of(tag), tag)):
+        for kind, value in ((_problem_of_word(word), word), (find_problem(tag), tag)):
             if kind is not None:
                 problems.add(kind, raw.place(number), value)
                 sound = False
@@ -120,13 +128,13 @@ def _problem_of_word(word: Any) -> str | None:
 
 
 def _in_iob2(raw: RawSentence, scheme: str, found: TagStatistics, problems: ProblemList, reading: ReadLog) -> Sentence:
-    inside = begun_inside(raw.tags)
+    inside = find_inside_starts(raw.tags)
     if scheme == "iob2":
         for number in inside:
             kind = "I- after O or another type, which IOB2 does not allow (tag_scheme: auto reads it as conlleval does)"
             problems.add(kind, raw.place(number), raw.tags[number])
     reading.counts[REPAIRED] += len(inside)
     found.begun_inside += len(inside)
-    found.begun_apart += len(begun_apart(raw.tags))
-    found.entities.update(one.type for one in entities(raw.tags))
-    return Sentence(raw.document, raw.words, to_iob2(raw.tags))
+    found.begun_apart += len(find_begin_starts(raw.tags))
+    found.entities.update(one.type for one in find_entities(raw.tags))
+    return Sentence(raw.document, raw.words, convert_to_iob2(raw.tags))

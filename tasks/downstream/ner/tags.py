@@ -29,17 +29,17 @@ class Entity(NamedTuple):
     last: int
 
 
-def parted(tag: str) -> tuple[str, str]:
+def split_tag(tag: str) -> tuple[str, str]:
     """Return prefix and type of a tag; the type of O is empty."""
     prefix, _, name = tag.partition("-")
     return prefix, name
 
 
-def problem_of(tag: object) -> str | None:
+def find_problem(tag: object) -> str | None:
     """Describe what is wrong with a tag; None if it is O, B-type or I-type."""
     if not isinstance(tag, str):
         return "a tag that is not text"
-    prefix, name = parted(tag)
+    prefix, name = split_tag(tag)
     if tag == OUTSIDE:
         return None
     if prefix in (BEGIN, INSIDE):
@@ -52,7 +52,7 @@ def problem_of(tag: object) -> str | None:
     return "a tag that is not O and does not begin with B- or I-"
 
 
-def scheme_of(tags: Sequence[object]) -> str:
+def detect_scheme(tags: Sequence[object]) -> str:
     """Return BIOES, BILOU or BMES if a tag has one of their prefixes, else an empty string."""
     prefixes = {tag[0] for tag in tags if isinstance(tag, str) and tag[:1] in OTHER_SCHEMES and tag[1:2] in ("", "-")}
     if not prefixes:
@@ -60,11 +60,11 @@ def scheme_of(tags: Sequence[object]) -> str:
     return "BMES" if "M" in prefixes else "BILOU" if prefixes & {"L", "U"} else "BIOES"
 
 
-def from_bioes(tags: Sequence[Any]) -> list[Any]:
+def convert_bioes(tags: Sequence[Any]) -> list[Any]:
     """Convert tags of BIOES, BILOU or BMES to IOB2; anything that is not a tag is unchanged."""
     changed, before = list[Any](), ("", "")
     for tag in tags:
-        prefix, name = parted(tag) if isinstance(tag, str) else ("", "")
+        prefix, name = split_tag(tag) if isinstance(tag, str) else ("", "")
         closed = before[0] in CLOSING and before[1] == name and prefix != BEGIN
         before = (prefix or OUTSIDE, name)
         if prefix in OTHER_SCHEMES or (closed and prefix == INSIDE):
@@ -79,12 +79,12 @@ def looks_like_tag(text: str) -> bool:
     return len(prefix) == 1 and prefix.isalpha() and prefix.isupper() and (bool(dash) or text == prefix)
 
 
-def entities(tags: Sequence[str]) -> list[Entity]:
+def find_entities(tags: Sequence[str]) -> list[Entity]:
     """Return the entities of a sentence as conlleval does."""
     found: list[Entity] = []
     start, current = 0, ""
     for place, tag in enumerate((*tags, OUTSIDE)):
-        prefix, name = parted(tag)
+        prefix, name = split_tag(tag)
         if current and (prefix == BEGIN or name != current):
             found.append(Entity(current, start, place))
             current = ""
@@ -93,23 +93,25 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     return found
 
 
-def begun_inside(tags: Sequence[str]) -> list[int]:
+def find_inside_starts(tags: Sequence[str]) -> list[int]:
     """Return the positions of I- tags that begin an entity, allowed in IOB1 but not in IOB2."""
-    return [one.first for one in entities(tags) if parted(tags[one.first])[0] == INSIDE]
+    return [one.first for one in find_entities(tags) if split_tag(tags[one.first])[0] == INSIDE]
 
 
-def begun_apart(tags: Sequence[str]) -> list[int]:
+def find_begin_starts(tags: Sequence[str]) -> list[int]:
     """Return the positions of B- tags that do not follow an entity of their type, allowed in IOB2 but not in IOB1."""
-    before = ("", *(parted(tag)[1] for tag in tags))
-    return [place for place, tag in enumerate(tags) if parted(tag)[0] == BEGIN and before[place] != parted(tag)[1]]
+    before = ("", *(split_tag(tag)[1] for tag in tags))
+    return [
+        place for place, tag in enumerate(tags) if split_tag(tag)[0] == BEGIN and before[place] != split_tag(tag)[1]
+    ]
 
 
-def to_iob2(tags: Sequence[str]) -> list[str]:
+def convert_to_iob2(tags: Sequence[str]) -> list[str]:
     """Convert tags of IOB1 to IOB2."""
-    changed = set(begun_inside(tags))
-    return [f"{BEGIN}-{parted(tag)[1]}" if place in changed else tag for place, tag in enumerate(tags)]
+    changed = set(find_inside_starts(tags))
+    return [f"{BEGIN}-{split_tag(tag)[1]}" if place in changed else tag for place, tag in enumerate(tags)]
 
 
-def labels_of_types(types: Iterable[str]) -> tuple[str, ...]:
+def make_labels(types: Iterable[str]) -> tuple[str, ...]:
     """Return the labels of these types: labels_of_types(["b", "a"]) == ("O", "B-a", "I-a", "B-b", "I-b")."""
     return (OUTSIDE, *(f"{prefix}-{name}" for name in sorted(set(types)) for prefix in (BEGIN, INSIDE)))

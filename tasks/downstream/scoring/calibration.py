@@ -49,7 +49,7 @@ class Calibration:
         return {"calibration_error": round(self.error, 6), "brier_score": round(self.brier, 6), "calibration": bins}
 
 
-def calibration(probabilities: Sequence[float], right: Sequence[float], bins: int = BINS) -> Calibration:
+def compute_calibration(probabilities: Sequence[float], right: Sequence[float], bins: int = BINS) -> Calibration:
     """Compare predicted probabilities with outcomes.
 
     Args:

@@ -37,7 +37,7 @@ NO_WIDTH = 1e-9
 """Width in points below which all resamples are considered equal."""
 
 
-def all_or_nothing(outcomes: Array) -> tuple[Array, Array]:
+def unit_extremes(outcomes: Array) -> tuple[Array, Array]:
     """Return the extremes of quantities from 0 to 1; see `Metric.extremes`."""
     return np.zeros(outcomes.shape[1]), np.ones(outcomes.shape[1])
 
@@ -54,7 +54,7 @@ class Metric:
     weighted: Callable[[Array, Array], Array]
     """Returns the metric [R] of [N, Q] outcomes with weights [R, N] of the examples."""
     split: str = "dev"
-    extremes: Callable[[Array], tuple[Array, Array]] = all_or_nothing
+    extremes: Callable[[Array], tuple[Array, Array]] = unit_extremes
     """Returns the worst and best possible example, [Q] each, for [N, Q] outcomes."""
     right: int | None = None
     """Quantity of 0 (wrong) or 1 (correct) whose mean this metric is, so that McNemar's test applies; else None."""
@@ -124,12 +124,12 @@ class Metrics:
 
     def resampled(self, models: Sequence[Outcomes], resamples: int = RESAMPLES, seed: int = 0) -> list[dict[str, Any]]:
         """Return every metric of several models over the same bootstrap resamples: [R] each."""
-        return self._draw(models, drawn_counts, lambda one, *drawn: one.weighted(*drawn), resamples, seed)
+        return self._draw(models, draw_counts, lambda one, *drawn: one.weighted(*drawn), resamples, seed)
 
     def bounded(self, models: Sequence[Outcomes], resamples: int = RESAMPLES, seed: int = 0) -> list[dict[str, Any]]:
         """Return every metric of several models over the same random weights, with the worst and the best example: [2,
         R] each."""
-        return self._draw(models, drawn_weights, Metric.with_extremes, resamples, seed)
+        return self._draw(models, draw_weights, Metric.with_extremes, resamples, seed)
 
     def _draw(
         self,
@@ -167,7 +167,10 @@ class Metrics:
         """Return the difference of every metric, first minus second, in points on the same examples."""
         ours, theirs = self.of(first), self.of(second)
         drawn = self.resampled([first, second])
-        return {name: interval(drawn[0][name] - drawn[1][name], ours[name] - theirs[name], confidence) for name in ours}
+        return {
+            name: resampled_interval(drawn[0][name] - drawn[1][name], ours[name] - theirs[name], confidence)
+            for name in ours
+        }
 
     def widened(
         self, found: Mapping[str, ConfidenceInterval], models: Sequence[Outcomes], other: Outcomes, confidence: float
@@ -235,7 +238,7 @@ def changed_answers(
             yield number, {"id": names[number], "first": first, "second": second, **scores}
 
 
-def interval(drawn: Array, value: float, confidence: float = 0.95) -> ConfidenceInterval:
+def resampled_interval(drawn: Array, value: float, confidence: float = 0.95) -> ConfidenceInterval:
     """Return the central interval of resampled values, ignoring NaN, around the measured value."""
     tail, known = (1 - confidence) / 2, drawn[~np.isnan(drawn)]
     low, high = (float(x) for x in np.quantile(known, (tail, 1 - tail))) if len(known) else (math.nan, math.nan)
@@ -250,7 +253,7 @@ def bounded_interval(drawn: Array, value: float, confidence: float = 0.95) -> Co
     return ConfidenceInterval(value, float(np.quantile(drawn[0], tail)), float(np.quantile(drawn[1], 1 - tail)))
 
 
-def drawn_weights(count: int, resamples: int, generator: np.random.Generator) -> Iterator[Array]:
+def draw_weights(count: int, resamples: int, generator: np.random.Generator) -> Iterator[Array]:
     """Yield blocks [<= R, N + 1] of random weights for all examples and an additional one: an unnormalized Dirichlet
     distribution."""
     block = max(1, _DRAWS_AT_ONCE // (count + 1))
@@ -258,7 +261,7 @@ def drawn_weights(count: int, resamples: int, generator: np.random.Generator) ->
         yield generator.standard_exponential((min(block, resamples - first), count + 1))
 
 
-def drawn_counts(count: int, resamples: int, generator: np.random.Generator) -> Iterator[Array]:
+def draw_counts(count: int, resamples: int, generator: np.random.Generator) -> Iterator[Array]:
     """Yield blocks [<= R, N] of counts of each example in resamples with replacement."""
     block = max(1, _DRAWS_AT_ONCE // count)
     for first in range(0, resamples, block):
@@ -287,7 +290,7 @@ class Slice:
         return {"by": self.by, "slice": self.slice, self.counted: self.examples, **self.counts, **self.figures}
 
 
-def by_name(
+def slice_by(
     by: str,
     names: Sequence[str],
     order: Sequence[str],
@@ -310,7 +313,9 @@ def by_name(
     ]
 
 
-def sized(sizes: Sequence[int], limits: Sequence[tuple[int, str]], above: str) -> tuple[list[str], tuple[str, ...]]:
+def label_ranges(
+    sizes: Sequence[int], limits: Sequence[tuple[int, str]], above: str
+) -> tuple[list[str], tuple[str, ...]]:
     """Return the range label of each size, and all labels in order."""
     names = [next((name for limit, name in limits if size <= limit), above) for size in sizes]
     return names, (*(name for _, name in limits), above)

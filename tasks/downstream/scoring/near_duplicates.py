@@ -75,7 +75,7 @@ class NearDuplicateScores:
         return {NEAR_DUPLICATES: self.sources[-1].examples, FROM: self.threshold, WITHOUT: parts}
 
 
-def near_duplicates(
+def score_without_duplicates(
     task: ScoresTask[Any, Any, Any], report: NearDuplicateReport, outcomes: Outcomes
 ) -> NearDuplicateScores:
     """Return the scores without near-duplicates, for each source and for all sources together.
@@ -87,7 +87,7 @@ def near_duplicates(
     if len(found) > 1:
         found.append(_without(task, outcomes, report.sources, ANY, None, 0))
     shown = tuple(
-        DuplicatePair(pair.pair, *compared(pair.text, pair.other)) for one in report.sources for pair in one.shown
+        DuplicatePair(pair.pair, *diff_words(pair.text, pair.other)) for one in report.sources for pair in one.shown
     )
     return NearDuplicateScores(report.threshold, tuple(found), shown)
 
@@ -111,7 +111,7 @@ def _without(
     return FilteredScores(name, compared, passed_over, taken, sum(map(len, outcomes.values())), known)
 
 
-def compared(text: str, other: str) -> tuple[Pieces, Pieces]:
+def diff_words(text: str, other: str) -> tuple[Pieces, Pieces]:
     """Return both texts in pieces; case and punctuation are ignored."""
     first, second = _WORD.findall(text), _WORD.findall(other)
     keys = [["".join(filter(str.isalnum, word.casefold())) for word in words] for words in (first, second)]

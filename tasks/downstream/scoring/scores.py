@@ -26,7 +26,7 @@ A = TypeVar("A")
 """Answers decoded from the logits."""
 
 
-def keys_of(texts: Iterable[str]) -> list[str]:
+def hash_texts(texts: Iterable[str]) -> list[str]:
     """Return a SHA-256 key of each text; repeated texts get different keys."""
     seen: Counter[str] = Counter()
     keys = []

@@ -79,10 +79,10 @@ def best_answers(
         example[order].tolist(), starts.tolist(), ends.tolist(), spans.score[order].tolist(), strict=True
     ):
         grouped[index].append(Answer(contexts[index][start:end], start, end, score, 0.0))
-    return [with_probabilities(answers) for answers in grouped]
+    return [add_probabilities(answers) for answers in grouped]
 
 
-def with_probabilities(answers: list[Answer]) -> list[Answer]:
+def add_probabilities(answers: list[Answer]) -> list[Answer]:
     """Return the answers with a softmax of their scores; the empty answer if there are none."""
     if not answers:
         return [Answer("", 0, 0, 0.0, 1.0)]

@@ -18,7 +18,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from tasks.downstream.inference.entry import NAME
-from tasks.downstream.inference.job import InferenceOptions, compute_rows, scratch_checkout, write_model_rows
+from tasks.downstream.inference.job import InferenceOptions, predict_rows, scratch_checkout, write_model_rows
 from tasks.downstream.inference.model import InferenceModel
 from tasks.downstream.inference.model import find_model as find_any_model
 from tasks.downstream.parity import logit_differences
@@ -162,12 +162,12 @@ def _predict(
         write_model_rows(task, model, split)
         found = []
         for place in places:
-            compute_rows(task, model, split, InferenceOptions(place, ROWS_AT_ONCE, lambda _: None))
+            predict_rows(task, model, split, InferenceOptions(place, ROWS_AT_ONCE, lambda _: None))
             found.append(task.read_logits(asked, task.rows_folder(split), artifacts.logits_file(NAME, split)).read())
         return found
 
 
-def as_values(answers: list[Answer]) -> dict[str, Any]:
+def answer_record(answers: list[Answer]) -> dict[str, Any]:
     """Return the best answer with the pipeline's keys (answer, score, start, end), and all answers in `answers`."""
     records = [{"answer": a.text, "score": round(a.score, 6), "start": a.start, "end": a.end} for a in answers]
     return {**records[0], "answers": records}

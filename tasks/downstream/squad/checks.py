@@ -228,7 +228,7 @@ class AnswerRows(WindowData):
         for name in self._counts:
             self._counts[name] += int(features[name].sum())
         if self._examples is not None:
-            windows, first, last = taught_spans(rows, lines)
+            windows, first, last = target_spans(rows, lines)
             self._spans[windows] = np.stack([first, last], axis=1)
         return features
 
@@ -311,7 +311,7 @@ def answer_features(rows: Columns, windows: FeatureLines) -> Columns:
     }
 
 
-def taught_spans(rows: Columns, windows: FeatureLines) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def target_spans(rows: Columns, windows: FeatureLines) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the windows with a target in their context: their numbers, and first and last token counted from the
     context's first.
 

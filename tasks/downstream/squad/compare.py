@@ -75,7 +75,7 @@ def changed_csv(changed: Sequence[Mapping[str, Any]]) -> str:
     return csv_text(CHANGED, ([one[name] for name in CHANGED] for one in changed))
 
 
-def in_words(found: Mapping[str, Any], confidence: float) -> str:
+def format_comparison(found: Mapping[str, Any], confidence: float) -> str:
     """Return text for the terminal; the largest changes of F1 come first."""
     lines = [f"{found['questions']} questions with both predictions, {len(found['changed'])} answers changed"]
     for name, title in OVERALL.titles.items():

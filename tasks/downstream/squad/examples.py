@@ -25,7 +25,7 @@ from tasks.downstream.squad.format import (
     require_room_for_file,
 )
 from tasks.downstream.squad.params import SquadDataParams
-from tasks.downstream.squad.question_tables import ENDINGS, questions_of, read_question_file, wanted_columns
+from tasks.downstream.squad.question_tables import ENDINGS, parse_questions, question_columns, read_question_file
 from tasks.downstream.squad.spec import SCHEMA, SquadSpec
 from tasks.records.parquet import write_records
 from tasks.records.splits import Groups
@@ -122,8 +122,8 @@ def _load(params: SquadDataParams, name: str, reading: ReadLog) -> list[SquadQue
             SquadQuestion(q.id, q.title, q.context, q.question, (ReferenceAnswer(q.answer, q.answer_start),))
             for q in world.make_questions(params.seed, split, count)
         ]
-    lines = read_hub_rows(params, SECTION, name, wanted_columns(params.columns), reading)
-    return questions_of(
+    lines = read_hub_rows(params, SECTION, name, question_columns(params.columns), reading)
+    return parse_questions(
         lines, params.columns, SquadProblems(hub_split_name(params, name), params.unanswerable, reading=reading)
     )
 

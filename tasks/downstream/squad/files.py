@@ -14,13 +14,13 @@ from typing import Any
 from ipu_model.files import parse_json, read_json
 from tasks.downstream.squad.format import (
     SquadProblems,
-    articles_of,
-    flat_records,
-    id_of,
-    objects,
     parse_document,
-    records_of_articles,
-    text_of,
+    read_article_records,
+    read_flat_records,
+    read_id,
+    read_objects,
+    read_text,
+    wrap_articles,
 )
 from tasks.records.parquet import open_parquet, read_group_batches
 from tasks.records.text_files import ReadLog
@@ -58,9 +58,9 @@ def read_references(path: Path, reading: ReadLog | None = None) -> list[tuple[st
         InputError: file not found, not JSON, not SQuAD's format (all problems with their locations), or no questions.
     """
     problems = SquadProblems(str(path), reading=ReadLog() if reading is None else reading)
-    document = articles_of(_read_json(path, parse_document))
-    records = flat_records(document)
-    found = [_reference(*one, problems) for one in records or records_of_articles(document, problems, whole=False)]
+    document = wrap_articles(_read_json(path, parse_document))
+    records = read_flat_records(document)
+    found = [_reference(*one, problems) for one in records or read_article_records(document, problems, whole=False)]
     problems.refuse()
     if not found:
         raise InputError(f"{path} contains no questions")
@@ -72,8 +72,8 @@ def _reference(where: str, values: dict[str, Any], problems: SquadProblems) -> t
     answers = values.get("answers")
     if isinstance(answers, dict) and isinstance(texts := answers.get("text"), list):  # the format of `datasets`
         values = {**values, "answers": [{"text": text} for text in texts]}
-    given = [text_of(one, "text", place, problems) for one, place in objects(values, "answers", where, problems)]
-    return id_of(values, where, problems) or "", tuple(text for text in given if text is not None)
+    given = [read_text(one, "text", place, problems) for one, place in read_objects(values, "answers", where, problems)]
+    return read_id(values, where, problems) or "", tuple(text for text in given if text is not None)
 
 
 def _kind(value: Any) -> str:

@@ -103,7 +103,7 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(repr(name) for name in names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
 
 
-def checked_questions(questions: list[SquadQuestion], problems: SquadProblems) -> list[SquadQuestion]:
+def require_valid(questions: list[SquadQuestion], problems: SquadProblems) -> list[SquadQuestion]:
     """Check questions and return them with stripped answers.
 
     Raises:
@@ -153,7 +153,7 @@ def parse_file(path: Path, key: str) -> Any:
     with limited(f"{path} ({key})", max(ALLOWANCE, UNFOLDED * size)):
         try:
             text = decode(content, path, key)
-            return articles_of(parse_document(text, size, object_pairs_hook=reject_duplicate_keys))
+            return wrap_articles(parse_document(text, size, object_pairs_hook=reject_duplicate_keys))
         except json.JSONDecodeError as error:
             raise InputError(
                 f"{path} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}. "
@@ -194,13 +194,13 @@ def parse_document(text: str, values: int = MAX_JSON_VALUES, **options: Any) -> 
     return found
 
 
-def articles_of(values: Any) -> Any:
+def wrap_articles(values: Any) -> Any:
     """Return the content of a JSON file, a list of articles wrapped as {"data": [article, ...]}."""
     is_list = isinstance(values, list) and values and isinstance(values[0], dict) and "paragraphs" in values[0]
     return {"data": values} if is_list else values
 
 
-def flat_records(values: Any, columns: Collection[str] = ()) -> list[Record] | None:
+def read_flat_records(values: Any, columns: Collection[str] = ()) -> list[Record] | None:
     """Return the records of a JSON file with one object per question; None for articles or anything else.
 
     Args:
@@ -224,23 +224,23 @@ def flat_records(values: Any, columns: Collection[str] = ()) -> list[Record] | N
     return records
 
 
-def records_of_articles(values: Any, problems: SquadProblems, *, whole: bool = True) -> Iterator[Record]:
-    """Yield the questions of articles (see `articles_of`) with title and context, in the format of `flat_records`.
+def read_article_records(values: Any, problems: SquadProblems, *, whole: bool = True) -> Iterator[Record]:
+    """Yield the questions of articles (see `wrap_articles`) with title and context, as from `read_flat_records`.
 
     Args:
         values: content of the file.
         problems: receives deviations from this format.
         whole: require contexts.
     """
-    for article, at in objects(values, "data", "", problems):
-        for paragraph, where in objects(article, "paragraphs", at, problems):
-            if whole and text_of(paragraph, "context", where, problems) is None:
+    for article, at in read_objects(values, "data", "", problems):
+        for paragraph, where in read_objects(article, "paragraphs", at, problems):
+            if whole and read_text(paragraph, "context", where, problems) is None:
                 continue
-            for qa, place in objects(paragraph, "qas", where, problems):
+            for qa, place in read_objects(paragraph, "qas", where, problems):
                 yield place, {**qa, "title": article.get("title"), "context": paragraph.get("context")}
 
 
-def objects(parent: Any, key: str, at: str, problems: SquadProblems) -> Iterator[tuple[dict[str, Any], str]]:
+def read_objects(parent: Any, key: str, at: str, problems: SquadProblems) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield (object, its path) of the list `parent[key]`; add what is wrong to `problems`."""
     place = f"{at}.{key}" if at else key
     if not isinstance(parent, dict):
@@ -259,7 +259,7 @@ def objects(parent: Any, key: str, at: str, problems: SquadProblems) -> Iterator
             problems.add(f"{place}[{index}] must be an object, found {type(item).__name__}")
 
 
-def text_of(parent: Mapping[str, Any], key: str, at: str, problems: SquadProblems) -> str | None:
+def read_text(parent: Mapping[str, Any], key: str, at: str, problems: SquadProblems) -> str | None:
     """Return the text `parent[key]`, or None after adding a problem."""
     value = parent.get(key)
     if key not in parent:
@@ -273,15 +273,15 @@ def text_of(parent: Mapping[str, Any], key: str, at: str, problems: SquadProblem
     return None
 
 
-def id_of(parent: Mapping[str, Any], at: str, problems: SquadProblems) -> str | None:
+def read_id(parent: Mapping[str, Any], at: str, problems: SquadProblems) -> str | None:
     """Return the id `parent["id"]`, integers as text, or None after adding a problem."""
     if type(parent.get("id")) is int:
         problems.reading.counts[NUMERIC_IDS] += 1
         return str(parent["id"])
-    return text_of(parent, "id", at, problems)
+    return read_text(parent, "id", at, problems)
 
 
-def answers_of(
+def read_answers(
     qa: Mapping[str, Any], impossible: bool | None, at: str, problems: SquadProblems
 ) -> tuple[ReferenceAnswer, ...] | None:
     """Return the answers `qa["answers"]`, or None after adding a problem.
@@ -299,8 +299,8 @@ def answers_of(
         return ()
     before = problems.count
     answers = []
-    for answer, place in objects(qa, "answers", at, problems):
-        text = text_of(answer, "text", place, problems)
+    for answer, place in read_objects(qa, "answers", at, problems):
+        text = read_text(answer, "text", place, problems)
         start = answer.get("answer_start")
         if "answer_start" not in answer:
             problems.add(f"{place}.answer_start is missing")

@@ -12,10 +12,10 @@ from tasks.downstream.inference.inference_task import COLUMN, ID, INPUT, Inferen
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.examples import write_questions
 from tasks.downstream.squad.files import ReferenceQuestion, read_questions
-from tasks.downstream.squad.format import SquadProblems, require_room_for_text, text_of
-from tasks.downstream.squad.no_answer import NULL_THRESHOLD, null_threshold_of
+from tasks.downstream.squad.format import SquadProblems, read_text, require_room_for_text
+from tasks.downstream.squad.no_answer import NULL_THRESHOLD, read_null_threshold
 from tasks.downstream.squad.params import SquadDataParams
-from tasks.downstream.squad.question_tables import ENDINGS, read_question_file, read_records, wanted_columns
+from tasks.downstream.squad.question_tables import ENDINGS, question_columns, read_question_file, read_records
 from tasks.downstream.squad.scores import SquadScores
 from tasks.downstream.squad.spec import SCHEMA
 from tasks.downstream.squad.windows import WindowFiles
@@ -52,7 +52,7 @@ class SquadInference(SquadScores, InferenceTask[list[ReferenceQuestion], WindowF
 
     @classmethod
     def stated_by(cls, folder: Path) -> dict[str, Any]:
-        threshold = null_threshold_of(folder)
+        threshold = read_null_threshold(folder)
         if threshold is None:
             return {}
         return {"data": {"unanswerable": "use"}, "evaluate": {NULL_THRESHOLD: threshold}}
@@ -68,10 +68,10 @@ class SquadInference(SquadScores, InferenceTask[list[ReferenceQuestion], WindowF
         return data
 
     def unlabelled(self, path: Path, reading: ReadLog) -> Iterator[dict[str, Any]]:
-        problems, columns = SquadProblems(str(path), reading=reading), wanted_columns(self._data.columns, COLUMN)
+        problems, columns = SquadProblems(str(path), reading=reading), question_columns(self._data.columns, COLUMN)
         asked = {part: columns[part] for part in (ID, "context", "question")}
         for where, values, _ in read_records(path, INPUT, self._data, asked, problems):
-            context, question = (text_of(values, key, where, problems) for key in ("context", "question"))
+            context, question = (read_text(values, key, where, problems) for key in ("context", "question"))
             for key, text in (("context", context), ("question", question)):
                 if text is not None and not text.strip():
                     problems.add(f"{where}.{key} is empty")

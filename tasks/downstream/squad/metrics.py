@@ -89,7 +89,7 @@ def figures_v2(has_answer: Sequence[bool], exact: Sequence[float], overlap: Sequ
     return found
 
 
-def with_threshold(
+def apply_threshold(
     scores: Sequence[float], odds: Sequence[float], has_answer: Sequence[bool], most: float
 ) -> list[float]:
     """Return the scores if questions with odds above `most` get no answer."""

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from ipu_model.files import read_json, sha256_of
-from tasks.downstream.scoring.metrics import Array, drawn_counts
+from tasks.downstream.scoring.metrics import Array, draw_counts
 from tasks.downstream.scoring.significance import RESAMPLES
-from tasks.downstream.squad.answers import Answer, with_probabilities
+from tasks.downstream.squad.answers import Answer, add_probabilities
 from tasks.downstream.squad.windows import SquadWindows
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
@@ -47,7 +47,7 @@ def null_scores(windows: SquadWindows, examples: int) -> Array:
     return found
 
 
-def with_null(spans: Sequence[Answer], null_score: float, threshold: float) -> list[Answer]:
+def rank_with_null(spans: Sequence[Answer], null_score: float, threshold: float) -> list[Answer]:
     """Return the chosen answer first, then the others by score, with probabilities; the null answer has no text.
 
     Args:
@@ -59,16 +59,16 @@ def with_null(spans: Sequence[Answer], null_score: float, threshold: float) -> l
     real = [span for span in spans if span.text]
     first = null if not real or null_score - real[0].score > threshold else real[0]
     others = sorted((one for one in (*real, null) if one is not first), key=lambda one: -one.score)
-    return with_probabilities([first, *others])
+    return add_probabilities([first, *others])
 
 
 def best_span(answers: Sequence[Answer]) -> Answer:
-    """Return the best answer with text from a result of `with_null`, or an empty answer with score 0."""
+    """Return the best answer with text from a result of `rank_with_null`, or an empty answer with score 0."""
     return next((one for one in answers if one.text), Answer("", 0, 0, 0.0, 0.0))
 
 
-def odds_of(answers: Sequence[Answer]) -> float:
-    """Return the null score minus the score of the best span, from a result of `with_null`."""
+def null_odds(answers: Sequence[Answer]) -> float:
+    """Return the null score minus the score of the best span, from a result of `rank_with_null`."""
     null = next(one for one in answers if not one.text)
     return null.score - best_span(answers).score
 
@@ -96,7 +96,7 @@ def choose_threshold(odds: Sequence[float], f1: Sequence[float], has_answer: Seq
         chosen: Array = places[np.argmax(np.pad(reached, ((0, 0), (1, 0))), axis=1)]
         return chosen
 
-    counts = drawn_counts(len(order), RESAMPLES, np.random.default_rng(0))
+    counts = draw_counts(len(order), RESAMPLES, np.random.default_rng(0))
     drawn = np.concatenate([best(block[:, order]) for block in counts])
     low, high = (float(x) for x in np.quantile(drawn, (0.025, 0.975)))
     return NullThreshold(float(best(np.ones((1, len(order))))[0]), low, high, len(order))
@@ -139,7 +139,7 @@ def risk_coverage(odds: Sequence[float], right: Sequence[float]) -> RiskCoverage
     return RiskCoverage(tuple(zip(*(column.tolist() for column in columns), strict=True)))
 
 
-def null_threshold_of(folder: Path) -> float | None:
+def read_null_threshold(folder: Path) -> float | None:
     """Return the no-answer threshold of a model folder; None: the model always answers.
 
     A release records it in podium.json, a checkout in metrics/NAME.json for models/NAME if its weights are the same.

@@ -13,9 +13,9 @@ from tasks.downstream.scoring.metrics import Array, Slice
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.files import ReferenceQuestion
 from tasks.downstream.squad.metrics import best_figures
-from tasks.downstream.squad.no_answer import RiskCoverage, best_span, odds_of, risk_coverage
+from tasks.downstream.squad.no_answer import RiskCoverage, best_span, null_odds, risk_coverage
 from tasks.downstream.squad.scores import EXACT, OVERLAP, SquadScores, has_answers
-from tasks.downstream.squad.slices import f1_counts, slices
+from tasks.downstream.squad.slices import f1_counts, slice_scores
 from tasks.downstream.squad.windows import WindowFiles
 from tasks.pages.markup import csv_text
 from tasks.pages.plots import Plot, PlotLine, Trace, plot_lines, plot_overlay
@@ -33,7 +33,7 @@ class SquadPage(SquadScores, PageTask[list[ReferenceQuestion], WindowFiles, list
     def slices(
         self, split: str, examples: list[ReferenceQuestion], logits: WindowFiles, outcomes: Array
     ) -> Sequence[Slice]:
-        return slices(examples, logits.windows_of_examples(), outcomes[:, [EXACT, OVERLAP]])
+        return slice_scores(examples, logits.windows_of_examples(), outcomes[:, [EXACT, OVERLAP]])
 
     def more_figures(
         self, examples: Mapping[str, list[ReferenceQuestion]], answers: Mapping[str, list[list[Answer]]]
@@ -42,7 +42,7 @@ class SquadPage(SquadScores, PageTask[list[ReferenceQuestion], WindowFiles, list
         if not self.nullable:
             return {}
         [(split, questions)] = examples.items()
-        odds, spans = [odds_of(one) for one in answers[split]], _span_scores(self, questions, answers[split])
+        odds, spans = [null_odds(one) for one in answers[split]], _span_scores(self, questions, answers[split])
         answered = [bool(best_span(one).text) for one in answers[split]]
         chosen = self.threshold
         interval = {"lower": chosen.low, "upper": chosen.high, "questions": chosen.questions or None}
@@ -84,7 +84,7 @@ class SquadPage(SquadScores, PageTask[list[ReferenceQuestion], WindowFiles, list
         if curve := self._curve(found):
             names = [question.id for question in questions]
             spans = [best_span(one).text for one in found.answers[split]]
-            odds = [odds_of(one) for one in found.answers[split]]
+            odds = [null_odds(one) for one in found.answers[split]]
             files["risk-coverage.csv"] = csv_text(("coverage", "risk", "null_odds"), curve.points)
             files["null_odds.json"] = json.dumps(dict(zip(names, odds, strict=True)), indent=0) + "\n"
             files["spans.json"] = json.dumps(dict(zip(names, spans, strict=True)), indent=0, ensure_ascii=False) + "\n"
@@ -96,7 +96,7 @@ class SquadPage(SquadScores, PageTask[list[ReferenceQuestion], WindowFiles, list
             return None
         [(split, questions)] = found.examples.items()
         answers = found.answers[split]
-        return risk_coverage([odds_of(one) for one in answers], _span_scores(self, questions, answers)["exact"])
+        return risk_coverage([null_odds(one) for one in answers], _span_scores(self, questions, answers)["exact"])
 
 
 def _span_scores(

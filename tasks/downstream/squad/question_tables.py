@@ -20,13 +20,13 @@ from tasks.downstream.squad.format import (
     CHOICES,
     SquadProblems,
     SquadQuestion,
-    answers_of,
-    checked_questions,
-    flat_records,
-    id_of,
     parse_file,
-    records_of_articles,
-    text_of,
+    read_answers,
+    read_article_records,
+    read_flat_records,
+    read_id,
+    read_text,
+    require_valid,
 )
 from tasks.downstream.squad.params import SquadColumnParams, SquadDataParams
 from tasks.records.tables import ENDINGS as TABLES
@@ -44,7 +44,7 @@ NAMED_BY = column_setting(_DATA)
 _WHOLE = re.compile(r"[+-]?\d+")
 
 
-def wanted_columns(names: SquadColumnParams, named_by: str = NAMED_BY) -> Columns:
+def question_columns(names: SquadColumnParams, named_by: str = NAMED_BY) -> Columns:
     """Return part of a question -> its column; unset names default to SQuAD's."""
     always = ("context", "question")
     columns = {
@@ -74,9 +74,9 @@ def read_records(
     if require_file(path, key, ENDINGS, "questions") != ".json":
         return read_table(path, columns, key, problems.reading, data.separator)
     values = parse_file(path, key)
-    records = flat_records(values, {column.name for part, column in columns.items() if column.name != part})
+    records = read_flat_records(values, {column.name for part, column in columns.items() if column.name != part})
     if records is None:
-        return itertools.starmap(TableRow, records_of_articles(values, problems))
+        return itertools.starmap(TableRow, read_article_records(values, problems))
     return select_columns(records, columns, problems.source, problems.reading)
 
 
@@ -104,12 +104,12 @@ def read_question_file(
         InputError: an unreadable file, a missing column, or invalid questions (all problems in one message).
     """
     problems = SquadProblems(f"{path} ({key})", data.unanswerable, choices, reading)
-    lines = read_records(path, key, data, wanted_columns(data.columns, named_by), problems)
+    lines = read_records(path, key, data, question_columns(data.columns, named_by), problems)
     is_csv = file_suffix(path) == ".csv"
-    return questions_of(itertools.islice(lines, most), data.columns, problems, named_by, numbers_are_text=is_csv)
+    return parse_questions(itertools.islice(lines, most), data.columns, problems, named_by, numbers_are_text=is_csv)
 
 
-def questions_of(
+def parse_questions(
     lines: Iterator[TableRow],
     names: SquadColumnParams,
     problems: SquadProblems,
@@ -129,9 +129,9 @@ def questions_of(
     Raises:
         InputError: no records, or invalid questions (all problems in one message).
     """
-    rows = _Rows(wanted_columns(names, named_by), problems, numbers_are_text)
+    rows = _Rows(question_columns(names, named_by), problems, numbers_are_text)
     rows.asks_flat = names.answer_text is not None or names.answer_start is not None
-    return checked_questions(list(rows.questions(lines)), problems)
+    return require_valid(list(rows.questions(lines)), problems)
 
 
 class _Rows:
@@ -179,9 +179,9 @@ class _Rows:
         at, row, columns = line
         if columns and "id" not in row:
             row = {**row, "id": self._made_id(row)}
-        name = id_of(row, at, self.problems)
-        context, wording = (text_of(row, part, at, self.problems) for part in ("context", "question"))
-        title = "" if row.get("title") is None else text_of(row, "title", at, self.problems)
+        name = read_id(row, at, self.problems)
+        context, wording = (read_text(row, part, at, self.problems) for part in ("context", "question"))
+        title = "" if row.get("title") is None else read_text(row, "title", at, self.problems)
         if columns and name is not None and not name.strip():
             self.problems.add(f"{at}.id is empty")
             name = None
@@ -191,7 +191,7 @@ class _Rows:
         if self.problems.count > before:
             return None
         impossible = self._is_true(row.get(IMPOSSIBLE), at, strict=not columns)
-        answers = answers_of(row, impossible, at, self.problems)
+        answers = read_answers(row, impossible, at, self.problems)
         if name is None or context is None or wording is None or title is None or answers is None:
             return None
         return SquadQuestion(name, title, self.contexts.setdefault(context, context), wording, answers)

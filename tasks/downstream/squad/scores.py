@@ -13,12 +13,19 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tasks.downstream.scoring.logits import FeatureFiles
-from tasks.downstream.scoring.metrics import Array, Metric, Metrics, Outcomes, all_or_nothing, mean_metric, ratio_metric
+from tasks.downstream.scoring.metrics import Array, Metric, Metrics, Outcomes, mean_metric, ratio_metric, unit_extremes
 from tasks.downstream.scoring.scores import Limit, ScoresTask
 from tasks.downstream.squad.answers import Answer, best_answers
 from tasks.downstream.squad.files import ReferenceQuestion, read_predictions, read_questions
 from tasks.downstream.squad.metrics import exact_match, f1, figures_v2
-from tasks.downstream.squad.no_answer import NullThreshold, best_span, choose_threshold, null_scores, odds_of, with_null
+from tasks.downstream.squad.no_answer import (
+    NullThreshold,
+    best_span,
+    choose_threshold,
+    null_odds,
+    null_scores,
+    rank_with_null,
+)
 from tasks.downstream.squad.params import SquadEvaluateParams
 from tasks.downstream.squad.spec import SquadSpec
 from tasks.downstream.squad.windows import SquadWindows, WindowFiles
@@ -109,7 +116,7 @@ class SquadScores(SquadSpec, ScoresTask[list[ReferenceQuestion], WindowFiles, li
             answers = self.answer(questions, logits)
             spans = self.outcomes(questions, [best_span(found).text for found in answers])
             self.threshold = choose_threshold(
-                [odds_of(found) for found in answers], spans[:, OVERLAP].tolist(), has_answers(questions)
+                [null_odds(found) for found in answers], spans[:, OVERLAP].tolist(), has_answers(questions)
             )
 
     def read_examples(self, path: Path) -> list[ReferenceQuestion]:
@@ -145,7 +152,9 @@ class SquadScores(SquadSpec, ScoresTask[list[ReferenceQuestion], WindowFiles, li
             found = best_answers(windows, contexts, n_best=params.n_best, max_answer_length=params.max_answer_length)
             if self.nullable:
                 nulls = null_scores(windows, len(contexts)).tolist()
-                found = [with_null(some, null, self.threshold.value) for some, null in zip(found, nulls, strict=True)]
+                found = [
+                    rank_with_null(some, null, self.threshold.value) for some, null in zip(found, nulls, strict=True)
+                ]
             answers += found
         return answers
 
@@ -251,7 +260,7 @@ def _group_metric(name: str, title: str, quantity: int, has_answer: float) -> Me
         return (outcomes[:, HAS_ANSWER] == has_answer).astype(np.float64)
 
     def extremes(outcomes: Array) -> tuple[Array, Array]:
-        worst, best = all_or_nothing(outcomes)
+        worst, best = unit_extremes(outcomes)
         worst[HAS_ANSWER] = best[HAS_ANSWER] = has_answer
         return worst, best
 

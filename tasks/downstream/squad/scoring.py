@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.downstream.squad.files import read_odds, read_predictions, read_references
-from tasks.downstream.squad.metrics import best_figures, exact_match, f1, figures_v2, percent, with_threshold
+from tasks.downstream.squad.metrics import apply_threshold, best_figures, exact_match, f1, figures_v2, percent
 from tasks.records.text_files import ReadLog
 from tasks.stage.errors import InputError
 
@@ -97,7 +97,7 @@ def score_files(
         raise InputError(f"{odds} lacks {len(lacking)} questions: {_some(lacking)}")
     by_question = [stated[name] for name, _ in references]
     found = {"exact": scores.exact_match, "f1": scores.f1}
-    decided = (with_threshold(one, by_question, has_answer, threshold) for one in found.values())
+    decided = (apply_threshold(one, by_question, has_answer, threshold) for one in found.values())
     answered = [bool(answers.get(name)) for name, _ in references]
     return figures_v2(has_answer, *decided) | best_figures(has_answer, found, by_question, answered)
 

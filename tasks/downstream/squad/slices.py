@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tasks.downstream.scoring.metrics import Array, Metrics, Slice, by_name, mean_metric, sized
+from tasks.downstream.scoring.metrics import Array, Metrics, Slice, label_ranges, mean_metric, slice_by
 from tasks.downstream.squad.files import ReferenceQuestion
 
 KIND = "answer"
@@ -53,7 +53,7 @@ def f1_counts(f1: Sequence[float]) -> dict[str, int]:
     return dict(zip(F1_RANGES, counts.tolist(), strict=True))
 
 
-def slices(questions: Sequence[ReferenceQuestion], windows: Sequence[int], scores: Array) -> list[Slice]:
+def slice_scores(questions: Sequence[ReferenceQuestion], windows: Sequence[int], scores: Array) -> list[Slice]:
     """Return scores by answerability (if some questions have no answer), question word, length of the first reference
     answer, context length, number of windows, and title.
 
@@ -69,11 +69,11 @@ def slices(questions: Sequence[ReferenceQuestion], windows: Sequence[int], score
     labels = {
         **({KIND: (kinds, _KINDS)} if _KINDS[1] in kinds else {}),
         QUESTION_WORD: ([question_word(q.question) for q in questions], _WORDS),
-        ANSWER_LENGTH: sized(
+        ANSWER_LENGTH: label_ranges(
             [len("".join(q.answers[:1]).split()) for q in questions], _ANSWER_WORDS, "7 or more words"
         ),
-        CONTEXT_LENGTH: sized([len(q.context.split()) for q in questions], _CONTEXT_WORDS, "over 400 words"),
-        WINDOWS: sized(windows, _WINDOWS, "3 or more windows"),
+        CONTEXT_LENGTH: label_ranges([len(q.context.split()) for q in questions], _CONTEXT_WORDS, "over 400 words"),
+        WINDOWS: label_ranges(windows, _WINDOWS, "3 or more windows"),
     }
     found = [part for by, (names, order) in labels.items() for part in _slices(by, names, order, scores)]
     return found + _by_title([question.title for question in questions], scores)
@@ -92,4 +92,4 @@ def _by_title(titles: Sequence[str], scores: Array) -> list[Slice]:
 
 
 def _slices(by: str, names: Sequence[str], order: Sequence[str], scores: Array) -> list[Slice]:
-    return by_name(by, names, order, OVERALL, "dev", scores, counted="questions")
+    return slice_by(by, names, order, OVERALL, "dev", scores, counted="questions")

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from tasks.downstream.examples import ExamplesTask
 from tasks.downstream.texts.glue_files import GlueReader, unused_files
-from tasks.downstream.texts.own_files import OwnTextsReader, as_known, class_of, in_order, value_of
+from tasks.downstream.texts.own_files import OwnTextsReader, match_known, parse_class, parse_value, sort_classes
 from tasks.downstream.texts.params import ClassificationDataParams, GlueDataParams
 from tasks.downstream.texts.spec import TextsSpec
 from tasks.downstream.texts.tasks import TRAIN, TextExample
@@ -43,7 +43,7 @@ class TextsExamples(TextsSpec, ExamplesTask):
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry)
-        self.source, data = source_of(self), entry.params.data
+        self.source, data = make_reader(self), entry.params.data
         own_pairs = isinstance(data, ClassificationDataParams) and data.columns.text_pair is not None
         self.has_pairs = own_pairs or len(self.spec.columns) > 1
         self.first_labels = self.labels if self.spec.name else ()
@@ -70,15 +70,15 @@ class TextsExamples(TextsSpec, ExamplesTask):
     def complete(self, folder: Path) -> dict[str, int]:
         """Replace class names by numbers of the training examples' classes."""
         files = {split: folder / f"{split}.parquet" for split in self.splits}
-        found = {split: different_labels(path) for split, path in files.items()}
-        labels = self.labels or in_order(found[TRAIN])
+        found = {split: distinct_labels(path) for split, path in files.items()}
+        labels = self.labels or sort_classes(found[TRAIN])
         if not self.labels:
             self._require_classes(labels, MAX_CLASSES)
         for split in self.development:
             self._check_dev(split, found[TRAIN], found[split])
         if self.labels:
             return {}
-        others = in_order(set(as_known(found[self.development[0]], labels).values()) - set(labels))
+        others = sort_classes(set(match_known(found[self.development[0]], labels).values()) - set(labels))
         return {UNKNOWN: sum(write_numbers(path, self.schema, labels, others) for path in files.values())}
 
     def _require_classes(self, labels: Sequence[str], most: float) -> None:
@@ -99,7 +99,7 @@ class TextsExamples(TextsSpec, ExamplesTask):
         key = "path" if self.spec.name else "dev_path" if self.apart is None else "dev_fraction"
         look = self.entry.key("data", key)
         if not self.labels:
-            dev = as_known(dev, in_order(train)).values()
+            dev = match_known(dev, sort_classes(train)).values()
             if self.apart is None:
                 require_known_labels(train, set(dev), split, look)
         elif not self.is_regression:
@@ -116,7 +116,7 @@ class TextsExamples(TextsSpec, ExamplesTask):
                 self.has_pairs = one.second is not None
         whole = {split for split, found in labels.items() if found.total() < HEAD}
         if not self.spec.name:
-            self.first_labels = self.labels or in_order(labels[TRAIN])
+            self.first_labels = self.labels or sort_classes(labels[TRAIN])
             self.has_all_labels = TRAIN in whole
         if not self.labels and TRAIN in whole:
             # If a part of the file is set aside, the training examples may have fewer classes than the file.
@@ -130,7 +130,7 @@ class TextsExamples(TextsSpec, ExamplesTask):
         return f"{data.train_path} and {data.dev_path or 'a part of it'}: {layout}"
 
 
-def source_of(task: TextsSpec, named_by: str = "") -> OwnTextsReader | GlueReader:
+def make_reader(task: TextsSpec, named_by: str = "") -> OwnTextsReader | GlueReader:
     """Return the reader of an entry's examples.
 
     Args:
@@ -142,7 +142,7 @@ def source_of(task: TextsSpec, named_by: str = "") -> OwnTextsReader | GlueReade
     assert isinstance(data, ClassificationDataParams)
     section = task.entry.key("data")
     return OwnTextsReader(
-        data, section, value_of if task.is_regression else class_of, named_by or column_setting(section)
+        data, section, parse_value if task.is_regression else parse_class, named_by or column_setting(section)
     )
 
 
@@ -153,7 +153,7 @@ def write_split(task: TextsSpec, examples: Iterator[TextExample], path: Path) ->
     return write_records(examples, path, task.schema if task.labels else named, ROW_GROUP)
 
 
-def different_labels(path: Path) -> list[Any]:
+def distinct_labels(path: Path) -> list[Any]:
     """Return the distinct labels of a Parquet file."""
     found: list[Any] = pc.unique(pq.read_table(path, columns=["label"]).column("label")).to_pylist()
     return found
@@ -163,7 +163,7 @@ def write_numbers(path: Path, schema: pa.Schema, labels: tuple[str, ...], others
     """Replace class names by numbers, with columns of `schema`; return the number of examples with classes not in
     `labels`."""
     schema, names = add_labels(schema, labels, others), [*labels, *others]
-    known = as_known(different_labels(path), labels)
+    known = match_known(distinct_labels(path), labels)
     texts = pa.array(list(known), pa.string())
     numbers = pa.array([names.index(name) for name in known.values()], pa.int32())
     partial, count = path.with_suffix(".part"), 0

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tasks.downstream.texts.own_files import TEXT_PARTS, LabelParser, usable, value_of
+from tasks.downstream.texts.own_files import TEXT_PARTS, LabelParser, parse_value, read_valid_texts
 from tasks.downstream.texts.params import GlueDataParams
 from tasks.downstream.texts.tasks import TRAIN, TextExample, TextTask
 from tasks.plan.named_files import files_in
@@ -64,9 +64,9 @@ class GlueReader(NamedTuple):
         rows = open_dataset("downstream.*.data", data.dataset, task.name, name, data.dataset_revision)
         source = f"data set {data.dataset}, {task.name}, split {name}"
         lines = select_columns(
-            number_records("row", rows), columns_of(task, "downstream.*.data.dataset"), source, reading
+            number_records("row", rows), glue_columns(task, "downstream.*.data.dataset"), source, reading
         )
-        yield from self._usable(source, itertools.islice(lines, most), label_of(task), split, reading)
+        yield from self._usable(source, itertools.islice(lines, most), label_parser(task), split, reading)
 
     def of_file(
         self,
@@ -87,26 +87,26 @@ class GlueReader(NamedTuple):
             most: maximum number of examples to read.
         """
         reading.files += 1
-        columns = columns_of(self.task, key, labelled=labelled)
+        columns = glue_columns(self.task, key, labelled=labelled)
         if file_suffix(path) == ".tsv":
             lines = _read_tsv(self.task, path, columns, reading, key)
         else:
             lines = read_table(path, columns, key, reading, self.data.separator, class_names=False)
-        taken = label_of(self.task) if labelled else None
+        taken = label_parser(self.task) if labelled else None
         return self._usable(f"{path} ({key})", itertools.islice(lines, most), taken, split, reading)
 
     def _usable(
         self, source: str, lines: Iterator[TableRow], taken: LabelParser | None, split: str, reading: ReadLog
     ) -> Iterator[TextExample]:
         what = "dropped" if split == TRAIN else "kept, because the official metrics include them"
-        for one in usable(source, lines, taken, reading, may_be_empty=True):
+        for one in read_valid_texts(source, lines, taken, reading, may_be_empty=True):
             is_whole = all(one[: len(self.task.columns)])
             reading.counts[f"{split} examples with an empty text, {what}"] += not is_whole
             if is_whole or split != TRAIN:
                 yield one
 
 
-def columns_of(task: TextTask, key: str, *, labelled: bool = True) -> Columns:
+def glue_columns(task: TextTask, key: str, *, labelled: bool = True) -> Columns:
     """Return the columns of a table; without labels also the optional id of each example."""
     texts = {part: ColumnSpec(name, key, True) for part, name in zip(TEXT_PARTS, task.columns, strict=False)}
     return {**texts, LABEL: ColumnSpec(LABEL, key, True)} if labelled else {**texts, "id": ColumnSpec("id", key, False)}
@@ -207,7 +207,7 @@ def _header(task: TextTask, fields: Sequence[str], path: Path, reading: ReadLog)
     )
 
 
-def label_of(task: TextTask) -> LabelParser:
+def label_parser(task: TextTask) -> LabelParser:
     """Return a function that parses the labels of one file, which must all be numbers or all be class names."""
     classes = ", ".join(f"{index} ({name})" for index, name in enumerate(task.labels))
     low, high = task.answers
@@ -217,7 +217,7 @@ def label_of(task: TextTask) -> LabelParser:
     def take(value: Any) -> tuple[float, str]:
         name = value.strip() if isinstance(value, str) and not task.is_regression else ""
         is_name = name in task.labels
-        number, wrong = (float(task.labels.index(name)), "") if is_name else value_of(value)
+        number, wrong = (float(task.labels.index(name)), "") if is_name else parse_value(value)
         if wrong or not low <= number <= high or not (task.is_regression or number.is_integer()):
             unlabelled = " (-1 means no label; GLUE's test files cannot be used)" if number == -1 else ""
             return 0, f"a label that is not {required}{unlabelled}"

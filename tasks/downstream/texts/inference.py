@@ -11,8 +11,8 @@ import pyarrow as pa
 from tasks.downstream.inference.inference_task import COLUMN, ID, INPUT, UNKNOWN_TO_MODEL, InferenceTask
 from tasks.downstream.scoring.metrics import Array
 from tasks.downstream.texts import glue_files, own_files
-from tasks.downstream.texts.examples import different_labels, source_of, write_numbers, write_split
-from tasks.downstream.texts.own_files import as_known, in_order
+from tasks.downstream.texts.examples import distinct_labels, make_reader, write_numbers, write_split
+from tasks.downstream.texts.own_files import match_known, sort_classes
 from tasks.downstream.texts.scores import TextsDevSet, TextsScores, probabilities
 from tasks.downstream.texts.tasks import TASKS
 from tasks.params.entries import Entry
@@ -60,20 +60,20 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
         return self.schema if self.labels else add_labels(self.schema, self.known)
 
     def unlabelled(self, path: Path, reading: ReadLog) -> Iterator[dict[str, Any]]:
-        for one in source_of(self, COLUMN).of_file(path, INPUT, reading, labelled=False):
+        for one in make_reader(self, COLUMN).of_file(path, INPUT, reading, labelled=False):
             yield {**one._asdict(), ID: one.id}
 
     def write_labelled(self, path: Path, target: Path, reading: ReadLog) -> None:
-        write_split(self, source_of(self, COLUMN).of_file(path, INPUT, reading), target)
+        write_split(self, make_reader(self, COLUMN).of_file(path, INPUT, reading), target)
         if self.labels:
             return
-        names = as_known(different_labels(target), self.known).values()
+        names = match_known(distinct_labels(target), self.known).values()
         if not set(names) & set(self.known):
             raise InputError(
                 f"{path}: no label is a class of the model ({', '.join(self.known)}); found "
                 f"{', '.join(list(names)[:5])}. Pass {COLUMN.format('label')}"
             )
-        others = in_order(set(names) - set(self.known))
+        others = sort_classes(set(names) - set(self.known))
         reading.counts[UNKNOWN_TO_MODEL] += write_numbers(target, self.schema, self.known, others)
 
     def record_schema(self, labels: Sequence[str], n_best: int) -> pa.Schema:

@@ -27,7 +27,7 @@ def metric(name: str, *, title: str = "", called: str = "", split: str = "dev") 
     return Metric(called, title, functools.partial(_whole, name), WEIGHTED[name], split, extremes)
 
 
-def official(metric: str, labels: Array, predictions: Array) -> float:
+def official_score(metric: str, labels: Array, predictions: Array) -> float:
     """Return a metric in percent, by scikit-learn or scipy; 0 if a constant prediction leaves it undefined."""
     from scipy.stats import pearsonr, spearmanr
     from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
@@ -46,7 +46,7 @@ def official(metric: str, labels: Array, predictions: Array) -> float:
 
 
 def _whole(metric: str, outcomes: Array) -> float:
-    return official(metric, outcomes[:, LABEL], outcomes[:, PREDICTION])
+    return official_score(metric, outcomes[:, LABEL], outcomes[:, PREDICTION])
 
 
 def _extremes(metric: str, outcomes: Array) -> tuple[Array, Array]:

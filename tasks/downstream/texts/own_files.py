@@ -54,7 +54,7 @@ LabelParser = Callable[[Any], tuple[Any, str]]
 """Function that parses the label in a cell; returns it and a description of what is wrong."""
 
 
-def columns_of(
+def column_chooser(
     names: ClassificationColumnParams, named_by: str, source: str, reading: ReadLog, *, labelled: bool = True
 ) -> Selector:
     """Return a function that chooses columns: those set in the parameters, else those with usual names.
@@ -97,7 +97,7 @@ class OwnTextsReader(NamedTuple):
     section: str
     """Section of params.yaml, for messages."""
     taken: LabelParser
-    """`class_of` or `value_of`."""
+    """`parse_class` or `parse_value`."""
     named_by: str
     """See tables.stated_by."""
 
@@ -113,12 +113,12 @@ class OwnTextsReader(NamedTuple):
         """
         if self.data.source == "hub":
             source = hub_split_name(self.data, split)
-            columns = columns_of(self.data.columns, self.named_by, source, reading)
+            columns = column_chooser(self.data.columns, self.named_by, source, reading)
             lines = itertools.islice(read_hub_rows(self.data, self.section, split, columns, reading), most)
-            yield from usable(source, lines, self.taken, reading)
+            yield from read_valid_texts(source, lines, self.taken, reading)
             return
         key = f"{self.section}.{split}_path"
-        for path in files_of(self.data.path_of(split), key):
+        for path in list_tables(self.data.path_of(split), key):
             yield from self.of_file(path, key, reading, most)
 
     def of_file(
@@ -131,12 +131,12 @@ class OwnTextsReader(NamedTuple):
         """
         reading.files += 1
         source = f"{path} ({key})"
-        columns = columns_of(self.data.columns, self.named_by, source, reading, labelled=labelled)
+        columns = column_chooser(self.data.columns, self.named_by, source, reading, labelled=labelled)
         lines = itertools.islice(read_table(path, columns, key, reading, self.data.separator), most)
-        return usable(source, lines, self.taken if labelled else None, reading)
+        return read_valid_texts(source, lines, self.taken if labelled else None, reading)
 
 
-def usable(
+def read_valid_texts(
     source: str, lines: Iterable[TableRow], taken: LabelParser | None, reading: ReadLog, *, may_be_empty: bool = False
 ) -> Iterator[TextExample]:
     """Yield the examples of a table; at the end, refuse all problems with texts and labels.
@@ -159,7 +159,7 @@ def usable(
         )
 
 
-def files_of(path: Path, key: str) -> list[Path]:
+def list_tables(path: Path, key: str) -> list[Path]:
     """Return a file, or the files of a folder sorted by name, which must have one known extension.
 
     Raises:
@@ -207,7 +207,7 @@ def _text(value: Any, may_be_empty: bool) -> tuple[str, str]:
     return text, "" if text or may_be_empty else "an empty text"
 
 
-def class_of(value: Any) -> tuple[str, str]:
+def parse_class(value: Any) -> tuple[str, str]:
     """Return the name of a class, and what is wrong with it or an empty string."""
     if isinstance(value, bool):
         return str(value).lower(), ""
@@ -238,13 +238,13 @@ def _meaning(name: str) -> str:
     return name.lower() if name.lower() in ("true", "false") else name
 
 
-def as_known(names: Iterable[str], known: Sequence[str]) -> dict[str, str]:
+def match_known(names: Iterable[str], known: Sequence[str]) -> dict[str, str]:
     """Return class name -> name of the same class in `known`; unknown classes keep their name."""
     by_meaning = {_meaning(name): name for name in reversed(known)}
     return {name: name if name in known else by_meaning.get(_meaning(name), name) for name in names}
 
 
-def value_of(value: Any) -> tuple[float, str]:
+def parse_value(value: Any) -> tuple[float, str]:
     """Return a finite number, and what is wrong with it or an empty string."""
     if value is None or (isinstance(value, str) and not value.strip()):
         return 0.0, "a missing value"
@@ -256,7 +256,7 @@ def value_of(value: Any) -> tuple[float, str]:
     return number, "a value that is not a finite number" if wrong else ""
 
 
-def in_order(names: Iterable[str]) -> tuple[str, ...]:
+def sort_classes(names: Iterable[str]) -> tuple[str, ...]:
     """Return sorted class names: integers by value, other names as text."""
     different = set(names)
     whole = all(re.fullmatch(r"-?[0-9]{1,18}", name) for name in different)

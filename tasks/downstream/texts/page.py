@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tasks.downstream.evaluate import EvaluationView, PageTask
-from tasks.downstream.scoring.metrics import Array, Metrics, Slice, by_name, sized
+from tasks.downstream.scoring.metrics import Array, Metrics, Slice, label_ranges, slice_by
 from tasks.downstream.texts.metrics import PREDICTION
 from tasks.downstream.texts.scores import TextsDevSet, TextsScores, probabilities
 from tasks.pages.render import render_html
@@ -35,15 +35,15 @@ class TextsPage(TextsScores, PageTask[TextsDevSet, Array, Array]):
     """Report with scores by class and text length, confusion matrix, and the worst mistakes."""
 
     def slices(self, split: str, examples: TextsDevSet, logits: Array, outcomes: Array) -> Sequence[Slice]:
-        names, order = sized([len(text.split()) for text in examples.texts], _WORDS, "over 40 words")
+        names, order = label_ranges([len(text.split()) for text in examples.texts], _WORDS, "over 40 words")
         prefix = "" if len(self.development) == 1 else f"{split}, "
-        found = by_name(f"{prefix}length", names, order, self.metrics, split, outcomes)
+        found = slice_by(f"{prefix}length", names, order, self.metrics, split, outcomes)
         if not self.is_regression:
             named = self.classes(examples)
             classes, order = [named[int(label)] for label in examples.labels], named[: self.learnt(examples)]
             # For your own texts, only accuracy is meaningful within one class.
             metrics = self.metrics if self.spec.name else Metrics(self.metrics.parts[:1])
-            found += by_name(f"{prefix}class", classes, order, metrics, split, outcomes)
+            found += slice_by(f"{prefix}class", classes, order, metrics, split, outcomes)
         return found
 
     def page(self, found: EvaluationView[TextsDevSet, Array]) -> str:
@@ -77,8 +77,8 @@ class TextsPage(TextsScores, PageTask[TextsDevSet, Array, Array]):
             "examples": len(examples.labels),
             "labels": labels,
             "classes": class_scores(labels, self.learnt(examples), examples.labels, predictions) if classes else None,
-            "confusion": confusion(labels, examples.labels, predictions) if classes and few else None,
-            "confused": None if few else confused(labels, examples.labels, predictions),
+            "confusion": count_confusions(labels, examples.labels, predictions) if classes and few else None,
+            "confused": None if few else frequent_confusions(labels, examples.labels, predictions),
             "mistakes": self._mistakes(examples, logits, predictions),
         }
 
@@ -115,7 +115,7 @@ def class_scores(names: Sequence[str], learnt: int, labels: Array, predictions: 
     ]
 
 
-def confusion(names: Sequence[str], labels: Array, predictions: Array) -> list[tuple[str, list[int]]]:
+def count_confusions(names: Sequence[str], labels: Array, predictions: Array) -> list[tuple[str, list[int]]]:
     """Return the confusion matrix: each class with the number of predictions of each class."""
     from sklearn.metrics import confusion_matrix
 
@@ -123,7 +123,7 @@ def confusion(names: Sequence[str], labels: Array, predictions: Array) -> list[t
     return list(zip(names, counts.tolist(), strict=True))
 
 
-def confused(names: Sequence[str], labels: Array, predictions: Array) -> list[tuple[str, str, int]]:
+def frequent_confusions(names: Sequence[str], labels: Array, predictions: Array) -> list[tuple[str, str, int]]:
     """Return the most frequent confusions: label, predicted class, and count."""
     pairs = zip(labels.tolist(), predictions.tolist(), strict=True)
     counts = Counter((int(one), int(other)) for one, other in pairs if one != other)

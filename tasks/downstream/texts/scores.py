@@ -12,7 +12,7 @@ import numpy as np
 
 from tasks.downstream.scoring.logits import FeatureFiles
 from tasks.downstream.scoring.metrics import Array, Metrics, Outcomes
-from tasks.downstream.scoring.scores import Limit, ScoresTask, keys_of
+from tasks.downstream.scoring.scores import Limit, ScoresTask, hash_texts
 from tasks.downstream.texts.metrics import LABEL, PREDICTION, metric
 from tasks.downstream.texts.params import FLOORS
 from tasks.downstream.texts.spec import TextsSpec
@@ -85,9 +85,9 @@ class TextsScores(TextsSpec, ScoresTask[TextsDevSet, Array, Array]):
     def keys(self, examples: TextsDevSet) -> list[str]:
         """Return hashes of the texts; for your own texts with the class names, which define the numbers."""
         if self.spec.name:
-            return keys_of(examples.texts)
+            return hash_texts(examples.texts)
         classes = json.dumps(examples.classes[: examples.learnt])
-        return keys_of(f"{text}\n{classes}" for text in examples.texts)
+        return hash_texts(f"{text}\n{classes}" for text in examples.texts)
 
     def read_logits(self, examples: TextsDevSet, rows: Path, logits: Path) -> Array:
         """Read logits [examples, classes]; [examples, 1] for a regression."""

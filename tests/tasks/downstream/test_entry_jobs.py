@@ -11,7 +11,7 @@ import pytest
 from ipu_model.files import write_text
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
-from tasks.downstream.jobs.entry_jobs import finetune_job, predict_job
+from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_job
 from tasks.jobs.training import fingerprint
 from tasks.params.entries import entry_of, only_entry
 from tasks.params.schema import Params, check
@@ -64,12 +64,14 @@ def test_the_job_has_the_weights_that_the_entry_starts_from(
 ) -> None:
     params = check(values_with({"squad": {"start": start}}, **sections))
     task = load_spec(entry_of(params, "squad"))
-    job = finetune_job(task, params, checkout)
+    job = build_finetune_job(task, params, checkout)
     assert job.init_checkpoint == (None if weights is None else str(checkout / "models" / weights))
     assert job.model == (whole(params) if states_model else None), "that of a phase is the one of its weights"
-    ahead = finetune_job(task, params, checkout, untrained=True)
+    ahead = build_finetune_job(task, params, checkout, untrained=True)
     assert (ahead.init_checkpoint, ahead.model) == (None, whole(params))
-    predicted = predict_job(task, params, task.rows_folder("dev", checkout), checkout / "l", checkout / "r", checkout)
+    predicted = build_predict_job(
+        task, params, task.rows_folder("dev", checkout), checkout / "l", checkout / "r", checkout
+    )
     assert (predicted.init_checkpoint, predicted.model) == (str(checkout / "models/squad"), None)
 
 
@@ -78,14 +80,16 @@ def test_another_dropout_is_stated_with_the_whole_architecture_whatever_it_start
     checkout: Path, sections: dict[str, Any]
 ) -> None:
     params = check(values_with({"squad": {"finetune": {"hidden_dropout": 0.25}}}, **sections))
-    job = finetune_job(load_spec(entry_of(params, "squad")), params, checkout)
+    job = build_finetune_job(load_spec(entry_of(params, "squad")), params, checkout)
     assert job.model == dataclasses.replace(whole(params), hidden_dropout=0.25)
 
 
 def test_jobs_from_other_weights_are_other_runs(checkout: Path) -> None:
     starts = [check(values_with({"squad": {"start": start}}, **GIVEN)) for start in ("base", "phase1", "phase2")]
     starts.append(check(values_with(**OFF)))
-    found = {fingerprint(finetune_job(load_spec(entry_of(params, "squad")), params, checkout)) for params in starts}
+    found = {
+        fingerprint(build_finetune_job(load_spec(entry_of(params, "squad")), params, checkout)) for params in starts
+    }
     assert len(found) == 4
 
 
@@ -104,7 +108,9 @@ def test_a_start_that_there_is_not_is_refused(start: str, sections: dict[str, An
 
 def test_two_recipes_on_one_pretrained_model_share_its_weights_and_no_output(checkout: Path) -> None:
     params = check(values_with({"second": SECOND}))
-    found = {name: finetune_job(load_spec(entry_of(params, name)), params, checkout) for name in ("squad", "second")}
+    found = {
+        name: build_finetune_job(load_spec(entry_of(params, name)), params, checkout) for name in ("squad", "second")
+    }
     assert {job.init_checkpoint for job in found.values()} == {str(checkout / "models/phase2")}
     assert {name: job.output for name, job in found.items()} == {
         name: str(checkout / "models" / name) for name in found
@@ -154,5 +160,5 @@ def test_the_classes_of_a_model_may_come_with_its_rows(checkout: Path, monkeypat
     task = load_spec(entry_of(params, "squad"))
     train, dev = (task.rows_folder(split, checkout) for split in task.splits)
     monkeypatch.setattr(type(task), "labels_of", lambda self, rows: (rows.name, "other"))
-    assert finetune_job(task, params, checkout).labels == [train.name, "other"]
-    assert predict_job(task, params, dev, checkout / "logits", checkout, checkout).labels == [dev.name, "other"]
+    assert build_finetune_job(task, params, checkout).labels == [train.name, "other"]
+    assert build_predict_job(task, params, dev, checkout / "logits", checkout, checkout).labels == [dev.name, "other"]

@@ -15,7 +15,7 @@ import pytest
 
 from tasks.downstream import rows
 from tasks.downstream.examples import make_examples
-from tasks.downstream.validate_rows import row_data
+from tasks.downstream.validate_rows import row_data_sets
 from tasks.params.entries import entry_of
 from tasks.params.schema import check
 from tasks.plan.kinds import load_part
@@ -92,7 +92,7 @@ def judged(data: Mapping[str, Path], kind: str, regression: bool = False, damage
         rows.write_rows(task, split)
     if damage is not None:
         damage_rows(task.rows_folder("train"), damage)
-    return {one.name: validate(one, judge()) for one in row_data(load_part(found, "checks"), params, task.splits)}
+    return {one.name: validate(one, judge()) for one in row_data_sets(load_part(found, "checks"), params, task.splits)}
 
 
 def damage_rows(folder: Path, damage: Damage) -> None:

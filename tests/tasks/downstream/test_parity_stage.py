@@ -16,7 +16,7 @@ from ipu_model.jobs.job import Job, JobResult
 from ipu_model.train.job_runner import run_job
 from tasks.downstream import parity
 from tasks.downstream.jobs import predict
-from tasks.downstream.parity import between, check, compare_logits, predict_in
+from tasks.downstream.parity import check_limit, compare_devices, compare_logits, predict_on
 from tasks.downstream.squad import ask
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.ask import WindowShape, find_model
@@ -90,10 +90,10 @@ def test_distances_and_changed_answers_by_hand(tmp_path: Path) -> None:
     assert changed["margin"] == 5.0  # the next answers had 5 + 0
     same = compare_logits(task, {"dev": inputs.logits}, {"dev": inputs.logits}, root)
     assert (same["max_logit_difference"], same["changed"], same["f1_first"]) == (0.0, [], same["f1_second"])
-    check(found, allowing(None).entry)
-    check(found, allowing(6.0).entry)
+    check_limit(found, allowing(None).entry)
+    check_limit(found, allowing(6.0).entry)
     with pytest.raises(ParityLost, match=r"differ by up to 6 \(in 'q0'\), the limit is 5.9 .* 1 of 3 answers changed"):
-        check(found, allowing(5.9).entry)
+        check_limit(found, allowing(5.9).entry)
 
 
 def test_margin_is_to_the_next_other_text() -> None:
@@ -141,7 +141,7 @@ def without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("without_processes")
 def test_bf16_beside_fp32_on_the_cpu(root: Path, tmp_path: Path) -> None:
-    said = between(FP32, Place("cpu", "bf16"), TASK, params_with(), tmp_path / "found.json", root)
+    said = compare_devices(FP32, Place("cpu", "bf16"), TASK, params_with(), tmp_path / "found.json", root)
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["first"] == {"runtime": "cpu", "precision": "fp32"}
     assert found["second"] == {"runtime": "cpu", "precision": "bf16"}
@@ -151,7 +151,7 @@ def test_bf16_beside_fp32_on_the_cpu(root: Path, tmp_path: Path) -> None:
     assert said.startswith("parity of cpu:bf16 with cpu:fp32: logits differ by up to ")
     strict = allowing(found["max_logit_difference"] / 2)
     with pytest.raises(ParityLost, match="downstream.squad.parity.max_logit_difference"):
-        between(FP32, Place("cpu", "bf16"), strict, params_with(), None, root)
+        compare_devices(FP32, Place("cpu", "bf16"), strict, params_with(), None, root)
 
 
 @pytest.mark.slow
@@ -164,10 +164,10 @@ def test_the_ipu_double_beside_the_cpu(root: Path, tmp_path: Path, monkeypatch: 
         "device.micro_batch_size=2",
         "downstream.squad.ipu.predict={layers_per_ipu: [2], inference_device_iterations: 1}",
     )
-    result, ipu = predict_in(Place("ipu", "fp32"), TASK, params, tmp_path / "ipu", root)
+    result, ipu = predict_on(Place("ipu", "fp32"), TASK, params, tmp_path / "ipu", root)
     assert (result.runtime, result.precision) == ("ipu", "fp32")
     monkeypatch.setattr(parity, "run_device_job", in_this_process)
-    _, cpu = predict_in(FP32, TASK, params, tmp_path / "cpu", root)
+    _, cpu = predict_on(FP32, TASK, params, tmp_path / "cpu", root)
     found = compare_logits(TASK, cpu, ipu, root)
     assert found["max_logit_difference"] < 1e-4 * found["max_logit"]
     assert found["changed"] == []

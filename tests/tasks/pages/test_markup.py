@@ -23,8 +23,8 @@ from flows.commands import ask
 from flows.runs.report import RunReport, StageRecord
 from flows.views import run_page, run_texts
 from flows.views.run_view import RunView
-from tasks.downstream.evaluate import EvaluationView, drawn
-from tasks.downstream.scoring.calibration import calibration
+from tasks.downstream.evaluate import EvaluationView, plot_tables
+from tasks.downstream.scoring.calibration import compute_calibration
 from tasks.downstream.scoring.metrics import Slice
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.compare import CHANGED, changed_csv
@@ -185,7 +185,11 @@ def _evaluation_page(text: str) -> str:
     )
     answers = [Answer(f"the red{text}", 0, 5, 1.0, 0.5), Answer(f"x{text}", 0, 3, 0.5, 0.25)]
     metrics = {**SCORES, "total": 1, "answered": 1, "files": [{"path": f"models{text}", "sha256": "a" * 64}]}
-    part, outcomes, calibrated = Slice(TITLE, f"t{text}", 1, SCORES), np.array([[0.0, 0.5]]), calibration([0.5], [0.0])
+    part, outcomes, calibrated = (
+        Slice(TITLE, f"t{text}", 1, SCORES),
+        np.array([[0.0, 0.5]]),
+        compute_calibration([0.5], [0.0]),
+    )
     found = EvaluationView(
         {"dev": [question]}, {"dev": [answers]}, {"dev": [""]}, {"dev": outcomes}, [part], calibrated, metrics
     )
@@ -343,8 +347,8 @@ def test_a_link_leads_to_a_page_or_is_text(text: str) -> None:
 def test_the_plots_and_the_comparison_hold_no_formula(text: str) -> None:
     part = Slice(TITLE, text, 1, SCORES)
     outcomes = {"dev": np.array([[0.0, 0.5]])}
-    found = EvaluationView({}, {}, {}, outcomes, [part], calibration([0.5], [0.0]), {})
-    tables = list(drawn(task_with("squad", "page"), found).values())
+    found = EvaluationView({}, {}, {}, outcomes, [part], compute_calibration([0.5], [0.0]), {})
+    tables = list(plot_tables(task_with("squad", "page"), found).values())
     tables.append(changed_csv([dict(zip(CHANGED, (text, text, text, 0.0, 1.0, 0.0, 1.0), strict=True))]))
     assert len(tables) == 3
     for table in tables:

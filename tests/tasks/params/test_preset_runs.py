@@ -10,7 +10,7 @@ import torch
 
 from ipu_model.distributed.process import StopRequest, lock_run_folder
 from ipu_model.train.job_runner import run_job
-from tasks.downstream.jobs.entry_jobs import finetune_job, predict_job
+from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_job
 from tasks.jobs.device_job import Job, JobResult
 from tasks.params.entries import entry_of
 from tasks.params.overlays import resolve
@@ -113,9 +113,9 @@ def test_a_family_trains_and_predicts(name: str, inputs: Path, tmp_path: Path):
     ]
     assert [result.steps for result in trained] == ([] if given else [3, 2])
     squad = load_spec(entry_of(params, "squad"))
-    tuned = run(finetune_job(squad, params, tmp_path), tmp_path, "finetune")
+    tuned = run(build_finetune_job(squad, params, tmp_path), tmp_path, "finetune")
     assert 24 <= tuned.sequences < 24 + 8, "whole updates, and packed rows hold as many as they hold"
     assert tuned.plan["schedule"] == params.downstream["squad"].finetune.schedule
     rows = tmp_path / artifacts.rows_folder("squad", "dev")
-    job = predict_job(squad, params, rows, tmp_path / "logits.arrow", tmp_path, tmp_path)
+    job = build_predict_job(squad, params, rows, tmp_path / "logits.arrow", tmp_path, tmp_path)
     assert run(job, tmp_path, "predict").sequences == 24

@@ -17,7 +17,7 @@ from ipu_model.jobs.job import EvaluationConfig, Job
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
 from ipu_model.train.checkpoint_writer import ASSUMED_SAVE_SECONDS, SAVE_MARGIN
-from tasks.downstream.jobs.entry_jobs import finetune_job, predict_job
+from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_job
 from tasks.jobs.training import model_config
 from tasks.params.entries import entry_of
 from tasks.params.overlays import read_preset, resolve
@@ -93,8 +93,8 @@ def jobs_of(params: Params, root: Path, factors: dict[str, float]) -> dict[str, 
     return {
         "phase1": make_pretrain_job("phase1", params, root),
         "phase2": make_pretrain_job("phase2", params, root),
-        "finetune": finetune_job(squad, params, root),
-        "predict": predict_job(squad, params, rows, root / "l", root, root),
+        "finetune": build_finetune_job(squad, params, root),
+        "predict": build_predict_job(squad, params, rows, root / "l", root, root),
     }
 
 

@@ -15,7 +15,7 @@ from ipu_model.files import write_json, write_text
 from ipu_model.jobs.job import BatchGeometry, Job, JobResult
 from ipu_model.rows.format import Manifest
 from tasks.downstream.jobs import compile as of_entries
-from tasks.downstream.jobs.entry_jobs import finetune_job, predict_job
+from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_job
 from tasks.jobs import programs
 from tasks.jobs.device_job import DEVICE_PYTHON
 from tasks.jobs.training import fingerprint, ipu_config
@@ -56,8 +56,8 @@ def jobs(params: Params, root: Path, **options: Any) -> dict[str, Job]:
     return {
         "phase1": make_pretrain_job("phase1", params, root, **options),
         "phase2": make_pretrain_job("phase2", params, root, **options),
-        "finetune": finetune_job(squad(params), params, root, **options),
-        "predict": predict_job(squad(params), params, root / "r", root / "l", root, root),
+        "finetune": build_finetune_job(squad(params), params, root, **options),
+        "predict": build_predict_job(squad(params), params, root / "r", root / "l", root, root),
     }
 
 
@@ -198,7 +198,7 @@ def test_the_job_that_is_compiled_ahead_is_the_one_that_runs_but_for_its_weights
     params, root = params_with(*ON_IPU, *tuning), Path()
     real = jobs(params, root)
     rows = root / artifacts.rows_folder("squad", "dev")
-    real["predict"] = predict_job(squad(params), params, rows, artifacts.logits_file("squad", "dev"), root, root)
+    real["predict"] = build_predict_job(squad(params), params, rows, artifacts.logits_file("squad", "dev"), root, root)
     free = ("model", "init_checkpoint", "output", "run_folder", "compile_only", "executables")
     for name, one in real.items():
         called = name if name in PHASES else f"squad-{name}"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ipu_model.files import sha256_of
-from tasks.downstream.inference.fetched import read_fetched, require_intact
+from tasks.downstream.inference.fetched import read_fetched, verify_release
 from tasks.params.entries import entry_of
 from tasks.params.schema import load_params
 from tasks.release.fetch import Fetched, newest_on_hub, tagged
@@ -83,7 +83,7 @@ def test_a_folder_is_fetched_and_what_lay_there_before_stays_behind_it(checkout:
     assert tags(found) == [second, first]
     assert read_fetched(checkout / FOLDER) == found.releases
     for one in found.releases:
-        require_intact(one, checkout / FOLDER)
+        verify_release(one, checkout / FOLDER)
     assert not fetch_here(checkout).changed
     third = release(checkout, seed=2)
     assert tags(fetch_here(checkout)) == [third, second], "two are kept"
@@ -149,7 +149,7 @@ def test_a_changed_file_is_named(checkout: Path) -> None:
     path.unlink()  # it may share its bytes with what was published
     path.write_text("{}")
     with pytest.raises(InputError, match="tokenizer.json changed since it was fetched"):
-        require_intact(one, checkout / FOLDER)
+        verify_release(one, checkout / FOLDER)
 
 
 def test_the_newest_releases_of_a_repository_come_with_their_commits(
@@ -164,7 +164,7 @@ def test_the_newest_releases_of_a_repository_come_with_their_commits(
         (tag, NAME, repository(hub).tags[tag]) for tag in (second, first)
     ]
     for one in found.releases:
-        require_intact(one, checkout / FOLDER)
+        verify_release(one, checkout / FOLDER)
     hub.requests.clear()
     assert not fetch_here(checkout).changed
     assert not hub.sent("GET", "/resolve/"), "the same revisions: nothing is downloaded"

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from ipu_model.files import write_json, write_text
-from tasks.downstream.gate.evidence import compare
-from tasks.downstream.gate.released import read_released, read_scores, scores_json
+from tasks.downstream.gate.evidence import compare_released
+from tasks.downstream.gate.released import read_released_outcomes, read_scores, scores_json
 from tasks.downstream.squad.files import ReferenceQuestion, read_questions
 from tasks.downstream.texts.scores import TextsDevSet
 from tasks.stage.errors import InputError
@@ -48,9 +48,9 @@ def test_scores_give_the_very_comparison_that_predictions_give(tmp_path: Path, s
     write_json(tmp_path / "predictions/predictions.json", theirs)
     outcomes, compared = SQUAD.outcomes_of(examples, answers), []
     for name in ("scores", "predictions"):
-        found = read_released(SQUAD, examples, tmp_path / name)
+        found = read_released_outcomes(SQUAD, examples, tmp_path / name)
         assert found is not None
-        compared.append(compare(SQUAD, answers, outcomes, found))  # sample size, bootstrap and McNemar's test
+        compared.append(compare_released(SQUAD, answers, outcomes, found))  # sample size, bootstrap and McNemar's test
     assert compared[0] == compared[1]
     assert 150 < compared[0].common < 200, "some were not answered"
 
@@ -125,15 +125,15 @@ def test_answers_to_glue_come_back_in_the_order_of_the_examples(tmp_path: Path, 
     folder = tmp_path / "released"
     write_text(folder / "scores.json", scores_json(task, sets, answers))
     write_json(tmp_path / "old/predictions.json", answers)
-    found, old = read_released(task, sets, folder), read_released(task, sets, tmp_path / "old")
+    found, old = read_released_outcomes(task, sets, folder), read_released_outcomes(task, sets, tmp_path / "old")
     assert found is not None
     assert old is not None
     for split in sets:
         assert found[split].tolist() == old[split].tolist()
         assert found[split][:, 1].tolist() == answers[split]
-    assert read_released(task, sets, tmp_path / "none") is None
+    assert read_released_outcomes(task, sets, tmp_path / "none") is None
     other = {split: TextsDevSet([*one.texts[:-1], "another"], one.labels) for split, one in sets.items()}
     write_text(folder / "scores.json", scores_json(task, other, answers))
-    changed = read_released(task, sets, folder)
+    changed = read_released_outcomes(task, sets, folder)
     assert changed is not None
     assert [int(np.isnan(one[:, 1]).sum()) for one in changed.values()] == [1] * len(sets), "what it did not answer"

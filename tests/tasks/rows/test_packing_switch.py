@@ -15,8 +15,8 @@ import torch
 from ipu_model.distributed.process import StopRequest, lock_run_folder
 from ipu_model.train.job_runner import run_job
 from tasks.downstream import rows
-from tasks.downstream.jobs.entry_jobs import predict_job
-from tasks.downstream.jobs.predict import figures
+from tasks.downstream.jobs.entry_jobs import build_predict_job
+from tasks.downstream.jobs.predict import prediction_figures
 from tasks.jobs.device_job import BatchGeometry, Job, JobResult, ScheduleConfig
 from tasks.params.entries import entry_of
 from tasks.params.schema import check, packed
@@ -162,7 +162,7 @@ def predicted(checkouts: dict[bool, Path]) -> dict[bool, JobResult]:
     found = {}
     for packing, root in checkouts.items():
         rows, runs = root / artifacts.rows_folder("squad", "dev"), root / "runs" / "predict"
-        job = predict_job(squad, params, rows, root / "logits.arrow", runs, root, device=device)
+        job = build_predict_job(squad, params, rows, root / "logits.arrow", runs, root, device=device)
         found[packing] = run_here(job)
     return found
 
@@ -188,7 +188,7 @@ def test_how_full_the_rows_were_is_among_the_figures(checkouts: dict[bool, Path]
     for packing in (True, False):
         folder = checkouts[packing] / artifacts.rows_folder("squad", "dev")
         manifest = json.loads((folder / "manifest.json").read_text())
-        found = figures(predicted[packing])
+        found = prediction_figures(predicted[packing])
         for name in ("packing_factor", "packing_efficiency"):
             assert found[name] == manifest[name]
 

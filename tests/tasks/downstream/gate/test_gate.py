@@ -11,9 +11,9 @@ import pytest
 
 from ipu_model.files import write_json
 from tasks.downstream.gate import gate
-from tasks.downstream.gate.evidence import Evidence, ReleasedComparison, TrainingLoss, compare
-from tasks.downstream.gate.gate import GateDecision, record
-from tasks.downstream.gate.released import read_released
+from tasks.downstream.gate.evidence import Evidence, ReleasedComparison, TrainingLoss, compare_released
+from tasks.downstream.gate.gate import GateDecision, decision_record
+from tasks.downstream.gate.released import read_released_outcomes
 from tasks.downstream.squad.files import ReferenceQuestion
 from tasks.downstream.squad.params import SquadGateParams
 from tests.tasks.downstream.entries import task_with
@@ -64,7 +64,7 @@ def compared_with(
     ours, theirs = (
         {"dev": np.array([*zip(*pair, strict=True)])} for pair in zip(exact, (candidate, released), strict=True)
     )
-    return compare(task_with("squad", "scores", gate=limits), {"dev": ["x"] * len(candidate)}, ours, theirs)
+    return compare_released(task_with("squad", "scores", gate=limits), {"dev": ["x"] * len(candidate)}, ours, theirs)
 
 
 def test_a_model_without_objection_is_accepted_without_reasons() -> None:
@@ -83,7 +83,7 @@ def test_what_is_accepted_without_a_floor_says_so() -> None:
     assert decide(GOOD, none).without_floor == f"published without a floor: {keys}"
     alone = decide(GOOD, limits(min_f1=None, above_baseline=False))
     assert alone.without_floor == f"published without a floor or a baseline: {keys}"
-    assert record(alone, GOOD)["without_floor"] == alone.without_floor
+    assert decision_record(alone, GOOD)["without_floor"] == alone.without_floor
     assert alone.accepted, "it is said, and decides nothing"
 
 
@@ -93,7 +93,7 @@ def test_what_is_accepted_without_a_floor_says_so() -> None:
 def test_with_any_floor_nothing_is_said(changes: dict[str, Any]) -> None:
     decision = decide(GOOD, limits(**changes))
     assert decision.without_floor is None
-    assert "without_floor" not in record(decision, GOOD)
+    assert "without_floor" not in decision_record(decision, GOOD)
 
 
 def test_a_rejected_model_is_not_said_to_be_published_without_a_floor() -> None:
@@ -120,8 +120,8 @@ def test_a_score_that_is_no_number_is_rejected(value: float) -> None:
     decision = decide(evidence(f1=value), limits(min_f1=0.0))
     assert not decision.accepted
     assert "not a score" in decision.reasons[0]
-    assert record(decision, evidence(f1=value))["metrics"]["f1"] is None
-    json.dumps(record(decision, evidence(f1=value)), allow_nan=False)
+    assert decision_record(decision, evidence(f1=value))["metrics"]["f1"] is None
+    json.dumps(decision_record(decision, evidence(f1=value)), allow_nan=False)
 
 
 @pytest.mark.parametrize(
@@ -194,9 +194,9 @@ def test_both_models_are_compared_on_the_questions_that_both_answered(tmp_path: 
     ]
     write_json(tmp_path / "predictions.json", {"2": "Paris", "1": "big dog", "3": "red"})
     task, ours = task_with("squad", "scores"), {"dev": ["dog", "Rome", None]}
-    theirs = read_released(task, {"dev": questions}, tmp_path)
+    theirs = read_released_outcomes(task, {"dev": questions}, tmp_path)
     assert theirs is not None
-    found = compare(task, ours, {"dev": task.outcomes(questions, ours["dev"])}, theirs)
+    found = compare_released(task, ours, {"dev": task.outcomes(questions, ours["dev"])}, theirs)
     assert found.common == 2
     assert found.differences["f1"].mean == pytest.approx(100 * ((1 + 0) - (2 / 3 + 1)) / 2)
 
@@ -256,4 +256,4 @@ def test_all_failures_are_named_at_once_in_full_sentences() -> None:
 
 def test_the_same_evidence_gives_the_same_record() -> None:
     compared = evidence(released=compared_with([1.0, 0.0] * 20, [0.0, 1.0] * 20))
-    assert record(decide(compared, LIMITS), compared) == record(decide(compared, LIMITS), compared)
+    assert decision_record(decide(compared, LIMITS), compared) == decision_record(decide(compared, LIMITS), compared)

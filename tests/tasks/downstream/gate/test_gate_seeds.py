@@ -14,10 +14,10 @@ import pytest
 
 from ipu_model.files import sha256_of, write_json
 from tasks.downstream.gate.gate import GateDecision, gate
-from tasks.downstream.gate.recipe import judge_recipe, recipe_checks, recipe_record
-from tasks.downstream.gate.recipe_words import recipe_in_words
+from tasks.downstream.gate.recipe import check_recipe, recipe_record, score_recipe
+from tasks.downstream.gate.recipe_words import format_recipe
 from tasks.downstream.gate.released import scores_json
-from tasks.downstream.gate.seeds import SeedModel, file_name
+from tasks.downstream.gate.seeds import SeedModel, seed_file_name
 from tasks.downstream.scoring.metrics import Outcomes
 from tasks.downstream.squad.params import SquadGateParams
 from tasks.params.entries import entry_of
@@ -61,7 +61,7 @@ def scores_of(root: Path, wrong: int) -> dict[str, Any]:
 
 
 def write_seed(root: Path, number: int, wrong: int, **stated: Any) -> Path:
-    path = root / SEEDS / file_name(number)
+    path = root / SEEDS / seed_file_name(number)
     write_json(path, {**scores_of(root, wrong), **stated})
     return path
 
@@ -94,7 +94,7 @@ def test_the_verdict_states_every_seed_the_mean_the_deviation_the_interval_and_w
     assert accuracy["low"] < 85
     assert accuracy["high"] == 100, "no score is above that"
     assert {f"seeds/seed-{seed}.json" for seed in (43, 44)} <= set(verdict["judged"])
-    words = recipe_in_words(verdict, published=True)
+    words = format_recipe(verdict, published=True)
     assert words is not None
     assert re.fullmatch(
         r"recipe over 3 seeds: accuracy 90\.00 \([\d.]+ to [\d.]+\), score 90.00 .*; published: seed 42", words
@@ -108,7 +108,7 @@ def test_without_the_key_nothing_of_other_seeds_is_read_or_said(root: Path) -> N
     assert not {"seeds", "recipe", "chosen_by"} & set(verdict)
     assert [name for name in verdict["judged"] if "seed" in name] == []
     assert [check["name"] for check in verdict["checks"] if "recipe" in check["name"]] == []
-    assert recipe_in_words(verdict, published=True) is None
+    assert format_recipe(verdict, published=True) is None
 
 
 def test_a_lucky_model_of_a_recipe_under_the_floor_is_rejected(root: Path) -> None:
@@ -143,7 +143,7 @@ def test_the_model_must_be_the_best_of_its_recipe_on_held_out_examples(root: Pat
     verdict = verdict_in(root)
     assert verdict["chosen_by"] == "accuracy"
     assert verdict["seeds"][2]["held_out"] == {"accuracy": 0.75}
-    assert (recipe_in_words(verdict, published=False) or "").endswith("; candidate: seed 42, best held-out")
+    assert (format_recipe(verdict, published=False) or "").endswith("; candidate: seed 42, best held-out")
     write_seed(root, 44, wrong=1, held_out={"judged_by": "accuracy", "accuracy": 0.81})
     [reason] = decide(root).reasons
     assert "seed 42, accuracy 0.8000 on held-out examples, but seed 44 has 0.8100" in reason
@@ -181,13 +181,13 @@ def same_weights(root: Path) -> None:
 def fewer(root: Path) -> None:
     values = scores_of(root, wrong=3)
     values["scores"]["dev"].pop(sorted(values["scores"]["dev"])[0])
-    write_json(root / SEEDS / file_name(43), values)
+    write_json(root / SEEDS / seed_file_name(43), values)
 
 
 def other_metrics(root: Path) -> None:
     values = scores_of(root, wrong=3)
     values["scores"]["dev"] = {key: [*row, 0.5] for key, row in values["scores"]["dev"].items()}
-    write_json(root / SEEDS / file_name(43), values)
+    write_json(root / SEEDS / seed_file_name(43), values)
 
 
 def none_at_all(root: Path) -> None:
@@ -211,10 +211,10 @@ def recipe_stated(root: Path, **changed: Any) -> None:
         (fewer, r"seed-43\.json lacks predictions for 1 of 20 dev examples"),
         (other_metrics, r"seed-43\.json: .* required is a SHA-256 with"),
         (
-            lambda root: (root / SEEDS / file_name(43)).write_text('{"scores": '),
+            lambda root: (root / SEEDS / seed_file_name(43)).write_text('{"scores": '),
             r"seed-43\.json has no scores of dev",
         ),
-        (lambda root: (root / SEEDS / file_name(43)).write_text("[]"), r"seed-43\.json has no scores of dev"),
+        (lambda root: (root / SEEDS / seed_file_name(43)).write_text("[]"), r"seed-43\.json has no scores of dev"),
         (
             lambda root: (root / SEEDS / "scores.json").write_text("{}"),
             r"contains scores\.json.* named like seed-43\.json",
@@ -262,7 +262,7 @@ def test_what_was_changed_after_the_verdict_is_not_published(root: Path, what: s
     elif what == "another seed":
         write_seed(root, 45, wrong=2)
     elif what == "one less":
-        (root / SEEDS / file_name(44)).unlink()
+        (root / SEEDS / seed_file_name(44)).unlink()
     else:
         verdict = verdict_in(root)
         verdict["recipe"][0]["mean"] = 99.0
@@ -285,8 +285,8 @@ def test_a_recipe_that_fell_against_the_released_model_is_rejected_and_seeds_tha
         models = [
             SeedModel(seed, answered([1.0] * (100 - one) + [0.0] * one), None, None) for seed, one in enumerate(wrong)
         ]
-        recipe = judge_recipe(task, models, models[0], released, None)
-        failed = [reason for check, reason in recipe_checks(task, recipe) if not check.ok]
+        recipe = score_recipe(task, models, models[0], released, None)
+        failed = [reason for check, reason in check_recipe(task, recipe) if not check.ok]
         assert (not failed) is accepted, failed
         if failed:
             assert failed[0].startswith("Exact match of the recipe drop") or failed[0].startswith("F1 of the recipe")
@@ -297,19 +297,19 @@ def test_the_released_model_is_compared_on_what_it_answered_and_without_that_not
     task = task_with("squad", "scores")
     released = answered([1.0, 0.0, np.nan, np.nan])
     models = [SeedModel(seed, answered([1.0, 1.0, 0.0, 0.0]), None, None) for seed in (1, 2)]
-    recipe = judge_recipe(task, models, models[0], released, None)
+    recipe = score_recipe(task, models, models[0], released, None)
     assert recipe.common == 2
     assert recipe.over_released is not None
     assert recipe.over_released["f1"].mean == 50.0
-    nothing = judge_recipe(task, models, models[0], answered([np.nan] * 4), None)
+    nothing = score_recipe(task, models, models[0], answered([np.nan] * 4), None)
     assert nothing.over_released is None
-    assert [check.name for check, _ in recipe_checks(task, nothing) if "released" in check.name] == []
+    assert [check.name for check, _ in check_recipe(task, nothing) if "released" in check.name] == []
 
 
 def test_a_score_that_is_no_number_is_rejected_and_written_as_none() -> None:
     task = task_with("squad", "scores", gate=SquadGateParams(min_f1=0.0))
     models = [SeedModel(seed, answered([np.nan, 1.0]), None, None) for seed in (1, 2)]
-    recipe = judge_recipe(task, models, models[0], None, None)
-    checks = {check.name: check for check, _ in recipe_checks(task, recipe)}
+    recipe = score_recipe(task, models, models[0], None, None)
+    checks = {check.name: check for check, _ in check_recipe(task, recipe)}
     assert (checks["recipe_f1"].ok, checks["recipe_f1"].found) == (False, "nan")
     json.dumps(recipe_record(task, recipe), allow_nan=False)

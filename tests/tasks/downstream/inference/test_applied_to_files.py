@@ -16,7 +16,7 @@ from ipu_model.files import write_json
 from tasks.downstream import evaluate as evaluate_stage
 from tasks.downstream import examples, rows
 from tasks.downstream.inference import job, predict
-from tasks.downstream.inference.entry import entry_of
+from tasks.downstream.inference.entry import infer_entry
 from tasks.downstream.inference.evaluate import evaluate
 from tasks.downstream.inference.job import InferenceOptions
 from tasks.downstream.inference.model import InferenceModel, find_model
@@ -125,7 +125,7 @@ def test_evaluate_gives_the_very_figures_of_the_stages(
 ) -> None:
     model, file, described = applied(case, tmp_path)
     checkout = staged(tmp_path / "checkout", described, model.folder, monkeypatch)
-    entry = entry_of(model, None, {"rows": SHAPES[described["kind"]]})
+    entry = infer_entry(model, None, {"rows": SHAPES[described["kind"]]})
     made = tmp_path / "evaluation"
     found = evaluate(entry, model, file, made, HOW)
     theirs, ours = (json.loads(path.read_text()) for path in (checkout / "metrics/plan.json", made / "metrics.json"))
@@ -176,7 +176,7 @@ def test_predict_gives_the_answers_of_evaluate_however_few_examples_it_holds_at_
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, file, _ = applied(case, tmp_path)
-    entry = entry_of(model)
+    entry = infer_entry(model)
     evaluate(entry, model, file, tmp_path / "evaluation", HOW)
     wanted = json.loads((tmp_path / "evaluation/predictions.json").read_text())
     monkeypatch.setattr(predict, "ANSWERED_AT_ONCE", 7)
@@ -202,7 +202,7 @@ def test_predict_gives_the_answers_of_evaluate_however_few_examples_it_holds_at_
 
 def test_every_format_holds_the_same_records(tmp_path: Path) -> None:
     model, file, _ = applied("squad", tmp_path)
-    entry, outs = entry_of(model), {kind: tmp_path / f"out.{kind}" for kind in ("json", "jsonl", "csv", "parquet")}
+    entry, outs = infer_entry(model), {kind: tmp_path / f"out.{kind}" for kind in ("json", "jsonl", "csv", "parquet")}
     for kind, path in outs.items():
         predict.predict(entry, model, file, PredictionOutput(path, kind, n_best=0 if kind == "json" else 3), HOW)
     records = [json.loads(line) for line in outs["jsonl"].read_text().splitlines()]
@@ -224,6 +224,6 @@ def test_a_model_of_two_classes_without_names_needs_the_word_of_its_task(tmp_pat
         str(write_head_model(tmp_path / "model", "sequence_classification", ("LABEL_0", "LABEL_1"), WORDS))
     )
     with pytest.raises(ParamsError, match="--task NAME; valid: classification, cola, mrpc, qnli, qqp, rte, sst2, wnli"):
-        entry_of(unnamed)
+        infer_entry(unnamed)
     write_glue(tmp_path, "sst2")
-    assert evaluate(entry_of(unnamed, "sst2"), unnamed, tmp_path / "sst2/dev.tsv", tmp_path / "out", HOW)
+    assert evaluate(infer_entry(unnamed, "sst2"), unnamed, tmp_path / "sst2/dev.tsv", tmp_path / "out", HOW)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from flows.commands.finetune import fit_rows
 from flows.runs.model_source import model_parameters
-from tasks.downstream.inference.entry import entry_of
+from tasks.downstream.inference.entry import infer_entry
 from tasks.downstream.inference.evaluate import evaluate
 from tasks.downstream.inference.job import InferenceOptions
 from tasks.downstream.inference.model import find_model
@@ -107,7 +107,7 @@ def test_a_model_with_one_token_type_reads_single_texts_and_refuses_pairs_by_nam
     how = InferenceOptions(Place("cpu", "fp32"), 8, lambda text: None)
     texts = find_model(str(write_head_model(tmp_path / "texts", "sequence_classification", ("a", "b"), WORDS, 512, 1)))
     (tmp_path / "dev.csv").write_text("text,label\nada is where,a\nthe town,b\n")
-    entry = entry_of(texts, "classification")
+    entry = infer_entry(texts, "classification")
     assert evaluate(entry, texts, tmp_path / "dev.csv", tmp_path / "evaluation", how).metrics
     predict(entry, texts, tmp_path / "dev.csv", PredictionOutput(tmp_path / "answers.csv", "csv"), how)
     assert len((tmp_path / "answers.csv").read_text().splitlines()) == 3
@@ -119,14 +119,14 @@ def test_a_model_with_one_token_type_reads_single_texts_and_refuses_pairs_by_nam
         ask(asked, QUESTION, CONTEXT, WindowShape.for_model(asked))
     with pytest.raises(PodiumError, match=said):
         predict(
-            entry_of(asked), asked, tmp_path / "dev.jsonl", PredictionOutput(tmp_path / "spans.jsonl", "jsonl"), how
+            infer_entry(asked), asked, tmp_path / "dev.jsonl", PredictionOutput(tmp_path / "spans.jsonl", "jsonl"), how
         )
 
 
 def answers(folder: Path, place: Path) -> list[object]:
     """What evaluate, predict and ask make of a folder."""
     model = find_model(str(folder))
-    entry, how = entry_of(model), InferenceOptions(Place("cpu", "fp32"), 8, lambda text: None)
+    entry, how = infer_entry(model), InferenceOptions(Place("cpu", "fp32"), 8, lambda text: None)
     answer = {"text": ["valley"], "answer_start": [CONTEXT.index("valley")]}
     record = {"id": "1", "context": CONTEXT, "question": QUESTION, "answers": answer}
     (place / "dev.jsonl").write_text(json.dumps(record) + "\n")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tasks.downstream.inference import job
-from tasks.downstream.inference.entry import entry_of
+from tasks.downstream.inference.entry import infer_entry
 from tasks.downstream.inference.evaluate import evaluate
 from tasks.downstream.inference.job import InferenceOptions
 from tasks.downstream.inference.model import InferenceModel, find_model
@@ -53,12 +53,12 @@ def test_a_release_says_how_its_model_was_judged(released: Path) -> None:
     params = load_params(released / artifacts.PARAMS)
     publish(parameter_values(params), "squad", released)
     model = find_model(str(released / params.downstream["squad"].publish.folder))
-    entry = entry_of(model)
+    entry = infer_entry(model)
     assert (entry.rows, entry.params.evaluate) == (params.downstream["squad"].rows, params.downstream["squad"].evaluate)
-    assert entry_of(model, None, {"rows": {"doc_stride": 9}}).rows.model_dump()["doc_stride"] == 9
+    assert infer_entry(model, None, {"rows": {"doc_stride": 9}}).rows.model_dump()["doc_stride"] == 9
     (model.folder / "provenance.json").write_text('{"parameters": {"downstream": {"x": {"kind": "other"}}}}')
     with pytest.raises(InputError, match=r"provenance.json does not record what .* pass --task"):
-        entry_of(model)
+        infer_entry(model)
 
 
 @pytest.mark.slow
@@ -85,24 +85,24 @@ def test_a_model_of_the_hub_answers(released: Path, hub: HubServer) -> None:
 def test_classes_that_two_tasks_share_need_the_word_of_one(tmp_path: Path) -> None:
     model = classifier(tmp_path / "model", *ENTAILMENT)
     with pytest.raises(ParamsError, match="its classes fit several tasks.*; valid: classification, qnli, rte"):
-        entry_of(model)
-    assert entry_of(model, "rte").params.options == {"task": "rte"}
+        infer_entry(model)
+    assert infer_entry(model, "rte").params.options == {"task": "rte"}
     with pytest.raises(ParamsError, match="--task sst2 does not fit"):
-        entry_of(model, "sst2")
+        infer_entry(model, "sst2")
     unnamed = classifier(tmp_path / "unnamed", "LABEL_0", "LABEL_1", "LABEL_2")  # three classes make no MNLI
     with pytest.raises(ParamsError, match="its classes fit several tasks.*; valid: classification, mnli"):
-        entry_of(unnamed)
+        infer_entry(unnamed)
     own = classifier(tmp_path / "own", "red", "green", "blue")
-    assert entry_of(own).kind == "classification"
+    assert infer_entry(own).kind == "classification"
 
 
 def test_windows_shrink_to_what_a_model_bears(tmp_path: Path) -> None:
     for positions, expected in ((512, (384, 64, 128)), (64, (64, 16, 16)), (20, (20, 5, 5))):
         folder = write_head_model(tmp_path / str(positions), "question_answering", (), WORDS, positions)
-        rows = entry_of(find_model(str(folder))).rows.model_dump()
+        rows = infer_entry(find_model(str(folder))).rows.model_dump()
         assert tuple(rows[name] for name in ("row_length", "max_question_length", "doc_stride")) == expected
     folder = write_head_model(tmp_path / "ner", "token_classification", ("O", "B-x", "I-x"), WORDS, 20)
-    assert entry_of(find_model(str(folder))).rows.model_dump()["overlap"] == 5
+    assert infer_entry(find_model(str(folder))).rows.model_dump()["overlap"] == 5
 
 
 def test_either_development_set_of_a_task_with_two_is_judged_alone(
@@ -112,7 +112,7 @@ def test_either_development_set_of_a_task_with_two_is_judged_alone(
     model = classifier(tmp_path / "model", "entailment", "neutral", "contradiction")
     write_examples(tmp_path, "mnli")
     found = [
-        evaluate(entry_of(model), model, tmp_path / f"mnli/{name}.tsv", tmp_path / name, how())
+        evaluate(infer_entry(model), model, tmp_path / f"mnli/{name}.tsv", tmp_path / name, how())
         for name in ("dev_matched", "dev_mismatched")
     ]
     assert found[0].words.splitlines()[0] == "60 examples of dev_matched.tsv"
@@ -130,7 +130,7 @@ def test_the_ipu_double_gives_the_answers_of_a_cpu(tmp_path: Path, monkeypatch: 
     records = []
     for place in ("cpu", "ipu"):
         out = tmp_path / f"{place}.jsonl"
-        done = predict(entry_of(model), model, tmp_path / "in.jsonl", PredictionOutput(out, "jsonl"), how(place))
+        done = predict(infer_entry(model), model, tmp_path / "in.jsonl", PredictionOutput(out, "jsonl"), how(place))
         assert (done.result.runtime, done.result.precision) == (place, "fp32")
         records.append([json.loads(line) for line in out.read_text().splitlines()])
     assert done.result.plan["device"]["config"]["inference_device_iterations"] == 2
@@ -138,4 +138,4 @@ def test_the_ipu_double_gives_the_answers_of_a_cpu(tmp_path: Path, monkeypatch: 
     assert [one["score"] for one in records[0]] == pytest.approx([one["score"] for one in records[1]], abs=1e-5)
     (model.folder / "ipu_config.json").write_text("[1]")
     with pytest.raises(InputError, match="ipu_config.json is not a JSON object"):
-        predict(entry_of(model), model, tmp_path / "in.jsonl", PredictionOutput(out, "jsonl"), how("ipu"))
+        predict(infer_entry(model), model, tmp_path / "in.jsonl", PredictionOutput(out, "jsonl"), how("ipu"))

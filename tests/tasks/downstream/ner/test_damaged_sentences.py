@@ -14,7 +14,7 @@ import pytest
 from tasks.downstream.ner.format import read_sentences
 from tasks.downstream.ner.params import NerDataParams
 from tasks.downstream.ner.sentences import TagStatistics
-from tasks.downstream.ner.tags import begun_inside, problem_of
+from tasks.downstream.ner.tags import find_inside_starts, find_problem
 from tasks.records.text_files import ReadLog
 from tasks.stage.errors import PodiumError
 from tests.fuzzing import damaged_bytes, damaged_json, require_clean
@@ -43,8 +43,8 @@ def read(path: Path) -> None:
     params = NerDataParams(train_path=str(path), dev_path="x")
     for _, words, tags in read_sentences(params, "downstream.names.data", "train", TagStatistics(), ReadLog()):
         assert len(words) == len(tags) > 0
-        assert not any(map(problem_of, tags))
-        assert not begun_inside(tags)
+        assert not any(map(find_problem, tags))
+        assert not find_inside_starts(tags)
 
 
 @pytest.mark.parametrize("ending", [".conll", ".jsonl", ".parquet"])

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tasks.downstream.evaluate import EvaluationView
-from tasks.downstream.ner.page import NerPage, Piece, pieces, type_slices, worst_mistakes
-from tasks.downstream.ner.scores import METRICS, NerAnswers, NerDevSet, outcomes_of
-from tasks.downstream.ner.tags import entities
-from tasks.downstream.scoring.metrics import by_name
+from tasks.downstream.ner.page import NerPage, Piece, split_pieces, type_slices, worst_mistakes
+from tasks.downstream.ner.scores import METRICS, NerAnswers, NerDevSet, count_outcomes
+from tasks.downstream.ner.tags import find_entities
+from tasks.downstream.scoring.metrics import slice_by
 from tests.tasks.hostile import HOSTILE, Page
 
 TOKENS = [["Ada", "met", "Babbage"], ["in", "New", "York"], ["noone"], ["Ada"]]
@@ -28,7 +28,7 @@ def answers(tags: list[list[str]], sure: float = 0.9) -> NerAnswers:
 
 def mistakes() -> list[Any]:
     given = answers(FOUND)
-    return worst_mistakes(NerDevSet(TOKENS, GOLD), given, outcomes_of(GOLD, given.texts))
+    return worst_mistakes(NerDevSet(TOKENS, GOLD), given, count_outcomes(GOLD, given.texts))
 
 
 def test_mistakes_come_lowest_f1_first_and_then_the_surest() -> None:
@@ -42,9 +42,9 @@ def test_mistakes_come_lowest_f1_first_and_then_the_surest() -> None:
 
 
 def test_a_sentence_is_parted_where_entities_begin_and_end() -> None:
-    found = pieces(TOKENS[1], entities(GOLD[1]), entities(FOUND[1]), 0, 3)
+    found = split_pieces(TOKENS[1], find_entities(GOLD[1]), find_entities(FOUND[1]), 0, 3)
     assert found == [Piece("in", "", ""), Piece("New", "location", ""), Piece("York", "location", "location")]
-    [first, *_] = pieces(TOKENS[0], entities(GOLD[0]), entities(FOUND[0]), 0, 3)
+    [first, *_] = split_pieces(TOKENS[0], find_entities(GOLD[0]), find_entities(FOUND[0]), 0, 3)
     assert first == Piece("Ada", "person", "person", exact=True)
 
 
@@ -53,7 +53,7 @@ def test_a_long_sentence_is_shown_around_its_mistakes() -> None:
     gold = ["O"] * 200
     gold[100] = "B-person"
     given = NerAnswers([["O"] * 200], [np.full(200, 0.5)], [np.zeros(200)])
-    [found] = worst_mistakes(NerDevSet([words], [gold]), given, outcomes_of([gold], given.texts))
+    [found] = worst_mistakes(NerDevSet([words], [gold]), given, count_outcomes([gold], given.texts))
     assert [piece.text.split()[0] for piece in found.pieces] == ["…", "w75", "w100", "w101", "…"]
 
 
@@ -71,9 +71,9 @@ def test_scores_by_type_count_what_is_there_found_and_correct() -> None:
 
 def page_of(tokens: list[list[str]], gold: list[list[str]], tags: list[list[str]]) -> str:
     given, examples = answers(tags), NerDevSet(tokens, gold)
-    outcomes = outcomes_of(gold, given.texts)
+    outcomes = count_outcomes(gold, given.texts)
     slices: list[Any] = [*type_slices(gold, given.texts, LABELS)]
-    slices += by_name("length", ["short"] * len(gold), ["short"], METRICS, "dev", outcomes)
+    slices += slice_by("length", ["short"] * len(gold), ["short"], METRICS, "dev", outcomes)
     metrics = {**METRICS.figures({"dev": outcomes}), "examples": len(gold), "calibration_error": 0.1}
     found: EvaluationView[NerDevSet, NerAnswers] = EvaluationView(
         {"dev": examples}, {"dev": given}, {"dev": given.texts}, {"dev": outcomes}, slices, None, metrics

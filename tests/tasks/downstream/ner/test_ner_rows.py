@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from tasks.downstream.ner.rows import NerWindows, make_windows, spans, token_labels
+from tasks.downstream.ner.rows import NerWindows, make_windows, split_windows, token_labels
 from tasks.vocabulary.encoding import load_tokenizer
 from tests.tasks.pretraining.row_inputs import CLS, SEP, UNK, WORDS, bert_tokenizer, real_data, word_tokenizer
 
@@ -35,7 +35,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 def test_windows_share_words_up_to_the_overlap(
     pieces: list[int], room: int, overlap: int, expected: list[tuple[int, int]]
 ) -> None:
-    assert spans(pieces, room, overlap) == expected
+    assert split_windows(pieces, room, overlap) == expected
 
 
 def parts(windows: NerWindows) -> list[tuple[list[int], list[int]]]:

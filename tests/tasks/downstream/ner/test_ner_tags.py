@@ -7,8 +7,14 @@ import random
 import numpy as np
 import pytest
 
-from tasks.downstream.ner.scores import METRICS, NerScores, outcomes_of
-from tasks.downstream.ner.tags import begun_apart, begun_inside, entities, problem_of, to_iob2
+from tasks.downstream.ner.scores import METRICS, NerScores, count_outcomes
+from tasks.downstream.ner.tags import (
+    convert_to_iob2,
+    find_begin_starts,
+    find_entities,
+    find_inside_starts,
+    find_problem,
+)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +29,7 @@ from tasks.downstream.ner.tags import begun_apart, begun_inside, entities, probl
     ],
 )
 def test_entities_are_those_of_conlleval(tags: str, expected: list[tuple[str, int, int]]) -> None:
-    assert entities(tags.split()) == expected
+    assert find_entities(tags.split()) == expected
 
 
 @pytest.mark.parametrize(
@@ -36,14 +42,14 @@ def test_entities_are_those_of_conlleval(tags: str, expected: list[tuple[str, in
     ],
 )
 def test_iob1_becomes_iob2_with_the_same_entities(iob1: str, iob2: str) -> None:
-    assert to_iob2(iob1.split()) == iob2.split()
-    assert entities(iob1.split()) == entities(iob2.split())
-    assert begun_inside(iob2.split()) == []
+    assert convert_to_iob2(iob1.split()) == iob2.split()
+    assert find_entities(iob1.split()) == find_entities(iob2.split())
+    assert find_inside_starts(iob2.split()) == []
 
 
 def test_what_only_one_of_the_schemes_has_is_found() -> None:
-    assert begun_inside(["I-a", "I-a", "O", "B-a", "I-b"]) == [0, 4]
-    assert begun_apart(["B-a", "B-a", "O", "B-a", "B-b", "I-b"]) == [0, 3, 4]
+    assert find_inside_starts(["I-a", "I-a", "O", "B-a", "I-b"]) == [0, 4]
+    assert find_begin_starts(["B-a", "B-a", "O", "B-a", "B-b", "I-b"]) == [0, 3, 4]
 
 
 @pytest.mark.parametrize(
@@ -69,12 +75,12 @@ def test_what_only_one_of_the_schemes_has_is_found() -> None:
     ],
 )
 def test_what_is_no_tag_is_said(tag: object, said: str) -> None:
-    assert said in (problem_of(tag) or "")
+    assert said in (find_problem(tag) or "")
 
 
 @pytest.mark.parametrize("tag", ["O", "B-person", "I-creative-work", "B-1", "B-ORG/LOC", "I-München"])
 def test_sound_tags_have_no_problem(tag: str) -> None:
-    assert problem_of(tag) is None
+    assert find_problem(tag) is None
 
 
 GOLD = ["B-PER I-PER O B-LOC O", "B-ORG O O", "O O B-PER"]
@@ -93,13 +99,13 @@ def test_precision_recall_and_f1_are_those_worked_out_by_hand() -> None:
     The words: I-PER after O begins an entity, and B-ORG I-ORG is another one than B-ORG.
     """
     gold = [tags.split() for tags in GOLD]
-    outcomes = outcomes_of(gold, FOUND)
+    outcomes = count_outcomes(gold, FOUND)
     assert outcomes.tolist() == [[2, 5, 2, 1, 4], [1, 3, 1, 0, 2], [1, 3, 2, 1, 2]]
     found = {name: round(value, 2) for name, value in METRICS.of({"dev": outcomes}).items()}
     assert found == {"f1": 44.44, "precision": 40.0, "recall": 50.0, "token_accuracy": 72.73}
     by_type = {}
     for name in ("LOC", "ORG", "PER"):
-        values = METRICS.of({"dev": outcomes_of(gold, FOUND, only=name)})
+        values = METRICS.of({"dev": count_outcomes(gold, FOUND, only=name)})
         by_type[name] = [round(values[metric], 2) for metric in ("precision", "recall", "f1")]
     assert by_type == {"LOC": [0, 0, 0], "ORG": [0, 0, 0], "PER": [66.67, 100, 80]}
 
@@ -138,7 +144,7 @@ def test_counts_are_those_of_the_script_whatever_the_tags() -> None:
         length = draw.randint(1, 12)
         gold = [draw.choice(tags) for _ in range(length)]
         found = [one if draw.random() < 0.7 else draw.choice(tags) for one in gold]
-        [(there, words, guessed, correct, right)] = outcomes_of([gold], [" ".join(found)]).tolist()
+        [(there, words, guessed, correct, right)] = count_outcomes([gold], [" ".join(found)]).tolist()
         assert (there, guessed, correct) == conlleval(gold, found), (gold, found)
         assert (words, right) == (length, sum(a == b for a, b in zip(gold, found, strict=True)))
         seen += np.array([there, guessed, correct], int)
@@ -146,8 +152,10 @@ def test_counts_are_those_of_the_script_whatever_the_tags() -> None:
 
 
 def test_a_sentence_without_an_answer_has_nothing_right() -> None:
-    assert outcomes_of([["B-a", "O"]], [None]).tolist() == [[1, 2, 0, 0, 0]]
-    assert set(METRICS.of({"dev": outcomes_of([["O"]], ["O"])}).values()) == {0, 100}, "nothing to find, all tags right"
+    assert count_outcomes([["B-a", "O"]], [None]).tolist() == [[1, 2, 0, 0, 0]]
+    assert set(METRICS.of({"dev": count_outcomes([["O"]], ["O"])}).values()) == {0, 100}, (
+        "nothing to find, all tags right"
+    )
 
 
 def test_a_resample_has_the_metrics_of_sentences_that_come_so_often() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from tasks.downstream.scoring.metrics import Array, Metrics, interval, mean_metric
+from tasks.downstream.scoring.metrics import Array, Metrics, mean_metric, resampled_interval
 
 TRUTHS = (0.0, 0.005, 0.01, 0.5, 0.99, 0.995, 1.0)
 SIZES = (30, 300, 3000)
@@ -34,7 +34,7 @@ def stated(scores: Array) -> tuple[float, float]:
 def percentiles(scores: Array) -> tuple[float, float]:
     """Those of the percentile bootstrap, to compare with."""
     [drawn] = SCORE.resampled([{"dev": scores[:, None]}])
-    found = interval(drawn["score"], 0.0)
+    found = resampled_interval(drawn["score"], 0.0)
     return round(found.low / 100, 6), round(found.high / 100, 6)
 
 

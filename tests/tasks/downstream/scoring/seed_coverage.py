@@ -17,7 +17,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.downstream.scoring.metrics import drawn_counts
+from tasks.downstream.scoring.metrics import draw_counts
 from tasks.downstream.scoring.significance import interval_over_seeds
 
 Array = NDArray[np.float64]
@@ -80,7 +80,7 @@ def coverage(world: World, name: str, trials: int, resamples: int = 400, seed: i
     """The share of simulated trainings whose interval holds the truth, and the median width of it in points."""
     generator = np.random.default_rng(seed)
     # The same resamples serve all trials, whose examples are new each time.
-    weights = np.concatenate([*drawn_counts(world.examples, resamples, generator)]) / world.examples
+    weights = np.concatenate([*draw_counts(world.examples, resamples, generator)]) / world.examples
     found = []
     for _ in range(trials):
         right = world.trainings(generator)

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.downstream.evaluate import evaluate
-from tasks.downstream.scoring.near_duplicates import compared
+from tasks.downstream.scoring.near_duplicates import diff_words
 from tasks.downstream.squad.params import SquadEvaluateParams
-from tasks.downstream.validate import near_duplicates
+from tasks.downstream.validate import search_near_duplicates
 from tasks.params.entries import entry_of, learns_text
 from tasks.params.schema import check
 from tasks.plan.kinds import load_part
@@ -88,14 +88,14 @@ def test_pairs_are_shown_side_by_side_and_never_become_markup(tmp_path: Path) ->
 
 def test_words_that_only_one_text_has_are_told_and_long_common_parts_are_left_out() -> None:
     long = " ".join(f"w{i}" for i in range(50))
-    one, other = compared(f"A cat, {long} end", f"a {long.upper()} end.")
+    one, other = diff_words(f"A cat, {long} end", f"a {long.upper()} end.")
     assert one == [
         (False, "A "),
         (True, "cat, "),
         (False, " ".join(f"w{i}" for i in range(15)) + " … " + " ".join(f"w{i}" for i in range(36, 50)) + " end"),
     ]
     assert [alone for alone, _ in other] == [False]
-    assert compared("", "x") == ([], [(True, "x")])
+    assert diff_words("", "x") == ([], [(True, "x")])
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"threshold": 0.8}', '{"threshold": 0.8, "sources": [{"name": "x"}]}'])
@@ -154,15 +154,15 @@ def test_each_kind_says_which_text_of_an_example_counts(
         path = tmp_path / artifacts.examples_file("it", split)
         path.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.Table.from_pylist(rows), path)
-    [found] = near_duplicates(task, params, tmp_path).sources
+    [found] = search_near_duplicates(task, params, tmp_path).sources
     assert [(pair.example, pair.other) for pair in found.pairs] == [(0, f"training {record} 0")]
 
 
 def test_off_means_that_nothing_is_read(tmp_path: Path) -> None:
     params = check(values_with(validate={"near_duplicates": None}))
-    assert near_duplicates(load_part(entry_of(params, "squad"), "checks"), params, tmp_path) == NearDuplicateReport(
-        None
-    )
+    assert search_near_duplicates(
+        load_part(entry_of(params, "squad"), "checks"), params, tmp_path
+    ) == NearDuplicateReport(None)
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from safetensors.numpy import load_file, save_file
 from tasks.downstream.inference.entry import rows_within
 from tasks.downstream.inference.model import InferenceModel
 from tasks.downstream.squad.answers import Answer
-from tasks.downstream.squad.ask import WindowShape, as_values, ask, find_model, number_words
+from tasks.downstream.squad.ask import WindowShape, answer_record, ask, find_model, number_words
 from tasks.downstream.squad.features import make_features
-from tasks.downstream.squad.no_answer import null_threshold_of
+from tasks.downstream.squad.no_answer import read_null_threshold
 from tasks.stage.errors import InputError
 from tasks.vocabulary.encoding import load_tokenizer
 from tests.places import ROOT
@@ -61,7 +61,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def answers_of(model: Path, question: str, context: str, top: int = 1) -> list[Answer]:
     found = find_model(str(model))
-    shape, odds = WindowShape.for_model(found), null_threshold_of(found.folder)
+    shape, odds = WindowShape.for_model(found), read_null_threshold(found.folder)
     [(answers, _)] = ask(found, question, context, shape, top=top, max_answer_length=15, null_threshold=odds)
     return answers
 
@@ -176,7 +176,7 @@ def test_an_answer_is_as_long_as_predict_and_evaluate_allow(
     from click.testing import CliRunner
 
     from flows.cli import cli
-    from tasks.downstream.inference.entry import entry_of
+    from tasks.downstream.inference.entry import infer_entry
 
     folder = shutil.copytree(model, tmp_path / "release")
     entry = {"kind": "squad", "rows": {}, "evaluate": released}
@@ -193,11 +193,11 @@ def test_an_answer_is_as_long_as_predict_and_evaluate_allow(
     assert done.exit_code == 0, done.output
     assert stated == [longest]
     if not words:
-        assert entry_of(find_model(str(folder))).params.evaluate.max_answer_length == longest  # type: ignore[attr-defined]
+        assert infer_entry(find_model(str(folder))).params.evaluate.max_answer_length == longest  # type: ignore[attr-defined]
 
 
 def test_json_repeats_the_best_answer_under_the_keys_of_the_pipeline() -> None:
-    values = as_values([Answer("Łódź", 3, 7, 0.25, 0.25), Answer("x", 0, 1, 0.1, 0.1)])
+    values = answer_record([Answer("Łódź", 3, 7, 0.25, 0.25), Answer("x", 0, 1, 0.1, 0.1)])
     assert {key: values[key] for key in ("answer", "score", "start", "end")} == {
         "answer": "Łódź",
         "score": 0.25,

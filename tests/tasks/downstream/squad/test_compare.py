@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tasks.downstream.scoring.significance import mcnemar_exact
-from tasks.downstream.squad.compare import changed_csv, compare, compare_files, in_words
+from tasks.downstream.squad.compare import changed_csv, compare, compare_files, format_comparison
 from tasks.stage.errors import InputError
 from tests.places import ROOT
 
@@ -60,7 +60,7 @@ def test_an_answer_that_changes_without_its_score_is_listed_too() -> None:
     assert len(found["changed"]) == 20
     assert found["f1_difference"]["low"] == found["f1_difference"]["high"] == 0.0
     assert found["mcnemar"]["p_value"] == 1.0
-    words = in_words(found, 0.95)
+    words = format_comparison(found, 0.95)
     assert "40 questions with both predictions, 20 answers changed" in words
     assert "exact match: 50.00 -> 50.00, +0.00 points" in words
     assert len(list(csv.reader(changed_csv(found["changed"]).splitlines()))) == 21

@@ -4,7 +4,7 @@ import pytest
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.files import ReferenceQuestion
 from tasks.downstream.squad.page import excerpt, worst_mistakes
-from tasks.downstream.squad.slices import TITLE, f1_counts, question_word, slices
+from tasks.downstream.squad.slices import TITLE, f1_counts, question_word, slice_scores
 
 
 def make(context: str, reference: str) -> ReferenceQuestion:
@@ -102,7 +102,7 @@ def test_titles_come_worst_first_and_those_with_few_questions_together() -> None
     questions = [ReferenceQuestion(str(i), "What?", "c", ("c",), title=title) for i, title in enumerate(titles)]
     f1 = [1.0] * 6 + [0.0] * 4 + [1.0] + [0.5] * 3
     scores = np.array([(float(x == 1.0), x) for x in f1])
-    found = [part.record() for part in slices(questions, [1] * 14, scores) if part.by == TITLE]
+    found = [part.record() for part in slice_scores(questions, [1] * 14, scores) if part.by == TITLE]
     assert [(part["slice"], part["questions"], part["f1"], part["exact_match"]) for part in found] == [
         ("bad", 5, 20.0, 20.0),
         ("good", 6, 100.0, 100.0),
@@ -111,4 +111,4 @@ def test_titles_come_worst_first_and_those_with_few_questions_together() -> None
     assert 0.0 < found[0]["exact_match_low"] < 1.0  # Clopper and Pearson: 0.5 and 71.6
     assert 71.0 < found[0]["exact_match_high"] < 73.0
     one = [ReferenceQuestion(str(i), "What?", "c", ("c",), title="one") for i in range(9)]
-    assert not [part for part in slices(one, [1] * 9, np.ones((9, 2))) if part.by == TITLE]
+    assert not [part for part in slice_scores(one, [1] * 9, np.ones((9, 2))) if part.by == TITLE]

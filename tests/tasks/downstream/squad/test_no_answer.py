@@ -12,10 +12,10 @@ from tasks.downstream.squad.no_answer import (
     NullThreshold,
     best_span,
     choose_threshold,
+    null_odds,
     null_scores,
-    odds_of,
+    rank_with_null,
     risk_coverage,
-    with_null,
 )
 from tests.tasks.downstream.entries import task_with
 from tests.tasks.downstream.squad.window_files import Window, read_windows, words, write_windows
@@ -42,9 +42,9 @@ def test_the_null_score_is_the_least_over_the_windows_of_a_question(tmp_path: Pa
     ],
 )
 def test_no_answer_is_given_above_the_threshold(null: float, threshold: float, texts: list[str]) -> None:
-    found = with_null(SPANS, null, threshold)
+    found = rank_with_null(SPANS, null, threshold)
     assert [one.text for one in found] == texts
-    assert odds_of(found) == null - 6.0
+    assert null_odds(found) == null - 6.0
     assert best_span(found).text == "red house"
     assert sum(one.probability for one in found) == pytest.approx(1)
     # The lead of what is answered over the next, as the threshold weighs them.
@@ -56,9 +56,9 @@ def test_no_answer_is_given_above_the_threshold(null: float, threshold: float, t
 
 
 def test_a_question_without_a_token_of_context_gets_no_answer() -> None:
-    found = with_null([Answer("", 0, 0, 0.0, 1.0)], -3.0, 0.0)
+    found = rank_with_null([Answer("", 0, 0, 0.0, 1.0)], -3.0, 0.0)
     assert [one.text for one in found] == [""]
-    assert (best_span(found).text, odds_of(found)) == ("", -3.0)
+    assert (best_span(found).text, null_odds(found)) == ("", -3.0)
 
 
 def test_the_threshold_has_the_best_f1() -> None:

@@ -62,7 +62,7 @@ def test_the_best_threshold_answers_what_pays() -> None:
 
 
 def test_above_the_threshold_no_answer_is_given() -> None:
-    assert metrics.with_threshold([0.5, 0.5, 0.5], [1.0, 2.0, 2.0], [True, True, False], 1.0) == [0.5, 0.0, 1.0]
+    assert metrics.apply_threshold([0.5, 0.5, 0.5], [1.0, 2.0, 2.0], [True, True, False], 1.0) == [0.5, 0.0, 1.0]
 
 
 OFFICIAL = """

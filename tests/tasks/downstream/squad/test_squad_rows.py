@@ -153,7 +153,7 @@ def test_chunks_do_not_depend_on_how_the_file_is_cut(tmp_path: Path, monkeypatch
     monkeypatch.setattr(generic_rows, "READ_AT_ONCE", 4)
     table = pa.Table.from_pylist(questions_on(random_texts(10)))
     pq.write_table(table, tmp_path / "q.parquet", row_group_size=5)
-    assert [len(chunk) for chunk in generic_rows.chunks(task_with("squad", "rows"), tmp_path / "q.parquet")] == [
+    assert [len(chunk) for chunk in generic_rows.read_chunks(task_with("squad", "rows"), tmp_path / "q.parquet")] == [
         7,
         7,
         6,
@@ -172,7 +172,7 @@ def test_questions_on_long_texts_are_written_read_and_made_rows_of_a_few_at_a_ti
     groups = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
     assert groups == [3] * 6 + [2]
     assert pq.read_table(tmp_path / "q.parquet").column("id").to_pylist() == [one.id for one in asked]
-    chunks = list(generic_rows.chunks(task_with("squad", "rows"), tmp_path / "q.parquet"))
+    chunks = list(generic_rows.read_chunks(task_with("squad", "rows"), tmp_path / "q.parquet"))
     assert [len(chunk) for chunk in chunks] == groups
 
 

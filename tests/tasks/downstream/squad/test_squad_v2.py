@@ -12,11 +12,11 @@ from ipu_model.files import write_json
 from tasks.downstream.evaluate import evaluate
 from tasks.downstream.gate.gate import GateDecision, gate
 from tasks.downstream.gate.released import scores_json
-from tasks.downstream.inference.entry import entry_of as applied_entry
+from tasks.downstream.inference.entry import infer_entry as applied_entry
 from tasks.downstream.inference.model import find_model
 from tasks.downstream.squad.card import SquadCard
 from tasks.downstream.squad.checks import QuestionData
-from tasks.downstream.squad.no_answer import null_threshold_of
+from tasks.downstream.squad.no_answer import read_null_threshold
 from tasks.downstream.squad.scoring import score_files
 from tasks.params.entries import entry_of
 from tasks.params.schema import check
@@ -231,14 +231,14 @@ def test_a_group_without_a_common_question_cannot_be_compared(checkout: Path) ->
 def test_a_release_and_a_checkout_say_above_which_odds_a_model_gives_no_answer(checkout: Path, tmp_path: Path) -> None:
     metrics = evaluate(task("page"), checkout)
     assert SquadCard(task("spec").entry).settings(metrics) == {"null_threshold": 0.5}
-    assert null_threshold_of(checkout / "models/squad") == 0.5
+    assert read_null_threshold(checkout / "models/squad") == 0.5
     (checkout / "models/squad/model.safetensors").write_bytes(b"other weights")
-    assert null_threshold_of(checkout / "models/squad") is None
+    assert read_null_threshold(checkout / "models/squad") is None
     write_json(checkout / "models/squad/podium.json", {"null_threshold": -1})
-    assert null_threshold_of(checkout / "models/squad") == -1.0
+    assert read_null_threshold(checkout / "models/squad") == -1.0
     write_json(checkout / "models/squad/podium.json", {"null_threshold": "low"})
     with pytest.raises(InputError, match="null_threshold must be a number, found 'low'"):
-        null_threshold_of(checkout / "models/squad")
+        read_null_threshold(checkout / "models/squad")
 
 
 def test_the_card_tells_of_both_groups_and_of_the_threshold(checkout: Path) -> None:

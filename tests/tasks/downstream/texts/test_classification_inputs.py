@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.downstream.examples import make_examples
-from tasks.downstream.texts.own_files import as_known
+from tasks.downstream.texts.own_files import match_known
 from tasks.params.schema import check
 from tasks.records.labels import read_parquet_labels
 from tasks.records.text_files import read_reading
@@ -307,5 +307,5 @@ def test_ids_are_kept_for_those_who_look_at_mistakes(tmp_path: Path) -> None:
 
 
 def test_a_class_without_a_name_is_its_number() -> None:
-    assert as_known(["0", "1.0", "2"], ["LABEL_0", "LABEL_1"]) == {"0": "LABEL_0", "1.0": "LABEL_1", "2": "2"}
-    assert as_known(["LABEL_1", "LABEL_x"], ["0", "1"]) == {"LABEL_1": "1", "LABEL_x": "LABEL_x"}
+    assert match_known(["0", "1.0", "2"], ["LABEL_0", "LABEL_1"]) == {"0": "LABEL_0", "1.0": "LABEL_1", "2": "2"}
+    assert match_known(["LABEL_1", "LABEL_x"], ["0", "1"]) == {"LABEL_1": "1", "LABEL_x": "LABEL_x"}

@@ -12,7 +12,7 @@ from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.ipu.planning import plan_ipu
 from ipu_model.rows.format import Manifest
 from tasks.downstream.examples import make_examples
-from tasks.downstream.jobs.entry_jobs import finetune_job, predict_job
+from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_job
 from tasks.downstream.rows import PackedSplit, write_rows
 from tasks.downstream.texts.checks import LabelRows
 from tasks.downstream.texts.glue_files import GlueReader
@@ -271,7 +271,7 @@ def test_the_recipe_of_the_model_card_is_what_its_preset_plans(tmp_path: Path) -
         folder.mkdir(parents=True)
         (folder / "manifest.json").write_text(manifest.to_json())
     (tmp_path / "inputs/ipu").mkdir(parents=True)
-    job = finetune_job(task, params, tmp_path)
+    job = build_finetune_job(task, params, tmp_path)
     model = model_config(params.model, manifest)
     plan = plan_ipu(job, model, 1.0, True, PopRunInstances(), lambda text: None)
     assert (plan.micro_batch_size, plan.accumulation, plan.replicas, plan.division.rows_per_update) == (1, 32, 1, 32)
@@ -287,6 +287,8 @@ def test_the_recipe_of_the_model_card_is_what_its_preset_plans(tmp_path: Path) -
         0.25,
         3,
     )
-    prediction = predict_job(task, params, task.rows_folder("dev", tmp_path), tmp_path / "logits", tmp_path, tmp_path)
+    prediction = build_predict_job(
+        task, params, task.rows_folder("dev", tmp_path), tmp_path / "logits", tmp_path, tmp_path
+    )
     predict = plan_ipu(prediction, model, 1.0, True, PopRunInstances(), lambda text: None)
     assert (predict.micro_batch_size, predict.pipelined_inference) == (4, True)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tasks.downstream.scoring.metrics import interval
-from tasks.downstream.texts.metrics import WEIGHTED, official
+from tasks.downstream.scoring.metrics import resampled_interval
+from tasks.downstream.texts.metrics import WEIGHTED, official_score
 from tasks.downstream.texts.scores import TextsDevSet, metric_names
 from tasks.downstream.texts.tasks import TASKS
 from tests.tasks.downstream.entries import task_with
@@ -20,12 +20,12 @@ GUESSES = np.array([1, 0, 1, 0, 1, 1.0])
 
 def test_metrics_are_those_worked_out_by_hand():
     """3 hits, 1 false alarm, 1 miss, 1 right no: accuracy 4/6, F1 6/8, Matthews (3*1 - 1*1) / sqrt(4*4*2*2)."""
-    assert official("accuracy", LABELS, GUESSES) == pytest.approx(400 / 6)
-    assert official("f1", LABELS, GUESSES) == pytest.approx(75)
-    assert official("matthews_correlation", LABELS, GUESSES) == pytest.approx(25)
-    assert official("pearson", np.arange(4.0), np.array([0, 1, 2, 9.0])) == pytest.approx(1400 / 250**0.5)
-    assert official("spearman", np.arange(4.0), np.array([0, 1, 2, 9.0])) == pytest.approx(100)
-    assert official("pearson", np.arange(4.0), np.zeros(4)) == 0.0
+    assert official_score("accuracy", LABELS, GUESSES) == pytest.approx(400 / 6)
+    assert official_score("f1", LABELS, GUESSES) == pytest.approx(75)
+    assert official_score("matthews_correlation", LABELS, GUESSES) == pytest.approx(25)
+    assert official_score("pearson", np.arange(4.0), np.array([0, 1, 2, 9.0])) == pytest.approx(1400 / 250**0.5)
+    assert official_score("spearman", np.arange(4.0), np.array([0, 1, 2, 9.0])) == pytest.approx(100)
+    assert official_score("pearson", np.arange(4.0), np.zeros(4)) == 0.0
 
 
 @pytest.mark.parametrize("name", sorted(TASKS))
@@ -40,7 +40,7 @@ def test_a_resample_of_examples_has_the_metrics_of_the_library(name):
         guesses = np.where(generator.random(60) < 0.7, truth, generator.integers(len(task.labels), size=60))
     weights = generator.integers(0, 4, size=(3, 60))
     for metric in task.spec.metrics:
-        again = [official(metric, truth.repeat(row), guesses.repeat(row)) for row in weights]
+        again = [official_score(metric, truth.repeat(row), guesses.repeat(row)) for row in weights]
         assert WEIGHTED[metric](outcomes_of(truth, guesses), weights.astype(float)) == pytest.approx(again)
     outcomes = dict.fromkeys(task.development, outcomes_of(truth, guesses))
     exact = task.metrics.of(outcomes)
@@ -49,7 +49,7 @@ def test_a_resample_of_examples_has_the_metrics_of_the_library(name):
     for metric, value in exact.items():
         assert found[metric].shape == (1500,)
         assert found[metric].mean() == pytest.approx(value, abs=3)
-        bounds = interval(found[metric], value)
+        bounds = resampled_interval(found[metric], value)
         assert bounds.low < value < bounds.high
     assert exact["score"] == pytest.approx(np.mean([v for n, v in exact.items() if n != "score"]))
 
