@@ -1,7 +1,7 @@
-"""Records what the public wheels of the pins ask for, in metadata.json beside this file (`make refresh-constraints`).
+"""Record the requirements of the pinned public wheels in metadata.json next to this file (`make refresh-constraints`).
 
-Only metadata is fetched, with plain pip from the public index, once for every Python that a file is for; it takes some
-minutes. tests/test_constraints.py then holds, without a connection, that what they ask for is pinned and fits.
+Plain pip fetches only metadata from the public index, once for every Python of a file, which takes some minutes.
+tests/test_constraints.py then checks offline that all requirements are pinned and compatible.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ ENVIRONMENTS = {
     "poplar.txt": (["poplar.txt"], ["3.8"]),
     "audit.txt": (["audit.txt"], ["3.11"]),
 }
-"""Name -> the files installed together, and the Pythons they are for."""
+"""Name -> the files installed together, and their Python versions."""
 Extras = dict[str, set[str]]
-"""Canonical name of a distribution -> those of its extras that somebody asks for."""
+"""Canonical name of a distribution -> its required extras."""
 
 
-def declared() -> list[str]:
-    """The requirements of pyproject.toml, those of its extras too."""
+def declared_requirements() -> list[str]:
+    """Return the requirements of pyproject.toml, including those of its extras."""
     project = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
 
 
 def applies(requirement: Requirement, python: str, extras: Iterable[str]) -> bool:
-    """Whether a requirement counts on that Python of a Linux on x86-64, with these extras of its distribution."""
+    """Return True if a requirement applies on Linux x86-64 with that Python and these extras of its distribution."""
     linux = {
         "python_version": ".".join(python.split(".")[:2]),
         "implementation_name": "cpython",
@@ -52,8 +52,8 @@ def applies(requirement: Requirement, python: str, extras: Iterable[str]) -> boo
     return marker is None or any(marker.evaluate({**linux, "extra": extra}) for extra in ("", *extras))
 
 
-def pins(files: Iterable[str], python: str) -> dict[str, str]:
-    """Canonical name -> version, as the files pin them for that Python."""
+def read_pins(files: Iterable[str], python: str) -> dict[str, str]:
+    """Return canonical name -> version, as the files pin them for that Python."""
     lines = [line.strip() for file in files for line in (FOLDER / file).read_text(encoding="utf-8").splitlines()]
     pinned = [Requirement(line) for line in lines if line and not line.startswith("#")]
     return {
@@ -61,11 +61,11 @@ def pins(files: Iterable[str], python: str) -> dict[str, str]:
     }
 
 
-def wanted_extras(asked: Mapping[str, Iterable[str]], pythons: list[str]) -> Extras:
-    """The extras that pyproject.toml, or what it leads to, asks for; `asked` is pin -> its requirements."""
+def required_extras(requirements: Mapping[str, Iterable[str]], pythons: list[str]) -> Extras:
+    """Return the extras that pyproject.toml requires directly or indirectly; `requirements` maps a pin to its own."""
     extras: Extras = {}
-    lines = [("", line) for line in declared()] + [
-        (pin.split("==")[0], line) for pin, of_pin in asked.items() for line in of_pin
+    lines = [("", line) for line in declared_requirements()] + [
+        (pin.split("==")[0], line) for pin, of_pin in requirements.items() for line in of_pin
     ]
     before = -1
     while before != (before := sum(map(len, extras.values()))):
@@ -76,12 +76,12 @@ def wanted_extras(asked: Mapping[str, Iterable[str]], pythons: list[str]) -> Ext
     return extras
 
 
-def report(files: list[str], python: str) -> dict[str, Any]:
-    """What pip would install, with the metadata of each; nothing of this host's pip settings but its certificate."""
+def fetch_report(files: list[str], python: str) -> dict[str, Any]:
+    """Return what pip would install, with metadata, ignoring this host's pip settings except its certificate."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("PIP_") or name == "PIP_CERT"}
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder, "report.json")
-        words = [f"{name}=={version}" for name, version in pins(files, python).items()]
+        words = [f"{name}=={version}" for name, version in read_pins(files, python).items()]
         subprocess.run(
             [
                 sys.executable,
@@ -108,26 +108,26 @@ def report(files: list[str], python: str) -> dict[str, Any]:
     return content
 
 
-def record(files: list[str], pythons: list[str]) -> dict[str, Any]:
-    """Pin -> what it asks for on any of the Pythons, without the extras that nobody wants."""
-    asked: dict[str, set[str]] = {}
+def record_requirements(files: list[str], pythons: list[str]) -> dict[str, Any]:
+    """Return pin -> its requirements on any of the Pythons, without those of extras that are not required."""
+    requirements: dict[str, set[str]] = {}
     for python in pythons:
-        for item in report(files, python)["install"]:
+        for item in fetch_report(files, python)["install"]:
             pin = f"{canonicalize_name(item['metadata']['name'])}=={item['metadata']['version']}"
-            asked.setdefault(pin, set()).update(item["metadata"].get("requires_dist", []))
-    extras = wanted_extras(asked, pythons)
+            requirements.setdefault(pin, set()).update(item["metadata"].get("requires_dist", []))
+    extras = required_extras(requirements, pythons)
     packages = {
         pin: sorted(
             line
-            for line in asked[pin]
+            for line in requirements[pin]
             if any(applies(Requirement(line), python, extras.get(pin.split("==")[0], ())) for python in pythons)
         )
-        for pin in sorted(asked)
+        for pin in sorted(requirements)
     }
     return {"pythons": pythons, "packages": packages}
 
 
 if __name__ == "__main__":
-    recorded = {name: record(files, pythons) for name, (files, pythons) in ENVIRONMENTS.items()}
+    recorded = {name: record_requirements(files, pythons) for name, (files, pythons) in ENVIRONMENTS.items()}
     (FOLDER / "metadata.json").write_text(json.dumps(recorded, indent=1) + "\n", encoding="utf-8")
     print("constraints/metadata.json:", ", ".join(f"{len(of['packages'])} of {name}" for name, of in recorded.items()))

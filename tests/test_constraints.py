@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from constraints.refresh import ENVIRONMENTS, FOLDER, applies, declared, pins, wanted_extras
+from constraints.refresh import ENVIRONMENTS, FOLDER, applies, declared_requirements, read_pins, required_extras
 
 ROOT = FOLDER.parent
 METADATA = json.loads((FOLDER / "metadata.json").read_text(encoding="utf-8"))
@@ -21,7 +21,7 @@ EACH = [(name, python) for name, (_, pythons) in ENVIRONMENTS.items() for python
 def requirements(name, python):
     """Distribution -> what its recorded metadata asks for there."""
     packages = METADATA[name]["packages"]
-    extras = wanted_extras(packages, [python])
+    extras = required_extras(packages, [python])
     return {
         pin.split("==")[0]: [
             requirement
@@ -37,7 +37,7 @@ def unmet(name, python, pinned):
     held = {"pip"} if Version(python) >= Version("3.12") else {"pip", "setuptools"}
     asked = requirements(name, python)
     if name == "host.txt":
-        asked = {"podium": [Requirement(line) for line in declared()], **asked}
+        asked = {"podium": [Requirement(line) for line in declared_requirements()], **asked}
     found = []
     for distribution, needs in asked.items():
         for need in needs if distribution in {"podium", *pinned} else ():
@@ -62,15 +62,15 @@ def reached(asked, *first):
 @pytest.mark.parametrize(("name", "python"), EACH)
 def test_the_recorded_metadata_is_that_of_the_pins(name, python):
     recorded = dict(pin.split("==") for pin in METADATA[name]["packages"])
-    pinned = pins(ENVIRONMENTS[name][0], python)
+    pinned = read_pins(ENVIRONMENTS[name][0], python)
     wrong = [pin for pin, version in pinned.items() if Version(recorded.get(pin, "0")) != Version(version)]
-    every = {pin for each in METADATA[name]["pythons"] for pin in pins(ENVIRONMENTS[name][0], each)}
+    every = {pin for each in METADATA[name]["pythons"] for pin in read_pins(ENVIRONMENTS[name][0], each)}
     assert (wrong, set(recorded) - every) == ([], set()), "run: make refresh-constraints"
 
 
 @pytest.mark.parametrize(("name", "python"), EACH)
 def test_everything_the_pins_ask_for_is_pinned_in_a_version_that_fits(name, python):
-    assert unmet(name, python, pins(ENVIRONMENTS[name][0], python)) == []
+    assert unmet(name, python, read_pins(ENVIRONMENTS[name][0], python)) == []
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_everything_the_pins_ask_for_is_pinned_in_a_version_that_fits(name, pyth
     ],
 )
 def test_a_pin_that_is_missing_or_does_not_fit_is_named(name, python, pin, version):
-    pinned = pins(ENVIRONMENTS[name][0], python)
+    pinned = read_pins(ENVIRONMENTS[name][0], python)
     assert pinned.pop(pin)
     found = unmet(name, python, {**pinned, pin: version} if version else pinned)
     assert found
@@ -95,14 +95,15 @@ def test_a_pin_that_is_missing_or_does_not_fit_is_named(name, python, pin, versi
 
 @pytest.mark.parametrize("python", ENVIRONMENTS["host.txt"][1])
 def test_beside_torch_stands_what_torch_asks_for_and_nothing_else_needs_it(python):
-    asked, host, cuda = requirements("host.txt", python), pins(["host.txt"], python), pins(["cuda.txt"], python)
+    host, cuda = (read_pins([file], python) for file in ("host.txt", "cuda.txt"))
+    asked = requirements("host.txt", python)
     assert reached(asked, "torch") - set(host) == set(cuda)
     others = {name: needs for name, needs in asked.items() if name != "torch" and name not in cuda}
     assert not [name for name, needs in others.items() if cuda.keys() & {canonicalize_name(n.name) for n in needs}]
 
 
 def test_nothing_is_pinned_that_nothing_needs():
-    first = [*(Requirement(line).name for line in declared()), "setuptools"]  # the build of pyproject.toml
+    first = [*(Requirement(line).name for line in declared_requirements()), "setuptools"]  # the build of pyproject.toml
     pythons = ENVIRONMENTS["host.txt"][1]
     needed = {name for python in pythons for name in reached(requirements("host.txt", python), *first)}
-    assert {pin for python in pythons for pin in pins(["host.txt"], python)} - needed == set()
+    assert {pin for python in pythons for pin in read_pins(["host.txt"], python)} - needed == set()
