@@ -69,7 +69,7 @@ def _check(name: str, ok: bool) -> dict[str, Any]:
         "name": name,
         "column": "text",
         "ok": ok,
-        "found": "all 1,200 documents meet this" if ok else f"2 of 1,200 documents do not: {EVIL} {LONG}",
+        "found": "all 1,200 documents pass" if ok else f"2 of 1,200 documents do not: {EVIL} {LONG}",
         "required": "no text is null or empty",
         "failed": 0 if ok else 2,
         "of": 1200,

@@ -161,7 +161,7 @@ def test_a_data_set_of_the_hub(here: Path) -> None:
     [
         ({"model": "nothing here"}, "not found: pass a model folder, a run of podium pretrain, or a Hub"),
         ({"model": "train.json"}, "is a file: pass the folder that save_pretrained wrote"),
-        ({"model": "."}, "holds no config.json"),
+        ({"model": "."}, "has no config.json"),
         ({"train": "absent.json"}, "--train absent.json not found"),
         ({"dev": "absent.json"}, "--dev absent.json not found"),
     ],

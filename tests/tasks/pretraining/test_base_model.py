@@ -121,7 +121,7 @@ def test_another_vocabulary_is_refused(given: Path):
     )
     swapped = [VOCABULARY[1], VOCABULARY[0], *VOCABULARY[2:]]
     write_tiny_model(given.parent / "tokenizer", swapped)
-    assert "entry 5 of its vocabulary is 'a', that of the tokenizer 'b'" in refusal(given)
+    assert "entry 5 of its vocabulary is 'a', but 'b' in the tokenizer" in refusal(given)
     (given / "tokenizer.json").unlink()
     take_in(given)  # nothing to compare with but the size
 
@@ -129,7 +129,7 @@ def test_another_vocabulary_is_refused(given: Path):
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda folder: (folder / "config.json").unlink(), "holds no config.json"),
+        (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
         (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors is missing"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"\x08"), "model.safetensors is missing or damaged"),
         (lambda folder: (folder / "config.json").write_text("{"), "is not JSON"),

@@ -286,7 +286,7 @@ def test_a_tokenizer_that_rows_cannot_use_is_refused(tmp_path: Path) -> None:
 
 
 def test_rows_out_of_range_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="max_predictions_per_row=2 must lie between"):
+    with pytest.raises(InputError, match="max_predictions_per_row=2 must be between"):
         make(tmp_path, random_texts(3), max_predictions_per_row=2)
 
 

@@ -272,7 +272,7 @@ def test_a_row_of_csv_that_does_not_end(tmp_path: Path, monkeypatch: pytest.Monk
         == 300_000
     )
     path.write_text("text\n" + '"a\n",' * 300_000)
-    with pytest.raises(InputError, match="a row is longer than 1 MB"):
+    with pytest.raises(InputError, match="the row is longer than 1 MB"):
         list(read(path, {"text": ColumnSpec("text", "corpus.text_column", True)}, "corpus.path", ReadLog()))
 
 

@@ -14,7 +14,7 @@ CHECK = {
     "name": "texts_present",
     "column": "text",
     "ok": True,
-    "found": "all 1,200 documents meet this",
+    "found": "all 1,200 documents pass",
     "required": "no text is null or empty",
     "failed": 0,
     "of": 1200,

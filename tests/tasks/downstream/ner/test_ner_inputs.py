@@ -163,7 +163,7 @@ def test_a_line_of_zero_width_characters_ends_a_sentence(tmp_path: Path) -> None
 BAD = {
     "a tag without a type": (
         "a B-\nb B\nc O\n",
-        r"2 problem\(s\):\n  a tag without a type: line 1 \('B-'\), line 2 \('B'\)$",
+        r"2 problems:\n  a tag without a type: line 1 \('B-'\), line 2 \('B'\)$",
     ),
     "I- after O": ("a O\nb I-x\n\nc B-x\nd I-y\n", r"IOB2 does not allow .*: line 2 \('I-x'\), line 5 \('I-y'\)"),
     "one column": ("a O\nb\nc O\n", r"one column .*: line 2 \('b'\)"),

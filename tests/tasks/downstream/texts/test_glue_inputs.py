@@ -139,7 +139,7 @@ def test_what_cannot_be_meant_is_refused_by_file_and_line(tmp_path: Path, name: 
 
 def test_all_labels_that_cannot_be_meant_are_refused_at_once(tmp_path: Path) -> None:
     folder = put(tmp_path, "sst2", {"train.tsv": "good\t1\nbad\t2\nfine\t1\nworse\tx\n"})
-    with pytest.raises(InputError, match=r"2 problem\(s\):\n  a label .*: line 2 \('2'\), line 4 \('x'\)$"):
+    with pytest.raises(InputError, match=r"2 problems:\n  a label .*: line 2 \('2'\), line 4 \('x'\)$"):
         read(folder, "sst2")
 
 
