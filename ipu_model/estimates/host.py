@@ -43,7 +43,7 @@ def bound_memory(job: Job, model: ModelConfig, manifest: Manifest, processes: in
 
 def memory_terms(job: Job, model: ModelConfig, manifest: Manifest, processes: int = 1) -> List[Term]:
     """Return the parts of `bound_memory`, the largest first; rows of a micro-batch are assumed to be full."""
-    trains, on_cpu, head = job.kind != "predict", job.runtime != "cuda", heads.get_outline(job.head)
+    trains, on_cpu, head = job.kind != "predict", job.runtime != "cuda", heads.get_head_spec(job.head)
     optimizer = "" if job.optimizer is None else job.optimizer.name
     rows = divide(set_replicas(job.geometry, processes), manifest.packing_factor or 1.0).micro_batch_size
     rows = rows if trains else rows * MICRO_BATCHES_PER_CALL

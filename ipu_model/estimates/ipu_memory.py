@@ -138,7 +138,7 @@ def _layer(program: IpuProgram, ipu: int, assumed: Assumed) -> Term:
 def _heads(program: IpuProgram, ipu: int, assumed: Assumed) -> Tuple[Term, ...]:
     """Return the logits of the vocabulary with the gradient of the table, or only the gradient of the look-up."""
     table = table_parameters(program.model) * program.weight_bytes
-    tied = heads.get_outline(program.placement.head).tied
+    tied = heads.get_head_spec(program.placement.head).tied
     logits = program.micro_batch_size * program.rows.masked * program.model.vocab_size * program.weight_bytes
     terms = []
     if tied and ipu == program.placement.heads:

@@ -61,14 +61,14 @@ def head_parameters(model: ModelConfig, head: str, labels: int = 2) -> int:
         labels: classes of a head that is not tied; question answering has two, start and end.
     """
     hidden = model.hidden_size
-    if heads.get_outline(head).tied:
+    if heads.get_head_spec(head).tied:
         return hidden * (hidden + 1) + 2 * hidden + model.vocab_size + 2 * (hidden + 1)
     return labels * (hidden + 1)
 
 
 def model_parameters(model: ModelConfig, head: str, labels: int = 2) -> int:
     """Count all trained parameters."""
-    pooler = pooler_parameters(model) if heads.get_outline(head).pooler else 0
+    pooler = pooler_parameters(model) if heads.get_head_spec(head).pooler else 0
     layers = model.num_layers * layer_parameters(model)
     return embedding_parameters(model) + layers + pooler + head_parameters(model, head, labels)
 

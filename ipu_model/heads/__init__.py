@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, List
 
 from ipu_model.errors import ConfigError
-from ipu_model.models.outline import HeadSpec, read_head_spec
+from ipu_model.models.head_spec import HeadSpec, read_head_spec
 
 if TYPE_CHECKING:  # job.py imports this module in a Python without torch
     from ipu_model.models.head import Head
@@ -36,7 +36,7 @@ def get_head(name: str) -> Head:
 
 
 @functools.lru_cache(maxsize=None)
-def get_outline(name: str) -> HeadSpec:
+def get_head_spec(name: str) -> HeadSpec:
     """Return the placement data of a head on IPUs, for planning without torch.
 
     Raises:

@@ -35,7 +35,7 @@ class Placement:
         """(name, IPU) of every block in order of execution."""
         layers = [(f"encoder layer {index}", ipu) for index, ipu in enumerate(self.layers)]
         pooler = [] if self.pooler is None else [("pooler", self.pooler)]
-        return (("embeddings", self.embeddings), *layers, *pooler, (heads.get_outline(self.head).title, self.heads))
+        return (("embeddings", self.embeddings), *layers, *pooler, (heads.get_head_spec(self.head).title, self.heads))
 
     @property
     def order(self) -> Tuple[int, ...]:
@@ -118,7 +118,7 @@ def place_by_layers(head: str, num_layers: int, layers_per_ipu: Sequence[int], i
     Raises:
         ConfigError: see `expand_layers`; or the head is unknown.
     """
-    kind = heads.get_outline(head)
+    kind = heads.get_head_spec(head)
     counts = expand_layers(num_layers, layers_per_ipu, ipus_per_replica)
     layers = tuple(ipu for ipu, count in enumerate(counts) for _ in range(count))
     pooler = None if not kind.pooler else (0 if kind.tied else layers[-1])
@@ -173,7 +173,7 @@ def place_by_stages(
     Raises:
         ConfigError: lists all problems in one message.
     """
-    kind = heads.get_outline(head)
+    kind = heads.get_head_spec(head)
     placed = [(name, ipu) for stage, ipu in zip(pipeline_stages, device_mapping) for name in stage]
     problems = _problems_of_names(head, num_layers, [name for name, _ in placed])
     if not problems:
@@ -193,8 +193,8 @@ def place_by_stages(
 def _problems_of_names(head: str, num_layers: int, names: List[str]) -> List[str]:
     """Return the problems with the names of all stages, in one list."""
     kind, others = (
-        heads.get_outline(head),
-        [heads.get_outline(other).stage for other in heads.list_heads() if other != head],
+        heads.get_head_spec(head),
+        [heads.get_head_spec(other).stage for other in heads.list_heads() if other != head],
     )
     known = [*BLOCKS, kind.stage, *others]
     unknown = sorted(set(names) - set(known))

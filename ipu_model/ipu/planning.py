@@ -112,7 +112,7 @@ class IpuPlan:
         return DeviceLayout(
             self.inference_placement if inference else self.placement,
             self.table_pieces,
-            decoder_factor(mode) if heads.get_outline(self.head).tied else 1,
+            decoder_factor(mode) if heads.get_head_spec(self.head).tied else 1,
             self.config.recompute_checkpoint_every_layer and not inference,
             *dropout,
         )
@@ -275,7 +275,7 @@ def _check_evaluation(job: Job, training: Placement, inference: Placement, insta
 
 
 def _check_factors(head: str, model: ModelConfig, mode: ModeConfig) -> None:
-    if heads.get_outline(head).tied:
+    if heads.get_head_spec(head).tied:
         name = "projection" if mode.projection_serialization_factor != 1 else "embedding"
         checks.check_serialization(model.vocab_size, decoder_factor(mode), name)
     else:
@@ -286,12 +286,12 @@ def can_cut_table(job: Job) -> bool:
     """Return whether embedding_serialization_factor has an effect: on a tied decoder, or on the table without LAMB
     (model.py)."""
     by_lamb = job.kind != "predict" and job.optimizer is not None and job.optimizer.name == "lamb"
-    return heads.get_outline(job.head).tied or not by_lamb
+    return heads.get_head_spec(job.head).tied or not by_lamb
 
 
 def _table_pieces(job: Job, mode: ModeConfig, say: Callable[[str], None]) -> int:
     """Return the pieces of the word table: 1 with a tied decoder, and with LAMB."""
-    pieces = 1 if heads.get_outline(job.head).tied else mode.embedding_serialization_factor
+    pieces = 1 if heads.get_head_spec(job.head).tied else mode.embedding_serialization_factor
     if pieces > 1 and not can_cut_table(job):
         say(f"embedding_serialization_factor {pieces}: lamb uses 1, as its trust ratio is for the whole word table")
         return 1

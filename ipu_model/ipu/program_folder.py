@@ -249,7 +249,7 @@ def link_programs(source: Path, target: Path) -> None:
 
 
 def _hold(folder: Path) -> Tuple[IO[str], bool]:
-    """Lock a folder by its file HELD: exclusively (True), or shared if another process uses it.
+    """Lock a folder by its file LOCK_FILE: exclusively (True), or shared if another process uses it.
 
     After waiting, the lock may belong to a folder that prune has removed: then the folder is created again.
     """

@@ -13,13 +13,7 @@ from ipu_model import heads
 from ipu_model.errors import CheckpointError
 from ipu_model.models.architecture import CONFIG, read_class_name, read_config
 from ipu_model.models.config import ModelConfig
-from ipu_model.models.model_folder import (
-    ModelFolder,
-    ModelOrigin,
-    missing_parameters,
-    transformers_class,
-    write_model,
-)
+from ipu_model.models.model_folder import ModelFolder, ModelOrigin, missing_parameters, transformers_class, write_model
 from ipu_model.models.modeling import build_model
 from ipu_model.models.weight_files import canonical_name, read_weights
 

@@ -49,12 +49,7 @@ from ipu_model.ipu.feeding import (
     training_inputs,
 )
 from ipu_model.ipu.model import DeviceModel, cut_table, join_pieces, poptorch_ops
-from ipu_model.ipu.optimizers import (
-    load_optimizer_tensors,
-    make_ipu_optimizer,
-    optimizer_tensors,
-    set_learning_rate,
-)
+from ipu_model.ipu.optimizers import load_optimizer_tensors, make_ipu_optimizer, optimizer_tensors, set_learning_rate
 from ipu_model.ipu.options import describe_host, executable_parts, fill_options
 from ipu_model.ipu.planning import IpuPlan, can_cut_table
 from ipu_model.ipu.program_folder import EVALUATION, ProgramFolder

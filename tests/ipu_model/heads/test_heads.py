@@ -15,9 +15,9 @@ from ipu_model import heads
 from ipu_model.errors import ConfigError
 from ipu_model.jobs.job import EvaluationConfig
 from ipu_model.models.head import Head
+from ipu_model.models.head_spec import read_head_spec
 from ipu_model.models.model_folder import read_model
 from ipu_model.models.modeling import build_model, initialise
-from ipu_model.models.outline import read_head_spec
 from ipu_model.rows.format import get_columns
 from ipu_model.rows.row_folder import Batch
 from ipu_model.runtimes.torch_device import TorchRuntime
@@ -45,13 +45,13 @@ def test_what_a_head_states_fits_together(name: str) -> None:
 
 @pytest.mark.parametrize("name", heads.list_heads())
 def test_the_outline_that_planning_reads_without_torch_is_what_the_head_says(name: str) -> None:
-    found = dataclasses.asdict(heads.get_outline(name))
+    found = dataclasses.asdict(heads.get_head_spec(name))
     assert found == {field: getattr(heads.get_head(name), field) for field in found}
 
 
 def test_an_outline_of_no_head_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="head='tagging' is not one of"):
-        heads.get_outline("tagging")
+        heads.get_head_spec("tagging")
     (tmp_path / "empty.py").write_text("class Head:\n    title = 'a title alone'\n")
     with pytest.raises(LookupError, match="no class that sets title and stage"):
         read_head_spec(tmp_path / "empty.py")

@@ -12,12 +12,7 @@ from torch import Tensor
 from toy_training import RATES, UPDATES, Device, config_of, make_line, rows, toy
 
 from ipu_model.errors import CheckpointError
-from ipu_model.ipu.optimizers import (
-    load_optimizer_tensors,
-    make_ipu_optimizer,
-    optimizer_tensors,
-    set_learning_rate,
-)
+from ipu_model.ipu.optimizers import load_optimizer_tensors, make_ipu_optimizer, optimizer_tensors, set_learning_rate
 from tests.optimizers import optimizer_config
 
 

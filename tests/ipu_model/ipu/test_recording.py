@@ -11,18 +11,7 @@ from typing import Any, Dict, List, Tuple
 
 import poptorch  # noqa: F401  # marks what needs a recording, see conftest.py
 import pytest
-from expected_options import (
-    ALL,
-    BERT_SWITCHES,
-    FRONT_END,
-    GENERAL,
-    HALF_PARTIALS,
-    MEAN,
-    NEVER,
-    PIPELINED,
-    SHARDED,
-    SUM,
-)
+from expected_options import ALL, BERT_SWITCHES, FRONT_END, GENERAL, HALF_PARTIALS, MEAN, NEVER, PIPELINED, SHARDED, SUM
 from preset_layouts import LAYOUTS, Layout
 from recorded_presets import SEED, compiled, forward_stages, job_of, model_config, record_of
 
