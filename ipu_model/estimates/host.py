@@ -89,12 +89,12 @@ def estimate_host(
     if limit is not None and job.runtime != "cuda":
         limit /= processes
     where = "each GPU" if job.runtime == "cuda" else "the process" if processes == 1 else "each process"
-    ends = _ends(job, model, terms)
+    ends = _bounds(job, model, terms)
     memory = MemoryEstimate(where, tuple(terms), ends, math.inf if limit is None else limit)
     return JobEstimate(device_name(job.runtime, processes), (memory,), None)
 
 
-def _ends(job: Job, model: ModelConfig, terms: List[Term]) -> Interval:
+def _bounds(job: Job, model: ModelConfig, terms: List[Term]) -> Interval:
     """Return the lower bound (weights, and in training their gradients and moments) and the upper bound."""
     numbers = model_parameters(model, job.head, len(job.labels or ()) or 2)
     copies = 1 if job.optimizer is None or job.kind == "predict" else 3 if job.optimizer.name == "sgd" else 4

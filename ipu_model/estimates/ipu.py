@@ -117,13 +117,13 @@ def _training(job: Job, manifest: Manifest, plan: IpuPlan, program: IpuProgram) 
     seconds = Interval(call.low / per_call, call.likely / per_call, call.high / per_call)
     of_update = update_seconds(program)
     host = call.likely / per_call - of_update.likely
-    terms = (*of_update.terms, Term("the host, between calls", host, "device_iterations: more updates in a call"))
+    terms = (*of_update.terms, Term("host between calls", host, "device_iterations: more updates in a call"))
     return TimeEstimate(terms, updates, seconds, _rate(program.rows_per_update * program.rows.packing_factor, seconds))
 
 
 def _prediction(manifest: Manifest, plan: IpuPlan, program: IpuProgram) -> TimeEstimate:
     calls, seconds = math.ceil(manifest.rows / plan.rows_per_call), call_interval(program)
-    terms = (Term("one call, forward", seconds.likely, "inference_replication_factor: more replicas"),)
+    terms = (Term("forward pass of a call", seconds.likely, "inference_replication_factor: more replicas"),)
     return TimeEstimate(terms, calls, seconds, _rate(plan.rows_per_call * program.rows.packing_factor, seconds))
 
 

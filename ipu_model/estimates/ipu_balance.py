@@ -92,14 +92,13 @@ def find_faster_layout(training: IpuProgram, instances: int = 1) -> Proposal:
         instances: number of instances that share the replicas.
     """
     stated = _evaluate(training)
-    faster = [(_rate(cut), cut) for cut in _cuts(training, instances)]
+    faster = [(_rate(cut), cut) for cut in _candidates(training, instances)]
     faster = sorted((x for x in faster if x[0] > stated.rows_per_second), key=lambda x: -x[0])
     fastest = next((cut for _, cut in faster if fits_memory(cut)), None)
     return Proposal(stated, None if fastest is None else _evaluate(fastest))
 
 
 def _rate(training: IpuProgram) -> float:
-    """Return the likely rows a second."""
     return training.rows_per_update * training.updates_per_call / call_interval(training).likely
 
 
@@ -110,7 +109,7 @@ def _evaluate(training: IpuProgram) -> LayoutCandidate:
     return LayoutCandidate(training, _rate(training), worst_verdict(memories), likely, first, max(of_row))
 
 
-def _cuts(training: IpuProgram, instances: int) -> Iterator[IpuProgram]:
+def _candidates(training: IpuProgram, instances: int) -> Iterator[IpuProgram]:
     """Yield every layout with the same rows of an update and a filled pipeline."""
     for of_pod in _pods(training, instances):
         for placement in _placements(of_pod.placement):

@@ -105,12 +105,11 @@ def _stash(program: IpuProgram, ipu: int) -> Term:
 
 
 def _fullest_instant(program: IpuProgram, ipu: int, assumed: Assumed) -> Term:
-    """Return the largest temporary use of memory."""
     proportion = assumed.proportion * program.matmul_proportion[ipu] * constants.TILE_BYTES
     candidates = [_layer(program, ipu, assumed), *_heads(program, ipu, assumed)]
     fullest = max(candidates, key=lambda term: term.amount)
     with_products = Term(
-        f"{fullest.name}, and temporaries of products" if fullest.amount else "temporaries of products",
+        f"{fullest.name}, with matmul temporaries" if fullest.amount else "matmul temporaries",
         fullest.amount + proportion,
         f"matmul_proportion: a smaller share of IPU {ipu}" if proportion > fullest.amount else fullest.knob,
     )
@@ -126,13 +125,13 @@ def _layer(program: IpuProgram, ipu: int, assumed: Assumed) -> Term:
     scores = program.micro_batch_size * program.model.num_heads * program.rows.length**2 * program.weight_bytes
     if not program.training:
         # Forward only: input, the wide activation of the feed-forward part and its output; scores and probabilities.
-        return Term("a layer", 6 * hidden + scores, "device.micro_batch_size: smaller")
+        return Term("forward pass of a layer", 6 * hidden + scores, "device.micro_batch_size: smaller")
     once = assumed.hidden * hidden + assumed.scores * scores
     if program.placement.forward_stages == 1:  # PopTorch recomputes in pipelines of several IPUs alone
-        return Term("all layers on their way back", layers * once, "layers_per_ipu: more IPUs")
+        return Term("backward pass of all layers", layers * once, "layers_per_ipu: more IPUs")
     if program.keeps_every_layer:
-        return Term("a layer on its way back", once, "micro_batch_size: smaller")
-    return Term("a stage on its way back", layers * once, "recompute_checkpoint_every_layer: true")
+        return Term("backward pass of a layer", once, "micro_batch_size: smaller")
+    return Term("backward pass of a stage", layers * once, "recompute_checkpoint_every_layer: true")
 
 
 def _heads(program: IpuProgram, ipu: int, assumed: Assumed) -> Tuple[Term, ...]:

@@ -71,7 +71,7 @@ class UpdateSeconds:
             Term("ramp-up and ramp-down", self.ramp, "micro_batch_size: smaller, for more accumulation"),
             Term("collectives", self.collectives, "global_batch_size: larger"),
             Term("host streams", self.streams),
-            Term("optimizer state from off chip", self.offchip, "optimizer_state_offchip: false, where it fits"),
+            Term("off-chip optimizer state", self.offchip, "optimizer_state_offchip: false, where it fits"),
         )
         return tuple(term for term in terms if term.amount)
 

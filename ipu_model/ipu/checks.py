@@ -137,7 +137,7 @@ def check_ipu_count(ipus_per_replica: int, replicas: int, instances: int = 1) ->
     if not _is_power_of_two(ipus_per_replica):
         raise ConfigError(
             f"ipus_per_replica={ipus_per_replica} is not a power of two: IPUs are attached in 1, 2, 4, 8 ... Use "
-            f"{_near(ipus_per_replica)} entries in layers_per_ipu"
+            f"{_nearest_powers(ipus_per_replica)} entries in layers_per_ipu"
         )
     local = replicas // instances
     total = ipus_per_replica * local
@@ -145,7 +145,7 @@ def check_ipu_count(ipus_per_replica: int, replicas: int, instances: int = 1) ->
     if not _is_power_of_two(total):
         raise ConfigError(
             f"{ipus_per_replica} IPUs x {local} replicas{share} = {total} IPUs is not a power of two. Set "
-            f"replication_factor to {_near(local, instances)}",
+            f"replication_factor to {_nearest_powers(local, instances)}",
             LAUNCHER,
         )
     if total > MAX_IPUS_PER_PROCESS:
@@ -204,7 +204,7 @@ def _is_power_of_two(number: int) -> bool:
     return number & (number - 1) == 0
 
 
-def _near(number: int, times: int = 1) -> str:
+def _nearest_powers(number: int, times: int = 1) -> str:
     """Return the powers of two around `number`, which is not one, each multiplied by `times`."""
     below = 1 << (number.bit_length() - 1)
     powers: List[int] = [below * times, 2 * below * times]

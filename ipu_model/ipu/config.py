@@ -183,7 +183,6 @@ def read_ipu_config(
 
 
 def _problems(values: Mapping[str, Any]) -> List[str]:
-    """Return the problems of all values, first of each key, then between keys."""
     specs = {spec.name: spec.metadata for spec in fields(IpuConfig)}
     wrong = {name: checks.find_value_problem(name, value, **specs[name]) for name, value in values.items()}
     invalid = {name: problem for name, problem in wrong.items() if problem}

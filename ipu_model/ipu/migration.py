@@ -143,7 +143,6 @@ def _refuse(current: Dict[str, Any], lines: List[str], problems: List[str]) -> N
 
 
 def _translate_values(current: Dict[str, Any], lines: List[str]) -> None:
-    """Translate values whose form has changed since older releases."""
     for factor in ("embedding_serialization_factor", "inference_embedding_serialization_factor"):
         if current.get(factor) == 0 and not isinstance(current[factor], (bool, float)):
             current[factor] = 1

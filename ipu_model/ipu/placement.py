@@ -76,7 +76,7 @@ class Placement:
         """Format the placement as a table: stages with their IPU and blocks, then the sums."""
         lines = ["stage  IPU  blocks"]
         for number, (ipu, names) in enumerate(self.stages, 1):
-            lines.append(f"{number:>5}  {ipu:>3}  {', '.join(_together(names))}")
+            lines.append(f"{number:>5}  {ipu:>3}  {', '.join(_merge_layers(names))}")
         lines += [f"{'-':>5}  {ipu:>3}  (idle)" for ipu in self.idle]
         lines.append(
             f"{self.ipus_per_replica} IPUs x {replicas} replicas = {self.ipus_per_replica * replicas} IPUs; "
@@ -175,7 +175,7 @@ def place_by_stages(
     """
     kind = heads.get_head_spec(head)
     placed = [(name, ipu) for stage, ipu in zip(pipeline_stages, device_mapping) for name in stage]
-    problems = _problems_of_names(head, num_layers, [name for name, _ in placed])
+    problems = _find_name_problems(head, num_layers, [name for name, _ in placed])
     if not problems:
         where = {name: ipu for name, ipu in placed if name != "hid"}
         if kind.tied and where[kind.stage] != where["emb"]:
@@ -190,8 +190,7 @@ def place_by_stages(
     return Placement(head, where["emb"], layers, pooler, where[kind.stage], max(device_mapping) + 1)
 
 
-def _problems_of_names(head: str, num_layers: int, names: List[str]) -> List[str]:
-    """Return the problems with the names of all stages, in one list."""
+def _find_name_problems(head: str, num_layers: int, names: List[str]) -> List[str]:
     kind, others = (
         heads.get_head_spec(head),
         [heads.get_head_spec(other).stage for other in heads.list_heads() if other != head],
@@ -213,7 +212,7 @@ def _problems_of_names(head: str, num_layers: int, names: List[str]) -> List[str
     return problems
 
 
-def _together(names: Sequence[str]) -> List[str]:
+def _merge_layers(names: Sequence[str]) -> List[str]:
     """Return the names of a stage's blocks, with its encoder layers as one entry."""
     layers = [name.rsplit(" ", 1)[1] for name in names if name.startswith("encoder layer")]
     if len(layers) < 2:

@@ -208,7 +208,7 @@ class LowPrecisionCopies:
         return copy
 
     @property
-    def of_weights(self) -> Dict[Tensor, Tensor]:
+    def by_weight(self) -> Dict[Tensor, Tensor]:
         """Copy of each weight."""
         return dict(self.pairs)
 

@@ -132,7 +132,7 @@ class BlockedAdamW(MomentOptimizer):
 
     def __init__(self, params: Any, copies: Optional[LowPrecisionCopies] = None, **rates: Any) -> None:
         super().__init__(params, **rates)
-        self._copies: Dict[Tensor, Tensor] = {} if copies is None else copies.of_weights
+        self._copies: Dict[Tensor, Tensor] = {} if copies is None else copies.by_weight
         self._scale = 1.0
         self._buffer = torch.empty(BLOCK)
 

@@ -69,8 +69,8 @@ def test_without_a_checkpoint_every_layer_a_stage_stashes_its_input_and_recomput
     every, stages = terms(held_of(), 1), terms(held_of(keeps_every_layer=False), 1)
     assert stages["stashed activations"] == 3 * (HIDDEN + INTEGERS)
     layer = 3.0 * HIDDEN + 2.0 * ROWS * 2 * LENGTH**2 * 2
-    assert every["a layer on its way back, and temporaries of products"] == layer
-    assert stages["a stage on its way back, and temporaries of products"] == 2 * layer
+    assert every["backward pass of a layer, with matmul temporaries"] == layer
+    assert stages["backward pass of a stage, with matmul temporaries"] == 2 * layer
 
 
 def test_the_fullest_instant_is_the_worst_of_those_that_follow_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,14 +78,14 @@ def test_the_fullest_instant_is_the_worst_of_those_that_follow_one_another(monke
     for name in ("LOW", "LIKELY", "HIGH"):
         monkeypatch.setattr(ipu_memory.constants, name, few)
     logits, table = ROWS * 2 * 10 * 2, 10 * 4 * 2
-    heads = "logits of the vocabulary, and temporaries of products"
+    heads = "logits of the vocabulary, with matmul temporaries"
     assert terms(held_of(), 0)[heads] == 2 * logits + table
     assert terms(held_of(decoder_pieces=2), 0)[heads] == 2 * logits + table / 2
     answers = held_of("question_answering", table_pieces=2)
-    assert terms(answers, 0)["gradient of the word table, and temporaries of products"] == table / 2
+    assert terms(answers, 0)["gradient of the word table, with matmul temporaries"] == table / 2
     [memory] = [x for x in ipu_memories(dataclasses.replace(answers, table_cuts=False)) if x.where == "IPU 0 of 2"]
     knobs = {term.name: term.knob for term in memory.terms}
-    assert knobs["gradient of the word table, and temporaries of products"].startswith("layers_per_ipu"), "with LAMB"
+    assert knobs["gradient of the word table, with matmul temporaries"].startswith("layers_per_ipu"), "with LAMB"
     # The largest tensor of IPU 1 is [4, 16]; its moments come from off chip.
     loaded = held_of(state_offchip=True, shards=2)
     assert terms(loaded, 1)["update of the largest tensor"] == 64 * 8 / 2
@@ -94,7 +94,7 @@ def test_the_fullest_instant_is_the_worst_of_those_that_follow_one_another(monke
 
 def test_inference_holds_no_gradients_and_stashes_nothing() -> None:
     found = terms(held_of("question_answering", training=False), 1)
-    assert set(found) == {"weights", "a layer, and temporaries of products", "streams", "code and exchange"}
+    assert set(found) == {"weights", "forward pass of a layer, with matmul temporaries", "streams", "code and exchange"}
     assert found["code and exchange"] == 500.0
 
 
@@ -105,14 +105,14 @@ def test_one_ipu_recomputes_nothing() -> None:
     [memory] = ipu_memories(alone)
     layer = 3.0 * HIDDEN + 2.0 * ROWS * 2 * LENGTH**2 * 2
     assert {term.name: term.amount for term in memory.terms}[
-        "all layers on their way back, and temporaries of products"
+        "backward pass of all layers, with matmul temporaries"
     ] == 3 * layer
 
 
 def test_products_use_a_share_of_what_the_proportion_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ipu_memory.constants, "LIKELY", dataclasses.replace(ASSUMED, proportion=0.5))
     layer = 3.0 * HIDDEN + 2.0 * ROWS * 2 * LENGTH**2 * 2
-    found = terms(held_of(), 1)["a layer on its way back, and temporaries of products"]
+    found = terms(held_of(), 1)["backward pass of a layer, with matmul temporaries"]
     assert found == layer + 0.5 * 0.2 * TILE_BYTES
 
 
