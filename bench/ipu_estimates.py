@@ -61,9 +61,9 @@ def balance_lines() -> list[str]:
 
 def _proposal(known: KnownJob) -> list[str]:
     found = propose_layout(known.job, known.model, known.rows)
-    cells = [f"`{known.preset}` {known.name}", _cut(found.stated), f"{found.stated.rows_per_second:,.0f}"]
+    cells = [f"`{known.preset}` {known.name}", _cut(found.current), f"{found.current.rows_per_second:,.0f}"]
     if found.proposed is None:
-        return [*cells, "nothing faster fits", "", "", f"{found.stated.fullest_bytes / MB:,.0f}", ""]
+        return [*cells, "nothing faster fits", "", "", f"{found.current.fullest_bytes / MB:,.0f}", ""]
     cells += [_cut(found.proposed), f"{found.proposed.rows_per_second:,.0f}", f"{found.gain:+.0%}"]
     return [*cells, f"{found.proposed.fullest_bytes / MB:,.0f}", f"{1000 * found.margin:.3f}"]
 

@@ -17,11 +17,11 @@ import numpy as np
 
 from bench.ipu_published import ANSWERS, PRETRAINING, PUBLISHED, Published
 from ipu_model.estimates.estimate import Interval
-from ipu_model.estimates.ipu_constants import FITTED, Fitted
+from ipu_model.estimates.ipu_constants import FITTED, FittedConstants
 from ipu_model.estimates.ipu_time import call_interval, update_seconds
 
-NAMES = tuple(spec.name for spec in dataclasses.fields(Fitted))
-NOTHING = Fitted(*[0.0] * len(NAMES))
+NAMES = tuple(spec.name for spec in dataclasses.fields(FittedConstants))
+NOTHING = FittedConstants(*[0.0] * len(NAMES))
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class RowEstimate:
         return interval.low <= self.row.rate <= interval.high
 
 
-def estimate_seconds(row: Published, fitted: Fitted) -> float:
+def estimate_seconds(row: Published, fitted: FittedConstants) -> float:
     """Return the seconds of an update of the row, including its share of the call overhead."""
     training = dataclasses.replace(row.training(), fitted=fitted)
     host = fitted.host / training.updates_per_call if row.pytorch else 0.0
@@ -59,7 +59,7 @@ def find_coefficients(row: Published) -> tuple[float, ...]:
     return tuple(estimate_seconds(row, dataclasses.replace(NOTHING, **{name: 1.0})) - nothing for name in NAMES)
 
 
-def fit(rows: Sequence[Published]) -> Fitted:
+def fit(rows: Sequence[Published]) -> FittedConstants:
     """Return the constants that fit these rows best."""
     left = list(range(len(NAMES)))
     relative = np.array([np.array(find_coefficients(row)) / row.update_seconds for row in rows])
@@ -84,7 +84,7 @@ def estimate_rows(rows: Sequence[Published] = PUBLISHED) -> list[RowEstimate]:
     return found
 
 
-def _interval_of(row: Published, fitted: Fitted) -> Interval:
+def _interval_of(row: Published, fitted: FittedConstants) -> Interval:
     """Return the estimated interval of sequences per second for the row."""
     call = call_interval(dataclasses.replace(row.training(), fitted=fitted))
     sequences = row.rows_per_update * row.packing_factor * row.updates_per_call

@@ -10,7 +10,7 @@ from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.estimates.estimate import Interval, JobEstimate, Term, TimeEstimate
 from ipu_model.estimates.ipu_balance import Proposal, find_faster_layout
 from ipu_model.estimates.ipu_constants import MK2, Generation
-from ipu_model.estimates.ipu_memory import ipu_memories
+from ipu_model.estimates.ipu_memory import estimate_memories
 from ipu_model.estimates.ipu_program import IpuProgram
 from ipu_model.estimates.ipu_time import call_interval, update_seconds
 from ipu_model.estimates.shapes import RowShape
@@ -65,7 +65,7 @@ def estimate_ipus(
     program = build_program(job, model, plan, RowShape.of(manifest), generation)
     predicting = job.kind == "predict"
     time = _prediction(manifest, plan, program) if predicting else _training(job, manifest, plan, program)
-    return JobEstimate(device, ipu_memories(program), time)
+    return JobEstimate(device, estimate_memories(program), time)
 
 
 def moment_bytes(optimizer: Optional[OptimizerConfig], half: bool) -> float:

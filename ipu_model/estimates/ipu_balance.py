@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Iterator, List, Optional
 
 from ipu_model.estimates.estimate import worst_verdict
-from ipu_model.estimates.ipu_memory import fits_memory, ipu_memories
+from ipu_model.estimates.ipu_memory import estimate_memories, fits_memory
 from ipu_model.estimates.ipu_program import IpuProgram
 from ipu_model.estimates.ipu_time import call_interval, micro_batch_seconds
 from ipu_model.ipu.config import MATMUL_PROPORTION
@@ -45,14 +45,14 @@ class LayoutCandidate:
 class Proposal:
     """Current layout, and a faster one."""
 
-    stated: LayoutCandidate
+    current: LayoutCandidate
     proposed: Optional[LayoutCandidate]
     """None if no faster layout fits."""
 
     @property
     def gain(self) -> float:
         """Gain in rows a second, as a share of the current rate; 0 without a proposal."""
-        return self.proposed.rows_per_second / self.stated.rows_per_second - 1 if self.proposed else 0.0
+        return self.proposed.rows_per_second / self.current.rows_per_second - 1 if self.proposed else 0.0
 
     @property
     def margin(self) -> float:
@@ -63,7 +63,7 @@ class Proposal:
         """
         if self.proposed is None:
             return 0.0
-        as_fast = self.stated.slowest_seconds * self.proposed.program.replicas / self.stated.program.replicas
+        as_fast = self.current.slowest_seconds * self.proposed.program.replicas / self.current.program.replicas
         return as_fast - self.proposed.first_seconds
 
     @property
@@ -77,7 +77,7 @@ def format_proposal(cut: LayoutCandidate, proposal: Proposal) -> str:
     program = cut.program
     layers, rows = ", ".join(map(str, program.placement.layers_per_ipu)), program.micro_batch_size
     others = "" if program.keeps_every_layer else ", recompute_checkpoint_every_layer false"
-    if program.replicas != proposal.stated.program.replicas:
+    if program.replicas != proposal.current.program.replicas:
         others += f", replication_factor {program.replicas}, matmul_proportion {program.matmul_proportion[0]:g}"
     return (
         f"{proposal.gain:.0%} more with layers_per_ipu [{layers}], micro_batch_size {rows}{others}, "
@@ -91,11 +91,11 @@ def find_faster_layout(training: IpuProgram, instances: int = 1) -> Proposal:
     Args:
         instances: number of instances that share the replicas.
     """
-    stated = _evaluate(training)
+    current = _evaluate(training)
     faster = [(_rate(cut), cut) for cut in _candidates(training, instances)]
-    faster = sorted((x for x in faster if x[0] > stated.rows_per_second), key=lambda x: -x[0])
+    faster = sorted((x for x in faster if x[0] > current.rows_per_second), key=lambda x: -x[0])
     fastest = next((cut for _, cut in faster if fits_memory(cut)), None)
-    return Proposal(stated, None if fastest is None else _evaluate(fastest))
+    return Proposal(current, None if fastest is None else _evaluate(fastest))
 
 
 def _rate(training: IpuProgram) -> float:
@@ -103,7 +103,7 @@ def _rate(training: IpuProgram) -> float:
 
 
 def _evaluate(training: IpuProgram) -> LayoutCandidate:
-    memories = ipu_memories(training)
+    memories = estimate_memories(training)
     of_row = [x / training.micro_batch_size for x in micro_batch_seconds(training)]
     first, likely = of_row[training.placement.embeddings], memories[0].total.likely
     return LayoutCandidate(training, _rate(training), worst_verdict(memories), likely, first, max(of_row))
@@ -126,19 +126,19 @@ def _candidates(training: IpuProgram, instances: int) -> Iterator[IpuProgram]:
 
 def _pods(training: IpuProgram, instances: int) -> Iterator[IpuProgram]:
     """Yield the division of the available IPUs into replicas: the current one first, then others."""
-    stated = training.placement
+    current = training.placement
     yield training
-    pod, ipus = stated.ipus_per_replica * training.replicas, 1
-    while ipus <= min(pod, len(stated.layers)):
-        if ipus != stated.ipus_per_replica and pod % (ipus * instances) == 0:
+    pod, ipus = current.ipus_per_replica * training.replicas, 1
+    while ipus <= min(pod, len(current.layers)):
+        if ipus != current.ipus_per_replica and pod % (ipus * instances) == 0:
             replicas = pod // ipus
-            last = ipus - 1 if stated.heads == stated.ipus_per_replica - 1 else stated.heads
+            last = ipus - 1 if current.heads == current.ipus_per_replica - 1 else current.heads
             shares = training.matmul_proportion
             # A list for another number of IPUs does not apply (config.py).
             share = shares[0] if len(set(shares)) == 1 else MATMUL_PROPORTION
             yield dataclasses.replace(
                 training,
-                placement=dataclasses.replace(stated, heads=last, ipus_per_replica=ipus),
+                placement=dataclasses.replace(current, heads=last, ipus_per_replica=ipus),
                 replicas=replicas,
                 shards=replicas // instances if training.shards > 1 else 1,
                 matmul_proportion=(share,) * ipus,
@@ -146,23 +146,23 @@ def _pods(training: IpuProgram, instances: int) -> Iterator[IpuProgram]:
         ipus *= 2
 
 
-def _placements(stated: Placement) -> Iterator[Placement]:
+def _placements(current: Placement) -> Iterator[Placement]:
     """Yield other divisions of the layers: IPUs after the first get an even share of the rest, within one layer."""
-    layers, ipus = len(stated.layers), stated.ipus_per_replica
+    layers, ipus = len(current.layers), current.ipus_per_replica
     for first in range(layers // ipus + 2):
         for rest in _shares(layers - first, ipus - 1):
             counts = [first, *rest]
             yield dataclasses.replace(
-                stated,
+                current,
                 layers=tuple(ipu for ipu, count in enumerate(counts) for _ in range(count)),
-                pooler=_pooler(stated, counts),
+                pooler=_pooler(current, counts),
             )
 
 
-def _pooler(stated: Placement, counts: List[int]) -> Optional[int]:
+def _pooler(current: Placement, counts: List[int]) -> Optional[int]:
     """Return the pooler's IPU: that of the heads where these are with the embeddings, else that of the last layer."""
-    if stated.pooler is None or stated.pooler == stated.embeddings:
-        return stated.pooler
+    if current.pooler is None or current.pooler == current.embeddings:
+        return current.pooler
     return max(ipu for ipu, count in enumerate(counts) if count)
 
 

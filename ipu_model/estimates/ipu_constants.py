@@ -33,7 +33,7 @@ in pipelined training), and two for the backward pass."""
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedConstants:
     """Components of time, fitted to the rows of bench/ipu_published.py; docs/ipu-estimates.md has the errors.
 
     Seconds are linear in each of them, so that they can be fitted by least squares.
@@ -51,7 +51,7 @@ class Fitted:
     """Seconds of the host for each call with PyTorch."""
 
 
-FITTED = Fitted(dense=2.53, score=27.0e-12, layer=0.190e-3, offchip=0.467e-9, host=0.250)
+FITTED = FittedConstants(dense=2.53, score=27.0e-12, layer=0.190e-3, offchip=0.467e-9, host=0.250)
 """Fitted to all rows of pre-training, and to SQuAD on a POD16 of Mk2."""
 
 # Time, from data sheets.
@@ -84,7 +84,7 @@ link of 100 Gb/s, and loading does more than that."""
 
 
 @dataclass(frozen=True)
-class Assumed:
+class MemoryAssumptions:
     """Parts of an IPU's memory that no formula gives: one set each for the lower end, likely, and the upper end."""
 
     code: float
@@ -106,6 +106,10 @@ class Assumed:
     """Bytes for each element of the largest tensor during its update, without loaded moments."""
 
 
-LOW = Assumed(code=100e6, inference_code=50e6, proportion=0.5, hidden=8.0, scores=1.0, logits=2.0, update=0.0)
-LIKELY = Assumed(code=170e6, inference_code=100e6, proportion=0.75, hidden=12.0, scores=2.0, logits=2.0, update=4.0)
-HIGH = Assumed(code=220e6, inference_code=150e6, proportion=0.9, hidden=14.0, scores=2.5, logits=2.5, update=6.0)
+LOW = MemoryAssumptions(code=100e6, inference_code=50e6, proportion=0.5, hidden=8.0, scores=1.0, logits=2.0, update=0.0)
+LIKELY = MemoryAssumptions(
+    code=170e6, inference_code=100e6, proportion=0.75, hidden=12.0, scores=2.0, logits=2.0, update=4.0
+)
+HIGH = MemoryAssumptions(
+    code=220e6, inference_code=150e6, proportion=0.9, hidden=14.0, scores=2.5, logits=2.5, update=6.0
+)

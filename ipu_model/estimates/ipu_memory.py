@@ -2,7 +2,7 @@
 
 The memory is a sum of tensors that exist for a whole call (weights, accumulators, moments, stashes, code) and of the
 largest temporary use: the backward pass of a layer, that of the heads, or the update. Parts without a formula are
-assumed three times: for the lower end, the likely sum and the upper end (ipu_constants.Assumed).
+assumed three times: for the lower end, the likely sum and the upper end (ipu_constants.MemoryAssumptions).
 
 Legend: as in shapes.py; i forward stage, F forward stages, B rows of a micro-batch, b bytes of a number.
 """
@@ -14,7 +14,7 @@ from typing import List, Tuple
 from ipu_model import heads
 from ipu_model.estimates import ipu_constants as constants
 from ipu_model.estimates.estimate import Interval, MemoryEstimate, Term
-from ipu_model.estimates.ipu_constants import Assumed
+from ipu_model.estimates.ipu_constants import MemoryAssumptions
 from ipu_model.estimates.ipu_program import IpuProgram
 from ipu_model.estimates.ipu_time import TOKEN_COLUMNS
 from ipu_model.estimates.shapes import (
@@ -42,7 +42,7 @@ def parameters_by_ipu(program: IpuProgram) -> List[int]:
     return counts
 
 
-def ipu_memories(program: IpuProgram) -> Tuple[MemoryEstimate, ...]:
+def estimate_memories(program: IpuProgram) -> Tuple[MemoryEstimate, ...]:
     """Estimate the memory of each IPU of a replica, the fullest first."""
     memories = []
     for ipu in range(program.placement.ipus_per_replica):
@@ -63,7 +63,7 @@ def _sum(terms: Tuple[Term, ...]) -> float:
     return sum(term.amount for term in terms)
 
 
-def _terms(program: IpuProgram, ipu: int, assumed: Assumed) -> Tuple[Term, ...]:
+def _terms(program: IpuProgram, ipu: int, assumed: MemoryAssumptions) -> Tuple[Term, ...]:
     """Return the terms of one IPU that are not zero."""
     weights = parameters_by_ipu(program)[ipu]
     move = f"layers_per_ipu: fewer layers on IPU {ipu}"
@@ -104,7 +104,7 @@ def _stash(program: IpuProgram, ipu: int) -> Term:
     return Term("stashed activations", total, deeper)
 
 
-def _fullest_instant(program: IpuProgram, ipu: int, assumed: Assumed) -> Term:
+def _fullest_instant(program: IpuProgram, ipu: int, assumed: MemoryAssumptions) -> Term:
     proportion = assumed.proportion * program.matmul_proportion[ipu] * constants.TILE_BYTES
     candidates = [_layer(program, ipu, assumed), *_heads(program, ipu, assumed)]
     fullest = max(candidates, key=lambda term: term.amount)
@@ -116,7 +116,7 @@ def _fullest_instant(program: IpuProgram, ipu: int, assumed: Assumed) -> Term:
     return max((with_products, _update(program, ipu, assumed)), key=lambda term: term.amount)
 
 
-def _layer(program: IpuProgram, ipu: int, assumed: Assumed) -> Term:
+def _layer(program: IpuProgram, ipu: int, assumed: MemoryAssumptions) -> Term:
     """Return the memory to recompute and differentiate a layer, or a whole stage if only its input is stashed."""
     layers = program.placement.layers.count(ipu)
     if not layers:
@@ -134,7 +134,7 @@ def _layer(program: IpuProgram, ipu: int, assumed: Assumed) -> Term:
     return Term("backward pass of a stage", layers * once, "recompute_checkpoint_every_layer: true")
 
 
-def _heads(program: IpuProgram, ipu: int, assumed: Assumed) -> Tuple[Term, ...]:
+def _heads(program: IpuProgram, ipu: int, assumed: MemoryAssumptions) -> Tuple[Term, ...]:
     """Return the logits of the vocabulary with the gradient of the table, or only the gradient of the look-up."""
     table = table_parameters(program.model) * program.weight_bytes
     tied = heads.get_head_spec(program.placement.head).tied
@@ -152,7 +152,7 @@ def _heads(program: IpuProgram, ipu: int, assumed: Assumed) -> Tuple[Term, ...]:
     return tuple(terms)
 
 
-def _update(program: IpuProgram, ipu: int, assumed: Assumed) -> Term:
+def _update(program: IpuProgram, ipu: int, assumed: MemoryAssumptions) -> Term:
     """Return the memory to update the largest tensor: intermediate results, and moments loaded from off chip."""
     if not program.training:
         return Term("", 0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Tuple
 
-from ipu_model.estimates.ipu_constants import FITTED, MK2, Fitted, Generation
+from ipu_model.estimates.ipu_constants import FITTED, MK2, FittedConstants, Generation
 from ipu_model.estimates.shapes import RowShape
 from ipu_model.ipu.placement import Placement
 from ipu_model.models.config import ModelConfig
@@ -25,7 +25,7 @@ class IpuProgram:
     updates_per_call: int = 1
     state_offchip: bool = False
     generation: Generation = MK2
-    fitted: Fitted = FITTED
+    fitted: FittedConstants = FITTED
     training: bool = True
     pipelined: bool = True
     """True if all IPUs work in parallel, as in every training; else one after the other."""

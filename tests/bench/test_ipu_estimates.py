@@ -82,7 +82,7 @@ def test_no_published_layout_is_said_not_to_fit() -> None:
 
 
 def test_published_layouts_bound_the_code() -> None:
-    """What the docstring of Assumed.code says: with 290 MB and the rest at its lower end all still fit, barely."""
+    """The docstring of MemoryAssumptions.code: with 290 MB and the rest at its lower end all still fit, barely."""
     fullest = max(known.fullest().total.low for known in list_preset_jobs() if known.job.kind != "predict")
     assert 280e6 <= LOW.code + TILE_BYTES - fullest <= 300e6
 

@@ -66,8 +66,8 @@ def test_what_does_not_fit_is_not_proposed_however_fast() -> None:
     """fp32 numbers and many masked words: the logits of larger micro-batches do not fit IPU 0."""
     found = proposal_of("pretraining", [0, 4, 4, 4], 2, 512, masked=20, weight_bytes=4.0)
     wide = proposal_of("pretraining", [0, 4, 4, 4], 64, 16, masked=20, weight_bytes=4.0)
-    assert wide.stated.verdict == DOES_NOT_FIT
-    assert wide.stated.rows_per_second < found.stated.rows_per_second or found.proposed is not None
+    assert wide.current.verdict == DOES_NOT_FIT
+    assert wide.current.rows_per_second < found.current.rows_per_second or found.proposed is not None
     for one in (found, wide):
         assert one.proposed is None or one.proposed.verdict == FITS
 
@@ -92,8 +92,8 @@ def test_a_gain_that_leaves_the_first_ipu_no_room_is_not_told() -> None:
     assert found.proposed is not None
     assert found.is_worthwhile
     slow = dataclasses.replace(found.proposed, first_seconds=found.proposed.first_seconds + found.margin)
-    assert not Proposal(found.stated, slow).is_worthwhile
-    assert not Proposal(found.stated, None).is_worthwhile
+    assert not Proposal(found.current, slow).is_worthwhile
+    assert not Proposal(found.current, None).is_worthwhile
 
 
 def test_a_cut_is_written_as_layers_of_each_ipu() -> None:

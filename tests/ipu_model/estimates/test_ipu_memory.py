@@ -9,8 +9,8 @@ import pytest
 
 from ipu_model.estimates import ipu_memory
 from ipu_model.estimates.estimate import DOES_NOT_FIT, FITS, TIGHT, Interval, MemoryEstimate
-from ipu_model.estimates.ipu_constants import HIGH, LIKELY, LOW, TILE_BYTES, Assumed
-from ipu_model.estimates.ipu_memory import ipu_memories, parameters_by_ipu
+from ipu_model.estimates.ipu_constants import HIGH, LIKELY, LOW, TILE_BYTES, MemoryAssumptions
+from ipu_model.estimates.ipu_memory import estimate_memories, parameters_by_ipu
 from ipu_model.estimates.ipu_program import IpuProgram
 from ipu_model.estimates.shapes import RowShape
 from ipu_model.ipu.placement import place_by_layers
@@ -24,7 +24,9 @@ HEADS = (4 * 5 + 2 * 4 + 10 + 2 * 5) + 4 * 5
 ROWS, LENGTH = 3, 5
 HIDDEN = ROWS * LENGTH * 4 * 2
 INTEGERS = ROWS * LENGTH * 4
-ASSUMED = Assumed(code=1000.0, inference_code=500.0, proportion=0.0, hidden=3.0, scores=2.0, logits=2.0, update=1.0)
+ASSUMED = MemoryAssumptions(
+    code=1000.0, inference_code=500.0, proportion=0.0, hidden=3.0, scores=2.0, logits=2.0, update=1.0
+)
 
 
 def held_of(head: str = "pretraining", **changes: object) -> IpuProgram:
@@ -42,7 +44,7 @@ def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def terms(held: IpuProgram, ipu: int) -> Dict[str, float]:
     """Bytes by name."""
-    [memory] = [one for one in ipu_memories(held) if one.where == f"IPU {ipu} of 2"]
+    [memory] = [one for one in estimate_memories(held) if one.where == f"IPU {ipu} of 2"]
     return {term.name: term.amount for term in memory.terms}
 
 
@@ -83,7 +85,7 @@ def test_the_fullest_instant_is_the_worst_of_those_that_follow_one_another(monke
     assert terms(held_of(decoder_pieces=2), 0)[heads] == 2 * logits + table / 2
     answers = held_of("question_answering", table_pieces=2)
     assert terms(answers, 0)["gradient of the word table, with matmul temporaries"] == table / 2
-    [memory] = [x for x in ipu_memories(dataclasses.replace(answers, table_cuts=False)) if x.where == "IPU 0 of 2"]
+    [memory] = [x for x in estimate_memories(dataclasses.replace(answers, table_cuts=False)) if x.where == "IPU 0 of 2"]
     knobs = {term.name: term.knob for term in memory.terms}
     assert knobs["gradient of the word table, with matmul temporaries"].startswith("layers_per_ipu"), "with LAMB"
     # The largest tensor of IPU 1 is [4, 16]; its moments come from off chip.
@@ -102,7 +104,7 @@ def test_one_ipu_recomputes_nothing() -> None:
     alone = dataclasses.replace(
         held_of(), placement=place_by_layers("pretraining", 3, [3], 1), matmul_proportion=(0.2,)
     )
-    [memory] = ipu_memories(alone)
+    [memory] = estimate_memories(alone)
     layer = 3.0 * HIDDEN + 2.0 * ROWS * 2 * LENGTH**2 * 2
     assert {term.name: term.amount for term in memory.terms}[
         "backward pass of all layers, with matmul temporaries"
@@ -125,6 +127,6 @@ def test_a_verdict_goes_by_the_ends(low: float, high: float, verdict: str) -> No
 
 def test_the_assumptions_lie_in_order() -> None:
     """As they are stated, before the fixture of this file replaces them."""
-    for field in dataclasses.fields(Assumed):
+    for field in dataclasses.fields(MemoryAssumptions):
         low, likely, high = (getattr(x, field.name) for x in (LOW, LIKELY, HIGH))
         assert low <= likely <= high, field.name

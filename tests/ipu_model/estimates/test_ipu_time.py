@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from ipu_model.estimates.ipu_constants import BOW, FITTED, MK2, Fitted
+from ipu_model.estimates.ipu_constants import BOW, FITTED, MK2, FittedConstants
 from ipu_model.estimates.ipu_program import IpuProgram
 from ipu_model.estimates.ipu_time import call_interval, evaluation_seconds, micro_batch_seconds, update_seconds
 from ipu_model.estimates.shapes import RowShape
@@ -17,7 +17,7 @@ BASE = ModelConfig(vocab_size=30522)
 LARGE = ModelConfig(vocab_size=30522, hidden_size=1024, num_layers=24, num_heads=16, intermediate_size=4096)
 ON_FOUR = {BASE: [0, 4, 4, 4], LARGE: [3, 7, 7, 7]}
 SMALL = ModelConfig(vocab_size=10, hidden_size=4, num_layers=3, num_heads=2, intermediate_size=16)
-NOTHING = Fitted(0.0, 0.0, 0.0, 0.0, 0.0)
+NOTHING = FittedConstants(0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_published_trainings_take_as_long_as_they_took(
     assert found.low <= published <= found.high
 
 
-def training_of(fitted: Fitted, head: str = "pretraining") -> IpuProgram:
+def training_of(fitted: FittedConstants, head: str = "pretraining") -> IpuProgram:
     """Three layers on two IPUs, 5 tokens and 3 masked slots, 2 rows a micro-batch."""
     rows = RowShape(5, 3 if head == "pretraining" else 0)
     return IpuProgram(SMALL, place_by_layers(head, 3, [1, 2], 2), rows, 2, 6, state_offchip=True, fitted=fitted)

@@ -152,13 +152,14 @@ def test_a_worker_that_the_kernel_killed_is_told_in_words(tmp_path: Path) -> Non
 
 STARTER = """
 import os, signal, sys, time
-from ipu_model.ipu.call_columns import Inputs
-from ipu_model.ipu.feeding import Ahead
+from ipu_model.ipu.call_columns import ProgramInputs
+from ipu_model.ipu.feeding import RowPrefetcher
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.row_folder import RowFolder, UpdateRows
 
 rows = RowFolder(sys.argv[1], "pretrain", ModelConfig(vocab_size=60, max_positions=32))
-source = Ahead(rows, UpdateRows(90, 24, 7), range(40), Inputs(("input_ids",), {"mlm_loss": "masked_labels"}))
+inputs = ProgramInputs(("input_ids",), {"mlm_loss": "masked_labels"})
+source = RowPrefetcher(rows, UpdateRows(90, 24, 7), range(40), inputs)
 for number in (signal.SIGINT, signal.SIGTERM):
     os.kill(source.process.pid, number)
 for _ in range(10):

@@ -21,7 +21,7 @@ from ipu_model.units import format_duration
 ROOT = Path(__file__).resolve().parents[3]
 HEAD = """
 import sys, time
-from ipu_model.ipu.watch import watching
+from ipu_model.ipu.watch import watch_compile
 from ipu_model.progress import Progress
 """
 
