@@ -15,7 +15,7 @@ from tasks.downstream.scoring.metrics import slice_by
 from tasks.downstream.scoring.near_duplicates import score_without_duplicates
 from tasks.downstream.squad.files import ReferenceQuestion
 from tasks.downstream.squad.windows import SquadWindows
-from tasks.downstream.texts.scores import NerDevSet as Texts
+from tasks.downstream.texts.scores import TextsDevSet
 from tasks.records.duplicate_report import Duplicate, NearDuplicateReport, PairExcerpt, SourceReport
 from tests.browser.planted import EVIL, LONG
 from tests.tasks.downstream.entries import task_with
@@ -102,7 +102,9 @@ def classes() -> str:
     logits = random.normal(0, 1.5, (200, 2))
     logits[np.arange(200), labels.astype(int)] += 2
     texts = [" ".join(random.choice(WORDS, size=12)) + (EVIL, LONG, "")[number % 3] for number in range(200)]
-    return _page(task_with("glue-sst2", "page"), Texts(texts, labels), logits, Duplicate("dev", 4, 0.83, f"row {EVIL}"))
+    return _page(
+        task_with("glue-sst2", "page"), TextsDevSet(texts, labels), logits, Duplicate("dev", 4, 0.83, f"row {EVIL}")
+    )
 
 
 def values() -> str:
@@ -111,7 +113,7 @@ def values() -> str:
     labels = random.uniform(0, 5, 150)
     texts = [f"{EVIL} a man plays\tsomebody plays {LONG}" for _ in labels]
     logits = labels[:, None] + random.normal(0, 0.7, (150, 1))
-    return _page(task_with("glue-stsb", "page"), Texts(texts, labels), logits, None)
+    return _page(task_with("glue-stsb", "page"), TextsDevSet(texts, labels), logits, None)
 
 
 def entities() -> str:
