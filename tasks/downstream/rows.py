@@ -112,7 +112,6 @@ class RowsTask(DownstreamTask):
         """Partition by hashes of texts, so that equal texts are on the same side; see `hold_out`.
 
         Args:
-            columns: columns of the texts.
             read_texts: returns the text of each example of a batch with these columns.
         """
 

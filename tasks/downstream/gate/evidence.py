@@ -85,10 +85,8 @@ def gather_evidence(
     predictions and must agree with the metrics file.
 
     Args:
-        subject: files of the candidate.
         released: folder of the released model's scores.json or predictions.json; empty before the first release.
         hashes: SHA-256 of the files by path in the checkout.
-        root: the checkout.
         seeds: folder with the scores of other seeds of the recipe; None: evaluate this model alone.
 
     Raises:
@@ -172,8 +170,6 @@ def verify_scores(path: Path, stated: Mapping[str, Any], counted: Mapping[str, f
     """Check that the scores in a metrics file agree with the predictions.
 
     Args:
-        path: path of the metrics file, for the message.
-        stated: its content.
         counted: scores computed from the predictions.
         stage: stage that writes the file.
 

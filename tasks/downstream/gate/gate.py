@@ -154,8 +154,6 @@ def gate(parameters: Mapping[str, Any], name: str, root: Path = Path()) -> GateD
 
     Args:
         parameters: all checked parameters as plain values.
-        name: name of the entry.
-        root: the checkout.
 
     Raises:
         InputError: see `tasks.downstream.gate.evidence.gather_evidence`.
@@ -175,8 +173,6 @@ def decide_on_files(
     """Decide on the evidence in `root`, a checkout or copies of its files; also return the verdict as plain values.
 
     Args:
-        task: scores of the entry.
-        subject: files of the candidate.
         hashes: SHA-256 of all evaluated files by the names of `Subject.judged`.
         root: folder of the evidence.
         released: folder of the released model's scores, relative to `root`.

@@ -60,9 +60,7 @@ def score_recipe(
     """Score all models of a recipe and compare them with baseline and released model.
 
     Args:
-        task: scores of the entry.
         trained: two models or more.
-        own: the candidate, one of them.
         theirs: outcomes of the released model, NaN without a prediction; None before the first release.
         baseline: outcomes of the best answer without a model; None: there is none.
     """

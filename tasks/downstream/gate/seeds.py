@@ -51,10 +51,7 @@ def read_seeds(task: AnyScores, examples: Mapping[str, Any], folder: Path, own: 
     """Return the candidate and the other models of its recipe, sorted by seed.
 
     Args:
-        task: scores of the entry.
-        examples: examples by development set.
         folder: folder of the other models' files.
-        own: the candidate.
 
     Raises:
         InputError: there are no other models, or a file is damaged, lacks predictions, has another recipe or other

@@ -128,7 +128,6 @@ def choose_place(model: Path, runtime: str, precision: str | None) -> Place:
     """Return the device and precision for a model.
 
     Args:
-        model: the folder.
         precision: the user's choice; None: auto on IPUs, elsewhere the precision of the recorded scores so that they
             can be reproduced, or fp32 if none is recorded.
     """
@@ -145,9 +144,6 @@ def read_precision(model: Path) -> str | None:
     """Return the precision in which the development sets of a model were predicted.
 
     A release records it in provenance.json, a checkout in metrics/NAME-predict.json for models/NAME.
-
-    Args:
-        model: the folder.
 
     Returns:
         fp32, bf16 or fp16; None if it is not recorded.

@@ -77,7 +77,6 @@ def find_model(name: str, tokenizer: Path | None = None) -> InferenceModel:
     """Return a model folder or download a Hub repository, and check it.
 
     Args:
-        name: model folder or Hub repository.
         tokenizer: folder of the tokenizer; default: the model folder.
 
     Raises:

@@ -210,7 +210,6 @@ def open_writer(
     """Yield a function that writes records to a stream.
 
     Args:
-        kind: one of FORMATS.
         schema: schema of a record, its id first.
         bare: field that is the value of a record in a JSON object.
     """

@@ -33,9 +33,7 @@ def predict_released(task: AnyScores, device: DeviceParams, root: Path = Path())
     """Write the scores of the released model, if there is one; return a summary line.
 
     Args:
-        task: scores of the entry.
         device: where to run the model if needed.
-        root: the checkout.
 
     Raises:
         InputError: the fetched release is damaged, or its model is for another task.
@@ -83,9 +81,6 @@ def read_recorded_scores(task: AnyScores, examples: Mapping[str, Any], path: Pat
 
 def predict_dev_sets(task: AnyScores, folder: Path, device: DeviceParams, root: Path) -> dict[str, Sequence[Any]]:
     """Return the predictions of a released model for the development sets of an entry.
-
-    Args:
-        folder: folder of the release.
 
     Raises:
         InputError: the model is for another task or has other classes.

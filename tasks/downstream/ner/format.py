@@ -119,7 +119,6 @@ def open_sentences(
 
     Args:
         key: name of the file in messages.
-        named_by: see tables.stated_by.
         tagged: read tags; else all are O, and a table may have texts instead of words.
 
     Raises:

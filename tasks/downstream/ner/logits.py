@@ -30,9 +30,6 @@ class WordLogits:
 def read_word_logits(files: FeatureFiles, words: Sequence[int]) -> WordLogits:
     """Join the windows of sentences (from tasks.downstream.ner.rows) with their logits.
 
-    Args:
-        words: number of words in every sentence.
-
     Raises:
         InputError: missing or damaged files, logits that are not finite, or windows of other sentences.
     """

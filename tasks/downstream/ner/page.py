@@ -61,9 +61,6 @@ class NerPage(NerScores, PageTask[NerDevSet, WordLogits, NerAnswers]):
 def type_slices(gold: Sequence[Sequence[str]], predictions: Sequence[str | None], labels: Sequence[str]) -> list[Slice]:
     """Return scores of every true or predicted type, sorted by name, with counts of its entities and whether it is in
     the training sentences.
-
-    Args:
-        labels: labels of the model.
     """
     answered = [[] if text is None else text.split(" ") for text in predictions]
     learnt = {split_tag(label)[1] for label in labels}

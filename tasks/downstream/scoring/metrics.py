@@ -223,8 +223,6 @@ def changed_answers(
     """Yield number and record of each example with different answers of two models.
 
     Args:
-        names: names of the examples.
-        answers: answers of both models.
         outcomes: [N, Q] of both models.
         quantities: quantity in a record -> its column.
     """
@@ -304,7 +302,6 @@ def slice_by(
     Args:
         names: value of each example.
         outcomes: [N, Q] of the examples.
-        counted: see `Slice`.
     """
     members, here = np.asarray(names, dtype=object), metrics.only(split)
     rows = {name: outcomes[members == name] for name in order}

@@ -78,11 +78,7 @@ class NearDuplicateScores:
 def score_without_duplicates(
     task: ScoresTask[Any, Any, Any], report: NearDuplicateReport, outcomes: Outcomes
 ) -> NearDuplicateScores:
-    """Return the scores without near-duplicates, for each source and for all sources together.
-
-    Args:
-        outcomes: outcomes of all development sets.
-    """
+    """Return the scores without near-duplicates, for each source and for all sources together."""
     found = [_without(task, outcomes, [one], one.name, one.compared, one.passed_over) for one in report.sources]
     if len(found) > 1:
         found.append(_without(task, outcomes, report.sources, ANY, None, 0))

@@ -92,10 +92,6 @@ class ScoresTask(DownstreamTask, Generic[E, L, A]):
     def read_logits(self, examples: E, rows: Path, logits: Path) -> L:
         """Read the logits of a development set.
 
-        Args:
-            rows: folder of its rows.
-            logits: file written by stage predict.
-
         Raises:
             InputError: a file is missing, damaged, or of other examples.
         """

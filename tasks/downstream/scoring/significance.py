@@ -81,7 +81,6 @@ def interval_over_seeds(measured: Array, drawn: Array, examples: int, confidence
     Args:
         measured: score of each model on all examples, [K].
         drawn: the same on shared resamples of the examples, [K, R]; NaN if a resample has no score.
-        examples: number of examples.
         confidence: mass of the central interval.
 
     Raises:

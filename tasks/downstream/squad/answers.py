@@ -60,7 +60,6 @@ def best_answers(
     empty answer.
 
     Args:
-        windows: windows of all examples.
         contexts: context of every example, [E].
         n_best: number of starts, ends and answers to keep.
         max_answer_length: maximum length in tokens.
@@ -113,8 +112,6 @@ def probable_answers(
     whole words. Of several spans with the same characters the best is kept; the pipeline repeats them.
 
     Args:
-        windows: windows of the example.
-        context: context of the example.
         words: word number of every context token, [C]; the tokens of a word are neighbours.
         top: number of answers.
         max_answer_length: maximum length in tokens, before widening.

@@ -98,8 +98,6 @@ def ask(
 
     Args:
         model: from `find_model`.
-        question: the question.
-        context: the text that contains the answer.
         shape: from `WindowShape.for_model`.
         places: devices and precisions to run the model on.
         top: number of distinct answers.

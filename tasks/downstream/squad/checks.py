@@ -314,9 +314,6 @@ def answer_features(rows: Columns, windows: FeatureLines) -> Columns:
 def target_spans(rows: Columns, windows: FeatureLines) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the windows with a target in their context: their numbers, and first and last token counted from the
     context's first.
-
-    Args:
-        windows: as for `answer_features`.
     """
     context = windows.starts + windows.columns["context_start"]
     first, last = (rows[name].astype(np.int64) - context for name in ("start_positions", "end_positions"))

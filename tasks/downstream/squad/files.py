@@ -51,7 +51,6 @@ def read_references(path: Path, reading: ReadLog | None = None) -> list[tuple[st
     As for training, the file may also have one object per question (see format.py).
 
     Args:
-        path: the file.
         reading: receives the number of numeric ids.
 
     Raises:

@@ -133,7 +133,6 @@ def parse_file(path: Path, key: str) -> Any:
     """Parse a JSON file of questions; JSON lines become a list.
 
     Args:
-        path: the file.
         key: parameter with the path, for messages.
 
     Raises:
@@ -204,7 +203,6 @@ def read_flat_records(values: Any, columns: Collection[str] = ()) -> list[Record
     """Return the records of a JSON file with one object per question; None for articles or anything else.
 
     Args:
-        values: content of the file.
         columns: keys of such objects in addition to SQuAD's own.
 
     Raises:
@@ -228,7 +226,6 @@ def read_article_records(values: Any, problems: SquadProblems, *, whole: bool = 
     """Yield the questions of articles (see `wrap_articles`) with title and context, as from `read_flat_records`.
 
     Args:
-        values: content of the file.
         problems: receives deviations from this format.
         whole: require contexts.
     """
@@ -287,10 +284,7 @@ def read_answers(
     """Return the answers `qa["answers"]`, or None after adding a problem.
 
     Args:
-        qa: the question.
         impossible: value of is_impossible; None if missing.
-        at: location, for messages.
-        problems: receives what is wrong.
     """
     if impossible is not None and impossible == bool(qa.get("answers")) and problems.unanswerable != "refuse":
         problems.contradicting.append(str(qa.get("id")))

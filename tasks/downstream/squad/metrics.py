@@ -104,8 +104,6 @@ def best_threshold(
 
     Args:
         scores: score of the best span of each question.
-        odds: odds of each question.
-        has_answer: True for questions with an answer.
         answered: True for questions with a span.
     """
     reached = best = float(sum(not has for has in has_answer))

@@ -52,7 +52,6 @@ def rank_with_null(spans: Sequence[Answer], null_score: float, threshold: float)
 
     Args:
         spans: best spans of a question, best first; a single one without text means none.
-        null_score: null score of the question.
         threshold: odds above which no answer is returned.
     """
     null = Answer("", 0, 0, null_score, 0.0)
@@ -79,9 +78,7 @@ def choose_threshold(odds: Sequence[float], f1: Sequence[float], has_answer: Seq
     It equals the odds of the last answered question; of equally good thresholds it is the lowest.
 
     Args:
-        odds: odds of each question.
         f1: F1 (0 to 1) of each best span.
-        has_answer: True for questions with an answer.
     """
     order = np.argsort(odds, kind="stable")
     ascending = np.asarray(odds, np.float64)[order]
@@ -129,7 +126,6 @@ def risk_coverage(odds: Sequence[float], right: Sequence[float]) -> RiskCoverage
     """Return the curve over all questions.
 
     Args:
-        odds: odds of each question.
         right: 1.0 if the best span is an exact match, else 0.0; every span of an unanswerable question is wrong.
     """
     order = np.argsort(odds, kind="stable")

@@ -61,10 +61,8 @@ def read_records(
     columns.
 
     Args:
-        path: the file.
         key: parameter with the path, for messages.
         data: has the field separator.
-        columns: columns to read.
         problems: receives problems of articles; its `reading` receives the unused columns.
 
     Raises:
@@ -92,12 +90,9 @@ def read_question_file(
     """Read the questions of a .json, .csv, .jsonl or .parquet file, including unanswerable ones unless refused.
 
     Args:
-        path: the file.
         key: parameter with the path, for messages.
         data: columns, and handling of unanswerable questions.
         reading: receives unused columns and counts of changes.
-        named_by: for messages, see NAMED_BY.
-        choices: see `Problems`.
         most: maximum number of records to read.
 
     Raises:
@@ -122,8 +117,6 @@ def parse_questions(
     Args:
         lines: records read with `wanted_columns(names)`, or of articles.
         names: section `columns` of the data.
-        problems: receives what is wrong.
-        named_by: for messages, see NAMED_BY.
         numbers_are_text: parse numbers from text, as in CSV.
 
     Raises:

@@ -61,7 +61,6 @@ def slice_scores(questions: Sequence[ReferenceQuestion], windows: Sequence[int],
     slice.
 
     Args:
-        questions: questions in the order of the scores.
         windows: number of windows (features) of each question.
         scores: exact match (0 or 1) and F1 (0 to 1) of each question, [N, 2].
     """

@@ -19,7 +19,6 @@ def metric(name: str, *, title: str = "", called: str = "", split: str = "dev") 
     Args:
         title: name for users; empty: derived from the name.
         called: key in the metrics file, if it differs.
-        split: development set.
     """
     called = called or name
     extremes = functools.partial(_extremes, name)

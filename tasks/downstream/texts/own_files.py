@@ -62,8 +62,6 @@ def column_chooser(
     Names that differ only in case or spaces also match; the reader of the table adds a remark.
 
     Args:
-        named_by: see tables.stated_by.
-        source: name of the table in messages.
         reading: receives the choice (`layouts`).
         labelled: require a column of labels.
     """
@@ -142,7 +140,6 @@ def read_valid_texts(
     """Yield the examples of a table; at the end, refuse all problems with texts and labels.
 
     Args:
-        source: name of the table in messages.
         taken: parses a label, see `LabelParser`; None: there are no labels.
         may_be_empty: allow empty texts.
     """
