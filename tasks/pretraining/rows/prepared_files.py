@@ -140,14 +140,14 @@ def _read_record(stream: BinaryIO, header: bytes, where: str) -> bytes:
         raise InputError(cut)
     length, crc = _HEADER.unpack(header)
     if _masked_crc(header[:8]) != crc:
-        raise InputError(f"{where}: the CRC of its length is wrong, so the file is damaged or not a TFRecord file")
+        raise InputError(f"{where} has a length with a wrong CRC: the file is damaged, or not a TFRecord file")
     if length > MAX_RECORD_BYTES:
         raise InputError(f"{where} has {length:,} bytes; at most {MAX_RECORD_BYTES:,} are allowed")
     content = stream.read(length + _CRC.size)
     if len(content) < length + _CRC.size:
         raise InputError(cut)
     if _masked_crc(content[:length]) != _CRC.unpack_from(content, length)[0]:
-        raise InputError(f"{where}: its CRC is wrong, so the file is damaged. Copy or create it again")
+        raise InputError(f"{where} has a wrong CRC: the file is damaged. Copy or create it again")
     return content[:length]
 
 

@@ -264,7 +264,7 @@ def shorter(columns: dict[str, list[Any]]) -> None:
 
 DEFECTS = [
     (change(5, "input_ids", 1, 9999), "sequence 5 has the token id 9999"),
-    (change(5, "input_ids", 0, 7), "sequence 5 does not begin with [CLS], id 2: tokenizer.path"),
+    (change(5, "input_ids", 0, 7), "sequence 5 does not begin with [CLS], id 2: set tokenizer.path"),
     (change(5, "input_ids", 4, -1), "or a negative one"),
     (change(5, "attention_mask", 1, 0), "sequence 5 has tokens after padding"),
     (change(5, "attention_mask", 1, 2), "attention_mask with values other"),
@@ -275,7 +275,7 @@ DEFECTS = [
     (lambda columns: columns["next_sentence_label"].__setitem__(4, 2), "sequence 4 has a next_sentence_label other"),
     (lambda columns: columns["input_ids"].__setitem__(4, None), "input_ids is null in sequence 4"),
     (change(4, "labels", 6, None), "labels has a null in sequence 4"),
-    (lambda columns: columns.pop("labels"), "lacks labels"),
+    (lambda columns: columns.pop("labels"), "but not labels"),
     (lambda columns: columns.update(labels=[[0.5]] * len(columns["labels"])), "a list of integers is required"),
 ]
 

@@ -280,7 +280,7 @@ def test_a_tokenizer_that_rows_cannot_use_is_refused(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus", ["Ba de."])
     lacking = save_tokenizer(tmp_path / "lacking", [*SPECIAL[:4], "ba"])
     moved = save_tokenizer(tmp_path / "moved", ["ba", *SPECIAL])
-    for tokenizer, message in ((lacking, r"lacks \[MASK\]"), (moved, r"\[PAD\] on line 2, id 1")):
+    for tokenizer, message in ((lacking, r"lacks \[MASK\]"), (moved, r"\[PAD\] on line 2 \(id 1\)")):
         with pytest.raises(InputError, match=message):
             write_pretrain_rows(pretrain_params(), "phase1", corpus, tokenizer, tmp_path / "rows", 1)
 

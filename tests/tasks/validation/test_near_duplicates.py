@@ -216,7 +216,7 @@ def test_texts_too_short_for_a_document_are_counted_and_not_looked_for(tmp_path:
 def test_long_documents_are_looked_through_in_parts_and_what_stands_across_them_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(searching, "AT_ONCE", 1000)
+    monkeypatch.setattr(searching, "BATCH_CHARACTERS", 1000)
     for before in range(600, 1100, 50):
         text = " ".join(FILLER)[:before] + " " + CONTEXT + " " + " ".join(FILLER)[before:]
         corpus = corpus_of(tmp_path / str(before), [text, FILLER[0]])
@@ -230,7 +230,7 @@ def test_long_documents_are_looked_through_in_parts_and_what_stands_across_them_
 def test_parts_hold_the_whole_text_and_all_of_its_pieces(
     monkeypatch: pytest.MonkeyPatch, length: int, overlap: int
 ) -> None:
-    monkeypatch.setattr(searching, "AT_ONCE", 100)
+    monkeypatch.setattr(searching, "BATCH_CHARACTERS", 100)
     text = "".join(chr(0x4E00 + i) for i in range(length))
     found = list(split_text(text, overlap))
     assert max(map(len, found)) <= max(100, 50 + overlap)
@@ -239,7 +239,7 @@ def test_parts_hold_the_whole_text_and_all_of_its_pieces(
 
 
 def test_portions_are_bounded_and_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searching, "AT_ONCE", 10)
+    monkeypatch.setattr(searching, "BATCH_CHARACTERS", 10)
     texts = [(i, "x" * size) for i, size in enumerate([3, 3, 3, 30, 1, 9, 1])]
     found = list(batch_texts(texts))
     assert [one for some in found for one in some] == texts

@@ -276,7 +276,7 @@ class OneLabelRows(RowData):
 
     def __init__(self, source):
         super().__init__(source)
-        self.total_checks += (DataCheck("tokens", "token_labels", "some labels", self.again, minimum=1),)
+        self.total_checks += (DataCheck("tokens", "token_labels", "some labels", self.advice, minimum=1),)
         self.record_checks += (DataCheck("ones", "token_labels", "1, or -100 for none", "look"),)
         self.seen = 0
 
