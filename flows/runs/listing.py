@@ -106,7 +106,7 @@ class Run:
 
     @property
     def was_killed(self) -> bool:
-        """Whether it ended without recording that."""
+        """True if the run ended without recording it."""
         record = self.record
         return not self.at_work and record is not None and record.began is not None and record.ended is None
 

@@ -98,7 +98,7 @@ class RunReport:
     commit: str | None = None
     """Short commit of the project, if it is in a git repository."""
     changed: bool | None = None
-    """Whether files of the project differed from that commit."""
+    """True if files of the project differed from that commit."""
     earlier: list[dict[str, Any]] = field(default_factory=list)
     """Unfinished runs of this folder since the last finished one: began, ended, outcome and why. Their completed stages
     are not repeated."""
@@ -137,7 +137,7 @@ class RunReport:
         self.at_work.clear()
 
     def load_earlier(self, project: Path) -> None:
-        """Take over the list of earlier unfinished runs of this checkout."""
+        """Load the list of earlier unfinished runs of this checkout."""
         before = read_report(project, project / self.folder)
         if before is not None and (ended := run_outcome(before)) in UNFINISHED:
             why = before.error or before.paused

@@ -43,13 +43,13 @@ class RunRequest:
     target: tuple[str, ...]
     """Stages that the run brings up to date, in order."""
     publish: bool
-    """Whether the run publishes models that a gate accepts; false if it has no gate."""
+    """Publish models that a gate accepts; False if the run has no gate."""
     on_workers: bool = False
-    """Whether stages run on workers, whose hosts have the device, the token and the disk."""
+    """Run stages on workers, whose hosts have the device, the token and the disk."""
     thorough: bool = False
-    """Whether to check more than this run needs, for `podium doctor`."""
+    """Check more than this run needs, for `podium doctor`."""
     force: bool = False
-    """Whether to run device jobs that are not expected to fit into memory."""
+    """Run device jobs that are not expected to fit into memory."""
     part: str = ALL
     """Requested part of the pipeline."""
     to: tuple[str, ...] = ()
