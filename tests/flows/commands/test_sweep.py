@@ -111,7 +111,7 @@ def test_stages_go_to_workers_but_for_a_gate_that_reads_what_lies_here(
 ) -> None:
     one, several = {"learning_rate": [1e-5]}, {"learning_rate": [1e-5], "seed": [5, 6]}
     for grid, here in ((one, False), (several, True)):
-        sent = dataclasses.replace(SWEEP, grid=grid, sent=("--on-workers",))
+        sent = dataclasses.replace(SWEEP, grid=grid, worker_options=("--on-workers",))
         figures = {"judged_by": "span_accuracy", "span_accuracy": 0.5}
         ran, _ = ended(tmp_path, monkeypatch, {member.name: figures for member in sent.members()})
         run_sweep(sent, tmp_path, lambda text: None)

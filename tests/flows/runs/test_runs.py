@@ -179,7 +179,7 @@ def test_two_runs_of_one_name_take_turns(prefect_session, toy_project, ran):
         waits = threading.Event()
 
         def tell(self, text):
-            if text == "waiting: a run is at work in the checkout fast":
+            if text == "run fast is already in progress; waiting":
                 self.waits.set()
 
     ended = []
