@@ -171,7 +171,7 @@ def test_what_other_seeds_scored_is_read_by_the_gate_as_that_of_the_same_recipe(
     write_seed_scores(folder, {43: judged}, entry, lambda text: None)
     change_parameters(judged, {"downstream": {entry: {"gate": {"seeds": "seeds"}}}})
     values = parameter_values(load_params(judged / artifacts.PARAMS))
-    with pytest.raises(InputError, match="the seeds 42 and 43 are the same model"):  # as it is, and the file says so
+    with pytest.raises(InputError, match="seeds 42 and 43 are the same model"):  # as it is, and the file says so
         gate(values, entry, judged)
     path = folder / "seed-43.json"
     write_json(path, {**json.loads(path.read_text()), "weights_sha256": "0" * 64})
