@@ -9,7 +9,7 @@ from typing import Any
 
 from flows.runs import checkout
 from flows.runs.stage_plan import ALL, select_stages
-from tasks.downstream.texts.tasks import TASKS
+from tasks.downstream.texts.task_table import TASKS
 from tasks.params.overlays import base_of, resolve
 from tasks.params.schema import Params, check
 from tasks.params.strict_yaml import read_yaml

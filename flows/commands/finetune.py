@@ -155,12 +155,12 @@ def fit_rows(kind: str, entry: str, model: Mapping[str, Any]) -> dict[str, Any]:
         entry: its dotted name.
         model: the parameters of the model.
     """
-    from tasks.downstream.inference.entry import rows_within
+    from tasks.downstream.inference.entry import limit_rows
 
     positions = model["model.max_positions"]
     if defaults_of(kind, entry)["rows"]["row_length"] <= positions:
         return {}
-    rows = rows_within(kind, positions)
+    rows = limit_rows(kind, positions)
     said = ", ".join(f"{key} {value}" for key, value in rows.items())
     streams.note(f"the model has only {positions} positions: set {said} (change with --set {entry}.rows...)")
     return {f"{entry}.rows.{key}": value for key, value in rows.items()}

@@ -37,7 +37,7 @@ def command(
     na_threshold: float,
     as_json: bool,
 ) -> None:
-    from tasks.downstream.squad.scoring import score_files
+    from tasks.downstream.squad.score_files import score_files
 
     logging.basicConfig(format="%(levelname)s: %(message)s", stream=sys.stderr)
     odds = None if na_probs is None else resolve_path(ctx, na_probs)

@@ -27,9 +27,9 @@ from flows.runs import checkout, report
 from flows.runs.stopping import stop
 from flows.views.run_view import RunView
 from ipu_model.files import new_folder, read_json, write_json
-from tasks.downstream.gate.recipe_words import held_out_score
-from tasks.downstream.gate.released import scores_json
-from tasks.downstream.gate.seeds import FINETUNE, HELD_OUT, SEED, WEIGHTS, recipe_params, seed_file_name
+from tasks.downstream.gate.released_scores import scores_json
+from tasks.downstream.gate.seed_scores import FINETUNE, HELD_OUT, SEED, WEIGHTS, recipe_params, seed_file_name
+from tasks.downstream.gate.verdict_text import held_out_score
 from tasks.downstream.scoring.scores import ScoresTask
 from tasks.params.entries import entry_of
 from tasks.params.overlays import Setting, resolve

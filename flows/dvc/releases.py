@@ -53,7 +53,7 @@ def select_releases(plan: Sequence[str], root: Path) -> ReleaseSelection:
     Raises:
         ReleaseFailed: the Hub is not available, or releases are in a folder, which each worker has for itself.
     """
-    from tasks.downstream.inference.fetched import CHOSEN  # slow to import
+    from tasks.downstream.inference.fetched_releases import CHOSEN  # slow to import
 
     said = {name: _fetch([name, "--list"], root, lambda line: None) for name in _entries(plan, root)}
     # The output may also contain warnings of the Hub's client.

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from flows.runs.checkout import params_key
-from tasks.downstream.inference.fetched import CHOSEN
+from tasks.downstream.inference.fetched_releases import CHOSEN
 from tasks.params.overlays import preset_names, read_preset
 from tasks.params.schema import Params, check
 from tasks.params.sections import HUB_NAME

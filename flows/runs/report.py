@@ -15,7 +15,7 @@ from typing import Any
 
 from flows.runs.environment import user_name
 from ipu_model.files import read_json, write_json
-from tasks.downstream.gate.recipe_words import RECIPE, WITHOUT_FLOOR
+from tasks.downstream.gate.verdict_text import RECIPE, WITHOUT_FLOOR
 from tasks.plan.code_state import git
 from tasks.plan.plan_file import Plan, Stage, read_plan
 from tasks.stage import artifacts

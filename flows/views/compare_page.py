@@ -10,7 +10,7 @@ from typing import Any
 
 from flows.runs import listing, run_params
 from flows.views.curves import is_training, read_curve
-from tasks.downstream.comparing import EvaluatedRun, compare_runs, compare_scores, read_run, select_figures
+from tasks.downstream.run_comparison import EvaluatedRun, compare_runs, compare_scores, read_run, select_figures
 from tasks.pages.plots import COLORS, Plot, PlotLine, plot_lines
 from tasks.pages.render import render_html
 from tasks.params.entries import entries, entry_of

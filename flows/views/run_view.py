@@ -22,7 +22,7 @@ from flows.runs.listing import PROJECT, RUNNING, display_name
 from flows.runs.report import RunReport, StageRecord, read_metrics
 from ipu_model.files import find_object, read_json, sha256_of
 from ipu_model.units import format_duration
-from tasks.downstream.gate.recipe_words import WITHOUT_FLOOR, format_recipe
+from tasks.downstream.gate.verdict_text import WITHOUT_FLOOR, format_recipe
 from tasks.plan.plan_file import Plan, Stage, read_plan
 from tasks.stage import artifacts
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.downstream.gate.recipe_words import RECIPE, WITHOUT_FLOOR, format_recipe
+from tasks.downstream.gate.verdict_text import RECIPE, WITHOUT_FLOOR, format_recipe
 from tasks.downstream.scoring.near_duplicates import FROM, WITHOUT
 from tasks.pages.render import render_markdown
 from tasks.params.downstream import OwnDataParams

@@ -130,7 +130,7 @@ def score_logits(
     task: PageTask[E, Any, A], root: Path = Path(), development: Sequence[str] | None = None
 ) -> EvaluationView[E, A]:
     """Decode and score the logits of all development sets, or of those named."""
-    task.settle(root)
+    task.prepare(root)
     examples: dict[str, E] = {}
     answers: dict[str, A] = {}
     predictions: dict[str, Sequence[Any]] = {}
@@ -168,7 +168,7 @@ def _calibrated(
         if confidences is None:
             return None
         stated += confidences
-        right += task.right(outcomes[split]).tolist()
+        right += task.correctness(outcomes[split]).tolist()
     return compute_calibration(stated, right)
 
 

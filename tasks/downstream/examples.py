@@ -35,19 +35,19 @@ class ExamplesTask(DownstreamTask):
     """True if the examples are known to be pairs of texts; set by check_files for files."""
 
     @property
-    def apart(self) -> OwnDataParams | None:
+    def split_params(self) -> OwnDataParams | None:
         """Section `data` if the development set is taken from the training examples, else None."""
         data = self.entry.params.data
         return data if isinstance(data, OwnDataParams) and data.dev_is_apart else None
 
     @property
-    def read_splits(self) -> tuple[str, ...]:
+    def source_splits(self) -> tuple[str, ...]:
         """Splits that the user supplies."""
-        return self.splits if self.apart is None else (TRAIN,)
+        return self.splits if self.split_params is None else (TRAIN,)
 
     @abstractmethod
     def write_examples(self, folder: Path) -> str:
-        """Read, check and write the examples to `folder`: a Parquet file for each of `read_splits`, and reading.json.
+        """Read, check and write the examples to `folder`: a Parquet file for each of `source_splits`, and reading.json.
 
         Returns:
             A summary line.
@@ -98,7 +98,7 @@ def make_examples(task: ExamplesTask, folder: Path) -> str:
 
 
 def _set_apart(task: ExamplesTask, folder: Path) -> list[tuple[str, int]]:
-    if (data := task.apart) is None:
+    if (data := task.split_params) is None:
         return []
     [dev] = task.development
     train, apart = folder / f"{TRAIN}.parquet", folder / f"{dev}.parquet"

@@ -45,8 +45,8 @@ def compare_logits(task: AnyScores, first: Logits, second: Logits, root: Path = 
     Raises:
         InputError: the files do not belong together.
     """
-    task.settle(root)
-    quantities = {name: column for column, name in enumerate(task.quantities) if column >= task.given}
+    task.prepare(root)
+    quantities = {name: column for column, name in enumerate(task.quantities) if column >= task.known_quantities}
     distances: list[dict[str, Any]] = []
     changed: list[dict[str, Any]] = []
     outcomes: tuple[dict[str, Any], dict[str, Any]] = {}, {}

@@ -130,7 +130,7 @@ class RowsTask(DownstreamTask):
             )
         return HeldOutPartition(columns[0], lambda batch: pc.invert(held_out(batch)), held_out)
 
-    def chunk_of(self, examples: pa.Table) -> pa.RecordBatch:
+    def encode_chunk(self, examples: pa.Table) -> pa.RecordBatch:
         """Return the columns of one chunk for `sequences`, which may run in another process."""
         return examples.combine_chunks().to_batches()[0]
 
@@ -189,10 +189,10 @@ def read_chunks(
         waiting.append(batch if side is None else batch.filter(side(batch)))
         while sum(map(len, waiting)) >= task.chunk or sum(batch.nbytes for batch in waiting) >= CHUNK_BYTES:
             table = pa.Table.from_batches(waiting)
-            yield task.chunk_of(table.slice(0, task.chunk))
+            yield task.encode_chunk(table.slice(0, task.chunk))
             waiting = table.slice(task.chunk).to_batches()
     if any(map(len, waiting)):
-        yield task.chunk_of(pa.Table.from_batches(waiting))
+        yield task.encode_chunk(pa.Table.from_batches(waiting))
 
 
 def make_lists(lengths: np.ndarray, values: np.ndarray) -> pa.ListArray:

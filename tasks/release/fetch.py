@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ipu_model.files import link_or_copy, new_folder, sha256_of
-from tasks.downstream.inference.fetched import (
+from tasks.downstream.inference.fetched_releases import (
     COMMIT,
     CONFIG,
     KEPT,

@@ -20,7 +20,7 @@ from ipu_model.files import format_json, sha256_of, write_json
 from ipu_model.units import shorten
 from tasks.downstream.card import CardFacts, CardTask
 from tasks.downstream.gate.gate import CODE, JUDGED, decide_on_files
-from tasks.downstream.gate.released import scores_json
+from tasks.downstream.gate.released_scores import scores_json
 from tasks.downstream.gate.subject import RELEASED, SEEDS, Hashes, Subject, copy_privately, plan_of, subject_of
 from tasks.downstream.scoring.scores import ScoresTask
 from tasks.params.entries import Entry, entry_of, only_entry

@@ -151,7 +151,7 @@ def evaluated(task: Any, examples: Any, logits: Any, pair: Duplicate | None) -> 
     outcomes = {"dev": task.outcomes(examples, predictions)}
     slices = task.slices("dev", examples, logits, outcomes["dev"])
     stated = task.confidences(answers)
-    calibrated = None if stated is None else compute_calibration(stated, task.right(outcomes["dev"]).tolist())
+    calibrated = None if stated is None else compute_calibration(stated, task.correctness(outcomes["dev"]).tolist())
     metrics = {
         **task.figures({"dev": examples}, outcomes),
         **task.more_figures({"dev": examples}, {"dev": answers}),

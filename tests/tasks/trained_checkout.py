@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from ipu_model.files import sha256_of, write_text
 from tasks.downstream.gate.gate import gate
 from tasks.downstream.gate.subject import Subject, subject_of
-from tasks.downstream.texts.tasks import TASKS, TextTask
+from tasks.downstream.texts.task_table import TASKS, TextTask
 from tasks.params.downstream import EntryPublishParams, defaults_of
 from tasks.params.entries import entry_of
 from tasks.params.schema import Params, check, load_params, parameter_values

@@ -61,7 +61,7 @@ def check_scores(task: AnyScores, scored: ScoreEvidence) -> list[ReasonedCheck]:
         checks.append(_over_baseline(task, scored.over_baseline, scored))
     if scored.over_released:
         limits = enumerate(task.limits)
-        checks += [_no_drop(task, number, limit, scored) for number, limit in limits if limit.most is not None]
+        checks += [_no_drop(task, number, limit, scored) for number, limit in limits if limit.tolerated is not None]
     if scored.seeds:
         return [(replace(check, name=f"recipe_{check.name}"), reason) for check, reason in checks]
     return checks
@@ -93,7 +93,7 @@ def _over_baseline(task: AnyScores, difference: ConfidenceInterval, scored: Scor
 
 
 def _no_drop(task: AnyScores, number: int, limit: Limit, scored: ScoreEvidence) -> ReasonedCheck:
-    difference, test, most = scored.over_released[limit.metric], scored.tests.get(limit.metric), limit.most or 0.0
+    difference, test, most = scored.over_released[limit.metric], scored.tests.get(limit.metric), limit.tolerated or 0.0
     examples = f"{scored.common} {task.record}s"
     found = f"{format_points(difference)}{scored.over_seeds} on {examples}"
     fell = not round(difference.high, 4) >= -most  # NaN if no common example is in the metric's group
@@ -104,7 +104,7 @@ def _no_drop(task: AnyScores, number: int, limit: Limit, scored: ScoreEvidence) 
     reason = (
         f"{_title(task, limit.metric)}{scored.owner} dropped significantly against the released model: {found} at "
         f"confidence {task.confidence:g}; {most:g} points are tolerated "
-        f"({task.entry.key('gate', limit.most_key)}).{smallest}"
+        f"({task.entry.key('gate', limit.tolerated_key)}).{smallest}"
     )
     name = "released_model" if number == 0 and not scored.seeds else f"released_model_{limit.metric}"
     return GateCheck(name, not fell, found, no_drop_requirement(task, limit)), reason
@@ -132,4 +132,4 @@ def format_points(difference: ConfidenceInterval) -> str:
 
 def no_drop_requirement(task: AnyScores, limit: Limit) -> str:
     """Return the requirement of a metric against the released model, for users."""
-    return f"no significant {task.metrics.titles[limit.metric]} drop of more than {limit.most or 0:g} points"
+    return f"no significant {task.metrics.titles[limit.metric]} drop of more than {limit.tolerated or 0:g} points"

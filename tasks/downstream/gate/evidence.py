@@ -12,10 +12,10 @@ import numpy as np
 
 from ipu_model.files import find_object
 from tasks.downstream.gate.recipe import RecipeScores, score_recipe
-from tasks.downstream.gate.recipe_words import held_out_score
-from tasks.downstream.gate.released import read_released_outcomes
-from tasks.downstream.gate.seeds import SeedModel, read_seeds
+from tasks.downstream.gate.released_scores import read_released_outcomes
+from tasks.downstream.gate.seed_scores import SeedModel, read_seeds
 from tasks.downstream.gate.subject import Subject
+from tasks.downstream.gate.verdict_text import held_out_score
 from tasks.downstream.scoring.metrics import Outcomes
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.downstream.scoring.significance import ConfidenceInterval, McNemar
@@ -97,7 +97,7 @@ def gather_evidence(
     metrics = _scores(task, root / subject.metrics, scored_files)
     task.restore_baseline(metrics, root / subject.metrics)
     examples = task.read_all(root)
-    baseline = task.constant(examples) if task.entry.params.gate.above_baseline else None
+    baseline = task.baseline_outcomes(examples) if task.entry.params.gate.above_baseline else None
     predictions = task.read_predictions(root / subject.predictions, examples)
     belong = all(one["sha256"] == hashes[one["path"]] for one in metrics["files"] if one["path"] in scored_files)
     outcomes = task.outcomes_of(examples, predictions)
@@ -125,7 +125,7 @@ def _over_baseline(task: AnyScores, outcomes: Outcomes, baseline: Outcomes | Non
     if baseline is None:
         return None
     found = task.metrics.differences(outcomes, baseline, task.confidence)
-    return task.metrics.widened(found, [outcomes], baseline, task.confidence)[task.limits[0].metric]
+    return task.metrics.widen(found, [outcomes], baseline, task.confidence)[task.limits[0].metric]
 
 
 def _own(

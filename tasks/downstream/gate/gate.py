@@ -15,8 +15,8 @@ from ipu_model.files import write_json
 from tasks.downstream.gate.checks import GateCheck, ReasonedCheck, ScoreEvidence, check_scores, no_drop_requirement
 from tasks.downstream.gate.evidence import Evidence, TrainingLoss, gather_evidence
 from tasks.downstream.gate.recipe import check_recipe, recipe_record
-from tasks.downstream.gate.recipe_words import WITHOUT_FLOOR
 from tasks.downstream.gate.subject import Hashes, Subject, hashes_of, subject_of
+from tasks.downstream.gate.verdict_text import WITHOUT_FLOOR
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.params.downstream import PUBLISHED
 from tasks.params.entries import entry_argument, entry_of

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from tasks.downstream.gate.checks import GateCheck, ReasonedCheck, ScoreEvidence, check_scores
-from tasks.downstream.gate.recipe_words import signed_figure
-from tasks.downstream.gate.seeds import SeedModel
+from tasks.downstream.gate.seed_scores import SeedModel
+from tasks.downstream.gate.verdict_text import signed_figure
 from tasks.downstream.scoring.metrics import Outcomes, bounded_interval
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.downstream.scoring.significance import ConfidenceInterval, interval_over_seeds
@@ -35,7 +35,7 @@ class RecipeScores:
     scores: tuple[Mapping[str, float], ...]
     """Every metric in percent, by seed."""
     held_out: tuple[tuple[str, float] | None, ...]
-    """Held-out score by seed; see `tasks.downstream.gate.seeds.SeedModel`."""
+    """Held-out score by seed; see `tasks.downstream.gate.seed_scores.SeedModel`."""
     intervals: Mapping[str, ConfidenceInterval]
     """Metric -> mean over the seeds with its interval."""
     alike: tuple[tuple[int, int], ...]
@@ -74,7 +74,7 @@ def score_recipe(
             over_released = _intervals(task, kept[:-1], kept[-1])
     over_baseline = None
     if baseline is not None:
-        found = task.metrics.widened(_intervals(task, ours, baseline), ours, baseline, task.confidence)
+        found = task.metrics.widen(_intervals(task, ours, baseline), ours, baseline, task.confidence)
         over_baseline = found[task.limits[0].metric]
     return RecipeScores(
         own=own.seed,
@@ -98,9 +98,9 @@ def _intervals(
 ) -> dict[str, ConfidenceInterval]:
     """Return every metric's mean over the models, or its gain over another model, with intervals."""
     models = [*ours, *([] if other is None else [other])]
-    measured, drawn = [task.metrics.of(one) for one in models], task.metrics.resampled(models)
+    measured, drawn = [task.metrics.of(one) for one in models], task.metrics.resample(models)
     examples, found = sum(map(len, ours[0].values())), {}
-    bounded = [] if other is not None else task.metrics.bounded(ours)
+    bounded = [] if other is not None else task.metrics.resample_bounds(ours)
     for name in measured[0]:
         scores, resampled = np.array([one[name] for one in measured]), np.array([one[name] for one in drawn])
         if other is not None:

@@ -48,22 +48,22 @@ def infer_entry(
     else:
         kind, options = _chosen(model, task)
     values = {**defaults_of(kind, NAME), **options}
-    if values["rows"]["row_length"] > model.longest:
-        values["rows"] |= rows_within(kind, model.longest)
+    if values["rows"]["row_length"] > model.max_tokens:
+        values["rows"] |= limit_rows(kind, model.max_tokens)
     taken = {name: released[name] for name in TAKEN if name in released} if released.get("kind") == kind else {}
-    of_folder = _inference_class(kind).stated_by(model.folder)
+    of_folder = _inference_class(kind).read_params(model.folder)
     for section, stating in (*taken.items(), *of_folder.items(), *(stated or {}).items()):
         values[section] = {**values.get(section, {}), **stating}
     params = build(kind_params(kind), values, "the parameters of this model")
-    if params.rows.row_length > model.longest:
+    if params.rows.row_length > model.max_tokens:
         raise ParamsError(
-            f"rows of {params.rows.row_length} tokens are too long: the model supports up to {model.longest} tokens. "
+            f"rows of {params.rows.row_length} tokens are too long: the model supports up to {model.max_tokens}. "
             "Lower --row-length"
         )
     return Entry(NAME, params, params.rows, "")
 
 
-def rows_within(kind: str, longest: int) -> dict[str, Any]:
+def limit_rows(kind: str, longest: int) -> dict[str, Any]:
     """Return the section `rows` of an entry of this kind for a model that supports up to `longest` tokens.
 
     Raises:
@@ -74,7 +74,7 @@ def rows_within(kind: str, longest: int) -> dict[str, Any]:
             f"the model supports up to {longest} tokens, {SHORTEST_ROW} are required. Correct max_position_embeddings "
             "in config.json or model_max_length in tokenizer_config.json"
         )
-    return _inference_class(kind).rows_within(longest)
+    return _inference_class(kind).limit_rows(longest)
 
 
 def _released(model: InferenceModel) -> dict[str, Any]:
@@ -103,12 +103,16 @@ def _chosen(model: InferenceModel, task: str | None) -> tuple[str, dict[str, Any
         raise InputError(
             f"{model.folder} is {', '.join(named)}, not a fine-tuned model. Supported architectures: {known}"
         )
-    found = {word: values for one in fitting for word, values in one.tasks_of(model.labels).items()}
+    found = {word: values for one in fitting for word, values in one.match_tasks(model.labels).items()}
     if not found:
         raise InputError(
             f"{model.folder / CONFIG} has the classes {', '.join(model.labels)}, which match no supported task"
         )
-    by_name = [] if model.unnamed else [word for word in found if word not in {one.general for one in fitting}]
+    by_name = (
+        []
+        if model.has_default_labels
+        else [word for word in found if word not in {one.fallback_task for one in fitting}]
+    )
     sure = by_name or list(found)
     if task is None and len(sure) == 1:
         [task] = sure

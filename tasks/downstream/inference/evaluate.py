@@ -8,7 +8,7 @@ from typing import Any
 
 from ipu_model.files import new_folder, write_json, write_text
 from tasks.downstream.evaluate import PageTask, score_logits, write_evaluation
-from tasks.downstream.gate.released import SCORES, scores_json
+from tasks.downstream.gate.released_scores import SCORES, scores_json
 from tasks.downstream.inference.inference_task import INPUT, InferenceTask
 from tasks.downstream.inference.job import InferenceOptions, run_inference, scratch_checkout
 from tasks.downstream.inference.model import InferenceModel
@@ -52,7 +52,7 @@ def evaluate(entry: Entry, model: InferenceModel, path: Path, folder: Path, how:
     require_file(path, INPUT, task.labelled_endings, f"{task.record}s")
     if folder.exists():
         raise InputError(f"{folder} already exists. Move it away, or pass another folder with --output")
-    model, split, reading = model.resolved(), task.development[0], ReadLog()
+    model, split, reading = model.with_absolute_paths(), task.development[0], ReadLog()
     with new_folder(folder) as made, scratch_checkout(task, model):
         task.write_labelled(path, task.examples_file(split), reading)
         result = run_inference(task, model, split, how)
@@ -69,7 +69,7 @@ def evaluate(entry: Entry, model: InferenceModel, path: Path, folder: Path, how:
 
 
 def _in_words(judge: PageTask[Any, Any, Any], path: Path, metrics: dict[str, Any]) -> str:
-    titles = judge.metrics.only(judge.development[0]).titles
+    titles = judge.metrics.for_split(judge.development[0]).titles
     width = max(map(len, titles.values()))
     lines = [
         f"{title:{width}}  {metrics[name]:6.2f}  ({metrics[f'{name}_low']:.2f} to {metrics[f'{name}_high']:.2f})"

@@ -25,20 +25,20 @@ class InferenceTask(ScoresTask[E, L, A]):
 
     architecture: ClassVar[str]
     """Transformers class of the supported models."""
-    general: ClassVar[str] = ""
-    """Key of `tasks_of` that fits any model of this architecture; keys that match its classes take precedence."""
-    bare: ClassVar[str] = ""
+    fallback_task: ClassVar[str] = ""
+    """Key of `match_tasks` that fits any model of this architecture; keys that match its classes take precedence."""
+    answer_field: ClassVar[str] = ""
     """Field of a record that is the answer in a .json file of {id: answer}; empty: .json is not supported."""
-    ranked: ClassVar[bool] = False
+    has_n_best: ClassVar[bool] = False
     """True if records can contain the n best answers."""
     endings: tuple[str, ...]
-    """File extensions that `unlabelled` reads."""
+    """File extensions that `read_unlabelled` reads."""
     labelled_endings: tuple[str, ...]
     """File extensions that `write_labelled` reads."""
 
     @classmethod
     @abstractmethod
-    def tasks_of(cls, labels: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    def match_tasks(cls, labels: tuple[str, ...]) -> dict[str, dict[str, Any]]:
         """Return the tasks that a model with these classes may have been fine-tuned for.
 
         Returns:
@@ -46,12 +46,12 @@ class InferenceTask(ScoresTask[E, L, A]):
         """
 
     @classmethod
-    def rows_within(cls, longest: int) -> dict[str, Any]:
+    def limit_rows(cls, longest: int) -> dict[str, Any]:
         """Return the section `rows` of an entry for a model that supports only `longest` tokens."""
         return {"row_length": longest}
 
     @classmethod
-    def stated_by(cls, folder: Path) -> dict[str, Any]:
+    def read_params(cls, folder: Path) -> dict[str, Any]:
         """Return parameters by section from other files of a model folder than config.json and provenance.json.
 
         Raises:
@@ -65,7 +65,7 @@ class InferenceTask(ScoresTask[E, L, A]):
         """Parquet schema of the examples, labels included."""
 
     @abstractmethod
-    def unlabelled(self, path: Path, reading: ReadLog) -> Iterator[dict[str, Any]]:
+    def read_unlabelled(self, path: Path, reading: ReadLog) -> Iterator[dict[str, Any]]:
         """Yield the examples of a file with the columns of `examples_schema`, placeholder labels, and "id" if there is
         one.
 
@@ -81,7 +81,7 @@ class InferenceTask(ScoresTask[E, L, A]):
             InputError: invalid examples, with their location.
         """
 
-    def write_beside(self, folder: Path, labels: Sequence[str]) -> None:
+    def write_label_files(self, folder: Path, labels: Sequence[str]) -> None:
         """Write additional files of the examples folder for a model with these classes."""
 
     @abstractmethod

@@ -54,7 +54,7 @@ def scratch_checkout(task: DownstreamTask, model: InferenceModel) -> Iterator[No
         for path in (artifacts.model_folder(task.entry.name), task.examples_file(task.splits[0])):
             path.parent.mkdir(parents=True)
         artifacts.model_folder(task.entry.name).symlink_to(readable)
-        load_part(task.entry, "inference").write_beside(task.examples_file(task.splits[0]).parent, model.labels)
+        load_part(task.entry, "inference").write_label_files(task.examples_file(task.splits[0]).parent, model.labels)
         yield
 
 

@@ -34,7 +34,7 @@ class InferenceModel:
     config: Mapping[str, Any] = field(default_factory=dict)
     """Content of config.json."""
 
-    def resolved(self) -> InferenceModel:
+    def with_absolute_paths(self) -> InferenceModel:
         """Return a copy with absolute paths."""
         return dataclasses.replace(self, folder=self.folder.resolve(), tokenizer=self.tokenizer.resolve())
 
@@ -63,12 +63,12 @@ class InferenceModel:
             raise InputError(f"{self.folder / CONFIG}: id2label must map numbers to names") from None
 
     @property
-    def unnamed(self) -> bool:
+    def has_default_labels(self) -> bool:
         """True if the class names are transformers' defaults (LABEL_0, LABEL_1, ...)."""
         return self.labels == tuple(f"LABEL_{number}" for number in range(len(self.labels)))
 
     @property
-    def longest(self) -> int:
+    def max_tokens(self) -> int:
         """Maximum sequence length of model and tokenizer."""
         return min(self.max_positions, _model_max_length(self.tokenizer))
 

@@ -78,18 +78,18 @@ def predict(
     """
     task: AnyInference = load_part(entry, "inference")
     require_file(path, INPUT, task.endings, f"{task.record}s")
-    if output.kind == "json" and not task.bare:
+    if output.kind == "json" and not task.answer_field:
         raise ParamsError(f"a .json file cannot hold predictions for {task.record}s. Use .jsonl, .csv or .parquet")
-    if output.n_best and not task.ranked:
+    if output.n_best and not task.has_n_best:
         raise ParamsError(f"--n-best {output.n_best} is not supported: each {task.record} has one answer")
-    model = model.resolved()
+    model = model.with_absolute_paths()
     with open_output(output.path) as stream, scratch_checkout(task, model):
         split, reading = task.development[0], ReadLog()
         examples = task.examples_file(split)
         count = _keep(task, path, examples, reading, unique=output.kind == "json")
         result = run_inference(task, model, split, how)
         schema = pa.schema([pa.field(ID, pa.string()), *task.record_schema(model.labels, output.n_best)])
-        with open_writer(stream, output.kind, schema, task.bare) as write:
+        with open_writer(stream, output.kind, schema, task.answer_field) as write:
             for ids, part in _parts(task, split):
                 found = task.read_examples(part / examples.name)
                 logits = task.read_logits(found, part, part / "logits.arrow")
@@ -125,7 +125,7 @@ def _keep(task: AnyInference, path: Path, target: Path, reading: ReadLog, *, uni
     if ID not in schema.names:
         schema = pa.schema([pa.field(ID, pa.string()), *schema])
     hashes, count = array.array("q"), 0
-    found = task.unlabelled(path, reading)
+    found = task.read_unlabelled(path, reading)
     with pq.ParquetWriter(target, schema, compression="zstd") as writer:
         for some in split_into_groups(found, _characters, KEPT_AT_ONCE, KEPT_CHARACTERS):
             for number, one in enumerate(some, count + 1):

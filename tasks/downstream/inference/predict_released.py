@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.files import link_or_copy, new_folder, read_json, sha256_of, write_json, write_text
-from tasks.downstream.gate.released import SCORES, read_scores, scores_json
+from tasks.downstream.gate.released_scores import SCORES, read_scores, scores_json
 from tasks.downstream.inference.entry import infer_entry as entry_of_model
-from tasks.downstream.inference.fetched import STATED_SCORES, FetchedRelease, read_fetched, verify_release
+from tasks.downstream.inference.fetched_releases import STATED_SCORES, FetchedRelease, read_fetched, verify_release
 from tasks.downstream.inference.inference_task import InferenceTask
 from tasks.downstream.inference.job import InferenceOptions, run_inference, scratch_checkout
 from tasks.downstream.inference.model import CONFIG, WEIGHTS, InferenceModel, find_model
@@ -86,7 +86,7 @@ def predict_dev_sets(task: AnyScores, folder: Path, device: DeviceParams, root: 
         InputError: the model is for another task or has other classes.
         DeviceJobFailed: the model cannot run here.
     """
-    model = find_model(str(folder)).resolved()
+    model = find_model(str(folder)).with_absolute_paths()
     own = entry_of_model(model)
     _require_same_task(task.entry, own, folder.name)
     _require_same_classes(task.entry, model, root)

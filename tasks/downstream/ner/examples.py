@@ -1,4 +1,4 @@
-"""Tagged sentences, checked (format.py) and written as Parquet, one file per split, with labels.json and
+"""Tagged sentences, checked (sentence_files.py) and written as Parquet, one file per split, with labels.json and
 reading.json."""
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from tasks.downstream.examples import ExamplesTask
-from tasks.downstream.ner.format import check_sentences, read_sentences
 from tasks.downstream.ner.params import NerDataParams
+from tasks.downstream.ner.sentence_files import check_sentences, read_sentences
 from tasks.downstream.ner.sentences import SCHEMA, TagStatistics
 from tasks.downstream.ner.spec import NerSpec
 from tasks.downstream.ner.tags import find_entities, make_labels
@@ -33,7 +33,7 @@ class NerExamples(NerSpec, ExamplesTask):
 
     def write_examples(self, folder: Path) -> str:
         params, reading, said = self._params(), ReadLog(), []
-        for split in self.read_splits:
+        for split in self.source_splits:
             found = TagStatistics()
             sentences = read_sentences(params, self.entry.key("data"), split, found, reading)
             count = write_records(sentences, folder / f"{split}.parquet", SCHEMA, ROW_GROUP)
@@ -63,7 +63,7 @@ class NerExamples(NerSpec, ExamplesTask):
         Raises:
             InputError: no type is in both.
         """
-        if train and self.apart is None:
+        if train and self.split_params is None:
             require_known_labels(train, dev, self.development[0], self.entry.key("data", "dev_path"))
 
     def _params(self) -> NerDataParams:
@@ -73,11 +73,11 @@ class NerExamples(NerSpec, ExamplesTask):
     def check_files(self) -> str:
         """Check the first sentences of each file, and the types of files that are read completely."""
         params = self._params()
-        found = [check_sentences(params, self.entry.key("data"), split) for split in self.read_splits]
+        found = [check_sentences(params, self.entry.key("data"), split) for split in self.source_splits]
         self.first_labels, self.has_all_labels = make_labels(found[0][0].entities), found[0][1]
         if self.has_all_labels:
             # If a part of the file is set aside, the training sentences may have fewer types than the file.
-            self._require_types(found[0][0].entities, MAX_TYPES if self.apart is None else math.inf)
+            self._require_types(found[0][0].entities, MAX_TYPES if self.split_params is None else math.inf)
         whole = [one.entities for one, is_whole in found if is_whole]
         if len(whole) == len(self.splits):
             self._check_dev(*whole)

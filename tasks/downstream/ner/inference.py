@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from tasks.downstream.inference.inference_task import COLUMN, ID, INPUT, UNKNOWN_TO_MODEL, InferenceTask
 from tasks.downstream.ner.examples import ROW_GROUP
-from tasks.downstream.ner.format import ENDINGS, open_sentences, read_valid
 from tasks.downstream.ner.logits import WordLogits
 from tasks.downstream.ner.params import NerDataParams
 from tasks.downstream.ner.scores import NerAnswers, NerDevSet, NerScores
+from tasks.downstream.ner.sentence_files import ENDINGS, open_sentences, read_valid
 from tasks.downstream.ner.sentences import SCHEMA, TagStatistics, validate_sentences
 from tasks.downstream.ner.tags import find_entities, find_problem, split_tag
 from tasks.records.labels import read_example_labels, write_labels
@@ -36,11 +36,11 @@ class NerInference(NerScores, InferenceTask[NerDevSet, WordLogits, NerAnswers]):
     endings = labelled_endings = ENDINGS
 
     @classmethod
-    def tasks_of(cls, labels: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    def match_tasks(cls, labels: tuple[str, ...]) -> dict[str, dict[str, Any]]:
         return {} if any(map(find_problem, labels)) else {"ner": {"kind": "ner"}}
 
     @classmethod
-    def rows_within(cls, longest: int) -> dict[str, Any]:
+    def limit_rows(cls, longest: int) -> dict[str, Any]:
         return {"row_length": longest, "overlap": longest // 4}
 
     @property
@@ -53,7 +53,7 @@ class NerInference(NerScores, InferenceTask[NerDevSet, WordLogits, NerAnswers]):
         assert isinstance(found, NerDataParams)
         return found
 
-    def unlabelled(self, path: Path, reading: ReadLog) -> Iterator[dict[str, Any]]:
+    def read_unlabelled(self, path: Path, reading: ReadLog) -> Iterator[dict[str, Any]]:
         raws, problems = open_sentences(path, INPUT, self._params, reading, COLUMN, tagged=False)
         for raw in raws:
             if not raw.words:
@@ -77,7 +77,7 @@ class NerInference(NerScores, InferenceTask[NerDevSet, WordLogits, NerAnswers]):
         unknown = (count for name, count in found.entities.items() if name not in known)
         reading.counts[UNKNOWN_TO_MODEL] += sum(unknown)
 
-    def write_beside(self, folder: Path, labels: Sequence[str]) -> None:
+    def write_label_files(self, folder: Path, labels: Sequence[str]) -> None:
         """Write labels.json, which rows need."""
         write_labels(folder, labels)
 

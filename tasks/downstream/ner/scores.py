@@ -56,7 +56,7 @@ class NerScores(NerSpec, ScoresTask[NerDevSet, WordLogits, NerAnswers]):
     tags."""
 
     quantities: ClassVar[tuple[str, ...]] = ("gold", "words", "found", "correct", "right")
-    given: ClassVar[int] = 2
+    known_quantities: ClassVar[int] = 2
 
     def read_examples(self, path: Path) -> NerDevSet:
         made_by = self.entry.stage("examples")
@@ -109,7 +109,7 @@ class NerScores(NerSpec, ScoresTask[NerDevSet, WordLogits, NerAnswers]):
         """Return the probability that all tags of a sentence are correct, assuming independent words."""
         return [float(sure.prod()) for sure in answers.sureness]
 
-    def right(self, outcomes: Array) -> Array:
+    def correctness(self, outcomes: Array) -> Array:
         found: Array = (outcomes[:, RIGHT] == outcomes[:, WORDS]).astype(np.float64)
         return found
 
@@ -138,9 +138,9 @@ class NerScores(NerSpec, ScoresTask[NerDevSet, WordLogits, NerAnswers]):
 
     @property
     def limits(self) -> tuple[Limit, ...]:
-        return (self.limit_of("f1", "min_f1", "max_f1_drop"),)
+        return (self.make_limit("f1", "min_f1", "max_f1_drop"),)
 
-    def allows(self, quantities: Sequence[float]) -> bool:
+    def is_possible(self, quantities: Sequence[float]) -> bool:
         found, correct, right = quantities
         return all(one >= 0 and one == int(one) for one in quantities) and correct <= found and correct <= right
 
@@ -148,7 +148,7 @@ class NerScores(NerSpec, ScoresTask[NerDevSet, WordLogits, NerAnswers]):
     def baseline(self) -> str:
         return "predicting no entities"
 
-    def constant(self, examples: Mapping[str, NerDevSet]) -> Outcomes | None:
+    def baseline_outcomes(self, examples: Mapping[str, NerDevSet]) -> Outcomes | None:
         """Return outcomes of predicting no entities."""
         nothing = {split: [" ".join([OUTSIDE] * len(words)) for words in one.tokens] for split, one in examples.items()}
         return self.outcomes_of(examples, nothing)

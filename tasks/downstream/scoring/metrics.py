@@ -112,7 +112,7 @@ class Metrics:
         """Metric -> name for users, the mean last."""
         return {one.name: one.title for one in self.parts} | ({self.mean: self.mean} if self.mean else {})
 
-    def only(self, split: str) -> Metrics:
+    def for_split(self, split: str) -> Metrics:
         """Return the metrics of one development set."""
         parts = tuple(one for one in self.parts if one.split == split)
         return Metrics(parts, self.mean if len(parts) > 1 else "")
@@ -122,11 +122,13 @@ class Metrics:
         found = {one.name: one.whole(outcomes[one.split]) for one in self.parts if one.split in outcomes}
         return self._with_mean(found)
 
-    def resampled(self, models: Sequence[Outcomes], resamples: int = RESAMPLES, seed: int = 0) -> list[dict[str, Any]]:
+    def resample(self, models: Sequence[Outcomes], resamples: int = RESAMPLES, seed: int = 0) -> list[dict[str, Any]]:
         """Return every metric of several models over the same bootstrap resamples: [R] each."""
         return self._draw(models, draw_counts, lambda one, *drawn: one.weighted(*drawn), resamples, seed)
 
-    def bounded(self, models: Sequence[Outcomes], resamples: int = RESAMPLES, seed: int = 0) -> list[dict[str, Any]]:
+    def resample_bounds(
+        self, models: Sequence[Outcomes], resamples: int = RESAMPLES, seed: int = 0
+    ) -> list[dict[str, Any]]:
         """Return every metric of several models over the same random weights, with the worst and the best example: [2,
         R] each."""
         return self._draw(models, draw_weights, Metric.with_extremes, resamples, seed)
@@ -156,7 +158,7 @@ class Metrics:
 
     def figures(self, outcomes: Outcomes) -> dict[str, float]:
         """Return every metric with its 95% interval, rounded to four decimals."""
-        [drawn] = self.bounded([outcomes])
+        [drawn] = self.resample_bounds([outcomes])
         found: dict[str, float] = {}
         for name, value in self.of(outcomes).items():
             bounds = bounded_interval(drawn[name], value)
@@ -166,13 +168,13 @@ class Metrics:
     def differences(self, first: Outcomes, second: Outcomes, confidence: float) -> dict[str, ConfidenceInterval]:
         """Return the difference of every metric, first minus second, in points on the same examples."""
         ours, theirs = self.of(first), self.of(second)
-        drawn = self.resampled([first, second])
+        drawn = self.resample([first, second])
         return {
             name: resampled_interval(drawn[0][name] - drawn[1][name], ours[name] - theirs[name], confidence)
             for name in ours
         }
 
-    def widened(
+    def widen(
         self, found: Mapping[str, ConfidenceInterval], models: Sequence[Outcomes], other: Outcomes, confidence: float
     ) -> dict[str, ConfidenceInterval]:
         """Return intervals of differences; those without a width, because all resamples are equal, get bounds.
@@ -185,7 +187,7 @@ class Metrics:
         """
         if not any(one.high - one.low < NO_WIDTH for one in found.values()):
             return dict(found)
-        *ours, theirs = self.bounded([*models, other])
+        *ours, theirs = self.resample_bounds([*models, other])
         means = {name: np.mean([one[name] for one in ours], axis=0) - theirs[name][::-1] for name in found}
         return {
             name: bounded_interval(means[name], one.mean, confidence) if one.high - one.low < NO_WIDTH else one
@@ -303,7 +305,7 @@ def slice_by(
         names: value of each example.
         outcomes: [N, Q] of the examples.
     """
-    members, here = np.asarray(names, dtype=object), metrics.only(split)
+    members, here = np.asarray(names, dtype=object), metrics.for_split(split)
     rows = {name: outcomes[members == name] for name in order}
     return [
         Slice(by, name, len(some), here.figures({split: some}), counted) for name, some in rows.items() if len(some)

@@ -44,9 +44,9 @@ class Limit:
     floor: float | None
     floor_key: str
     """Name of the floor's parameter, without its section."""
-    most: float | None
+    tolerated: float | None
     """Tolerated drop in points against the released model; None: any."""
-    most_key: str
+    tolerated_key: str
 
 
 class ScoresTask(DownstreamTask, Generic[E, L, A]):
@@ -61,11 +61,11 @@ class ScoresTask(DownstreamTask, Generic[E, L, A]):
         """Names of the columns of `outcomes`."""
 
     @property
-    def given(self) -> int:
+    def known_quantities(self) -> int:
         """Number of leading quantities that are known from the examples alone."""
         return 0
 
-    def settle(self, root: Path) -> None:
+    def prepare(self, root: Path) -> None:
         """Choose settings for decoding from files of the checkout `root`, if the kind needs any.
 
         Raises:
@@ -116,7 +116,7 @@ class ScoresTask(DownstreamTask, Generic[E, L, A]):
         """Return the model's probability of each answer; None if it has none."""
         return None
 
-    def right(self, outcomes: Array) -> Array:
+    def correctness(self, outcomes: Array) -> Array:
         """Return 1 or 0 for each example: 1 if the answer that `confidences` refers to is correct."""
         found: Array = outcomes[:, 0]
         return found
@@ -162,7 +162,7 @@ class ScoresTask(DownstreamTask, Generic[E, L, A]):
     def limits(self) -> tuple[Limit, ...]:
         """Requirements of the gate, the leading metric first."""
 
-    def limit_of(self, metric: str, floor_key: str, most_key: str) -> Limit:
+    def make_limit(self, metric: str, floor_key: str, most_key: str) -> Limit:
         """Return the requirements for a metric from the gate's parameters of these names."""
         gate = self.entry.params.gate
         return Limit(metric, getattr(gate, floor_key), floor_key, getattr(gate, most_key), most_key)
@@ -173,8 +173,8 @@ class ScoresTask(DownstreamTask, Generic[E, L, A]):
         return self.entry.params.gate.confidence
 
     @abstractmethod
-    def allows(self, quantities: Sequence[float]) -> bool:
-        """Return True if an answer can have these quantities (without the `given` ones)."""
+    def is_possible(self, quantities: Sequence[float]) -> bool:
+        """Return True if an answer can have these quantities (without the `known_quantities` ones)."""
 
     @property
     def baseline(self) -> str:
@@ -196,7 +196,7 @@ class ScoresTask(DownstreamTask, Generic[E, L, A]):
             InputError: the file does not record it.
         """
 
-    def constant(self, examples: Mapping[str, E]) -> Outcomes | None:
+    def baseline_outcomes(self, examples: Mapping[str, E]) -> Outcomes | None:
         """Return outcomes of the best answer without a model; None if there is no baseline."""
         return None
 
@@ -211,7 +211,7 @@ class ScoresTask(DownstreamTask, Generic[E, L, A]):
     def figures(self, examples: Mapping[str, E], outcomes: Outcomes) -> dict[str, float]:
         """Return every official metric with its interval, the score of the baseline, and the number of examples."""
         found = self.metrics.figures(outcomes)
-        if (constant := self.constant(examples)) is not None:
+        if (constant := self.baseline_outcomes(examples)) is not None:
             found["constant_score"] = round(self.metrics.of(constant)[self.limits[0].metric], 4)
         return {**found, self.counted: sum(map(len, outcomes.values()))}
 

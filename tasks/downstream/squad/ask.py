@@ -77,9 +77,11 @@ class WindowShape:
         Raises:
             InputError: longer than the model supports.
         """
-        if row_length is not None and row_length > found.longest:
-            raise InputError(f"--row-length {row_length} is too long: this model supports up to {found.longest} tokens")
-        length = min(MAX_ROW_LENGTH, found.longest) if row_length is None else row_length
+        if row_length is not None and row_length > found.max_tokens:
+            raise InputError(
+                f"--row-length {row_length} is too long: this model supports up to {found.max_tokens} tokens"
+            )
+        length = min(MAX_ROW_LENGTH, found.max_tokens) if row_length is None else row_length
         return WindowShape(length, min(length // 2, MAX_DOC_STRIDE) if doc_stride is None else doc_stride)
 
 
@@ -113,7 +115,7 @@ def ask(
             raise InputError(f"the {what} is empty. A question and a text with its answer are required")
     words = number_words(load_tokenizer(model.tokenizer), question, context, shape)
     found = []
-    for windows in _predict(model.resolved(), question, context, shape, places):
+    for windows in _predict(model.with_absolute_paths(), question, context, shape, places):
         answers = probable_answers(
             windows,
             context,

@@ -14,7 +14,7 @@ import numpy as np
 
 from tasks.downstream.scoring.metrics import changed_answers
 from tasks.downstream.squad.files import read_predictions, read_questions, read_references
-from tasks.downstream.squad.scoring import References, score
+from tasks.downstream.squad.score_files import References, score
 from tasks.downstream.squad.slices import OVERALL
 from tasks.pages.markup import csv_text
 from tasks.stage.errors import InputError

@@ -65,7 +65,7 @@ class SquadExamples(SquadSpec, ExamplesTask):
         """Check both files of questions, completely if they are small."""
         params = self.entry.params.data
         assert isinstance(params, SquadDataParams)
-        for key in (f"{split}_path" for split in self.read_splits):
+        for key in (f"{split}_path" for split in self.source_splits):
             check_question_file(Path(getattr(params, key)), self.entry.key("data", key), params)
         return f"{params.train_path} and {params.dev_path or 'a part of it'}"
 

@@ -37,21 +37,21 @@ class SquadInference(SquadScores, InferenceTask[list[ReferenceQuestion], WindowF
     """Answers with score, probability among the n best, and character span."""
 
     architecture: ClassVar[str] = "BertForQuestionAnswering"
-    bare: ClassVar[str] = "answer"
-    ranked: ClassVar[bool] = True
+    answer_field: ClassVar[str] = "answer"
+    has_n_best: ClassVar[bool] = True
     endings = labelled_endings = ENDINGS
 
     @classmethod
-    def tasks_of(cls, labels: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    def match_tasks(cls, labels: tuple[str, ...]) -> dict[str, dict[str, Any]]:
         return {"squad": {"kind": "squad"}}
 
     @classmethod
-    def rows_within(cls, longest: int) -> dict[str, Any]:
+    def limit_rows(cls, longest: int) -> dict[str, Any]:
         question = longest // 4
         return {"row_length": longest, "max_question_length": question, "doc_stride": (longest - question) // 3}
 
     @classmethod
-    def stated_by(cls, folder: Path) -> dict[str, Any]:
+    def read_params(cls, folder: Path) -> dict[str, Any]:
         threshold = read_null_threshold(folder)
         if threshold is None:
             return {}
@@ -67,7 +67,7 @@ class SquadInference(SquadScores, InferenceTask[list[ReferenceQuestion], WindowF
         assert isinstance(data, SquadDataParams)
         return data
 
-    def unlabelled(self, path: Path, reading: ReadLog) -> Iterator[dict[str, Any]]:
+    def read_unlabelled(self, path: Path, reading: ReadLog) -> Iterator[dict[str, Any]]:
         problems, columns = SquadProblems(str(path), reading=reading), question_columns(self._data.columns, COLUMN)
         asked = {part: columns[part] for part in (ID, "context", "question")}
         for where, values, _ in read_records(path, INPUT, self._data, asked, problems):

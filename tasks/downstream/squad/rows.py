@@ -57,7 +57,7 @@ class SquadRows(SquadSpec, RowsTask):
             _require_both(source, sides, key, self.entry.key("evaluate"))
         return sides
 
-    def chunk_of(self, examples: pa.Table) -> pa.RecordBatch:
+    def encode_chunk(self, examples: pa.Table) -> pa.RecordBatch:
         """Return the columns with dictionary-encoded contexts, as Arrow to avoid a Python object per text."""
         columns = {name: examples.column(name).combine_chunks() for name in ("id", "question", "answers")}
         context = examples.column("context").combine_chunks().dictionary_encode()

@@ -88,7 +88,7 @@ class SquadScores(SquadSpec, ScoresTask[list[ReferenceQuestion], WindowFiles, li
         super().__init__(entry)
         stated = self._params.null_threshold
         self.threshold = NullThreshold(0.0 if stated == "auto" else stated)
-        """No-answer threshold, if questions may have no answer; BERT's until `settle` chooses one."""
+        """No-answer threshold, if questions may have no answer; BERT's until `prepare` chooses one."""
         self.rule: str | None = None
         """Baseline rule; None until it is chosen or restored."""
 
@@ -103,10 +103,10 @@ class SquadScores(SquadSpec, ScoresTask[list[ReferenceQuestion], WindowFiles, li
         return (*(["has_answer"] if self.nullable else []), "exact", "f1")
 
     @property
-    def given(self) -> int:
+    def known_quantities(self) -> int:
         return int(self.nullable)
 
-    def settle(self, root: Path) -> None:
+    def prepare(self, root: Path) -> None:
         """Choose the no-answer threshold on held-out training questions, unless it is set."""
         if self.nullable and self._params.null_threshold == "auto":
             rows, computed = self.rows_folder(HELD_OUT, root), root / artifacts.logits_file(self.entry.name, HELD_OUT)
@@ -171,7 +171,7 @@ class SquadScores(SquadSpec, ScoresTask[list[ReferenceQuestion], WindowFiles, li
     def confidences(self, answers: list[list[Answer]]) -> Sequence[float] | None:
         return [found[0].probability for found in answers]
 
-    def right(self, outcomes: Array) -> Array:
+    def correctness(self, outcomes: Array) -> Array:
         found: Array = outcomes[:, EXACT]
         return found
 
@@ -209,7 +209,7 @@ class SquadScores(SquadSpec, ScoresTask[list[ReferenceQuestion], WindowFiles, li
         if self.rule not in RULES:
             raise InputError(f"{path} has no {BASELINE}. Run the stage {self.entry.stage('evaluate')} again")
 
-    def constant(self, examples: Mapping[str, list[ReferenceQuestion]]) -> Outcomes | None:
+    def baseline_outcomes(self, examples: Mapping[str, list[ReferenceQuestion]]) -> Outcomes | None:
         """Return outcomes of the baseline rule, or of never answering if that is better."""
         answers = [{split: [""] * len(some) for split, some in examples.items()}] if self.nullable else []
         if self.rule is not None:
@@ -246,9 +246,9 @@ class SquadScores(SquadSpec, ScoresTask[list[ReferenceQuestion], WindowFiles, li
     def limits(self) -> tuple[Limit, ...]:
         keys = {"f1": "f1", "exact" if self.nullable else "exact_match": "exact_match"}
         keys |= {"HasAns_f1": "has_answer_f1", "NoAns_exact": "no_answer_exact_match"} if self.nullable else {}
-        return tuple(self.limit_of(metric, f"min_{key}", f"max_{key}_drop") for metric, key in keys.items())
+        return tuple(self.make_limit(metric, f"min_{key}", f"max_{key}_drop") for metric, key in keys.items())
 
-    def allows(self, quantities: Sequence[float]) -> bool:
+    def is_possible(self, quantities: Sequence[float]) -> bool:
         return quantities[EXACT] in (0, 1) and 0 <= quantities[OVERLAP] <= 1
 
 

@@ -20,7 +20,7 @@ from tasks.downstream.texts.glue_files import GlueReader, unused_files
 from tasks.downstream.texts.own_files import OwnTextsReader, match_known, parse_class, parse_value, sort_classes
 from tasks.downstream.texts.params import ClassificationDataParams, GlueDataParams
 from tasks.downstream.texts.spec import TextsSpec
-from tasks.downstream.texts.tasks import TRAIN, TextExample
+from tasks.downstream.texts.task_table import TRAIN, TextExample
 from tasks.params.entries import Entry
 from tasks.records.labels import add_labels
 from tasks.records.parquet import has_first_value, read_batches, write_records
@@ -50,7 +50,7 @@ class TextsExamples(TextsSpec, ExamplesTask):
 
     def write_examples(self, folder: Path) -> str:
         reading, counts, pairs = ReadLog(), dict[str, int](), set[bool]()
-        for split in self.read_splits:
+        for split in self.source_splits:
             path = folder / f"{split}.parquet"
             counts[split] = write_split(self, self.source.examples(split, reading), path)
             if not counts[split]:
@@ -96,11 +96,11 @@ class TextsExamples(TextsSpec, ExamplesTask):
         Raises:
             InputError: all labels are equal, or none is in the training examples.
         """
-        key = "path" if self.spec.name else "dev_path" if self.apart is None else "dev_fraction"
+        key = "path" if self.spec.name else "dev_path" if self.split_params is None else "dev_fraction"
         look = self.entry.key("data", key)
         if not self.labels:
             dev = match_known(dev, sort_classes(train)).values()
-            if self.apart is None:
+            if self.split_params is None:
                 require_known_labels(train, set(dev), split, look)
         elif not self.is_regression:
             dev = [self.labels[number] for number in dev]
@@ -109,7 +109,7 @@ class TextsExamples(TextsSpec, ExamplesTask):
     def check_files(self) -> str:
         """Check the first examples of each file, and the classes of files that are read completely."""
         data, reading, labels = self.source.data, ReadLog(), dict[str, Counter[Any]]()
-        for split in self.read_splits:
+        for split in self.source_splits:
             labels[split] = Counter()
             for one in self.source.examples(split, reading, HEAD):
                 labels[split][one.label] += 1
@@ -120,7 +120,7 @@ class TextsExamples(TextsSpec, ExamplesTask):
             self.has_all_labels = TRAIN in whole
         if not self.labels and TRAIN in whole:
             # If a part of the file is set aside, the training examples may have fewer classes than the file.
-            self._require_classes(self.first_labels, MAX_CLASSES if self.apart is None else math.inf)
+            self._require_classes(self.first_labels, MAX_CLASSES if self.split_params is None else math.inf)
         for split in whole.intersection(self.development):
             if self.spec.name or TRAIN in whole:
                 self._check_dev(split, labels[TRAIN], labels[split])

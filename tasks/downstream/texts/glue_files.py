@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from tasks.downstream.texts.own_files import TEXT_PARTS, LabelParser, parse_value, read_valid_texts
 from tasks.downstream.texts.params import GlueDataParams
-from tasks.downstream.texts.tasks import TRAIN, TextExample, TextTask
+from tasks.downstream.texts.task_table import TRAIN, TextExample, TextTask
 from tasks.plan.named_files import files_in
 from tasks.records.hub_inputs import open_dataset
 from tasks.records.tables import (

@@ -14,7 +14,7 @@ from tasks.downstream.texts import glue_files, own_files
 from tasks.downstream.texts.examples import distinct_labels, make_reader, write_numbers, write_split
 from tasks.downstream.texts.own_files import match_known, sort_classes
 from tasks.downstream.texts.scores import TextsDevSet, TextsScores, probabilities
-from tasks.downstream.texts.tasks import TASKS
+from tasks.downstream.texts.task_table import TASKS
 from tasks.params.entries import Entry
 from tasks.records.labels import add_labels, read_example_labels, write_labels
 from tasks.records.text_files import ReadLog
@@ -25,7 +25,7 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
     """Most probable class with all probabilities, or the value."""
 
     architecture: ClassVar[str] = "BertForSequenceClassification"
-    general: ClassVar[str] = "classification"
+    fallback_task: ClassVar[str] = "classification"
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry)
@@ -33,11 +33,11 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
         self.endings = glue_files.ENDINGS[1:] if self.spec.name else own_files.ENDINGS
 
     @classmethod
-    def tasks_of(cls, labels: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    def match_tasks(cls, labels: tuple[str, ...]) -> dict[str, dict[str, Any]]:
         """Match GLUE tasks by the names of their classes, or by their number if they are unnamed."""
         unnamed = tuple(f"LABEL_{number}" for number in range(len(labels)))
         return {
-            cls.general: {"kind": cls.general, "regression": len(labels) == 1},
+            cls.fallback_task: {"kind": cls.fallback_task, "regression": len(labels) == 1},
             **{
                 name: {"kind": "glue", "task": name}
                 for name, task in TASKS.items()
@@ -45,7 +45,7 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
             },
         }
 
-    def write_beside(self, folder: Path, labels: Sequence[str]) -> None:
+    def write_label_files(self, folder: Path, labels: Sequence[str]) -> None:
         """Write labels.json, which the schema of the examples needs."""
         if not self.spec.name:
             write_labels(folder, labels)
@@ -59,7 +59,7 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
     def examples_schema(self) -> pa.Schema:
         return self.schema if self.labels else add_labels(self.schema, self.known)
 
-    def unlabelled(self, path: Path, reading: ReadLog) -> Iterator[dict[str, Any]]:
+    def read_unlabelled(self, path: Path, reading: ReadLog) -> Iterator[dict[str, Any]]:
         for one in make_reader(self, COLUMN).of_file(path, INPUT, reading, labelled=False):
             yield {**one._asdict(), ID: one.id}
 

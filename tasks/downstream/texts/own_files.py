@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tasks.downstream.texts.params import ClassificationColumnParams, ClassificationDataParams
-from tasks.downstream.texts.tasks import TextExample
+from tasks.downstream.texts.task_table import TextExample
 from tasks.plan.named_files import files_in
 from tasks.records.parquet import fold_name
 from tasks.records.tables import (

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from tasks.downstream.texts.tasks import TASKS
+from tasks.downstream.texts.task_table import TASKS
 from tasks.params.downstream import (
     DataParams,
     EntryParams,

@@ -16,7 +16,7 @@ from tasks.downstream.scoring.scores import Limit, ScoresTask, hash_texts
 from tasks.downstream.texts.metrics import LABEL, PREDICTION, metric
 from tasks.downstream.texts.params import FLOORS
 from tasks.downstream.texts.spec import TextsSpec
-from tasks.downstream.texts.tasks import TextTask
+from tasks.downstream.texts.task_table import TextTask
 from tasks.records.labels import read_parquet_labels
 from tasks.records.parquet import read_batches
 from tasks.rows.row_files import from_arrow
@@ -47,7 +47,7 @@ class TextsScores(TextsSpec, ScoresTask[TextsDevSet, Array, Array]):
     """Classes or values; outcomes are the label and the prediction of each example."""
 
     quantities: ClassVar[tuple[str, ...]] = ("label", "prediction")
-    given: ClassVar[int] = 1
+    known_quantities: ClassVar[int] = 1
     _constant = ""
     """Class of the best constant prediction."""
 
@@ -123,7 +123,7 @@ class TextsScores(TextsSpec, ScoresTask[TextsDevSet, Array, Array]):
         found: list[float] = probabilities(answers).max(axis=1).tolist()
         return found
 
-    def right(self, outcomes: Array) -> Array:
+    def correctness(self, outcomes: Array) -> Array:
         found: Array = (outcomes[:, LABEL] == outcomes[:, PREDICTION]).astype(np.float64)
         return found
 
@@ -156,9 +156,9 @@ class TextsScores(TextsSpec, ScoresTask[TextsDevSet, Array, Array]):
     @property
     def limits(self) -> tuple[Limit, ...]:
         floors = ("min_score",) if self.spec.name else FLOORS[self.is_regression]
-        return tuple(self.limit_of(floor.removeprefix("min_"), floor, "max_drop") for floor in floors)
+        return tuple(self.make_limit(floor.removeprefix("min_"), floor, "max_drop") for floor in floors)
 
-    def allows(self, quantities: Sequence[float]) -> bool:
+    def is_possible(self, quantities: Sequence[float]) -> bool:
         return all(map(self._is_answer, quantities))
 
     def _is_answer(self, number: float) -> bool:
@@ -169,7 +169,7 @@ class TextsScores(TextsSpec, ScoresTask[TextsDevSet, Array, Array]):
     def baseline(self) -> str:
         return f'always answering "{self._constant}"' if self._constant else "the best constant answer"
 
-    def constant(self, examples: Mapping[str, TextsDevSet]) -> Outcomes | None:
+    def baseline_outcomes(self, examples: Mapping[str, TextsDevSet]) -> Outcomes | None:
         """Return outcomes of the best constant prediction: the class with the best score, or any value."""
         most = max(map(self.learnt, examples.values()))
         found = [

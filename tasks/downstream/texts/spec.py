@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tasks.downstream.texts.tasks import text_task
+from tasks.downstream.texts.task_table import text_task
 from tasks.params.entries import Entry
 from tasks.plan.kinds import DownstreamTask
 from tasks.records.labels import read_row_labels

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.downstream.inference.fetched import COMMIT, TAG, WEIGHTS
+from tasks.downstream.inference.fetched_releases import COMMIT, TAG, WEIGHTS
 from tasks.records.hub_inputs import translate_hub_errors
 from tasks.release.release import TITLE, ComparedRelease, Release, released_meanwhile
 from tasks.stage.errors import InputError, PublishError

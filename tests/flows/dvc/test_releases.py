@@ -9,7 +9,7 @@ import pytest
 
 from flows.dvc import releases
 from flows.runs import policy
-from tasks.downstream.inference.fetched import read_fetched
+from tasks.downstream.inference.fetched_releases import read_fetched
 from tasks.stage.errors import ParamsError
 from tests.hub_server import HubServer
 from tests.places import ROOT

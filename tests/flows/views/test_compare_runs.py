@@ -11,7 +11,7 @@ from flows.runs import report
 from flows.views import compare_page
 from ipu_model.files import write_json
 from tasks.downstream.evaluate import evaluate
-from tasks.downstream.gate.released import scores_json
+from tasks.downstream.gate.released_scores import scores_json
 from tasks.downstream.squad.params import SquadEvaluateParams
 from tasks.stage import artifacts
 from tests.flows.runs.test_runs import FASTER, podium

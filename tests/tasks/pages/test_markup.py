@@ -31,7 +31,7 @@ from tasks.downstream.squad.compare import CHANGED, changed_csv
 from tasks.downstream.squad.files import ReferenceQuestion
 from tasks.downstream.squad.slices import TITLE
 from tasks.downstream.texts.scores import TextsDevSet
-from tasks.downstream.texts.tasks import TASKS
+from tasks.downstream.texts.task_table import TASKS
 from tasks.pages.markup import (
     FORMULA,
     JOINER,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ipu_model.files import sha256_of
-from tasks.downstream.inference.fetched import read_fetched, verify_release
+from tasks.downstream.inference.fetched_releases import read_fetched, verify_release
 from tasks.params.entries import entry_of
 from tasks.params.schema import load_params
 from tasks.release.fetch import Fetched, newest_on_hub, tagged

@@ -11,7 +11,7 @@ import pytest
 
 from ipu_model.files import write_json, write_text
 from tasks.downstream.gate.evidence import compare_released
-from tasks.downstream.gate.released import read_released_outcomes, read_scores, scores_json
+from tasks.downstream.gate.released_scores import read_released_outcomes, read_scores, scores_json
 from tasks.downstream.squad.files import ReferenceQuestion, read_questions
 from tasks.downstream.texts.scores import TextsDevSet
 from tasks.stage.errors import InputError

@@ -13,7 +13,7 @@ from ipu_model.files import write_json
 from tasks.downstream.gate import gate
 from tasks.downstream.gate.evidence import Evidence, ReleasedComparison, TrainingLoss, compare_released
 from tasks.downstream.gate.gate import GateDecision, decision_record
-from tasks.downstream.gate.released import read_released_outcomes
+from tasks.downstream.gate.released_scores import read_released_outcomes
 from tasks.downstream.squad.files import ReferenceQuestion
 from tasks.downstream.squad.params import SquadGateParams
 from tests.tasks.downstream.entries import task_with

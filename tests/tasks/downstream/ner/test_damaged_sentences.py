@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.downstream.ner.format import read_sentences
 from tasks.downstream.ner.params import NerDataParams
+from tasks.downstream.ner.sentence_files import read_sentences
 from tasks.downstream.ner.sentences import TagStatistics
 from tasks.downstream.ner.tags import find_inside_starts, find_problem
 from tasks.records.text_files import ReadLog

@@ -15,8 +15,8 @@ import pytest
 from tasks.downstream.examples import ExamplesTask, make_examples
 from tasks.downstream.ner.checks import NerData
 from tasks.downstream.ner.examples import UNKNOWN
-from tasks.downstream.ner.format import NO_WORD, read_sentences
 from tasks.downstream.ner.params import NerColumnParams, NerDataParams
+from tasks.downstream.ner.sentence_files import NO_WORD, read_sentences
 from tasks.downstream.ner.sentences import EMPTY, REPAIRED, TagStatistics
 from tasks.params.entries import entry_of
 from tasks.params.overlays import base_of, resolve

@@ -33,7 +33,7 @@ def stated(scores: Array) -> tuple[float, float]:
 
 def percentiles(scores: Array) -> tuple[float, float]:
     """Those of the percentile bootstrap, to compare with."""
-    [drawn] = SCORE.resampled([{"dev": scores[:, None]}])
+    [drawn] = SCORE.resample([{"dev": scores[:, None]}])
     found = resampled_interval(drawn["score"], 0.0)
     return round(found.low / 100, 6), round(found.high / 100, 6)
 

@@ -103,7 +103,7 @@ def test_a_difference_from_a_baseline_has_a_width_where_all_resamples_are_alike(
     right, wrong = {"dev": np.ones((20, 1))}, {"dev": np.zeros((20, 1))}
     found = SCORE.differences(right, wrong, 0.95)
     assert found["score"].low == found["score"].high == 100
-    widened = SCORE.widened(found, [right], wrong, 0.95)["score"]
+    widened = SCORE.widen(found, [right], wrong, 0.95)["score"]
     assert widened.high == pytest.approx(100)
     assert widened.low == pytest.approx(100 * (1 - 2 * (1 - 0.025 ** (1 / 20))), abs=2)
 

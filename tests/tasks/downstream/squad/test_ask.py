@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from tasks.downstream.inference.entry import rows_within
+from tasks.downstream.inference.entry import limit_rows
 from tasks.downstream.inference.model import InferenceModel
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.ask import WindowShape, answer_record, ask, find_model, number_words
@@ -296,14 +296,14 @@ def test_a_model_that_takes_too_few_tokens_for_any_row_is_refused_by_the_files_t
     kind: str, longest: int
 ) -> None:
     with pytest.raises(InputError, match=f"supports up to {longest} tokens, 16 are .* in tokenizer_con"):
-        rows_within(kind, longest)
+        limit_rows(kind, longest)
 
 
 @pytest.mark.parametrize("value", ["Infinity", "1e30", "null", "1000000000000000019884624838656"])
 def test_a_longest_text_without_a_limit(tmp_path: Path, value: str) -> None:
     folder = write_tiny_model(tmp_path / "model", ["a"])
     (folder / "tokenizer_config.json").write_text(f'{{"model_max_length": {value}}}')
-    assert find_model(str(folder)).longest == 512
+    assert find_model(str(folder)).max_tokens == 512
 
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "./nothing", "no such folder", "tests/nothing", "../x", ""])

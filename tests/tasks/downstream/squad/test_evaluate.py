@@ -123,7 +123,7 @@ def test_first_references_as_predictions_score_100_on_real_questions(tmp_path: P
 
 def test_scoring_imports_no_heavy_package() -> None:
     script = (
-        "import sys, tasks.downstream.squad.scoring, flows.cli, flows.commands.score; "
+        "import sys, tasks.downstream.squad.score_files, flows.cli, flows.commands.score; "
         "print([m for m in ('torch', 'transformers', 'pandas', 'numpy', 'pyarrow', 'pydantic') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)

@@ -116,7 +116,7 @@ def test_a_stated_separator_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(InputError, match="no column"):
         questions.check_question_file(table, "FILE", params())
     task: InferenceTask[Any, Any, Any] = task_with("squad", "inference", data=params(separator="pipe"))
-    [found] = task.unlabelled(table, ReadLog())
+    [found] = task.read_unlabelled(table, ReadLog())
     assert (found["id"], found["question"], found["context"]) == ("q1", ONE["question"], CONTEXT)
     task.write_labelled(table, tmp_path / "dev.parquet", ReadLog())
     assert pq.read_table(tmp_path / "dev.parquet").num_rows == 1

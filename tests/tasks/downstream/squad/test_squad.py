@@ -3,7 +3,7 @@
 import pytest
 
 from tasks.downstream.squad.metrics import exact_match, f1, normalize_answer, percent
-from tasks.downstream.squad.scoring import score
+from tasks.downstream.squad.score_files import score
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ import pytest
 from ipu_model.files import write_json
 from tasks.downstream.evaluate import evaluate
 from tasks.downstream.gate.gate import GateDecision, gate
-from tasks.downstream.gate.released import scores_json
+from tasks.downstream.gate.released_scores import scores_json
 from tasks.downstream.inference.entry import infer_entry as applied_entry
 from tasks.downstream.inference.model import find_model
 from tasks.downstream.squad.card import SquadCard
 from tasks.downstream.squad.checks import QuestionData
 from tasks.downstream.squad.no_answer import read_null_threshold
-from tasks.downstream.squad.scoring import score_files
+from tasks.downstream.squad.score_files import score_files
 from tasks.params.entries import entry_of
 from tasks.params.schema import check
 from tasks.plan.kinds import load_part

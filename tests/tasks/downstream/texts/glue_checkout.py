@@ -20,7 +20,7 @@ from ipu_model.models.model_folder import ModelOrigin, write_model
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.train.job_runner import run_job
 from tasks.downstream.texts.params import GlueDataParams
-from tasks.downstream.texts.tasks import TASKS, TRAIN
+from tasks.downstream.texts.task_table import TASKS, TRAIN
 from tasks.stage import artifacts
 from tasks.vocabulary.tokenizer_files import Vocabulary, read_vocabulary, write_tokenizer
 from tests.tasks.downstream.entries import (

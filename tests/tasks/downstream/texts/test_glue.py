@@ -20,7 +20,7 @@ from tasks.downstream.jobs import compile as compile_glue
 from tasks.downstream.jobs import entry_jobs as downstream_jobs
 from tasks.downstream.jobs import finetune as glue_finetune
 from tasks.downstream.jobs import predict as glue_predict
-from tasks.downstream.texts.tasks import TASKS
+from tasks.downstream.texts.task_table import TASKS
 from tasks.jobs import programs, training
 from tasks.release import publish as glue_publish
 from tasks.stage.errors import GateRejected

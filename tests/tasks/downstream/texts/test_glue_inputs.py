@@ -18,7 +18,7 @@ from tasks.downstream.texts.checks import LabelRows
 from tasks.downstream.texts.glue_files import GlueReader
 from tasks.downstream.texts.params import GlueDataParams, GlueRowsParams
 from tasks.downstream.texts.rows import keep_longest_first
-from tasks.downstream.texts.tasks import TASKS
+from tasks.downstream.texts.task_table import TASKS
 from tasks.jobs.training import model_config
 from tasks.params.entries import entry_of
 from tasks.params.overlays import resolve

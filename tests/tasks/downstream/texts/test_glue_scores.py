@@ -6,7 +6,7 @@ import pytest
 from tasks.downstream.scoring.metrics import resampled_interval
 from tasks.downstream.texts.metrics import WEIGHTED, official_score
 from tasks.downstream.texts.scores import TextsDevSet, metric_names
-from tasks.downstream.texts.tasks import TASKS
+from tasks.downstream.texts.task_table import TASKS
 from tests.tasks.downstream.entries import task_with
 
 
@@ -44,7 +44,7 @@ def test_a_resample_of_examples_has_the_metrics_of_the_library(name):
         assert WEIGHTED[metric](outcomes_of(truth, guesses), weights.astype(float)) == pytest.approx(again)
     outcomes = dict.fromkeys(task.development, outcomes_of(truth, guesses))
     exact = task.metrics.of(outcomes)
-    [found] = task.metrics.resampled([outcomes], resamples=1500)
+    [found] = task.metrics.resample([outcomes], resamples=1500)
     assert set(found) == set(exact)
     for metric, value in exact.items():
         assert found[metric].shape == (1500,)
@@ -58,7 +58,7 @@ def test_the_interval_of_an_accuracy_is_the_binomial_one():
     """Of 872 examples and 80% the standard error is 1.3546 points."""
     guesses = (np.arange(872) >= 698).astype(float)
     metrics = task_with("glue-sst2", "scores").metrics
-    [found] = metrics.resampled([{"dev": outcomes_of(np.zeros(872), guesses)}])
+    [found] = metrics.resample([{"dev": outcomes_of(np.zeros(872), guesses)}])
     assert found["accuracy"].std() == pytest.approx(1.3546, rel=0.05)
 
 
@@ -69,7 +69,7 @@ def test_predictions_are_compared_on_the_same_resamples():
     guesses = np.where(generator.random(200) < 0.8, truth, 1 - truth)
     metrics = task_with("glue-mrpc", "scores").metrics
     models = [{"dev": outcomes_of(truth, answers)} for answers in (guesses, guesses, 1 - guesses)]
-    one, same, other = metrics.resampled(models)
+    one, same, other = metrics.resample(models)
     assert np.array_equal(one["score"], same["score"])
     np.testing.assert_allclose(one["accuracy"] + other["accuracy"], 100)
 
@@ -77,7 +77,7 @@ def test_predictions_are_compared_on_the_same_resamples():
 def test_the_best_constant_is_the_majority_class_or_what_f1_likes_better():
     examples = {"dev": TextsDevSet(["x"] * 5, np.array([0, 0, 0, 1, 1.0]))}
     tasks = {name: task_with(f"glue-{name}", "scores") for name in ("sst2", "mrpc", "stsb")}
-    found = {name: task.constant(examples) for name, task in tasks.items()}
+    found = {name: task.baseline_outcomes(examples) for name, task in tasks.items()}
     assert found["sst2"]["dev"][:, 1].tolist() == [0] * 5
     assert found["mrpc"]["dev"][:, 1].tolist() == [1] * 5  # F1 57.1 and accuracy 40 beat 0, 60
     nothing = {"pearson": 0.0, "spearman": 0.0, "score": 0.0}

@@ -30,10 +30,10 @@ def scores_json(task: AnyScores, examples: Mapping[str, Any], predictions: Mappi
     """
     sets = {}
     for split, one in examples.items():
-        rows = task.outcomes(one, predictions[split])[:, task.given :].tolist()
+        rows = task.outcomes(one, predictions[split])[:, task.known_quantities :].tolist()
         answered = zip(task.keys(one), rows, predictions[split], strict=True)
         sets[split] = {key: row for key, row, prediction in answered if prediction is not None}
-    about = f"SHA-256 of an example -> {', '.join(task.quantities[task.given :])} of its answer"
+    about = f"SHA-256 of an example -> {', '.join(task.quantities[task.known_quantities :])} of its answer"
     found = ",\n".join(f"{json.dumps(split)}: {_by_line(scores)}" for split, scores in sorted(sets.items()))
     return f'{{"about": {json.dumps(about)}, "scores": {{\n{found}\n}}}}\n'
 
@@ -63,11 +63,11 @@ def read_released_outcomes(task: AnyScores, examples: Mapping[str, Any], folder:
 def read_outcomes(task: AnyScores, examples: Mapping[str, Any], path: Path) -> dict[str, Array]:
     """Read outcomes on these examples from a scores.json, NaN without a prediction; raises the errors of
     `read_scores`."""
-    scores, nothing, outcomes = read_scores(task, path), [math.nan] * (len(task.quantities) - task.given), {}
+    scores, nothing, outcomes = read_scores(task, path), [math.nan] * (len(task.quantities) - task.known_quantities), {}
     for split, one in examples.items():
         keys = task.keys(one)
         outcomes[split] = task.outcomes(one, [None] * len(keys))
-        outcomes[split][:, task.given :] = [scores[split].get(key, nothing) for key in keys]
+        outcomes[split][:, task.known_quantities :] = [scores[split].get(key, nothing) for key in keys]
     return outcomes
 
 
@@ -87,13 +87,13 @@ def read_scores(task: AnyScores, path: Path) -> dict[str, dict[str, list[float]]
 
 
 def _row(task: AnyScores, path: Path, key: str, row: Any) -> list[float]:
-    names = task.quantities[task.given :]
+    names = task.quantities[task.known_quantities :]
     good = (
         KEY.fullmatch(key)
         and isinstance(row, list)
         and len(row) == len(names)
         and all(type(one) in (int, float) and math.isfinite(one) for one in row)
-        and task.allows(row)
+        and task.is_possible(row)
     )
     if not good:
         raise InputError(

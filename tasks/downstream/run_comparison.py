@@ -14,7 +14,7 @@ import numpy as np
 
 from ipu_model.files import read_json
 from tasks.downstream.gate.evidence import compare_released
-from tasks.downstream.gate.released import find_scores_file, read_released_outcomes
+from tasks.downstream.gate.released_scores import find_scores_file, read_released_outcomes
 from tasks.downstream.scoring.metrics import Array, Outcomes
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.params.entries import Entry

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from ipu_model.files import read_json
-from tasks.downstream.gate.recipe_words import held_out_score
-from tasks.downstream.gate.released import read_outcomes
+from tasks.downstream.gate.released_scores import read_outcomes
+from tasks.downstream.gate.verdict_text import held_out_score
 from tasks.downstream.scoring.metrics import Outcomes
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.plan.named_files import require_readable
