@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ipu_model.estimates.ipu_constants import BOW, MK2, Generation
-from ipu_model.estimates.ipu_program import IpuProgram
+from ipu_model.estimates.ipu_time import IpuProgram
 from ipu_model.estimates.shapes import RowShape
 from ipu_model.ipu.placement import place_by_layers
 from ipu_model.models.config import ModelConfig

@@ -11,8 +11,7 @@ from ipu_model.estimates.estimate import Interval, JobEstimate, Term, TimeEstima
 from ipu_model.estimates.ipu_balance import Proposal, find_faster_layout
 from ipu_model.estimates.ipu_constants import MK2, Generation
 from ipu_model.estimates.ipu_memory import estimate_memories
-from ipu_model.estimates.ipu_program import IpuProgram
-from ipu_model.estimates.ipu_time import call_interval, update_seconds
+from ipu_model.estimates.ipu_time import IpuProgram, call_interval, update_seconds
 from ipu_model.estimates.shapes import RowShape
 from ipu_model.ipu.checks import is_half
 from ipu_model.ipu.migration import ignore

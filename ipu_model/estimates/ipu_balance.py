@@ -13,8 +13,7 @@ from typing import Iterator, List, Optional
 
 from ipu_model.estimates.estimate import worst_verdict
 from ipu_model.estimates.ipu_memory import estimate_memories, fits_memory
-from ipu_model.estimates.ipu_program import IpuProgram
-from ipu_model.estimates.ipu_time import call_interval, micro_batch_seconds
+from ipu_model.estimates.ipu_time import IpuProgram, call_interval, micro_batch_seconds
 from ipu_model.ipu.config import MATMUL_PROPORTION
 from ipu_model.ipu.placement import Placement
 

@@ -15,8 +15,7 @@ from ipu_model import heads
 from ipu_model.estimates import ipu_constants as constants
 from ipu_model.estimates.estimate import Interval, MemoryEstimate, Term
 from ipu_model.estimates.ipu_constants import MemoryAssumptions
-from ipu_model.estimates.ipu_program import IpuProgram
-from ipu_model.estimates.ipu_time import TOKEN_COLUMNS
+from ipu_model.estimates.ipu_time import TOKEN_COLUMNS, IpuProgram
 from ipu_model.estimates.shapes import (
     embedding_parameters,
     head_parameters,

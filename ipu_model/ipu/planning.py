@@ -12,8 +12,7 @@ from ipu_model import heads
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.errors import ROWS, ConfigError
 from ipu_model.estimates.ipu_constants import MK2, SWAP_SECONDS, Generation
-from ipu_model.estimates.ipu_program import IpuProgram
-from ipu_model.estimates.ipu_time import call_interval, evaluation_seconds
+from ipu_model.estimates.ipu_time import IpuProgram, call_interval, evaluation_seconds
 from ipu_model.estimates.shapes import RowShape
 from ipu_model.files import write_json
 from ipu_model.ipu import checks

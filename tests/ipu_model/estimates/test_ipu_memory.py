@@ -11,7 +11,7 @@ from ipu_model.estimates import ipu_memory
 from ipu_model.estimates.estimate import DOES_NOT_FIT, FITS, TIGHT, Interval, MemoryEstimate
 from ipu_model.estimates.ipu_constants import HIGH, LIKELY, LOW, TILE_BYTES, MemoryAssumptions
 from ipu_model.estimates.ipu_memory import estimate_memories, parameters_by_ipu
-from ipu_model.estimates.ipu_program import IpuProgram
+from ipu_model.estimates.ipu_time import IpuProgram
 from ipu_model.estimates.shapes import RowShape
 from ipu_model.ipu.placement import place_by_layers
 from ipu_model.models.config import ModelConfig

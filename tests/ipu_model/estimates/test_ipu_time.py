@@ -7,8 +7,13 @@ import dataclasses
 import pytest
 
 from ipu_model.estimates.ipu_constants import BOW, FITTED, MK2, FittedConstants
-from ipu_model.estimates.ipu_program import IpuProgram
-from ipu_model.estimates.ipu_time import call_interval, evaluation_seconds, micro_batch_seconds, update_seconds
+from ipu_model.estimates.ipu_time import (
+    IpuProgram,
+    call_interval,
+    evaluation_seconds,
+    micro_batch_seconds,
+    update_seconds,
+)
 from ipu_model.estimates.shapes import RowShape
 from ipu_model.ipu.placement import place_by_layers
 from ipu_model.models.config import ModelConfig
