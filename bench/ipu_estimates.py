@@ -13,7 +13,7 @@ from bench.ipu_fit import time_lines
 from bench.ipu_layouts import KnownJob, check_oversized, list_preset_jobs, preset_jobs, sum_certain_bytes
 from ipu_model.estimates.estimate import MemoryEstimate
 from ipu_model.estimates.ipu import propose_layout
-from ipu_model.estimates.ipu_balance import LayoutCandidate
+from ipu_model.estimates.layout_search import LayoutCandidate
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs/ipu-estimates.md"
 BALANCED = tuple(f"ipu-{size}-{pod}-examples" for size in ("base", "large") for pod in ("pod4", "pod16"))

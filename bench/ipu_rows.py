@@ -26,7 +26,7 @@ from bench.setup import SEED
 from ipu_model import heads
 from ipu_model.distributed.instances import Instances
 from ipu_model.ipu.call_columns import ProgramInputs
-from ipu_model.ipu.feeding import SLOTS, RowPrefetcher, RowSource, TrainingFeed, read_calls, training_inputs
+from ipu_model.ipu.host_calls import SLOTS, RowPrefetcher, RowSource, TrainingFeed, read_calls, training_inputs
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.row_folder import RowFolder, UpdateRows
 from tasks.rows.row_files import RowWriter

@@ -8,10 +8,10 @@ from typing import Optional
 
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.estimates.estimate import Interval, JobEstimate, Term, TimeEstimate
-from ipu_model.estimates.ipu_balance import Proposal, find_faster_layout
 from ipu_model.estimates.ipu_constants import MK2, Generation
 from ipu_model.estimates.ipu_memory import estimate_memories
 from ipu_model.estimates.ipu_time import IpuProgram, call_interval, update_seconds
+from ipu_model.estimates.layout_search import Proposal, find_faster_layout
 from ipu_model.estimates.shapes import RowShape
 from ipu_model.ipu.checks import is_half
 from ipu_model.ipu.migration import ignore
@@ -76,7 +76,7 @@ def moment_bytes(optimizer: Optional[OptimizerConfig], half: bool) -> float:
 
 
 def propose_layout(job: Job, model: ModelConfig, manifest: Manifest, instances: PopRunInstances = ALONE) -> Proposal:
-    """Propose a faster layout of a training on the same IPUs, if there is one; see ipu_balance.propose.
+    """Propose a faster layout of a training on the same IPUs, if there is one; see layout_search.find_faster_layout.
 
     Raises:
         ConfigError: the job cannot run on IPUs with these settings.

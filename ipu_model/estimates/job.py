@@ -63,7 +63,7 @@ def suggest_layout(
     if job.kind == "predict" or job.runtime != "ipu":
         return ""
     from ipu_model.estimates.ipu import propose_layout
-    from ipu_model.estimates.ipu_balance import format_proposal
+    from ipu_model.estimates.layout_search import format_proposal
 
     proposal = propose_layout(job, _architecture(job, model), manifest, (where or JobHost()).instances)
     return format_proposal(proposal.proposed, proposal) if proposal.proposed and proposal.is_worthwhile else ""

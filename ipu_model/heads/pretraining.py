@@ -19,7 +19,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ipu_model.ipu.model import DeviceModel, label_losses, mark_correct, mark_labels, select_positions, sum_by_row
+from ipu_model.ipu.device_model import (
+    DeviceModel,
+    label_losses,
+    mark_correct,
+    mark_labels,
+    select_positions,
+    sum_by_row,
+)
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.encoder import Bert, Dense, TiedDecoder, Tokens, normalise
 from ipu_model.models.flat import TOKEN_TILE, FlatBatch, FlatIndex, append_filler, to_tensor
@@ -106,7 +113,7 @@ class PretrainingOnIpu(DeviceModel):
         next_sentence_labels: Tensor,
         label_weights: Optional[Tensor] = None,
     ) -> Any:
-        """All inputs [B, width] int32, the columns of the rows; label_weights [B, 2] fp32, see ipu/feeding.py.
+        """All inputs [B, width] int32, the columns of the rows; label_weights [B, 2] fp32, see ipu/host_calls.py.
 
         Returns:
             With weights: loss, mlm_loss and nsp_loss, fp32 scalars. Without: Head.sums of every row, [B, 6] fp32.

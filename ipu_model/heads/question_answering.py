@@ -12,7 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ipu_model.ipu.model import DeviceModel, label_losses, mark_correct, mark_labels, split_by_sequence, sum_by_row
+from ipu_model.ipu.device_model import (
+    DeviceModel,
+    label_losses,
+    mark_correct,
+    mark_labels,
+    split_by_sequence,
+    sum_by_row,
+)
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.encoder import Bert, Dense, Tokens
 from ipu_model.models.flat import FlatBatch, FlatIndex, pad_logits, split_sequences, to_tensor
@@ -47,7 +54,7 @@ class QuestionAnsweringOnIpu(DeviceModel):
         end_positions: Optional[Tensor] = None,
         label_weights: Optional[Tensor] = None,
     ) -> Any:
-        """All inputs [B, width] int32, the columns of the rows; label_weights [B, 2] fp32, see ipu/feeding.py.
+        """All inputs [B, width] int32, the columns of the rows; label_weights [B, 2] fp32, see ipu/host_calls.py.
 
         Returns:
             With weights: loss, start_loss and end_loss, fp32 scalars. With labels alone: Head.sums of every row,

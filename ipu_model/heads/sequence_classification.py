@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ipu_model.ipu.model import (
+from ipu_model.ipu.device_model import (
     DeviceModel,
     drop_out,
     label_losses,
@@ -59,7 +59,7 @@ class SequenceClassificationOnIpu(DeviceModel):
         label_weights: Optional[Tensor] = None,
     ) -> Any:
         """All inputs [B, width] int32, the columns of the rows; labels [B, S] int32 classes, or fp32 values of a
-        regression (C = 1); label_weights [B, 1] fp32, see ipu/feeding.py.
+        regression (C = 1); label_weights [B, 1] fp32, see ipu/host_calls.py.
 
         Returns:
             With weights: loss and label_loss, the same fp32 scalar. With labels alone: Head.sums of every row,

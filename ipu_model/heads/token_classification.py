@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 import numpy as np
 from torch import Tensor, nn
 
-from ipu_model.ipu.model import DeviceModel, drop_out, label_losses, mark_correct, mark_labels, sum_by_row
+from ipu_model.ipu.device_model import DeviceModel, drop_out, label_losses, mark_correct, mark_labels, sum_by_row
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.encoder import Bert, Dense, Tokens, draw_mask_for, drop
 from ipu_model.models.flat import FlatBatch, FlatIndex, split_sequences, to_tensor
@@ -47,7 +47,7 @@ class TokenClassificationOnIpu(DeviceModel):
         labels: Optional[Tensor] = None,
         label_weights: Optional[Tensor] = None,
     ) -> Any:
-        """All inputs [B, width] int32, the columns of the rows; label_weights [B, 1] fp32, see ipu/feeding.py.
+        """All inputs [B, width] int32, the columns of the rows; label_weights [B, 1] fp32, see ipu/host_calls.py.
 
         Returns:
             With weights: loss and label_loss, the same fp32 scalar. With labels alone: Head.sums of every row,

@@ -8,7 +8,7 @@ Differences from Optimum, each of which only removes a surprise:
 - `seed` 0 is a seed (Optimum ignores it). Without a seed, the seed of the job is used.
 - The serialization factors of inference default to those of training (Optimum: 1). They change memory, not results,
   and one model has one table. Saved files contain them, so that Optimum reads the same values.
-- With LAMB the word table is trained in one piece, regardless of embedding_serialization_factor (model.py).
+- With LAMB the word table is trained in one piece, regardless of embedding_serialization_factor (device_model.py).
 - `device_mapping` and `pipeline_stages` (from Graphcore's TensorFlow 2 example) place every block explicitly.
 """
 

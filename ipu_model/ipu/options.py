@@ -124,7 +124,7 @@ def _training_options(poptorch: Any, options: Any, plan: IpuPlan) -> None:
     by_name = {"all": modes.All, "sum": modes.Sum, "final": modes.Final, "default": modes.Default}
     options.outputMode(by_name[plan.config.output_mode])
     options.Training.gradientAccumulation(plan.accumulation)
-    # The loss of an update is a mean over its micro-batches and replicas; see feeding.py.
+    # The loss of an update is a mean over its micro-batches and replicas; see host_calls.py.
     options.Training.accumulationAndReplicationReductionType(poptorch.ReductionType.Mean)
     if plan.config.auto_loss_scaling:
         if not plan.half_accumulators:  # PopART finds the scale from a histogram of the accumulated fp16 gradients

@@ -55,7 +55,7 @@ class IpuPlan:
     half: bool
     half_accumulators: bool
     table_pieces: int
-    """Parameters that the word table is cut into, in training and its evaluations, or in a predict job (model.py)."""
+    """Parameters that the word table is cut into, in training and evaluation, or in a predict job (device_model.py)."""
 
     @property
     def micro_batches(self) -> int:
@@ -283,7 +283,7 @@ def _check_factors(head: str, model: ModelConfig, mode: ModeConfig) -> None:
 
 def can_cut_table(job: Job) -> bool:
     """Return whether embedding_serialization_factor has an effect: on a tied decoder, or on the table without LAMB
-    (model.py)."""
+    (device_model.py)."""
     by_lamb = job.kind != "predict" and job.optimizer is not None and job.optimizer.name == "lamb"
     return heads.get_head_spec(job.head).tied or not by_lamb
 

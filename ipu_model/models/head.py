@@ -63,7 +63,7 @@ class Head(abc.ABC):
     inputs: Tuple[str, ...] = ()
     """Columns that its IPU program reads in addition to the tokens, with and without labels."""
     on_ipu: Type[nn.Module]
-    """Model as an IPU executes it (ipu.model.DeviceModel)."""
+    """Model as an IPU executes it (ipu.device_model.DeviceModel)."""
 
     @property
     def name(self) -> str:

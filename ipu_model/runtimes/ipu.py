@@ -35,9 +35,11 @@ from torch import Tensor, nn
 from ipu_model import heads
 from ipu_model.errors import CheckpointError, ConfigError
 from ipu_model.ipu.call_columns import ProgramInputs, require_positions
+from ipu_model.ipu.compile_watch import CompileProfile, compile_timeout, watch_compile
+from ipu_model.ipu.device_model import DeviceModel, cut_table, join_pieces, poptorch_ops
 from ipu_model.ipu.executables import ExecutableCache, cache_root
 from ipu_model.ipu.failures import WHOLE_TABLE, translate_errors
-from ipu_model.ipu.feeding import (
+from ipu_model.ipu.host_calls import (
     HostCall,
     RowSource,
     TrainingFeed,
@@ -48,13 +50,11 @@ from ipu_model.ipu.feeding import (
     split_logits,
     training_inputs,
 )
-from ipu_model.ipu.model import DeviceModel, cut_table, join_pieces, poptorch_ops
 from ipu_model.ipu.optimizers import load_optimizer_tensors, make_ipu_optimizer, optimizer_tensors, set_learning_rate
 from ipu_model.ipu.options import describe_host, executable_parts, fill_options
 from ipu_model.ipu.planning import IpuPlan, can_cut_table
 from ipu_model.ipu.program_folder import EVALUATION, ProgramFolder
 from ipu_model.ipu.sdk import check_hardware, check_versions, explain_import_error
-from ipu_model.ipu.watch import CompileProfile, compile_timeout, watch_compile
 from ipu_model.jobs.job import Job
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.head import Logits

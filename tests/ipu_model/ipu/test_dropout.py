@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from ipu_model.ipu.model import drop_out
+from ipu_model.ipu.device_model import drop_out
 
 
 class Dropping(torch.nn.Module):

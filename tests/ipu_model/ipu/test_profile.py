@@ -12,7 +12,7 @@ from typing import Any, Dict, List
 import pytest
 from tiny_ipu import ipu_job, ipu_runtime, make_batches
 
-from ipu_model.ipu.watch import MB, CompileProfile
+from ipu_model.ipu.compile_watch import MB, CompileProfile
 from tests.optimizers import optimizer_config
 
 

@@ -23,7 +23,7 @@ from ipu_model import heads
 from ipu_model.distributed.instances import Instances
 from ipu_model.errors import RowsError, RowWorkerLost
 from ipu_model.ipu.call_columns import ProgramInputs
-from ipu_model.ipu.feeding import RowPrefetcher, TrainingFeed, prefetch_calls, single_call, training_inputs
+from ipu_model.ipu.host_calls import RowPrefetcher, TrainingFeed, prefetch_calls, single_call, training_inputs
 from ipu_model.rows.format import MANIFEST
 from ipu_model.rows.row_folder import RowFolder, UpdateRows
 
@@ -153,7 +153,7 @@ def test_a_worker_that_the_kernel_killed_is_told_in_words(tmp_path: Path) -> Non
 STARTER = """
 import os, signal, sys, time
 from ipu_model.ipu.call_columns import ProgramInputs
-from ipu_model.ipu.feeding import RowPrefetcher
+from ipu_model.ipu.host_calls import RowPrefetcher
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.row_folder import RowFolder, UpdateRows
 

@@ -15,13 +15,13 @@ import pytest
 from tiny_jobs import start
 
 from ipu_model.errors import ConfigError
-from ipu_model.ipu.watch import compile_timeout, watch_compile
+from ipu_model.ipu.compile_watch import compile_timeout, watch_compile
 from ipu_model.units import format_duration
 
 ROOT = Path(__file__).resolve().parents[3]
 HEAD = """
 import sys, time
-from ipu_model.ipu.watch import watch_compile
+from ipu_model.ipu.compile_watch import watch_compile
 from ipu_model.progress import Progress
 """
 

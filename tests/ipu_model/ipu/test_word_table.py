@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from ipu_model.distributed.process import StopRequest, Terminated
 from ipu_model.errors import CheckpointError
-from ipu_model.ipu.model import TABLE, WordTable, cut_table, join_pieces
+from ipu_model.ipu.device_model import TABLE, WordTable, cut_table, join_pieces
 from ipu_model.jobs.job import OptimizerConfig, ScheduleConfig
 from ipu_model.runtimes.ipu import IpuRuntime
 from ipu_model.train.job_runner import run_job
