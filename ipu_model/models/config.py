@@ -1,8 +1,12 @@
-"""Architecture of a BERT. Standard library only."""
+"""Architecture of a BERT, and constants of its heads that are needed without torch. Standard library only."""
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict
 
 from ipu_model.errors import ConfigError
 
@@ -33,3 +37,39 @@ class ModelConfig:
                 f"model.hidden_size={self.hidden_size} cannot be split over num_heads={self.num_heads}: "
                 "choose a hidden_size that is a multiple of num_heads"
             )
+
+
+@dataclass(frozen=True)
+class HeadSpec:
+    """Constants of a head that decide its placement; models/head.py documents them."""
+
+    title: str
+    stage: str
+    pooler: bool = True
+    tied: bool = False
+    pretrains: bool = False
+
+
+def read_head_spec(path: Path) -> HeadSpec:
+    """Read the constants of a head from its file: from the class that sets `title` and `stage`.
+
+    Raises:
+        LookupError: there is no such class, which is a bug.
+    """
+    names = {field.name for field in dataclasses.fields(HeadSpec)}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            constants = _read_constants(node)
+            if "title" in constants and "stage" in constants:
+                return HeadSpec(**{name: value for name, value in constants.items() if name in names})
+    raise LookupError(f"{path} has no class that sets title and stage to plain constants")
+
+
+def _read_constants(node: ast.ClassDef) -> Dict[str, Any]:
+    return {
+        target.id: line.value.value
+        for line in node.body
+        if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant)
+        for target in line.targets
+        if isinstance(target, ast.Name)
+    }

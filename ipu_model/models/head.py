@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ipu_model.errors import ConfigError
-from ipu_model.heads import HeadSpec
-from ipu_model.models.config import ModelConfig
+from ipu_model.models.config import HeadSpec, ModelConfig
 from ipu_model.models.encoder import Tokens
 from ipu_model.models.flat import FlatBatch, FlatIndex
 from ipu_model.rows.format import IGNORED
