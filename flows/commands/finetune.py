@@ -202,7 +202,7 @@ def entry_parameters(
     name = "-".join([kind, *(value for value in own.values() if isinstance(value, str))])
     data, gate = (params.model_fields[section].annotation for section in ("data", "gate"))
     values = params.recipe_for(resolve_path(ctx, Path(args["train"])))
-    values |= {f"data.{key}": value for key, value in _data_parameters(ctx, project, data, args)}
+    values |= {f"data.{key}": value for key, value in _pick_data(ctx, project, data, args)}
     values |= {f"finetune.{key}": args[key] for key in HYPERPARAMETERS if args.get(key) is not None}
     values |= {f"gate.{key}": None for key in getattr(gate, "model_fields", ()) if key.startswith("min_")}
     values["publish.folder"] = f"published/{args.get('name') or f'{released}-{name}'}"
@@ -210,9 +210,7 @@ def entry_parameters(
     return {entry: {"kind": kind, **own}, **{f"{entry}.{key}": value for key, value in values.items()}}
 
 
-def _data_parameters(
-    ctx: click.Context, project: Path, section: Any, args: Mapping[str, Any]
-) -> Iterator[tuple[str, Any]]:
+def _pick_data(ctx: click.Context, project: Path, section: Any, args: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     train = args["train"]
     if not resolve_path(ctx, Path(train)).exists() and train.count("/") == 1 and HUB_NAME.fullmatch(train):
         if args["dev"] is not None:
@@ -220,13 +218,11 @@ def _data_parameters(
         yield from (("source", "hub"), ("dataset", train))
     else:
         yield "source", "files"
-        yield from _file_parameters(ctx, project, section, args)
+        yield from _pick_files(ctx, project, section, args)
     yield from ((f"columns.{part}", name) for part, name in args["columns"])
 
 
-def _file_parameters(
-    ctx: click.Context, project: Path, section: Any, args: Mapping[str, Any]
-) -> Iterator[tuple[str, Any]]:
+def _pick_files(ctx: click.Context, project: Path, section: Any, args: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     from flows.runs.model_source import project_path
 
     files: dict[str, str | None] = {"train": None, "dev": None}

@@ -28,21 +28,18 @@ def hold_run(project: Path, name: str, say: Callable[[str], None], kind: str = C
     Args:
         name: name of the checkout, "." for the project folder.
         say: called with a message before waiting.
-        kind: HERE or SENT.
+        kind: CHECKOUT_LOCK or DISPATCH_LOCK.
     """
     path = project / FOLDER / f"{name}{kind}"
     if path in _held:
         yield
         return
     with contextlib.ExitStack() as stack:
-        for file, how in ((path.with_name(CACHE), fcntl.LOCK_SH), (path, fcntl.LOCK_EX)):
+        cleaning, running = "DVC's cache is being cleaned", f"run {name} is already in progress"
+        for file, how, why in ((path.with_name(CACHE), fcntl.LOCK_SH, cleaning), (path, fcntl.LOCK_EX, running)):
             lock = stack.enter_context(_opened(file))
             if not _take(lock, how):
-                say(
-                    "DVC's cache is being cleaned; waiting"
-                    if file.name == CACHE
-                    else f"run {name} is already in progress; waiting"
-                )
+                say(f"{why}; waiting")
                 fcntl.flock(lock, how)
         _held.add(path)
         try:
@@ -55,9 +52,7 @@ def hold_run(project: Path, name: str, say: Callable[[str], None], kind: str = C
 def try_lock_run(project: Path, name: str) -> Iterator[bool]:
     """Try to lock a run; yield whether that succeeded."""
     with contextlib.ExitStack() as stack:
-        locks = [
-            stack.enter_context(_opened(project / FOLDER / f"{name}{kind}")) for kind in (CHECKOUT_LOCK, DISPATCH_LOCK)
-        ]
+        locks = [stack.enter_context(_opened(path)) for path in _paths(project, name)]
         yield all(_take(lock, fcntl.LOCK_EX) for lock in locks)
 
 
@@ -70,8 +65,11 @@ def try_lock_cache(project: Path) -> Iterator[bool]:
 
 def is_running(project: Path, name: str) -> bool:
     """Return whether a run of that name is active on this host, or waits for its workers."""
-    paths = [project / FOLDER / f"{name}{kind}" for kind in (CHECKOUT_LOCK, DISPATCH_LOCK)]
-    return any(path in _held or (path.is_file() and not _is_free(path)) for path in paths)
+    return any(path in _held or (path.is_file() and not _is_free(path)) for path in _paths(project, name))
+
+
+def _paths(project: Path, name: str) -> list[Path]:
+    return [project / FOLDER / f"{name}{kind}" for kind in (CHECKOUT_LOCK, DISPATCH_LOCK)]
 
 
 def _is_free(path: Path) -> bool:
