@@ -40,7 +40,7 @@ GROUP_DOCUMENTS, GROUP_CHARACTERS = 8192, 8 << 20
 PART_CHARACTERS = 512 << 20
 """Approximate text per file."""
 EMPTY = "empty documents left out"
-REPEATED = "documents with the same text as an earlier one, kept"
+REPEATED = "duplicate documents, kept"
 
 
 @dataclass

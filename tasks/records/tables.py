@@ -29,7 +29,7 @@ BATCH_BYTES = 16 << 20
 """Approximate bytes of a Parquet file decoded at a time; a batch has fewer records if they are long."""
 MAX_COLUMNS = 10_000
 SHOWN_COLUMNS, SHOWN_CHARACTERS, SHOWN_FILES = 20, 80, 5
-BLANK_LINES = "blank lines passed over"
+BLANK_LINES = "blank lines skipped"
 NO_ROWS = "has a header and no rows"
 HUB_SPLITS = {"train": "train", "dev": "validation"}
 """Podium's split -> name of the split in Hub data sets."""

@@ -37,7 +37,7 @@ FREE_BYTES = 64 << 20
 """Unpacked bytes that are always allowed."""
 MAX_RATIO = 200
 """Unpacked bytes allowed per packed byte, beyond FREE_BYTES."""
-NUMERIC_IDS = "ids that were numbers, taken as text"
+NUMERIC_IDS = "numeric ids, converted to text"
 SHOWN_NAMES = 20
 """File and column names listed in reading.json."""
 SHOWN_PLACES, QUOTED = 5, 40

@@ -51,8 +51,8 @@ from tasks.vocabulary.encoding import TokenizerInfo, find_tokenizer_file, load_t
 SEQUENCES_PER_CHUNK = 16384
 SEQUENCES = "sequences read"
 UNMASKED = "sequences without a masked token, kept"
-REPEATED = "sequences that stand more than once with the same masks, kept"
-ROWS_SPLIT = "rows taken apart, their masked tokens being more than max_predictions_per_row"
+REPEATED = "duplicate sequences with the same masks, kept"
+ROWS_SPLIT = "rows split to stay within max_predictions_per_row"
 
 
 def write_prepared_rows(
