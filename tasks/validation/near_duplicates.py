@@ -179,7 +179,7 @@ class Match:
 
 
 def choose_bands(threshold: float) -> tuple[int, int]:
-    """Return numbers of bands and rows with the fewest candidates that miss at most MOST_MISSED of the pairs."""
+    """Return numbers of bands and rows with the fewest candidates that miss at most MAX_MISSED of the pairs."""
     for rows in range(PERMUTATIONS // 2, 1, -1):
         bands = PERMUTATIONS // rows
         if (1 - threshold**rows) ** bands <= MAX_MISSED:
@@ -481,14 +481,14 @@ def _search_documents(
 
 
 def split_text(text: str, overlap: int) -> Iterator[str]:
-    """Split a document into parts of about AT_ONCE characters that overlap by at least `overlap` characters."""
+    """Split a document into parts of about BATCH_CHARACTERS that overlap by at least `overlap` characters."""
     step = max(BATCH_CHARACTERS - overlap, BATCH_CHARACTERS // 2)
     for first in range(0, max(1, len(text) - overlap), step):
         yield text[first : first + step + overlap]
 
 
 def batch_texts(texts: Iterable[tuple[Name, str]]) -> Iterator[list[tuple[Name, str]]]:
-    """Yield named texts in batches of at most AT_ONCE characters, or of one text."""
+    """Yield named texts in batches of at most BATCH_CHARACTERS, or of one text."""
     some: list[tuple[Name, str]] = []
     size = 0
     for name, text in texts:

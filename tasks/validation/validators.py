@@ -46,7 +46,7 @@ class _LazyFinder(MetaPathFinder):
 
 @contextmanager
 def _hide_optional_packages() -> Iterator[None]:
-    """Hide LEFT_OUT from imports inside the context, and load LATER on first use."""
+    """Hide LEFT_OUT from imports inside the context, and load LAZY on first use."""
     finder = _LazyFinder()
     left_out = [name for name in LEFT_OUT if name not in sys.modules]
     sys.modules.update(dict.fromkeys(left_out))  # type: ignore[arg-type]  # None: import fails
