@@ -217,7 +217,7 @@ def test_the_page_draws_the_curves_and_escapes_what_it_is_told(tmp_path):
         "the curve that is not there is missing"
     )
     run.stages[-1] = report.StageRecord("pretrain@phase1", "failed", 3.0)
-    assert "pretrain@phase1: no update was written down before it ended." in run_page.render_run(RunView(run, tmp_path))
+    assert "pretrain@phase1: no updates were recorded before it ended." in run_page.render_run(RunView(run, tmp_path))
     assert "<script>" not in text
     assert '<span class="badge bad">failed</span>' in text
 

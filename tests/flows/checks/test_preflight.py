@@ -454,7 +454,7 @@ def test_nothing_outlives_a_check_that_is_interrupted(tmp_path):
 
 def test_another_time_limit_must_be_seconds(project, monkeypatch):
     monkeypatch.setenv("PODIUM_CHECK_SECONDS", "soon")
-    assert "PODIUM_CHECK_SECONDS='soon' is no number of seconds" in str(refuse(project))
+    assert "PODIUM_CHECK_SECONDS='soon' is not a number of seconds" in str(refuse(project))
 
 
 def test_a_run_is_refused_within_the_promised_time():
