@@ -189,7 +189,6 @@ def compare_devices(
 
 
 def _named(item: str, params: Params) -> tuple[str, str]:
-    """Return entry and device of a stage: squad and cpu:bf16 for squad-cpu:bf16."""
     for name, entry in params.downstream.items():
         for place in entry.parity.against:
             if item == f"{name}-{place}":

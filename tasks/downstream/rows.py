@@ -286,7 +286,6 @@ def write_rows(
 def _write(
     task: RowsTask, folder: Path, tokenizer: Path, made: Iterable[PackedChunk], progress: Progress
 ) -> PackedSplit:
-    """Write the files of a row folder."""
     vocabulary = read_tokenizer_info(load_tokenizer(tokenizer))
     shape, labels = task.entry.rows, len(task.labels)
     rows = RowWriter(

@@ -131,7 +131,6 @@ def _over_baseline(task: AnyScores, outcomes: Outcomes, baseline: Outcomes | Non
 def _own(
     task: AnyScores, subject: Subject, outcomes: Outcomes, hashes: Mapping[str, str | None], root: Path
 ) -> SeedModel:
-    """Return the candidate as a model of its recipe."""
     figures = find_object(root / artifacts.METRICS / f"{subject.trainings[-1]}.json") or {}
     try:
         held_out = held_out_score(figures["held_out"])

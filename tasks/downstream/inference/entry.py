@@ -78,7 +78,6 @@ def limit_rows(kind: str, longest: int) -> dict[str, Any]:
 
 
 def _released(model: InferenceModel) -> dict[str, Any]:
-    """Return the entry recorded in the provenance of a release; empty without one."""
     path = model.folder / PROVENANCE
     if not path.is_file():
         return {}

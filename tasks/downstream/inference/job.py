@@ -156,7 +156,6 @@ def read_precision(model: Path) -> str | None:
 
 
 def _precision_in(figures: Any) -> str | None:
-    """Return the precision in the figures of a prediction, of the first split if there are several."""
     if not isinstance(figures, Mapping):
         return None
     if "precision" in figures:

@@ -137,7 +137,6 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def _model_max_length(tokenizer: Path) -> int:
-    """Return model_max_length of tokenizer_config.json, or no limit."""
     path = tokenizer / "tokenizer_config.json"
     try:
         value = read_json(path).get("model_max_length")

@@ -167,7 +167,6 @@ def _parts(task: AnyInference, split: str) -> Iterator[tuple[list[str], Path]]:
 
 
 def _features(source: Path, target: Path, first: int, stop: int, sequence: int) -> int:
-    """Write the features of examples first to stop - 1, numbered from `sequence`; return their number."""
     wanted = (pc.field("example_index") >= first) & (pc.field("example_index") < stop)
     schema = pq.read_schema(source)
     table = pq.read_table(source, filters=wanted, use_threads=False, schema=schema)

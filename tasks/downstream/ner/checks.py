@@ -171,7 +171,6 @@ class TagRows(WindowData):
         return features if self._examples is None else {**features, AS_EXAMPLES: self._count_other(rows, lines)}
 
     def _count_other(self, rows: Columns, lines: FeatureLines) -> np.ndarray:
-        """Return the number of words in each row whose label differs from their tag."""
         row, slot = np.nonzero(lines.known)
         window = rows["feature_ids"][row, slot]
         first, count = self._words_before[window], self._words_before[window + 1] - self._words_before[window]

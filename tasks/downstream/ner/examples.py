@@ -85,7 +85,6 @@ class NerExamples(NerSpec, ExamplesTask):
 
 
 def _types(path: Path) -> Counter[str]:
-    """Return the number of entities of each type."""
     tags = read_batches(path, ("tags",), ROW_GROUP, "examples")
     return Counter(
         one.type for batch in tags for sentence in batch["tags"].to_pylist() for one in find_entities(sentence)

@@ -11,9 +11,8 @@ import pyarrow as pa
 
 from tasks.downstream.inference.inference_task import COLUMN, ID, INPUT, UNKNOWN_TO_MODEL, InferenceTask
 from tasks.downstream.ner.examples import ROW_GROUP
-from tasks.downstream.ner.logits import WordLogits
 from tasks.downstream.ner.params import NerDataParams
-from tasks.downstream.ner.scores import NerAnswers, NerDevSet, NerScores
+from tasks.downstream.ner.scores import NerAnswers, NerDevSet, NerScores, WordLogits
 from tasks.downstream.ner.sentence_files import ENDINGS, open_sentences, read_valid
 from tasks.downstream.ner.sentences import SCHEMA, TagStatistics, validate_sentences
 from tasks.downstream.ner.tags import find_entities, find_problem, split_tag

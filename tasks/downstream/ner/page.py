@@ -9,7 +9,6 @@ from itertools import groupby
 import numpy as np
 
 from tasks.downstream.evaluate import EvaluationView, PageTask
-from tasks.downstream.ner.logits import WordLogits
 from tasks.downstream.ner.scores import (
     CORRECT,
     ENTITY_METRICS,
@@ -18,6 +17,7 @@ from tasks.downstream.ner.scores import (
     NerAnswers,
     NerDevSet,
     NerScores,
+    WordLogits,
     count_outcomes,
 )
 from tasks.downstream.ner.tags import Entity, find_entities, split_tag

@@ -86,7 +86,6 @@ class FeatureFiles:
             raise self.refuse_logits(f"{what}: {len(numbers)} lines for {features} features")
 
     def _flat(self, lists: pa.ListArray, lengths: Array, first: int) -> Array:
-        """Return the logits of a batch of features numbered from `first`."""
         found = np.asarray(lists.value_lengths().fill_null(-1))
         if len(other := np.flatnonzero(found != lengths)):
             line = int(other[0])
@@ -118,7 +117,6 @@ def _values(array: pa.Array) -> Array:
 
 
 def _cut(batches: Iterator[pa.RecordBatch], counts: Sequence[int]) -> Iterator[pa.Table]:
-    """Yield the rows in parts of these sizes."""
     waiting: list[pa.RecordBatch] = []
     for count in counts:
         while sum(map(len, waiting)) < count:

@@ -169,7 +169,6 @@ def _log(probability: float) -> float:
 
 
 def _widened(windows: SquadWindows, words: Array, window: int, first: int, last: int) -> tuple[int, int]:
-    """Return the characters of tokens first to last, widened to whole words within the window."""
     part = slice(windows.bounds[window], windows.bounds[window + 1])
     here, characters = words[part], windows.characters[part]
     first = int(np.flatnonzero(here == here[first])[0])
@@ -178,7 +177,6 @@ def _widened(windows: SquadWindows, words: Array, window: int, first: int, last:
 
 
 def _with_cls(cls_logit: float, logits: Array) -> Array:
-    """Return the softmax over [CLS] and the context tokens."""
     both = np.concatenate(([cls_logit], logits)).astype(np.float64)
     weights = np.exp(both - both.max())
     found: Array = weights / weights.sum()

@@ -109,7 +109,6 @@ class QuestionData(ExampleFiles):
         return found | (groups if self._nullable else {})
 
     def _leaks(self) -> TotalFeature:
-        """Count dev questions that train has for the same context; equal hashes are compared as text."""
         train, dev = (self._keys[split].all_hashes() for split in SPLITS)
         shared = np.intersect1d(train, dev)
         some = shared[: text_features.CONFIRMED_HASHES]
@@ -141,12 +140,10 @@ class QuestionData(ExampleFiles):
 
 
 def _pairs(batch: pa.RecordBatch) -> np.ndarray:
-    """Return question and context of every record as one key. object [n]."""
     return text_features.to_strings(batch.column("question")) + "\n" + text_features.to_strings(batch.column("context"))
 
 
 def _judge_answers(answers: list[dict[str, Any] | None] | None, context: str) -> tuple[int, int, int]:
-    """Count answers, answers without text, and answers with text that is not at answer_start of the context."""
     given = [(one or {}) for one in answers or []]
     empty = sum(not (one.get("text") or "").strip() for one in given)
     misplaced = 0
@@ -240,7 +237,6 @@ class AnswerRows(WindowData):
         return [*super().notes(), *([f"{self.name} rows: {self._differing}"] if self._differing else [])]
 
     def _compare_targets(self, examples: SourceExamples) -> TotalFeature:
-        """Return the share of targets that differ from all answers of their question, with a few examples."""
         targets, differ = int((self._spans[:, 0] != NONE).sum()), 0
         shown: list[str] = []
         for decoded, answers in self._decode(examples):

@@ -103,7 +103,6 @@ def make_questions(params: SquadDataParams, output: Path) -> QuestionsSummary:
 
 
 def _wanted(questions: list[SquadQuestion], params: SquadDataParams, reading: ReadLog) -> list[SquadQuestion]:
-    """Return the questions to keep; count those without an answer."""
     if bare := sum(not question.answers for question in questions):
         reading.counts[USED if params.unanswerable == "use" else DROPPED] += bare
     kept = [question for question in questions if question.answers or params.unanswerable == "use"]

@@ -67,7 +67,6 @@ def read_references(path: Path, reading: ReadLog | None = None) -> list[tuple[st
 
 
 def _reference(where: str, values: dict[str, Any], problems: SquadProblems) -> tuple[str, tuple[str, ...]]:
-    """Return id and reference answers of a question; add what is wrong to `problems`."""
     answers = values.get("answers")
     if isinstance(answers, dict) and isinstance(texts := answers.get("text"), list):  # the format of `datasets`
         values = {**values, "answers": [{"text": text} for text in texts]}

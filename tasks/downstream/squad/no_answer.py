@@ -161,7 +161,6 @@ def read_null_threshold(folder: Path) -> float | None:
 
 
 def _is_about(metrics: dict[str, Any], weights: Path) -> bool:
-    """Return True if a metrics file belongs to these weights."""
     files = metrics.get("files", [])
     stated = [one.get("sha256") for one in files if Path(str(one.get("path"))).name == weights.name]
     return weights.is_file() and stated == [sha256_of(weights)]

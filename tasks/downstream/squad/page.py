@@ -91,7 +91,6 @@ class SquadPage(SquadScores, PageTask[list[ReferenceQuestion], WindowFiles, list
         return files
 
     def _curve(self, found: EvaluationView[list[ReferenceQuestion], list[list[Answer]]]) -> RiskCoverage | None:
-        """Return the risk-coverage curve if questions may have no answer."""
         if not self.nullable:
             return None
         [(split, questions)] = found.examples.items()
@@ -102,7 +101,6 @@ class SquadPage(SquadScores, PageTask[list[ReferenceQuestion], WindowFiles, list
 def _span_scores(
     task: SquadScores, questions: list[ReferenceQuestion], answers: Sequence[Sequence[Answer]]
 ) -> dict[str, list[float]]:
-    """Return exact match and F1 of the best span of every question."""
     found = task.outcomes(questions, [best_span(one).text for one in answers])
     return {"exact": found[:, EXACT].tolist(), "f1": found[:, OVERLAP].tolist()}
 
@@ -154,7 +152,6 @@ def worst_mistakes(
 
 
 def _risk_plot(curve: RiskCoverage, threshold: float) -> Plot:
-    """Plot the share of wrong answers over the share of answered questions."""
     lines = [PlotLine("most confident first", [point[:2] for point in curve.drawn()])]
     if (chosen := curve.at(threshold))[0]:
         lines.append(PlotLine(f"the threshold {threshold:.2f}", [chosen], marks=True))

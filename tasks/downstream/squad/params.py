@@ -195,7 +195,6 @@ KINDS = {"squad": SquadParams}
 
 
 def _says_impossible(file: Path) -> bool:
-    """Return True if a file marks a question as unanswerable; searched without parsing, because files may be large."""
     import mmap  # every stage would load it otherwise
 
     if not file.is_file() or not file.stat().st_size:

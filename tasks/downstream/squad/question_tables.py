@@ -153,7 +153,6 @@ class _Rows:
             self.problems.add(f"answers have {len(self.forms)} forms, all rows must have the same: {met}")
 
     def _is_flat(self, parts: Collection[str]) -> bool:
-        """Return True if answers are in two columns, by the parts of the first record."""
         columns = [self.columns[part] for part in (ANSWERS, TEXT, START)]
         answers, text, start = (one.name for one in columns)
         if not self.asks_flat and ANSWERS in parts:
@@ -242,7 +241,6 @@ class _Rows:
         return [{"text": one, "answer_start": place} for one, place in zip(text, start, strict=True)]
 
     def _is_true(self, value: Any, at: str, *, strict: bool) -> bool | None:
-        """Return a boolean or None if missing; tables may have text."""
         words = {"true": True, "1": True, "false": False, "0": False, "": None, "none": None}
         word = str(value).strip().lower()
         if word not in words or (strict and not isinstance(value, bool | None)):

@@ -92,7 +92,6 @@ class WindowFiles(FeatureFiles):
         return counts
 
     def _check_examples(self, index: Array, named: Array) -> None:
-        """Refuse windows of other questions; `named` are the recorded ids of the example numbers `index`."""
         count = len(self.example_ids)
         if len(index) and (index.min() < 0 or index.max() >= count):
             raise self.refuse_rows(f"has question {int(index.max())}, there are {count} questions")
@@ -105,7 +104,6 @@ class WindowFiles(FeatureFiles):
             raise self.refuse_rows(f"no feature for {len(missing)} of {count} questions, first {first!r}")
 
     def _stops(self, index: dict[str, Array], tokens: int) -> list[int]:
-        """Return the end of each part."""
         steps = np.diff(index["example_index"])
         if (steps < 0).any():
             raise self.refuse_rows("example_index must not decrease")
@@ -114,7 +112,6 @@ class WindowFiles(FeatureFiles):
         return [int(end) for end, full in zip(ends, np.diff(before, append=before[-1] + 1), strict=True) if full]
 
     def _context_tokens(self, index: dict[str, Array], offsets: pa.ListArray, first: int) -> Array:
-        """Return the number of context tokens of windows numbered from `first`."""
         lengths = np.asarray(offsets.value_lengths())
         if (lengths % 2).any():
             raise self.refuse_rows("offsets must be pairs of start and end")

@@ -136,7 +136,6 @@ class TextsData(ExampleFiles):
 
 
 def _texts(batch: pa.RecordBatch) -> np.ndarray:
-    """Return both texts of every example as one key. object [n]."""
     return text_features.to_strings(batch.column("first")) + "\t" + text_features.to_strings(batch.column("second"))
 
 

@@ -145,7 +145,6 @@ def split_files(task: TextTask, folder: Path, split: str) -> list[Path]:
 
 
 def _stem(path: Path) -> str:
-    """Return the name of a file without its extension and that of its compression."""
     return path.name.lower().partition(file_suffix(path))[0]
 
 

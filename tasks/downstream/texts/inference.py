@@ -86,7 +86,7 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
         if self.is_regression:
             yield from ({"value": value} for value in self.predictions(answers))
             return
-        shares, names = probabilities(answers).round(6).tolist(), self.classes(examples)[: self.learnt(examples)]
+        shares, names = probabilities(answers).round(6).tolist(), self.classes(examples)[: self.learned(examples)]
         for number, scored in zip(self.predictions(answers), shares, strict=True):
             scores = dict(zip(names, scored, strict=True))
             yield {"label": names[number], "score": scored[number], "scores": scores}

@@ -101,7 +101,6 @@ def _pearson(outcomes: Array, weights: Array) -> Array:
 
 
 def _spearman(outcomes: Array, weights: Array) -> Array:
-    """Return Pearson's correlation of the ranks within each resample."""
     one, other = (_ranks(outcomes[:, column], weights) for column in (LABEL, PREDICTION))
     return 100 * _correlation(one, other, weights)
 

@@ -24,7 +24,7 @@ class ClassScores(NamedTuple):
     """Scores of one class, in percent."""
 
     name: str
-    learnt: bool
+    learned: bool
     precision: float
     recall: float
     f1: float
@@ -40,7 +40,7 @@ class TextsPage(TextsScores, PageTask[TextsDevSet, Array, Array]):
         found = slice_by(f"{prefix}length", names, order, self.metrics, split, outcomes)
         if not self.is_regression:
             named = self.classes(examples)
-            classes, order = [named[int(label)] for label in examples.labels], named[: self.learnt(examples)]
+            classes, order = [named[int(label)] for label in examples.labels], named[: self.learned(examples)]
             # For your own texts, only accuracy is meaningful within one class.
             metrics = self.metrics if self.spec.name else Metrics(self.metrics.parts[:1])
             found += slice_by(f"{prefix}class", classes, order, metrics, split, outcomes)
@@ -76,14 +76,13 @@ class TextsPage(TextsScores, PageTask[TextsDevSet, Array, Array]):
             "split": split,
             "examples": len(examples.labels),
             "labels": labels,
-            "classes": class_scores(labels, self.learnt(examples), examples.labels, predictions) if classes else None,
+            "classes": class_scores(labels, self.learned(examples), examples.labels, predictions) if classes else None,
             "confusion": count_confusions(labels, examples.labels, predictions) if classes and few else None,
             "confused": None if few else frequent_confusions(labels, examples.labels, predictions),
             "mistakes": self._mistakes(examples, logits, predictions),
         }
 
     def _mistakes(self, examples: TextsDevSet, logits: Array, predictions: Array) -> list[dict[str, Any]]:
-        """Return the most confident wrong classes, or the values with the largest errors."""
         if self.is_regression:
             badness = np.abs(predictions - examples.labels)
             shown = [f"{value:.2f}" for value in predictions]
@@ -101,7 +100,7 @@ class TextsPage(TextsScores, PageTask[TextsDevSet, Array, Array]):
         ]
 
 
-def class_scores(names: Sequence[str], learnt: int, labels: Array, predictions: Array) -> list[ClassScores]:
+def class_scores(names: Sequence[str], learned: int, labels: Array, predictions: Array) -> list[ClassScores]:
     """Return precision, recall and F1 of every class that occurs or is predicted, by scikit-learn."""
     from sklearn.metrics import precision_recall_fscore_support
 
@@ -109,7 +108,7 @@ def class_scores(names: Sequence[str], learnt: int, labels: Array, predictions: 
     columns = precision_recall_fscore_support(labels, predictions, labels=numbers, zero_division=0.0)
     predicted = set(predictions.tolist())
     return [
-        ClassScores(name, number < learnt, 100 * float(precision), 100 * float(recall), 100 * float(f1), int(count))
+        ClassScores(name, number < learned, 100 * float(precision), 100 * float(recall), 100 * float(f1), int(count))
         for number, name, precision, recall, f1, count in zip(numbers, names, *columns, strict=True)
         if count or number in predicted
     ]

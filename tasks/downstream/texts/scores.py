@@ -39,7 +39,7 @@ class TextsDevSet:
     """Names of the examples; empty: their numbers."""
     classes: tuple[str, ...] = ()
     """Class names by number, if the data defines them: classes in train, then classes only in this set."""
-    learnt: int = 0
+    learned: int = 0
     """Number of classes in train."""
 
 
@@ -75,9 +75,9 @@ class TextsScores(TextsSpec, ScoresTask[TextsDevSet, Array, Array]):
         """Return the names of all classes of the labels, by number."""
         return examples.classes or self.labels
 
-    def learnt(self, examples: TextsDevSet) -> int:
+    def learned(self, examples: TextsDevSet) -> int:
         """Return the number of classes that the model can predict; 1 for a regression."""
-        return examples.learnt or len(self.labels)
+        return examples.learned or len(self.labels)
 
     def names(self, examples: TextsDevSet) -> Sequence[str]:
         return examples.names or [str(number) for number in range(len(examples.texts))]
@@ -86,12 +86,12 @@ class TextsScores(TextsSpec, ScoresTask[TextsDevSet, Array, Array]):
         """Return hashes of the texts; for your own texts with the class names, which define the numbers."""
         if self.spec.name:
             return hash_texts(examples.texts)
-        classes = json.dumps(examples.classes[: examples.learnt])
+        classes = json.dumps(examples.classes[: examples.learned])
         return hash_texts(f"{text}\n{classes}" for text in examples.texts)
 
     def read_logits(self, examples: TextsDevSet, rows: Path, logits: Path) -> Array:
         """Read logits [examples, classes]; [examples, 1] for a regression."""
-        count, classes = len(examples.labels), self.learnt(examples)
+        count, classes = len(examples.labels), self.learned(examples)
         files = FeatureFiles(rows / artifacts.FEATURES, logits, self.entry.stage)
         [[flat]] = files.read_logits(("logits",), np.full(count, classes), [count])
         found: Array = flat.reshape(count, classes).astype(np.float64)
@@ -171,7 +171,7 @@ class TextsScores(TextsSpec, ScoresTask[TextsDevSet, Array, Array]):
 
     def baseline_outcomes(self, examples: Mapping[str, TextsDevSet]) -> Outcomes | None:
         """Return outcomes of the best constant prediction: the class with the best score, or any value."""
-        most = max(map(self.learnt, examples.values()))
+        most = max(map(self.learned, examples.values()))
         found = [
             self.outcomes_of(examples, {s: [c] * len(one.labels) for s, one in examples.items()}) for c in range(most)
         ]
