@@ -49,7 +49,7 @@ def format_run(listed: listing.Run, project: Path, origin: str, parameters: Sequ
 def render_summary(run: RunView) -> str:
     """Return a run as Markdown: facts, stages, pages and logs."""
     record = run.record
-    own, *others = run.places
+    own, *others = run.page_paths
     named = [("run", own), *(("page", path) for path in others), *([("log", record.log)] if record.log else [])]
     places = [(name, *_locate(run, path)) for name, path in named]
     receipts = [receipt for one in run.results if (receipt := one.result["published"]) is not None]

@@ -74,7 +74,7 @@ class RunView:
         return "in this project's folder" if self.record.name == PROJECT else folder
 
     @property
-    def places(self) -> list[str]:
+    def page_paths(self) -> list[str]:
         """Its pages, relative to the project's folder; several in one folder are one pattern."""
         pages = [str(artifacts.RUN_PAGE), *self.record.pages]
         return [os.path.normpath(os.path.join(self.record.folder, page)) for page in pages]
@@ -106,7 +106,7 @@ class RunView:
         return run_params.read_run_settings(self.record, self.root, self.project)
 
     @cached_property
-    def moment(self) -> float:
+    def last_seen(self) -> float:
         """Time of its last sign of life if it was killed, else now; seconds since 1970."""
         file = report.record_file(self.project, self.root)  # a run updates it until it is killed
         return file.stat().st_mtime if self.killed and file.is_file() else time.time()
@@ -120,7 +120,7 @@ class RunView:
         for name, began in record.at_work.items():
             if name not in named:
                 status = {"status": RUNNING} if self.at_work else {"status": "interrupted", "least": True}
-                found.append({"name": name, "began": began, "seconds": max(0.0, self.moment - began), **status})
+                found.append({"name": name, "began": began, "seconds": max(0.0, self.last_seen - began), **status})
         named |= {*record.at_work}
         later = WAITING if self.at_work else NOT_REACHED
         found += [{"name": name, "status": later} for name in record.plan if name not in named]
@@ -184,7 +184,7 @@ class RunView:
     def facts(self) -> list[tuple[str, str]]:
         """Name and value of each fact: times, user, host, device, commit, versions."""
         record, took = self.record, self._seconds()
-        ended = f"killed; last update {format_clock(self.moment)}" if self.killed else "still running"
+        ended = f"killed; last update {format_clock(self.last_seen)}" if self.killed else "still running"
         commit = "unknown: the project is not in a git repository"
         if record.commit is not None:
             commit = f"{record.commit}{', with uncommitted changes' if record.changed else ''}"
@@ -208,7 +208,7 @@ class RunView:
         if self.record.began is None:
             return None
         ended = self.record.ended
-        end = self.moment if ended is None else datetime.fromisoformat(ended).timestamp()
+        end = self.last_seen if ended is None else datetime.fromisoformat(ended).timestamp()
         return max(0.0, end - datetime.fromisoformat(self.record.began).timestamp())
 
     @cached_property

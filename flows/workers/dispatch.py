@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -37,6 +37,7 @@ from tasks.plan.plan_file import Plan, read_plan
 from tasks.plan.stage_kinds import AUTO
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
+from tasks.stage.process import Say
 
 REPORT_POLL_S = 10.0
 """Seconds between two fetches of stage reports, which include curves."""
@@ -47,8 +48,6 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 WAIT_NOTICE_S = 60.0
 """Seconds in a queue after which the run reports that it is waiting."""
 POLL_S = 2.0
-
-Say = Callable[[str], None]
 
 
 def check_name(text: str, parameter: str) -> str:
