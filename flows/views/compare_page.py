@@ -227,12 +227,12 @@ def render_comparison(values: dict[str, Any], links: Mapping[str, str], index: b
         **values,
         colors={run: number % COLORS for number, run in enumerate(values["runs"])},
         links=links,
-        called=listing.display_name,
+        display_name=listing.display_name,
         index=index,
         drawn=[(curve["stage"], _plot_curve(curve, values["runs"])) for curve in values["curves"]],
-        interval=format_interval,
-        verdict=describe_gain,
-        on_what=format_examples,
+        format_interval=format_interval,
+        describe_gain=describe_gain,
+        format_examples=format_examples,
     )
 
 

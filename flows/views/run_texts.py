@@ -68,7 +68,7 @@ def render_summary(run: RunView) -> str:
 def render_metrics(run: RunView) -> str:
     """Return every score with its interval and floor as Markdown; empty if the run evaluated nothing."""
     results = [one for one in run.results if one.scores]
-    return render_markdown(__file__, "metrics.md.j2", results=results, said=format_value) if results else ""
+    return render_markdown(__file__, "metrics.md.j2", results=results, format_value=format_value) if results else ""
 
 
 def render_gates(run: RunView) -> str:

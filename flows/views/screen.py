@@ -61,26 +61,26 @@ class LineScreen(Screen):
 
     def __init__(self, stream: IO[str], verbose: bool) -> None:
         self._stream, self._verbose = stream, verbose
-        self._said_at: dict[str, float] = {}
+        self._shown_at: dict[str, float] = {}
         """Running stage -> time of its last line."""
 
     def begin(self, stage: str) -> None:
-        self._said_at[stage] = time.monotonic()
+        self._shown_at[stage] = time.monotonic()
         self._write(f"{stage}: started")
 
     def line(self, stage: str, text: str) -> None:
         now = time.monotonic()
         if self._verbose or text.startswith(NOTE):
-            self._write(prefix_stage(stage, text, self._said_at))
-        elif PROGRESS.match(text) and now - self._said_at[stage] >= LINE_INTERVAL_S:
-            self._said_at[stage] = now
+            self._write(prefix_stage(stage, text, self._shown_at))
+        elif PROGRESS.match(text) and now - self._shown_at[stage] >= LINE_INTERVAL_S:
+            self._shown_at[stage] = now
             self._write(f"{stage}: {text}")
 
     def tell(self, text: str) -> None:
         self._write(text)
 
     def end(self, record: StageRecord) -> None:
-        del self._said_at[record.name]
+        del self._shown_at[record.name]
         self._write(format_stage(record))
 
     def _write(self, text: str) -> None:
