@@ -109,7 +109,7 @@ def gather_evidence(
     own = _own(task, subject, outcomes, hashes, root)
     trained = None if seeds is None else read_seeds(task, examples, root / seeds, own)
     return Evidence(
-        scores={name: round(value, 4) for name, value in task.metrics.of(outcomes).items()},
+        scores={name: round(value, 4) for name, value in task.metrics.compute(outcomes).items()},
         examples=sum(map(len, outcomes.values())),
         answered=sum(one is not None for split in predictions.values() for one in split),
         scores_belong=belong,

@@ -79,7 +79,7 @@ def score_recipe(
     return RecipeScores(
         own=own.seed,
         seeds=tuple(one.seed for one in trained),
-        scores=tuple(task.metrics.of(one) for one in ours),
+        scores=tuple(task.metrics.compute(one) for one in ours),
         held_out=tuple(one.held_out for one in trained),
         intervals=_intervals(task, ours),
         alike=tuple(
@@ -98,7 +98,7 @@ def _intervals(
 ) -> dict[str, ConfidenceInterval]:
     """Return every metric's mean over the models, or its gain over another model, with intervals."""
     models = [*ours, *([] if other is None else [other])]
-    measured, drawn = [task.metrics.of(one) for one in models], task.metrics.resample(models)
+    measured, drawn = [task.metrics.compute(one) for one in models], task.metrics.resample(models)
     examples, found = sum(map(len, ours[0].values())), {}
     bounded = [] if other is not None else task.metrics.resample_bounds(ours)
     for name in measured[0]:

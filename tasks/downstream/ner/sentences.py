@@ -48,7 +48,7 @@ class RawSentence(NamedTuple):
     id: Any = None
     """Id in a table."""
 
-    def place(self, word: int) -> str:
+    def locate(self, word: int) -> str:
         """Return the location of a word, for messages."""
         return f"line {self.lines[word]}" if self.lines else f"{self.where}, word {word}"
 
@@ -114,7 +114,7 @@ def _is_sound(raw: RawSentence, problems: ProblemList) -> bool:
     for number, (word, tag) in enumerate(zip(raw.words, raw.tags, strict=True)):
         for kind, value in ((_problem_of_word(word), word), (find_problem(tag), tag)):
             if kind is not None:
-                problems.add(kind, raw.place(number), value)
+                problems.add(kind, raw.locate(number), value)
                 sound = False
     return sound
 
@@ -132,7 +132,7 @@ def _in_iob2(raw: RawSentence, scheme: str, found: TagStatistics, problems: Prob
     if scheme == "iob2":
         for number in inside:
             kind = "I- after O or another type, which IOB2 does not allow (tag_scheme: auto reads it as conlleval does)"
-            problems.add(kind, raw.place(number), raw.tags[number])
+            problems.add(kind, raw.locate(number), raw.tags[number])
     reading.counts[REPAIRED] += len(inside)
     found.begun_inside += len(inside)
     found.begun_apart += len(find_begin_starts(raw.tags))

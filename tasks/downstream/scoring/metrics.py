@@ -117,7 +117,7 @@ class Metrics:
         parts = tuple(one for one in self.parts if one.split == split)
         return Metrics(parts, self.mean if len(parts) > 1 else "")
 
-    def of(self, outcomes: Outcomes) -> dict[str, float]:
+    def compute(self, outcomes: Outcomes) -> dict[str, float]:
         """Return every metric in percent."""
         found = {one.name: one.whole(outcomes[one.split]) for one in self.parts if one.split in outcomes}
         return self._with_mean(found)
@@ -160,14 +160,14 @@ class Metrics:
         """Return every metric with its 95% interval, rounded to four decimals."""
         [drawn] = self.resample_bounds([outcomes])
         found: dict[str, float] = {}
-        for name, value in self.of(outcomes).items():
+        for name, value in self.compute(outcomes).items():
             bounds = bounded_interval(drawn[name], value)
             found |= {name: round(value, 4), f"{name}_low": round(bounds.low, 4), f"{name}_high": round(bounds.high, 4)}
         return found
 
     def differences(self, first: Outcomes, second: Outcomes, confidence: float) -> dict[str, ConfidenceInterval]:
         """Return the difference of every metric, first minus second, in points on the same examples."""
-        ours, theirs = self.of(first), self.of(second)
+        ours, theirs = self.compute(first), self.compute(second)
         drawn = self.resample([first, second])
         return {
             name: resampled_interval(drawn[0][name] - drawn[1][name], ours[name] - theirs[name], confidence)
@@ -206,7 +206,7 @@ class Metrics:
     def compare(self, first: Outcomes, second: Outcomes, confidence: float = 0.95) -> dict[str, Any]:
         """Return every metric of two models, their differences (second minus first) and McNemar's test where it
         applies, as plain values in percent with four decimals."""
-        ours, theirs = self.of(first), self.of(second)
+        ours, theirs = self.compute(first), self.compute(second)
         found: dict[str, Any] = {"examples": sum(map(len, first.values()))}
         for name, difference in self.differences(second, first, confidence).items():
             found |= {f"{name}_first": round(ours[name], 4), f"{name}_second": round(theirs[name], 4)}

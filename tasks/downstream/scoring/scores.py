@@ -212,7 +212,7 @@ class ScoresTask(DownstreamTask, Generic[E, L, A]):
         """Return every official metric with its interval, the score of the baseline, and the number of examples."""
         found = self.metrics.figures(outcomes)
         if (constant := self.baseline_outcomes(examples)) is not None:
-            found["constant_score"] = round(self.metrics.of(constant)[self.limits[0].metric], 4)
+            found["constant_score"] = round(self.metrics.compute(constant)[self.limits[0].metric], 4)
         return {**found, self.counted: sum(map(len, outcomes.values()))}
 
 

@@ -111,12 +111,12 @@ class RiskCoverage:
         """Area under the curve, 0 to 1: the mean risk over all coverages (Geifman and El-Yaniv 2017)."""
         return sum(risk for _, risk, _ in self.points) / len(self.points)
 
-    def drawn(self, most: int = 200) -> list[tuple[float, float, float]]:
+    def sample(self, most: int = 200) -> list[tuple[float, float, float]]:
         """Return about `most` of the points, including the last."""
         step = max(1, len(self.points) // most)
         return list(self.points[::-step][::-1])
 
-    def at(self, threshold: float) -> tuple[float, float]:
+    def look_up(self, threshold: float) -> tuple[float, float]:
         """Return coverage and risk of a threshold; no risk if nothing is answered."""
         below = [point for point in self.points if point[2] <= threshold]
         return below[-1][:2] if below else (0.0, 0.0)

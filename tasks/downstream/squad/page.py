@@ -152,8 +152,8 @@ def worst_mistakes(
 
 
 def _risk_plot(curve: RiskCoverage, threshold: float) -> Plot:
-    lines = [PlotLine("most confident first", [point[:2] for point in curve.drawn()])]
-    if (chosen := curve.at(threshold))[0]:
+    lines = [PlotLine("most confident first", [point[:2] for point in curve.sample()])]
+    if (chosen := curve.look_up(threshold))[0]:
         lines.append(PlotLine(f"the threshold {threshold:.2f}", [chosen], marks=True))
     across, up = "coverage (share of questions answered)", "risk (share of answers wrong)"
     return plot_lines(lines, across, up, f"risk-coverage curve, area {curve.area:.3f}")

@@ -216,7 +216,7 @@ class SquadScores(SquadSpec, ScoresTask[list[ReferenceQuestion], WindowFiles, li
             take = RULES[self.rule]
             answers.append({split: [take(one.context) for one in some] for split, some in examples.items()})
         found = [self.outcomes_of(examples, one) for one in answers]
-        return max(found, key=lambda outcomes: self.metrics.of(outcomes)["f1"], default=None)
+        return max(found, key=lambda outcomes: self.metrics.compute(outcomes)["f1"], default=None)
 
     @property
     def metrics(self) -> Metrics:

@@ -175,7 +175,7 @@ class TextsScores(TextsSpec, ScoresTask[TextsDevSet, Array, Array]):
         found = [
             self.outcomes_of(examples, {s: [c] * len(one.labels) for s, one in examples.items()}) for c in range(most)
         ]
-        best = max(range(most), key=lambda number: self.metrics.of(found[number])[self.limits[0].metric])
+        best = max(range(most), key=lambda number: self.metrics.compute(found[number])[self.limits[0].metric])
         self._constant = "" if self.is_regression else self.classes(next(iter(examples.values())))[best]
         return found[best]
 

@@ -101,11 +101,11 @@ def test_precision_recall_and_f1_are_those_worked_out_by_hand() -> None:
     gold = [tags.split() for tags in GOLD]
     outcomes = count_outcomes(gold, FOUND)
     assert outcomes.tolist() == [[2, 5, 2, 1, 4], [1, 3, 1, 0, 2], [1, 3, 2, 1, 2]]
-    found = {name: round(value, 2) for name, value in METRICS.of({"dev": outcomes}).items()}
+    found = {name: round(value, 2) for name, value in METRICS.compute({"dev": outcomes}).items()}
     assert found == {"f1": 44.44, "precision": 40.0, "recall": 50.0, "token_accuracy": 72.73}
     by_type = {}
     for name in ("LOC", "ORG", "PER"):
-        values = METRICS.of({"dev": count_outcomes(gold, FOUND, only=name)})
+        values = METRICS.compute({"dev": count_outcomes(gold, FOUND, only=name)})
         by_type[name] = [round(values[metric], 2) for metric in ("precision", "recall", "f1")]
     assert by_type == {"LOC": [0, 0, 0], "ORG": [0, 0, 0], "PER": [66.67, 100, 80]}
 
@@ -153,7 +153,7 @@ def test_counts_are_those_of_the_script_whatever_the_tags() -> None:
 
 def test_a_sentence_without_an_answer_has_nothing_right() -> None:
     assert count_outcomes([["B-a", "O"]], [None]).tolist() == [[1, 2, 0, 0, 0]]
-    assert set(METRICS.of({"dev": count_outcomes([["O"]], ["O"])}).values()) == {0, 100}, (
+    assert set(METRICS.compute({"dev": count_outcomes([["O"]], ["O"])}).values()) == {0, 100}, (
         "nothing to find, all tags right"
     )
 

@@ -107,9 +107,9 @@ def test_risk_and_coverage() -> None:
     curve = risk_coverage([0.5, -1.0, 2.0, 0.0], [0.0, 1.0, 0.0, 1.0])
     assert curve.points == ((0.25, 0.0, -1.0), (0.5, 0.0, 0.0), (0.75, pytest.approx(1 / 3), 0.5), (1.0, 0.5, 2.0))
     assert curve.area == pytest.approx((1 / 3 + 1 / 2) / 4)
-    assert curve.at(0.5)[0] == 0.75
-    assert curve.at(-2.0) == (0.0, 0.0)
-    many = risk_coverage(list(range(1003)), [1.0] * 1003).drawn(200)
+    assert curve.look_up(0.5)[0] == 0.75
+    assert curve.look_up(-2.0) == (0.0, 0.0)
+    many = risk_coverage(list(range(1003)), [1.0] * 1003).sample(200)
     assert len(many) <= 202
     assert many[-1][0] == 1.0
 

@@ -43,7 +43,7 @@ def test_a_resample_of_examples_has_the_metrics_of_the_library(name):
         again = [official_score(metric, truth.repeat(row), guesses.repeat(row)) for row in weights]
         assert WEIGHTED[metric](outcomes_of(truth, guesses), weights.astype(float)) == pytest.approx(again)
     outcomes = dict.fromkeys(task.development, outcomes_of(truth, guesses))
-    exact = task.metrics.of(outcomes)
+    exact = task.metrics.compute(outcomes)
     [found] = task.metrics.resample([outcomes], resamples=1500)
     assert set(found) == set(exact)
     for metric, value in exact.items():
@@ -81,7 +81,7 @@ def test_the_best_constant_is_the_majority_class_or_what_f1_likes_better():
     assert found["sst2"]["dev"][:, 1].tolist() == [0] * 5
     assert found["mrpc"]["dev"][:, 1].tolist() == [1] * 5  # F1 57.1 and accuracy 40 beat 0, 60
     nothing = {"pearson": 0.0, "spearman": 0.0, "score": 0.0}
-    assert tasks["stsb"].metrics.of(found["stsb"]) == nothing
+    assert tasks["stsb"].metrics.compute(found["stsb"]) == nothing
 
 
 def test_two_development_sets_have_names_of_their_own():
