@@ -34,7 +34,7 @@ from tasks.models.model_folders import read_architecture
 from tasks.params.entries import entry_of
 from tasks.params.overlays import resolve
 from tasks.params.schema import ModelParams, Params, check
-from tasks.params.sections import Place
+from tasks.params.sections import RuntimeSpec
 from tasks.plan.kinds import TRAIN, load_part
 from tasks.plan.main import run_main
 from tasks.stage import artifacts
@@ -167,7 +167,7 @@ def run_side(side: Side, recipe: FineTuningRecipe, folder: Path) -> dict[str, An
 def evaluate_side(figures: dict[str, Any], dev: Path, folder: Path, name: str) -> dict[str, Any]:
     """Return the official scores of one side's model; write its predictions.json to `folder`."""
     model = find_model(figures["model"], Path(figures["tokenizer"]))
-    evaluated = evaluate(applied_entry(model), model, dev, folder, InferenceOptions(Place("cpu", "fp32"), BATCH, say))
+    evaluated = evaluate(applied_entry(model), model, dev, folder, InferenceOptions(RuntimeSpec("cpu", "fp32"), BATCH, say))
     print(f"{name}:\n{evaluated.words}")
     return {key: evaluated.metrics[key] for key in ("exact_match", "f1", "f1_low", "f1_high")}
 

@@ -19,7 +19,7 @@ from flows.runs.run_request import RunRequest
 from flows.views.plan_page import JobView
 from tasks.estimates.job_estimates import EstimatedJob, EstimateOptions, attached_ipus
 from tasks.host.launcher import DEVICE_LAUNCHER, DEVICE_PYTHON, split_words
-from tasks.params.sections import Place
+from tasks.params.sections import RuntimeSpec
 from tasks.plan.dvc_records import StageForecast
 from tasks.plan.plan_file import ANYWHERE, COMPILER, DEVICE, Stage
 from tasks.plan.stage_kinds import STAGE_KINDS, offered_kinds
@@ -108,7 +108,7 @@ def _places(request: RunRequest, stages: list[Stage]) -> list[dict[str, Any]]:
             hint += f" (set {STAGE_KINDS}=cpu on a host that only restores results)"
         places.append({"knob": hint, "runtime": device.runtime, "precision": device.precision})
     for stage in named:
-        place = Place.of(stage.host)
+        place = RuntimeSpec.of(stage.host)
         knob = f"{stage.meta.get('because', stage.name)} names {stage.host}"
         places.append({"knob": knob, "runtime": place.runtime, "precision": place.precision})
     return places

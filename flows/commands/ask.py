@@ -20,17 +20,17 @@ from tasks.stage.errors import InputError
 if TYPE_CHECKING:
     from tasks.downstream.inference.model import InferenceModel
     from tasks.downstream.squad.answers import Answer
-    from tasks.params.sections import Place
+    from tasks.params.sections import RuntimeSpec
 
 MAX_CONTEXT_BYTES = 64 << 20
 """Limit of a context. A long book has 5 MB."""
 
 
-def _read_place(text: str) -> Place:
-    from tasks.params.sections import Place
+def _read_place(text: str) -> RuntimeSpec:
+    from tasks.params.sections import RuntimeSpec
 
     try:
-        return Place.of(text)
+        return RuntimeSpec.of(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 
@@ -117,7 +117,7 @@ def _line(answer: Answer) -> str:
     return replace_hidden(" ".join(answer.text.split())) or "(no answer)"
 
 
-def _say_comparison(both: Sequence[tuple[Place, Answer]], found: dict[str, Any], as_json: bool) -> None:
+def _say_comparison(both: Sequence[tuple[RuntimeSpec, Answer]], found: dict[str, Any], as_json: bool) -> None:
     if as_json:
         records = [
             {"runtime": p.runtime, "precision": p.precision, "answer": a.text, "score": round(a.score, 6)}

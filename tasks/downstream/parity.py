@@ -24,7 +24,7 @@ from tasks.downstream.scoring.scores import AnyScores
 from tasks.jobs.device_job import JobResult, run_device_job
 from tasks.params.entries import ENTRY_SECTIONS, Entry, entry_of
 from tasks.params.schema import Params, load_sections
-from tasks.params.sections import Place
+from tasks.params.sections import RuntimeSpec
 from tasks.plan.kinds import load_part
 from tasks.plan.main import run_main
 from tasks.stage import artifacts
@@ -97,7 +97,7 @@ def logit_differences(
 
 
 def predict_on(
-    place: Place, task: AnyScores, params: Params, folder: Path, root: Path = Path(), model: Path | None = None
+    place: RuntimeSpec, task: AnyScores, params: Params, folder: Path, root: Path = Path(), model: Path | None = None
 ) -> tuple[JobResult, Logits]:
     """Predict the rows of all development sets on one device; write logits and job files to `folder`.
 
@@ -150,7 +150,7 @@ def _of(result: JobResult) -> dict[str, str]:
     return {"runtime": result.runtime, "precision": result.precision}
 
 
-def run_stage(place: Place, name: str, task: AnyScores, params: Params) -> str:
+def run_stage(place: RuntimeSpec, name: str, task: AnyScores, params: Params) -> str:
     """Compare a device with the logits of stage predict and write the figures; return a summary line.
 
     Raises:
@@ -168,8 +168,8 @@ def run_stage(place: Place, name: str, task: AnyScores, params: Params) -> str:
 
 
 def compare_devices(
-    first: Place,
-    second: Place,
+    first: RuntimeSpec,
+    second: RuntimeSpec,
     task: AnyScores,
     params: Params,
     output: Path | None,
@@ -214,8 +214,8 @@ def main() -> None:
     if said is None:
         name, said = _named(arguments.name.rpartition("@")[2], params)
     try:
-        place = Place.of(said)
-        baseline = None if arguments.baseline is None else Place.of(arguments.baseline)
+        place = RuntimeSpec.of(said)
+        baseline = None if arguments.baseline is None else RuntimeSpec.of(arguments.baseline)
     except ValueError as error:
         parser.error(str(error))
     task: AnyScores = load_part(entry_of(params, name), "scores")

@@ -24,7 +24,7 @@ from tasks.params.sections import (
     HeldOut,
     HubName,
     Name,
-    Place,
+    RuntimeSpec,
     Positive,
     RowLength,
     Section,
@@ -137,7 +137,7 @@ class ParityParams(Section):
     @model_validator(mode="after")
     def _places_are_known(self) -> ParityParams:
         for text in self.against:
-            Place.of(text)
+            RuntimeSpec.of(text)
         if len(set(self.against)) < len(self.against):
             raise ValueError(f"against contains duplicates: {', '.join(self.against)}")
         return self

@@ -375,14 +375,14 @@ PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 
 
 @dataclass(frozen=True)
-class Place:
+class RuntimeSpec:
     """Runtime and precision to compute a model in, such as cpu:bf16; the precision defaults to auto."""
 
     runtime: str
     precision: str = "auto"
 
     @staticmethod
-    def of(text: str) -> Place:
+    def of(text: str) -> RuntimeSpec:
         """Parse `RUNTIME[:PRECISION]`.
 
         Raises:
@@ -394,7 +394,7 @@ class Place:
                 f"{text!r} must be RUNTIME[:PRECISION], for example cpu:bf16; runtimes are {', '.join(RUNTIMES)}, "
                 f"precisions are {', '.join(PRECISIONS)}"
             )
-        return Place(runtime, precision or "auto")
+        return RuntimeSpec(runtime, precision or "auto")
 
 
 class TrackingParams(Section):

@@ -21,7 +21,7 @@ from typing import Any
 from ipu_model.files import write_text
 from tasks.params.entries import BASE, Entry, behind, entries, learns_text, needs_corpus, start_model
 from tasks.params.schema import PHASES, Params
-from tasks.params.sections import Place
+from tasks.params.sections import RuntimeSpec
 from tasks.params.strict_yaml import yaml_text
 from tasks.plan.dvc_records import LOCK, md5_of
 from tasks.plan.kinds import load_spec
@@ -74,7 +74,7 @@ def compose(params: Params) -> dict[str, Any]:
             f"{entry.name}-{place}": {
                 "entry": entry.name,
                 "place": place,
-                "program": _program(artifacts.job_name(entry.name, "predict"), params, Place.of(place).runtime),
+                "program": _program(artifacts.job_name(entry.name, "predict"), params, RuntimeSpec.of(place).runtime),
                 **_parts(entry),
             }
             for entry in entries(params)

@@ -22,7 +22,7 @@ from tasks.downstream.card import WITHHELD
 from tasks.downstream.gate.subject import Subject, plan_of
 from tasks.params.downstream import kind_params
 from tasks.params.schema import Params, check
-from tasks.params.sections import HUB_NAME, Place
+from tasks.params.sections import HUB_NAME, RuntimeSpec
 from tasks.plan.code_state import NOT_RECORDED, changed_code, code_hashes, git_state
 from tasks.plan.named_files import READ, find_parameters
 from tasks.plan.plan_file import stages_of
@@ -348,7 +348,7 @@ def _words(kind: Any) -> set[str]:
 
 def _is_place(text: str) -> bool:
     try:
-        Place.of(text)
+        RuntimeSpec.of(text)
     except ValueError:
         return False
     return True

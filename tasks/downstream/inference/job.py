@@ -18,7 +18,7 @@ from tasks.downstream.inference.model import IPU_CONFIG, PROVENANCE, InferenceMo
 from tasks.downstream.rows import write_rows
 from tasks.jobs.device_job import BatchGeometry, Job, JobResult, run_device_job
 from tasks.models.model_folders import convert_to_safetensors
-from tasks.params.sections import PRECISIONS, Place
+from tasks.params.sections import PRECISIONS, RuntimeSpec
 from tasks.plan.kinds import DownstreamTask, load_part
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import DeviceJobFailed, InputError, StagePaused
@@ -33,7 +33,7 @@ PATIENCE_SECONDS = 5.0
 class InferenceOptions:
     """Device, precision and batch size of an inference job."""
 
-    place: Place
+    place: RuntimeSpec
     batch_size: int
     """Rows per forward pass."""
     say: Say
@@ -124,7 +124,7 @@ class _Patient:
             self._say(text)
 
 
-def choose_place(model: Path, runtime: str, precision: str | None) -> Place:
+def choose_place(model: Path, runtime: str, precision: str | None) -> RuntimeSpec:
     """Return the device and precision for a model.
 
     Args:
@@ -132,12 +132,12 @@ def choose_place(model: Path, runtime: str, precision: str | None) -> Place:
             can be reproduced, or fp32 if none is recorded.
     """
     if precision is None and runtime == "ipu":
-        return Place(runtime, "auto")
+        return RuntimeSpec(runtime, "auto")
     chosen = precision or read_precision(model) or "fp32"
     if precision is None and chosen == "fp16":
         streams.note("the scores of this model were computed in fp16, which only IPUs support; using fp32")
         chosen = "fp32"
-    return Place(runtime, chosen)
+    return RuntimeSpec(runtime, chosen)
 
 
 def read_precision(model: Path) -> str | None:

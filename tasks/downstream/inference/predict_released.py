@@ -22,7 +22,7 @@ from tasks.downstream.inference.model import CONFIG, WEIGHTS, InferenceModel, fi
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.params.entries import ENTRY_SECTIONS, Entry, entry_argument, entry_of
 from tasks.params.schema import DeviceParams, load_sections
-from tasks.params.sections import Place
+from tasks.params.sections import RuntimeSpec
 from tasks.plan.kinds import load_part
 from tasks.plan.main import run_main
 from tasks.stage import artifacts
@@ -92,7 +92,7 @@ def predict_dev_sets(task: AnyScores, folder: Path, device: DeviceParams, root: 
     _require_same_classes(task.entry, model, root)
     applied: InferenceTask[Any, Any, Any] = load_part(own, "inference")
     files = {split: task.examples_file(split, root).resolve() for split in task.development}
-    how = InferenceOptions(Place(device.runtime, device.precision), device.micro_batch_size, print)
+    how = InferenceOptions(RuntimeSpec(device.runtime, device.precision), device.micro_batch_size, print)
     found: dict[str, Sequence[Any]] = {}
     with scratch_checkout(applied, model):
         for split, file in files.items():

@@ -33,7 +33,7 @@ from tasks.downstream.squad.windows import SquadWindows
 from tasks.params.downstream import defaults_of
 from tasks.params.entries import Entry
 from tasks.params.schema import build
-from tasks.params.sections import Place
+from tasks.params.sections import RuntimeSpec
 from tasks.rows.row_files import concatenate_ranges
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
@@ -43,7 +43,7 @@ MAX_ANSWER_LENGTH = SquadEvaluateParams().max_answer_length
 ROWS_AT_ONCE = 8
 CONTINUING = "##"
 """Prefix of a WordPiece token that continues a word."""
-CPU = Place("cpu", "fp32")
+CPU = RuntimeSpec("cpu", "fp32")
 MAX_ROW_LENGTH, MAX_DOC_STRIDE = 384, 128
 """Defaults of transformers 4's pipeline (max_seq_len, doc_stride)."""
 
@@ -91,7 +91,7 @@ def ask(
     context: str,
     shape: WindowShape,
     *,
-    places: Sequence[Place] = (CPU,),
+    places: Sequence[RuntimeSpec] = (CPU,),
     top: int = 1,
     max_answer_length: int = MAX_ANSWER_LENGTH,
     null_threshold: float | None = None,
@@ -148,7 +148,7 @@ def number_words(tokenizer: Tokenizer, question: str, context: str, shape: Windo
 
 
 def _predict(
-    model: InferenceModel, question: str, context: str, shape: WindowShape, places: Sequence[Place]
+    model: InferenceModel, question: str, context: str, shape: WindowShape, places: Sequence[RuntimeSpec]
 ) -> list[SquadWindows]:
     """Return the windows of the context with the logits from each device; the question is never truncated."""
     params = build(SquadParams, defaults_of("squad", NAME), "the defaults of squad")

@@ -26,7 +26,7 @@ from tasks.params.downstream import ParityParams
 from tasks.params.overlays import resolve
 from tasks.params.schema import Params
 from tasks.params.schema import check as check_params
-from tasks.params.sections import Place
+from tasks.params.sections import RuntimeSpec
 from tasks.params.strict_yaml import read_yaml
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParityLost
@@ -39,7 +39,7 @@ from tests.tasks.release.evaluated_checkout import inputs_of, write_checkout
 from tests.tasks.tiny_model import write_tiny_model
 
 DOUBLE = ROOT / "tests" / "doubles" / "poptorch_double"
-FP32 = Place("cpu", "fp32")
+FP32 = RuntimeSpec("cpu", "fp32")
 TASK = task_with("squad", "scores")
 
 
@@ -54,16 +54,16 @@ def allowing(most: float | None) -> Any:
 
 @pytest.mark.parametrize(
     ("text", "place"),
-    [("cpu:bf16", Place("cpu", "bf16")), ("ipu", Place("ipu", "auto")), ("auto:auto", Place("auto", "auto"))],
+    [("cpu:bf16", RuntimeSpec("cpu", "bf16")), ("ipu", RuntimeSpec("ipu", "auto")), ("auto:auto", RuntimeSpec("auto", "auto"))],
 )
-def test_a_place_is_a_runtime_and_a_precision(text: str, place: Place) -> None:
-    assert Place.of(text) == place
+def test_a_place_is_a_runtime_and_a_precision(text: str, place: RuntimeSpec) -> None:
+    assert RuntimeSpec.of(text) == place
 
 
 @pytest.mark.parametrize("text", ["", "tpu", "cpu:", "cpu:int8", ":fp32", "cpu:fp32:x"])
 def test_what_is_no_place_is_refused_with_those_there_are(text: str) -> None:
     with pytest.raises(ValueError, match=r"must be RUNTIME\[:PRECISION\], for example cpu:bf16; runtimes are auto"):
-        Place.of(text)
+        RuntimeSpec.of(text)
 
 
 def test_distances_and_changed_answers_by_hand(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("without_processes")
 def test_bf16_beside_fp32_on_the_cpu(root: Path, tmp_path: Path) -> None:
-    said = compare_devices(FP32, Place("cpu", "bf16"), TASK, params_with(), tmp_path / "found.json", root)
+    said = compare_devices(FP32, RuntimeSpec("cpu", "bf16"), TASK, params_with(), tmp_path / "found.json", root)
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["first"] == {"runtime": "cpu", "precision": "fp32"}
     assert found["second"] == {"runtime": "cpu", "precision": "bf16"}
@@ -151,7 +151,7 @@ def test_bf16_beside_fp32_on_the_cpu(root: Path, tmp_path: Path) -> None:
     assert said.startswith("parity of cpu:bf16 with cpu:fp32: logits differ by up to ")
     strict = allowing(found["max_logit_difference"] / 2)
     with pytest.raises(ParityLost, match="downstream.squad.parity.max_logit_difference"):
-        compare_devices(FP32, Place("cpu", "bf16"), strict, params_with(), None, root)
+        compare_devices(FP32, RuntimeSpec("cpu", "bf16"), strict, params_with(), None, root)
 
 
 @pytest.mark.slow
@@ -164,7 +164,7 @@ def test_the_ipu_double_beside_the_cpu(root: Path, tmp_path: Path, monkeypatch: 
         "device.micro_batch_size=2",
         "downstream.squad.ipu.predict={layers_per_ipu: [2], inference_device_iterations: 1}",
     )
-    result, ipu = predict_on(Place("ipu", "fp32"), TASK, params, tmp_path / "ipu", root)
+    result, ipu = predict_on(RuntimeSpec("ipu", "fp32"), TASK, params, tmp_path / "ipu", root)
     assert (result.runtime, result.precision) == ("ipu", "fp32")
     monkeypatch.setattr(parity, "run_device_job", in_this_process)
     _, cpu = predict_on(FP32, TASK, params, tmp_path / "cpu", root)
@@ -199,7 +199,7 @@ def test_the_stage_compares_with_what_predict_wrote(
 def test_asking_in_two_places_compares_their_logits(root: Path) -> None:
     model = find_model(str(root / artifacts.model_folder("squad")))
     question = ("Who founded the town?", SHORT, WindowShape.for_model(model))
-    ((first, *_), before), ((second, *_), after) = ask.ask(model, *question, places=(FP32, Place("cpu", "bf16")))
+    ((first, *_), before), ((second, *_), after) = ask.ask(model, *question, places=(FP32, RuntimeSpec("cpu", "bf16")))
     found = ask.compare_logits(before, after)
     assert first.text in SHORT
     assert second.text in SHORT

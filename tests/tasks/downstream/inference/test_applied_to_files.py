@@ -22,7 +22,7 @@ from tasks.downstream.inference.job import InferenceOptions
 from tasks.downstream.inference.model import InferenceModel, find_model
 from tasks.downstream.inference.predict import PredictionOutput
 from tasks.downstream.jobs import predict as predict_stage
-from tasks.params.sections import Place
+from tasks.params.sections import RuntimeSpec
 from tasks.records.duplicate_report import NearDuplicateReport, write_report
 from tasks.stage import artifacts
 from tests.tasks.downstream.entries import values_with, write_parameters
@@ -33,7 +33,7 @@ from tests.tasks.downstream.texts.glue_checkout import WORDS, device_job_here, r
 from tests.tasks.downstream.texts.glue_checkout import write_examples as write_glue
 from tests.tasks.pretraining.row_inputs import WORDS as NER_WORDS
 
-HOW = InferenceOptions(Place("cpu", "fp32"), 8, lambda text: None)
+HOW = InferenceOptions(RuntimeSpec("cpu", "fp32"), 8, lambda text: None)
 QUESTIONS = 60
 SPLITS = ("train", "dev")
 

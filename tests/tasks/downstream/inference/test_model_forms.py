@@ -20,7 +20,7 @@ from tasks.downstream.inference.predict import PredictionOutput, predict
 from tasks.downstream.squad.ask import WindowShape, ask
 from tasks.params.overlays import resolve, settings
 from tasks.params.schema import check
-from tasks.params.sections import Place
+from tasks.params.sections import RuntimeSpec
 from tasks.pretraining.base_model import write_base_model
 from tasks.stage.errors import PodiumError
 from tasks.vocabulary.tokenizer import make_tokenizer
@@ -104,7 +104,7 @@ def test_every_command_reads_every_form(tmp_path: Path, form: str) -> None:
 
 def test_a_model_with_one_token_type_reads_single_texts_and_refuses_pairs_by_name(tmp_path: Path) -> None:
     """podium finetune: tests/flows/checks/test_given_models.py."""
-    how = InferenceOptions(Place("cpu", "fp32"), 8, lambda text: None)
+    how = InferenceOptions(RuntimeSpec("cpu", "fp32"), 8, lambda text: None)
     texts = find_model(str(write_head_model(tmp_path / "texts", "sequence_classification", ("a", "b"), WORDS, 512, 1)))
     (tmp_path / "dev.csv").write_text("text,label\nada is where,a\nthe town,b\n")
     entry = infer_entry(texts, "classification")
@@ -126,7 +126,7 @@ def test_a_model_with_one_token_type_reads_single_texts_and_refuses_pairs_by_nam
 def answers(folder: Path, place: Path) -> list[object]:
     """What evaluate, predict and ask make of a folder."""
     model = find_model(str(folder))
-    entry, how = infer_entry(model), InferenceOptions(Place("cpu", "fp32"), 8, lambda text: None)
+    entry, how = infer_entry(model), InferenceOptions(RuntimeSpec("cpu", "fp32"), 8, lambda text: None)
     answer = {"text": ["valley"], "answer_start": [CONTEXT.index("valley")]}
     record = {"id": "1", "context": CONTEXT, "question": QUESTION, "answers": answer}
     (place / "dev.jsonl").write_text(json.dumps(record) + "\n")

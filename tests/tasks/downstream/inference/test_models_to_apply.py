@@ -17,7 +17,7 @@ from tasks.downstream.inference.job import InferenceOptions
 from tasks.downstream.inference.model import InferenceModel, find_model
 from tasks.downstream.inference.predict import PredictionOutput, predict
 from tasks.params.schema import load_params, parameter_values
-from tasks.params.sections import Place
+from tasks.params.sections import RuntimeSpec
 from tasks.release.publish import publish
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
@@ -33,7 +33,7 @@ ENTAILMENT = ("entailment", "not_entailment")
 
 
 def how(runtime: str = "cpu", precision: str = "fp32") -> InferenceOptions:
-    return InferenceOptions(Place(runtime, precision), 4, lambda text: None)
+    return InferenceOptions(RuntimeSpec(runtime, precision), 4, lambda text: None)
 
 
 def classifier(folder: Path, *labels: str) -> InferenceModel:

@@ -23,7 +23,7 @@ from tasks.downstream.inference.predict_released import entry_of_model, predict_
 from tasks.downstream.texts.task_table import TASKS
 from tasks.params.entries import entry_of
 from tasks.params.schema import load_params, parameter_values
-from tasks.params.sections import Place
+from tasks.params.sections import RuntimeSpec
 from tasks.plan.kinds import load_part
 from tasks.release.fetch import fetch
 from tasks.release.provenance import hash_of, stages_behind
@@ -120,7 +120,7 @@ def test_other_questions_are_answered_as_podium_evaluate_answers_them(
     table.write_text("\n".join(json.dumps(row) for row in rows))
     model = find_model(str(checkout / "published/podium-demo"))
     evaluate(
-        entry_of_model(model), model, table, tmp_path / "evaluated", InferenceOptions(Place("cpu", "fp32"), 8, print)
+        entry_of_model(model), model, table, tmp_path / "evaluated", InferenceOptions(RuntimeSpec("cpu", "fp32"), 8, print)
     )
     task = task_of(checkout)
     assert read_scores(task, checkout / OUT / "scores.json") == read_scores(task, tmp_path / "evaluated/scores.json")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tasks.downstream.inference.job import choose_place
-from tasks.params.sections import Place
+from tasks.params.sections import RuntimeSpec
 
 BF16, FP32 = {"runtime": "cpu", "precision": "bf16"}, {"runtime": "cpu", "precision": "fp32"}
 
@@ -27,14 +27,14 @@ BF16, FP32 = {"runtime": "cpu", "precision": "bf16"}, {"runtime": "cpu", "precis
 )
 def test_the_provenance_of_a_release_decides(tmp_path: Path, stated: Any, precision: str) -> None:
     (tmp_path / "provenance.json").write_text(json.dumps(stated))
-    assert choose_place(tmp_path, "auto", None) == Place("auto", precision)
-    assert choose_place(tmp_path, "cpu", "auto") == Place("cpu", "auto")
-    assert choose_place(tmp_path, "ipu", None) == Place("ipu", "auto")
+    assert choose_place(tmp_path, "auto", None) == RuntimeSpec("auto", precision)
+    assert choose_place(tmp_path, "cpu", "auto") == RuntimeSpec("cpu", "auto")
+    assert choose_place(tmp_path, "ipu", None) == RuntimeSpec("ipu", "auto")
 
 
 def test_what_only_ipus_have_is_computed_in_fp32_elsewhere_and_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "provenance.json").write_text(json.dumps({"prediction": {"runtime": "ipu", "precision": "fp16"}}))
-    assert choose_place(tmp_path, "cpu", None) == Place("cpu", "fp32")
+    assert choose_place(tmp_path, "cpu", None) == RuntimeSpec("cpu", "fp32")
     assert "computed in fp16, which only IPUs support; using fp32" in capsys.readouterr().err
