@@ -44,7 +44,7 @@ Points = Annotated[float, Field(ge=0, le=100)]
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedExamples:
     """Expected size of a kind's examples before they are read, for estimates."""
 
     train: int | None = None
@@ -225,9 +225,9 @@ class EntryParams(Section):
         return {}
 
     @property
-    def expected(self) -> Expected:
+    def expected(self) -> ExpectedExamples:
         """Expected number and size of examples."""
-        return Expected()
+        return ExpectedExamples()
 
     @classmethod
     def package(cls) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from tasks.params.downstream import EntryParams, Expected, OwnDataParams, Points, ReleaseParams, RowsParams
+from tasks.params.downstream import EntryParams, ExpectedExamples, OwnDataParams, Points, ReleaseParams, RowsParams
 from tasks.params.sections import Epochs, FinetuneParams, Name, Positive, Rate, Section
 
 
@@ -78,10 +78,10 @@ class NerParams(EntryParams):
     gate: NerGateParams = NerGateParams()
 
     @property
-    def expected(self) -> Expected:
+    def expected(self) -> ExpectedExamples:
         of_conll = self.data.source == "hub" and "conll2003" in (self.data.dataset or "")
         train, dev = CONLL2003 if of_conll else (None, None)
-        return Expected(train, dev, SENTENCE_TOKENS, SENTENCE_BYTES)
+        return ExpectedExamples(train, dev, SENTENCE_TOKENS, SENTENCE_BYTES)
 
 
 KINDS = {"ner": NerParams}

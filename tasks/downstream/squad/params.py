@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from tasks.params.downstream import (
     EntryParams,
     EvaluateParams,
-    Expected,
+    ExpectedExamples,
     OwnDataParams,
     Points,
     ReleaseParams,
@@ -146,13 +146,13 @@ class SquadParams(EntryParams):
     gate: SquadGateParams = SquadGateParams()
 
     @property
-    def expected(self) -> Expected:
+    def expected(self) -> ExpectedExamples:
         data = self.data
         if data.source == "demo":
-            return Expected(data.demo_train, data.demo_dev, DEMO_TOKENS, QUESTION_BYTES)
+            return ExpectedExamples(data.demo_train, data.demo_dev, DEMO_TOKENS, QUESTION_BYTES)
         name = (data.dataset or "").rpartition("/")[2] if data.source == "hub" else ""
         train, dev = PUBLISHED.get(name, (None, None))
-        return Expected(train, dev, WINDOW_TOKENS, QUESTION_BYTES)
+        return ExpectedExamples(train, dev, WINDOW_TOKENS, QUESTION_BYTES)
 
     @property
     def options(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from tasks.downstream.texts.task_table import TASKS
 from tasks.params.downstream import (
     DataParams,
     EntryParams,
-    Expected,
+    ExpectedExamples,
     OwnDataParams,
     Points,
     ReleaseParams,
@@ -133,9 +133,9 @@ class GlueParams(EntryParams):
     gate: GlueGateParams = GlueGateParams()
 
     @property
-    def expected(self) -> Expected:
+    def expected(self) -> ExpectedExamples:
         task = TASKS[self.task]
-        return Expected(*task.examples, SINGLE_TOKENS if len(task.columns) == 1 else PAIR_TOKENS)
+        return ExpectedExamples(*task.examples, SINGLE_TOKENS if len(task.columns) == 1 else PAIR_TOKENS)
 
 
 KINDS = {"classification": ClassificationParams, "glue": GlueParams}
