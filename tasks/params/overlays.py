@@ -30,7 +30,7 @@ from tasks.stage.errors import ParamsError
 Percent = Annotated[float, Field(ge=0, le=100)]
 
 
-class Expected(Section):
+class PublishedScores(Section):
     """Scores that the source of a preset published, under the names of Podium's metrics; None: not published."""
 
     exact_match: Percent | None = None
@@ -56,7 +56,7 @@ class Head(Section):
     description: Text
     source: list[Text] = []
     """`owner/repository:path`, or text if the source is not a file; empty: no published recipe."""
-    expected: Expected = Expected()
+    expected: PublishedScores = PublishedScores()
 
 
 ENTRIES = ("downstream",)
