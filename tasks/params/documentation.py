@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from tasks.params.downstream import ENTRY_NAME, EntryParams, kind_names, kind_params
-from tasks.params.overlays import ENTRIES, Head
+from tasks.params.overlays import ENTRIES, PresetHeader
 from tasks.params.schema import Params, walk_parameters
 from tasks.params.sections import Section
 
@@ -53,7 +53,7 @@ def params_schema() -> dict[str, Any]:
 
 def preset_schema() -> dict[str, Any]:
     """Return the JSON Schema of a preset file: a header and any of the parameters."""
-    values, head = _section(Params, whole=False), _section(Head, whole=False)
+    values, head = _section(Params, whole=False), _section(PresetHeader, whole=False)
     head["properties"]["expected"]["description"] = "Scores that the source published, under Podium's names."
     merged = {**values, "properties": {**head["properties"], **values["properties"]}, "required": ["description"]}
     return _document("Podium preset", merged, whole=False)

@@ -50,7 +50,7 @@ class PublishedScores(Section):
         return self.model_dump(exclude_none=True)
 
 
-class Head(Section):
+class PresetHeader(Section):
     """Header of a preset."""
 
     description: Text
@@ -71,7 +71,7 @@ class Preset:
 
     name: str
     path: str
-    head: Head
+    head: PresetHeader
     values: dict[str, Any]
     """Values that override the defaults."""
 
@@ -159,8 +159,8 @@ def read_preset(name: str, presets: Path = artifacts.PRESETS) -> Preset:
         raise ParamsError(f"preset {name!r} is not known{nearest(name, known)}")
     path = presets / f"{name}.yaml"
     values = read_yaml(path)
-    head = {key: values.pop(key) for key in Head.model_fields if key in values}
-    return Preset(name, str(path), build(Head, head, str(path)), values)
+    head = {key: values.pop(key) for key in PresetHeader.model_fields if key in values}
+    return Preset(name, str(path), build(PresetHeader, head, str(path)), values)
 
 
 def _new_entry(value: Any, name: str, where: str) -> dict[str, Any]:
