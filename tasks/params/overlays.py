@@ -77,7 +77,7 @@ class Preset:
 
 
 @dataclass(frozen=True)
-class Layer:
+class OverrideLayer:
     """Values that override those of earlier layers, and their origin."""
 
     origin: str
@@ -122,14 +122,14 @@ def resolve(
     return values
 
 
-def layers(preset: str | None, overrides: Sequence[str | Setting], presets: Path = artifacts.PRESETS) -> list[Layer]:
+def layers(preset: str | None, overrides: Sequence[str | Setting], presets: Path = artifacts.PRESETS) -> list[OverrideLayer]:
     """Return the values that override the defaults or params.yaml, in order.
 
     Raises:
         ParamsError: the preset does not exist, or an override is malformed.
     """
     found = [] if preset is None else [read_preset(preset, presets)]
-    return [Layer(one.path, one.values) for one in found] + [_override(text) for text in overrides]
+    return [OverrideLayer(one.path, one.values) for one in found] + [_override(text) for text in overrides]
 
 
 def base_of(preset: str | None, root: Path = Path()) -> dict[str, Any]:
@@ -179,9 +179,9 @@ def _unknown(name: str, values: dict[str, Any], where: str) -> NoReturn:
     raise ParamsError(f"{where}: {name} is not known{nearest(name.rpartition('.')[2], list(values))}")
 
 
-def _override(stated: str | Setting) -> Layer:
+def _override(stated: str | Setting) -> OverrideLayer:
     setting = stated if isinstance(stated, Setting) else _read_setting(stated)
-    return Layer(f"--set {stated}", nest({setting.name: setting.value}))
+    return OverrideLayer(f"--set {stated}", nest({setting.name: setting.value}))
 
 
 def nest(values: Mapping[str, Any]) -> dict[str, Any]:
