@@ -10,7 +10,7 @@ from typing import Any
 from flows.runs import checkout
 from flows.runs.stage_plan import ALL, select_stages
 from tasks.downstream.texts.task_table import TASKS
-from tasks.params.overlays import base_of, resolve
+from tasks.params.overlays import read_base, resolve
 from tasks.params.schema import Params, check
 from tasks.params.strict_yaml import read_yaml
 from tasks.plan.composing import compose
@@ -38,7 +38,7 @@ def values_with(*overrides: str) -> dict[str, Any]:
 
 def resolved_params(root: Path, preset: str | None, overrides: list[str]) -> dict[str, Any]:
     """The preset, or without one params.yaml of `root`, with the overrides laid over it, checked."""
-    values = resolve(base_of(preset, root), preset, overrides, root / "presets")
+    values = resolve(read_base(preset, root), preset, overrides, root / "presets")
     check(values, "the parameters")
     return values
 

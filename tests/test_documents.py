@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from flows.cli import cli
-from tasks.params.overlays import base_of, resolve
+from tasks.params.overlays import read_base, resolve
 from tasks.params.schema import check
 from tasks.plan.composing import compose
 from tests.documented import (
@@ -152,7 +152,7 @@ def test_the_words_of_a_command_are_read_and_its_parameters_can_be_used(here, co
     """As far as a command goes before it looks at files and begins its first stage."""
     found = read(podium_words(command)).params
     if "overrides" in found and "model" not in found and "text" not in found:
-        values = resolve(base_of(found["preset"]), found["preset"], list(found["overrides"]))
+        values = resolve(read_base(found["preset"]), found["preset"], list(found["overrides"]))
         planned = compose(check(values))["plan"]
         for stage in found.get("to") or ():
             assert stage.partition("@")[2] in planned["downstream"], stage

@@ -56,11 +56,11 @@ def _list_presets(project: Path, ctx: click.Context) -> list[str]:
 
 def _list_settings(project: Path, ctx: click.Context) -> list[str]:
     """Return the names of parameters followed by `=`, of the preset if one was given."""
-    from tasks.params.overlays import base_of, resolve
+    from tasks.params.overlays import read_base, resolve
 
     said = ctx.params.get("preset")
     preset = said if said in _list_presets(project, ctx) else None
-    return [f"{name}=" for name, _ in leaves(resolve(base_of(preset, project), preset, [], project / "presets"))]
+    return [f"{name}=" for name, _ in leaves(resolve(read_base(preset, project), preset, [], project / "presets"))]
 
 
 def _list_stages(project: Path, ctx: click.Context) -> Iterable[str]:

@@ -8,7 +8,7 @@ from flows.commands import options
 from flows.commands.project import enter_project
 from tasks.params import documentation
 from tasks.params import tables as params
-from tasks.params.overlays import DEMO, base_of, resolve
+from tasks.params.overlays import DEMO, read_base, resolve
 from tasks.params.strict_yaml import leaves
 from tasks.stage import artifacts, streams
 
@@ -27,7 +27,7 @@ def list_parameters(
     ctx: click.Context, query: str, preset: str | None, overrides: tuple[str, ...], as_json: bool
 ) -> None:
     enter_project(ctx)
-    values = resolve(base_of(preset), preset, list(overrides))
+    values = resolve(read_base(preset), preset, list(overrides))
     rows = params.search(values, documentation.meanings(values), query)
     found = [{"name": name, "value": value, "meaning": meaning} for name, value, meaning in rows]
     lines = [(name, params.plain(value), meaning) for name, value, meaning in rows]
@@ -42,7 +42,7 @@ def list_parameters(
 @click.pass_context
 def show_parameters(ctx: click.Context, preset: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
     enter_project(ctx)
-    base = base_of(preset)
+    base = read_base(preset)
     text = params.show(base, preset, list(overrides))
     if as_json:
         values = dict(leaves(resolve(base, preset, list(overrides))))
@@ -67,7 +67,7 @@ def print_schema(of_presets: bool) -> None:
 @click.pass_context
 def diff_presets(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
     enter_project(ctx)
-    rows = params.differences(base_of(None), (first, second))
+    rows = params.differences(read_base(None), (first, second))
     found = {name: {first: one, second: two} for name, (one, two) in rows}
     text = options.truncate_lines(params.diff(rows, first, second))
     options.print_result(as_json, found, text, f"podium params show --preset {first if first != DEMO else second}")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.files import sha256_of, write_text
-from tasks.params.overlays import base_of
+from tasks.params.overlays import read_base
 from tasks.params.schema import Params, with_value
 from tasks.params.strict_yaml import value_at, yaml_text
 from tasks.plan.composing import compose, remove_gone, write_plan
@@ -130,7 +130,7 @@ def prepare_checkout(checkout: Checkout, say: Callable[[str], None] = print) -> 
 
 def _mark_resolved(checkout: Checkout) -> None:
     """Tell stages that these parameters are validated. They validate a file again if it was edited since."""
-    if base_of(None, checkout.folder) == checkout.values:
+    if read_base(None, checkout.folder) == checkout.values:
         os.environ[RESOLVED] = hash_of_parameters(checkout.folder)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from flows.runs import report
 from flows.runs.checkout import checkout_folder, rebase_paths
 from ipu_model.files import write_text
-from tasks.params.overlays import base_of, nest, resolve
+from tasks.params.overlays import read_base, nest, resolve
 from tasks.params.schema import default_values
 from tasks.params.strict_yaml import leaves, read_yaml, yaml_text
 from tasks.params.tables import ABSENT, differing, table
@@ -111,7 +111,7 @@ def read_run_settings(run: report.RunReport, root: Path, project: Path) -> RunSe
         values = read_run_params(project, root)
         base = values
         if root != project:
-            base = resolve(base_of(run.preset, project), run.preset, [], project / artifacts.PRESETS)
+            base = resolve(read_base(run.preset, project), run.preset, [], project / artifacts.PRESETS)
         told, unusual = (
             tuple((name, *both) for name, both in diff_params(one, values)) for one in (base, default_values())
         )

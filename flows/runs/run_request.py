@@ -12,7 +12,7 @@ from typing import Any
 from flows.runs import policy, run_params
 from flows.runs.checkout import Checkout, choose_folder, describe_checkout
 from flows.runs.stage_plan import ALL, select_stages
-from tasks.params.overlays import Setting, base_of, resolve
+from tasks.params.overlays import Setting, read_base, resolve
 from tasks.params.schema import Params, check
 from tasks.plan.dvc_records import StageForecast, forecast
 from tasks.plan.plan_file import COMPOSED_FILE, PARAMS_FILE, Plan, Stage
@@ -144,7 +144,7 @@ def resolve_request(
         ParamsError: preset, overrides, part or stages are invalid; or the name belongs to a run with other parameters;
             or, on a worker, its policy does not allow the parameters.
     """
-    values = resolve(base_of(preset, project), preset, overrides, project / artifacts.PRESETS)
+    values = resolve(read_base(preset, project), preset, overrides, project / artifacts.PRESETS)
     # The sender of a run may not be allowed to read other files of this worker.
     params = policy.require_parameters(values, project, SUBJECT) if is_sent() else check(values, SUBJECT)
     folder = choose_folder(project, values, preset, overrides, name, on_workers)

@@ -132,7 +132,7 @@ def layers(preset: str | None, overrides: Sequence[str | Setting], presets: Path
     return [OverrideLayer(one.path, one.values) for one in found] + [_override(text) for text in overrides]
 
 
-def base_of(preset: str | None, root: Path = Path()) -> dict[str, Any]:
+def read_base(preset: str | None, root: Path = Path()) -> dict[str, Any]:
     """Return the values of params.yaml in `root`; with a preset, nothing is read.
 
     Raises:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.params.overlays import base_of, resolve
+from tasks.params.overlays import read_base, resolve
 from tasks.params.schema import check
 from tasks.records import readers
 from tasks.records.tables import BLANK_LINES, Columns, ColumnSpec, convert_id, list_empty, read_table
@@ -91,11 +91,11 @@ def test_a_row_of_other_length_does_not_hide_the_separator_of_the_header(tmp_pat
 def test_separators_are_stated_by_words_or_signs() -> None:
     for word, sign in (("semicolon", ";"), (";", ";"), ("tab", "\t"), ("'|'", "|"), ("pipe", "|")):
         stated = f"corpus.separator={word}", f"downstream.squad.data.separator={word}"
-        params = check(resolve(base_of(None, ROOT), None, stated))
+        params = check(resolve(read_base(None, ROOT), None, stated))
         assert params.corpus.separator == params.downstream["squad"].data.separator == sign
     for word in ("ab", "'\"'", "a"):
         with pytest.raises(ParamsError, match="comma, semicolon, tab, pipe, or one character"):
-            check(resolve(base_of(None, ROOT), None, [f"corpus.separator={word}"]))
+            check(resolve(read_base(None, ROOT), None, [f"corpus.separator={word}"]))
 
 
 def write_as(path: Path, rows: list[dict[str, Any]]) -> Path:

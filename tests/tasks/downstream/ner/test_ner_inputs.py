@@ -19,7 +19,7 @@ from tasks.downstream.ner.params import NerColumnParams, NerDataParams
 from tasks.downstream.ner.sentence_files import NO_WORD, read_sentences
 from tasks.downstream.ner.sentences import EMPTY, REPAIRED, TagStatistics
 from tasks.params.entries import entry_of
-from tasks.params.overlays import base_of, resolve
+from tasks.params.overlays import read_base, resolve
 from tasks.params.schema import check
 from tasks.plan.kinds import load_part
 from tasks.records.labels import read_example_labels
@@ -367,7 +367,7 @@ def test_examples_that_were_changed_are_found_by_their_verdict(tmp_path: Path, j
 def of_entry(*overrides: str, preset: str | None = None) -> dict[str, Any]:
     """The parameters of a new entry with these overrides, or of the entry that a preset adds."""
     stated = [] if preset else ["downstream.names.kind=ner", *(f"downstream.names.{one}" for one in overrides)]
-    values = resolve(base_of(preset, ROOT), preset, stated, ROOT / "presets")
+    values = resolve(read_base(preset, ROOT), preset, stated, ROOT / "presets")
     [entry] = [one for one in check(values).downstream.values() if one.kind == "ner"]
     found: dict[str, Any] = entry.model_dump()
     return found
