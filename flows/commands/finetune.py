@@ -17,7 +17,7 @@ from flows.commands import options
 from flows.commands.options import Decorator, combine_options
 from flows.commands.project import enter_project, resolve_path
 from tasks.params.downstream import EntryParams, defaults_of, kind_names, kind_params
-from tasks.params.overlays import Setting, settings
+from tasks.params.overlays import Setting, make_settings
 from tasks.params.sections import HUB_NAME, DeviceParams
 from tasks.stage import streams
 from tasks.stage.errors import ParamsError
@@ -144,7 +144,7 @@ def build_overrides(ctx: click.Context, project: Path, kind: str, args: Mapping[
     model = model_parameters(args["model"], resolve_path(ctx, Path()), project)
     entry = entry_parameters(ctx, project, kind, args, release_name(args["model"]))
     values = model | device_parameters(args) | entry | fit_rows(kind, next(iter(entry)), model)
-    return [*settings(values), *args["overrides"]]
+    return [*make_settings(values), *args["overrides"]]
 
 
 def fit_rows(kind: str, entry: str, model: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import click
 
 from flows.commands import finetune, options
 from flows.commands.project import enter_project, resolve_path
-from tasks.params.overlays import Setting, settings
+from tasks.params.overlays import Setting, make_settings
 from tasks.params.schema import PHASES
 from tasks.params.sections import PhaseParams, PretrainRowsParams
 from tasks.stage import streams
@@ -75,8 +75,8 @@ def build_overrides(ctx: click.Context, project: Path, args: dict[str, Any]) -> 
         entry = finetune.entry_parameters(ctx, project, args["kind"], args, released)
         entry |= finetune.fit_rows(args["kind"], next(iter(entry)), model) if model else {}
     # Remove the preset's entry first: the new entry may have the same name.
-    below = settings(model | values | _row_lengths(model) | {ENTRY: None})
-    return [*below, *settings(entry), *args["overrides"]]
+    below = make_settings(model | values | _row_lengths(model) | {ENTRY: None})
+    return [*below, *make_settings(entry), *args["overrides"]]
 
 
 def _row_lengths(model: Mapping[str, Any]) -> dict[str, Any]:

@@ -97,7 +97,7 @@ class Setting:
         return f"{self.name}={json.dumps(self.value)}"
 
 
-def settings(values: Mapping[str, Any]) -> list[Setting]:
+def make_settings(values: Mapping[str, Any]) -> list[Setting]:
     """Return parameters by dotted name as settings."""
     return [Setting(name, value) for name, value in values.items()]
 
