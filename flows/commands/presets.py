@@ -7,7 +7,7 @@ import click
 from flows.commands import options, params
 from flows.commands.project import enter_project
 from tasks.params import tables as parameters
-from tasks.params.overlays import Preset, preset_names, read_preset
+from tasks.params.overlays import Preset, list_preset_names, read_preset
 from tasks.stage import artifacts
 
 SCORES = ("f1", "accuracy", "phase2_mlm_accuracy", "phase1_mlm_accuracy")
@@ -27,7 +27,7 @@ def command(ctx: click.Context) -> None:
 @click.pass_context
 def list_presets(ctx: click.Context, query: str = "", as_json: bool = False) -> None:
     enter_project(ctx)
-    every = [read_preset(name) for name in preset_names()]
+    every = [read_preset(name) for name in list_preset_names()]
     wanted = query.lower()
     found = [one for one in every if wanted in " ".join((one.name, one.head.description, *one.head.source)).lower()]
     values = [{"name": one.name, **one.head.model_dump(exclude_none=True)} for one in found]

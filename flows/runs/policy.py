@@ -18,7 +18,7 @@ import yaml
 
 from flows.runs.checkout import params_key
 from tasks.downstream.inference.fetched_releases import CHOSEN
-from tasks.params.overlays import preset_names, read_preset
+from tasks.params.overlays import list_preset_names, read_preset
 from tasks.params.schema import Params, check
 from tasks.params.sections import HUB_NAME
 from tasks.params.strict_yaml import MAX_BYTES, parse_yaml, read_yaml, value_at, yaml_text
@@ -228,7 +228,7 @@ def _default_folder(name: str) -> Path | None:
 @functools.cache
 def _read_presets(folder: Path) -> list[Mapping[str, Any]]:
     """Return all presets; cached, because there are dozens and the process serves one run."""
-    return [read_preset(name, folder).values for name in preset_names(folder)]
+    return [read_preset(name, folder).values for name in list_preset_names(folder)]
 
 
 def _is_inside(path: Path, roots: Sequence[Path]) -> bool:

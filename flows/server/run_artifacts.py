@@ -32,7 +32,7 @@ from flows.views import run_texts
 from flows.views.run_view import RunView
 from tasks.pages.markup import replace_hidden
 from tasks.params.downstream import kind_names
-from tasks.params.overlays import preset_names
+from tasks.params.overlays import list_preset_names
 from tasks.plan.plan_file import definitions_of
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, PodiumError
@@ -55,7 +55,7 @@ def _part_names() -> list[str]:
 
 NO_PRESET = str(artifacts.PARAMS)
 """Choice in the form for params.yaml instead of a preset."""
-Preset = Annotated[str | None, WithJsonSchema({"type": "string", "enum": [NO_PRESET, *preset_names()]})]
+Preset = Annotated[str | None, WithJsonSchema({"type": "string", "enum": [NO_PRESET, *list_preset_names()]})]
 """Presets of the folder in which the flow is loaded."""
 Text = Annotated[str | None, WithJsonSchema({"type": "string"})]
 Part = Annotated[str, WithJsonSchema({"type": "string", "enum": _part_names()})]

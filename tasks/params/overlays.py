@@ -141,7 +141,7 @@ def read_base(preset: str | None, root: Path = Path()) -> dict[str, Any]:
     return read_yaml(root / artifacts.PARAMS) if preset is None else {}
 
 
-def preset_names(presets: Path = artifacts.PRESETS) -> list[str]:
+def list_preset_names(presets: Path = artifacts.PRESETS) -> list[str]:
     """Return the names of all presets."""
     return sorted(path.stem for path in presets.glob("*.yaml"))
 
@@ -154,7 +154,7 @@ def read_preset(name: str, presets: Path = artifacts.PRESETS) -> Preset:
     """
     if name == DEMO:
         raise ParamsError(f"{DEMO} is {artifacts.PARAMS}, the default: omit --preset")
-    known = preset_names(presets)
+    known = list_preset_names(presets)
     if name not in known:
         raise ParamsError(f"preset {name!r} is not known{nearest(name, known)}")
     path = presets / f"{name}.yaml"

@@ -18,7 +18,7 @@ from flows.pipeline import pipeline
 from flows.server import run_artifacts
 from flows.views import run_texts
 from flows.views.run_view import RunView
-from tasks.params.overlays import preset_names
+from tasks.params.overlays import list_preset_names
 from tests.browser import chromium, made_runs
 from tests.browser.planted import SHOWN
 from tests.browser.prefect_forms import SECONDS, UiServer
@@ -79,7 +79,7 @@ def test_the_form_offers_presets_by_name_and_says_what_each_parameter_is(server:
         assert " ".join(about["description"].replace("`", "").split())[:30] in shown, name
     assert 'Property is type "None"' not in shown
     page.locator(".p-select-button__control").first.press("ArrowDown")
-    for preset in preset_names(ROOT / "presets")[:3]:
+    for preset in list_preset_names(ROOT / "presets")[:3]:
         expect(page.get_by_text(preset, exact=True).first).to_be_visible(timeout=SECONDS)
 
 

@@ -12,7 +12,7 @@ import yaml
 
 from flows import cli
 from tasks.params.documentation import meanings
-from tasks.params.overlays import layers, preset_names, read_preset, resolve
+from tasks.params.overlays import layers, list_preset_names, read_preset, resolve
 from tasks.params.strict_yaml import leaves, parse_yaml, read_yaml
 from tasks.params.tables import diff, differences, origins, search, show
 from tasks.stage.errors import ParamsError
@@ -151,7 +151,7 @@ def test_a_name_that_is_no_preset_is_refused_with_the_nearest(base, presets):
             call()
 
 
-@pytest.mark.parametrize("name", preset_names(PRESETS))
+@pytest.mark.parametrize("name", list_preset_names(PRESETS))
 def test_every_shipped_preset_says_what_it_is_and_where_it_is_from(name):
     head = read_preset(name, PRESETS).head
     assert len(head.description) > 40
@@ -213,9 +213,9 @@ def test_a_key_of_another_kind_is_not_answered_with_itself(base):
 
 def test_presets_are_listed_shown_and_compared(podium):
     listed = podium("presets").splitlines()
-    assert len(listed) == 1 + len(preset_names(PRESETS))
+    assert len(listed) == 1 + len(list_preset_names(PRESETS))
     assert [line.split()[0] for line in podium("presets", "list", "pod64").splitlines()[1:]] == [
-        name for name in preset_names(PRESETS) if "pod64" in name
+        name for name in list_preset_names(PRESETS) if "pod64" in name
     ]
     records = json.loads(podium("presets", "list", "--json", "optimum"))
     assert {"name", "description", "source", "expected"} <= set(records[0])

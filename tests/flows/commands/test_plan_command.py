@@ -20,7 +20,7 @@ from flows.views.plan_page import JobView, format_interval, format_jobs, format_
 from ipu_model.estimates.estimate import FITS, TIGHT
 from ipu_model.units import format_bytes, format_seconds
 from tasks.estimates.job_estimates import DOES_NOT_FIT, EstimateOptions, Interval
-from tasks.params.overlays import preset_names
+from tasks.params.overlays import list_preset_names
 from tasks.stage.errors import InputError, ParamsError
 from tests.places import ROOT, copy_project
 from tests.tasks.hostile import without_own_script
@@ -63,7 +63,7 @@ def wanted(preset: str | None = None, *overrides: str, **choices: bool) -> RunRe
     return resolve_request(Path.cwd(), preset, overrides, name="of-a-test", **choices)
 
 
-@pytest.mark.parametrize("preset", preset_names(ROOT / "presets"))
+@pytest.mark.parametrize("preset", list_preset_names(ROOT / "presets"))
 def test_every_recipe_has_figures_of_all_its_device_jobs_at_once(preset: str) -> None:
     """The finetune preset has no entry of its own, and so no job."""
     began = time.process_time()

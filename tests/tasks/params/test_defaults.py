@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from flows.cli import cli
 from tasks.params.downstream import defaults_of
-from tasks.params.overlays import layers, preset_names, resolve
+from tasks.params.overlays import layers, list_preset_names, resolve
 from tasks.params.schema import check, default_values
 from tasks.params.strict_yaml import leaves, read_yaml
 from tasks.stage.errors import ParamsError
@@ -98,7 +98,7 @@ def test_the_demo_is_another_model_and_another_training():
     assert len(only_of_the_demo()) > SMALLEST
 
 
-@pytest.mark.parametrize("name", preset_names(PRESETS))
+@pytest.mark.parametrize("name", list_preset_names(PRESETS))
 def test_no_preset_has_a_number_that_only_the_demo_has(name: str):
     assert unsaid(name, []) == {}
 

@@ -9,7 +9,7 @@ from jsonschema import Draft202012Validator
 from docs.reference_pages import SCHEMA_BUILDERS, render_schema
 from tasks.params.documentation import meanings, params_schema, preset_schema, said_of_fields
 from tasks.params.downstream import defaults_of, kind_names, kind_params
-from tasks.params.overlays import preset_names, resolve
+from tasks.params.overlays import list_preset_names, resolve
 from tasks.params.schema import Params, check, default_values
 from tasks.params.strict_yaml import leaves, read_yaml
 from tasks.stage.errors import ParamsError
@@ -58,14 +58,14 @@ def test_the_files_for_editors_are_as_the_types_say(name):
 
 def test_params_yaml_and_what_results_of_every_preset_fit_the_schema(whole):
     assert [error.message for error in whole.iter_errors(PARAMS)] == []
-    for name in preset_names(PRESETS):
+    for name in list_preset_names(PRESETS):
         found = whole.iter_errors(resolve({}, name, [], PRESETS))
         assert [error.message for error in found] == [], name
 
 
 def test_every_preset_fits_the_schema_of_presets(partial):
-    assert len(preset_names(PRESETS)) > 40
-    for name in preset_names(PRESETS):
+    assert len(list_preset_names(PRESETS)) > 40
+    for name in list_preset_names(PRESETS):
         assert [error.message for error in partial.iter_errors(read_yaml(PRESETS / f"{name}.yaml"))] == [], name
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from docs.reference_pages import BEGIN, END, PAGE, fill_presets_page, write_presets_page
-from tasks.params.overlays import preset_names
+from tasks.params.overlays import list_preset_names
 from tasks.stage.errors import InputError
 from tests.places import ROOT
 
@@ -13,7 +13,7 @@ PRESETS = ROOT / "presets"
 def test_the_page_is_as_the_presets_are():
     text = (ROOT / PAGE).read_text(encoding="utf-8")
     assert fill_presets_page(text, PRESETS) == text, "run `python -m docs.reference_pages`"
-    for name in preset_names(PRESETS):
+    for name in list_preset_names(PRESETS):
         assert f"\n| [`{name}`](#{name}) |" in text
         assert f"\n### {name}\n" in text
 
