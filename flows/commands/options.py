@@ -163,9 +163,9 @@ def parameter_option(section: type[Section], name: str, word: str | None = None,
         word: name of the option, if it differs.
         how: arguments for click that extend or replace those from the schema.
     """
-    from tasks.params.documentation import said_of_fields
+    from tasks.params.documentation import read_field_meanings
 
-    field, meaning = section.model_fields[name], said_of_fields(section)[name].rstrip(".")
+    field, meaning = section.model_fields[name], read_field_meanings(section)[name].rstrip(".")
     if isinstance(field.default, str):
         meaning += f"  [default: {field.default}]"
     arguments: dict[str, Any] = {"type": click_type(field), "help": meaning[0].lower() + meaning[1:]}

@@ -23,7 +23,7 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
 @cache
-def said_of_fields(section: type[Section]) -> dict[str, str]:
+def read_field_meanings(section: type[Section]) -> dict[str, str]:
     """Return key -> docstring under the field, inherited fields included; a subclass overrides its bases."""
     found: dict[str, str] = {}
     for kind in reversed(section.__mro__):
@@ -43,7 +43,7 @@ def _docstrings(kind: type) -> Iterator[tuple[str, str]]:
 
 def meanings(values: Mapping[str, Any]) -> dict[str, str]:
     """Return dotted name -> meaning of every parameter and section in `values`, for entries by their kind."""
-    return {name: said_of_fields(section)[key] for name, section, key, there in walk_parameters(values) if there}
+    return {name: read_field_meanings(section)[key] for name, section, key, there in walk_parameters(values) if there}
 
 
 def params_schema() -> dict[str, Any]:
@@ -82,7 +82,7 @@ def _section(section: type[Section], whole: bool) -> dict[str, Any]:
             schema = {word: value for word, value in leaves[key].items() if word != "title"}
         if issubclass(section, EntryParams) and key == "kind":
             schema["enum"] = kind_names()
-        properties[key] = {"description": said_of_fields(section)[key], **schema}
+        properties[key] = {"description": read_field_meanings(section)[key], **schema}
     required = {"required": list(properties)} if whole else {}
     return {"type": "object", "properties": properties, "additionalProperties": False, **required}
 
@@ -93,7 +93,7 @@ def _entries() -> dict[str, Any]:
         {"if": {"properties": {"kind": {"const": name}}, "required": ["kind"]}, "then": {"$ref": f"#/$defs/{name}"}}
         for name in kind_names()
     ]
-    kind = {"enum": kind_names(), "description": said_of_fields(EntryParams)["kind"]}
+    kind = {"enum": kind_names(), "description": read_field_meanings(EntryParams)["kind"]}
     entry = {"type": "object", "required": ["kind"], "properties": {"kind": kind}, "allOf": kinds}
     return {
         "type": "object",

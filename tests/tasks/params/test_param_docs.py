@@ -7,7 +7,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from docs.reference_pages import SCHEMA_BUILDERS, render_schema
-from tasks.params.documentation import meanings, params_schema, preset_schema, said_of_fields
+from tasks.params.documentation import meanings, params_schema, preset_schema, read_field_meanings
 from tasks.params.downstream import defaults_of, kind_names, kind_params
 from tasks.params.overlays import list_preset_names, resolve
 from tasks.params.schema import Params, check, default_values
@@ -45,8 +45,8 @@ def test_an_entry_of_any_kind_and_name_has_the_meanings_of_its_kind():
 
 
 def test_the_last_docstring_of_a_field_counts():
-    assert said_of_fields(kind_params("squad").model_fields["data"].annotation)["source"].startswith("demo:")
-    assert said_of_fields(kind_params("ner").model_fields["data"].annotation)["source"].startswith("files:")
+    assert read_field_meanings(kind_params("squad").model_fields["data"].annotation)["source"].startswith("demo:")
+    assert read_field_meanings(kind_params("ner").model_fields["data"].annotation)["source"].startswith("files:")
 
 
 @pytest.mark.parametrize("name", SCHEMA_BUILDERS)
