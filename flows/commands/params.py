@@ -28,7 +28,7 @@ def list_parameters(
 ) -> None:
     enter_project(ctx)
     values = resolve(read_base(preset), preset, list(overrides))
-    rows = params.search(values, documentation.meanings(values), query)
+    rows = params.search(values, documentation.collect_meanings(values), query)
     found = [{"name": name, "value": value, "meaning": meaning} for name, value, meaning in rows]
     lines = [(name, params.plain(value), meaning) for name, value, meaning in rows]
     text = options.truncate_lines(params.table(lines)) if lines else f"no parameter matches {query!r}\n"

@@ -41,7 +41,7 @@ def _docstrings(kind: type) -> Iterator[tuple[str, str]]:
             yield field.target.id, " ".join(stated.split())
 
 
-def meanings(values: Mapping[str, Any]) -> dict[str, str]:
+def collect_meanings(values: Mapping[str, Any]) -> dict[str, str]:
     """Return dotted name -> meaning of every parameter and section in `values`, for entries by their kind."""
     return {name: read_field_meanings(section)[key] for name, section, key, there in walk_parameters(values) if there}
 

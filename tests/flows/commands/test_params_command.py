@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from flows import cli
-from tasks.params.documentation import meanings
+from tasks.params.documentation import collect_meanings
 from tasks.params.overlays import layers, list_preset_names, read_preset, resolve
 from tasks.params.strict_yaml import leaves, parse_yaml, read_yaml
 from tasks.params.tables import diff, differences, origins, search, show
@@ -119,7 +119,7 @@ def test_an_entry_that_one_side_lacks_takes_one_line(podium):
 
 
 def test_a_parameter_is_found_by_its_name_and_by_what_is_said_of_it(base):
-    said = meanings(base)
+    said = collect_meanings(base)
     assert ("downstream.squad.rows.doc_stride", base["downstream"]["squad"]["rows"]["doc_stride"]) in [
         row[:2] for row in search(base, said, "STRIDE")
     ]

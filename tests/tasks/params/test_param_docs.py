@@ -7,7 +7,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from docs.reference_pages import SCHEMA_BUILDERS, render_schema
-from tasks.params.documentation import meanings, params_schema, preset_schema, read_field_meanings
+from tasks.params.documentation import collect_meanings, params_schema, preset_schema, read_field_meanings
 from tasks.params.downstream import defaults_of, kind_names, kind_params
 from tasks.params.overlays import list_preset_names, resolve
 from tasks.params.schema import Params, check, default_values
@@ -32,14 +32,14 @@ def partial():
 def test_every_parameter_has_a_meaning():
     values = default_values()
     values["downstream"] = {kind: defaults_of(kind, kind) for kind in kind_names()}
-    said = meanings(values)
+    said = collect_meanings(values)
     assert len(said) > 250
     assert [name for name, text in said.items() if not text] == [], "write a docstring under the field"
     assert set(said) >= {name for name, _ in leaves(values)}
 
 
 def test_an_entry_of_any_kind_and_name_has_the_meanings_of_its_kind():
-    said = meanings({"downstream": {"glue-sst2": {"kind": "glue", "task": "sst2"}, "a": {"kind": "no-such"}}})
+    said = collect_meanings({"downstream": {"glue-sst2": {"kind": "glue", "task": "sst2"}, "a": {"kind": "no-such"}}})
     assert said["downstream.glue-sst2.task"] == "Which of the nine tasks of GLUE."
     assert "downstream.a.kind" not in said
 
