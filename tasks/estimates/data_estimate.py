@@ -22,7 +22,7 @@ from pathlib import Path
 
 from tasks.corpus import corpus, world
 from tasks.corpus.documents import Document, list_usable_files
-from tasks.params.schema import PHASES, Params, load_params, packed
+from tasks.params.schema import PHASES, Params, load_params, apply_packing
 from tasks.params.sections import CorpusParams
 from tasks.plan.dvc_records import md5_of
 from tasks.plan.main import run_main
@@ -146,7 +146,7 @@ def _prepare(
     """Run the stages on these documents in `root`; return the cost of each, with a single process for rows."""
     found: dict[str, Spent] = {}
     folder, tokenizer = root / artifacts.CORPUS, root / artifacts.TOKENIZER
-    rows = packed(params.pretrain_rows, params.packing)
+    rows = apply_packing(params.pretrain_rows, params.packing)
     with _timed(found, "corpus", folder):
         corpus.write_documents(iter(documents), params.corpus.source, folder)
     with _timed(found, "validate@corpus") as records:

@@ -18,7 +18,7 @@ import numpy as np
 from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_job
 from tasks.jobs.device_job import Job
 from tasks.params.entries import entries, entry_of
-from tasks.params.schema import PHASES, Params, packed
+from tasks.params.schema import PHASES, Params, apply_packing
 from tasks.plan.kinds import TRAIN, DownstreamTask, load_spec
 from tasks.pretraining.pretrain import make_pretrain_job
 from tasks.pretraining.rows.masking import default_max_predictions
@@ -113,7 +113,7 @@ class RowEstimator:
         folder, stage = artifacts.rows_folder(phase), f"pretrain_rows@{phase}"
         if (known := self._find(folder, stage)) is not None:
             return {folder: Rows(known), **self._find_held_out(folder, stage)}
-        section = packed(self._params.pretrain_rows, self._params.packing)
+        section = apply_packing(self._params.pretrain_rows, self._params.packing)
         rows = getattr(section, phase)
         length, of = rows.row_length, "as for Wikipedia"
         factor = text_packing_factor(length)

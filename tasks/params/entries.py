@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ipu_model.strict import nearest
 from tasks.params.downstream import PUBLISHED, EntryParams, RowsParams
-from tasks.params.schema import PHASES, Params, load_sections, packed
+from tasks.params.schema import PHASES, Params, load_sections, apply_packing
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
 
@@ -74,7 +74,7 @@ class Entry:
 def entries(params: Params) -> list[Entry]:
     """Return all entries in the parameters, in order."""
     return [
-        Entry(name, one, packed(one.rows, params.packing), _start(one, params))
+        Entry(name, one, apply_packing(one.rows, params.packing), _start(one, params))
         for name, one in params.downstream.items()
     ]
 

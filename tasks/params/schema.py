@@ -216,7 +216,7 @@ def load_sections(*names: str, path: Path = artifacts.PARAMS) -> Any:
     return build(create_model("Params", __base__=Section, **fields), values, str(path))
 
 
-def packed(section: S, packing: bool) -> S:
+def apply_packing(section: S, packing: bool) -> S:
     """Return a section of rows according to `packing`: without packing, a row holds one sequence.
 
     A global batch counts sequences, so the number of updates does not change: fewer sequences per row mean more rows.

@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from ipu_model.files import new_folder, sha256_of
-from tasks.params.schema import PHASES, PretrainRowsParams, load_sections, packed
+from tasks.params.schema import PHASES, PretrainRowsParams, load_sections, apply_packing
 from tasks.params.sections import PhaseRowsParams
 from tasks.plan.main import run_main
 from tasks.pretraining.rows.masking import default_max_predictions
@@ -251,7 +251,7 @@ def main() -> None:
     phase = parser.parse_args().phase
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     own = load_sections("pretrain_rows", "packing")
-    params: PretrainRowsParams = packed(own.pretrain_rows, own.packing)
+    params: PretrainRowsParams = apply_packing(own.pretrain_rows, own.packing)
     made = _make_from_corpus(params, phase) if params.source == "corpus" else write_prepared_rows(params, phase)
     print(f"{phase}: {made}")
 

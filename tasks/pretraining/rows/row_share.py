@@ -12,7 +12,7 @@ import argparse
 import logging
 from pathlib import Path
 
-from tasks.params.schema import PHASES, PretrainRowsParams, load_sections, packed
+from tasks.params.schema import PHASES, PretrainRowsParams, load_sections, apply_packing
 from tasks.plan.main import run_main
 from tasks.pretraining.rows.row_builder import ShardBuilder
 from tasks.pretraining.rows.row_shards import Shard
@@ -57,7 +57,7 @@ def main() -> None:
     share = parser.parse_args().share
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     own = load_sections("pretrain_rows", "packing")
-    params: PretrainRowsParams = packed(own.pretrain_rows, own.packing)
+    params: PretrainRowsParams = apply_packing(own.pretrain_rows, own.packing)
     if share not in map(str, params.shares):
         raise ParamsError(f"no share {share}; pretrain_rows.shares={params.shares}")
     number = int(share)

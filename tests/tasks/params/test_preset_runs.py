@@ -14,7 +14,7 @@ from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_j
 from tasks.jobs.device_job import Job, JobResult
 from tasks.params.entries import entry_of
 from tasks.params.overlays import resolve
-from tasks.params.schema import Params, check, packed
+from tasks.params.schema import Params, check, apply_packing
 from tasks.plan.kinds import load_spec
 from tasks.pretraining.base_model import write_base_model
 from tasks.pretraining.pretrain import make_pretrain_job
@@ -90,13 +90,13 @@ def run(job: Job, root: Path, name: str) -> JobResult:
 
 def make_rows(params: Params, inputs: Path, root: Path) -> None:
     tokenizer = inputs / "model"
-    rows = packed(params.pretrain_rows, params.packing)
+    rows = apply_packing(params.pretrain_rows, params.packing)
     for phase in ("phase1", "phase2") if params.pretrain.enabled else ():
         folder = root / artifacts.rows_folder(phase)
         write_pretrain_rows(rows, phase, inputs / "corpus", tokenizer, folder, workers=1)
     for split in ("train", "dev"):
         folder, source = root / artifacts.rows_folder("squad", split), inputs / f"{split}.parquet"
-        rows = packed(params.downstream["squad"].rows, params.packing)
+        rows = apply_packing(params.downstream["squad"].rows, params.packing)
         write_squad_rows(rows, split, source, tokenizer, folder, workers=1)
 
 

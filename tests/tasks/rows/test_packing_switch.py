@@ -19,7 +19,7 @@ from tasks.downstream.jobs.entry_jobs import build_predict_job
 from tasks.downstream.jobs.predict import prediction_figures
 from tasks.jobs.device_job import BatchGeometry, Job, JobResult, ScheduleConfig
 from tasks.params.entries import entry_of
-from tasks.params.schema import check, packed
+from tasks.params.schema import check, apply_packing
 from tasks.params.strict_yaml import read_yaml
 from tasks.plan.kinds import load_spec
 from tasks.pretraining.rows import pretrain_rows
@@ -195,5 +195,5 @@ def test_how_full_the_rows_were_is_among_the_figures(checkouts: dict[bool, Path]
 
 def test_the_switch_touches_nothing_but_the_number_of_sequences():
     section = squad_params()
-    assert packed(section, True) is section
-    assert packed(section, False) == squad_params(max_sequences_per_row=1)
+    assert apply_packing(section, True) is section
+    assert apply_packing(section, False) == squad_params(max_sequences_per_row=1)
