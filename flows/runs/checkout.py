@@ -18,7 +18,7 @@ from typing import Any
 
 from ipu_model.files import sha256_of, write_text
 from tasks.params.overlays import read_base
-from tasks.params.schema import Params, with_value
+from tasks.params.schema import Params, replace_value
 from tasks.params.strict_yaml import value_at, yaml_text
 from tasks.plan.composing import compose, remove_gone, write_plan
 from tasks.plan.dvc_records import read_settings
@@ -84,7 +84,7 @@ def describe_checkout(project: Path, values: dict[str, Any], params: Params, fol
         moved = dict(_rebased_paths(values, project.resolve(), folder.resolve()))
         values = _with_paths(values, moved)
         for name, path in moved.items():
-            params = with_value(params, name.split("."), path)
+            params = replace_value(params, name.split("."), path)
     composed = compose(params)
     return Checkout(project, folder, values, composed, read_plan(project, composed))
 

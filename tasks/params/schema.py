@@ -224,14 +224,14 @@ def apply_packing(section: S, packing: bool) -> S:
     return section if packing else section.model_copy(update={"max_sequences_per_row": 1})
 
 
-def with_value(section: S, place: Sequence[str], value: Any) -> S:
+def replace_value(section: S, place: Sequence[str], value: Any) -> S:
     """Return a validated section with another value at a path, for example a path that is valid from another folder."""
     word, *rest = place
     inner = getattr(section, word)
     if rest and isinstance(inner, dict):  # the entries
-        value = {**inner, rest[0]: with_value(inner[rest[0]], rest[1:], value)}
+        value = {**inner, rest[0]: replace_value(inner[rest[0]], rest[1:], value)}
     elif rest:
-        value = with_value(inner, rest, value)
+        value = replace_value(inner, rest, value)
     return section.model_copy(update={word: value})
 
 
