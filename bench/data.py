@@ -20,7 +20,7 @@ from tasks.downstream.squad.examples import make_questions
 from tasks.downstream.squad.params import SquadDataParams
 from tasks.params.entries import entry_of
 from tasks.params.overlays import resolve
-from tasks.params.schema import Params, check
+from tasks.params.schema import Params, validate_params
 from tasks.params.strict_yaml import read_yaml
 from tasks.plan.kinds import load_part
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
@@ -94,7 +94,7 @@ class Data:
 
 def resolve_params(stages: tuple[str, ...] | list[str]) -> Params:
     """Return params.yaml with the overrides `stages`."""
-    return check(resolve(read_yaml(artifacts.PARAMS), None, stages))
+    return validate_params(resolve(read_yaml(artifacts.PARAMS), None, stages))
 
 
 def make_data(folder: Path | None, vocabulary: Path | None) -> Data:

@@ -25,7 +25,7 @@ from ipu_model.files import new_folder, read_json, write_json, write_text
 from tasks.corpus import world
 from tasks.estimates.data_estimate import MB, SAMPLE_DOCUMENTS, expected_mb
 from tasks.params.overlays import resolve
-from tasks.params.schema import check
+from tasks.params.schema import validate_params
 from tasks.params.strict_yaml import read_yaml, yaml_text
 from tasks.plan.main import run_main
 from tasks.stage import artifacts
@@ -81,7 +81,7 @@ class StageCost:
 def prepare(folder: Path, megabytes: int, source: str) -> None:
     """Make a folder for the stages: params.yaml for that much text, and for --source files the text."""
     base = read_yaml(artifacts.PARAMS)
-    one = check(resolve(base, None, [f"corpus.demo_documents={SAMPLE_DOCUMENTS}"])).corpus
+    one = validate_params(resolve(base, None, [f"corpus.demo_documents={SAMPLE_DOCUMENTS}"])).corpus
     documents = round(megabytes * SAMPLE_DOCUMENTS / (expected_mb(one) or 1))
     overrides = [f"corpus.demo_documents={documents}"]
     with new_folder(folder) as partial:

@@ -33,7 +33,7 @@ from tasks.downstream.squad.compare import compare_files
 from tasks.models.model_folders import read_architecture
 from tasks.params.entries import entry_of
 from tasks.params.overlays import resolve
-from tasks.params.schema import ModelParams, Params, check
+from tasks.params.schema import ModelParams, Params, validate_params
 from tasks.params.sections import RuntimeSpec
 from tasks.plan.kinds import TRAIN, load_part
 from tasks.plan.main import run_main
@@ -79,7 +79,7 @@ class FineTuningRecipe:
             for name, value in values.items()
         }
         values = {**own, **paths, "device.runtime": "cpu", "device.precision": "fp32", **entry}
-        return check(resolve({}, "finetune", [f"{name}={json.dumps(value)}" for name, value in values.items()]))
+        return validate_params(resolve({}, "finetune", [f"{name}={json.dumps(value)}" for name, value in values.items()]))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from flows.cli import COMMANDS, cli
 from ipu_model.files import write_text
 from tasks.params.documentation import params_schema, preset_schema
 from tasks.params.overlays import Preset, list_preset_names, read_preset, resolve
-from tasks.params.schema import Params, check
+from tasks.params.schema import Params, validate_params
 from tasks.plan.main import run_main
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
@@ -202,7 +202,7 @@ def fill_presets_page(text: str, presets: Path = artifacts.PRESETS) -> str:
     if not begin or not end:
         raise InputError(f"{PAGE} needs the lines {BEGIN} --> and {END} around the generated table")
     found = [read_preset(name, presets) for name in list_preset_names(presets)]
-    resolved = [check(resolve({}, one.name, [], presets), one.name) for one in found]
+    resolved = [validate_params(resolve({}, one.name, [], presets), one.name) for one in found]
     table = PRESETS_HEAD + "".join(_preset_row(one, params) for one, params in zip(found, resolved, strict=True))
     return f"{before}{BEGIN} -->\n{table}\n{''.join(map(_preset_section, found))}{END}{after}"
 

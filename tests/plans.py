@@ -11,7 +11,7 @@ from flows.runs import checkout
 from flows.runs.stage_plan import ALL, select_stages
 from tasks.downstream.texts.task_table import TASKS
 from tasks.params.overlays import read_base, resolve
-from tasks.params.schema import Params, check
+from tasks.params.schema import Params, validate_params
 from tasks.params.strict_yaml import read_yaml
 from tasks.plan.composing import compose
 from tasks.plan.plan_file import Plan, read_plan
@@ -39,13 +39,13 @@ def values_with(*overrides: str) -> dict[str, Any]:
 def resolved_params(root: Path, preset: str | None, overrides: list[str]) -> dict[str, Any]:
     """The preset, or without one params.yaml of `root`, with the overrides laid over it, checked."""
     values = resolve(read_base(preset, root), preset, overrides, root / "presets")
-    check(values, "the parameters")
+    validate_params(values, "the parameters")
     return values
 
 
 def plan_of(values: dict[str, Any]) -> Plan:
     """All stages of these parameters."""
-    return read_plan(ROOT, compose(check(values)))
+    return read_plan(ROOT, compose(validate_params(values)))
 
 
 def stages_of(values: dict[str, Any], part: str = ALL, to: Sequence[str] = ()) -> list[str]:
@@ -55,7 +55,7 @@ def stages_of(values: dict[str, Any], part: str = ALL, to: Sequence[str] = ()) -
 
 def checkout_of(project: Path, values: dict[str, Any], name: str) -> checkout.Checkout:
     """The checkout `name` of these parameters, not made yet."""
-    return checkout.describe_checkout(project, values, check(values), checkout.checkout_folder(project, name))
+    return checkout.describe_checkout(project, values, validate_params(values), checkout.checkout_folder(project, name))
 
 
 def prepare_own(project: Path, values: dict[str, Any], name: str) -> Path:
@@ -68,7 +68,7 @@ def prepare_own(project: Path, values: dict[str, Any], name: str) -> Path:
 @functools.cache
 def everything() -> Params:
     """Parameters that ask for every stage there is."""
-    return check(values_with(*EVERYTHING))
+    return validate_params(values_with(*EVERYTHING))
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tasks.params.schema import check
+from tasks.params.schema import validate_params
 from tasks.plan.composing import compose, write_plan
 from tasks.plan.plan_file import Stage, read_plan
 from tests import reruns
@@ -61,7 +61,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / name, root / name)
     values = values_with(*WANTED)
     (root / "params.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
-    write_plan(root, compose(check(values)))
+    write_plan(root, compose(validate_params(values)))
     for path, text in sorted(_data(read_plan(root).values()).items(), key=lambda one: -len(one[0].parts)):
         if not (root / path).exists():  # a folder of what lies deeper
             (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -141,7 +141,7 @@ def test_a_new_kind_of_task_a_new_head_and_a_new_preset_run_nothing_again(projec
 
 @pytest.mark.soak
 def test_a_comment_in_a_package_runs_those_stages_again_that_depend_on_it(project: Path) -> None:
-    stages = read_plan(ROOT, compose(check(values_with(*WANTED))))
+    stages = read_plan(ROOT, compose(validate_params(values_with(*WANTED))))
     places = sorted({dep for stage in stages.values() for dep in code_of(stage)})
     edits = {place: modules_of(place)[:1] for place in places}
     found = status_after(project, edits)

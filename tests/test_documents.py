@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 from flows.cli import cli
 from tasks.params.overlays import read_base, resolve
-from tasks.params.schema import check
+from tasks.params.schema import validate_params
 from tasks.plan.composing import compose
 from tests.documented import (
     DOCUMENTS,
@@ -153,7 +153,7 @@ def test_the_words_of_a_command_are_read_and_its_parameters_can_be_used(here, co
     found = read(podium_words(command)).params
     if "overrides" in found and "model" not in found and "text" not in found:
         values = resolve(read_base(found["preset"]), found["preset"], list(found["overrides"]))
-        planned = compose(check(values))["plan"]
+        planned = compose(validate_params(values))["plan"]
         for stage in found.get("to") or ():
             assert stage.partition("@")[2] in planned["downstream"], stage
 

@@ -28,7 +28,7 @@ from typing import Any
 
 from tasks.downstream.examples import ExamplesTask
 from tasks.params.entries import BASE, Entry, entries
-from tasks.params.schema import PHASES, Params, check, parameter_values
+from tasks.params.schema import PHASES, Params, validate_params, parameter_values
 from tasks.params.strict_yaml import value_at
 from tasks.plan.kinds import load_part
 from tasks.plan.main import run_main
@@ -51,7 +51,7 @@ class InputCheck:
     keys: tuple[str, ...]
     """Parameters with the paths of the inputs."""
     applies: Callable[[Params], bool]
-    check: Callable[[Params], str]
+    validate_params: Callable[[Params], str]
     """Returns a summary; raises PodiumError or OSError."""
     warn: Callable[[Params], str] = lambda params: ""
     """Returns a warning; empty: none."""
@@ -260,7 +260,7 @@ def _make_result(name: str, say: Callable[[], str], level: str = "ok") -> dict[s
 
 def check_files(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield results for the files and folders in the parameters; `request` is REQUEST."""
-    params = check(request["values"])
+    params = validate_params(request["values"])
     unreadable = check_given(request["values"], Path())
     for text in unreadable:
         yield {"name": "files", "level": "problem", "text": text, "of_parameters": True}
@@ -275,13 +275,13 @@ def check_hub(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         found = _make_result("hub", lambda: _check_access(request["publish"], request["review"]))
         yield found if found["level"] == "ok" else {**found, "text": f"{found['text']}. {PUBLISH_LATER}"}
     if request["origin"]:
-        found = _make_result("hub", lambda: _check_origin(check(request["values"])))
+        found = _make_result("hub", lambda: _check_origin(validate_params(request["values"])))
         yield found if found["level"] == "ok" else {**found, "of_parameters": True}
     for source in request["sources"]:
         found = _make_result("hub input", functools.partial(_check_source, **source))
         yield found
         if source["section"] == "base_model" and found["level"] == "ok":
-            yield from _check_hub_base_model(check(request["values"]))
+            yield from _check_hub_base_model(validate_params(request["values"]))
 
 
 def _check_access(repositories: list[str], review: bool) -> str:

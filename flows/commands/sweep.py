@@ -33,7 +33,7 @@ from tasks.downstream.gate.verdict_text import held_out_score
 from tasks.downstream.scoring.scores import ScoresTask
 from tasks.params.entries import entry_of
 from tasks.params.overlays import Setting, resolve
-from tasks.params.schema import check, load_params
+from tasks.params.schema import validate_params, load_params
 from tasks.params.sections import FinetuneParams
 from tasks.plan.kinds import load_part
 from tasks.stage import artifacts, streams
@@ -358,7 +358,7 @@ def _start_sweep(ctx: click.Context, kind: str, args: dict[str, Any]) -> None:
         overrides.append(Setting(f"downstream.{entry}.finetune.evaluate_every_updates", NEVER))
     if args["seeds"] > 1:
         grid[SEED] = [tuning["seed"] + number for number in range(args["seeds"])]
-    check(values, "the parameters")
+    validate_params(values, "the parameters")
     words = tuple(map(str, overrides))
     name = args["name"] or "sweep-" + hashlib.sha256(json.dumps([words, grid]).encode()).hexdigest()[:8]
     queue = ["--device-queue", args["device_queue"]] if args["device_queue"] else []

@@ -19,7 +19,7 @@ import yaml
 from flows.runs.checkout import params_key
 from tasks.downstream.inference.fetched_releases import CHOSEN
 from tasks.params.overlays import list_preset_names, read_preset
-from tasks.params.schema import Params, check
+from tasks.params.schema import Params, validate_params
 from tasks.params.sections import HUB_NAME
 from tasks.params.strict_yaml import MAX_BYTES, parse_yaml, read_yaml, value_at, yaml_text
 from tasks.plan.named_files import NAMED, READ, WRITTEN, find_parameters, shown
@@ -55,7 +55,7 @@ def require_parameters(values: dict[str, Any], project: Path, where: str = "the 
     Raises:
         ParamsError: one sentence per violation, with the value and the worker's setting that would allow it.
     """
-    params = check(values, where)
+    params = validate_params(values, where)
     _require_plain(values)
     if problems := list(_problems(values, _Policy(project))):
         raise ParamsError("\n".join(problems))

@@ -14,7 +14,7 @@ from tasks.downstream.run_comparison import EvaluatedRun, compare_runs, compare_
 from tasks.pages.plots import COLORS, Plot, PlotLine, plot_lines
 from tasks.pages.render import render_html
 from tasks.params.entries import entries, entry_of
-from tasks.params.schema import Params, check
+from tasks.params.schema import Params, validate_params
 from tasks.params.tables import differing, table
 from tasks.plan.plan_file import read_plan
 from tasks.stage.errors import ParamsError
@@ -38,7 +38,7 @@ class Side:
     @property
     def params(self) -> Params:
         """Validated parameters."""
-        return check(self.values)
+        return validate_params(self.values)
 
 
 def resolve_sides(project: Path, here: Path, words: Sequence[str]) -> list[Side]:

@@ -197,7 +197,7 @@ def load_params(path: Path = artifacts.PARAMS) -> Params:
     Raises:
         ParamsError: the file is invalid; one message lists all problems, each with the nearest valid name or range.
     """
-    return check(read_yaml(Path(path)), str(path))
+    return validate_params(read_yaml(Path(path)), str(path))
 
 
 def load_sections(*names: str, path: Path = artifacts.PARAMS) -> Any:
@@ -235,7 +235,7 @@ def replace_value(section: S, place: Sequence[str], value: Any) -> S:
     return section.model_copy(update={word: value})
 
 
-def check(values: dict[str, Any], where: str = "params") -> Params:
+def validate_params(values: dict[str, Any], where: str = "params") -> Params:
     """Validate plain values as Params; `where` names their source in messages."""
     return build(Params, values, where)
 

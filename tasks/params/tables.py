@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.params.overlays import DEMO, layers, resolve
-from tasks.params.schema import check
+from tasks.params.schema import validate_params
 from tasks.params.strict_yaml import leaves, yaml_text
 from tasks.stage import artifacts
 
@@ -42,7 +42,7 @@ def show(base: dict[str, Any], preset: str | None, overrides: Sequence[str], pre
         ParamsError: the preset does not exist, an override is malformed, or the values are invalid.
     """
     values = resolve(base, preset, overrides, presets)
-    check(values, "the parameters")
+    validate_params(values, "the parameters")
     return "".join(f"{line}\n" for line in _lines(values, origins(base, preset, overrides, presets), ()))
 
 
@@ -88,7 +88,7 @@ def differences(base: dict[str, Any], names: Sequence[str], presets: Path = arti
     """
     sides = [resolve(base, None if name == DEMO else name, [], presets) for name in names]
     for name, values in zip(names, sides, strict=True):
-        check(values, name)
+        validate_params(values, name)
     return differing(sides)
 
 

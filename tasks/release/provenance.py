@@ -21,7 +21,7 @@ from ipu_model.files import read_json as read_json_file
 from tasks.downstream.card import WITHHELD
 from tasks.downstream.gate.subject import Subject, plan_of
 from tasks.params.downstream import kind_params
-from tasks.params.schema import Params, check
+from tasks.params.schema import Params, validate_params
 from tasks.params.sections import HUB_NAME, RuntimeSpec
 from tasks.plan.code_state import NOT_RECORDED, changed_code, code_hashes, git_state
 from tasks.plan.named_files import READ, find_parameters
@@ -121,7 +121,7 @@ def stages_behind(parameters: Mapping[str, Any], subject: Subject, lock: Path) -
     if not lock.is_file():
         return {}
     stated, left_out = stages_of(lock), subject.stages["predict_released"]
-    behind = [name for name in plan_of(check(dict(parameters))).behind([subject.stages["gate"]]) if name != left_out]
+    behind = [name for name in plan_of(validate_params(dict(parameters))).behind([subject.stages["gate"]]) if name != left_out]
     return {name: _without_measurements(stated.get(name)) for name in behind}
 
 
@@ -220,7 +220,7 @@ def data_verdicts(root: Path, subject: Subject) -> dict[str, Any]:
             "valid": report.get("valid"),
             "rows": report.get("rows"),
             "checks": len(checks),
-            "failed": [check.get("name") for check in checks if not check.get("ok")],
+            "failed": [validate_params.get("name") for validate_params in checks if not validate_params.get("ok")],
         }
     return verdicts
 

@@ -24,7 +24,7 @@ from tasks.downstream.gate.released_scores import scores_json
 from tasks.downstream.gate.subject import RELEASED, SEEDS, Hashes, Subject, copy_privately, plan_of, subject_of
 from tasks.downstream.scoring.scores import ScoresTask
 from tasks.params.entries import Entry, entry_of, only_entry
-from tasks.params.schema import Params, check, load_params, parameter_values
+from tasks.params.schema import Params, validate_params, load_params, parameter_values
 from tasks.params.strict_yaml import value_at
 from tasks.plan.composing import compose
 from tasks.plan.dvc_records import LOCK, require_judged
@@ -174,7 +174,7 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
         PublishError: nothing, or nothing new, was published; the message describes the current state of the target.
         InputError: a file is not what its stage wrote.
     """
-    params = check(dict(parameters))
+    params = validate_params(dict(parameters))
     if problems := check_written(parameters, root, plan_of(params)):
         raise PublishError("; ".join(problems))
     entry = entry_of(params, name)
@@ -297,7 +297,7 @@ def _other_statements(recorded: Mapping[str, Any], verdict: Mapping[str, Any]) -
     names = [name for name in {**verdict, **recorded} if name != CODE and recorded.get(name) != verdict.get(name)]
     checks = recorded.get("checks")
     known = checks if isinstance(checks, list) else []
-    return [*(check["name"] for check in verdict["checks"] if check not in known), *names]
+    return [*(validate_params["name"] for validate_params in verdict["checks"] if validate_params not in known), *names]
 
 
 def _check_tokenizer(model: Mapping[str, Any], root: Path) -> None:

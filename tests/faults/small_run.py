@@ -23,7 +23,7 @@ import yaml
 
 from flows.runs.checkout import CODE
 from tasks.params.overlays import resolve
-from tasks.params.schema import check
+from tasks.params.schema import validate_params
 from tasks.params.strict_yaml import read_yaml
 from tasks.plan.composing import compose, write_plan
 from tasks.release.release import STAGE_RUNS
@@ -86,7 +86,7 @@ def make_project(folder: Path) -> Path:
     (folder / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
     values = resolve(read_yaml(folder / "params.yaml"), None, SMALL)
     (folder / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
-    write_plan(folder, compose(check(values)))
+    write_plan(folder, compose(validate_params(values)))
     return folder
 
 

@@ -18,7 +18,7 @@ from tasks.downstream.gate.subject import Subject, subject_of
 from tasks.downstream.texts.task_table import TASKS, TextTask
 from tasks.params.downstream import EntryPublishParams, defaults_of
 from tasks.params.entries import entry_of
-from tasks.params.schema import Params, check, load_params, parameter_values
+from tasks.params.schema import Params, validate_params, load_params, parameter_values
 from tasks.params.strict_yaml import parse_yaml, read_yaml, value_at
 from tasks.plan.composing import compose, write_plan
 from tasks.plan.dvc_records import LOCK
@@ -144,7 +144,7 @@ def write_gate(
     """Scores, verdict and dvc.lock of what is in `root` now; rejected against the evidence if `accepted` is False."""
     values = parameters or parameter_values(load_params(root / artifacts.PARAMS))
     write_metrics(root, name)
-    write_lock(root, check(dict(values)))
+    write_lock(root, validate_params(dict(values)))
     gate(values, name, root)
     if not accepted:
         path = root / artifacts.metrics_file(name, "gate")
@@ -220,7 +220,7 @@ def params_with(name: str = "squad", **publish: Any) -> Params:
     for key, value in publish.items():
         own = key in EntryPublishParams.model_fields
         (values["downstream"][name]["publish"] if own else values["publish"])[key] = value
-    return check(values)
+    return validate_params(values)
 
 
 def _json(path: Path, values: Any) -> None:

@@ -17,7 +17,7 @@ from flows.commands.project import CommandContext
 from flows.runs.run_params import changed_values, save_preset
 from tasks.params.downstream import defaults_of, kind_names
 from tasks.params.overlays import Setting, resolve
-from tasks.params.schema import check
+from tasks.params.schema import validate_params
 from tasks.plan.named_files import foreign_plans
 from tasks.stage.errors import InputError, ParamsError
 from tests.hub_server import HubServer
@@ -59,7 +59,7 @@ def test_sizes_and_tokenizer_are_the_models_and_files_count_from_where_one_stand
     assert found["downstream"]["squad"]["data"]["train_path"] == str(here / "train.json")
     assert found["downstream"]["squad"]["data"]["dev_path"] == str(here / "dev.json")
     assert not found["pretrain"]["enabled"]
-    check(found)
+    validate_params(found)
 
 
 def test_a_run_that_pre_trained_is_a_model_to_fine_tune(here: Path) -> None:
@@ -98,7 +98,7 @@ def test_rows_fit_a_model_of_few_positions_and_are_said(here: Path, capsys: pyte
     found = values(here, "squad", overrides=("downstream.squad.rows.doc_stride=20",))
     rows = found["downstream"]["squad"]["rows"]
     assert rows | {"row_length": 128, "max_question_length": 32, "doc_stride": 20} == rows
-    check(found)
+    validate_params(found)
     said = capsys.readouterr()
     assert "the model has only 128 positions: set row_length 128" in said.out + said.err
 
@@ -113,7 +113,7 @@ def test_rows_of_pre_training_fit_a_model_of_few_positions(here: Path, capsys: p
     found = resolve({}, pretrain.PRESET, pretrain.build_overrides(ctx, ROOT, said))
     assert [found["pretrain_rows"][phase]["row_length"] for phase in ("phase1", "phase2")] == [64, 100]
     assert found["downstream"]["squad"]["rows"]["row_length"] == 100
-    check(found)
+    validate_params(found)
     printed = capsys.readouterr()
     assert "the model has only 100 positions: pretrain_rows.phase1" in printed.out + printed.err
 

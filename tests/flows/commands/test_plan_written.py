@@ -8,7 +8,7 @@ import yaml
 from flows import cli
 from flows.dvc.session import StageFailed
 from flows.runs import checkout
-from tasks.params.schema import check, load_params
+from tasks.params.schema import validate_params, load_params
 from tasks.plan.composing import compose, require_plan, text_of
 from tasks.plan.dvc_records import LOCK, md5_of
 from tasks.stage.errors import InputError, ParamsError
@@ -38,7 +38,7 @@ def write_params(project, *overrides):
     """Edit params.yaml, as a person would; returns it checked."""
     values = values_with(*overrides)
     (project / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
-    return check(values)
+    return validate_params(values)
 
 
 def write(*words):
@@ -209,7 +209,7 @@ def test_a_run_writes_the_plan_and_says_what_went_away(project):
     with pytest.raises(InputError):
         require_plan(project, params)
     values = resolved_params(project, None, [])
-    checkout.prepare_checkout(checkout.describe_checkout(project, values, check(values), project), said.append)
+    checkout.prepare_checkout(checkout.describe_checkout(project, values, validate_params(values), project), said.append)
     require_plan(project, load_params(project / "params.yaml"))
     assert "data/corpus" in "".join(said)
     assert not (project / "data/corpus").exists()

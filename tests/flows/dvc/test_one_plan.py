@@ -8,7 +8,7 @@ from flows import cli
 from flows.runs import checkout
 from flows.runs.run_request import resolve_request
 from flows.workers import stage_flow
-from tasks.params.schema import check
+from tasks.params.schema import validate_params
 from tests.flows.dvc.toy_repro import call
 from tests.flows.test_pipeline import ACCEPTED, run
 from tests.parts import in_part
@@ -85,7 +85,7 @@ def test_what_is_planted_while_a_run_is_at_work_is_not_taken(prefect_session, pr
     for overrides in ([], ACCEPTED):
         values = resolved_params(project, None, overrides)
         root = checkout.choose_folder(project, values, None, overrides)
-        checkout.prepare_checkout(checkout.describe_checkout(project, values, check(values), root))
+        checkout.prepare_checkout(checkout.describe_checkout(project, values, validate_params(values), root))
         plant(project)
         for words in (["repro", "--pull", "first"], ["repro"], ["push", "--run-cache"], ["repro", "-R", "inputs"]):
             said = call(*words, root=root).stdout

@@ -17,7 +17,7 @@ from flows.checks import preflight
 from flows.runs import checkout
 from flows.runs.run_request import resolve_request
 from tasks.params import schema
-from tasks.params.schema import check
+from tasks.params.schema import validate_params
 from tasks.plan import composing, plan_file
 from tests.tasks.tiny_model import write_tiny_model
 
@@ -113,7 +113,7 @@ def test_a_checkout_has_what_its_own_parameters_would_compose_to(toy_project: Pa
     request = resolve_request(toy_project, None, words, name="mine")
     assert request.values["corpus"]["path"] == "../mine.txt" == request.params.corpus.path
     assert request.checkout.values["corpus"]["path"] == "../../../../mine.txt"
-    assert request.checkout.composed == composing.compose(check(request.checkout.values))
+    assert request.checkout.composed == composing.compose(validate_params(request.checkout.values))
     checkout.prepare_checkout(request.checkout)
     assert json.loads(json.dumps(request.checkout.values)) == checkout.base_of(None, request.root)
     composing.require_plan(request.root, schema.load_params(request.root / "params.yaml"))

@@ -18,7 +18,7 @@ from flows.runs.report import RunReport, StageRecord, run_outcome
 from flows.server import api
 from flows.workers import dispatch, stage_flow
 from flows.workers.dispatch import Queue, group_by_queue, resolve_queues, split_at_shares
-from tasks.params.schema import check
+from tasks.params.schema import validate_params
 from tasks.plan.composing import compose
 from tasks.plan.plan_file import read_plan
 from tasks.stage.errors import ParamsError
@@ -27,7 +27,7 @@ from tests.places import ROOT
 from tests.plans import values_with
 
 CPU, POD = Queue("cpu", "default"), Queue("ipu", "pod-a")
-KNOWN = read_plan(ROOT, compose(check(values_with("pretrain_rows.shares=[1,2]"))))
+KNOWN = read_plan(ROOT, compose(validate_params(values_with("pretrain_rows.shares=[1,2]"))))
 
 
 def test_consecutive_stages_of_one_queue_travel_together():

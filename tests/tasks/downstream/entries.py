@@ -13,7 +13,7 @@ import yaml
 
 from tasks.params.downstream import defaults_of
 from tasks.params.entries import entry_of
-from tasks.params.schema import Params, check
+from tasks.params.schema import Params, validate_params
 from tasks.params.strict_yaml import read_yaml
 from tasks.plan.composing import compose, write_plan
 from tasks.plan.kinds import load_part
@@ -62,7 +62,7 @@ def write_parameters(root: Path, values: Mapping[str, Any]) -> Params:
     root.mkdir(parents=True, exist_ok=True)
     own = json.loads(json.dumps(values))  # no part stands there twice, which YAML would write as an alias
     (root / artifacts.PARAMS).write_text(yaml.safe_dump(own, sort_keys=False), encoding="utf-8")
-    params = check(dict(values))
+    params = validate_params(dict(values))
     write_plan(root, compose(params))
     return params
 
@@ -77,7 +77,7 @@ def change_parameters(root: Path, changes: Mapping[str, Any]) -> Params:
 def task_with(name: str, part: str = "spec", **sections: Any) -> Any:
     """A part of an entry, `squad` of the project's own params.yaml or `glue-<task>`, with other sections."""
     glue = {name: {"kind": "glue", "task": name.removeprefix("glue-")}} if name.startswith("glue-") else {}
-    entry = entry_of(check(values_with(glue)), name)
+    entry = entry_of(validate_params(values_with(glue)), name)
     changed = dataclasses.replace(
         entry, params=entry.params.model_copy(update=sections), rows=sections.get("rows", entry.rows)
     )

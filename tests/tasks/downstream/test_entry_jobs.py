@@ -14,7 +14,7 @@ from ipu_model.rows.format import Manifest
 from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_job
 from tasks.jobs.training import fingerprint
 from tasks.params.entries import entry_of, only_entry
-from tasks.params.schema import Params, check
+from tasks.params.schema import Params, validate_params
 from tasks.plan.composing import compose
 from tasks.plan.kinds import load_spec
 from tasks.plan.plan_file import Plan, read_plan
@@ -62,7 +62,7 @@ def whole(params: Params) -> ModelConfig:
 def test_the_job_has_the_weights_that_the_entry_starts_from(
     checkout: Path, start: str, sections: dict[str, Any], weights: str | None, states_model: bool
 ) -> None:
-    params = check(values_with({"squad": {"start": start}}, **sections))
+    params = validate_params(values_with({"squad": {"start": start}}, **sections))
     task = load_spec(entry_of(params, "squad"))
     job = build_finetune_job(task, params, checkout)
     assert job.init_checkpoint == (None if weights is None else str(checkout / "models" / weights))
@@ -79,14 +79,14 @@ def test_the_job_has_the_weights_that_the_entry_starts_from(
 def test_another_dropout_is_stated_with_the_whole_architecture_whatever_it_starts_from(
     checkout: Path, sections: dict[str, Any]
 ) -> None:
-    params = check(values_with({"squad": {"finetune": {"hidden_dropout": 0.25}}}, **sections))
+    params = validate_params(values_with({"squad": {"finetune": {"hidden_dropout": 0.25}}}, **sections))
     job = build_finetune_job(load_spec(entry_of(params, "squad")), params, checkout)
     assert job.model == dataclasses.replace(whole(params), hidden_dropout=0.25)
 
 
 def test_jobs_from_other_weights_are_other_runs(checkout: Path) -> None:
-    starts = [check(values_with({"squad": {"start": start}}, **GIVEN)) for start in ("base", "phase1", "phase2")]
-    starts.append(check(values_with(**OFF)))
+    starts = [validate_params(values_with({"squad": {"start": start}}, **GIVEN)) for start in ("base", "phase1", "phase2")]
+    starts.append(validate_params(values_with(**OFF)))
     found = {
         fingerprint(build_finetune_job(load_spec(entry_of(params, "squad")), params, checkout)) for params in starts
     }
@@ -103,11 +103,11 @@ def test_jobs_from_other_weights_are_other_runs(checkout: Path) -> None:
 )
 def test_a_start_that_there_is_not_is_refused(start: str, sections: dict[str, Any], said: str) -> None:
     with pytest.raises(ParamsError, match=said):
-        check(values_with({"squad": {"start": start}}, **sections))
+        validate_params(values_with({"squad": {"start": start}}, **sections))
 
 
 def test_two_recipes_on_one_pretrained_model_share_its_weights_and_no_output(checkout: Path) -> None:
-    params = check(values_with({"second": SECOND}))
+    params = validate_params(values_with({"second": SECOND}))
     found = {
         name: build_finetune_job(load_spec(entry_of(params, name)), params, checkout) for name in ("squad", "second")
     }
@@ -127,7 +127,7 @@ def stages_of_entry(plan: Plan, name: str) -> Plan:
 
 
 def test_the_stages_of_two_entries_have_own_parameters_and_own_paths() -> None:
-    params = check(values_with({"second": SECOND}))
+    params = validate_params(values_with({"second": SECOND}))
     plan = read_plan(ROOT, compose(params))
     outs = [out for stage in plan.values() for out in stage.outs]
     assert len(outs) == len(set(outs))
@@ -147,7 +147,7 @@ def test_the_stages_of_two_entries_have_own_parameters_and_own_paths() -> None:
 
 
 def test_whoever_names_no_entry_means_the_only_one_of_a_kind() -> None:
-    one, two = check(values_with()), check(values_with({"second": SECOND}))
+    one, two = validate_params(values_with()), validate_params(values_with({"second": SECOND}))
     assert only_entry(one, "squad").name == only_entry(one).name == "squad"
     with pytest.raises(ParamsError, match=r"2 entries of kind squad of downstream \(squad, second\): name the one"):
         only_entry(two, "squad")
@@ -156,7 +156,7 @@ def test_whoever_names_no_entry_means_the_only_one_of_a_kind() -> None:
 
 
 def test_the_classes_of_a_model_may_come_with_its_rows(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    params = check(values_with())
+    params = validate_params(values_with())
     task = load_spec(entry_of(params, "squad"))
     train, dev = (task.rows_folder(split, checkout) for split in task.splits)
     monkeypatch.setattr(type(task), "labels_of", lambda self, rows: (rows.name, "other"))

@@ -13,7 +13,7 @@ import pytest
 
 from tasks.downstream.examples import ExamplesTask, make_examples
 from tasks.params.entries import entry_of
-from tasks.params.schema import check
+from tasks.params.schema import validate_params
 from tasks.plan.composing import compose
 from tasks.plan.kinds import load_part
 from tasks.plan.named_files import check_given
@@ -27,7 +27,7 @@ from tests.tasks.downstream.texts.glue_checkout import write_examples
 
 def examples_of(kind: str, **data: Any) -> ExamplesTask:
     more = {"task": "mnli"} if kind == "glue" else {}
-    params = check(values_with({"squad": None, "own": {"kind": kind, "data": data, **more}}))
+    params = validate_params(values_with({"squad": None, "own": {"kind": kind, "data": data, **more}}))
     found: ExamplesTask = load_part(entry_of(params, "own"), "examples")
     return found
 
@@ -129,7 +129,7 @@ def test_limits_leave_a_sample_of_each_split_of_every_kind(tmp_path: Path) -> No
 
 def test_a_plan_without_a_development_file_reads_the_one_there_is(tmp_path: Path) -> None:
     values = values_with({"own": {"kind": "ner", "data": {"train_path": "inputs/ner", "dev_path": None}}})
-    assert compose(check(values))["plan"]["downstream"]["own"]["given"] == {"train": "inputs/ner", "dev": "inputs/ner"}
+    assert compose(validate_params(values))["plan"]["downstream"]["own"]["given"] == {"train": "inputs/ner", "dev": "inputs/ner"}
     assert not [text for text in check_given(values, tmp_path) if "None" in text]
 
 

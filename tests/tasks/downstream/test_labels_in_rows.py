@@ -17,7 +17,7 @@ from tasks.downstream import rows
 from tasks.downstream.examples import make_examples
 from tasks.downstream.validate_rows import row_data_sets
 from tasks.params.entries import entry_of
-from tasks.params.schema import check
+from tasks.params.schema import validate_params
 from tasks.plan.kinds import load_part
 from tasks.stage import artifacts
 from tasks.stage.row_folders import HELD_OUT
@@ -83,7 +83,7 @@ def judged(data: Mapping[str, Path], kind: str, regression: bool = False, damage
     entry: dict[str, Any] = {"kind": kind, "rows": SHAPES[kind], "data": {k: str(path) for k, path in data.items()}}
     entry["data"] |= {"source": "files"} if kind == "squad" else {}
     entry |= {"regression": True} if regression else {}
-    params = check(values_with({"squad": None, "mine": entry}))
+    params = validate_params(values_with({"squad": None, "mine": entry}))
     word_tokenizer(artifacts.TOKENIZER)
     found = entry_of(params, "mine")
     make_examples(load_part(found, "examples"), artifacts.examples_folder("mine"))
@@ -137,10 +137,10 @@ def test_rows_of_every_kind_decode_to_the_labels_of_their_examples(
     monkeypatch.chdir(tmp_path)
     verdicts = judged(make_inputs(tmp_path, kind, regression), kind, regression)
     assert [failed_checks(verdicts[name]) for name in ("train", HELD_OUT, "dev")] == [[], [], []]
-    checks = {check["name"]: check["found"] for check in verdicts["train"]["checks"]}
+    checks = {validate_params["name"]: validate_params["found"] for validate_params in verdicts["train"]["checks"]}
     if kind == "squad":
         assert checks["targets"].startswith("0 of ")
-        assert "targets" not in {check["name"] for check in verdicts["dev"]["checks"]}
+        assert "targets" not in {validate_params["name"] for validate_params in verdicts["dev"]["checks"]}
     else:
         assert "labels_as_in_examples" in checks
 

@@ -25,7 +25,7 @@ from tasks.jobs import device_job
 from tasks.params.downstream import ParityParams
 from tasks.params.overlays import resolve
 from tasks.params.schema import Params
-from tasks.params.schema import check as check_params
+from tasks.params.schema import validate_params as check_params
 from tasks.params.sections import RuntimeSpec
 from tasks.params.strict_yaml import read_yaml
 from tasks.stage import artifacts

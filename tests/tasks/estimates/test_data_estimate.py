@@ -11,7 +11,7 @@ from tasks.corpus.corpus import make_corpus
 from tasks.estimates import data_estimate
 from tasks.estimates.data_estimate import Estimate, Spent, expected_mb, report, scaled
 from tasks.params.overlays import resolve
-from tasks.params.schema import Params, check
+from tasks.params.schema import Params, validate_params
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.stage.errors import InputError, ParamsError
 from tasks.vocabulary.tokenizer import make_tokenizer
@@ -20,7 +20,7 @@ from tests.tasks.pretraining.row_inputs import write_corpus
 
 
 def params_with(*overrides: str) -> Params:
-    return check(resolve(yaml.safe_load((ROOT / "params.yaml").read_text("utf-8")), None, list(overrides)))
+    return validate_params(resolve(yaml.safe_load((ROOT / "params.yaml").read_text("utf-8")), None, list(overrides)))
 
 
 def test_what_grows_is_multiplied_and_what_does_not_is_paid_once() -> None:

@@ -9,7 +9,7 @@ import yaml
 
 from tasks.estimates.planned_jobs import FILL, NAMELESS, RowEstimator, planned_jobs, share, text_packing_factor
 from tasks.params.overlays import resolve
-from tasks.params.schema import Params, check
+from tasks.params.schema import Params, validate_params
 from tasks.stage import artifacts
 from tests.ipu_model.tiny_jobs import make_columns, write_rows
 from tests.places import ROOT
@@ -17,7 +17,7 @@ from tests.places import ROOT
 
 def params_of(preset: str | None, *overrides: str) -> Params:
     base = yaml.safe_load((ROOT / "params.yaml").read_text("utf-8")) if preset is None else {}
-    return check(resolve(base, preset, list(overrides), ROOT / "presets"))
+    return validate_params(resolve(base, preset, list(overrides), ROOT / "presets"))
 
 
 def test_what_a_recipe_says_is_taken_and_the_rest_is_said(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tasks.host.launcher import PopRunOptions, launch_words, poprun_options
 from tasks.jobs.device_job import BatchGeometry, Job, ModelConfig, ScheduleConfig
 from tasks.jobs.training import geometry
 from tasks.params.overlays import resolve
-from tasks.params.schema import DeviceParams, check
+from tasks.params.schema import DeviceParams, validate_params
 from tasks.params.strict_yaml import read_yaml
 from tasks.stage.errors import ParamsError
 from tests.ipu_model.tiny_jobs import TORCHRUN
@@ -42,7 +42,7 @@ def device(**values: Any) -> DeviceParams:
 def params(**values: Any) -> Any:
     content = read_yaml(PROJECT / "params.yaml")
     content["device"].update(values)
-    return check(content)
+    return validate_params(content)
 
 
 def test_without_a_launcher_the_job_is_one_process() -> None:
@@ -152,5 +152,5 @@ def test_a_remote_with_a_password_is_refused_without_repeating_it() -> None:
     content = read_yaml(PROJECT / "params.yaml")
     content["checkpoint"]["remote"] = "sftp://me:hunter2@host/path"
     with pytest.raises(ParamsError, match="in the environment instead") as caught:
-        check(content)
+        validate_params(content)
     assert "hunter2" not in str(caught.value)

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from flows.cli import cli
 from tasks.params.downstream import defaults_of
 from tasks.params.overlays import layers, list_preset_names, resolve
-from tasks.params.schema import check, default_values
+from tasks.params.schema import validate_params, default_values
 from tasks.params.strict_yaml import leaves, read_yaml
 from tasks.stage.errors import ParamsError
 from tests.places import ROOT
@@ -90,7 +90,7 @@ def test_the_defaults_are_those_that_bert_was_published_with():
 
 
 def test_the_defaults_can_be_used_as_they_are():
-    params = check(default_values())
+    params = validate_params(default_values())
     assert (params.corpus.source, params.downstream) == ("files", {}), "own text, and nothing to fine-tune for"
 
 
@@ -107,7 +107,7 @@ def test_fine_tuning_a_given_model_has_no_number_that_only_the_demo_has():
     values = resolve(DEMO, "finetune", ["downstream.squad.kind=squad"], PRESETS)
     found, demo = dict(leaves(values)), only_of_the_demo()
     assert [key for key, value in demo.items() if found.get(key) == value] == []
-    params = check(values)
+    params = validate_params(values)
     assert (params.corpus.source, params.pretrain.enabled, params.device.runtime) == ("none", False, "auto")
 
 

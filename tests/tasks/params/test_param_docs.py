@@ -10,7 +10,7 @@ from docs.reference_pages import SCHEMA_BUILDERS, render_schema
 from tasks.params.documentation import collect_meanings, params_schema, preset_schema, read_field_meanings
 from tasks.params.downstream import defaults_of, kind_names, kind_params
 from tasks.params.overlays import list_preset_names, resolve
-from tasks.params.schema import Params, check, default_values
+from tasks.params.schema import Params, validate_params, default_values
 from tasks.params.strict_yaml import leaves, read_yaml
 from tasks.stage.errors import ParamsError
 from tests.places import ROOT
@@ -105,7 +105,7 @@ def test_what_the_types_refuse_the_schemas_refuse(whole, partial, name, value):
         within = within[section]
     within[key] = value
     with pytest.raises(ParamsError):
-        check(values)
+        validate_params(values)
     assert not whole.is_valid(values)
     alone = {key: value}
     for section in reversed(sections):
@@ -117,7 +117,7 @@ def test_a_key_that_is_missing_is_refused_in_params_yaml_and_not_in_a_preset(who
     values = copy.deepcopy(PARAMS)
     del values["downstream"]["squad"]["rows"]["doc_stride"]
     with pytest.raises(ParamsError, match="doc_stride is missing"):
-        check(values)
+        validate_params(values)
     assert [error.message for error in whole.iter_errors(values)] == ["'doc_stride' is a required property"]
     assert partial.is_valid({"description": "x", "model": {"num_layers": 2}})
     assert not partial.is_valid({"model": {"num_layers": 2}}), "a preset says what it is"

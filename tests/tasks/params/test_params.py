@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 
 from ipu_model.ipu.config import IpuConfig
 from tasks.params.overlays import resolve
-from tasks.params.schema import check, load_params, load_sections
+from tasks.params.schema import validate_params, load_params, load_sections
 from tasks.params.strict_yaml import parse_yaml, read_yaml, yaml_text
 from tasks.stage.errors import ParamsError
 from tests.places import ROOT
@@ -26,14 +26,14 @@ def base():
 
 def problem(base, *overrides):
     with pytest.raises(ParamsError) as error:
-        check(resolve(base, None, overrides))
+        validate_params(resolve(base, None, overrides))
     return str(error.value)
 
 
 def test_the_shipped_file_and_every_preset_are_valid(base):
     load_params(ROOT / "params.yaml")
     for preset in PRESETS.glob("*.yaml"):
-        check(resolve({}, preset.stem, [], PRESETS))
+        validate_params(resolve({}, preset.stem, [], PRESETS))
 
 
 def test_an_unknown_key_is_refused_with_the_nearest_name(base):
@@ -129,7 +129,7 @@ def test_a_malformed_override_is_refused(base, overrides, said):
 def test_pre_training_has_one_source(base, overrides, said):
     assert said in problem(base, *overrides)
     prepared = ["pretrain_rows.source=files", "corpus.source=none", "tokenizer.source=file"]
-    assert check(resolve(base, None, prepared)).pretrain_rows.source == "files"
+    assert validate_params(resolve(base, None, prepared)).pretrain_rows.source == "files"
 
 
 def test_an_unknown_preset_is_refused_with_the_nearest_name(base):
@@ -257,7 +257,7 @@ def test_a_learning_rate_by_hand_or_by_dvc_is_a_number(base, tmp_path, written):
     ],
 )
 def test_an_override_is_text_where_the_type_is_text(base, stated, value):
-    read = check(resolve(base, None, [stated]))
+    read = validate_params(resolve(base, None, [stated]))
     for word in stated.partition("=")[0].split("."):
         read = read[word] if isinstance(read, dict) else getattr(read, word)
     assert read == value
@@ -282,13 +282,13 @@ def test_what_only_yaml_1_1_reads_so_is_refused(base, stated, said):
         section = section[word]
     section[last] = parse_yaml(value)
     with pytest.raises(ParamsError, match=said.replace("(", ".").replace(")", ".")):
-        check(base)
+        validate_params(base)
 
 
 def test_a_number_where_text_belongs_is_refused_in_a_file(base):
     base["corpus"]["dataset_revision"] = parse_yaml("1234567")
     with pytest.raises(ParamsError, match=r"dataset_revision=1234567: .* valid string; put quotes around text"):
-        check(base)
+        validate_params(base)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from tasks.jobs.training import optimizer_config
 from tasks.params.overlays import resolve
-from tasks.params.schema import check
+from tasks.params.schema import validate_params
 from tests.ipu_model.ipu.preset_layouts import LAYOUTS
 from tests.places import ROOT
 from tests.tasks.params.recipe_table import RECIPES
@@ -27,7 +27,7 @@ def test_every_job_of_every_preset_has_one_layout() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_preset_lays_its_jobs_out_as_the_layouts_say(name: str) -> None:
-    params = check(resolve({}, name, [], PRESETS))
+    params = validate_params(resolve({}, name, [], PRESETS))
     for layout in (x for x in LAYOUTS if name[len("ipu-") :] in x.presets.split()):
         assert sum(layout.layers) == params.model.num_layers == LAYERS[name.split("-")[1]]
         squad = params.downstream["squad"]

@@ -14,7 +14,7 @@ from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_j
 from tasks.jobs.device_job import Job, JobResult
 from tasks.params.entries import entry_of
 from tasks.params.overlays import resolve
-from tasks.params.schema import Params, check, apply_packing
+from tasks.params.schema import Params, validate_params, apply_packing
 from tasks.plan.kinds import load_spec
 from tasks.pretraining.base_model import write_base_model
 from tasks.pretraining.pretrain import make_pretrain_job
@@ -103,7 +103,7 @@ def make_rows(params: Params, inputs: Path, root: Path) -> None:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_trains_and_predicts(name: str, inputs: Path, tmp_path: Path):
     given = ("base_model.source=folder", f"base_model.path={inputs / 'model'}") if "run-qa" in name else ()
-    params = check(resolve({}, name, [*SMALL, *given], ROOT / "presets"))
+    params = validate_params(resolve({}, name, [*SMALL, *given], ROOT / "presets"))
     make_rows(params, inputs, tmp_path)
     if given:
         write_base_model(params.base_model, params.model, inputs / "model", tmp_path / artifacts.BASE_MODEL)

@@ -21,7 +21,7 @@ from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_j
 from tasks.jobs.training import model_config
 from tasks.params.entries import entry_of
 from tasks.params.overlays import read_preset, resolve
-from tasks.params.schema import Params, check
+from tasks.params.schema import Params, validate_params
 from tasks.plan.kinds import load_spec
 from tasks.pretraining.pretrain import make_pretrain_job
 from tasks.stage import artifacts
@@ -41,7 +41,7 @@ LARGE_MODEL = (1024, 24, 16, 4096)
 
 
 def resolved(name: str) -> Params:
-    return check(resolve({}, name, [], PRESETS))
+    return validate_params(resolve({}, name, [], PRESETS))
 
 
 def manifest(name: str, row_length: int, factor: float) -> Manifest:

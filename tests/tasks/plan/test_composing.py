@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks.params.schema import check
+from tasks.params.schema import validate_params
 from tasks.plan.composing import compose, remove_gone, require_plan, write_plan
 from tasks.plan.dvc_records import LOCK, md5_of
 from tasks.plan.plan_file import Plan, read_plan
@@ -27,11 +27,11 @@ PRETRAINING = {f"{what}@{phase}" for what in OF_PHASES for phase in ("phase1", "
 
 
 def plan_of(*overrides: str) -> Plan:
-    return read_plan(ROOT, compose(check(values_with(*overrides))))
+    return read_plan(ROOT, compose(validate_params(values_with(*overrides))))
 
 
 def entry_of(*overrides: str, name: str = "squad") -> dict[str, Any]:
-    found: dict[str, Any] = compose(check(values_with(*overrides)))["plan"]["downstream"][name]
+    found: dict[str, Any] = compose(validate_params(values_with(*overrides)))["plan"]["downstream"][name]
     return found
 
 
@@ -125,8 +125,8 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_a_plan_of_other_parameters_is_refused_with_the_command_that_writes_it(project: Path) -> None:
-    other = check(values_with(*GIVEN))
-    require_plan(project, check(values_with("downstream.squad.finetune.epochs=1")))  # no other stages
+    other = validate_params(values_with(*GIVEN))
+    require_plan(project, validate_params(values_with("downstream.squad.finetune.epochs=1")))  # no other stages
     with pytest.raises(InputError, match="podium plan --write"):
         require_plan(project, other)
     assert write_plan(project, compose(other))
@@ -158,7 +158,7 @@ def test_outs_of_stages_that_went_away_are_removed_and_those_of_others_stay(proj
     remove_gone(project, said.append)
     assert said == [], "nothing went away"
     (project / "models/phase2").write_text("changed by hand")
-    write_plan(project, compose(check(values_with(*GIVEN))))
+    write_plan(project, compose(validate_params(values_with(*GIVEN))))
     remove_gone(project, said.append)
     there = ("models/phase1", "data/corpus", "models/squad", "metrics/squad-gate.json")
     assert [(project / path).exists() for path in there] == [False, False, True, True]

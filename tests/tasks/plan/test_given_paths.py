@@ -20,7 +20,7 @@ from flows.runs import checkout
 from tasks.downstream.squad.ask import find_model
 from tasks.downstream.squad.examples import make_questions
 from tasks.estimates.data_estimate import expected_mb
-from tasks.params.schema import check
+from tasks.params.schema import validate_params
 from tasks.params.strict_yaml import value_at
 from tasks.plan.named_files import READ, check_given, check_readable, files_in, find_parameters, shown
 from tasks.pretraining.base_model import write_base_model
@@ -144,7 +144,7 @@ def documents_of(path: Path) -> list[tuple[str, str, str]]:
 
 
 def prepared(path: Path) -> Iterator[Any]:
-    phase = check(params(pretrain_rows__phase1__path=str(path))).pretrain_rows.phase1
+    phase = validate_params(params(pretrain_rows__phase1__path=str(path))).pretrain_rows.phase1
     return read_prepared_batches(phase, "files", "pretrain_rows.phase1", ReadLog())
 
 
@@ -326,8 +326,8 @@ NAMED: dict[str, tuple[str, Read]] = {
     "model": (
         "base_model.path",
         lambda path: write_base_model(
-            check(params(base_model__source="folder", base_model__path=str(path))).base_model,
-            check(params()).model,
+            validate_params(params(base_model__source="folder", base_model__path=str(path))).base_model,
+            validate_params(params()).model,
             path.parent / "tokenizer",
             path.parent / "made",
         ),

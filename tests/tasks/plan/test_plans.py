@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks.params.schema import check
+from tasks.params.schema import validate_params
 from tasks.plan.composing import compose
 from tasks.plan.named_files import check_given, files_in, foreign_plans
 from tests.parts import in_part
@@ -315,7 +315,7 @@ def test_a_link_from_inside_counts_as_inside(project: Path) -> None:
 )
 def test_no_word_of_the_plan_is_run_by_plain_dvc(project: Path, word: str) -> None:
     """`podium` makes plan.yaml of values that it checked; here DVC makes stages of one that someone else wrote."""
-    said, ran = compose(check(params())), project / "ran"
+    said, ran = compose(validate_params(params())), project / "ran"
     named = word.format(ran)
     said["plan"] |= {"row_shares": [named], "parity": {named: {}}, "downstream": {named: {}}}
     (project / "plan.yaml").write_text(yaml.safe_dump(said))

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tasks.params.schema import check
+from tasks.params.schema import validate_params
 from tasks.plan import stage_kinds
 from tasks.plan.composing import compose
 from tasks.plan.dvc_records import default_remote
@@ -60,7 +60,7 @@ def start(stage, checkout, **environment):
 )
 def test_a_stage_without_a_device_job_is_of_kind_cpu_and_others_of_their_runtime(stage, runtime, kind):
     values = values_with("downstream.squad.parity.against=[cpu:bf16,ipu]", "device.runtime=ipu")
-    assert read_plan(ROOT, compose(check(values)))[stage].kind(runtime) == kind
+    assert read_plan(ROOT, compose(validate_params(values)))[stage].kind(runtime) == kind
 
 
 def test_a_kind_that_is_none_is_refused(monkeypatch):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tasks.params.schema import check
+from tasks.params.schema import validate_params
 from tasks.plan.composing import compose, write_plan
 from tasks.plan.named_files import check_written
 from tasks.plan.plan_file import read_plan
@@ -16,7 +16,7 @@ from tests.tasks.plan.test_given_paths import params
 
 def written_problems(values: dict[str, Any], project: Path) -> list[str]:
     """What is wrong with the folders of these parameters."""
-    return check_written(values, project, read_plan(project, compose(check(values))))
+    return check_written(values, project, read_plan(project, compose(validate_params(values))))
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def project(tmp_path: Path) -> Path:
     for folder, entry in ((tmp_path, "squad"), (tmp_path / "runs/checkouts/mine", "other")):
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / "dvc.yaml", folder)
-        write_plan(folder, compose(check({**values, "downstream": {entry: values["downstream"]["squad"]}})))
+        write_plan(folder, compose(validate_params({**values, "downstream": {entry: values["downstream"]["squad"]}})))
     return tmp_path
 
 

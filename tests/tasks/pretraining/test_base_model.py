@@ -20,7 +20,7 @@ from tasks.jobs.device_job import Job
 from tasks.models.model_folders import select_model_files
 from tasks.params.entries import entry_of
 from tasks.params.overlays import resolve
-from tasks.params.schema import Params, check
+from tasks.params.schema import Params, validate_params
 from tasks.params.strict_yaml import read_yaml
 from tasks.plan.kinds import load_spec
 from tasks.pretraining.base_model import RECORD, format_summary, write_base_model
@@ -51,7 +51,7 @@ MODEL = [
 
 
 def params_with(*overrides: str) -> Params:
-    return check(resolve(read_yaml(ROOT / "params.yaml"), None, [*MODEL, *overrides]))
+    return validate_params(resolve(read_yaml(ROOT / "params.yaml"), None, [*MODEL, *overrides]))
 
 
 @pytest.fixture

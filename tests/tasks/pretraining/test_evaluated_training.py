@@ -16,7 +16,7 @@ from tasks.jobs.device_job import in_words
 from tasks.jobs.training import fingerprint, summary, train
 from tasks.params.entries import entry_of
 from tasks.params.overlays import resolve
-from tasks.params.schema import Params, check
+from tasks.params.schema import Params, validate_params
 from tasks.params.strict_yaml import read_yaml
 from tasks.plan.kinds import load_spec
 from tasks.pretraining.pretrain import make_pretrain_job
@@ -58,7 +58,7 @@ SMALL = (
 
 
 def params_with(*overrides: str) -> Params:
-    return check(resolve(read_yaml(ROOT / "params.yaml"), None, list(overrides)))
+    return validate_params(resolve(read_yaml(ROOT / "params.yaml"), None, list(overrides)))
 
 
 def in_this_process(job: Job, **_: object) -> JobResult:

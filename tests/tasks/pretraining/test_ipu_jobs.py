@@ -21,7 +21,7 @@ from tasks.jobs.device_job import DEVICE_PYTHON
 from tasks.jobs.training import fingerprint, ipu_config
 from tasks.params.entries import entry_of
 from tasks.params.overlays import resolve
-from tasks.params.schema import PHASES, Params, check
+from tasks.params.schema import PHASES, Params, validate_params
 from tasks.params.strict_yaml import read_yaml, yaml_text
 from tasks.plan.kinds import DownstreamTask, load_spec
 from tasks.pretraining import compile as of_phases
@@ -35,7 +35,7 @@ ON_IPU = ("device.runtime=ipu", "device.precision=fp16")
 
 
 def params_with(*overrides: str) -> Params:
-    return check(resolve(read_yaml(ROOT / "params.yaml"), None, overrides))
+    return validate_params(resolve(read_yaml(ROOT / "params.yaml"), None, overrides))
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from ipu_model.errors import DeviceJobError
 from tasks.downstream.squad.examples import make_questions
 from tasks.downstream.squad.files import read_predictions, read_references
 from tasks.jobs.training import ipu_config
-from tasks.params.schema import check, load_params
+from tasks.params.schema import validate_params, load_params
 from tasks.pretraining.base_model import write_base_model
 from tasks.stage.errors import InputError, ParamsError
 from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary
@@ -133,7 +133,7 @@ def test_an_empty_file_is_called_empty(tmp_path: Path, name: str) -> None:
 
 def empty_ipu_config(folder: Path) -> None:
     (folder / "ipu_config.json").touch()
-    values = check(params(device__runtime="ipu", device__precision="auto", ipu__config=str(folder)))
+    values = validate_params(params(device__runtime="ipu", device__precision="auto", ipu__config=str(folder)))
     ipu_config(values.ipu, values.ipu.phase1, values.device)
 
 
@@ -143,7 +143,7 @@ def empty_file_of_a_model(name: str) -> Callable[[Path], None]:
             write_tiny_model(folder / made, ["a", "b"], 0)
         (folder / "model" / name).write_bytes(b"")
         settings = params(base_model__source="folder", base_model__path=str(folder / "model"))
-        values = check(settings | {"model": settings["model"] | {"hidden_size": 16, "intermediate_size": 32}})
+        values = validate_params(settings | {"model": settings["model"] | {"hidden_size": 16, "intermediate_size": 32}})
         write_base_model(values.base_model, values.model, folder / "tokenizer", folder / "made")
 
     return read

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.params.overlays import read_base, resolve
-from tasks.params.schema import check
+from tasks.params.schema import validate_params
 from tasks.records import readers
 from tasks.records.tables import BLANK_LINES, Columns, ColumnSpec, convert_id, list_empty, read_table
 from tasks.records.text_files import NUMERIC_IDS, ReadLog
@@ -91,11 +91,11 @@ def test_a_row_of_other_length_does_not_hide_the_separator_of_the_header(tmp_pat
 def test_separators_are_stated_by_words_or_signs() -> None:
     for word, sign in (("semicolon", ";"), (";", ";"), ("tab", "\t"), ("'|'", "|"), ("pipe", "|")):
         stated = f"corpus.separator={word}", f"downstream.squad.data.separator={word}"
-        params = check(resolve(read_base(None, ROOT), None, stated))
+        params = validate_params(resolve(read_base(None, ROOT), None, stated))
         assert params.corpus.separator == params.downstream["squad"].data.separator == sign
     for word in ("ab", "'\"'", "a"):
         with pytest.raises(ParamsError, match="comma, semicolon, tab, pipe, or one character"):
-            check(resolve(read_base(None, ROOT), None, [f"corpus.separator={word}"]))
+            validate_params(resolve(read_base(None, ROOT), None, [f"corpus.separator={word}"]))
 
 
 def write_as(path: Path, rows: list[dict[str, Any]]) -> Path:

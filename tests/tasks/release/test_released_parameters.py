@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks.params.schema import check, parameter_values
+from tasks.params.schema import validate_params, parameter_values
 from tasks.params.strict_yaml import read_yaml
 from tasks.release.provenance import NOT_PUBLISHED, WITHHELD, released_parameters
 from tests.places import ROOT as PROJECT
@@ -33,7 +33,7 @@ def texts(values: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
 
 
 def shipped() -> dict[str, Any]:
-    return parameter_values(check(read_yaml(PROJECT / "params.yaml")))
+    return parameter_values(validate_params(read_yaml(PROJECT / "params.yaml")))
 
 
 def planted(values: Any) -> Any:
@@ -60,7 +60,7 @@ def test_no_text_of_the_user_is_stated_wherever_it_stands(tmp_path: Path) -> Non
 
 def test_numbers_and_the_words_to_choose_from_are_stated() -> None:
     own = {"squad": {"parity": {"against": ["cpu:bf16"]}}, "rte": {"kind": "glue", "task": "rte"}}
-    values = parameter_values(check(values_with(own)))
+    values = parameter_values(validate_params(values_with(own)))
     found = released_parameters(values, Path("nowhere"))
     assert (found["downstream"]["rte"]["kind"], found["downstream"]["rte"]["task"]) == ("glue", "rte")
     assert found["downstream"]["squad"]["parity"]["against"] == ["cpu:bf16"]

@@ -19,7 +19,7 @@ from tasks.downstream.jobs.entry_jobs import build_predict_job
 from tasks.downstream.jobs.predict import prediction_figures
 from tasks.jobs.device_job import BatchGeometry, Job, JobResult, ScheduleConfig
 from tasks.params.entries import entry_of
-from tasks.params.schema import check, apply_packing
+from tasks.params.schema import validate_params, apply_packing
 from tasks.params.strict_yaml import read_yaml
 from tasks.plan.kinds import load_spec
 from tasks.pretraining.rows import pretrain_rows
@@ -157,7 +157,7 @@ def test_an_update_has_the_sequences_that_were_stated_with_packing_and_without(c
 @pytest.fixture(scope="module")
 def predicted(checkouts: dict[bool, Path]) -> dict[bool, JobResult]:
     """Logits of the dev features in `logits.arrow`."""
-    params = check(read_yaml(ROOT / "params.yaml"))
+    params = validate_params(read_yaml(ROOT / "params.yaml"))
     squad, device = load_spec(entry_of(params, "squad")), params.device.model_copy(update={"micro_batch_size": 4})
     found = {}
     for packing, root in checkouts.items():

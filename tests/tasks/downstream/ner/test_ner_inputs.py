@@ -20,7 +20,7 @@ from tasks.downstream.ner.sentence_files import NO_WORD, read_sentences
 from tasks.downstream.ner.sentences import EMPTY, REPAIRED, TagStatistics
 from tasks.params.entries import entry_of
 from tasks.params.overlays import read_base, resolve
-from tasks.params.schema import check
+from tasks.params.schema import validate_params
 from tasks.plan.kinds import load_part
 from tasks.records.labels import read_example_labels
 from tasks.records.text_files import ReadLog, read_reading
@@ -227,7 +227,7 @@ def test_files_of_other_endings_are_refused_with_those_that_are_read(tmp_path: P
 def task_of(params: NerDataParams) -> ExamplesTask:
     """Reads what an entry `ner` with this section `data` names."""
     values = values_with({"ner": {"kind": "ner", "data": params.model_dump()}})
-    found: ExamplesTask = load_part(entry_of(check(values), "ner"), "examples")
+    found: ExamplesTask = load_part(entry_of(validate_params(values), "ner"), "examples")
     return found
 
 
@@ -350,7 +350,7 @@ def test_real_sentences_are_judged_valid_and_counted(tmp_path: Path, judge: GxVa
     assert [numbers[f"dev {what}"] for what in ("sentences", "words", "entities")] == [1009, 15733, 836]
     assert numbers["dev entities of type creative-work"] == 105
     few = validate(NerData("ner", tmp_path / "ner", ("train", "dev"), 2000, SECTION), judge)
-    assert [check["name"] for check in few["checks"] if not check["ok"]] == ["dev_sentences"]
+    assert [validate_params["name"] for validate_params in few["checks"] if not validate_params["ok"]] == ["dev_sentences"]
 
 
 def test_examples_that_were_changed_are_found_by_their_verdict(tmp_path: Path, judge: GxValidator) -> None:
@@ -360,7 +360,7 @@ def test_examples_that_were_changed_are_found_by_their_verdict(tmp_path: Path, j
     tags = pa.array([["X"], ["B-a", "I-b"], ["B-a"]], table.schema.field("tags").type)
     pq.write_table(table.set_column(2, table.schema.field("tags"), tags), path)
     verdict = validate(NerData("ner", tmp_path / "examples", ("train", "dev"), 1, SECTION), judge)
-    failed = Counter({check["name"]: check["failed"] for check in verdict["checks"] if not check["ok"]})
+    failed = Counter({validate_params["name"]: validate_params["failed"] for validate_params in verdict["checks"] if not validate_params["ok"]})
     assert failed == {"a_tag_each": 1, "tags_known": 1, "entities_begin_with_b": 1}
 
 
@@ -368,7 +368,7 @@ def of_entry(*overrides: str, preset: str | None = None) -> dict[str, Any]:
     """The parameters of a new entry with these overrides, or of the entry that a preset adds."""
     stated = [] if preset else ["downstream.names.kind=ner", *(f"downstream.names.{one}" for one in overrides)]
     values = resolve(read_base(preset, ROOT), preset, stated, ROOT / "presets")
-    [entry] = [one for one in check(values).downstream.values() if one.kind == "ner"]
+    [entry] = [one for one in validate_params(values).downstream.values() if one.kind == "ner"]
     found: dict[str, Any] = entry.model_dump()
     return found
 

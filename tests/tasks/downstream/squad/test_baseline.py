@@ -14,7 +14,7 @@ from tasks.downstream.squad import scores
 from tasks.downstream.squad.files import ReferenceQuestion
 from tasks.downstream.squad.scores import RULES, choose_rule
 from tasks.params.entries import entry_of
-from tasks.params.schema import check, load_params, parameter_values
+from tasks.params.schema import validate_params, load_params, parameter_values
 from tasks.plan.kinds import load_part
 from tests.tasks.downstream.entries import change_parameters
 from tests.tasks.trained_checkout import make_checkout, write_gate
@@ -110,7 +110,7 @@ def test_a_model_that_beats_the_rule_is_accepted(checkout: Path) -> None:
     write_json(checkout / "evaluation/squad/predictions.json", {f"q{i}": CONTEXT for i in range(8)})
     write_gate(checkout)
     values = parameter_values(load_params(checkout / "params.yaml"))
-    assert gate(parameter_values(check(values)), "squad", checkout).accepted
+    assert gate(parameter_values(validate_params(values)), "squad", checkout).accepted
 
 
 def test_a_rule_is_chosen_on_so_many_questions_at_most(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:

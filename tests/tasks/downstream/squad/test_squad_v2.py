@@ -19,7 +19,7 @@ from tasks.downstream.squad.checks import QuestionData
 from tasks.downstream.squad.no_answer import read_null_threshold
 from tasks.downstream.squad.score_files import score_files
 from tasks.params.entries import entry_of
-from tasks.params.schema import check
+from tasks.params.schema import validate_params
 from tasks.plan.kinds import load_part
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
@@ -45,7 +45,7 @@ STATED: dict[str, Any] = {
 
 
 def task(part: str, **sections: Any) -> Any:
-    return load_part(entry_of(check(values(**sections)), "squad"), part)
+    return load_part(entry_of(validate_params(values(**sections)), "squad"), part)
 
 
 def values(**sections: Any) -> dict[str, Any]:
@@ -301,7 +301,7 @@ def test_held_out_questions_must_be_of_both_kinds(tmp_path: Path) -> None:
 )
 def test_parameters_that_do_not_fit_together_are_refused(sections: dict[str, Any], message: str) -> None:
     with pytest.raises(ParamsError, match=message):
-        check(values(**sections))
+        validate_params(values(**sections))
 
 
 def test_only_where_questions_may_have_no_answer_does_a_stage_know_of_it() -> None:
@@ -343,8 +343,8 @@ def test_the_data_must_hold_questions_of_both_kinds(
     for frame in data.frames():
         assert "answers_present" in frame
     totals = {name: total.value for name, total in data.totals().items()}
-    wanted = {check.name: check.minimum for check in data.total_checks if "_answer" in check.name}
+    wanted = {validate_params.name: validate_params.minimum for validate_params in data.total_checks if "_answer" in validate_params.name}
     assert {name: totals[name] for name, least in wanted.items() if totals[name] < (least or 0)} == found
-    assert "answers_present" not in {check.name for check in data.record_checks}
+    assert "answers_present" not in {validate_params.name for validate_params in data.record_checks}
     shown = data.numbers()
     assert shown["train share without an answer"] == answered.count(False) / 2

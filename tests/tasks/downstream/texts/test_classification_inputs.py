@@ -13,7 +13,7 @@ import pytest
 
 from tasks.downstream.examples import make_examples
 from tasks.downstream.texts.own_files import match_known
-from tasks.params.schema import check
+from tasks.params.schema import validate_params
 from tasks.records.labels import read_parquet_labels
 from tasks.records.text_files import read_reading
 from tasks.stage.errors import InputError, ParamsError
@@ -276,7 +276,7 @@ def test_a_value_that_is_no_number_is_refused_with_its_line(tmp_path: Path, valu
 
 def test_a_floor_of_the_other_kind_of_label_is_refused() -> None:
     with pytest.raises(ParamsError, match=r"gate\.min_pearson does not apply to classes.*min_accuracy or min_macro_f1"):
-        check(values_of({}, gate={"min_pearson": 50.0}))
+        validate_params(values_of({}, gate={"min_pearson": 50.0}))
 
 
 def test_a_check_before_the_run_reads_the_first_lines_of_each_given_file(tmp_path: Path) -> None:

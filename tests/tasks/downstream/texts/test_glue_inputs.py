@@ -22,7 +22,7 @@ from tasks.downstream.texts.task_table import TASKS
 from tasks.jobs.training import model_config
 from tasks.params.entries import entry_of
 from tasks.params.overlays import resolve
-from tasks.params.schema import check
+from tasks.params.schema import validate_params
 from tasks.plan.kinds import load_part, load_spec
 from tasks.records.text_files import ReadLog
 from tasks.stage.errors import InputError
@@ -109,7 +109,7 @@ def test_a_header_without_rows_says_so(tmp_path: Path, file: str) -> None:
 def test_dev_examples_of_one_class_are_refused_before_the_first_stage(tmp_path: Path) -> None:
     folder = put(tmp_path, "sst2", {"train.tsv": "good\t1\nbad\t0\n", "dev.tsv": "good\t1\nfine\t1\n"})
     values = {"kind": "glue", "task": "sst2", "data": {"path": str(folder)}}
-    task = load_part(entry_of(check(values_with({"sst2": values})), "sst2"), "examples")
+    task = load_part(entry_of(validate_params(values_with({"sst2": values})), "sst2"), "examples")
     for look in (task.check_files, lambda: make_examples(task, tmp_path / "out")):
         with pytest.raises(InputError, match="all dev examples have the label positive, so no score"):
             look()
@@ -178,7 +178,7 @@ def test_empty_repeated_and_contradicting_examples_are_counted(tmp_path: Path, j
     assert numbers["dev examples with an empty text, kept, because the official metrics include them"] == 1
     checks = task_with("glue-sst2", "checks", data=GlueDataParams(min_examples=4))
     few = validate(checks.data(tmp_path / "out"), judge)
-    assert [check["name"] for check in few["checks"] if not check["ok"]] == ["dev_examples"]
+    assert [validate_params["name"] for validate_params in few["checks"] if not validate_params["ok"]] == ["dev_examples"]
 
 
 def test_long_pairs_lose_tokens_as_in_hugging_faces_tokenizers() -> None:
@@ -244,13 +244,13 @@ def test_labels_changed_in_the_rows_are_found_by_their_verdict(tmp_path: Path, j
         for batch in table.set_column(index, table.schema.field(index), column).to_batches():
             writer.write_batch(batch)
     found = validate(LabelRows(source_of(tmp_path / "rows" / "train", tokenizer, "rows", 512)), judge)
-    assert {check["name"] for check in found["checks"] if not check["ok"]} == {"class_labels"}
+    assert {validate_params["name"] for validate_params in found["checks"] if not validate_params["ok"]} == {"class_labels"}
 
 
 def test_the_recipe_of_the_model_card_is_what_its_preset_plans(tmp_path: Path) -> None:
     """run_glue.py on the card of Graphcore/bert-base-uncased: batch 1 x 32 accumulated, 3 epochs, 2e-5, seed 1984."""
     values = resolve({}, "glue-sst2-ipu-base-pod4", [], ROOT / "presets")
-    params = check(values)
+    params = validate_params(values)
     task = load_spec(entry_of(params, "glue-sst2"))
     manifest = Manifest(
         kind="sequence_classification",
