@@ -21,7 +21,7 @@ from ipu_model.ipu.config import IpuConfig
 from ipu_model.ipu.migration import migrate
 from ipu_model.strict import nearest
 from tasks.params.downstream import defaults_of, kind_names
-from tasks.params.schema import build, default_values, types_at
+from tasks.params.schema import validate_section, default_values, types_at
 from tasks.params.sections import Section, Text
 from tasks.params.strict_yaml import parse_yaml, read_yaml
 from tasks.stage import artifacts
@@ -160,7 +160,7 @@ def read_preset(name: str, presets: Path = artifacts.PRESETS) -> Preset:
     path = presets / f"{name}.yaml"
     values = read_yaml(path)
     head = {key: values.pop(key) for key in PresetHeader.model_fields if key in values}
-    return Preset(name, str(path), build(PresetHeader, head, str(path)), values)
+    return Preset(name, str(path), validate_section(PresetHeader, head, str(path)), values)
 
 
 def _new_entry(value: Any, name: str, where: str) -> dict[str, Any]:

@@ -213,7 +213,7 @@ def load_sections(*names: str, path: Path = artifacts.PARAMS) -> Any:
     fields: dict[str, Any] = {name: (Params.model_fields[name].annotation, Params.model_fields[name]) for name in names}
     keys = {field.alias or name for name, (_, field) in fields.items()}
     values = {key: value for key, value in read_yaml(Path(path)).items() if key in keys}
-    return build(create_model("Params", __base__=Section, **fields), values, str(path))
+    return validate_section(create_model("Params", __base__=Section, **fields), values, str(path))
 
 
 def apply_packing(section: S, packing: bool) -> S:
@@ -237,10 +237,10 @@ def replace_value(section: S, place: Sequence[str], value: Any) -> S:
 
 def validate_params(values: dict[str, Any], where: str = "params") -> Params:
     """Validate plain values as Params; `where` names their source in messages."""
-    return build(Params, values, where)
+    return validate_section(Params, values, where)
 
 
-def build(kind: type[S], values: dict[str, Any], where: str) -> S:
+def validate_section(kind: type[S], values: dict[str, Any], where: str) -> S:
     """Validate plain values as a section; `where` names their source in messages.
 
     Raises:

@@ -11,7 +11,7 @@ from tasks.downstream.inference.inference_task import InferenceTask
 from tasks.downstream.inference.model import CONFIG, PROVENANCE, InferenceModel
 from tasks.params.downstream import EntryParams, defaults_of, kind_names, kind_params
 from tasks.params.entries import Entry
-from tasks.params.schema import build
+from tasks.params.schema import validate_section
 from tasks.params.sections import SHORTEST_ROW
 from tasks.plan.kinds import part_class
 from tasks.stage.errors import InputError, ParamsError
@@ -54,7 +54,7 @@ def infer_entry(
     of_folder = _inference_class(kind).read_params(model.folder)
     for section, stating in (*taken.items(), *of_folder.items(), *(stated or {}).items()):
         values[section] = {**values.get(section, {}), **stating}
-    params = build(kind_params(kind), values, "the parameters of this model")
+    params = validate_section(kind_params(kind), values, "the parameters of this model")
     if params.rows.row_length > model.max_tokens:
         raise ParamsError(
             f"rows of {params.rows.row_length} tokens are too long: the model supports up to {model.max_tokens}. "

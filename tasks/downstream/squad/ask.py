@@ -32,7 +32,7 @@ from tasks.downstream.squad.scores import flat_logits
 from tasks.downstream.squad.windows import SquadWindows
 from tasks.params.downstream import defaults_of
 from tasks.params.entries import Entry
-from tasks.params.schema import build
+from tasks.params.schema import validate_section
 from tasks.params.sections import RuntimeSpec
 from tasks.rows.row_files import concatenate_ranges
 from tasks.stage import artifacts
@@ -151,7 +151,7 @@ def _predict(
     model: InferenceModel, question: str, context: str, shape: WindowShape, places: Sequence[RuntimeSpec]
 ) -> list[SquadWindows]:
     """Return the windows of the context with the logits from each device; the question is never truncated."""
-    params = build(SquadParams, defaults_of("squad", NAME), "the defaults of squad")
+    params = validate_section(SquadParams, defaults_of("squad", NAME), "the defaults of squad")
     lengths = {"row_length": shape.row_length, "doc_stride": shape.doc_stride, "max_question_length": shape.row_length}
     rows = params.rows.model_copy(update={**lengths, "max_sequences_per_row": 1})
     task = SquadInference(Entry(NAME, params, rows, ""))

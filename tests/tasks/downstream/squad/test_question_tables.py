@@ -19,7 +19,7 @@ from tasks.downstream.squad.files import read_references
 from tasks.downstream.squad.format import BLANKS
 from tasks.downstream.squad.params import SquadColumnParams, SquadDataParams
 from tasks.downstream.squad.question_tables import MADE, read_question_file
-from tasks.params.schema import build
+from tasks.params.schema import validate_section
 from tasks.records.text_files import NUMERIC_IDS, ReadLog, read_reading
 from tasks.stage.artifacts import READING
 from tasks.stage.errors import InputError, ParamsError
@@ -39,7 +39,7 @@ MANY = {**ONE, "answers": [{"text": "hum", "answer_start": 20}, {"text": "dance"
 
 
 def columns(**names: str) -> SquadColumnParams:
-    return build(SquadColumnParams, {**dict.fromkeys(SquadColumnParams.model_fields), **names}, "test")
+    return validate_section(SquadColumnParams, {**dict.fromkeys(SquadColumnParams.model_fields), **names}, "test")
 
 
 def without(column: str) -> dict[str, Any]:
