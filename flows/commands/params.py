@@ -43,7 +43,7 @@ def list_parameters(
 def show_parameters(ctx: click.Context, preset: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
     enter_project(ctx)
     base = read_base(preset)
-    text = params.show(base, preset, list(overrides))
+    text = params.format_params(base, preset, list(overrides))
     if as_json:
         values = dict(leaves(resolve(base, preset, list(overrides))))
         said = params.origins(base, preset, list(overrides), artifacts.PRESETS)

@@ -35,7 +35,7 @@ def origins(base: dict[str, Any], preset: str | None, overrides: Sequence[str], 
     return found
 
 
-def show(base: dict[str, Any], preset: str | None, overrides: Sequence[str], presets: Path = artifacts.PRESETS) -> str:
+def format_params(base: dict[str, Any], preset: str | None, overrides: Sequence[str], presets: Path = artifacts.PRESETS) -> str:
     """Return a complete params.yaml with the resolved values, each with its origin as a comment.
 
     Raises:

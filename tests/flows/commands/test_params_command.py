@@ -14,7 +14,7 @@ from flows import cli
 from tasks.params.documentation import collect_meanings
 from tasks.params.overlays import layers, list_preset_names, read_preset, resolve
 from tasks.params.strict_yaml import leaves, parse_yaml, read_yaml
-from tasks.params.tables import diff, differences, origins, search, show
+from tasks.params.tables import diff, differences, origins, search, format_params
 from tasks.stage.errors import ParamsError
 from tests.places import ROOT
 
@@ -50,7 +50,7 @@ def test_what_is_shown_is_a_params_file_with_the_values_that_result(base, preset
         "downstream.squad.finetune.learning_rate=3e-5",
         "corpus.path='a b: c'",
     ]
-    assert parse_yaml(show(base, "one", stated, presets)) == resolve(base, "one", stated, presets)
+    assert parse_yaml(format_params(base, "one", stated, presets)) == resolve(base, "one", stated, presets)
 
 
 def test_every_value_names_where_it_was_said_last(base, presets):
@@ -74,7 +74,7 @@ def test_every_value_names_where_it_was_said_last(base, presets):
     assert found["downstream.squad.gate.min_f1"] == "--set downstream.squad.gate.min_f1=2"
     assert "downstream.squad.finetune.seed" not in found, "a default"
     assert origins(base, None, [], presets)["downstream.squad.finetune.seed"] == "params.yaml"
-    lines = show(base, "one", [], presets).splitlines()
+    lines = format_params(base, "one", [], presets).splitlines()
     assert [line.split("#")[1].strip() for line in lines if line.strip().startswith("epochs: 3 ")][0] == preset
     values = [line for line in lines if not line.rstrip().endswith(":")]
     assert all(" # " in line for line in values)
@@ -146,7 +146,7 @@ def test_a_head_that_is_wrong_is_refused(tmp_path, head, said):
 
 
 def test_a_name_that_is_no_preset_is_refused_with_the_nearest(base, presets):
-    for call in (lambda: difference(base, "one", "tow", presets), lambda: show(base, "tow", [], presets)):
+    for call in (lambda: difference(base, "one", "tow", presets), lambda: format_params(base, "tow", [], presets)):
         with pytest.raises(ParamsError, match="'tow' is not known; did you mean two"):
             call()
 
@@ -208,7 +208,7 @@ def test_an_unknown_name_is_answered_with_the_nearest_or_with_all(podium, base, 
 
 def test_a_key_of_another_kind_is_not_answered_with_itself(base):
     with pytest.raises(ParamsError, match=r"gate.max_f1_drop is not known; did you mean max_drop\?"):
-        show(base, None, ["downstream.squad.kind=glue"])
+        format_params(base, None, ["downstream.squad.kind=glue"])
 
 
 def test_presets_are_listed_shown_and_compared(podium):
