@@ -14,7 +14,7 @@ from ipu_model.files import write_text
 from tasks.params.overlays import read_base, nest, resolve
 from tasks.params.schema import default_values
 from tasks.params.strict_yaml import leaves, read_yaml, yaml_text
-from tasks.params.tables import ABSENT, differing, table
+from tasks.params.tables import ABSENT, find_differing, table
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
 
@@ -57,7 +57,7 @@ def diff_params(base: Mapping[str, Any], params: Mapping[str, Any]) -> list[tupl
     An entry that `base` lacks is compared with the defaults of its kind.
     """
     entries = {**default_values(params)["downstream"], **base["downstream"]}
-    return differing([{**base, "downstream": entries}, dict(params)])
+    return find_differing([{**base, "downstream": entries}, dict(params)])
 
 
 def format_differences(rows: Sequence[tuple[str, list[Any]]], heads: Sequence[str]) -> str:
@@ -79,7 +79,7 @@ def require_same_params(project: Path, values: dict[str, Any], name: str | None)
     if name is None or not (folder / artifacts.PARAMS).is_file():
         return
     seen = rebase_paths(values, project.resolve(), folder.resolve())
-    differ = differing([read_run_params(project, folder), rebase_paths(seen, folder.resolve(), project.resolve())])
+    differ = find_differing([read_run_params(project, folder), rebase_paths(seen, folder.resolve(), project.resolve())])
     rows = [(parameter, values) for parameter, values in differ if not parameter.endswith(ADJUSTABLE)]
     if not rows:
         return

@@ -15,7 +15,7 @@ from tasks.pages.plots import COLORS, Plot, PlotLine, plot_lines
 from tasks.pages.render import render_html
 from tasks.params.entries import entries, entry_of
 from tasks.params.schema import Params, validate_params
-from tasks.params.tables import differing, table
+from tasks.params.tables import find_differing, table
 from tasks.plan.plan_file import read_plan
 from tasks.stage.errors import ParamsError
 
@@ -71,7 +71,7 @@ def compare_sides(sides: Sequence[Side]) -> dict[str, Any]:
         InputError: a run was not evaluated, or two runs have no example in common.
     """
     own = [one for one in sides if one.run is not None]
-    rows = differing([one.values for one in own])
+    rows = find_differing([one.values for one in own])
     return {
         "runs": [one.label for one in sides],
         "parameters": {

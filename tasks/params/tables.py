@@ -64,7 +64,7 @@ def plain(value: Any) -> str:
     return text.removesuffix("\n").removesuffix("\n...")
 
 
-def differing(sides: Sequence[dict[str, Any]]) -> list[Row]:
+def find_differing(sides: Sequence[dict[str, Any]]) -> list[Row]:
     """Return name and values of every parameter that differs between the sides; ABSENT for a missing key.
 
     If a section is null on one side and has keys on another, each key is a row of its own.
@@ -89,7 +89,7 @@ def differences(base: dict[str, Any], names: Sequence[str], presets: Path = arti
     sides = [resolve(base, None if name == DEMO else name, [], presets) for name in names]
     for name, values in zip(names, sides, strict=True):
         validate_params(values, name)
-    return differing(sides)
+    return find_differing(sides)
 
 
 def diff(rows: Sequence[Row], first: str, second: str) -> str:
