@@ -67,7 +67,7 @@ def print_schema(of_presets: bool) -> None:
 @click.pass_context
 def diff_presets(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
     enter_project(ctx)
-    rows = params.differences(read_base(None), (first, second))
+    rows = params.compare_presets(read_base(None), (first, second))
     found = {name: {first: one, second: two} for name, (one, two) in rows}
     text = options.truncate_lines(params.diff(rows, first, second))
     options.print_result(as_json, found, text, f"podium params show --preset {first if first != DEMO else second}")

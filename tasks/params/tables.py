@@ -77,7 +77,7 @@ def find_differing(sides: Sequence[dict[str, Any]]) -> list[Row]:
     return [(name, values) for name, values in stated if any(value != values[0] for value in values)]
 
 
-def differences(base: dict[str, Any], names: Sequence[str], presets: Path = artifacts.PRESETS) -> list[Row]:
+def compare_presets(base: dict[str, Any], names: Sequence[str], presets: Path = artifacts.PRESETS) -> list[Row]:
     """Return the rows of `differing` for presets.
 
     Args:
