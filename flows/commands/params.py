@@ -69,5 +69,5 @@ def diff_presets(ctx: click.Context, first: str, second: str, as_json: bool) -> 
     enter_project(ctx)
     rows = params.compare_presets(read_base(None), (first, second))
     found = {name: {first: one, second: two} for name, (one, two) in rows}
-    text = options.truncate_lines(params.diff(rows, first, second))
+    text = options.truncate_lines(params.format_differences(rows, first, second))
     options.print_result(as_json, found, text, f"podium params show --preset {first if first != DEMO else second}")

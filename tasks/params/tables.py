@@ -92,7 +92,7 @@ def compare_presets(base: dict[str, Any], names: Sequence[str], presets: Path = 
     return find_differing(sides)
 
 
-def diff(rows: Sequence[Row], first: str, second: str) -> str:
+def format_differences(rows: Sequence[Row], first: str, second: str) -> str:
     """Return the differences of two presets as text, one value per line by section; of an entry that one side lacks,
     only its kind."""
     if not rows:

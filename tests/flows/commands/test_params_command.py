@@ -14,7 +14,7 @@ from flows import cli
 from tasks.params.documentation import collect_meanings
 from tasks.params.overlays import layers, list_preset_names, read_preset, resolve
 from tasks.params.strict_yaml import leaves, parse_yaml, read_yaml
-from tasks.params.tables import diff, compare_presets, origins, search, format_params
+from tasks.params.tables import format_differences, compare_presets, origins, search, format_params
 from tasks.stage.errors import ParamsError
 from tests.places import ROOT
 
@@ -22,7 +22,7 @@ PRESETS = ROOT / "presets"
 
 
 def difference(base, first, second, presets):
-    return diff(compare_presets(base, (first, second), presets), first, second)
+    return format_differences(compare_presets(base, (first, second), presets), first, second)
 
 
 @pytest.fixture
