@@ -26,7 +26,7 @@ from flows.runs.checkout import checkout_folder
 from flows.runs.report import read_json_object
 from ipu_model.files import read_json
 from ipu_model.units import format_bytes
-from tasks.params.tables import table
+from tasks.params.tables import format_table
 from tasks.plan.composing import FOLDERS
 from tasks.plan.dvc_records import DAMAGED, LOCK, cache_of, dvc_processes, uses_cache
 from tasks.stage import artifacts, streams
@@ -332,7 +332,7 @@ def _print_plan(found: RemovalPlan, how: str) -> None:
     rows = [(part.name, format_bytes(part.size.own), part.why) for part in found.parts]
     if rows:
         whole = listing.measure_disk([path for part in found.parts for path in part.paths])
-        streams.say(table([(how, "frees", ""), *rows, ("total", format_bytes(whole.own), "")]))
+        streams.say(format_table([(how, "frees", ""), *rows, ("total", format_bytes(whole.own), "")]))
         if whole.shared:
             size = format_bytes(whole.shared)
             streams.say(f"another {size} is shared by hard links, mostly with DVC's cache: see --orphans\n")

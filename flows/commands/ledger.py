@@ -15,7 +15,7 @@ from flows.runs.checkout import checkout_folder
 from flows.runs.report import read_json_object
 from tasks.host import ledger
 from tasks.host.ledger import FIGURES, Record, ledger_file
-from tasks.params.tables import table
+from tasks.params.tables import format_table
 from tasks.stage import artifacts
 
 COLUMN_TITLES = ("memory", "seconds", "tokens/s")
@@ -39,7 +39,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
     values = {"file": str(ledger_file() or ""), "devices": found, "records": records}
     text = "no device jobs recorded yet\n"
     if found:
-        text = table([("device", "kind", "jobs", *COLUMN_TITLES), *map(_format_row, found)])
+        text = format_table([("device", "kind", "jobs", *COLUMN_TITLES), *map(_format_row, found)])
         text += "measured / estimated; 1 is exact, - is not estimated or not measured\n"
     after = f"podium ledger --json prints every record; the ledger is {ledger_file() or 'disabled (PODIUM_LEDGER)'}"
     options.print_result(as_json, values, text, after)

@@ -31,7 +31,7 @@ def list_parameters(
     rows = params.search(values, documentation.collect_meanings(values), query)
     found = [{"name": name, "value": value, "meaning": meaning} for name, value, meaning in rows]
     lines = [(name, params.plain(value), meaning) for name, value, meaning in rows]
-    text = options.truncate_lines(params.table(lines)) if lines else f"no parameter matches {query!r}\n"
+    text = options.truncate_lines(params.format_table(lines)) if lines else f"no parameter matches {query!r}\n"
     after = "podium run --set NAME=VALUE, or podium params show for the whole file"
     options.print_result(as_json, found, text, after)
 

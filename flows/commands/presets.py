@@ -33,7 +33,7 @@ def list_presets(ctx: click.Context, query: str = "", as_json: bool = False) -> 
     values = [{"name": one.name, **one.head.model_dump(exclude_none=True)} for one in found]
     rows = [(one.name, _score(one), " ".join(one.head.description.split())) for one in found]
     heads = ("preset", "published", "description")
-    text = options.truncate_lines(parameters.table([heads, *rows])) if rows else f"no preset matches {query!r}\n"
+    text = options.truncate_lines(parameters.format_table([heads, *rows])) if rows else f"no preset matches {query!r}\n"
     options.print_result(as_json, values, text, "podium presets show NAME, or podium run --preset NAME")
 
 

@@ -379,12 +379,12 @@ def _note(text: str) -> None:
 
 
 def _print_result(found: dict[str, Any], as_json: bool) -> None:
-    from tasks.params.tables import table
+    from tasks.params.tables import format_table
 
     names = [name for name in found["recipes"][0] if name not in ("seeds", "mean", "deviation")]
     heads = (*(name.replace("_", " ") for name in names), "seeds", f"held-out {found['judged_by']}")
     rows = [(*(f"{one[name]:g}" for name in names), str(one["seeds"]), _format_mean(one)) for one in found["recipes"]]
-    text = "\n" + table([heads, *rows]) + "".join(f"{line}\n" for line in found["verdict"])
+    text = "\n" + format_table([heads, *rows]) + "".join(f"{line}\n" for line in found["verdict"])
     options.print_result(as_json, found, text, f"podium runs show {found['best']}")
 
 

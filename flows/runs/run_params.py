@@ -14,7 +14,7 @@ from ipu_model.files import write_text
 from tasks.params.overlays import read_base, nest, resolve
 from tasks.params.schema import default_values
 from tasks.params.strict_yaml import leaves, read_yaml, yaml_text
-from tasks.params.tables import ABSENT, find_differing, table
+from tasks.params.tables import ABSENT, find_differing, format_table
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
 
@@ -63,7 +63,7 @@ def diff_params(base: Mapping[str, Any], params: Mapping[str, Any]) -> list[tupl
 def format_differences(rows: Sequence[tuple[str, list[Any]]], heads: Sequence[str]) -> str:
     """Format the result of `differing` as a table."""
     cells = [(name, *("-" if value is ABSENT else json.dumps(value) for value in values)) for name, values in rows]
-    return table([("", *heads), *cells])
+    return format_table([("", *heads), *cells])
 
 
 def require_same_params(project: Path, values: dict[str, Any], name: str | None) -> None:

@@ -15,7 +15,7 @@ from tasks.pages.plots import COLORS, Plot, PlotLine, plot_lines
 from tasks.pages.render import render_html
 from tasks.params.entries import entries, entry_of
 from tasks.params.schema import Params, validate_params
-from tasks.params.tables import find_differing, table
+from tasks.params.tables import find_differing, format_table
 from tasks.plan.plan_file import read_plan
 from tasks.stage.errors import ParamsError
 
@@ -150,7 +150,7 @@ def format_comparison(values: dict[str, Any]) -> str:
             (run, *(format_interval(found[name], "value") if name in found else "-" for name in entry["titles"]))
             for run, found in entry["scores"].items()
         ]
-        parts.append(f"{entry['entry']}\n" + table([("", *entry["titles"].values()), *cells]))
+        parts.append(f"{entry['entry']}\n" + format_table([("", *entry["titles"].values()), *cells]))
         parts += [_format_pair(pair, entry["titles"]) for pair in entry["pairs"]]
     parts += [_format_curve(curve) for curve in values["curves"]]
     return "\n".join(parts)

@@ -15,7 +15,7 @@ from flows.views.graph import StageBox, lay_out
 from ipu_model.units import format_bytes, format_seconds, shorten
 from tasks.estimates.job_estimates import EstimatedJob, Interval, MemoryEstimate, Term, total
 from tasks.pages.render import render_html, render_text
-from tasks.params.tables import table
+from tasks.params.tables import format_table
 
 BAR = 340
 """Length of a bar for the memory of a device, or for the time of an update."""
@@ -49,12 +49,12 @@ def format_stages(found: RunEstimate) -> str:
     rows = [(one.stage, STATUS_NAMES[one.status], shorten(one.why, MAX_SHOWN)) for one in found.stages]
     count = PlanView(found).count
     counts = f"{count[SKIPPED]} stages up to date, {count['restored']} restored, {count[RUNS]} to run"
-    return f"{table([('stage', 'status', 'reason'), *rows])}{counts}\n"
+    return f"{format_table([('stage', 'status', 'reason'), *rows])}{counts}\n"
 
 
 def format_jobs(found: RunEstimate) -> str:
     """Return the device jobs that would run, with their estimates and totals, for a terminal of 80 columns."""
-    return render_text(__file__, "plan.txt.j2", view=PlanView(found), table=table) if found.running else ""
+    return render_text(__file__, "plan.txt.j2", view=PlanView(found), table=format_table) if found.running else ""
 
 
 class PlanView:

@@ -110,7 +110,7 @@ def format_differences(rows: Sequence[Row], first: str, second: str) -> str:
         for key, one, two in found:
             if not lacking or key == "kind":
                 cells.append((f"  {key}" if key else section, _cell(one), _cell(two)))
-    return table(cells)
+    return format_table(cells)
 
 
 def _cell(value: Any) -> str:
@@ -124,7 +124,7 @@ def search(values: dict[str, Any], meanings: dict[str, str], query: str) -> list
     return [row for row in rows if wanted in row[0].lower() or wanted in row[2].lower()]
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
+def format_table(rows: Sequence[Sequence[str]]) -> str:
     """Return the rows as aligned columns, two spaces apart."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
