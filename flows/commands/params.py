@@ -30,7 +30,7 @@ def list_parameters(
     values = resolve(read_base(preset), preset, list(overrides))
     rows = params.search(values, documentation.collect_meanings(values), query)
     found = [{"name": name, "value": value, "meaning": meaning} for name, value, meaning in rows]
-    lines = [(name, params.plain(value), meaning) for name, value, meaning in rows]
+    lines = [(name, params.format_value(value), meaning) for name, value, meaning in rows]
     text = options.truncate_lines(params.format_table(lines)) if lines else f"no parameter matches {query!r}\n"
     after = "podium run --set NAME=VALUE, or podium params show for the whole file"
     options.print_result(as_json, found, text, after)

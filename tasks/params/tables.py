@@ -49,16 +49,16 @@ def format_params(base: dict[str, Any], preset: str | None, overrides: Sequence[
 def _lines(values: dict[str, Any], said: dict[str, str], place: tuple[str, ...]) -> Iterator[str]:
     for key, value in values.items():
         name = ".".join((*place, str(key)))
-        start = " " * INDENT * len(place) + f"{plain(key)}:"
+        start = " " * INDENT * len(place) + f"{format_value(key)}:"
         if isinstance(value, dict) and value:
             yield start
             yield from _lines(value, said, (*place, str(key)))
         else:
             origin = " ".join(said.get(name, DEFAULT).split())
-            yield f"{start} {plain(value)}".ljust(COMMENT_COLUMN - 1) + f" # {origin}"
+            yield f"{start} {format_value(value)}".ljust(COMMENT_COLUMN - 1) + f" # {origin}"
 
 
-def plain(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value as YAML on one line."""
     text = yaml_text(value, flow=True)
     return text.removesuffix("\n").removesuffix("\n...")
