@@ -46,7 +46,7 @@ def show_parameters(ctx: click.Context, preset: str | None, overrides: tuple[str
     text = params.format_params(base, preset, list(overrides))
     if as_json:
         values = dict(leaves(resolve(base, preset, list(overrides))))
-        said = params.origins(base, preset, list(overrides), artifacts.PRESETS)
+        said = params.find_origins(base, preset, list(overrides), artifacts.PRESETS)
         origin = {name: said.get(name, params.DEFAULT) for name in values}
         options.print_json({name: {"value": value, "origin": origin[name]} for name, value in values.items()})
         return

@@ -21,7 +21,7 @@ Row = tuple[str, list[Any]]
 """Name of a parameter, and its value on each side."""
 
 
-def origins(base: dict[str, Any], preset: str | None, overrides: Sequence[str], presets: Path) -> dict[str, str]:
+def find_origins(base: dict[str, Any], preset: str | None, overrides: Sequence[str], presets: Path) -> dict[str, str]:
     """Return dotted name -> origin of its value: params.yaml, the preset file, or the `--set` that set it last.
 
     Parameters with their defaults are left out.
@@ -43,7 +43,7 @@ def format_params(base: dict[str, Any], preset: str | None, overrides: Sequence[
     """
     values = resolve(base, preset, overrides, presets)
     validate_params(values, "the parameters")
-    return "".join(f"{line}\n" for line in _lines(values, origins(base, preset, overrides, presets), ()))
+    return "".join(f"{line}\n" for line in _lines(values, find_origins(base, preset, overrides, presets), ()))
 
 
 def _lines(values: dict[str, Any], said: dict[str, str], place: tuple[str, ...]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from flows import cli
 from tasks.params.documentation import collect_meanings
 from tasks.params.overlays import layers, list_preset_names, read_preset, resolve
 from tasks.params.strict_yaml import leaves, parse_yaml, read_yaml
-from tasks.params.tables import format_differences, compare_presets, origins, search, format_params
+from tasks.params.tables import format_differences, compare_presets, find_origins, search, format_params
 from tasks.stage.errors import ParamsError
 from tests.places import ROOT
 
@@ -54,7 +54,7 @@ def test_what_is_shown_is_a_params_file_with_the_values_that_result(base, preset
 
 
 def test_every_value_names_where_it_was_said_last(base, presets):
-    found = origins(
+    found = find_origins(
         base,
         "one",
         [
@@ -73,7 +73,7 @@ def test_every_value_names_where_it_was_said_last(base, presets):
     )
     assert found["downstream.squad.gate.min_f1"] == "--set downstream.squad.gate.min_f1=2"
     assert "downstream.squad.finetune.seed" not in found, "a default"
-    assert origins(base, None, [], presets)["downstream.squad.finetune.seed"] == "params.yaml"
+    assert find_origins(base, None, [], presets)["downstream.squad.finetune.seed"] == "params.yaml"
     lines = format_params(base, "one", [], presets).splitlines()
     assert [line.split("#")[1].strip() for line in lines if line.strip().startswith("epochs: 3 ")][0] == preset
     values = [line for line in lines if not line.rstrip().endswith(":")]
