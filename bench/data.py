@@ -18,7 +18,7 @@ from tasks.corpus.corpus import make_corpus
 from tasks.downstream.rows import write_rows
 from tasks.downstream.squad.examples import make_questions
 from tasks.downstream.squad.params import SquadDataParams
-from tasks.params.entries import entry_of
+from tasks.params.entries import find_entry
 from tasks.params.overlays import resolve
 from tasks.params.schema import Params, validate_params
 from tasks.params.strict_yaml import read_yaml
@@ -77,7 +77,7 @@ class Data:
         """Return the folder of rows of train or dev; make them on first use."""
         folder = self.folder / "rows" / f"squad-{split}"
         if not folder.exists():
-            task = load_part(entry_of(resolve_params(self.stages), "squad"), "rows")
+            task = load_part(find_entry(resolve_params(self.stages), "squad"), "rows")
             write_rows(task, split, self.questions(split), self.tokenizer, folder)
         return folder
 

@@ -31,7 +31,7 @@ from tasks.downstream.inference.job import InferenceOptions
 from tasks.downstream.inference.model import find_model
 from tasks.downstream.squad.compare import compare_files
 from tasks.models.model_folders import read_architecture
-from tasks.params.entries import entry_of
+from tasks.params.entries import find_entry
 from tasks.params.overlays import resolve
 from tasks.params.schema import ModelParams, Params, validate_params
 from tasks.params.sections import RuntimeSpec
@@ -116,7 +116,7 @@ def train(recipe: FineTuningRecipe, params: Params, folder: Path, settings: dict
     from tasks.pretraining.base_model import write_base_model
     from tasks.vocabulary.tokenizer import make_tokenizer
 
-    entry = entry_of(params, ENTRY)
+    entry = find_entry(params, ENTRY)
     make_tokenizer(params.tokenizer, params.model.max_positions, artifacts.CORPUS, artifacts.TOKENIZER)
     write_base_model(params.base_model, params.model)
     task = load_part(entry, "rows")
@@ -178,7 +178,7 @@ def compare(recipe: FineTuningRecipe, chosen: Sequence[Side], folder: Path) -> d
     Args:
         folder: a new folder for all files.
     """
-    summary = make_examples(load_part(entry_of(recipe.params, ENTRY), "examples"), folder / "examples")
+    summary = make_examples(load_part(find_entry(recipe.params, ENTRY), "examples"), folder / "examples")
     print(summary)
     dev = folder / "dev.jsonl"
     write_dev(dev_file(folder), dev)

@@ -16,7 +16,7 @@ from bench.host import peak_memory_mb
 from bench.peer import quiet_arguments
 from bench.run_qa import prepare_train_features
 from tasks.downstream.squad.params import SquadRowsParams
-from tasks.params.entries import entry_of
+from tasks.params.entries import find_entry
 from tasks.params.schema import Params
 
 
@@ -56,7 +56,7 @@ def train(recipe: FineTuningRecipe, params: Params, folder: Path, settings: dict
 
 def make_features(params: Params, folder: Path, tokenizer: Any, *, padded: bool) -> Dataset:
     """Return the windows of the training questions, as run_qa makes them."""
-    rows = entry_of(params, ENTRY).rows
+    rows = find_entry(params, ENTRY).rows
     assert isinstance(rows, SquadRowsParams)
     examples = Dataset.from_parquet(str(folder.parent / "examples/train.parquet"), cache_dir=str(folder / "cache"))
     shape = {"tokenizer": tokenizer, "row_length": rows.row_length, "doc_stride": rows.doc_stride, "pad": padded}
@@ -67,7 +67,7 @@ def make_arguments(
     recipe: FineTuningRecipe, params: Params, folder: Path, settings: dict[str, Any]
 ) -> TrainingArguments:
     """Convert our recipe to Trainer's arguments."""
-    tuning = entry_of(params, ENTRY).params.finetune
+    tuning = find_entry(params, ENTRY).params.finetune
     return TrainingArguments(
         str(folder / "trainer"),
         per_device_train_batch_size=recipe.batch_size,

@@ -159,7 +159,7 @@ def command() -> None:
 @click.pass_context
 def show_sequences(ctx: click.Context, name: str, count: int, split: str, run: str | None, as_json: bool) -> None:
     from flows.runs.checkout import checkout_folder
-    from tasks.params.entries import entry_of
+    from tasks.params.entries import find_entry
     from tasks.params.schema import PHASES, load_params
     from tasks.plan.kinds import load_spec
     from tasks.stage import artifacts
@@ -171,7 +171,7 @@ def show_sequences(ctx: click.Context, name: str, count: int, split: str, run: s
         raise ParamsError(f"run {run} not found in {root.parent}: podium runs lists the runs")
     labels, rows, stage = [], root / artifacts.rows_folder(name), f"pretrain_rows@{name}"
     if name not in PHASES:
-        task = load_spec(entry_of(load_params(root / artifacts.PARAMS), name))
+        task = load_spec(find_entry(load_params(root / artifacts.PARAMS), name))
         if split not in task.splits:
             raise ParamsError(f"--split {split} not found: {name} has {', '.join(task.splits)}")
         rows, stage = task.rows_folder(split, root), task.entry.stage("rows")

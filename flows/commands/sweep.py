@@ -31,7 +31,7 @@ from tasks.downstream.gate.released_scores import scores_json
 from tasks.downstream.gate.seed_scores import FINETUNE, HELD_OUT, SEED, WEIGHTS, recipe_params, seed_file_name
 from tasks.downstream.gate.verdict_text import held_out_score
 from tasks.downstream.scoring.scores import ScoresTask
-from tasks.params.entries import entry_of
+from tasks.params.entries import find_entry
 from tasks.params.overlays import Setting, resolve
 from tasks.params.schema import validate_params, load_params
 from tasks.params.sections import FinetuneParams
@@ -258,7 +258,7 @@ def write_seed_scores(folder: Path, checkouts: Mapping[int, Path], entry: str, s
 
 def _scores_of(root: Path, name: str, say: Say) -> dict[str, Any]:
     """Return scores.json of the model in a checkout, with its weights' hash, recipe and held-out metrics."""
-    entry = entry_of(load_params(root / artifacts.PARAMS), name)
+    entry = find_entry(load_params(root / artifacts.PARAMS), name)
     task: ScoresTask[Any, Any, Any] = load_part(entry, "scores")
     predictions = root / artifacts.predictions_file(name)
     needed = [predictions, *(task.examples_file(split, root) for split in task.development)]

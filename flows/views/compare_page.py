@@ -13,7 +13,7 @@ from flows.views.curves import is_training, read_curve
 from tasks.downstream.run_comparison import EvaluatedRun, compare_runs, compare_scores, read_run, select_figures
 from tasks.pages.plots import COLORS, Plot, PlotLine, plot_lines
 from tasks.pages.render import render_html
-from tasks.params.entries import entries, entry_of
+from tasks.params.entries import entries, find_entry
 from tasks.params.schema import Params, validate_params
 from tasks.params.tables import find_differing, format_table
 from tasks.plan.plan_file import read_plan
@@ -102,7 +102,7 @@ def _compare_entry(names: Sequence[str], sides: Sequence[Side]) -> dict[str, Any
     """Return the scores of an entry, and a paired test of each run against the first."""
     left = iter(names)
     evaluated: list[EvaluatedRun | None] = [
-        read_run(entry_of(one.params, next(left)), one.root) if one.run is not None else None for one in sides
+        read_run(find_entry(one.params, next(left)), one.root) if one.run is not None else None for one in sides
     ]
     first = evaluated[0]
     assert first is not None

@@ -22,7 +22,7 @@ from tasks.downstream.jobs.entry_jobs import PREDICT, build_predict_job, require
 from tasks.downstream.scoring.metrics import Array, changed_answers
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.jobs.device_job import JobResult, run_device_job
-from tasks.params.entries import ENTRY_SECTIONS, Entry, entry_of
+from tasks.params.entries import ENTRY_SECTIONS, Entry, find_entry
 from tasks.params.schema import Params, load_sections
 from tasks.params.sections import RuntimeSpec
 from tasks.plan.kinds import load_part
@@ -218,7 +218,7 @@ def main() -> None:
         baseline = None if arguments.baseline is None else RuntimeSpec.of(arguments.baseline)
     except ValueError as error:
         parser.error(str(error))
-    task: AnyScores = load_part(entry_of(params, name), "scores")
+    task: AnyScores = load_part(find_entry(params, name), "scores")
     if baseline is not None:
         said = compare_devices(baseline, place, task, params, arguments.output, model=arguments.model)
     elif arguments.model is not None or arguments.output is not None:

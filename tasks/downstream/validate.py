@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from tasks.params.entries import ENTRY_SECTIONS, entry_argument, entry_of, learns_text
+from tasks.params.entries import ENTRY_SECTIONS, entry_argument, find_entry, learns_text
 from tasks.params.schema import Params, load_sections
 from tasks.plan.kinds import TRAIN, DownstreamTask, load_part
 from tasks.plan.main import run_main
@@ -82,7 +82,7 @@ def write_near_duplicates(task: ChecksTask, params: Params) -> dict[str, int]:
 
 def main() -> None:
     params = load_sections(*ENTRY_SECTIONS, "tokenizer", "pretrain_rows", "validate_")
-    entry = entry_of(params, entry_argument("Validate the examples of a downstream task."))
+    entry = find_entry(params, entry_argument("Validate the examples of a downstream task."))
     task: ChecksTask = load_part(entry, "checks")
     folder, more = artifacts.examples_folder(entry.name), partial(write_near_duplicates, task, params)
     print(validate_and_report(entry.verdict(), lambda: [task.data(folder)], params.validate_.data_docs, more))

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from tasks.downstream.validate import ChecksTask
-from tasks.params.entries import ENTRY_SECTIONS, entry_argument, entry_of
+from tasks.params.entries import ENTRY_SECTIONS, entry_argument, find_entry
 from tasks.params.schema import Params, load_sections
 from tasks.plan.kinds import TRAIN, load_part
 from tasks.plan.main import run_main
@@ -61,7 +61,7 @@ def source_examples(task: ChecksTask, split: str, side: str, root: Path) -> Sour
 
 def main() -> None:
     params = load_sections(*ENTRY_SECTIONS, "model", "validate_")
-    entry = entry_of(params, entry_argument("Validate the rows of a downstream task."))
+    entry = find_entry(params, entry_argument("Validate the rows of a downstream task."))
     task: ChecksTask = load_part(entry, "checks")
     sets = partial(row_data_sets, task, params, task.splits)
     print(validate_and_report(entry.verdict("rows"), sets, params.validate_.data_docs))

@@ -17,7 +17,7 @@ import numpy as np
 
 from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_job
 from tasks.jobs.device_job import Job
-from tasks.params.entries import entries, entry_of
+from tasks.params.entries import entries, find_entry
 from tasks.params.schema import PHASES, Params, apply_packing
 from tasks.plan.kinds import TRAIN, DownstreamTask, load_spec
 from tasks.pretraining.pretrain import make_pretrain_job
@@ -305,10 +305,10 @@ def _jobs_of(stage: str, params: Params, folders: Folders, place: Path) -> Itera
     if group == PRETRAIN:
         yield _planned(stage, "", make_pretrain_job(item, params, place, untrained=True), folders, place)
     elif group == FINETUNE:
-        job = build_finetune_job(load_spec(entry_of(params, item)), params, place, untrained=True)
+        job = build_finetune_job(load_spec(find_entry(params, item)), params, place, untrained=True)
         yield _planned(stage, "", job, folders, place)
     elif group == PREDICT:
-        task = load_spec(entry_of(params, item))
+        task = load_spec(find_entry(params, item))
         for split in task.predicted:
             job = build_predict_job(task, params, task.rows_folder(split, place), place, place, place, untrained=True)
             yield _planned(stage, split if len(task.predicted) > 1 else "", job, folders, place)

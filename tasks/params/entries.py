@@ -79,7 +79,7 @@ def entries(params: Params) -> list[Entry]:
     ]
 
 
-def entry_of(params: Params, name: str) -> Entry:
+def find_entry(params: Params, name: str) -> Entry:
     """Return the entry with this name.
 
     Args:
@@ -101,7 +101,7 @@ def load_entry(name: str) -> Entry:
     Raises:
         ParamsError: it does not exist, or is invalid.
     """
-    return entry_of(load_sections(*ENTRY_SECTIONS), name)
+    return find_entry(load_sections(*ENTRY_SECTIONS), name)
 
 
 def entry_argument(description: str) -> str:

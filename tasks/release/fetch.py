@@ -27,7 +27,7 @@ from tasks.downstream.inference.fetched_releases import (
     write_fetched,
 )
 from tasks.params.downstream import PUBLISHED
-from tasks.params.entries import ENTRY_SECTIONS, Entry, entry_of
+from tasks.params.entries import ENTRY_SECTIONS, Entry, find_entry
 from tasks.params.schema import Params, load_sections
 from tasks.plan.main import run_main
 from tasks.release.hub.newest import Tagged, newest_releases
@@ -179,7 +179,7 @@ def main() -> None:
     parser.add_argument("--releases", nargs="*", metavar="TAG@COMMIT", help="releases on the Hub, newest first")
     parser.add_argument("--list", action="store_true", help="print the newest releases, fetch nothing")
     words, params = parser.parse_args(), load_sections(*ENTRY_SECTIONS, "publish")
-    entry = entry_of(params, words.name)
+    entry = find_entry(params, words.name)
     if words.list:
         _require_hub(params, entry)
         for one in newest_on_hub(entry):

@@ -23,7 +23,7 @@ from tasks.downstream.gate.gate import CODE, JUDGED, decide_on_files
 from tasks.downstream.gate.released_scores import scores_json
 from tasks.downstream.gate.subject import RELEASED, SEEDS, Hashes, Subject, copy_privately, plan_of, subject_of
 from tasks.downstream.scoring.scores import ScoresTask
-from tasks.params.entries import Entry, entry_of, only_entry
+from tasks.params.entries import Entry, find_entry, only_entry
 from tasks.params.schema import Params, validate_params, load_params, parameter_values
 from tasks.params.strict_yaml import value_at
 from tasks.plan.composing import compose
@@ -177,7 +177,7 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
     params = validate_params(dict(parameters))
     if problems := check_written(parameters, root, plan_of(params)):
         raise PublishError("; ".join(problems))
-    entry = entry_of(params, name)
+    entry = find_entry(params, name)
     subject = subject_of(load_spec(entry), params)
     gate_stage = subject.stages["gate"]
     require_accepted(read_json(root / subject.gate, f"dvc repro {gate_stage}"))  # otherwise there is nothing to copy
@@ -330,7 +330,7 @@ def main() -> None:
     arguments = parser.parse_args()
     started_at = time.perf_counter()
     params = load_params()
-    entry = entry_of(params, arguments.name) if arguments.name else only_entry(params)
+    entry = find_entry(params, arguments.name) if arguments.name else only_entry(params)
     receipt = publish(parameter_values(params), entry.name, dry_run=arguments.dry_run)
     tell(receipt, arguments.dry_run, time.perf_counter() - started_at)
 

@@ -17,7 +17,7 @@ from tasks.downstream.gate.gate import gate
 from tasks.downstream.gate.subject import Subject, subject_of
 from tasks.downstream.texts.task_table import TASKS, TextTask
 from tasks.params.downstream import EntryPublishParams, defaults_of
-from tasks.params.entries import entry_of
+from tasks.params.entries import find_entry
 from tasks.params.schema import Params, validate_params, load_params, parameter_values
 from tasks.params.strict_yaml import parse_yaml, read_yaml, value_at
 from tasks.plan.composing import compose, write_plan
@@ -71,7 +71,7 @@ def add_entry(root: Path, name: str, seed: int = 1, **sections: Any) -> Path:
 def subject_in(root: Path, name: str = "squad") -> Subject:
     """What a release of that entry of a checkout is about."""
     params = load_params(root / artifacts.PARAMS)
-    return subject_of(load_spec(entry_of(params, name)), params)
+    return subject_of(load_spec(find_entry(params, name)), params)
 
 
 def write_entry(root: Path, name: str, seed: int) -> None:
@@ -127,7 +127,7 @@ def write_questions(path: Path) -> None:
 
 def write_metrics(root: Path, name: str = "squad", params: Params | None = None) -> None:
     """The scores of the files that are in `root` now; `params` are those of the checkout, if it is not all of one."""
-    entry = entry_of(params := params or load_params(root / artifacts.PARAMS), name)
+    entry = find_entry(params := params or load_params(root / artifacts.PARAMS), name)
     subject = subject_of(load_spec(entry), params)
     files = [root / subject.model / "model.safetensors", root / subject.predictions]
     found = [{"path": str(path.relative_to(root)), "sha256": sha256_of(path)} for path in files]
@@ -178,7 +178,7 @@ def make_glue_checkout(root: Path, task: TextTask = TASKS["sst2"]) -> Path:
     name, labels = f"glue-{task.name}", [number % 2 for number in range(20)]
     values = read_yaml(root / artifacts.PARAMS)
     values["downstream"] = {name: {**defaults_of("glue", name), "task": task.name}}
-    schema = load_spec(entry_of(write_parameters(root, values), name)).schema
+    schema = load_spec(find_entry(write_parameters(root, values), name)).schema
     subject = subject_in(root, name)
     (root / artifacts.model_folder("squad")).rename(root / subject.model)
     for reference in subject.references:

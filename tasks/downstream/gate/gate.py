@@ -19,7 +19,7 @@ from tasks.downstream.gate.subject import Hashes, Subject, hashes_of, subject_of
 from tasks.downstream.gate.verdict_text import WITHOUT_FLOOR
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.params.downstream import PUBLISHED
-from tasks.params.entries import entry_argument, entry_of
+from tasks.params.entries import entry_argument, find_entry
 from tasks.params.schema import validate_params, load_params, parameter_values
 from tasks.plan.code_state import git_state
 from tasks.plan.kinds import load_part
@@ -159,7 +159,7 @@ def gate(parameters: Mapping[str, Any], name: str, root: Path = Path()) -> GateD
         InputError: see `tasks.downstream.gate.evidence.gather_evidence`.
     """
     params = validate_params(dict(parameters))
-    task: AnyScores = load_part(entry_of(params, name), "scores")
+    task: AnyScores = load_part(find_entry(params, name), "scores")
     subject, released, seeds = subject_of(task, params), task.entry.released, task.entry.seeds
     hashes = hashes_of(subject.judged(released, root, seeds))
     decision, verdict = decide_on_files(task, subject, hashes, root, released, seeds)
@@ -200,7 +200,7 @@ def decision_record(decision: GateDecision, evidence: Evidence) -> dict[str, Any
 
 def main() -> None:
     params = load_params()
-    entry = entry_of(params, entry_argument("Decide whether a model may be released."))
+    entry = find_entry(params, entry_argument("Decide whether a model may be released."))
     decision = gate(parameter_values(params), entry.name)
     passed = sum(validate_params.ok for validate_params in decision.checks)
     word = "accepted" if decision.accepted else "rejected"

@@ -20,7 +20,7 @@ from tasks.downstream.inference.inference_task import InferenceTask
 from tasks.downstream.inference.job import InferenceOptions, run_inference, scratch_checkout
 from tasks.downstream.inference.model import CONFIG, WEIGHTS, InferenceModel, find_model
 from tasks.downstream.scoring.scores import AnyScores
-from tasks.params.entries import ENTRY_SECTIONS, Entry, entry_argument, entry_of
+from tasks.params.entries import ENTRY_SECTIONS, Entry, entry_argument, find_entry
 from tasks.params.schema import DeviceParams, load_sections
 from tasks.params.sections import RuntimeSpec
 from tasks.plan.kinds import load_part
@@ -143,7 +143,7 @@ def _write(task: AnyScores, root: Path, release: FetchedRelease | None, scores: 
 
 def main() -> None:
     params = load_sections(*ENTRY_SECTIONS, "device")
-    entry = entry_of(params, entry_argument("Score the released model on the development sets of an entry."))
+    entry = find_entry(params, entry_argument("Score the released model on the development sets of an entry."))
     print(predict_released(load_part(entry, "scores"), params.device))
 
 

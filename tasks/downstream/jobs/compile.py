@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tasks.downstream.jobs.entry_jobs import FINETUNE, PREDICT, build_finetune_job, build_predict_job
 from tasks.jobs.programs import build_program
-from tasks.params.entries import ENTRY_SECTIONS, entry_argument, entry_of
+from tasks.params.entries import ENTRY_SECTIONS, entry_argument, find_entry
 from tasks.params.schema import load_sections
 from tasks.plan.kinds import load_spec
 from tasks.plan.main import run_main
@@ -21,7 +21,7 @@ from tasks.stage import artifacts
 
 def main() -> None:
     params, root = load_sections(*ENTRY_SECTIONS, "model", "device", "ipu"), Path()
-    entry = entry_of(params, entry_argument("Build the programs of a downstream task before training."))
+    entry = find_entry(params, entry_argument("Build the programs of a downstream task before training."))
     task = load_spec(entry)
     rows = task.rows_folder(task.development[0])  # the development sets of an entry share a program
     jobs = {

@@ -10,7 +10,7 @@ import sys
 from tasks.downstream.jobs.entry_jobs import FINETUNE, build_finetune_job, require_valid_rows
 from tasks.host.launcher import launch_words
 from tasks.jobs.training import summary, train
-from tasks.params.entries import ENTRY_SECTIONS, entry_argument, entry_of
+from tasks.params.entries import ENTRY_SECTIONS, entry_argument, find_entry
 from tasks.params.schema import load_sections
 from tasks.plan.kinds import load_spec
 from tasks.plan.main import run_main
@@ -20,7 +20,7 @@ from tasks.stage.errors import InputError
 
 def main() -> None:
     params = load_sections(*ENTRY_SECTIONS, "model", "device", "ipu", "checkpoint", "tracking")
-    task = load_spec(entry_of(params, entry_argument("Fine-tune the model of a downstream task.")))
+    task = load_spec(find_entry(params, entry_argument("Fine-tune the model of a downstream task.")))
     entry = task.entry
     require_valid_rows(task)
     job, name = build_finetune_job(task, params), artifacts.job_name(entry.name, FINETUNE)

@@ -12,7 +12,7 @@ from ipu_model.files import write_json
 from tasks.downstream.jobs.entry_jobs import PREDICT, build_predict_job, require_valid_rows
 from tasks.jobs.device_job import JobResult, run_device_job
 from tasks.jobs.training import packing_figures, program_measurements
-from tasks.params.entries import ENTRY_SECTIONS, entry_argument, entry_of
+from tasks.params.entries import ENTRY_SECTIONS, entry_argument, find_entry
 from tasks.params.schema import load_sections
 from tasks.plan.kinds import load_spec
 from tasks.plan.main import run_main
@@ -40,7 +40,7 @@ def prediction_measurements(result: JobResult) -> dict[str, Any]:
 
 def main() -> None:
     params = load_sections(*ENTRY_SECTIONS, "model", "device", "ipu")
-    task = load_spec(entry_of(params, entry_argument("Predict the development sets of a downstream task.")))
+    task = load_spec(find_entry(params, entry_argument("Predict the development sets of a downstream task.")))
     name, found, measured = task.entry.name, {}, {}
     require_valid_rows(task)
     artifacts.logits_folder(name).mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from tasks.params.downstream import defaults_of
-from tasks.params.entries import entry_of
+from tasks.params.entries import find_entry
 from tasks.params.schema import Params, validate_params
 from tasks.params.strict_yaml import read_yaml
 from tasks.plan.composing import compose, write_plan
@@ -77,7 +77,7 @@ def change_parameters(root: Path, changes: Mapping[str, Any]) -> Params:
 def task_with(name: str, part: str = "spec", **sections: Any) -> Any:
     """A part of an entry, `squad` of the project's own params.yaml or `glue-<task>`, with other sections."""
     glue = {name: {"kind": "glue", "task": name.removeprefix("glue-")}} if name.startswith("glue-") else {}
-    entry = entry_of(validate_params(values_with(glue)), name)
+    entry = find_entry(validate_params(values_with(glue)), name)
     changed = dataclasses.replace(
         entry, params=entry.params.model_copy(update=sections), rows=sections.get("rows", entry.rows)
     )

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.downstream.examples import ExamplesTask, make_examples
-from tasks.params.entries import entry_of
+from tasks.params.entries import find_entry
 from tasks.params.schema import validate_params
 from tasks.plan.composing import compose
 from tasks.plan.kinds import load_part
@@ -28,7 +28,7 @@ from tests.tasks.downstream.texts.glue_checkout import write_examples
 def examples_of(kind: str, **data: Any) -> ExamplesTask:
     more = {"task": "mnli"} if kind == "glue" else {}
     params = validate_params(values_with({"squad": None, "own": {"kind": kind, "data": data, **more}}))
-    found: ExamplesTask = load_part(entry_of(params, "own"), "examples")
+    found: ExamplesTask = load_part(find_entry(params, "own"), "examples")
     return found
 
 

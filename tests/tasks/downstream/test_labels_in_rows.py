@@ -16,7 +16,7 @@ import pytest
 from tasks.downstream import rows
 from tasks.downstream.examples import make_examples
 from tasks.downstream.validate_rows import row_data_sets
-from tasks.params.entries import entry_of
+from tasks.params.entries import find_entry
 from tasks.params.schema import validate_params
 from tasks.plan.kinds import load_part
 from tasks.stage import artifacts
@@ -85,7 +85,7 @@ def judged(data: Mapping[str, Path], kind: str, regression: bool = False, damage
     entry |= {"regression": True} if regression else {}
     params = validate_params(values_with({"squad": None, "mine": entry}))
     word_tokenizer(artifacts.TOKENIZER)
-    found = entry_of(params, "mine")
+    found = find_entry(params, "mine")
     make_examples(load_part(found, "examples"), artifacts.examples_folder("mine"))
     task: rows.RowsTask = load_part(found, "rows")
     for split in task.splits:

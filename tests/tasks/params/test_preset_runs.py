@@ -12,7 +12,7 @@ from ipu_model.distributed.process import StopRequest, lock_run_folder
 from ipu_model.train.job_runner import run_job
 from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_job
 from tasks.jobs.device_job import Job, JobResult
-from tasks.params.entries import entry_of
+from tasks.params.entries import find_entry
 from tasks.params.overlays import resolve
 from tasks.params.schema import Params, validate_params, apply_packing
 from tasks.plan.kinds import load_spec
@@ -112,7 +112,7 @@ def test_a_family_trains_and_predicts(name: str, inputs: Path, tmp_path: Path):
         for phase in (("phase1", "phase2") if params.pretrain.enabled else ())
     ]
     assert [result.steps for result in trained] == ([] if given else [3, 2])
-    squad = load_spec(entry_of(params, "squad"))
+    squad = load_spec(find_entry(params, "squad"))
     tuned = run(build_finetune_job(squad, params, tmp_path), tmp_path, "finetune")
     assert 24 <= tuned.sequences < 24 + 8, "whole updates, and packed rows hold as many as they hold"
     assert tuned.plan["schedule"] == params.downstream["squad"].finetune.schedule

@@ -19,7 +19,7 @@ from ipu_model.rows.format import Manifest
 from ipu_model.train.checkpoint_writer import ASSUMED_SAVE_SECONDS, SAVE_MARGIN
 from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_job
 from tasks.jobs.training import model_config
-from tasks.params.entries import entry_of
+from tasks.params.entries import find_entry
 from tasks.params.overlays import read_preset, resolve
 from tasks.params.schema import Params, validate_params
 from tasks.plan.kinds import load_spec
@@ -88,7 +88,7 @@ def jobs_of(params: Params, root: Path, factors: dict[str, float]) -> dict[str, 
         folder.mkdir(parents=True)
         (folder / "manifest.json").write_text(manifest(name, length, factors.get(name, 1.0)).to_json())
     (root / params.ipu.config).mkdir(parents=True)
-    squad = load_spec(entry_of(params, "squad"))
+    squad = load_spec(find_entry(params, "squad"))
     rows = root / artifacts.rows_folder("squad", "dev")
     return {
         "phase1": make_pretrain_job("phase1", params, root),

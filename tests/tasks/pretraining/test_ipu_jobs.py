@@ -19,7 +19,7 @@ from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_j
 from tasks.jobs import programs
 from tasks.jobs.device_job import DEVICE_PYTHON
 from tasks.jobs.training import fingerprint, ipu_config
-from tasks.params.entries import entry_of
+from tasks.params.entries import find_entry
 from tasks.params.overlays import resolve
 from tasks.params.schema import PHASES, Params, validate_params
 from tasks.params.strict_yaml import read_yaml, yaml_text
@@ -49,7 +49,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def squad(params: Params) -> DownstreamTask:
-    return load_spec(entry_of(params, "squad"))
+    return load_spec(find_entry(params, "squad"))
 
 
 def jobs(params: Params, root: Path, **options: Any) -> dict[str, Job]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.files import sha256_of, write_json
-from tasks.params.entries import entry_of
+from tasks.params.entries import find_entry
 from tasks.params.schema import load_params, parameter_values
 from tasks.release.fetch import Fetched, fetch, newest_on_hub
 from tasks.release.publish import publish
@@ -50,7 +50,7 @@ def compared_with_newest(root: Path) -> Iterator[None]:
     tag = commit = None
     weights = root / "published/podium-demo/model.safetensors"
     if params.publish.target == "hub":
-        tag, commit = next(((one.tag, one.commit) for one in newest_on_hub(entry_of(params, "squad"))), (None, None))
+        tag, commit = next(((one.tag, one.commit) for one in newest_on_hub(find_entry(params, "squad"))), (None, None))
     folder.mkdir(parents=True, exist_ok=True)
     about = {"tag": tag, "repository": NAME, "commit": commit}
     values = {"release": about, "weights": sha256_of(weights) if weights.is_file() else None}
@@ -62,4 +62,4 @@ def compared_with_newest(root: Path) -> Iterator[None]:
 def fetch_here(root: Path, **how: Any) -> Fetched:
     """Fetch for the entry squad."""
     params = load_params(root / artifacts.PARAMS)
-    return fetch(params, entry_of(params, "squad"), root, **how)
+    return fetch(params, find_entry(params, "squad"), root, **how)

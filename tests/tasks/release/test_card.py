@@ -13,7 +13,7 @@ import yaml
 from huggingface_hub import ModelCard
 
 from tasks.downstream.card import CardFacts
-from tasks.params.entries import entry_of
+from tasks.params.entries import find_entry
 from tasks.params.schema import parameter_values
 from tasks.release.provenance import WITHHELD, git_state, provenance
 from tasks.release.publish import publish
@@ -45,7 +45,7 @@ def model_card(known: CardFacts) -> str:
 
 def facts(**changed: Any) -> CardFacts:
     known = CardFacts(
-        entry=entry_of(params_with(), "squad"),
+        entry=find_entry(params_with(), "squad"),
         name="user/demo",
         title="demo",
         license="apache-2.0",

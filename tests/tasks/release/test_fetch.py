@@ -13,7 +13,7 @@ import pytest
 
 from ipu_model.files import sha256_of
 from tasks.downstream.inference.fetched_releases import read_fetched, verify_release
-from tasks.params.entries import entry_of
+from tasks.params.entries import find_entry
 from tasks.params.schema import load_params
 from tasks.release.fetch import Fetched, newest_on_hub, tagged
 from tasks.stage import artifacts
@@ -181,7 +181,7 @@ def test_what_another_host_chose_is_fetched_without_asking(checkout: Path, hub: 
     state(checkout, target="hub")
     first = release(checkout)
     params = load_params(checkout / artifacts.PARAMS)
-    chosen = newest_on_hub(entry_of(params, "squad"))
+    chosen = newest_on_hub(find_entry(params, "squad"))
     release(checkout, seed=1)
     hub.requests.clear()
     assert tags(fetch_here(checkout, these=chosen)) == [first]

@@ -11,7 +11,7 @@ import pytest
 
 from ipu_model.files import exclusive_lock, read_json, sha256_of
 from tasks.downstream.inference.predict_released import predict_released
-from tasks.params.entries import entry_of
+from tasks.params.entries import find_entry
 from tasks.params.schema import load_params, parameter_values
 from tasks.plan.kinds import load_part
 from tasks.release.publish import publish
@@ -69,7 +69,7 @@ def judge(root: Path) -> None:
     """Fetch what is out, score it, and let the gate compare with it."""
     params = load_params(root / artifacts.PARAMS)
     fetch_here(root)
-    predict_released(load_part(entry_of(params, "squad"), "scores"), params.device, root)
+    predict_released(load_part(find_entry(params, "squad"), "scores"), params.device, root)
     write_gate(root)
     assert read_json(root / "metrics/squad-gate.json")["accepted"]
 

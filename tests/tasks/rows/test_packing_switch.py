@@ -18,7 +18,7 @@ from tasks.downstream import rows
 from tasks.downstream.jobs.entry_jobs import build_predict_job
 from tasks.downstream.jobs.predict import prediction_figures
 from tasks.jobs.device_job import BatchGeometry, Job, JobResult, ScheduleConfig
-from tasks.params.entries import entry_of
+from tasks.params.entries import find_entry
 from tasks.params.schema import validate_params, apply_packing
 from tasks.params.strict_yaml import read_yaml
 from tasks.plan.kinds import load_spec
@@ -158,7 +158,7 @@ def test_an_update_has_the_sequences_that_were_stated_with_packing_and_without(c
 def predicted(checkouts: dict[bool, Path]) -> dict[bool, JobResult]:
     """Logits of the dev features in `logits.arrow`."""
     params = validate_params(read_yaml(ROOT / "params.yaml"))
-    squad, device = load_spec(entry_of(params, "squad")), params.device.model_copy(update={"micro_batch_size": 4})
+    squad, device = load_spec(find_entry(params, "squad")), params.device.model_copy(update={"micro_batch_size": 4})
     found = {}
     for packing, root in checkouts.items():
         rows, runs = root / artifacts.rows_folder("squad", "dev"), root / "runs" / "predict"

@@ -20,7 +20,7 @@ from tasks.downstream.gate.seed_scores import SeedModel, seed_file_name
 from tasks.downstream.gate.verdict_text import format_recipe
 from tasks.downstream.scoring.metrics import Outcomes
 from tasks.downstream.squad.params import SquadGateParams
-from tasks.params.entries import entry_of
+from tasks.params.entries import find_entry
 from tasks.params.schema import load_params, parameter_values
 from tasks.plan.kinds import load_part
 from tasks.release.publish import publish
@@ -53,7 +53,7 @@ def root(made: Path, tmp_path: Path) -> Path:
 
 def scores_of(root: Path, wrong: int) -> dict[str, Any]:
     """scores.json of a model with the last N of 20 examples wrong."""
-    task = load_part(entry_of(load_params(root / artifacts.PARAMS), ENTRY), "scores")
+    task = load_part(find_entry(load_params(root / artifacts.PARAMS), ENTRY), "scores")
     answers = [number % 2 if number < 20 - wrong else 1 - number % 2 for number in range(20)]
     examples = task.read_all(root)
     found: dict[str, Any] = json.loads(scores_json(task, examples, {"dev": answers}))

@@ -21,7 +21,7 @@ from tasks.downstream.inference.job import InferenceOptions
 from tasks.downstream.inference.model import find_model
 from tasks.downstream.inference.predict_released import entry_of_model, predict_released
 from tasks.downstream.texts.task_table import TASKS
-from tasks.params.entries import entry_of
+from tasks.params.entries import find_entry
 from tasks.params.schema import load_params, parameter_values
 from tasks.params.sections import RuntimeSpec
 from tasks.plan.kinds import load_part
@@ -71,7 +71,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def task_of(root: Path) -> Any:
-    return load_part(entry_of(load_params(root / artifacts.PARAMS), "squad"), "scores")
+    return load_part(find_entry(load_params(root / artifacts.PARAMS), "squad"), "scores")
 
 
 def run_stage(root: Path) -> str:
@@ -214,7 +214,7 @@ def test_scores_of_glue_lie_where_its_gate_looks_for_them(tmp_path: Path, jobs: 
     root = make_glue_checkout(tmp_path / "checkout")
     change_parameters(root, {"downstream": {"glue-sst2": {"gate": {"released": "published"}}}})
     params = load_params(root / artifacts.PARAMS)
-    entry = entry_of(params, "glue-sst2")
+    entry = find_entry(params, "glue-sst2")
     (root / entry.released).mkdir(parents=True)
     write_gate(root, name="glue-sst2")
     publish(parameter_values(params), "glue-sst2", root)

@@ -18,7 +18,7 @@ from tasks.downstream.ner.examples import UNKNOWN
 from tasks.downstream.ner.params import NerColumnParams, NerDataParams
 from tasks.downstream.ner.sentence_files import NO_WORD, read_sentences
 from tasks.downstream.ner.sentences import EMPTY, REPAIRED, TagStatistics
-from tasks.params.entries import entry_of
+from tasks.params.entries import find_entry
 from tasks.params.overlays import read_base, resolve
 from tasks.params.schema import validate_params
 from tasks.plan.kinds import load_part
@@ -227,7 +227,7 @@ def test_files_of_other_endings_are_refused_with_those_that_are_read(tmp_path: P
 def task_of(params: NerDataParams) -> ExamplesTask:
     """Reads what an entry `ner` with this section `data` names."""
     values = values_with({"ner": {"kind": "ner", "data": params.model_dump()}})
-    found: ExamplesTask = load_part(entry_of(validate_params(values), "ner"), "examples")
+    found: ExamplesTask = load_part(find_entry(validate_params(values), "ner"), "examples")
     return found
 
 

@@ -14,7 +14,7 @@ from tasks.downstream.evaluate import evaluate
 from tasks.downstream.scoring.near_duplicates import diff_words
 from tasks.downstream.squad.params import SquadEvaluateParams
 from tasks.downstream.validate import search_near_duplicates
-from tasks.params.entries import entry_of, learns_text
+from tasks.params.entries import find_entry, learns_text
 from tasks.params.schema import validate_params
 from tasks.plan.kinds import load_part
 from tasks.records.duplicate_report import Duplicate, NearDuplicateReport, PairExcerpt, SourceReport, write_report
@@ -149,7 +149,7 @@ def test_each_kind_says_which_text_of_an_example_counts(
     tmp_path: Path, stated: dict[str, Any], splits: dict[str, list[dict[str, Any]]], record: str
 ) -> None:
     params = validate_params(values_with({"squad": None, "it": stated}, pretrain={"enabled": False}))
-    task = load_part(entry_of(params, "it"), "checks")
+    task = load_part(find_entry(params, "it"), "checks")
     for split, rows in splits.items():
         path = tmp_path / artifacts.examples_file("it", split)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -161,7 +161,7 @@ def test_each_kind_says_which_text_of_an_example_counts(
 def test_off_means_that_nothing_is_read(tmp_path: Path) -> None:
     params = validate_params(values_with(validate={"near_duplicates": None}))
     assert search_near_duplicates(
-        load_part(entry_of(params, "squad"), "checks"), params, tmp_path
+        load_part(find_entry(params, "squad"), "checks"), params, tmp_path
     ) == NearDuplicateReport(None)
 
 
@@ -177,4 +177,4 @@ def test_off_means_that_nothing_is_read(tmp_path: Path) -> None:
 )
 def test_the_corpus_counts_where_the_model_is_pretrained_on_it(sections: dict[str, Any], learns: bool) -> None:
     params = validate_params(values_with(**sections))
-    assert learns_text(entry_of(params, "squad"), params) == learns
+    assert learns_text(find_entry(params, "squad"), params) == learns

@@ -13,7 +13,7 @@ from tasks.downstream.gate.gate import gate
 from tasks.downstream.squad import scores
 from tasks.downstream.squad.files import ReferenceQuestion
 from tasks.downstream.squad.scores import RULES, choose_rule
-from tasks.params.entries import entry_of
+from tasks.params.entries import find_entry
 from tasks.params.schema import validate_params, load_params, parameter_values
 from tasks.plan.kinds import load_part
 from tests.tasks.downstream.entries import change_parameters
@@ -91,7 +91,7 @@ def checkout(tmp_path: Path) -> Path:
 
 def test_the_rule_is_chosen_on_training_questions_and_scored_on_those_of_the_development_set(checkout: Path) -> None:
     params = load_params(checkout / "params.yaml")
-    task = load_part(entry_of(params, "squad"), "scores")
+    task = load_part(find_entry(params, "squad"), "scores")
     assert task.choose_baseline(checkout) == {"baseline": "the first 2 words of the context"}
     metrics = read_json(checkout / "metrics/squad.json")
     assert metrics["baseline"] == "the first 2 words of the context"
@@ -117,5 +117,5 @@ def test_a_rule_is_chosen_on_so_many_questions_at_most(checkout: Path, monkeypat
     seen: list[int] = []
     monkeypatch.setattr(scores, "MOST_QUESTIONS", 2)
     monkeypatch.setattr(scores, "choose_rule", lambda questions: seen.append(len(questions)) or next(iter(RULES)))
-    load_part(entry_of(load_params(checkout / "params.yaml"), "squad"), "scores").choose_baseline(checkout)
+    load_part(find_entry(load_params(checkout / "params.yaml"), "squad"), "scores").choose_baseline(checkout)
     assert seen == [2]

@@ -18,7 +18,7 @@ from tasks.downstream.squad.card import SquadCard
 from tasks.downstream.squad.checks import QuestionData
 from tasks.downstream.squad.no_answer import read_null_threshold
 from tasks.downstream.squad.score_files import score_files
-from tasks.params.entries import entry_of
+from tasks.params.entries import find_entry
 from tasks.params.schema import validate_params
 from tasks.plan.kinds import load_part
 from tasks.stage import artifacts
@@ -45,7 +45,7 @@ STATED: dict[str, Any] = {
 
 
 def task(part: str, **sections: Any) -> Any:
-    return load_part(entry_of(validate_params(values(**sections)), "squad"), part)
+    return load_part(find_entry(validate_params(values(**sections)), "squad"), part)
 
 
 def values(**sections: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.params.entries import entry_of
+from tasks.params.entries import find_entry
 from tasks.params.schema import validate_params
 from tasks.plan.kinds import load_part
 from tests.tasks.downstream.entries import values_with, write_parameters
@@ -53,7 +53,7 @@ def values_of(data: Mapping[str, Any], *, regression: bool = False, **sections: 
 
 def part(name: str, data: Mapping[str, Any], **more: Any) -> Any:
     """A part of the kind, of an entry that reads `data`."""
-    return load_part(entry_of(validate_params(values_of(data, **more)), NAME), name)
+    return load_part(find_entry(validate_params(values_of(data, **more)), NAME), name)
 
 
 def make_checkout(folder: Path, data: Mapping[str, Any], **more: Any) -> Path:
