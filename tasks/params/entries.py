@@ -144,7 +144,7 @@ def start_model(entry: Entry) -> Path | None:
 
 
 @dataclass(frozen=True)
-class Behind:
+class Upstream:
     """Upstream parts of a release other than the entry's own data and training."""
 
     phases: tuple[str, ...]
@@ -152,11 +152,11 @@ class Behind:
     corpus: bool
 
 
-def behind(entry: Entry, params: Params) -> Behind:
+def behind(entry: Entry, params: Params) -> Upstream:
     """Return the upstream parts of an entry's release."""
     phases = PHASES[: PHASES.index(entry.start) + 1] if entry.start in PHASES else ()
     given = params.base_model.source != "none" and bool(entry.start)
-    return Behind(phases, given, needs_corpus(params, phases))
+    return Upstream(phases, given, needs_corpus(params, phases))
 
 
 def learns_text(entry: Entry, params: Params) -> bool:
