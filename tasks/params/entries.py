@@ -152,7 +152,7 @@ class Upstream:
     corpus: bool
 
 
-def behind(entry: Entry, params: Params) -> Upstream:
+def find_upstream(entry: Entry, params: Params) -> Upstream:
     """Return the upstream parts of an entry's release."""
     phases = PHASES[: PHASES.index(entry.start) + 1] if entry.start in PHASES else ()
     given = params.base_model.source != "none" and bool(entry.start)
@@ -161,7 +161,7 @@ def behind(entry: Entry, params: Params) -> Upstream:
 
 def learns_text(entry: Entry, params: Params) -> bool:
     """Return True if the entry's model is pre-trained on the corpus."""
-    return bool(behind(entry, params).phases) and params.pretrain_rows.source == "corpus"
+    return bool(find_upstream(entry, params).phases) and params.pretrain_rows.source == "corpus"
 
 
 def needs_corpus(params: Params, phases: tuple[str, ...]) -> bool:

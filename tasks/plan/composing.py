@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ipu_model.files import write_text
-from tasks.params.entries import BASE, Entry, behind, entries, learns_text, needs_corpus, start_model
+from tasks.params.entries import BASE, Entry, find_upstream, entries, learns_text, needs_corpus, start_model
 from tasks.params.schema import PHASES, Params
 from tasks.params.sections import RuntimeSpec
 from tasks.params.strict_yaml import yaml_text
@@ -166,7 +166,7 @@ def _given(entry: Entry) -> dict[str, str]:
 
 def _behind(entry: Entry, params: Params) -> dict[str, str]:
     """Return upstream files that the gate of an entry evaluates; data/tokenizer is the placeholder for missing ones."""
-    found, nothing = behind(entry, params), str(artifacts.TOKENIZER)
+    found, nothing = find_upstream(entry, params), str(artifacts.TOKENIZER)
     return {
         "corpus": _verdict("corpus") if found.corpus else nothing,
         "base_model": (artifacts.BASE_MODEL / "base_model.json").as_posix() if found.base_model else nothing,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ipu_model.files import NotAFile, is_alive, open_regular, sha256_of
-from tasks.params.entries import behind
+from tasks.params.entries import find_upstream
 from tasks.params.schema import Params
 from tasks.plan.composing import compose
 from tasks.plan.kinds import DownstreamTask
@@ -106,7 +106,7 @@ def subject_of(task: DownstreamTask, params: Params) -> Subject:
         task: entry with the methods of its kind.
         params: all parameters.
     """
-    entry, found = task.entry, behind(task.entry, params)
+    entry, found = task.entry, find_upstream(task.entry, params)
     name = entry.name
     of_phases = (*map(artifacts.rows_folder, found.phases), *(task.rows_folder(split) for split in task.splits))
     return Subject(
