@@ -61,11 +61,11 @@ def compose(params: Params) -> dict[str, Any]:
     phases = PHASES if params.pretrain.enabled else ()
     corpus, base, ahead = needs_corpus(params, phases), params.base_model.source != "none", _compiles_ahead(params)
     found = {
-        "corpus": {"text": {"given": given(params.corpus, "tasks/corpus")}} if corpus else {},
-        "tokenizer": _made_of(None if params.tokenizer.source == "train" else given(params.tokenizer, "tasks/records")),
+        "corpus": {"text": {"given": input_path(params.corpus, "tasks/corpus")}} if corpus else {},
+        "tokenizer": _made_of(None if params.tokenizer.source == "train" else input_path(params.tokenizer, "tasks/records")),
         "validate": _validate(corpus, phases),
         "row_shares": params.pretrain_rows.shares if phases else [],
-        "base_model": {"given": {"path": given(params.base_model, "tasks/records")}} if base else {},
+        "base_model": {"given": {"path": input_path(params.base_model, "tasks/records")}} if base else {},
         "phases": {phase: _phase(phase, params, base) for phase in phases},
         "compile_pretrain": list(phases) if ahead else [],
         "compile": {entry.name: _parts(entry) for entry in entries(params)} if ahead else {},
@@ -86,7 +86,7 @@ def compose(params: Params) -> dict[str, Any]:
     return {ROOT_KEY: found}
 
 
-def given(section: Any, otherwise: str, key: str = "path") -> str:
+def input_path(section: Any, otherwise: str, key: str = "path") -> str:
     """Return the path in a section that reads files, otherwise `otherwise`."""
     return str(getattr(section, key)) if section.source in ("files", "file", "folder") else otherwise
 
@@ -160,7 +160,7 @@ def _given(entry: Entry) -> dict[str, str]:
     """Return the files of training and of development; they may be the same file."""
     names = [name for name in type(entry.params.data).model_fields if name == "path" or name.endswith("_path")]
     data = entry.params.data
-    paths = [given(data, "tasks/records", name) for name in names if getattr(data, name) is not None]
+    paths = [input_path(data, "tasks/records", name) for name in names if getattr(data, name) is not None]
     return {"train": paths[0], "dev": paths[-1]}
 
 
