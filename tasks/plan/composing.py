@@ -183,14 +183,14 @@ def _of_phase(phase: str, there: bool) -> dict[str, str]:
     return {f"{phase}_{what}": path.as_posix() if there else str(artifacts.TOKENIZER) for what, path in found.items()}
 
 
-def text_of(composed: Mapping[str, Any]) -> str:
+def format_plan(composed: Mapping[str, Any]) -> str:
     """Return the text of plan.yaml."""
     return HEADER + yaml_text(dict(composed))
 
 
 def write_plan(root: Path, composed: Mapping[str, Any]) -> bool:
     """Write plan.yaml if its content changes; return True if it was written."""
-    text, path = text_of(composed), root / artifacts.PLAN
+    text, path = format_plan(composed), root / artifacts.PLAN
     if path.is_file() and path.read_text(encoding="utf-8") == text:
         return False
     write_text(path, text)

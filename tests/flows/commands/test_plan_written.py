@@ -9,7 +9,7 @@ from flows import cli
 from flows.dvc.session import StageFailed
 from flows.runs import checkout
 from tasks.params.schema import validate_params, load_params
-from tasks.plan.composing import compose, require_plan, text_of
+from tasks.plan.composing import compose, require_plan, format_plan
 from tasks.plan.dvc_records import LOCK, md5_of
 from tasks.stage.errors import InputError, ParamsError
 from tests.flows.dvc.toy_repro import repro
@@ -57,7 +57,7 @@ def test_the_plan_is_written_and_what_went_away_goes_with_its_lines_of_the_lock(
     params = write_params(project, *GIVEN)
     write()
     said = capsys.readouterr()
-    assert (project / "plan.yaml").read_text() == text_of(compose(params))
+    assert (project / "plan.yaml").read_text() == format_plan(compose(params))
     assert said.out.splitlines()[-1] == "plan.yaml written"
     assert said.err == "next: dvc repro, or podium run\n"
     assert [path for path in UNKNOWN_NOW if (project / path).exists()] == []
