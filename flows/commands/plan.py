@@ -16,7 +16,7 @@ from flows.views import plan_page
 from ipu_model.files import write_text
 from tasks.estimates.job_estimates import MK2, EstimateOptions
 from tasks.params.schema import load_params
-from tasks.plan.composing import compose, remove_gone, write_plan
+from tasks.plan.composing import compose, remove_stale, write_plan
 from tasks.plan.named_files import given_paths
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import WRONG_USAGE, ParamsError
@@ -100,6 +100,6 @@ def _write(project: Path, laid_over: bool) -> None:
             "--write uses params.yaml only: leave out --preset, --set and --name, or put them into params.yaml"
         )
     changed = write_plan(project, compose(load_params(project / artifacts.PARAMS)))
-    remove_gone(project, print)
+    remove_stale(project, print)
     streams.say(f"{artifacts.PLAN} {'written' if changed else 'is already up to date with params.yaml'}\n")
     options.print_next("dvc repro, or podium run")

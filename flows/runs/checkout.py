@@ -20,7 +20,7 @@ from ipu_model.files import sha256_of, write_text
 from tasks.params.overlays import read_base
 from tasks.params.schema import Params, replace_value
 from tasks.params.strict_yaml import value_at, yaml_text
-from tasks.plan.composing import compose, remove_gone, write_plan
+from tasks.plan.composing import compose, remove_stale, write_plan
 from tasks.plan.dvc_records import read_settings
 from tasks.plan.named_files import NAMED, READ, WRITTEN, check_given, check_written, find_parameters
 from tasks.plan.plan_file import Plan, read_plan
@@ -110,7 +110,7 @@ def prepare_checkout(checkout: Checkout, say: Callable[[str], None] = print) -> 
     """
     if checkout.folder == checkout.project:
         write_plan(checkout.folder, checkout.composed)
-        remove_gone(checkout.folder, say)
+        remove_stale(checkout.folder, say)
         _mark_resolved(checkout)
         return
     checkout.folder.mkdir(parents=True, exist_ok=True)

@@ -212,7 +212,7 @@ def require_plan(root: Path, params: Params) -> None:
         raise InputError(f"{path} does not match {root / artifacts.PARAMS}: update it with `{WRITE}`")
 
 
-def remove_gone(root: Path, say: Callable[[str], None]) -> None:
+def remove_stale(root: Path, say: Callable[[str], None]) -> None:
     """Remove outs of stages that are in dvc.lock but no longer in the plan, and their entries in dvc.lock.
 
     An out that changed since its stage wrote it belongs to the user: it stays, with a message.

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tasks.params.schema import validate_params
-from tasks.plan.composing import compose, remove_gone, require_plan, write_plan
+from tasks.plan.composing import compose, remove_stale, require_plan, write_plan
 from tasks.plan.dvc_records import LOCK, md5_of
 from tasks.plan.plan_file import Plan, read_plan
 from tasks.stage import artifacts
@@ -155,11 +155,11 @@ def done(project: Path) -> None:
 def test_outs_of_stages_that_went_away_are_removed_and_those_of_others_stay(project: Path) -> None:
     done(project)
     said: list[str] = []
-    remove_gone(project, said.append)
+    remove_stale(project, said.append)
     assert said == [], "nothing went away"
     (project / "models/phase2").write_text("changed by hand")
     write_plan(project, compose(validate_params(values_with(*GIVEN))))
-    remove_gone(project, said.append)
+    remove_stale(project, said.append)
     there = ("models/phase1", "data/corpus", "models/squad", "metrics/squad-gate.json")
     assert [(project / path).exists() for path in there] == [False, False, True, True]
     assert (project / "models/phase2").read_text() == "changed by hand"
@@ -176,7 +176,7 @@ def test_nothing_outside_the_folders_of_runs_is_removed(project: Path, path: str
         target.write_text("mine")
     gone = {"cmd": "", "outs": [{"path": path, "hash": "md5", "md5": md5_of(target)}]}
     (project / LOCK).write_text(yaml.safe_dump({"schema": "2.0", "stages": {"old": gone}}))
-    remove_gone(project, lambda text: None)
+    remove_stale(project, lambda text: None)
     assert target.exists()
 
 
@@ -185,5 +185,5 @@ def test_a_folder_of_before_loses_what_it_held_but_not_what_entries_write_there_
     (project / "predictions/logits.arrow").write_text("old")
     gone = {"cmd": "", "outs": [{"path": "predictions", "hash": "md5", "md5": md5_of(project / "predictions")}]}
     (project / LOCK).write_text(yaml.safe_dump({"schema": "2.0", "stages": {"predict": gone}}))
-    remove_gone(project, lambda text: None)
+    remove_stale(project, lambda text: None)
     assert [path.name for path in (project / "predictions").iterdir()] == ["squad"]
