@@ -117,7 +117,7 @@ def require(paths: Iterable[str], root: Path = Path()) -> None:
     _require([stated for path in paths if (stated := _stated(path, written, root)) is not None], root, root)
 
 
-def require_judged(stage: str, root: Path = Path(), copies: Path | None = None) -> None:
+def verify_gate(stage: str, root: Path = Path(), copies: Path | None = None) -> None:
     """Verify what a gate wrote and what it read from other stages, as its entry in dvc.lock states.
 
     Args:
@@ -141,7 +141,7 @@ def verify(gates: Iterable[str], root: Path) -> list[str]:
     problems = []
     for gate in gates:
         try:
-            require_judged(gate, root)
+            verify_gate(gate, root)
         except InputError as error:
             problems.append(str(error))
     return problems

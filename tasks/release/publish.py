@@ -27,7 +27,7 @@ from tasks.params.entries import Entry, find_entry, only_entry
 from tasks.params.schema import Params, validate_params, load_params, parameter_values
 from tasks.params.strict_yaml import value_at
 from tasks.plan.composing import compose
-from tasks.plan.dvc_records import LOCK, require_judged
+from tasks.plan.dvc_records import LOCK, verify_gate
 from tasks.plan.kinds import load_part, load_spec
 from tasks.plan.main import run_main
 from tasks.plan.named_files import check_written
@@ -186,7 +186,7 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
     made = map(artifacts.stage_run_file, behind)
     records = {str(path): root / path for path in (subject.gate, subject.prediction, LOCK, *made)}
     with copy_privately({**judged, **records}, root / artifacts.RUNS) as (copies, hashes):
-        require_judged(gate_stage, root, copies)
+        verify_gate(gate_stage, root, copies)
         require_same_parameters(params, subject, copies / LOCK)
         recorded = read_json(copies / subject.gate, f"dvc repro {gate_stage}")
         gate = decide_again(recorded, entry, subject, {name: hashes[name] for name in judged}, copies)
