@@ -19,7 +19,7 @@ from flows.runs.stage_plan import PUBLISH, publish_step
 from flows.server.local_server import may_be_configured
 from flows.views import run_page
 from flows.views.screen import current_screen, print_end
-from tasks.plan.dvc_records import verify
+from tasks.plan.dvc_records import find_gate_damage
 from tasks.plan.named_files import foreign_plans, given_paths
 from tasks.plan.plan_file import Stage
 from tasks.stage import streams
@@ -50,7 +50,7 @@ def finish_if_unchanged(request: RunRequest) -> int | None:
         return None  # the checks before a run refuse it, together with all other problems
     checkout.prepare_checkout(request.checkout, current_screen().tell)  # its code may be older than the project's
     gates = [stage for stage in request.stages if stage.is_gate]
-    for text in verify([gate.name for gate in gates], root):
+    for text in find_gate_damage([gate.name for gate in gates], root):
         current_screen().tell(text)
     with DvcSession(root) as session:
         if session.check_plan(plan).unchanged != plan:

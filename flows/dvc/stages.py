@@ -32,7 +32,7 @@ from flows.runs.stopping import Interrupted, RunFailed, RunPaused, RunStopped, s
 from flows.server.api import StageLock, call_optional, is_cancelled
 from flows.views.screen import current_screen
 from tasks.pages.markup import markdown_text
-from tasks.plan.dvc_records import verify
+from tasks.plan.dvc_records import find_gate_damage
 from tasks.plan.plan_file import Plan, Stage, read_plan
 from tasks.stage import artifacts
 from tasks.stage.parallel import stages_at_once
@@ -96,7 +96,7 @@ def run_plan(
     known = read_plan(root)
     gates = [known[stage] for stage in plan if known[stage].is_gate]
     names = [gate.name for gate in gates]
-    for text in verify(names, root):
+    for text in find_gate_damage(names, root):
         log_line(text)
     releases.fetch_releases(plan, root, log_line, released)
     remote, most, say = dvc.has_remote(root), 1 if on_worker else stages_at_once(), log_line
@@ -124,7 +124,7 @@ def run_plan(
             run.sort_stages(plan)
         if remote and (kept := [stage.name for stage in run.stages if stage.status != "ran"]):
             sessions[0].push(kept, log_line)  # outs from this host's cache, which the remote may lack
-    if any(stage.status == "restored" for stage in run.stages) and (damaged := verify(names, root)):
+    if any(stage.status == "restored" for stage in run.stages) and (damaged := find_gate_damage(names, root)):
         raise RunFailed("\n".join(damaged))
     run.read_results(root)
     for gate in gates if publish else ():

@@ -135,7 +135,7 @@ def verify_gate(stage: str, root: Path = Path(), copies: Path | None = None) -> 
     _require([_Stated(item["path"], item["md5"]) for item in paths if _maker(item["path"], made)], root, place)
 
 
-def verify(gates: Iterable[str], root: Path) -> list[str]:
+def find_gate_damage(gates: Iterable[str], root: Path) -> list[str]:
     """Verify outs and inputs of gates byte by byte; return the problems. Damaged files are moved away as in `require`,
     so that DVC restores or rebuilds them."""
     problems = []
