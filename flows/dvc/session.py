@@ -354,7 +354,7 @@ def _damaged(root: Path, files: Sequence[str]) -> Iterable[str]:
     """Yield what is wrong with files from which DVC could not read parameters, as stages check their inputs."""
     for name in files:
         try:
-            dvc_records.require([str(parent) for parent in (Path(name), *Path(name).parents)], root)
+            dvc_records.verify_files([str(parent) for parent in (Path(name), *Path(name).parents)], root)
         except InputError as error:
             yield str(error)
 

@@ -105,7 +105,7 @@ def dvc_processes() -> Iterator[tuple[int, Path | None]]:
             yield process.pid, here
 
 
-def require(paths: Iterable[str], root: Path = Path()) -> None:
+def verify_files(paths: Iterable[str], root: Path = Path()) -> None:
     """Verify those of `paths` that are, or are in, an output in dvc.lock; missing paths are skipped.
 
     Raises:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tasks.plan.dvc_records import require
+from tasks.plan.dvc_records import verify_files
 from tasks.plan.plan_file import read_plan
 from tasks.stage.errors import InputError
 
@@ -56,7 +56,7 @@ def checkout(tmp_path: Path) -> Path:
 def test_inputs_as_they_were_written_pass_and_those_that_are_absent_or_nobodys_are_left_alone(
     checkout: Path, stage: str
 ) -> None:
-    require(read_plan(checkout)[stage].deps, checkout)
+    verify_files(read_plan(checkout)[stage].deps, checkout)
 
 
 @pytest.mark.parametrize("stage", ["tokenizer", "validate@corpus", "validate@phase1", "rows@phase2"])
@@ -66,7 +66,7 @@ def test_a_changed_byte_is_refused_though_size_and_time_are_the_same(checkout: P
     path.write_bytes(b"bet4")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(InputError, match="data/corpus is not what its stage wrote"):
-        require(read_plan(checkout)[stage].deps, checkout)
+        verify_files(read_plan(checkout)[stage].deps, checkout)
     assert not path.exists(), "DVC would not look at it again"
     assert (checkout / "runs/damaged/data/corpus/sub/b.txt").read_bytes() == b"bet4"
 
@@ -74,18 +74,18 @@ def test_a_changed_byte_is_refused_though_size_and_time_are_the_same(checkout: P
 def test_a_file_that_is_missing_or_more_is_refused(checkout: Path) -> None:
     (checkout / "data" / "corpus" / "more.txt").write_text("")
     with pytest.raises(InputError, match="^data/corpus does not hold [^;]*: it was changed"):
-        require(["data/corpus", "data/corpus"], checkout)  # as a stage may state it: as its data, and next to them
+        verify_files(["data/corpus", "data/corpus"], checkout)  # as a stage may state it: as its data, and next to them
 
 
 def test_only_what_is_named_is_looked_at(checkout: Path) -> None:
     (checkout / "reports" / "corpus.json").write_bytes(b"[]")
-    require(["data/corpus"], checkout)
+    verify_files(["data/corpus"], checkout)
     with pytest.raises(InputError, match=r"reports/corpus\.json"):
-        require(["data/corpus", "reports/corpus.json"], checkout)
+        verify_files(["data/corpus", "reports/corpus.json"], checkout)
 
 
 def test_without_a_lock_there_is_nothing_to_compare_with(tmp_path: Path) -> None:
-    require(["data/corpus"], tmp_path)
+    verify_files(["data/corpus"], tmp_path)
 
 
 NAMED = (["data/corpus/a.txt"], ["data/corpus/sub/b.txt", "reports/corpus.json"], ["data/corpus"])
@@ -121,11 +121,11 @@ def test_a_stage_is_refused_where_a_file_that_it_names_has_changed(
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(content)
     if not refused[number]:
-        require(NAMED[number], checkout)
+        verify_files(NAMED[number], checkout)
         assert content is None or place.read_bytes() == content
         return
     with pytest.raises(InputError, match="does not hold what its stage wrote"):
-        require(NAMED[number], checkout)
+        verify_files(NAMED[number], checkout)
     if content is not None:
         assert not place.exists()
         assert (checkout / "runs/damaged" / name).read_bytes() == content
