@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.files import read_json
-from tasks.plan.dvc_records import LOCK, at_work, cache_of, uses_cache
+from tasks.plan.dvc_records import LOCK, find_dvc_processes, cache_of, uses_cache
 from tasks.plan.plan_file import OUTS, definitions_of, read_dvc_file
 from tasks.stage.artifacts import RUNS
 from tasks.stage.errors import ParamsError
@@ -68,7 +68,7 @@ def _repair_lock(root: Path, say: Callable[[str], None]) -> None:
         values: Any = read_dvc_file(path)
     except ParamsError:
         values = None
-    if _is_valid_lock(values) or at_work(root):
+    if _is_valid_lock(values) or find_dvc_processes(root):
         return
     aside = root / RUNS / "dvc.lock.broken"
     aside.parent.mkdir(exist_ok=True)
@@ -109,7 +109,7 @@ def _repair_rwlock(root: Path, say: Callable[[str], None]) -> None:
             return  # it is being written now
         if _is_readable(path):
             return
-        if others := at_work(root):
+        if others := find_dvc_processes(root):
             say(
                 f"{path} is incomplete but was not removed: DVC is running here (process {', '.join(map(str, others))})"
             )

@@ -84,7 +84,7 @@ def default_remote(root: Path) -> tuple[str, str] | None:
     return name, url.replace(f":{password}@", ":***@") if password else url
 
 
-def at_work(root: Path) -> list[int]:
+def find_dvc_processes(root: Path) -> list[int]:
     """Return the process IDs of every DVC whose current folder is `root`."""
     return [pid for pid, here in dvc_processes() if here is not None and here.samefile(root)]
 
@@ -178,7 +178,7 @@ def _require(stated: list[_Stated], root: Path, place: Path) -> None:
     said = "; ".join(
         f"{one.path} is not what its stage wrote (MD5 {found}, dvc.lock has {one.md5})" for one, found in wrong
     )
-    if STAGE not in os.environ and (others := at_work(root)):
+    if STAGE not in os.environ and (others := find_dvc_processes(root)):
         raise InputError(f"{said}: DVC is running here (process {', '.join(map(str, others))}), wait until it ends")
     removed = []
     for one, _ in wrong:
