@@ -24,7 +24,7 @@ from flows.runs.run_request import RunRequest
 from flows.server.local_server import may_be_configured
 from tasks.models.model_card import read_origin
 from tasks.plan import plan_file
-from tasks.plan.dvc_records import LOCK, cache_of
+from tasks.plan.dvc_records import LOCK, find_cache
 from tasks.plan.named_files import READ, check_given, check_written, find_parameters
 from tasks.release.hub.token import TOKEN, token_of_environment
 from tasks.release.origin import require_origin, resolve_origin
@@ -192,7 +192,7 @@ def check_folders(request: RunRequest) -> Iterator[CheckResult]:
 def _written_paths(project: Path) -> Iterator[Path]:
     """Yield existing folders and files of a project that a run writes."""
     outs = output_folders(project)
-    cache, own = cache_of(project), project / ".dvc"
+    cache, own = find_cache(project), project / ".dvc"
     yield from (project, own)
     for path in (project / LOCK, own / "tmp", cache, *outs, project / artifacts.RUNS, project / "reports"):
         if path.exists():
@@ -207,7 +207,7 @@ def _written_paths(project: Path) -> Iterator[Path]:
 
 def check_cache_path(request: RunRequest) -> Iterator[CheckResult]:
     """Check DVC's cache path for braces, which DVC would expand after the first stage has run."""
-    cache = os.path.abspath(cache_of(request.project))
+    cache = os.path.abspath(find_cache(request.project))
     if "{" in cache or "}" in cache:
         yield problem(
             "path",

@@ -28,7 +28,7 @@ from ipu_model.files import read_json
 from ipu_model.units import format_bytes
 from tasks.params.tables import format_table
 from tasks.plan.composing import FOLDERS
-from tasks.plan.dvc_records import DAMAGED, LOCK, cache_of, dvc_processes, uses_cache
+from tasks.plan.dvc_records import DAMAGED, LOCK, find_cache, dvc_processes, uses_cache
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import InputError
 
@@ -128,7 +128,7 @@ def _orphans(project: Path, going: Collection[str]) -> list[Path]:
     Raises:
         InputError: the cache may be shared with other projects, or its contents cannot be read.
     """
-    cache = cache_of(project)
+    cache = find_cache(project)
     if not cache.resolve().is_relative_to(project.resolve()):
         raise InputError(
             f"DVC's cache {cache} is outside the project, and other projects may use it: run dvc gc -w with -p for "
@@ -251,7 +251,7 @@ def remove_items(project: Path, found: RemovalPlan, say: Callable[[str], None]) 
 
 def _is_in_use_by_dvc(project: Path, part: RemovalItem) -> bool:
     if part.run == "*":
-        return uses_cache(cache_of(project))
+        return uses_cache(find_cache(project))
     return bool(part.run) and listing.run_folder(project, part.run).resolve() in _running_dvc()
 
 
@@ -268,7 +268,7 @@ def _remove(path: Path) -> None:
 
 def total_bytes(project: Path) -> int:
     """Return the bytes of all files that runs made, including DVC's cache."""
-    size = listing.measure_disk([*(project / name for name in FOLDERS), project / artifacts.RUNS, cache_of(project)])
+    size = listing.measure_disk([*(project / name for name in FOLDERS), project / artifacts.RUNS, find_cache(project)])
     return size.own + size.shared
 
 

@@ -15,7 +15,7 @@ from ipu_model.units import format_bytes
 from tasks.params.schema import default_values
 from tasks.params.strict_yaml import read_yaml
 from tasks.params.tables import format_table
-from tasks.plan.dvc_records import cache_of
+from tasks.plan.dvc_records import find_cache
 from tasks.stage import artifacts, streams
 
 WIDEST_COMMAND = 60
@@ -63,7 +63,7 @@ def list_runs(ctx: click.Context, words: tuple[str, ...], statuses: tuple[str, .
     sizes = [run.size().own for run in found]
     rows = [_format_row(run, size) for run, size in zip(found, sizes, strict=True)]
     streams.say(options.truncate_lines(format_table([("name", "started", "status", "size", "scores", "command"), *rows])))
-    cache = format_bytes(sum(vars(listing.measure_disk([cache_of(project)])).values()))
+    cache = format_bytes(sum(vars(listing.measure_disk([find_cache(project)])).values()))
     number = f"{len(found)} run{'s' if len(found) > 1 else ''}"
     streams.say(f"{number}, {format_bytes(sum(sizes))}; shared DVC cache, {cache}\n")
     options.print_next(f"podium runs show {found[0].name}, or podium clean to see what can be removed")

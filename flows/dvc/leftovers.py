@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.files import read_json
-from tasks.plan.dvc_records import LOCK, find_dvc_processes, cache_of, uses_cache
+from tasks.plan.dvc_records import LOCK, find_dvc_processes, find_cache, uses_cache
 from tasks.plan.plan_file import OUTS, definitions_of, read_dvc_file
 from tasks.stage.artifacts import RUNS
 from tasks.stage.errors import ParamsError
@@ -35,7 +35,7 @@ def _remove_temporary(root: Path, say: Callable[[str], None]) -> None:
     and it fails on an empty folder. Files are listed before processes, so that no file of a DVC that started meanwhile
     is removed.
     """
-    cache = cache_of(root)
+    cache = find_cache(root)
     places = "files/md5", "files/md5/??", "runs/??/*"
     left = [path for place in places for path in cache.glob(f"{place}/{UNFINISHED}")]
     left += [path for folder in output_folders(root) for path in folder.rglob(UNFINISHED)]

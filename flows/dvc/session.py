@@ -24,7 +24,7 @@ from flows import dvc
 from flows.dvc import leftovers
 from flows.runs.stopping import RESUME_HINT, SIGNALS, RunFailed, RunPaused, RunStopped, stop
 from tasks.plan import dvc_records
-from tasks.plan.dvc_records import cache_of, default_remote
+from tasks.plan.dvc_records import find_cache, default_remote
 from tasks.plan.plan_file import read_plan
 from tasks.plan.stage_kinds import STAGES_SENT
 from tasks.stage.errors import PAUSED as PAUSED_CODE
@@ -339,7 +339,7 @@ def _likely_causes(stage: str, root: Path, files: Sequence[str]) -> str:
 def _full_disks(stage: str, root: Path) -> Iterable[str]:
     plan = read_plan(root)
     outs = plan[stage].outs if stage in plan else ()
-    places = [root, cache_of(root), *(root / Path(out).parent for out in outs)]
+    places = [root, find_cache(root), *(root / Path(out).parent for out in outs)]
     full: dict[int, Path] = {}
     for place in places:
         while not place.exists():

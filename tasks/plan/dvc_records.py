@@ -50,7 +50,7 @@ class _Stated(NamedTuple):
     md5: str
 
 
-def cache_of(root: Path) -> Path:
+def find_cache(root: Path) -> Path:
     """Return the folder of DVC's cache for a checkout."""
     return root / ".dvc" / _settings(root).get("cache", "dir", fallback="cache")
 
@@ -91,7 +91,7 @@ def find_dvc_processes(root: Path) -> list[int]:
 
 def uses_cache(cache: Path) -> bool:
     """Return True if a DVC process of any user may be using this cache."""
-    return any(here is None or cache_of(here).resolve() == cache.resolve() for _, here in dvc_processes())
+    return any(here is None or find_cache(here).resolve() == cache.resolve() for _, here in dvc_processes())
 
 
 def dvc_processes() -> Iterator[tuple[int, Path | None]]:
@@ -165,7 +165,7 @@ def _stated(path: str, written: dict[str, str], root: Path) -> _Stated | None:
     if out is None or out == path:
         return None if out is None else _Stated(path, written[path])
     name = PurePosixPath(path).relative_to(out).as_posix()
-    listed = _listing(written[out], cache_of(root))
+    listed = _listing(written[out], find_cache(root))
     return _Stated(path, listed[name]) if name in listed else _Stated(out, written[out])
 
 
@@ -193,7 +193,7 @@ def _other_md5(stated: _Stated, root: Path, place: Path) -> str | None:
     found = md5_of(place / stated.path)
     if found == stated.md5 or place == root or not stated.md5.endswith(FOLDER):
         return None if found == stated.md5 else found
-    listed = _listing(stated.md5, cache_of(root))
+    listed = _listing(stated.md5, find_cache(root))
     folder = place / stated.path
     if listed:
         files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
@@ -223,7 +223,7 @@ def _discard(stated: _Stated, root: Path) -> list[str]:
 
     DVC trusts its cache, and would restore these bytes.
     """
-    cache, removed = cache_of(root), []
+    cache, removed = find_cache(root), []
     for md5 in dict.fromkeys([stated.md5, *_listing(stated.md5, cache).values()]):
         place = _object(md5, cache)
         if place.is_file() and _md5_of_file(place) != md5.removesuffix(FOLDER):
@@ -344,7 +344,7 @@ class _Run:
 
     def __init__(self, project: Path, root: Path, plan: Plan, stated: Mapping[str, dict[str, Any]]) -> None:
         self._project, self._root, self._plan, self._stated = project, root, plan, stated
-        self._cache = cache_of(project)
+        self._cache = find_cache(project)
         self._ignored = ignored_names(project)
         self._lock = stages_of(root / LOCK)
         self._reference = self._lock or stages_of(project / LOCK)
