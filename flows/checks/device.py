@@ -20,7 +20,7 @@ from flows.views.plan_page import JobView
 from tasks.estimates.job_estimates import EstimatedJob, EstimateOptions, attached_ipus
 from tasks.host.launcher import DEVICE_LAUNCHER, DEVICE_PYTHON, split_words
 from tasks.params.sections import RuntimeSpec
-from tasks.plan.dvc_records import StageForecast
+from tasks.plan.dvc_records import StageStatus
 from tasks.plan.plan_file import ANYWHERE, COMPILER, DEVICE, Stage
 from tasks.plan.stage_kinds import STAGE_KINDS, offered_kinds
 from tasks.stage import streams
@@ -140,10 +140,10 @@ def require_fit(request: RunRequest, tell: Callable[[str], None]) -> None:
         raise ParamsError("\n".join(problems))
 
 
-def _stages_to_run(request: RunRequest) -> list[StageForecast]:
+def _stages_to_run(request: RunRequest) -> list[StageStatus]:
     """Return the stages that would run; all stages if finding out takes long."""
     if request.on_workers or hashing_takes_long(request):
-        return [StageForecast(stage, RUNS, ()) for stage in request.target]
+        return [StageStatus(stage, RUNS, ()) for stage in request.target]
     return [one for one in request.forecast if one.status == RUNS]
 
 

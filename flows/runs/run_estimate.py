@@ -30,7 +30,7 @@ from tasks.estimates.job_estimates import (
     total,
 )
 from tasks.host import ledger
-from tasks.plan.dvc_records import StageForecast
+from tasks.plan.dvc_records import StageStatus
 from tasks.stage.parallel import WORKER_STAGES, worker_count
 
 RUNS, SKIPPED = "runs", "skipped"
@@ -64,7 +64,7 @@ MODELS = "models/"
 class RunEstimate:
     """Estimate of a run."""
 
-    stages: tuple[StageForecast, ...]
+    stages: tuple[StageStatus, ...]
     jobs: tuple[EstimatedJob, ...]
     """Device jobs of the run's stages, in order."""
     other_seconds: dict[str, Interval]
@@ -150,7 +150,7 @@ def estimate_run(
 
 
 def estimate_run_jobs(
-    request: RunRequest, stages: Sequence[StageForecast], options: EstimateOptions | None = None
+    request: RunRequest, stages: Sequence[StageStatus], options: EstimateOptions | None = None
 ) -> list[EstimatedJob]:
     """Estimate the device jobs of these stages of a run; see `estimate_run`.
 

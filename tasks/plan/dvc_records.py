@@ -297,7 +297,7 @@ Hashes = dict[str, str | None]
 
 
 @dataclass(frozen=True)
-class StageForecast:
+class StageStatus:
     """Status of one stage in a plan."""
 
     stage: str
@@ -354,7 +354,7 @@ class _Run:
         """Output of a stage -> that stage, and the MD5 that the output will have."""
         self._hashed: dict[Path, str | None] = {}
 
-    def tell(self, stage: str) -> StageForecast:
+    def tell(self, stage: str) -> StageStatus:
         """Return the status of the next stage of the plan."""
         needs = self._needs(stage)
         before, reference = self._lock.get(stage), self._reference.get(stage)
@@ -373,7 +373,7 @@ class _Run:
             why = needs.differ(reference) or ["its outputs are in no cache of this host"]
         made = {} if record is None else {out["path"]: out.get("md5") for out in record.get("outs", ())}
         self._made |= {path: (stage, made.get(path)) for path in needs.outs}
-        return StageForecast(stage, status, tuple(why))
+        return StageStatus(stage, status, tuple(why))
 
     def _kept_record(self, needs: _Needs) -> Record | None:
         """Return the newest run-cache record that DVC would reuse and whose outs are in the cache."""
@@ -426,7 +426,7 @@ class _Run:
 
 def forecast(
     project: Path, root: Path, plan: Plan, stated: Mapping[str, dict[str, Any]], target: Sequence[str], name: str
-) -> tuple[list[StageForecast], dict[str, Path]]:
+) -> tuple[list[StageStatus], dict[str, Path]]:
     """Return the status of each target stage in a run.
 
     It is correct if outs are as DVC last saw them; only DVC itself detects changes by hand.
