@@ -14,7 +14,7 @@ from flows.runs.checkout import Checkout, choose_folder, describe_checkout
 from flows.runs.stage_plan import ALL, select_stages
 from tasks.params.overlays import Setting, read_base, resolve
 from tasks.params.schema import Params, validate_params
-from tasks.plan.dvc_records import StageStatus, forecast
+from tasks.plan.dvc_records import StageStatus, compute_statuses
 from tasks.plan.plan_file import COMPOSED_FILE, PARAMS_FILE, Plan, Stage
 from tasks.stage import artifacts
 from tasks.stage.process import is_sent
@@ -95,7 +95,7 @@ class RunRequest:
         return f" {shlex.join(words)}" if words else ""
 
     @property
-    def forecast(self) -> tuple[StageStatus, ...]:
+    def compute_statuses(self) -> tuple[StageStatus, ...]:
         """Expected status of each stage. Computing it hashes the input files.
 
         Raises:
@@ -111,7 +111,7 @@ class RunRequest:
     @functools.cached_property
     def _forecast(self) -> tuple[list[StageStatus], dict[str, Path]]:
         stated = {PARAMS_FILE: self.checkout.values, COMPOSED_FILE: self.checkout.composed}
-        return forecast(self.project, self.root, self.plan, stated, self.target, MANIFEST)
+        return compute_statuses(self.project, self.root, self.plan, stated, self.target, MANIFEST)
 
     def makes(self, *names: str) -> bool:
         """Return whether the target has a stage of one of these groups, such as pretrain for pretrain@phase1."""

@@ -424,7 +424,7 @@ class _Run:
         return content
 
 
-def forecast(
+def compute_statuses(
     project: Path, root: Path, plan: Plan, stated: Mapping[str, dict[str, Any]], target: Sequence[str], name: str
 ) -> tuple[list[StageStatus], dict[str, Path]]:
     """Return the status of each target stage in a run.
