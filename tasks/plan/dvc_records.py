@@ -247,7 +247,7 @@ def _object(md5: str, cache: Path) -> Path:
     return cache / "files" / "md5" / md5[:2] / md5[2:]
 
 
-def ignored_names(root: Path) -> list[str]:
+def read_ignored_names(root: Path) -> list[str]:
     """Return the patterns in .dvcignore, which DVC skips in folders that stages read."""
     path = root / IGNORED
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
@@ -345,7 +345,7 @@ class _Run:
     def __init__(self, project: Path, root: Path, plan: Plan, stated: Mapping[str, dict[str, Any]]) -> None:
         self._project, self._root, self._plan, self._stated = project, root, plan, stated
         self._cache = find_cache(project)
-        self._ignored = ignored_names(project)
+        self._ignored = read_ignored_names(project)
         self._lock = stages_of(root / LOCK)
         self._reference = self._lock or stages_of(project / LOCK)
         self._records = _run_cache(self._cache)
