@@ -24,7 +24,7 @@ from tasks.corpus import corpus, world
 from tasks.corpus.documents import Document, list_usable_files
 from tasks.params.schema import PHASES, Params, load_params, apply_packing
 from tasks.params.sections import CorpusParams
-from tasks.plan.dvc_records import md5_of
+from tasks.plan.dvc_records import compute_md5
 from tasks.plan.main import run_main
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.records.parquet import read_group_sizes
@@ -162,7 +162,7 @@ def _prepare(
     with _timed(found, "hashes (DVC)"):
         for path, times in ((folder, CORPUS_HASHED), *((root / artifacts.rows_folder(p), ROWS_HASHED) for p in PHASES)):
             for _ in range(times):
-                md5_of(path)
+                compute_md5(path)
     return found
 
 

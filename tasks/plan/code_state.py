@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.plan.dvc_records import read_ignored_names, md5_of
+from tasks.plan.dvc_records import read_ignored_names, compute_md5
 from tasks.stage import artifacts
 
 NOT_RECORDED: Mapping[str, Any] = {"revision": None, "dirty": None, "changed": []}
@@ -75,5 +75,5 @@ def changed_code(hashes: CodeHashes, root: Path) -> list[str]:
     """Return the files and folders of code that changed in a checkout since the stages ran."""
     now, ignored = dict[str, str | None](), read_ignored_names(root)
     for path in {path for read in hashes.values() for path in read}:
-        now[path] = md5_of(root / path, ignored) if (root / path).exists() else None
+        now[path] = compute_md5(root / path, ignored) if (root / path).exists() else None
     return sorted({path for read in hashes.values() for path, md5 in read.items() if now[path] != md5})

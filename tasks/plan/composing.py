@@ -23,7 +23,7 @@ from tasks.params.entries import BASE, Entry, find_upstream, entries, learns_tex
 from tasks.params.schema import PHASES, Params
 from tasks.params.sections import RuntimeSpec
 from tasks.params.strict_yaml import yaml_text
-from tasks.plan.dvc_records import LOCK, md5_of
+from tasks.plan.dvc_records import LOCK, compute_md5
 from tasks.plan.kinds import load_spec
 from tasks.plan.plan_file import read_dvc_file, read_plan, stages_of
 from tasks.stage import artifacts
@@ -230,7 +230,7 @@ def remove_stale(root: Path, say: Callable[[str], None]) -> None:
     for out in _outs_of(gone):
         if out["path"] in kept or not (root / out["path"]).exists():
             continue
-        if md5_of(root / out["path"]) != out.get("md5"):
+        if compute_md5(root / out["path"]) != out.get("md5"):
             say(f"{out['path']} was kept: its stage is no longer in the plan, but the file was changed by hand")
             continue
         _remove(root, PurePosixPath(out["path"]), kept)

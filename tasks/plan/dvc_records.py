@@ -190,15 +190,15 @@ def _require(stated: list[_Stated], root: Path, place: Path) -> None:
 def _other_md5(stated: _Stated, root: Path, place: Path) -> str | None:
     """Return the MD5 of the file if it differs from dvc.lock, otherwise None; a copied folder may lack some of the
     files."""
-    found = md5_of(place / stated.path)
+    found = compute_md5(place / stated.path)
     if found == stated.md5 or place == root or not stated.md5.endswith(FOLDER):
         return None if found == stated.md5 else found
     listed = _listing(stated.md5, find_cache(root))
     folder = place / stated.path
     if listed:
         files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-        return None if all(listed.get(name) == md5_of(path) for name, path in files.items()) else found
-    found = md5_of(root / stated.path)  # DVC's file list is lost
+        return None if all(listed.get(name) == compute_md5(path) for name, path in files.items()) else found
+    found = compute_md5(root / stated.path)  # DVC's file list is lost
     return None if found == stated.md5 else found
 
 
@@ -254,7 +254,7 @@ def read_ignored_names(root: Path) -> list[str]:
     return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
 
 
-def md5_of(path: Path, ignored: Sequence[str] = ()) -> str:
+def compute_md5(path: Path, ignored: Sequence[str] = ()) -> str:
     """Return the MD5 that DVC gives a file or folder; for a folder, that of the JSON list of its files, sorted by name.
 
     Args:
@@ -402,7 +402,7 @@ class _Run:
         if place.is_relative_to(self._root):
             place, ignored = self._project / place.relative_to(self._root), self._ignored
         if place not in self._hashed:
-            self._hashed[place] = md5_of(place, ignored) if place.exists() else None
+            self._hashed[place] = compute_md5(place, ignored) if place.exists() else None
         return self._hashed[place]
 
     def kept(self, name: str) -> dict[str, Path]:

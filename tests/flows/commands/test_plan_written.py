@@ -10,7 +10,7 @@ from flows.dvc.session import StageFailed
 from flows.runs import checkout
 from tasks.params.schema import validate_params, load_params
 from tasks.plan.composing import compose, require_plan, format_plan
-from tasks.plan.dvc_records import LOCK, md5_of
+from tasks.plan.dvc_records import LOCK, compute_md5
 from tasks.stage.errors import InputError, ParamsError
 from tests.flows.dvc.toy_repro import repro
 from tests.places import ROOT
@@ -100,7 +100,7 @@ def test_nothing_outside_of_the_folders_of_runs_goes_whatever_the_lock_says(proj
     path = project / place
     path.mkdir(parents=True)
     (path / "kept.txt").write_text("kept")
-    out = {"path": place, "hash": "md5", "md5": md5_of(path)}
+    out = {"path": place, "hash": "md5", "md5": compute_md5(path)}
     lock = yaml.safe_load((project / LOCK).read_text())
     lock["stages"]["old"] = {"cmd": "x", "outs": [out, {**out, "path": str(path)}]}
     (project / LOCK).write_text(yaml.safe_dump(lock))

@@ -12,7 +12,7 @@ import pytest
 
 from tasks.params.schema import load_params, parameter_values
 from tasks.plan.code_state import changed_code
-from tasks.plan.dvc_records import md5_of
+from tasks.plan.dvc_records import compute_md5
 from tasks.release.publish import publish
 from tests.tasks.trained_checkout import make_checkout, write_gate
 
@@ -43,7 +43,7 @@ def record(root: Path, revision: str | None) -> None:
     (root / FIGURES).write_text(json.dumps(figures))
     write_gate(root)
     lock = json.loads((root / "dvc.lock").read_text())
-    lock["stages"]["finetune@squad"]["deps"] = [{"path": "tasks/jobs", "md5": md5_of(root / "tasks/jobs")}]
+    lock["stages"]["finetune@squad"]["deps"] = [{"path": "tasks/jobs", "md5": compute_md5(root / "tasks/jobs")}]
     (root / "dvc.lock").write_text(json.dumps(lock))
 
 
@@ -133,7 +133,7 @@ def test_code_is_compared_as_dvc_hashes_it(tmp_path: Path) -> None:
     (folder / "__pycache__").mkdir(parents=True)
     (folder / "training.py").write_text("x = 1\n")
     (tmp_path / ".dvcignore").write_text("__pycache__\n")
-    hashes = {"finetune@squad": {"tasks/jobs": md5_of(folder, ["__pycache__"]), "tasks/gone.py": "0" * 32}}
+    hashes = {"finetune@squad": {"tasks/jobs": compute_md5(folder, ["__pycache__"]), "tasks/gone.py": "0" * 32}}
     (folder / "__pycache__/training.cpython-311.pyc").write_bytes(b"compiled")
     assert changed_code(hashes, tmp_path) == ["tasks/gone.py"]
     (folder / "training.py").write_text("x = 2\n")

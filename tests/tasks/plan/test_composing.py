@@ -11,7 +11,7 @@ import yaml
 
 from tasks.params.schema import validate_params
 from tasks.plan.composing import compose, remove_stale, require_plan, write_plan
-from tasks.plan.dvc_records import LOCK, md5_of
+from tasks.plan.dvc_records import LOCK, compute_md5
 from tasks.plan.plan_file import Plan, read_plan
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
@@ -147,7 +147,7 @@ def done(project: Path) -> None:
         for out in stage.outs:
             (project / out).parent.mkdir(parents=True, exist_ok=True)
             (project / out).write_text(f"{out} by {name}")
-        outs = [{"path": out, "hash": "md5", "md5": md5_of(project / out)} for out in stage.outs]
+        outs = [{"path": out, "hash": "md5", "md5": compute_md5(project / out)} for out in stage.outs]
         stages[name] = {"cmd": stage.cmd, "outs": outs}
     (project / LOCK).write_text(yaml.safe_dump({"schema": "2.0", "stages": stages}))
 
@@ -174,7 +174,7 @@ def test_nothing_outside_the_folders_of_runs_is_removed(project: Path, path: str
         target.parent.mkdir(parents=True, exist_ok=True)
         (project / "data").mkdir(exist_ok=True)
         target.write_text("mine")
-    gone = {"cmd": "", "outs": [{"path": path, "hash": "md5", "md5": md5_of(target)}]}
+    gone = {"cmd": "", "outs": [{"path": path, "hash": "md5", "md5": compute_md5(target)}]}
     (project / LOCK).write_text(yaml.safe_dump({"schema": "2.0", "stages": {"old": gone}}))
     remove_stale(project, lambda text: None)
     assert target.exists()
@@ -183,7 +183,7 @@ def test_nothing_outside_the_folders_of_runs_is_removed(project: Path, path: str
 def test_a_folder_of_before_loses_what_it_held_but_not_what_entries_write_there_now(project: Path) -> None:
     (project / "predictions/squad").mkdir(parents=True)
     (project / "predictions/logits.arrow").write_text("old")
-    gone = {"cmd": "", "outs": [{"path": "predictions", "hash": "md5", "md5": md5_of(project / "predictions")}]}
+    gone = {"cmd": "", "outs": [{"path": "predictions", "hash": "md5", "md5": compute_md5(project / "predictions")}]}
     (project / LOCK).write_text(yaml.safe_dump({"schema": "2.0", "stages": {"predict": gone}}))
     remove_stale(project, lambda text: None)
     assert [path.name for path in (project / "predictions").iterdir()] == ["squad"]
