@@ -32,7 +32,7 @@ from tasks.params.schema import PHASES, Params, validate_params, parameter_value
 from tasks.params.strict_yaml import value_at
 from tasks.plan.kinds import load_part
 from tasks.plan.main import run_main
-from tasks.plan.named_files import INPUTS_OF_ENTRIES, check_given, find_parameters
+from tasks.plan.named_files import INPUTS_OF_ENTRIES, check_input_paths, find_parameters
 from tasks.stage.errors import InputError, ParamsError, PodiumError
 from tasks.stage.process import takes_no_words
 
@@ -261,7 +261,7 @@ def _make_result(name: str, say: Callable[[], str], level: str = "ok") -> dict[s
 def check_files(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield results for the files and folders in the parameters; `request` is REQUEST."""
     params = validate_params(request["values"])
-    unreadable = check_given(request["values"], Path())
+    unreadable = check_input_paths(request["values"], Path())
     for text in unreadable:
         yield {"name": "files", "level": "problem", "text": text, "of_parameters": True}
     for one in select_checks(params, request["read"]):

@@ -25,7 +25,7 @@ from flows.server.local_server import may_be_configured
 from tasks.models.model_card import read_origin
 from tasks.plan import plan_file
 from tasks.plan.dvc_records import LOCK, find_cache
-from tasks.plan.named_files import READ, check_given, check_written, find_parameters
+from tasks.plan.named_files import READ, check_input_paths, check_written, find_parameters
 from tasks.release.hub.token import TOKEN, token_of_environment
 from tasks.release.origin import require_origin, resolve_origin
 from tasks.release.release import refuse_foreign
@@ -41,7 +41,7 @@ UNSAFE_IN_URLS = "?%"
 def check_paths(request: RunRequest) -> Iterator[CheckResult]:
     """Check all paths in the parameters, unless a probe reads them because they include the user's own files."""
     if not list(probe_files(request)):
-        for text in check_given(request.values, request.project):
+        for text in check_input_paths(request.values, request.project):
             yield problem("files", text, of_parameters=True)
 
 

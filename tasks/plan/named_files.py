@@ -95,7 +95,7 @@ def given_paths(values: Mapping[str, Any]) -> list[str]:
     return list(find_parameters(values, (*READ, *NAMED)).values())
 
 
-def check_given(values: dict[str, Any], root: Path) -> list[str]:
+def check_input_paths(values: dict[str, Any], root: Path) -> list[str]:
     """Return the problems of files and folders that the parameters name, one sentence each.
 
     Args:

@@ -22,7 +22,7 @@ from tasks.downstream.squad.examples import make_questions
 from tasks.estimates.data_estimate import expected_mb
 from tasks.params.schema import validate_params
 from tasks.params.strict_yaml import value_at
-from tasks.plan.named_files import READ, check_given, check_readable, files_in, find_parameters, shown
+from tasks.plan.named_files import READ, check_input_paths, check_readable, files_in, find_parameters, shown
 from tasks.pretraining.base_model import write_base_model
 from tasks.pretraining.rows.prepared_files import read_prepared_batches
 from tasks.records.hub_inputs import open_dataset
@@ -373,23 +373,23 @@ def test_all_of_a_folder_of_glue_is_read_and_so_may_hold_no_link(tmp_path: Path)
     (root / "mine").mkdir()
     linked_file(root / "mine")
     values = values_with({"sst2": {"kind": "glue", "task": "sst2", "data": {"path": "mine"}}})
-    (problem,) = check_given(values, root)
+    (problem,) = check_input_paths(values, root)
     assert problem.startswith("downstream.sst2.data.path='mine' contains 1 link(s), b.txt, which are not followed")
 
 
 def test_links_in_a_folder_that_is_not_read_are_let_be_unless_dvc_trips_over_them(tmp_path: Path) -> None:
     root = project(tmp_path)
     linked_file(root / "inputs/corpus")
-    assert check_given(params(corpus__source="demo"), root) == []
-    assert len(check_given(params(corpus__source="files"), root)) == 1
+    assert check_input_paths(params(corpus__source="demo"), root) == []
+    assert len(check_input_paths(params(corpus__source="files"), root)) == 1
     dangling(root / "inputs/corpus")
-    assert len(check_given(params(corpus__source="demo"), root)) == 1
+    assert len(check_input_paths(params(corpus__source="demo"), root)) == 1
 
 
 @pytest.mark.parametrize("given", [".", "..", "inputs/..", "inputs/../", "/"])
 def test_a_path_that_holds_the_project_is_refused(tmp_path: Path, given: str) -> None:
     root = project(tmp_path)
-    problems = check_given(params(corpus__source="files", corpus__path=given), root)
+    problems = check_input_paths(params(corpus__source="files", corpus__path=given), root)
     assert problems == [
         f"corpus.path='{given}' contains the project itself: set it to a file or folder with the data only"
     ]
@@ -410,7 +410,7 @@ def test_a_path_that_holds_the_project_is_refused(tmp_path: Path, given: str) ->
 def test_a_path_that_means_nothing_is_refused_in_one_sentence(tmp_path: Path, given: str, words: str) -> None:
     root = project(tmp_path)
     (root / "params.yaml").write_text("")
-    problems = check_given(params(corpus__path=given), root)
+    problems = check_input_paths(params(corpus__path=given), root)
     assert len(problems) == 1
     assert words in problems[0]
 

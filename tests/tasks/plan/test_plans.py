@@ -15,7 +15,7 @@ import yaml
 
 from tasks.params.schema import validate_params
 from tasks.plan.composing import compose
-from tasks.plan.named_files import check_given, files_in, foreign_plans
+from tasks.plan.named_files import check_input_paths, files_in, foreign_plans
 from tests.parts import in_part
 from tests.places import ROOT as PROJECT
 from tests.tasks.plan.test_given_paths import params
@@ -204,12 +204,12 @@ def test_everything_of_the_kind_is_named_whatever_it_is(tmp_path: Path, where: s
         place = tmp_path / where / name
         place.parent.mkdir(parents=True, exist_ok=True)
         make(place)
-        (found,) = dict.fromkeys(text for text in check_given(values, tmp_path) if "DVC would treat" in text)
+        (found,) = dict.fromkeys(text for text in check_input_paths(values, tmp_path) if "DVC would treat" in text)
         assert name in found
         assert "only the project's dvc.yaml may be used: remove them, or move their folder out" in found
         assert foreign_plans(tmp_path, [values["corpus"]["path"]]) == [f"{where}/{name}"]
         place.rmdir() if place.is_dir() and not place.is_symlink() else place.unlink()
-    assert check_given(values, tmp_path) == []
+    assert check_input_paths(values, tmp_path) == []
 
 
 def given(root: Path, **changed: Any) -> dict[str, Any]:
@@ -223,21 +223,21 @@ def test_a_folder_above_the_given_one_hides_it_too(tmp_path: Path) -> None:
     values = given(tmp_path, corpus__path="mine/all/text")
     (tmp_path / "mine/all/text").mkdir(parents=True)
     (tmp_path / "mine/.dvc").mkdir()
-    (found,) = check_given(values, tmp_path)
+    (found,) = check_input_paths(values, tmp_path)
     assert found.startswith("DVC would treat mine/.dvc as its own")
 
 
 def test_a_given_folder_may_not_have_such_a_name_itself(tmp_path: Path) -> None:
     values = given(tmp_path, corpus__path="mine/text.dvc")
     (tmp_path / "mine/text.dvc").mkdir()
-    (found,) = check_given(values, tmp_path)
+    (found,) = check_input_paths(values, tmp_path)
     assert found.startswith("DVC would treat mine/text.dvc as its own")
 
 
 def test_a_local_folder_in_place_of_a_hub_name_is_looked_at(tmp_path: Path) -> None:
     values = given(tmp_path, corpus__dataset="mine")
     (tmp_path / "mine/dvc.yaml").touch()
-    (found,) = check_given(values, tmp_path)
+    (found,) = check_input_paths(values, tmp_path)
     assert found.startswith("DVC would treat mine/dvc.yaml as its own")
 
 
@@ -245,7 +245,7 @@ def test_many_are_counted(tmp_path: Path) -> None:
     values = given(tmp_path)
     for number in range(12):
         (tmp_path / f"inputs/{number:02}.dvc").touch()
-    (found,) = check_given(values, tmp_path)
+    (found,) = check_input_paths(values, tmp_path)
     assert found.startswith("DVC would treat inputs/00.dvc, ")
     assert "inputs/04.dvc and 7 more as its own" in found
 
@@ -272,7 +272,7 @@ def test_a_dvc_project_outside_may_be_named_as_dvc_takes_no_plan_from_there(proj
     path = str(outside / "text") if written == "absolute" else "../registry/text"
     (project / "dvc.yaml").write_text(OWN.replace("[inputs/corpus]", f"[inputs/corpus, {path}]"))
     shutil.copytree(PROJECT / "inputs", project / "inputs", dirs_exist_ok=True)
-    assert check_given(params(corpus__path=path), project) == []
+    assert check_input_paths(params(corpus__path=path), project) == []
     assert files_in(outside / "text", "corpus.path")
     for words in CALLS:
         dvc(project, *words)
@@ -291,7 +291,7 @@ def test_a_dvcignore_outside_is_refused_as_dvc_hashes_no_folder_with_one(project
     (project / "dvc.yaml").write_text(OWN.replace("[inputs/corpus]", "[../text]"))
     shutil.copytree(PROJECT / "inputs", project / "inputs", dirs_exist_ok=True)
     assert ".dvcignore file should not be in collected dir path" in dvc(project, "repro").stdout
-    (found,) = check_given(params(corpus__path="../text"), project)
+    (found,) = check_input_paths(params(corpus__path="../text"), project)
     assert found.startswith("corpus.path='../text' contains 1 .dvcignore file(s), sub/.dvcignore, and DVC does not")
 
 
@@ -299,11 +299,11 @@ def test_a_link_from_inside_counts_as_inside(project: Path) -> None:
     outside = registry(project.parent / "registry")
     (project / "mine").symlink_to(outside)
     shutil.copytree(PROJECT / "inputs", project / "inputs", dirs_exist_ok=True)
-    found = check_given(params(corpus__path="mine/text"), project)
+    found = check_input_paths(params(corpus__path="mine/text"), project)
     assert any(
         text.startswith("DVC would treat mine/.dvc, mine/text/big.txt.dvc, mine/text/dvc.yaml as") for text in found
     )
-    assert check_given(params(corpus__path=str(outside / "text")), project) == []
+    assert check_input_paths(params(corpus__path=str(outside / "text")), project) == []
 
 
 # -------------------------------------------------------------------------------------- what plan.yaml says
