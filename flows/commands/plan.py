@@ -17,7 +17,7 @@ from ipu_model.files import write_text
 from tasks.estimates.job_estimates import MK2, EstimateOptions
 from tasks.params.schema import load_params
 from tasks.plan.composing import compose, remove_stale, write_plan
-from tasks.plan.named_files import given_paths
+from tasks.plan.named_files import list_input_paths
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import WRONG_USAGE, ParamsError
 
@@ -64,7 +64,7 @@ def command(
     checkout.check_inputs(project, request.values, request.plan)
     if page is not None:
         own = (artifacts.PARAMS, artifacts.PLAN, artifacts.PRESETS, Path("dvc.yaml"))
-        read = [*own, *map(Path, given_paths(request.values))]
+        read = [*own, *map(Path, list_input_paths(request.values))]
         page = resolve_output(ctx, page, [project / one for one in read])
     limit = None if memory is None else memory * GB
     measured = request.target if measure else ()

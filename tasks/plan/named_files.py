@@ -90,7 +90,7 @@ def _pattern(names: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(map(fnmatch.translate, names)))
 
 
-def given_paths(values: Mapping[str, Any]) -> list[str]:
+def list_input_paths(values: Mapping[str, Any]) -> list[str]:
     """Return all values of parameters that may be a path."""
     return list(find_parameters(values, (*READ, *NAMED)).values())
 
@@ -103,7 +103,7 @@ def check_input_paths(values: dict[str, Any], root: Path) -> list[str]:
         root: the project, the base of relative paths.
     """
     problems = [problem for name in find_parameters(values, READ) for problem in _check_place(values, name, root)]
-    return [*problems, *_check_plans(root, given_paths(values))]
+    return [*problems, *_check_plans(root, list_input_paths(values))]
 
 
 def require_one_plan(root: Path, given: Iterable[str]) -> None:
