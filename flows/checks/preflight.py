@@ -25,7 +25,7 @@ from flows.server.local_server import may_be_configured
 from tasks.models.model_card import read_origin
 from tasks.plan import plan_file
 from tasks.plan.dvc_records import LOCK, find_cache
-from tasks.plan.named_files import READ, check_input_paths, check_written, find_parameters
+from tasks.plan.named_files import READ, check_input_paths, check_output_folders, find_parameters
 from tasks.release.hub.token import TOKEN, token_of_environment
 from tasks.release.origin import require_origin, resolve_origin
 from tasks.release.release import refuse_foreign
@@ -47,7 +47,7 @@ def check_paths(request: RunRequest) -> Iterator[CheckResult]:
 
 def check_outputs(request: RunRequest) -> Iterator[CheckResult]:
     """Check all output folders in the parameters, and the folder that a release would replace."""
-    if problems := check_written(request.values, request.project, request.plan):
+    if problems := check_output_folders(request.values, request.project, request.plan):
         yield from (problem("folders", text, of_parameters=True) for text in problems)
         return
     if not request.publish or request.on_workers or request.params.publish.target != "local":

@@ -22,7 +22,7 @@ from tasks.params.schema import Params, replace_value
 from tasks.params.strict_yaml import value_at, yaml_text
 from tasks.plan.composing import compose, remove_stale, write_plan
 from tasks.plan.dvc_records import read_settings
-from tasks.plan.named_files import NAMED, READ, WRITTEN, check_input_paths, check_written, find_parameters
+from tasks.plan.named_files import NAMED, READ, WRITTEN, check_input_paths, check_output_folders, find_parameters
 from tasks.plan.plan_file import Plan, read_plan
 from tasks.plan.stage_kinds import RESOLVED, hash_of_parameters
 from tasks.stage import artifacts
@@ -97,7 +97,7 @@ def check_inputs(root: Path, values: dict[str, Any], plan: Plan) -> None:
     Raises:
         ParamsError: lists all problems with their parameters.
     """
-    if problems := [*check_input_paths(values, root), *check_written(values, root, plan)]:
+    if problems := [*check_input_paths(values, root), *check_output_folders(values, root, plan)]:
         raise ParamsError("\n".join(problems))
 
 

@@ -218,7 +218,7 @@ def _walk(top: Path, kind_of: Kind, seen: set[str] | None = None) -> Iterator[tu
                 yield kind, entry.path
 
 
-def check_written(values: Mapping[str, Any], root: Path, plan: Plan) -> list[str]:
+def check_output_folders(values: Mapping[str, Any], root: Path, plan: Plan) -> list[str]:
     """Return the problems of folders that the parameters name for outputs, one sentence each.
 
     Args:

@@ -30,7 +30,7 @@ from tasks.plan.composing import compose
 from tasks.plan.dvc_records import LOCK, verify_gate
 from tasks.plan.kinds import load_part, load_spec
 from tasks.plan.main import run_main
-from tasks.plan.named_files import check_written
+from tasks.plan.named_files import check_output_folders
 from tasks.plan.plan_file import COMPOSED_FILE, PARAMS_FILE, differences, stages_of
 from tasks.release.origin import require_origin, resolve_origin
 from tasks.release.provenance import StageRuns, changes_since, provenance, read_json, stage_runs
@@ -175,7 +175,7 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
         InputError: a file is not what its stage wrote.
     """
     params = validate_params(dict(parameters))
-    if problems := check_written(parameters, root, plan_of(params)):
+    if problems := check_output_folders(parameters, root, plan_of(params)):
         raise PublishError("; ".join(problems))
     entry = find_entry(params, name)
     subject = subject_of(load_spec(entry), params)

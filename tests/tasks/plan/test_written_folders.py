@@ -8,7 +8,7 @@ import pytest
 
 from tasks.params.schema import validate_params
 from tasks.plan.composing import compose, write_plan
-from tasks.plan.named_files import check_written
+from tasks.plan.named_files import check_output_folders
 from tasks.plan.plan_file import read_plan
 from tests.places import ROOT
 from tests.tasks.plan.test_given_paths import params
@@ -16,7 +16,7 @@ from tests.tasks.plan.test_given_paths import params
 
 def written_problems(values: dict[str, Any], project: Path) -> list[str]:
     """What is wrong with the folders of these parameters."""
-    return check_written(values, project, read_plan(project, compose(validate_params(values))))
+    return check_output_folders(values, project, read_plan(project, compose(validate_params(values))))
 
 
 @pytest.fixture
