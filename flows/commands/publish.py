@@ -15,7 +15,7 @@ from flows.commands.project import enter_project
 from flows.dvc import releases
 from flows.runs import checkout, locks, run_params
 from ipu_model.strict import nearest
-from tasks.plan.named_files import list_input_paths, require_one_plan
+from tasks.plan.named_files import list_input_paths, reject_dvc_files
 from tasks.plan.plan_file import Stage, read_plan
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import InputError, ParamsError
@@ -69,7 +69,7 @@ def _root(project: Path, preset: str | None, overrides: Sequence[str], name: str
 
         request = resolve_request(project, preset, overrides, name=name)
         values, root = request.values, request.root
-    require_one_plan(project, list_input_paths(values))
+    reject_dvc_files(project, list_input_paths(values))
     if not root.is_dir():
         raise InputError("no run with these parameters found: start podium run with the same options first")
     return root

@@ -76,7 +76,7 @@ def _failure_of_host(error: MemoryError | OSError, stage: str | None) -> str:
 def _enter(stage: str) -> None:
     """Check a stage's inputs before its work; imports are local because `podium --help` does not need them."""
     from tasks.plan.dvc_records import verify_files
-    from tasks.plan.named_files import require_one_plan
+    from tasks.plan.named_files import reject_dvc_files
     from tasks.plan.plan_file import read_plan
     from tasks.plan.stage_kinds import enter_stage
     from tasks.stage.memory import watch_memory
@@ -86,5 +86,5 @@ def _enter(stage: str) -> None:
     enter_stage()
     plan = read_plan(Path())
     inputs = plan[stage].deps if stage in plan else ()
-    require_one_plan(Path(), inputs)
+    reject_dvc_files(Path(), inputs)
     verify_files(inputs)

@@ -106,7 +106,7 @@ def check_input_paths(values: dict[str, Any], root: Path) -> list[str]:
     return [*problems, *_check_plans(root, list_input_paths(values))]
 
 
-def require_one_plan(root: Path, given: Iterable[str]) -> None:
+def reject_dvc_files(root: Path, given: Iterable[str]) -> None:
     """Reject DVC files below the project's inputs and the named paths.
 
     Raises:
