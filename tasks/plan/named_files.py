@@ -135,7 +135,7 @@ def _check_place(values: dict[str, Any], key: str, root: Path) -> list[str]:
     return check_readable(root / path, key, "none" if _pattern(WHOLE).fullmatch(key) else "files", path)
 
 
-def is_plan(name: str) -> bool:
+def is_dvc_file(name: str) -> bool:
     """Return True if DVC would use a file or folder of this name; case-insensitive, as some file systems are."""
     name = name.lower()
     return name.endswith(PLAN_SUFFIX) or name in PLAN_NAMES
@@ -168,7 +168,7 @@ def foreign_plans(root: Path, given: Iterable[str] = ()) -> list[str]:
     # Outs of another run are outside of the checkout that uses them.
     places = {place for place in inner if not place.is_relative_to(artifacts.CHECKOUTS)}
     above = {folder for place in places for folder in place.parents[:-1]}
-    found = {str(folder) for folder in (*places, *above) if is_plan(folder.name)}
+    found = {str(folder) for folder in (*places, *above) if is_dvc_file(folder.name)}
     seen: set[str] = set()
     # Everything in the named folders, then their siblings in the parent folders.
     for folders, kind_of in (((INPUTS, *places), _plan_below), (above, _plan_here)):
@@ -179,7 +179,7 @@ def foreign_plans(root: Path, given: Iterable[str] = ()) -> list[str]:
 
 
 def _plan_here(entry: os.DirEntry[str]) -> str:
-    return PLAN if is_plan(entry.name) else PASSED_BY
+    return PLAN if is_dvc_file(entry.name) else PASSED_BY
 
 
 def _plan_below(entry: os.DirEntry[str]) -> str:
