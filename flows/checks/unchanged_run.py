@@ -20,7 +20,7 @@ from flows.server.local_server import may_be_configured
 from flows.views import run_page
 from flows.views.screen import current_screen, print_end
 from tasks.plan.dvc_records import find_gate_damage
-from tasks.plan.named_files import foreign_plans, list_input_paths
+from tasks.plan.named_files import find_dvc_files, list_input_paths
 from tasks.plan.plan_file import Stage
 from tasks.stage import streams
 
@@ -46,7 +46,7 @@ def finish_if_unchanged(request: RunRequest) -> int | None:
     before = report.read_report(project, root)
     if before is None or not _is_finished(before, plan) or dvc.has_remote(root):
         return None
-    if foreign_plans(project, list_input_paths(request.values)):
+    if find_dvc_files(project, list_input_paths(request.values)):
         return None  # the checks before a run refuse it, together with all other problems
     checkout.prepare_checkout(request.checkout, current_screen().tell)  # its code may be older than the project's
     gates = [stage for stage in request.stages if stage.is_gate]

@@ -117,7 +117,7 @@ def reject_dvc_files(root: Path, given: Iterable[str]) -> None:
 
 
 def _check_plans(root: Path, given: Iterable[str]) -> list[str]:
-    if not (found := foreign_plans(root, given)):
+    if not (found := find_dvc_files(root, given)):
         return []
     return [
         f"DVC would treat {_some(found)} as its own, but only the project's dvc.yaml may be used: remove them, or move "
@@ -153,7 +153,7 @@ def inside(path: Path, root: Path) -> Path | None:
     return None
 
 
-def foreign_plans(root: Path, given: Iterable[str] = ()) -> list[str]:
+def find_dvc_files(root: Path, given: Iterable[str] = ()) -> list[str]:
     """Return DVC files below the project's inputs and below named paths that are in the project.
 
     Args:

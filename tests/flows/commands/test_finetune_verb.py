@@ -18,7 +18,7 @@ from flows.runs.run_params import changed_values, save_preset
 from tasks.params.downstream import defaults_of, kind_names
 from tasks.params.overlays import Setting, resolve
 from tasks.params.schema import validate_params
-from tasks.plan.named_files import foreign_plans
+from tasks.plan.named_files import find_dvc_files
 from tasks.stage.errors import InputError, ParamsError
 from tests.hub_server import HubServer
 from tests.places import ROOT
@@ -73,7 +73,7 @@ def test_a_run_that_pre_trained_is_a_model_to_fine_tune(here: Path) -> None:
     place = "runs/checkouts/mine/models/phase2"
     assert (found["base_model"]["path"], found["tokenizer"]["path"]) == (place, place)
     (here / "runs/checkouts/mine/dvc.yaml").touch()
-    assert foreign_plans(here, [place]) == []
+    assert find_dvc_files(here, [place]) == []
 
 
 def test_a_model_that_lies_in_the_project_is_named_from_there(here: Path) -> None:

@@ -15,7 +15,7 @@ import yaml
 
 from tasks.params.schema import validate_params
 from tasks.plan.composing import compose
-from tasks.plan.named_files import check_input_paths, files_in, foreign_plans
+from tasks.plan.named_files import check_input_paths, files_in, find_dvc_files
 from tests.parts import in_part
 from tests.places import ROOT as PROJECT
 from tests.tasks.plan.test_given_paths import params
@@ -207,7 +207,7 @@ def test_everything_of_the_kind_is_named_whatever_it_is(tmp_path: Path, where: s
         (found,) = dict.fromkeys(text for text in check_input_paths(values, tmp_path) if "DVC would treat" in text)
         assert name in found
         assert "only the project's dvc.yaml may be used: remove them, or move their folder out" in found
-        assert foreign_plans(tmp_path, [values["corpus"]["path"]]) == [f"{where}/{name}"]
+        assert find_dvc_files(tmp_path, [values["corpus"]["path"]]) == [f"{where}/{name}"]
         place.rmdir() if place.is_dir() and not place.is_symlink() else place.unlink()
     assert check_input_paths(values, tmp_path) == []
 
