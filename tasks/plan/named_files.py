@@ -141,7 +141,7 @@ def is_dvc_file(name: str) -> bool:
     return name.endswith(PLAN_SUFFIX) or name in PLAN_NAMES
 
 
-def inside(path: Path, root: Path) -> Path | None:
+def locate_in_project(path: Path, root: Path) -> Path | None:
     """Return `path` relative to the project `root`; None if it is outside, by name and after resolving links.
 
     DVC hashes inputs outside of the project and does not look for DVC files there; such a folder may be a DVC project.
@@ -164,7 +164,7 @@ def find_dvc_files(root: Path, given: Iterable[str] = ()) -> list[str]:
         Paths relative to `root`.
     """
     there = [root / path for path in given if os.path.exists(root / path)]
-    inner = {place for path in there if (place := inside(path, root)) is not None and place.parts}
+    inner = {place for path in there if (place := locate_in_project(path, root)) is not None and place.parts}
     # Outs of another run are outside of the checkout that uses them.
     places = {place for place in inner if not place.is_relative_to(artifacts.CHECKOUTS)}
     above = {folder for place in places for folder in place.parents[:-1]}
@@ -231,7 +231,7 @@ def check_output_folders(values: Mapping[str, Any], root: Path, plan: Plan) -> l
         if "://" in path:
             continue
         for named in dict.fromkeys((root / path, Path(os.path.realpath(root / path)))):
-            if (place_inside := inside(named, root)) is None:
+            if (place_inside := locate_in_project(named, root)) is None:
                 continue
             home, rest = _checkout_of(place_inside)
             stages = [*plan.values(), *read_plan(root / home).values()]
