@@ -128,7 +128,7 @@ def _check_plans(root: Path, given: Iterable[str]) -> list[str]:
 def _check_place(values: dict[str, Any], key: str, root: Path) -> list[str]:
     path, words = value_at(values, key), key.split(".")
     if _trouble(root / path) is None and (root / path).resolve() in (root.resolve(), *root.resolve().parents):
-        return [f"{key}='{shown(path)}' contains the project itself: set it to a file or folder with the data only"]
+        return [f"{key}='{escape_name(path)}' contains the project itself: set it to a file or folder with the data only"]
     source = value_at(values, ".".join([*words[: 3 if words[0] == "downstream" else 1], "source"]))
     if source is not None and source not in ("files", "file", "folder"):
         return check_readable(root / path, key, "any", path)
@@ -236,7 +236,7 @@ def check_output_folders(values: Mapping[str, Any], root: Path, plan: Plan) -> l
             home, rest = _checkout_of(place_inside)
             stages = [*plan.values(), *read_plan(root / home).values()]
             if reason := _why_not(rest, stages, replaced=bool(_pattern(RELEASED).fullmatch(key))):
-                found.append(f"{key}='{shown(path)}' {reason}: set it to another folder")
+                found.append(f"{key}='{escape_name(path)}' {reason}: set it to another folder")
                 break
     return found
 
@@ -307,7 +307,7 @@ def require_readable(path: Path, key: str, links: Links = "files") -> None:
 def _look(path: Path, key: str, links: Links, name: Path | str | None = None) -> tuple[list[str], list[str]]:
     """Return the files there, and the problems."""
     name = path if name is None else name
-    where = f"{key}='{shown(name)}'"
+    where = f"{key}='{escape_name(name)}'"
     if problem := _trouble(path) if is_utf8(str(name)) else "is not UTF-8: rename it":
         return [], [f"{where} {problem}"]
     if not path.is_dir():
@@ -348,10 +348,10 @@ def _kind_of(folder: Path, links: Links, entry: os.DirEntry[str]) -> str:
 
 
 def _some(names: Sequence[str]) -> str:
-    return shown(shorten(names, SHOWN_NAMES))
+    return escape_name(shorten(names, SHOWN_NAMES))
 
 
-def shown(name: Path | str) -> str:
+def escape_name(name: Path | str) -> str:
     """Return a name for messages, with bytes that are not UTF-8, line ends and similar characters escaped."""
     return "".join(letter if letter.isprintable() else _escape(letter) for letter in str(name))
 
@@ -367,7 +367,7 @@ def _trouble(path: Path) -> str | None:
         mode = path.stat().st_mode
     except FileNotFoundError:
         if path.is_symlink():
-            return f"is a broken link ({shown(os.readlink(path))}): set it to a path that exists"
+            return f"is a broken link ({escape_name(os.readlink(path))}): set it to a path that exists"
         home = "; ~ is not expanded, write out the home folder" if "~" in path.parts else ""
         return f"does not exist: set it to a path that exists{home}"
     except (OSError, ValueError) as error:

@@ -15,7 +15,7 @@ from tasks.downstream.inference.model import InferenceModel
 from tasks.downstream.jobs.predict import prediction_figures, prediction_measurements
 from tasks.params.entries import Entry
 from tasks.plan.kinds import load_part
-from tasks.plan.named_files import shown
+from tasks.plan.named_files import escape_name
 from tasks.records.tables import require_file
 from tasks.records.text_files import ReadLog
 from tasks.stage import artifacts
@@ -78,4 +78,4 @@ def _in_words(judge: PageTask[Any, Any, Any], path: Path, metrics: dict[str, Any
     ]
     if "constant_score" in metrics:
         lines.append(f"{judge.baseline}: {metrics['constant_score']:.2f}")
-    return "\n".join([f"{metrics[judge.counted]:,} {judge.record}s of {shown(path.name)}", *lines])
+    return "\n".join([f"{metrics[judge.counted]:,} {judge.record}s of {escape_name(path.name)}", *lines])

@@ -22,7 +22,7 @@ from tasks.downstream.squad.examples import make_questions
 from tasks.estimates.data_estimate import expected_mb
 from tasks.params.schema import validate_params
 from tasks.params.strict_yaml import value_at
-from tasks.plan.named_files import READ, check_input_paths, check_readable, files_in, find_parameters, shown
+from tasks.plan.named_files import READ, check_input_paths, check_readable, files_in, find_parameters, escape_name
 from tasks.pretraining.base_model import write_base_model
 from tasks.pretraining.rows.prepared_files import read_prepared_batches
 from tasks.records.hub_inputs import open_dataset
@@ -487,4 +487,4 @@ def test_a_local_folder_in_place_of_a_hub_name_is_found_from_the_checkout(tmp_pa
 
 
 def test_names_are_shown_without_what_a_terminal_would_obey() -> None:
-    assert shown("a\x1b[31m\n\udcffü b") == "a\\x1b[31m\\n\\xffü b"
+    assert escape_name("a\x1b[31m\n\udcffü b") == "a\\x1b[31m\\n\\xffü b"
