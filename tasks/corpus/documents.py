@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tasks.plan.named_files import files_in
+from tasks.plan.named_files import list_files
 from tasks.records import tables
 from tasks.records.tables import Columns, ColumnSpec, TableRow, convert_id, read_json_lines, select_columns
 from tasks.records.text_files import ZERO_WIDTH, ReadLog, file_suffix, find_surrogate, peek, read_lines, refuse_empty
@@ -145,7 +145,7 @@ def list_usable_files(path: Path, reading: ReadLog) -> list[Path]:
     Raises:
         InputError: no such path, no usable file, or packed files that are not supported.
     """
-    found = files_in(path, KEY)
+    found = list_files(path, KEY)
     if path.is_file():
         if file_suffix(path) != JSON and not _is_usable(path):
             suffix = f"the suffix {path.suffix}" if path.suffix else "no suffix"

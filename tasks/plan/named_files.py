@@ -282,7 +282,7 @@ def check_readable(path: Path, key: str, links: Links = "files", name: Path | st
     return _look(path, key, links, name)[1]
 
 
-def files_in(path: Path, key: str) -> list[Path]:
+def list_files(path: Path, key: str) -> list[Path]:
     """Return all files below a folder, sorted by name; for a file, that file.
 
     Raises:

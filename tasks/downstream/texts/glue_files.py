@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from tasks.downstream.texts.own_files import TEXT_PARTS, LabelParser, parse_value, read_valid_texts
 from tasks.downstream.texts.params import GlueDataParams
 from tasks.downstream.texts.task_table import TRAIN, TextExample, TextTask
-from tasks.plan.named_files import files_in
+from tasks.plan.named_files import list_files
 from tasks.records.hub_inputs import open_dataset
 from tasks.records.tables import (
     BLANK_LINES,
@@ -118,7 +118,7 @@ def split_files(task: TextTask, folder: Path, split: str) -> list[Path]:
     Raises:
         InputError: no file, or several with different extensions.
     """
-    listed = files_in(folder, KEY)
+    listed = list_files(folder, KEY)
     places = [place for name in (task.name, task.title) if (place := folder / name).is_dir()]
     if len(places) != 1:
         found = " and ".join(map(str, places)) or "neither"
@@ -156,7 +156,7 @@ def unused_files(task: TextTask, folder: Path) -> list[str]:
     """
     used = {path for split in task.splits for path in split_files(task, folder, split)}
     place = next(iter(used)).parent
-    return [path.relative_to(place).as_posix() for path in files_in(place, KEY) if path not in used]
+    return [path.relative_to(place).as_posix() for path in list_files(place, KEY) if path not in used]
 
 
 def _read_tsv(task: TextTask, path: Path, columns: Columns, reading: ReadLog, key: str) -> Iterator[TableRow]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from tasks.downstream.texts.params import ClassificationColumnParams, ClassificationDataParams
 from tasks.downstream.texts.task_table import TextExample
-from tasks.plan.named_files import files_in
+from tasks.plan.named_files import list_files
 from tasks.records.parquet import fold_name
 from tasks.records.tables import (
     Columns,
@@ -162,7 +162,7 @@ def list_tables(path: Path, key: str) -> list[Path]:
     Raises:
         InputError: no file, unknown extensions, or several.
     """
-    files = files_in(path, key)
+    files = list_files(path, key)
     tables = [one for one in files if file_suffix(one) in ENDINGS]
     if path.is_dir():  # next to other tables it is metadata, such as dataset_info.json
         tables = [one for one in tables if file_suffix(one) != ".json"] or tables

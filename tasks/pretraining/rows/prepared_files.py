@@ -30,7 +30,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message, message_fa
 
 from ipu_model.files import open_regular
 from tasks.params.sections import PhaseRowsParams
-from tasks.plan.named_files import files_in
+from tasks.plan.named_files import list_files
 from tasks.pretraining.rows.prepared_sequences import PreparedSequences
 from tasks.records.hub_inputs import open_tables
 from tasks.records.parquet import read_checked_batches
@@ -202,7 +202,7 @@ def read_prepared_batches(
 
 def _list_files(path: Path, key: str, reading: ReadLog) -> list[Path]:
     needed = f"{key} needs {', '.join(_KNOWN)} files"
-    found = files_in(path, key)
+    found = list_files(path, key)
     if (path / "dataset_dict.json").is_file():
         splits = sorted(p.name for p in path.iterdir() if p.is_dir())
         raise InputError(f"{key}={path} has several splits: name the folder of one of them ({', '.join(splits)})")

@@ -22,7 +22,7 @@ from tasks.downstream.squad.examples import make_questions
 from tasks.estimates.data_estimate import expected_mb
 from tasks.params.schema import validate_params
 from tasks.params.strict_yaml import value_at
-from tasks.plan.named_files import READ, check_input_paths, check_readable, files_in, find_parameters, escape_name
+from tasks.plan.named_files import READ, check_input_paths, check_readable, list_files, find_parameters, escape_name
 from tasks.pretraining.base_model import write_base_model
 from tasks.pretraining.rows.prepared_files import read_prepared_batches
 from tasks.records.hub_inputs import open_dataset
@@ -263,7 +263,7 @@ def test_every_file_of_a_folder_is_read_or_counted(tmp_path: Path) -> None:
 
     reading = make_corpus(corpus_params(path=str(folder)), tmp_path / "made").reading
     assert (reading.files, len(reading.ignored)) == (6, 6)
-    assert sorted(path.relative_to(folder).as_posix() for path in files_in(folder, "corpus.path")) == sorted(names)
+    assert sorted(path.relative_to(folder).as_posix() for path in list_files(folder, "corpus.path")) == sorted(names)
 
 
 def test_files_of_a_glue_task_that_no_split_is_read_from_are_counted(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import yaml
 
 from tasks.params.schema import validate_params
 from tasks.plan.composing import compose
-from tasks.plan.named_files import check_input_paths, files_in, find_dvc_files
+from tasks.plan.named_files import check_input_paths, list_files, find_dvc_files
 from tests.parts import in_part
 from tests.places import ROOT as PROJECT
 from tests.tasks.plan.test_given_paths import params
@@ -273,7 +273,7 @@ def test_a_dvc_project_outside_may_be_named_as_dvc_takes_no_plan_from_there(proj
     (project / "dvc.yaml").write_text(OWN.replace("[inputs/corpus]", f"[inputs/corpus, {path}]"))
     shutil.copytree(PROJECT / "inputs", project / "inputs", dirs_exist_ok=True)
     assert check_input_paths(params(corpus__path=path), project) == []
-    assert files_in(outside / "text", "corpus.path")
+    assert list_files(outside / "text", "corpus.path")
     for words in CALLS:
         dvc(project, *words)
     assert (project / "out.txt").read_text() == "A.\n"
