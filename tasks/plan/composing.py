@@ -25,7 +25,7 @@ from tasks.params.sections import RuntimeSpec
 from tasks.params.strict_yaml import yaml_text
 from tasks.plan.dvc_records import LOCK, compute_md5
 from tasks.plan.kinds import load_spec
-from tasks.plan.plan_file import read_dvc_file, read_plan, stages_of
+from tasks.plan.plan_file import read_dvc_file, read_plan, read_locked_stages
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
 
@@ -221,7 +221,7 @@ def remove_stale(root: Path, say: Callable[[str], None]) -> None:
         root: checkout with an up-to-date plan.yaml.
         say: receives messages about removed and kept outs.
     """
-    plan, stages = read_plan(root), stages_of(root / LOCK)
+    plan, stages = read_plan(root), read_locked_stages(root / LOCK)
     gone = {name: stages[name] for name in stages if name not in plan}
     if not gone or not plan:
         return

@@ -28,7 +28,7 @@ import psutil
 
 from ipu_model.files import parse_json, read_json
 from tasks.params.strict_yaml import value_at
-from tasks.plan.plan_file import Plan, differences, read_dvc_file, stages_of
+from tasks.plan.plan_file import Plan, differences, read_dvc_file, read_locked_stages
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
 
@@ -346,8 +346,8 @@ class _Run:
         self._project, self._root, self._plan, self._stated = project, root, plan, stated
         self._cache = find_cache(project)
         self._ignored = read_ignored_names(project)
-        self._lock = stages_of(root / LOCK)
-        self._reference = self._lock or stages_of(project / LOCK)
+        self._lock = read_locked_stages(root / LOCK)
+        self._reference = self._lock or read_locked_stages(project / LOCK)
         self._records = _run_cache(self._cache)
         done = [(name, out) for name, one in self._lock.items() for out in one.get("outs", ())]
         self._made = {out["path"]: (name, out.get("md5")) for name, out in done}

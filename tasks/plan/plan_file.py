@@ -308,7 +308,7 @@ def read_dvc_file(path: Path) -> dict[str, Any]:
     return values or {}
 
 
-def stages_of(path: Path) -> dict[str, Any]:
+def read_locked_stages(path: Path) -> dict[str, Any]:
     """Return the stages of a dvc.lock; {} if it is invalid, which DVC reports."""
     try:
         stages = read_dvc_file(path).get("stages")

@@ -25,7 +25,7 @@ from tasks.params.schema import Params, validate_params
 from tasks.params.sections import HUB_NAME, RuntimeSpec
 from tasks.plan.code_state import NOT_RECORDED, changed_code, code_hashes, git_state
 from tasks.plan.named_files import READ, find_parameters
-from tasks.plan.plan_file import stages_of
+from tasks.plan.plan_file import read_locked_stages
 from tasks.stage import artifacts
 from tasks.stage.errors import PublishError
 
@@ -120,7 +120,7 @@ def stages_behind(parameters: Mapping[str, Any], subject: Subject, lock: Path) -
     """
     if not lock.is_file():
         return {}
-    stated, left_out = stages_of(lock), subject.stages["predict_released"]
+    stated, left_out = read_locked_stages(lock), subject.stages["predict_released"]
     behind = [name for name in plan_of(validate_params(dict(parameters))).behind([subject.stages["gate"]]) if name != left_out]
     return {name: _without_measurements(stated.get(name)) for name in behind}
 
@@ -356,7 +356,7 @@ def _is_place(text: str) -> bool:
 
 def read_hashes(root: Path) -> dict[str, str]:
     """Return path -> `md5:` and hash of every dependency in dvc.lock."""
-    dependencies = [one for stage in stages_of(root / "dvc.lock").values() for one in stage.get("deps", [])]
+    dependencies = [one for stage in read_locked_stages(root / "dvc.lock").values() for one in stage.get("deps", [])]
     return {_plain(one["path"]): f"md5:{one['md5']}" for one in dependencies if "md5" in one}
 
 

@@ -31,7 +31,7 @@ from tasks.plan.dvc_records import LOCK, verify_gate
 from tasks.plan.kinds import load_part, load_spec
 from tasks.plan.main import run_main
 from tasks.plan.named_files import check_output_folders
-from tasks.plan.plan_file import COMPOSED_FILE, PARAMS_FILE, differences, stages_of
+from tasks.plan.plan_file import COMPOSED_FILE, PARAMS_FILE, differences, read_locked_stages
 from tasks.release.origin import require_origin, resolve_origin
 from tasks.release.provenance import StageRuns, changes_since, provenance, read_json, stage_runs
 from tasks.release.release import (
@@ -223,7 +223,7 @@ def require_same_parameters(params: Params, subject: Subject, lock: Path) -> Non
         PublishError: a stage ran with other parameters, or did not run.
     """
     values = {PARAMS_FILE: parameter_values(params), COMPOSED_FILE: compose(params)}
-    plan, gate, stages, differing = plan_of(params), subject.stages["gate"], stages_of(lock), list[str]()
+    plan, gate, stages, differing = plan_of(params), subject.stages["gate"], read_locked_stages(lock), list[str]()
     for name in plan.behind([gate]):
         if name not in stages:
             differing.append(f"stage {name} has not run")
