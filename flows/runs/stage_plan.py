@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.strict import nearest
-from tasks.plan.plan_file import PLAN_FILE, Plan, Stage, definitions_of
+from tasks.plan.plan_file import PLAN_FILE, Plan, Stage, read_definitions
 from tasks.stage.errors import InputError, ParamsError
 
 PUBLISH = "publish"
@@ -34,7 +34,7 @@ def select_stages(project: Path, plan: Plan, part: str = ALL, to: Sequence[str] 
         ParamsError: these parameters have no such part or stage, or both are given.
         InputError: dvc.yaml or plan.yaml is invalid.
     """
-    definitions = definitions_of(project)
+    definitions = read_definitions(project)
     if not plan:
         raise InputError(f"{project / PLAN_FILE} has no stages: restore the file of this revision")
     if to and part != ALL:

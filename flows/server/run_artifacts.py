@@ -33,7 +33,7 @@ from flows.views.run_view import RunView
 from tasks.pages.markup import replace_hidden
 from tasks.params.downstream import kind_names
 from tasks.params.overlays import list_preset_names
-from tasks.plan.plan_file import definitions_of
+from tasks.plan.plan_file import read_definitions
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, PodiumError
 
@@ -49,7 +49,7 @@ CHANGED_SUFFIX = "-changed"
 def _part_names() -> list[str]:
     """Return the parts of the project; an invalid dvc.yaml is not reported here but when a run starts."""
     with contextlib.suppress(OSError, InputError):
-        return known_parts(definitions_of(Path()), kind_names())
+        return known_parts(read_definitions(Path()), kind_names())
     return known_parts({}, kind_names())
 
 

@@ -183,7 +183,7 @@ def read_plan(root: Path, composed: Mapping[str, Any] | None = None) -> Plan:
         InputError: dvc.yaml is invalid, or its stages form a cycle.
     """
     values = _composed_in(root) if composed is None else composed
-    return _plan_of(json.dumps(definitions_of(root), default=str), json.dumps(values, default=str))
+    return _plan_of(json.dumps(read_definitions(root), default=str), json.dumps(values, default=str))
 
 
 @functools.lru_cache(maxsize=4)
@@ -192,7 +192,7 @@ def _plan_of(definitions: str, values: str) -> Plan:
     return Plan(expand(json.loads(definitions), json.loads(values)))
 
 
-def definitions_of(root: Path) -> dict[str, Any]:
+def read_definitions(root: Path) -> dict[str, Any]:
     """Return the stages of dvc.yaml as written, by group.
 
     Raises:

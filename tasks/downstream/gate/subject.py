@@ -19,7 +19,7 @@ from tasks.params.entries import find_upstream
 from tasks.params.schema import Params
 from tasks.plan.composing import compose
 from tasks.plan.kinds import DownstreamTask
-from tasks.plan.plan_file import Plan, definitions_of, expand
+from tasks.plan.plan_file import Plan, read_definitions, expand
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 
@@ -130,7 +130,7 @@ def subject_of(task: DownstreamTask, params: Params) -> Subject:
 
 def plan_of(params: Params) -> Plan:
     """Return all stages for these parameters, as this code runs them."""
-    return Plan(expand(definitions_of(PROJECT), compose(params)))
+    return Plan(expand(read_definitions(PROJECT), compose(params)))
 
 
 def hashes_of(files: Mapping[str, Path]) -> dict[str, str | None]:

@@ -7,7 +7,7 @@ from click.shell_completion import BashComplete
 
 from flows import cli, pipeline
 from flows.runs.stage_plan import list_parts, select_stages
-from tasks.plan.plan_file import definitions_of, read_plan
+from tasks.plan.plan_file import read_definitions, read_plan
 from tasks.stage.errors import InputError, ParamsError
 from tests.places import ROOT
 from tests.plans import plan_of, stages_of, values_with, whole_plan
@@ -88,7 +88,7 @@ def test_a_part_that_these_parameters_leave_empty_says_which_of_them_does():
 
 
 def test_the_parts_are_those_that_dvc_yaml_names_and_the_kinds_of_entries():
-    definitions = definitions_of(ROOT)
+    definitions = read_definitions(ROOT)
     assert list_parts(whole_plan(), definitions) == [
         "all",
         "pretraining",

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from tasks.params.schema import parameter_values
-from tasks.plan.plan_file import Plan, definitions_of, expand, read_plan
+from tasks.plan.plan_file import Plan, read_definitions, expand, read_plan
 from tasks.stage.errors import InputError
 from tests.places import ROOT
 from tests.plans import everything, whole_plan
@@ -118,7 +118,7 @@ def test_the_kind_of_host_comes_from_the_plan():
 def test_a_broken_plan_is_said(tmp_path):
     (tmp_path / "dvc.yaml").write_text("stages: [")
     with pytest.raises(InputError, match="dvc.yaml is not YAML"):
-        definitions_of(tmp_path)
+        read_definitions(tmp_path)
     (tmp_path / "dvc.yaml").write_text("stages: words")
     assert list(read_plan(tmp_path)) == []
 
