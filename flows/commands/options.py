@@ -122,9 +122,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="print JSON o
 
 def warn_unread_params(project: Path, preset: str | None) -> None:
     """Note that a run of a preset ignores params.yaml, if git shows it as edited."""
-    from tasks.plan.code_state import git
+    from tasks.plan.code_state import run_git
 
-    if preset is not None and git(project, "status", "--porcelain", "--untracked-files=no", "--", "params.yaml"):
+    if preset is not None and run_git(project, "status", "--porcelain", "--untracked-files=no", "--", "params.yaml"):
         text = f"edits in params.yaml are ignored: preset {preset} extends the defaults; pass changes with --set"
         streams.note(text)
 

@@ -16,7 +16,7 @@ from typing import Any
 from flows.runs.environment import user_name
 from ipu_model.files import read_json, write_json
 from tasks.downstream.gate.verdict_text import RECIPE, WITHOUT_FLOOR
-from tasks.plan.code_state import git
+from tasks.plan.code_state import run_git
 from tasks.plan.plan_file import Plan, Stage, read_plan
 from tasks.stage import artifacts
 
@@ -324,9 +324,9 @@ def _now() -> str:
 
 def read_revision(project: Path) -> tuple[str | None, bool | None]:
     """Return the short commit that is checked out, and whether tracked files differ from it; None if git fails."""
-    commit = git(project, "rev-parse", "--short", "HEAD", timeout=SECONDS_FOR_GIT)
+    commit = run_git(project, "rev-parse", "--short", "HEAD", timeout=SECONDS_FOR_GIT)
     if commit is None:
         return None, None
     others = [f":(exclude){name}" for name in GENERATED]
     status = ("status", "--porcelain", "--untracked-files=no", "--", ".", *others)
-    return commit.strip(), git(project, *status, timeout=SECONDS_FOR_GIT) != ""
+    return commit.strip(), run_git(project, *status, timeout=SECONDS_FOR_GIT) != ""

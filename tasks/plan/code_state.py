@@ -22,12 +22,12 @@ def git_state(root: Path) -> dict[str, Any]:
     Only `artifacts.SOURCES` count: parameters are recorded in full, and dvc.lock, metrics and reports are outputs of a
     run. Outside a git repository `revision` and `dirty` are null (unknown).
     """
-    revision = git(root, "rev-parse", "--verify", "HEAD")
+    revision = run_git(root, "rev-parse", "--verify", "HEAD")
     if revision is None:
         return dict(NOT_RECORDED)
     present = [name for name in artifacts.SOURCES if (root / name).exists()]
     status = ("status", "--porcelain", "--no-renames", "-z", "--", *present, ":(exclude,glob)**/__pycache__/**")
-    listing = git(root, *_compared_with(root), *status) if present else ""
+    listing = run_git(root, *_compared_with(root), *status) if present else ""
     changed = sorted(entry[3:] for entry in (listing or "").split("\0") if entry)
     return {"revision": revision.strip(), "dirty": bool(changed), "changed": changed}
 
@@ -38,14 +38,14 @@ def _compared_with(root: Path) -> list[str]:
     The checkout of a named run is in a folder that git ignores; without these options its files would never count as
     changed.
     """
-    top = (git(root, "rev-parse", "--show-toplevel") or "").strip()
-    folder = (git(root, "rev-parse", "--absolute-git-dir") or "").strip()
+    top = (run_git(root, "rev-parse", "--show-toplevel") or "").strip()
+    folder = (run_git(root, "rev-parse", "--absolute-git-dir") or "").strip()
     if Path(top, artifacts.RUNS) not in root.resolve().parents:
         return []
     return [f"--git-dir={folder}", f"--work-tree={root.resolve()}"]
 
 
-def git(root: Path, *arguments: str, timeout: float = 60.0) -> str | None:
+def run_git(root: Path, *arguments: str, timeout: float = 60.0) -> str | None:
     """Return the output of a git command in a folder; None if it fails, as on a host without git."""
     command = ["git", "--no-optional-locks", "-C", str(root), *arguments]
     try:
