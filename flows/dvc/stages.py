@@ -36,7 +36,7 @@ from tasks.plan.dvc_records import find_gate_damage
 from tasks.plan.plan_file import Plan, Stage, read_plan
 from tasks.stage import artifacts
 from tasks.stage.parallel import stages_at_once
-from tasks.stage.process import die_with_parent, is_sent, took, usage_file
+from tasks.stage.process import die_with_parent, is_sent, read_usage, usage_file
 from tasks.stage.streams import printable
 
 PAUSED_STATE = "Paused"
@@ -249,7 +249,7 @@ def _record(kind: str, name: str, body: Callable[[], str], run: RunReport, on_en
         raise
     finally:
         seconds = round(time.perf_counter() - started_at, 2)
-        record = StageRecord(name, status, seconds, None, began, **took(root / usage_file(name), began))
+        record = StageRecord(name, status, seconds, None, began, **read_usage(root / usage_file(name), began))
         with _REPORT_LOCK:
             run.add_stage(record)
             on_end(record)

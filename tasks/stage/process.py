@@ -146,7 +146,7 @@ def _usage(began: float) -> dict[str, Any]:
     }
 
 
-def took(path: Path, since: float) -> dict[str, float]:
+def read_usage(path: Path, since: float) -> dict[str, float]:
     """Return cpu_seconds and peak_memory_mb of a stage; empty if it did not report them, or before `since`."""
     said = find_object(path)
     if said is None or said.get("began", 0.0) < since:

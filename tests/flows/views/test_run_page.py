@@ -217,14 +217,14 @@ def test_a_release_on_a_server_is_linked_and_one_that_names_another_scheme_is_no
 
 
 def test_a_stage_tells_its_cpu_seconds_and_memory_and_old_figures_are_not_taken(tmp_path):
-    from tasks.stage.process import took, write_usage
+    from tasks.stage.process import read_usage, write_usage
 
     path = tmp_path / "usage.json"
     path.write_text(json.dumps({"began": 10.0, "cpu_seconds": 1.5, "peak_memory_mb": 20.0}))
-    assert took(path, 9.0) == {"cpu_seconds": 1.5, "peak_memory_mb": 20.0}
-    assert took(path, 11.0) == {}, "of another time"
+    assert read_usage(path, 9.0) == {"cpu_seconds": 1.5, "peak_memory_mb": 20.0}
+    assert read_usage(path, 11.0) == {}, "of another time"
     path.write_text("half")
-    assert took(path, 9.0) == {}
+    assert read_usage(path, 9.0) == {}
     assert write_usage.__module__ == "tasks.stage.process"
 
 
