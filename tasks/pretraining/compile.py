@@ -12,12 +12,12 @@ from tasks.jobs.programs import build_program
 from tasks.params.schema import PHASES, load_sections
 from tasks.plan.main import run_main
 from tasks.pretraining.pretrain import make_pretrain_job
-from tasks.stage.process import item
+from tasks.stage.process import parse_item
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compile the programs of a phase before training.")
-    parser.add_argument("phase", type=item, choices=PHASES)
+    parser.add_argument("phase", type=parse_item, choices=PHASES)
     phase, params = parser.parse_args().phase, load_sections("pretrain", "model", "device", "ipu")
     job = make_pretrain_job(phase, params, untrained=True)
     sys.stdout.write(build_program(phase, job, params.device) + "\n")

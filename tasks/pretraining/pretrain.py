@@ -29,7 +29,7 @@ from tasks.jobs.training import (
 from tasks.params.schema import PHASES, Params, load_sections
 from tasks.plan.main import run_main
 from tasks.stage import artifacts
-from tasks.stage.process import item
+from tasks.stage.process import parse_item
 from tasks.stage.row_folders import read_manifest
 
 
@@ -79,7 +79,7 @@ def make_pretrain_job(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Pre-train one phase (MLM and next-sentence prediction).")
-    parser.add_argument("phase", type=item, choices=PHASES)
+    parser.add_argument("phase", type=parse_item, choices=PHASES)
     phase = parser.parse_args().phase
     params = load_sections("pretrain", "model", "base_model", "device", "ipu", "checkpoint", "tracking")
     require_verdict(phase)

@@ -79,7 +79,7 @@ def takes_no_words(what: str) -> None:
     argparse.ArgumentParser(description=what).parse_args()
 
 
-def item(word: str) -> str:
+def parse_item(word: str) -> str:
     """Return the item in an argument of the command line: dvc.yaml passes `"$DVC_STAGE"`, such as glue_data@sst2.
 
     dvc.yaml does not pass ${key}, because values of params.yaml must not become shell text. You may also pass the item

@@ -31,7 +31,7 @@ from tasks.params.schema import PHASES, Params, load_sections
 from tasks.plan.main import run_main
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import DataInvalid
-from tasks.stage.process import item
+from tasks.stage.process import parse_item
 from tasks.stage.row_folders import HELD_OUT, find_held_out_rows
 from tasks.validation.checks import (
     MAX_EXAMPLES,
@@ -298,7 +298,7 @@ def main() -> None:
         prog="python -m tasks.validation.validate",
         description="Validate a data set.",
     )
-    parser.add_argument("name", type=item, choices=NAMES)
+    parser.add_argument("name", type=parse_item, choices=NAMES)
     name = parser.parse_args().name
     params = load_sections("validate_", "pretrain_rows", "model")
     print(validate_and_report(name, lambda: open_data_sets(name, params), params.validate_.data_docs))

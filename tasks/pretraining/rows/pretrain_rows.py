@@ -44,7 +44,7 @@ from tasks.rows.row_files import IGNORED, RowLayout, RowWriter, check_geometry
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 from tasks.stage.parallel import Progress
-from tasks.stage.process import item
+from tasks.stage.process import parse_item
 from tasks.stage.row_folders import HELD_OUT, Manifest
 from tasks.vocabulary.encoding import TokenizerInfo, find_tokenizer_file, load_tokenizer, read_tokenizer_info
 
@@ -247,7 +247,7 @@ def write_pretrain_rows(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Make the pre-training rows of one phase from the corpus.")
-    parser.add_argument("phase", type=item, choices=PHASES)
+    parser.add_argument("phase", type=parse_item, choices=PHASES)
     phase = parser.parse_args().phase
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     own = load_sections("pretrain_rows", "packing")

@@ -18,7 +18,7 @@ from tasks.pretraining.rows.row_builder import ShardBuilder
 from tasks.pretraining.rows.row_shards import Shard
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
-from tasks.stage.process import item
+from tasks.stage.process import parse_item
 
 
 def write_share(
@@ -53,7 +53,7 @@ def main() -> None:
         prog="python -m tasks.pretraining.rows.row_share",
         description="Make every n-th shard of the pre-training rows.",
     )
-    parser.add_argument("share", type=item, help="1 to the number of shares, pretrain_rows.shares")
+    parser.add_argument("share", type=parse_item, help="1 to the number of shares, pretrain_rows.shares")
     share = parser.parse_args().share
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     own = load_sections("pretrain_rows", "packing")
