@@ -23,7 +23,7 @@ from tasks.params.schema import Params, validate_params
 from tasks.plan.main import run_main
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
-from tasks.stage.process import takes_no_words
+from tasks.stage.process import parse_no_arguments
 
 PARAMS_HEAD = """# All parameters
 
@@ -251,7 +251,7 @@ def write_presets_page(path: Path = PAGE) -> bool:
 
 
 def main() -> None:
-    takes_no_words(f"Write {SCHEMAS}/ from the types of params.yaml, and the presets into {PAGE}.")
+    parse_no_arguments(f"Write {SCHEMAS}/ from the types of params.yaml, and the presets into {PAGE}.")
     for name in SCHEMA_BUILDERS:
         write_text(SCHEMAS / f"{name}.json", render_schema(name))
         sys.stdout.write(f"{SCHEMAS / name}.json\n")

@@ -34,7 +34,7 @@ from tasks.plan.kinds import load_part
 from tasks.plan.main import run_main
 from tasks.plan.named_files import INPUTS_OF_ENTRIES, check_input_paths, find_parameters
 from tasks.stage.errors import InputError, ParamsError, PodiumError
-from tasks.stage.process import takes_no_words
+from tasks.stage.process import parse_no_arguments
 
 LIMIT_S = 1.5
 """Time limit for the first records of many files; the stages check the rest."""
@@ -348,7 +348,7 @@ def _check_origin(params: Params) -> str:
 
 
 def main() -> None:
-    takes_no_words("Check the inputs of a run, which a JSON object on standard input names.")
+    parse_no_arguments("Check the inputs of a run, which a JSON object on standard input names.")
     request = json.load(sys.stdin)
     for finding in check_files(request) if "read" in request else check_hub(request):
         print(json.dumps(finding), flush=True)

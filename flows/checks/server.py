@@ -23,7 +23,7 @@ from flows.checks.probes import REMOTE_LIMIT_S, CheckResult, Probe, ok, problem
 from flows.runs.run_request import RunRequest
 from flows.server.local_server import URL, may_be_configured, profiles_path
 from tasks.stage.errors import InputError
-from tasks.stage.process import takes_no_words
+from tasks.stage.process import parse_no_arguments
 
 CERTIFICATES = "SSL_CERT_FILE"
 PROXIES = ("http", "https", "all")
@@ -158,7 +158,7 @@ def _reason(error: Exception) -> str:
 
 
 def main() -> None:
-    takes_no_words('Check the Prefect server in PREFECT_API_URL; read {"required": BOOL} from standard input.')
+    parse_no_arguments('Check the Prefect server in PREFECT_API_URL; read {"required": BOOL} from standard input.')
     print(json.dumps(asdict(check_server(json.load(sys.stdin)["required"]))), flush=True)
 
 

@@ -24,7 +24,7 @@ from prefect.states import Failed
 from flows.pipeline import pipeline
 from flows.server.api import silence_outages
 from flows.workers.stage_flow import run_stages
-from tasks.stage.process import STARTED_BY_A_WORKER, die_with_parent, takes_no_words
+from tasks.stage.process import STARTED_BY_A_WORKER, die_with_parent, parse_no_arguments
 
 
 def run_own_flow(run_id: UUID, worker: int) -> None:
@@ -71,7 +71,7 @@ def _leave_end_to_worker(flow: Callable[..., Any], worker: int) -> Callable[...,
 
 def main() -> None:
     """Run the flow, and report how it ended."""
-    takes_no_words("Run the flow of the run that a worker has taken, named by PREFECT__FLOW_RUN_ID.")
+    parse_no_arguments("Run the flow of the run that a worker has taken, named by PREFECT__FLOW_RUN_ID.")
     worker = os.getppid()
     die_with_parent()
     silence_outages()

@@ -30,7 +30,7 @@ from tasks.plan.main import run_main
 from tasks.plan.named_files import require_readable
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
-from tasks.stage.process import takes_no_words
+from tasks.stage.process import parse_no_arguments
 from tasks.vocabulary.encoding import find_tokenizer_file, load_tokenizer
 from tasks.vocabulary.hub_tokenizer import TOKENIZER, VOCABULARY, load_local_vocabulary
 
@@ -176,7 +176,7 @@ def format_summary(record: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    takes_no_words("Import the BERT to start from, from a folder or the Hub.")
+    parse_no_arguments("Import the BERT to start from, from a folder or the Hub.")
     params = load_sections("base_model", "model")
     print(format_summary(write_base_model(params.base_model, params.model)))
 

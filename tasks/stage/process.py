@@ -71,7 +71,7 @@ def python_path(own: str | None) -> str:
     return f"{project}{os.pathsep}{own}" if own else project
 
 
-def takes_no_words(what: str) -> None:
+def parse_no_arguments(what: str) -> None:
     """Handle a command line without arguments: --help prints `what`, any argument exits with 2.
 
     Call it first, so that --help does not start the stage.
