@@ -28,7 +28,7 @@ def run_main(main: Callable[[], None]) -> None:
     """
     stage, began = os.environ.get("DVC_STAGE"), time.time()
     atexit.register(gc.freeze)  # garbage collection at exit takes up to half a second
-    streams.settle()
+    streams.prepare_streams()
     try:
         if stage is not None:
             _enter(stage)

@@ -20,7 +20,7 @@ JOINERS = "\u200c\u200d"
 """Zero-width non-joiner and joiner."""
 
 
-def settle() -> None:
+def prepare_streams() -> None:
     """Open closed streams onto /dev/null, for this process and its children, and make any text printable.
 
     Characters that the terminal cannot show are replaced by their code, as are file names that are not UTF-8.
