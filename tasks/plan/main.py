@@ -44,7 +44,7 @@ def run_main(main: Callable[[], None]) -> None:
         streams.note("nothing half-written was kept; run it again to continue", "interrupted: ")
         raise SystemExit(128 + signal.SIGINT) from None
     except (MemoryError, OSError) as error:
-        if isinstance(error, BrokenPipeError) and streams.nobody_reads():
+        if isinstance(error, BrokenPipeError) and streams.has_no_reader():
             raise SystemExit(128 + signal.SIGPIPE) from None
         streams.note(_failure_of_host(error, stage), "error: ")
         raise SystemExit(FAILED) from None

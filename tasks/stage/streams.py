@@ -65,7 +65,7 @@ def note(text: str, what: str = NOTE) -> None:
     sys.stderr.write(f"{what}{printable(text)}\n")
 
 
-def nobody_reads() -> bool:
+def has_no_reader() -> bool:
     """Return True if standard output is a pipe whose reader has ended."""
     watch = select.poll()
     watch.register(1, 0)
