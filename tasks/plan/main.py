@@ -52,7 +52,7 @@ def run_main(main: Callable[[], None]) -> None:
         if stage is not None:
             with contextlib.suppress(OSError):  # a full disk has been reported already
                 write_usage(stage, began)
-        streams.finish()
+        streams.flush_output()
 
 
 def _failure_of_host(error: MemoryError | OSError, stage: str | None) -> str:

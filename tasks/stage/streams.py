@@ -72,7 +72,7 @@ def has_no_reader() -> bool:
     return any(event & select.POLLERR for _, event in watch.poll(0))
 
 
-def finish() -> None:
+def flush_output() -> None:
     """Flush standard output, or discard it if that fails; otherwise Python would exit with its own code."""
     try:
         sys.stdout.flush()
