@@ -30,7 +30,7 @@ EXPECTATIONS = Path("reports/expectations")
 """Expectation suites, one per data set, in a layout that a Great Expectations store can read."""
 DATA_DOCS = Path("reports/data_docs")
 """Great Expectations Data Docs, one folder per data set, if validate.data_docs is on; not an out of any stage."""
-SPEAKS_OF = "verdict.sha256"
+VERDICT_HASH = "verdict.sha256"
 """File in such a folder with the SHA-256 of the verdict's JSON that was written with it."""
 MODELS = Path("models")
 BASE_MODEL = MODELS / "base"

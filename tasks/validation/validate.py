@@ -317,7 +317,7 @@ def write_data_docs(
     view = importlib.import_module("great_expectations.render.view").DefaultJinjaPageView()
     result = make_suite_result(name, outcomes)
     with new_folder(folder) as site:
-        write_text(site / artifacts.SPEAKS_OF, sha256_of(report))
+        write_text(site / artifacts.VERDICT_HASH, sha256_of(report))
         found = pages.ValidationResultsPageRenderer(run_info_at_end=True).render(result)
         suite = load_gx().ExpectationSuite(**make_suite(name, [_escape_check(check) for check in checks]))
         required = pages.ExpectationSuitePageRenderer().render(suite)
