@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.plan.named_files import require_readable
 from tasks.stage.errors import InputError
-from tasks.stage.memory import limited_steps
+from tasks.stage.memory import iterate_limited
 from tasks.stage.process import is_sent
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def open_dataset(
     with _translate_errors(section, name, config, split, revision) as given:
         rows = _stream(section, given, config, split, revision)
         names = {key: get_class_names(one) for key, one in (rows.features or {}).items() if class_names}
-        for row in limited_steps(rows, f"{section}.dataset={name}", ROWS_AT_ONCE, ALLOWANCE):
+        for row in iterate_limited(rows, f"{section}.dataset={name}", ROWS_AT_ONCE, ALLOWANCE):
             yield {key: name_classes(value, names.get(key, ())) for key, value in row.items()}
 
 
@@ -115,7 +115,7 @@ def open_tables(section: str, name: str | None, revision: str | None, rows_at_on
     """
     with _translate_errors(section, name, None, "train", revision) as given:
         tables = _stream(section, given, None, "train", revision).with_format("arrow").iter(batch_size=rows_at_once)
-        for table in limited_steps(tables, f"{section}.dataset={name}", allowance=ALLOWANCE):
+        for table in iterate_limited(tables, f"{section}.dataset={name}", allowance=ALLOWANCE):
             yield from table.combine_chunks().to_batches()
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from ipu_model.files import open_regular
 from tasks.stage.errors import InputError
-from tasks.stage.memory import limited_steps
+from tasks.stage.memory import iterate_limited
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,7 +73,7 @@ def read_checked_batches(path: Path, rows_at_once: int, source: str) -> Iterator
         InputError: a batch takes more memory than allowed.
         pyarrow.ArrowException, OSError: another format, or damaged.
     """
-    for batch in limited_steps(_read_any_batches(path, rows_at_once), source):
+    for batch in iterate_limited(_read_any_batches(path, rows_at_once), source):
         batch.validate(full=True)  # offsets of a damaged file may point anywhere
         yield batch
 

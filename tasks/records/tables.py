@@ -22,7 +22,7 @@ from tasks.records.parquet import fold_name, open_parquet
 from tasks.records.readers import is_json_array, read_array, read_rows
 from tasks.records.text_files import MAX_LINE_BYTES, NUMERIC_IDS, ReadLog, file_suffix, read_lines, refuse_empty
 from tasks.stage.errors import InputError
-from tasks.stage.memory import limited_steps
+from tasks.stage.memory import iterate_limited
 
 BATCH_RECORDS = 1024
 BATCH_BYTES = 16 << 20
@@ -274,7 +274,7 @@ def read_json_lines(path: Path, key: str, reading: ReadLog) -> Iterator[Located]
 def _read_json(path: Path, key: str, reading: ReadLog) -> Iterator[Located]:
     if file_suffix(path) == ".jsonl" or not is_json_array(path, key):
         return read_json_lines(path, key, reading)
-    return limited_steps(number_records("record", read_array(path, key)), f"{path} ({key})")
+    return iterate_limited(number_records("record", read_array(path, key)), f"{path} ({key})")
 
 
 def _read_delimited(
@@ -301,7 +301,7 @@ def _read_delimited(
 def _read_parquet(
     path: Path, columns: Columns | Selector, key: str, reading: ReadLog, class_names: bool
 ) -> Iterator[TableRow]:
-    rows = limited_steps(_parquet_rows(path, columns, key, reading, class_names), f"{path} ({key})")
+    rows = iterate_limited(_parquet_rows(path, columns, key, reading, class_names), f"{path} ({key})")
     number = 0
     for some, asked in rows:
         for values in some:

@@ -188,7 +188,7 @@ def _limited(what: str, allowance: int) -> Iterator[None]:
         _BOUND.leave()
 
 
-def limited_steps(items: Iterable[T], what: str, at_once: int = 1, allowance: int = ALLOWANCE) -> Iterator[T]:
+def iterate_limited(items: Iterable[T], what: str, at_once: int = 1, allowance: int = ALLOWANCE) -> Iterator[T]:
     """Yield `items`, each created within the limit; processing them is not limited.
 
     Args:

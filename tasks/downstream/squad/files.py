@@ -25,7 +25,7 @@ from tasks.downstream.squad.format import (
 from tasks.records.parquet import open_parquet, read_group_batches
 from tasks.records.text_files import ReadLog
 from tasks.stage.errors import InputError
-from tasks.stage.memory import limited_steps
+from tasks.stage.memory import iterate_limited
 
 READ_AT_ONCE = 1024
 """Questions read at a time; row groups with long contexts have fewer."""
@@ -161,7 +161,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
                 raise InputError(f"{path} lacks the columns {', '.join(missing)}. Run {stage} again")
             if not file.metadata.num_rows:
                 raise InputError(f"{path} contains no questions. Set dev_path of section data to a file with questions")
-            for batch in limited_steps(read_group_batches(file, names, READ_AT_ONCE), str(path)):
+            for batch in iterate_limited(read_group_batches(file, names, READ_AT_ONCE), str(path)):
                 yield from batch.to_pylist()
     except FileNotFoundError:
         raise InputError(f"{path} not found. Run {stage}") from None

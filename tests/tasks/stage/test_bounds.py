@@ -28,7 +28,7 @@ from tasks.records import readers, tables
 from tasks.records.tables import ColumnSpec, check_columns, reject_duplicate_keys
 from tasks.records.text_files import ReadLog, read_lines
 from tasks.stage.errors import InputError
-from tasks.stage.memory import limited, limited_steps
+from tasks.stage.memory import limited, iterate_limited
 from tests.places import ROOT as PROJECT
 from tests.tasks.tiny_model import write_tiny_model
 
@@ -342,7 +342,7 @@ def test_the_bound_is_taken_back_and_holds_for_the_first_reader_that_enters() ->
 def test_what_is_made_of_a_step_is_not_counted() -> None:
     before = resource.getrlimit(resource.RLIMIT_DATA)
     seen = []
-    for number in limited_steps(iter(range(5)), "numbers", at_once=2):
+    for number in iterate_limited(iter(range(5)), "numbers", at_once=2):
         assert resource.getrlimit(resource.RLIMIT_DATA) == before
         seen.append(number)
     assert seen == [0, 1, 2, 3, 4]
@@ -350,7 +350,7 @@ def test_what_is_made_of_a_step_is_not_counted() -> None:
 
 def test_reading_lets_go_of_the_bound_where_its_user_stops(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    steps = limited_steps(iter(range(5)), "numbers")
+    steps = iterate_limited(iter(range(5)), "numbers")
     next(steps)
     steps.close()  # type: ignore[attr-defined]
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
