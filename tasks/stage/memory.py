@@ -152,7 +152,7 @@ def _watch(pid: int, limit: int, what: str) -> None:
 
 
 @contextlib.contextmanager
-def limited(what: str, allowance: int = ALLOWANCE) -> Iterator[None]:
+def limit_memory(what: str, allowance: int = ALLOWANCE) -> Iterator[None]:
     """Limit allocations in the context to `allowance` bytes, and to the memory left.
 
     Args:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ipu_model.files import MAX_JSON_VALUES, parse_json, read_at_most, reject_duplicate_keys
 from tasks.records.text_files import NUMERIC_IDS, ReadLog, decode, find_surrogate, open_unpacked
 from tasks.stage.errors import InputError
-from tasks.stage.memory import ALLOWANCE, limited, require_memory
+from tasks.stage.memory import ALLOWANCE, limit_memory, require_memory
 
 MAX_FILE_BYTES = 2 << 30
 """JSON files are parsed as a whole and need several times their size in memory; SQuAD has 30 MB."""
@@ -149,7 +149,7 @@ def parse_file(path: Path, key: str) -> Any:
     require_room_for_file(path, key, size)
     if not content.strip():
         raise InputError(f"{path} is empty. Set {key} to a SQuAD JSON file")
-    with limited(f"{path} ({key})", max(ALLOWANCE, UNFOLDED * size)):
+    with limit_memory(f"{path} ({key})", max(ALLOWANCE, UNFOLDED * size)):
         try:
             text = decode(content, path, key)
             return wrap_articles(parse_document(text, size, object_pairs_hook=reject_duplicate_keys))

@@ -28,7 +28,7 @@ from tasks.records import readers, tables
 from tasks.records.tables import ColumnSpec, check_columns, reject_duplicate_keys
 from tasks.records.text_files import ReadLog, read_lines
 from tasks.stage.errors import InputError
-from tasks.stage.memory import limited, iterate_limited
+from tasks.stage.memory import limit_memory, iterate_limited
 from tests.places import ROOT as PROJECT
 from tests.tasks.tiny_model import write_tiny_model
 
@@ -312,10 +312,10 @@ def test_the_bound_is_taken_back_and_holds_for_the_first_reader_that_enters() ->
     before = resource.getrlimit(resource.RLIMIT_DATA)
 
     def too_much() -> None:
-        with limited("x.parquet", 64 << 20):
+        with limit_memory("x.parquet", 64 << 20):
             bound = resource.getrlimit(resource.RLIMIT_DATA)
             assert bound != before
-            with limited("y.parquet", 8 << 20):
+            with limit_memory("y.parquet", 8 << 20):
                 assert resource.getrlimit(resource.RLIMIT_DATA) == bound
             bytearray(64 << 30)  # more than garbage of other tests could make room for
 
@@ -325,12 +325,12 @@ def test_the_bound_is_taken_back_and_holds_for_the_first_reader_that_enters() ->
     inside, leave = threading.Event(), threading.Event()
 
     def other() -> None:
-        with limited("z", 1 << 30):
+        with limit_memory("z", 1 << 30):
             inside.set()
             leave.wait(10)
 
     thread = threading.Thread(target=other)
-    with limited("x", 1 << 30):
+    with limit_memory("x", 1 << 30):
         thread.start()
         assert inside.wait(10)
     assert resource.getrlimit(resource.RLIMIT_DATA) != before  # the other one still reads

@@ -20,7 +20,7 @@ from tasks.downstream.squad.question_tables import read_question_file
 from tasks.records.text_files import ReadLog
 from tasks.stage import memory
 from tasks.stage.errors import InputError
-from tasks.stage.memory import describe_shortage, limited, memory_left, require_memory
+from tasks.stage.memory import describe_shortage, limit_memory, memory_left, require_memory
 from tests.places import ROOT
 from tests.tasks.stage.test_bounds import run
 
@@ -58,7 +58,7 @@ def test_a_size_is_refused_with_what_it_takes_and_what_is_left(monkeypatch: pyte
 
 def test_reading_takes_no_more_than_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     leave(monkeypatch, 8)
-    with pytest.raises(InputError, match=r"x\.parquet expands to more than 8 MB"), limited("x.parquet"):
+    with pytest.raises(InputError, match=r"x\.parquet expands to more than 8 MB"), limit_memory("x.parquet"):
         bytearray(64 << 30)
 
 
