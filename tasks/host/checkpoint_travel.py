@@ -36,7 +36,7 @@ LOG = "checkpoint-remote.log"
 
 
 @contextlib.contextmanager
-def travelling(
+def sync_checkpoints(
     folder: Path, remote: str | None, key: str, root: Path = Path(), say: Say = print_line
 ) -> Iterator[Callable[[dict[str, Any]], None] | None]:
     """Sync checkpoints around a training job: fetch the newest one, then upload each new one; yield the event handler.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.files import read_json, sha256_of, write_json, write_text
-from tasks.host.checkpoint_travel import travelling
+from tasks.host.checkpoint_travel import sync_checkpoints
 from tasks.jobs.device_job import (
     BatchGeometry,
     EvaluationConfig,
@@ -157,7 +157,7 @@ def train(
     runs = root / artifacts.RUNS / name
     folder, code = runs / fingerprint(job), git_state(root)
     with watching(tracking, job, name, folder.name, root) as trackers:
-        with travelling(folder, remote, f"{name}/{folder.name}", root) as carry:
+        with sync_checkpoints(folder, remote, f"{name}/{folder.name}", root) as carry:
 
             def on_event(event: Event) -> None:
                 trackers.on_event(event)

@@ -13,7 +13,7 @@ import pytest
 
 from tasks.host import checkpoint_travel
 from tasks.host.checkpoint_remote import Remote, newest_whole
-from tasks.host.checkpoint_travel import travelling
+from tasks.host.checkpoint_travel import sync_checkpoints
 from tasks.stage.errors import DeviceJobFailed, ParamsError, StagePaused
 
 KEY = "pretrain-phase1/0123456789ab"
@@ -134,7 +134,7 @@ def pause(
     run: Path, remote: Path, *updates: int, say: Callable[[str], None] = nothing, in_a_hurry: bool = False
 ) -> None:
     """A job that makes these checkpoints and pauses."""
-    with contextlib.suppress(StagePaused), travelling(run, str(remote), KEY, say=say) as on_event:
+    with contextlib.suppress(StagePaused), sync_checkpoints(run, str(remote), KEY, say=say) as on_event:
         assert on_event is not None
         for step in updates:
             on_event(saved(write_checkpoint(run, step)))
@@ -147,7 +147,7 @@ def test_a_job_that_pauses_leaves_its_newest_checkpoint_for_another_host(remote:
     assert 20 in steps(remote / KEY)
     assert not (tmp_path / "first" / "travelling").exists()
     said: list[str] = []
-    with travelling(tmp_path / "second", str(remote), KEY, say=said.append):
+    with sync_checkpoints(tmp_path / "second", str(remote), KEY, say=said.append):
         assert steps(tmp_path / "second") == [20]
     assert said == [f"{remote / KEY}: fetched the checkpoint after update 20"]
     assert not (remote / KEY).exists()  # the job ended well
@@ -155,7 +155,7 @@ def test_a_job_that_pauses_leaves_its_newest_checkpoint_for_another_host(remote:
 
 def test_a_checkpoint_that_the_job_removes_meanwhile_arrives(remote: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with contextlib.suppress(DeviceJobFailed), travelling(run, str(remote), KEY) as on_event:
+    with contextlib.suppress(DeviceJobFailed), sync_checkpoints(run, str(remote), KEY) as on_event:
         assert on_event is not None
         path = write_checkpoint(run, 10)
         on_event(saved(path))
@@ -188,13 +188,13 @@ def test_a_remote_that_hangs_ends_with_the_time_there_is(
 def test_a_protocol_that_nothing_here_knows_is_refused_before_anything_runs(tmp_path: Path) -> None:
     with (
         pytest.raises(ParamsError, match="checkpoint.remote='nope://x' cannot be used"),
-        travelling(tmp_path, "nope://x", KEY),
+        sync_checkpoints(tmp_path, "nope://x", KEY),
     ):
         pass
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_a_remote_nothing_travels(tmp_path: Path) -> None:
-    with travelling(tmp_path / "run", None, KEY) as on_event:
+    with sync_checkpoints(tmp_path / "run", None, KEY) as on_event:
         assert on_event is None
     assert not (tmp_path / "run").exists()
