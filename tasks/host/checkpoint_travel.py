@@ -54,7 +54,7 @@ def sync_checkpoints(
     if remote is None:
         yield None
         return
-    courier = _Courier(folder, f"{address_of(remote, root)}/{key}", say)
+    courier = _Uploader(folder, f"{address_of(remote, root)}/{key}", say)
     courier.fetch()
     try:
         yield courier.on_event
@@ -86,7 +86,7 @@ def address_of(remote: str, root: Path) -> str:
     return remote.rstrip("/")
 
 
-class _Courier:
+class _Uploader:
     """Uploads checkpoints of one run to one remote, the newest first, one at a time."""
 
     def __init__(self, folder: Path, url: str, say: Say) -> None:
