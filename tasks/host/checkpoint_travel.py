@@ -91,7 +91,7 @@ class _Uploader:
 
     def __init__(self, folder: Path, url: str, say: Say) -> None:
         self._folder, self._url, self._say = folder, url, say
-        self._luggage = folder / "travelling"
+        self._staging = folder / "travelling"
         self._newest: Path | None = None
         self._under_way: tuple[subprocess.Popen[str], int, float] | None = None
         """Upload process, update of its checkpoint, and deadline."""
@@ -100,7 +100,7 @@ class _Uploader:
         self._failed = 0
         """Update of the last failed upload, which is not retried; the next checkpoint is tried."""
         self._in_trouble = False
-        shutil.rmtree(self._luggage, ignore_errors=True)  # left by a killed job
+        shutil.rmtree(self._staging, ignore_errors=True)  # left by a killed job
 
     def fetch(self) -> None:
         """Fetch the newest remote checkpoint if it is newer than that of the run folder."""
@@ -147,7 +147,7 @@ class _Uploader:
             self._under_way[0].kill()
             self._under_way[0].wait()
             self._under_way = None
-        shutil.rmtree(self._luggage, ignore_errors=True)
+        shutil.rmtree(self._staging, ignore_errors=True)
 
     def _has_arrived(self) -> bool:
         return self._newest is None or self._arrived >= step_of(self._newest)
@@ -180,8 +180,8 @@ class _Uploader:
 
     def _pack(self, checkpoint: Path) -> Path | None:
         """Hard-link the files, so that they stay during the upload; None if the job has removed them already."""
-        shutil.rmtree(self._luggage, ignore_errors=True)
-        packed = self._luggage / checkpoint.name
+        shutil.rmtree(self._staging, ignore_errors=True)
+        packed = self._staging / checkpoint.name
         try:
             shutil.copytree(checkpoint, packed, copy_function=link_or_copy)
         except OSError:
