@@ -386,7 +386,7 @@ def _measure(one: EstimatedJob, device: DeviceParams) -> ledger.Record:
     if taken["free_memory"] is not None:
         record["free_memory"] = taken["free_memory"]
     with contextlib.suppress(OSError):  # the ledger may not be writable
-        ledger.enter(record, ledger.ledger_file())
+        ledger.add_record(record, ledger.ledger_file())
     return record
 
 

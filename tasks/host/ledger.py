@@ -83,7 +83,7 @@ def _is_positive(value: object) -> bool:
     return isinstance(value, (int, float)) and math.isfinite(value) and value > 0
 
 
-def enter(record: Record, path: Path | None) -> None:
+def add_record(record: Record, path: Path | None) -> None:
     """Add a record, and remove the oldest of its device and kind if there are too many.
 
     Raises:

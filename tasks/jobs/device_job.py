@@ -109,7 +109,7 @@ def _entered(job: Job, result: JobResult, path: Path, say: Say) -> JobResult:
     result = dataclasses.replace(result, foretold=record)
     write_text(path, result.to_json())
     try:
-        ledger.enter(record, file)
+        ledger.add_record(record, file)
     except OSError as error:  # the run folder has the record as well
         say(f"could not write the ledger of this host ({error})")
     return result

@@ -24,15 +24,15 @@ def test_the_place_is_of_the_host_and_may_be_named_or_left_out(tmp_path: Path) -
     )
     assert ledger.ledger_file({"PODIUM_LEDGER": ""}) is None
     assert ledger.read(None) == []
-    ledger.enter(of(1), None)
+    ledger.add_record(of(1), None)
 
 
 def test_records_are_kept_oldest_first_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "KEPT", 3)
     path = tmp_path / "state" / "ledger.json"
     for number in range(1, 6):
-        ledger.enter(of(number), path)
-    ledger.enter(of(9, kind="predict"), path)
+        ledger.add_record(of(number), path)
+    ledger.add_record(of(9, kind="predict"), path)
     assert [(one["kind"], one["at"][-2:]) for one in ledger.read(path)] == [
         ("pretrain", "03"),
         ("pretrain", "04"),
@@ -50,7 +50,7 @@ def test_what_is_damaged_is_passed_over_and_written_anew(tmp_path: Path, text: s
     path = tmp_path / "ledger.json"
     path.write_text(text)
     assert ledger.read(path) == []
-    ledger.enter(of(1), path)
+    ledger.add_record(of(1), path)
     assert ledger.read(path) == [of(1)]
 
 
@@ -62,7 +62,7 @@ def test_a_figure_is_measured_alone_or_beside_all_that_was_estimated(figure: obj
 
 def _enter_ten(path: Path, device: str) -> None:
     for number in range(1, 11):
-        ledger.enter(of(number, device), path)
+        ledger.add_record(of(number, device), path)
 
 
 def test_jobs_that_end_at_once_all_enter_their_records(tmp_path: Path) -> None:

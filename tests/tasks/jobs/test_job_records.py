@@ -71,7 +71,7 @@ def test_records_outlive_their_runs_and_those_of_runs_count_without_a_ledger(tmp
     assert flows_ledger.collect_records(tmp_path) == [result.foretold], "once, though both have it"
     kept.unlink()
     assert flows_ledger.collect_records(tmp_path) == [result.foretold]
-    ledger.enter(result.foretold or {}, kept)
+    ledger.add_record(result.foretold or {}, kept)
     shutil.rmtree(tmp_path / "runs")
     [row] = flows_ledger.summarize(flows_ledger.collect_records(tmp_path))
     assert (row["device"], row["kind"], row["jobs"]) == ("CPU, 1 process", "pretrain", 1)
