@@ -265,7 +265,7 @@ def _estimate_job(planned: PlannedJob, device: DeviceParams, runtime: str, optio
     found = EstimatedJob(planned, runtime, precision, assumed, estimate, update, where=where, better=better)
     if runtime in MEASURABLE:
         return _use_ledger(found, device, options)
-    used = ledger.of_kind(options.records, estimate.device, job.kind)
+    used = ledger.select_kind(options.records, estimate.device, job.kind)
     alike = [] if update is None else ledger.alike(used, update.flops)
     return dataclasses.replace(found, estimate=widened(estimate, used, alike), records=len(used))
 

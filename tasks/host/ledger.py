@@ -107,7 +107,7 @@ def bounded(records: Sequence[Record]) -> list[Record]:
     return kept[::-1]
 
 
-def of_kind(records: Sequence[Record], device: str, kind: str) -> list[Record]:
+def select_kind(records: Sequence[Record], device: str, kind: str) -> list[Record]:
     """Return the records of this kind of job on this device, in order."""
     return [one for one in records if (one["device"], one["kind"]) == (device, kind)]
 
