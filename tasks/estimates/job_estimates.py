@@ -280,7 +280,7 @@ def _use_ledger(one: EstimatedJob, device: DeviceParams, options: EstimateOption
     free = [x["free_memory"] for x in options.records if x.get("host") == host and "free_memory" in x]
     if free and one.runtime == "cuda" and options.limit is None:
         memory = dataclasses.replace(memory, limit=free[-1])
-    used = ledger.of_shape(options.records, update.shape, one.runtime, device.precision, host)
+    used = ledger.select_shape(options.records, update.shape, one.runtime, device.precision, host)
     if not used:
         return dataclasses.replace(one, estimate=dataclasses.replace(estimate, memory=(memory,)))
     if (ends := ledger.expected(used, MEMORY)) is not None:

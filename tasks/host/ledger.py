@@ -146,7 +146,7 @@ def _value_of(name: str, file: Path) -> str:
     return ""
 
 
-def of_shape(
+def select_shape(
     records: Sequence[Record], shape: Mapping[str, Any], runtime: str, precision: str, host: str
 ) -> list[Record]:
     """Return the newest records of jobs of one shape on one host, with times scaled to this job's tokens.
@@ -190,7 +190,7 @@ def with_expected(record: Record, earlier: Sequence[Record]) -> Record:
     """Return a job's record with the estimate from earlier records of its shape on its host."""
     if not isinstance(record.get("shape"), dict):
         return record
-    found = of_shape(earlier, record["shape"], record["runtime"], record["precision"], record["host"])
+    found = select_shape(earlier, record["shape"], record["runtime"], record["precision"], record["host"])
     done = dict(record)
     for figure in FIGURES:
         ends = expected(found, figure)

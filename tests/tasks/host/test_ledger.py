@@ -107,11 +107,11 @@ def test_a_shape_is_answered_by_its_newest_records_of_this_host_scaled_to_its_to
         of(9),
     ]
     own = [measured(2), measured(3, tokens=109.0), measured(4, vocabulary=57, precision="bf16")]
-    found = ledger.of_shape([*others, *own], SHAPE, "cpu", "auto", "here")
+    found = ledger.select_shape([*others, *own], SHAPE, "cpu", "auto", "here")
     assert [one["update_seconds"]["measured"] for one in found] == pytest.approx([2.0, 300 / 109, 4.0])
-    assert ledger.of_shape([*others, *own], SHAPE, "cpu", "bf16", "here") == [own[2]]
+    assert ledger.select_shape([*others, *own], SHAPE, "cpu", "bf16", "here") == [own[2]]
     many = [measured(number) for number in range(1, 40)]
-    assert ledger.of_shape(many, SHAPE, "cpu", "fp32", "here") == many[-ledger.NEWEST :]
+    assert ledger.select_shape(many, SHAPE, "cpu", "fp32", "here") == many[-ledger.NEWEST :]
 
 
 def test_what_is_expected_holds_all_records_and_an_error_about_their_median() -> None:
