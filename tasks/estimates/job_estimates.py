@@ -266,7 +266,7 @@ def _estimate_job(planned: PlannedJob, device: DeviceParams, runtime: str, optio
     if runtime in MEASURABLE:
         return _use_ledger(found, device, options)
     used = ledger.select_kind(options.records, estimate.device, job.kind)
-    alike = [] if update is None else ledger.alike(used, update.flops)
+    alike = [] if update is None else ledger.select_similar(used, update.flops)
     return dataclasses.replace(found, estimate=widened(estimate, used, alike), records=len(used))
 
 

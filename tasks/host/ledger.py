@@ -112,7 +112,7 @@ def select_kind(records: Sequence[Record], device: str, kind: str) -> list[Recor
     return [one for one in records if (one["device"], one["kind"]) == (device, kind)]
 
 
-def alike(records: Sequence[Record], flops: float) -> list[Record]:
+def select_similar(records: Sequence[Record], flops: float) -> list[Record]:
     """Return the records whose updates are of similar work, in order.
 
     Args:

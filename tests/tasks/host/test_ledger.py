@@ -134,5 +134,5 @@ def test_a_job_stands_next_to_what_earlier_records_of_its_shape_let_expect() -> 
 
 def test_alike_are_jobs_whose_updates_are_about_as_much_work() -> None:
     records = [of(number, flops=flops) for number, flops in enumerate((0.9e8, 1e8, 1e9, 1e10, 1.1e10), 1)] + [of(6)]
-    assert ledger.alike(records, 1e9) == records[1:4]
-    assert ledger.alike(records, 0.0) == []
+    assert ledger.select_similar(records, 1e9) == records[1:4]
+    assert ledger.select_similar(records, 0.0) == []
