@@ -186,7 +186,7 @@ def expected(records: Sequence[Record], figure: str) -> tuple[float, float, floa
     return min(found[0], likely / (1 + error)), likely, max(found[-1], likely * (1 + error))
 
 
-def with_expected(record: Record, earlier: Sequence[Record]) -> Record:
+def add_estimate(record: Record, earlier: Sequence[Record]) -> Record:
     """Return a job's record with the estimate from earlier records of its shape on its host."""
     if not isinstance(record.get("shape"), dict):
         return record

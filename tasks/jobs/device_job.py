@@ -105,7 +105,7 @@ def _entered(job: Job, result: JobResult, path: Path, say: Say) -> JobResult:
     host = ledger.host_name(result.runtime)
     named = {"kind": result.kind, "head": job.head, "runtime": result.runtime, "precision": result.precision}
     at = datetime.now(UTC).isoformat(timespec="seconds")
-    record = ledger.with_expected({**(result.foretold or {}), **named, "host": host, "at": at}, ledger.read(file))
+    record = ledger.add_estimate({**(result.foretold or {}), **named, "host": host, "at": at}, ledger.read(file))
     result = dataclasses.replace(result, foretold=record)
     write_text(path, result.to_json())
     try:

@@ -124,12 +124,12 @@ def test_what_is_expected_holds_all_records_and_an_error_about_their_median() ->
 
 def test_a_job_stands_next_to_what_earlier_records_of_its_shape_let_expect() -> None:
     new = measured(8, memory={"measured": 5.0})
-    found = ledger.with_expected(new, [measured(6)])
+    found = ledger.add_estimate(new, [measured(6)])
     assert found["update_seconds"] == pytest.approx({"measured": 8.0, "low": 5.0, "likely": 6.0, "high": 7.2})
     assert found["memory"]["likely"] == 6.0
     assert ledger.is_record(found)
-    assert ledger.with_expected(new, [measured(6, host="there")]) == new
-    assert ledger.with_expected(of(1), [measured(6)]) == of(1), "of an IPU, whose formulas have said it"
+    assert ledger.add_estimate(new, [measured(6, host="there")]) == new
+    assert ledger.add_estimate(of(1), [measured(6)]) == of(1), "of an IPU, whose formulas have said it"
 
 
 def test_alike_are_jobs_whose_updates_are_about_as_much_work() -> None:
