@@ -92,10 +92,10 @@ def add_record(record: Record, path: Path | None) -> None:
     if path is None or not is_record(record):
         return
     with exclusive_lock(path.with_suffix(".lock")):  # so that no other job of this host writes meanwhile
-        write_json(path, {"records": bounded([*read(path), record])})
+        write_json(path, {"records": trim_records([*read(path), record])})
 
 
-def bounded(records: Sequence[Record]) -> list[Record]:
+def trim_records(records: Sequence[Record]) -> list[Record]:
     """Return the newest records, up to KEPT per device and kind and KEPT_IN_ALL together, oldest first."""
     seen: Counter[tuple[str, str]] = Counter()
     kept: list[Record] = []

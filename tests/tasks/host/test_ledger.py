@@ -40,7 +40,7 @@ def test_records_are_kept_oldest_first_and_bounded(tmp_path: Path, monkeypatch: 
         ("predict", "09"),
     ]
     monkeypatch.setattr(ledger, "KEPT_IN_ALL", 2)
-    assert len(ledger.bounded(ledger.read(path))) == 2
+    assert len(ledger.trim_records(ledger.read(path))) == 2
 
 
 @pytest.mark.parametrize(
