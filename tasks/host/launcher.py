@@ -55,7 +55,7 @@ def poprun_options(words: Sequence[str]) -> PopRunOptions | None:
     return PopRunOptions(*numbers)
 
 
-def launch_words(job: Job, device: DeviceParams, environ: Mapping[str, str] = os.environ) -> list[str]:
+def launch_command(job: Job, device: DeviceParams, environ: Mapping[str, str] = os.environ) -> list[str]:
     """Return the command before the device's Python; empty for one process, and for prediction, which always has one.
 
     Args:

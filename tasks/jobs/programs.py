@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.files import read_json, write_json
-from tasks.host.launcher import launch_words
+from tasks.host.launcher import launch_command
 from tasks.jobs.device_job import Job, run_device_job
 from tasks.params.schema import DeviceParams
 from tasks.stage import artifacts
@@ -43,7 +43,7 @@ def build_program(name: str, job: Job, device: DeviceParams, root: Path = Path()
     job = dataclasses.replace(
         job, output=str(folder), executables=str(folder), run_folder=str(run_folder), compile_only=True
     )
-    result = run_device_job(job, launcher=launch_words(job, device))
+    result = run_device_job(job, launcher=launch_command(job, device))
     record = folder / artifacts.EXECUTABLES_RECORD
     if not record.is_file():
         raise DeviceJobFailed(f"{name}: the program was compiled, but {record} was not written")

@@ -13,7 +13,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from tasks.host.launcher import launch_words
+from tasks.host.launcher import launch_command
 from tasks.jobs.device_job import Job, ScheduleConfig
 from tasks.jobs.training import (
     carried_executables,
@@ -87,7 +87,7 @@ def main() -> None:
     job = make_pretrain_job(phase, params, base=base)
     if job.evaluation is None and params.pretrain.evaluate_every_updates is not None:
         sys.stdout.write(f"no evaluation: {job.rows} has no held-out rows (pretrain_rows.held_out_fraction)\n")
-    launcher = launch_words(job, params.device)
+    launcher = launch_command(job, params.device)
     result = train(
         job, f"pretrain-{phase}", launcher=launcher, remote=params.checkpoint.remote, tracking=params.tracking
     )

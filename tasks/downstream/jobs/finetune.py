@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from tasks.downstream.jobs.entry_jobs import FINETUNE, build_finetune_job, require_valid_rows
-from tasks.host.launcher import launch_words
+from tasks.host.launcher import launch_command
 from tasks.jobs.training import summary, train
 from tasks.params.entries import ENTRY_SECTIONS, entry_argument, find_entry
 from tasks.params.schema import load_sections
@@ -29,7 +29,7 @@ def main() -> None:
             f"{job.rows} has no held-out rows, required by {entry.key('finetune', 'evaluate_every_updates')}. Set "
             f"{entry.key('rows', 'held_out_fraction')} and run `dvc repro {entry.stage('rows')}`"
         )
-    launcher = launch_words(job, params.device)
+    launcher = launch_command(job, params.device)
     result = train(job, name, launcher=launcher, remote=params.checkpoint.remote, tracking=params.tracking)
     sys.stdout.write(summary(name, result) + "\n")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tasks.host.launcher import PopRunOptions, launch_words, poprun_options
+from tasks.host.launcher import PopRunOptions, launch_command, poprun_options
 from tasks.jobs.device_job import BatchGeometry, Job, ModelConfig, ScheduleConfig
 from tasks.jobs.training import geometry
 from tasks.params.overlays import resolve
@@ -46,12 +46,12 @@ def params(**values: Any) -> Any:
 
 
 def test_without_a_launcher_the_job_is_one_process() -> None:
-    assert launch_words(JOB, device(), {}) == []
+    assert launch_command(JOB, device(), {}) == []
 
 
 def test_torchrun_is_that_of_the_devices_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PODIUM_DEVICE_PYTHON", raising=False)
-    words = launch_words(JOB, device(launcher="torchrun", processes=4, restarts=2), {})
+    words = launch_command(JOB, device(launcher="torchrun", processes=4, restarts=2), {})
     assert words[0] == sys.executable
     assert tuple(words[: len(TORCHRUN)]) == TORCHRUN, "the tests of ipu_model start it by these words"
     assert " ".join(words[1:]) == (
@@ -61,27 +61,27 @@ def test_torchrun_is_that_of_the_devices_python(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_poprun_is_told_replicas_and_ipus_of_the_jobs_ipu_config() -> None:
-    words = launch_words(JOB, device(runtime="ipu", launcher="poprun", processes=4), {})
+    words = launch_command(JOB, device(runtime="ipu", launcher="poprun", processes=4), {})
     assert " ".join(words) == "poprun --num-instances 4 --num-replicas 16 --ipus-per-replica 4"
 
 
 def test_instances_that_cannot_share_the_replicas_are_refused() -> None:
     with pytest.raises(ParamsError, match="processes=3 cannot share the 16 replicas of the pretrain job"):
-        launch_words(JOB, device(runtime="ipu", launcher="poprun", processes=3), {})
+        launch_command(JOB, device(runtime="ipu", launcher="poprun", processes=3), {})
 
 
 def test_a_config_that_poprun_cannot_be_told_of_is_refused() -> None:
     wrong = replace(JOB, ipu_config={"replication_factr": 4})
     with pytest.raises(ParamsError, match=r"(?s)IPU config of the pretrain job.*replication_factor"):
-        launch_words(wrong, device(runtime="ipu", launcher="poprun", processes=2), {})
+        launch_command(wrong, device(runtime="ipu", launcher="poprun", processes=2), {})
 
 
 def test_the_words_of_the_host_take_their_place() -> None:
     environ = {"PODIUM_DEVICE_LAUNCHER": "poprun --mpi-local-args '-x PYTHONPATH' --num-instances 2"}
-    words = launch_words(JOB, device(launcher="torchrun", processes=2), environ)
+    words = launch_command(JOB, device(launcher="torchrun", processes=2), environ)
     assert words == ["poprun", "--mpi-local-args", "-x PYTHONPATH", "--num-instances", "2"]
     with pytest.raises(ParamsError, match=r"PODIUM_DEVICE_LAUNCHER=.* cannot be parsed \(No closing quota"):
-        launch_words(JOB, device(), {"PODIUM_DEVICE_LAUNCHER": "poprun 'open"})
+        launch_command(JOB, device(), {"PODIUM_DEVICE_LAUNCHER": "poprun 'open"})
 
 
 def test_the_options_of_poprun_are_read_in_both_spellings() -> None:
@@ -98,7 +98,7 @@ def test_the_command_of_the_documents_is_read_and_fits_its_preset() -> None:
     page = (PROJECT / "docs" / "ipu.md").read_text(encoding="utf-8")
     [command] = re.findall(r"^PODIUM_DEVICE_LAUNCHER=('.*?')$", page, re.MULTILINE | re.DOTALL)
     [stated] = shlex.split(command)
-    words = launch_words(JOB, device(), {"PODIUM_DEVICE_LAUNCHER": stated})
+    words = launch_command(JOB, device(), {"PODIUM_DEVICE_LAUNCHER": stated})
     assert words[0] == "poprun"
     assert words[-1] == "--mpi-local-args=-x PYTHONPATH -x PODIUM_EXECUTABLE_CACHE -x PODIUM_KEEP_MEMORY"
     assert poprun_options(words) == PopRunOptions(2, 16, 4)
@@ -120,7 +120,7 @@ def test_the_unit_of_a_worker_may_lock_memory_and_its_file_names_a_partition() -
 
 def test_prediction_is_one_process_and_has_no_launcher() -> None:
     environ = {"PODIUM_DEVICE_LAUNCHER": "poprun"}
-    assert launch_words(replace(JOB, kind="predict"), device(launcher="torchrun", processes=2), environ) == []
+    assert launch_command(replace(JOB, kind="predict"), device(launcher="torchrun", processes=2), environ) == []
 
 
 def test_the_job_states_how_many_processes_share_it() -> None:

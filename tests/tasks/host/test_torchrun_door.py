@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.host.launcher import launch_words
+from tasks.host.launcher import launch_command
 from tasks.jobs.device_job import run_device_job
 from tasks.stage.errors import DeviceJobFailed
 from tests.ipu_model.tiny_jobs import make_columns, make_job, write_rows
@@ -34,7 +34,7 @@ def job(tmp_path, monkeypatch):
 
 
 def words(job, restarts=0):
-    return launch_words(job, device(launcher="torchrun", processes=2, restarts=restarts), {})
+    return launch_command(job, device(launcher="torchrun", processes=2, restarts=restarts), {})
 
 
 def test_a_launcher_of_two_processes_gives_one_model_and_one_story(job):
