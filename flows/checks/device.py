@@ -18,7 +18,7 @@ from flows.runs.run_estimate import RUNS, estimate_run_jobs
 from flows.runs.run_request import RunRequest
 from flows.views.plan_page import JobView
 from tasks.estimates.job_estimates import EstimatedJob, EstimateOptions, attached_ipus
-from tasks.host.launcher import DEVICE_LAUNCHER, DEVICE_PYTHON, split_words
+from tasks.host.launcher import DEVICE_LAUNCHER, DEVICE_PYTHON, parse_launcher
 from tasks.params.sections import RuntimeSpec
 from tasks.plan.dvc_records import StageStatus
 from tasks.plan.plan_file import ANYWHERE, COMPILER, DEVICE, Stage
@@ -54,7 +54,7 @@ def _check_launcher(named: str | None) -> Iterator[CheckResult]:
     if own:
         knob = DEVICE_LAUNCHER
         try:
-            words = split_words(own)
+            words = parse_launcher(own)
         except ParamsError as error:
             yield problem("launcher", str(error))
             return

@@ -69,7 +69,7 @@ def launch_command(job: Job, device: DeviceParams, environ: Mapping[str, str] = 
     if job.kind == "predict":
         return []
     if own := environ.get(DEVICE_LAUNCHER):
-        return split_words(own)
+        return parse_launcher(own)
     if device.launcher == "torchrun":
         # The device's own torch, not the one on PATH. --standalone in torch 2.0 would use port 29400 for every job.
         return [
@@ -91,7 +91,7 @@ def launch_command(job: Job, device: DeviceParams, environ: Mapping[str, str] = 
     return _poprun(job, device.processes) if device.launcher == "poprun" else []
 
 
-def split_words(launcher: str) -> list[str]:
+def parse_launcher(launcher: str) -> list[str]:
     """Parse PODIUM_DEVICE_LAUNCHER into arguments.
 
     Raises:
