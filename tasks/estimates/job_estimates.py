@@ -37,7 +37,7 @@ from ipu_model.models.config import ModelConfig
 from ipu_model.units import format_bytes
 from tasks.estimates.planned_jobs import PlannedJob, planned_jobs
 from tasks.host import ledger
-from tasks.host.launcher import PopRunOptions, launch_command, poprun_options
+from tasks.host.launcher import PopRunOptions, launch_command, parse_poprun_options
 from tasks.jobs.device_job import Job
 from tasks.params.schema import DeviceParams, Params
 from tasks.stage.errors import ParamsError
@@ -254,7 +254,7 @@ def _estimate_job(planned: PlannedJob, device: DeviceParams, runtime: str, optio
     poprun: PopRunOptions | None = None
     try:
         if runtime == "ipu":
-            poprun = poprun_options(launch_command(job, device, {} if options.elsewhere else os.environ))
+            poprun = parse_poprun_options(launch_command(job, device, {} if options.elsewhere else os.environ))
         where = _where(job, device, options, poprun)
         estimate, better = estimate_job(job, manifest, where=where), suggest_layout(job, manifest, where=where)
     except (DeviceJobError, ParamsError) as error:

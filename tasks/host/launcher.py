@@ -37,7 +37,7 @@ class PopRunOptions:
     ipus_per_replica: int | None
 
 
-def poprun_options(words: Sequence[str]) -> PopRunOptions | None:
+def parse_poprun_options(words: Sequence[str]) -> PopRunOptions | None:
     """Return the PopRun options in a launch command; None if it starts a single process.
 
     Raises:
