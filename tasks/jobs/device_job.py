@@ -87,7 +87,7 @@ def run_device_job(
     write_text(folder / "job.json", job.to_json())
     command = [*launcher, python or device_python(), "-m", "ipu_model", str(folder / "job.json")]
     with (folder / "job.log").open("a", encoding="utf-8") as log:
-        told = _Told(log, say or print_line, on_event)
+        told = _JobOutput(log, say or print_line, on_event)
         error = _run(command, told)
     if told.paused is not None:
         raise StagePaused(f"{job.kind} job: {told.paused}", in_a_hurry=told.stop_asked)
@@ -123,7 +123,7 @@ def _version(path: Path) -> tuple[int, int] | None:
     return None
 
 
-def _run(command: list[str], told: _Told) -> str | None:
+def _run(command: list[str], told: _JobOutput) -> str | None:
     """Run the device process to its end; return None if it succeeded or paused, otherwise the error."""
     alone = command[1:3] == ["-m", "ipu_model"]  # without a launcher, which sets these variables
     inherited = {name: value for name, value in os.environ.items() if not (alone and name in PLACE)}
@@ -160,7 +160,7 @@ def _run(command: list[str], told: _Told) -> str | None:
 
 
 @contextlib.contextmanager
-def _stop_passed_on(process: subprocess.Popen[str], told: _Told) -> Iterator[None]:
+def _stop_passed_on(process: subprocess.Popen[str], told: _JobOutput) -> Iterator[None]:
     """Forward SIGTERM and Ctrl-C to the device process; a second Ctrl-C interrupts."""
 
     def pass_on(number: int, frame: FrameType | None) -> None:
@@ -181,7 +181,7 @@ def _stop_passed_on(process: subprocess.Popen[str], told: _Told) -> Iterator[Non
 
 
 @dataclass
-class _Told:
+class _JobOutput:
     """Output of the device process: copied to the log, and formatted for users."""
 
     log: IO[str]

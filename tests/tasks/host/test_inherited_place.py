@@ -19,4 +19,4 @@ def test_a_job_without_a_launcher_does_not_inherit_a_place(tmp_path, monkeypatch
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     words = ["-m", "ipu_model", "job.json"] if alone else ["--nproc-per-node", "2"]
-    assert said in str(device_job._run([str(program), *words], device_job._Told(io.StringIO(), print)))
+    assert said in str(device_job._run([str(program), *words], device_job._JobOutput(io.StringIO(), print)))
