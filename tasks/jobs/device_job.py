@@ -219,7 +219,7 @@ class _JobOutput:
             return
         if event["event"] == "plan":  # torchrun may have started the job again
             self.failure = self.paused = None
-        text = in_words(event)
+        text = format_event(event)
         done, of = event.get("step", event.get("rows")), event.get("steps", event.get("of"))
         soon = time.monotonic() - self._said_at < SECONDS_BETWEEN_LINES
         if text is None or (done is not None and done != of and soon):
@@ -240,7 +240,7 @@ def _event(line: str) -> Event | None:
     return event if isinstance(event, dict) and "event" in event else None
 
 
-def in_words(event: Event) -> str | None:
+def format_event(event: Event) -> str | None:
     """Format an event as a line for users; return None for events that users do not need."""
     kind = event["event"]
     if kind == "step":

@@ -15,7 +15,7 @@ from tasks.jobs.device_job import (
     JobResult,
     ModelConfig,
     ScheduleConfig,
-    in_words,
+    format_event,
     run_device_job,
 )
 from tasks.jobs.training import optimizer_config as optimizer_of
@@ -168,8 +168,8 @@ def test_the_hosts_pythonpath_stays_behind_the_project(job, interpreter, tmp_pat
 
 def test_the_plan_is_one_line_of_single_values():
     plan = {"kind": "pretrain", "updates": 4, "device": {"ipus": 8, "instances": 1, "placement": {"layers": [0, 1]}}}
-    assert in_words({"event": "plan", "plan": plan}) == "plan: kind pretrain, updates 4, ipus 8, instances 1"
-    assert in_words({"event": "plan", "kind": "predict", "device": {}}) == "plan: kind predict"
+    assert format_event({"event": "plan", "plan": plan}) == "plan: kind pretrain, updates 4, ipus 8, instances 1"
+    assert format_event({"event": "plan", "kind": "predict", "device": {}}) == "plan: kind predict"
 
 
 def test_durations_and_shares_are_for_people():
@@ -182,14 +182,14 @@ def test_durations_and_shares_are_for_people():
         "real_tokens_per_second": 45678.9,
         "eta_seconds": 125.0,
     }
-    assert in_words(event) == (
+    assert format_event(event) == (
         "[  8%] update 30/400  loss 7.0000  learning rate 2.00e-03  45,679 tokens/s  2 min 05 s left"
     )
     assert (
-        in_words({"event": "predicted", "rows": 5, "of": 20, "eta_seconds": 75.2})
+        format_event({"event": "predicted", "rows": 5, "of": 20, "eta_seconds": 75.2})
         == "[ 25%] rows 5/20  1 min 15 s left"
     )
-    assert in_words({"event": "saved", "path": "x"}) is None
+    assert format_event({"event": "saved", "path": "x"}) is None
 
 
 def test_the_optimizer_of_a_job_has_a_default_only_for_what_no_parameter_states() -> None:

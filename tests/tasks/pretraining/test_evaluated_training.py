@@ -12,7 +12,7 @@ from ipu_model.jobs.job import Job, JobResult
 from ipu_model.train.job_runner import run_job
 from tasks.downstream.jobs.entry_jobs import build_finetune_job
 from tasks.jobs import training
-from tasks.jobs.device_job import in_words
+from tasks.jobs.device_job import format_event
 from tasks.jobs.training import fingerprint, summary, train
 from tasks.params.entries import find_entry
 from tasks.params.overlays import resolve
@@ -192,6 +192,6 @@ def test_an_evaluation_is_one_line_for_people() -> None:
         "nsp_loss": 0.5,
         "nsp_accuracy": 0.75,
     }
-    assert in_words(event) == (
+    assert format_event(event) == (
         "held-out rows after update 400/2400: loss 3.5000, mlm accuracy 43.2%, perplexity 20.0855, nsp accuracy 75.0%"
     )
