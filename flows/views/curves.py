@@ -17,7 +17,7 @@ from typing import Any
 
 from flows.runs.report import read_metrics
 from ipu_model.files import read_json
-from tasks.jobs.device_job import figures_in_words
+from tasks.jobs.device_job import format_figures
 from tasks.pages.plots import PlotLine, plot_lines
 from tasks.plan.plan_file import Stage
 from tasks.stage import artifacts
@@ -103,7 +103,7 @@ def _format_note(metrics: dict[str, Any]) -> str:
     if not found:
         return ""
     early = ", stopped early" if found["stopped_early"] else ""
-    return f"held-out rows, after update {found['step']:,}{early}: {figures_in_words(found)}"
+    return f"held-out rows, after update {found['step']:,}{early}: {format_figures(found)}"
 
 
 def read_columns(path: Path) -> Columns:

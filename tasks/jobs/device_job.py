@@ -251,7 +251,7 @@ def format_event(event: Event) -> str | None:
             f"{format_duration(round(event['eta_seconds']))} left"
         )
     if kind == "evaluated":
-        return f"held-out rows after update {event['after']}/{event['updates']}: {figures_in_words(event)}"
+        return f"held-out rows after update {event['after']}/{event['updates']}: {format_figures(event)}"
     if kind == "predicted":
         share = event["rows"] / max(1, event["of"])
         return f"[{share:4.0%}] rows {event['rows']}/{event['of']}  {format_duration(round(event['eta_seconds']))} left"
@@ -263,7 +263,7 @@ def format_event(event: Event) -> str | None:
     return None
 
 
-def figures_in_words(figures: Mapping[str, Any]) -> str:
+def format_figures(figures: Mapping[str, Any]) -> str:
     """Format the main figures of an evaluation (ipu_model/train/evaluation.py), accuracies in percent."""
     names = [name for name in figures if name in ("loss", "perplexity") or name.endswith("_accuracy")]
     shown = (f"{figures[n]:.1%}" if n.endswith("_accuracy") else f"{figures[n]:.4f}" for n in names)

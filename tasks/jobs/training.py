@@ -21,7 +21,7 @@ from tasks.jobs.device_job import (
     JobResult,
     ModelConfig,
     OptimizerConfig,
-    figures_in_words,
+    format_figures,
     run_device_job,
 )
 from tasks.params.schema import DeviceParams, IpuParams, ModelParams
@@ -278,7 +278,7 @@ def summary(name: str, result: JobResult) -> str:
     """Return the last output line of a training stage."""
     loss = "no update made" if result.final_loss is None else f"loss {result.final_loss:.4f}"
     resumed = f", resumed from update {result.resumed_from_step}" if result.resumed_from_step else ""
-    held_out = f" (held out: {figures_in_words(result.evaluation)})" if result.evaluation is not None else ""
+    held_out = f" (held out: {format_figures(result.evaluation)})" if result.evaluation is not None else ""
     return (
         f"{name}: {result.steps} updates{resumed}, {loss}{held_out}, {result.real_tokens_per_second:,.0f} tokens/s, "
         f"{result.train_seconds:.1f} s training, peak memory {result.peak_memory_mb:,.0f} MB "
