@@ -156,7 +156,7 @@ def train(
     """
     runs = root / artifacts.RUNS / name
     folder, code = runs / fingerprint(job), git_state(root)
-    with watching(tracking, job, name, folder.name, root) as trackers:
+    with start_trackers(tracking, job, name, folder.name, root) as trackers:
         with sync_checkpoints(folder, remote, f"{name}/{folder.name}", root) as carry:
 
             def on_event(event: Event) -> None:
@@ -177,7 +177,7 @@ def train(
     return result
 
 
-def watching(
+def start_trackers(
     tracking: TrackingParams | None, job: Job, name: str, fingerprint: str, root: Path
 ) -> AbstractContextManager[Trackers]:
     """Return the trackers of a training, with the parameters of its job; see tasks/tracking/trackers.py."""
