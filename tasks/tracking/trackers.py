@@ -37,7 +37,7 @@ NO_METRICS = (*UPDATE_KEYS, "steps", "updates", "eta_seconds")
 Event = dict[str, Any]
 
 
-def numbers_of(event: Event) -> tuple[int, dict[str, float]] | None:
+def extract_metrics(event: Event) -> tuple[int, dict[str, float]] | None:
     """Return the update of an event and its metrics; None for an event without an update.
 
     Metrics are named as in history.csv and metrics/*.json: `loss`, and `held_out/loss` for evaluations.
@@ -113,7 +113,7 @@ class Trackers:
         if event["event"] == "plan":
             plan = {name: value for name, value in event.items() if name != "event"}
             self._send(flat({"plan": plan}))
-        elif (found := numbers_of(event)) is not None and found[1]:
+        elif (found := extract_metrics(event)) is not None and found[1]:
             self._send(Point(found[0], time.time(), found[1]))
 
     def close(self, status: str, figures: Mapping[str, Any], update: int = 0, seconds: float | None = None) -> None:

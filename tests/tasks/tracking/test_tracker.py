@@ -19,7 +19,7 @@ from tasks.tracking.trackers import (
     Trackers,
     description,
     flat,
-    numbers_of,
+    extract_metrics,
     record_verdict,
     run_id,
     tracked,
@@ -117,14 +117,14 @@ def record(backend: Memory, said: list[str]) -> Tracker:
 
 def test_every_number_of_an_event_with_an_update_is_a_metric() -> None:
     event = step(10, loss=2.5, mlm_loss=2.0, learning_rate=1e-3, real_tokens_per_second=99.5)
-    assert numbers_of({**event, "text": "x", "diverged": False}) == (
+    assert extract_metrics({**event, "text": "x", "diverged": False}) == (
         10,
         {"loss": 2.5, "mlm_loss": 2.0, "learning_rate": 1e-3, "real_tokens_per_second": 99.5},
     )
     evaluated = {"event": "evaluated", "after": 20, "updates": 100, "loss": 2.0, "parts": {"new": 1}}
-    assert numbers_of(evaluated) == (20, {"held_out/loss": 2.0, "held_out/parts/new": 1.0})
-    assert numbers_of({"event": "saved", "path": "x"}) is None
-    assert numbers_of({"event": "predicted", "rows": 5, "of": 10}) is None
+    assert extract_metrics(evaluated) == (20, {"held_out/loss": 2.0, "held_out/parts/new": 1.0})
+    assert extract_metrics({"event": "saved", "path": "x"}) is None
+    assert extract_metrics({"event": "predicted", "rows": 5, "of": 10}) is None
 
 
 def test_nested_values_get_names_with_slashes() -> None:
