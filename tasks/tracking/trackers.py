@@ -48,18 +48,18 @@ def extract_metrics(event: Event) -> tuple[int, dict[str, float]] | None:
     prefix = "held_out/" if event["event"] == "evaluated" else ""
     values = {
         prefix + name: float(value)
-        for name, value in flat(event).items()
+        for name, value in flatten(event).items()
         if name not in NO_METRICS and isinstance(value, (int, float)) and not isinstance(value, bool)
     }
     return update, values
 
 
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested values under names with slashes: {"a": {"b": 1}} becomes {"a/b": 1}; drop lists and null."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            found.update(flat(value, f"{prefix}{name}/"))
+            found.update(flatten(value, f"{prefix}{name}/"))
         elif isinstance(value, (bool, int, float, str)):
             found[prefix + name] = value
     return found
@@ -87,7 +87,7 @@ def description(tracking: TrackingParams, stage: str, fingerprint: str, config: 
         "group": tracking.group or _group_of(root),
         "stage": stage,
         "folder": str((root / tracking.folder).absolute()),
-        "config": flat(config),
+        "config": flatten(config),
     }
 
 
@@ -112,7 +112,7 @@ class Trackers:
         """Log the metrics of an event of the device job, or its plan."""
         if event["event"] == "plan":
             plan = {name: value for name, value in event.items() if name != "event"}
-            self._send(flat({"plan": plan}))
+            self._send(flatten({"plan": plan}))
         elif (found := extract_metrics(event)) is not None and found[1]:
             self._send(Point(found[0], time.time(), found[1]))
 
@@ -125,7 +125,7 @@ class Trackers:
             update: last update, to which the figures belong.
             seconds: timeout, after which a tracker is abandoned; None: CLOSE_SECONDS.
         """
-        end = End(status, update, time.time(), flat(figures))
+        end = End(status, update, time.time(), flatten(figures))
         for tracker in self._all:
             tracker.end(end, CLOSE_SECONDS if seconds is None else seconds)
         for tracker in self._all:

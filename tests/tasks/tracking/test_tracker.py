@@ -18,7 +18,7 @@ from tasks.tracking.tracker import End, Point, Tracker, without_secrets
 from tasks.tracking.trackers import (
     Trackers,
     description,
-    flat,
+    flatten,
     extract_metrics,
     record_verdict,
     run_id,
@@ -128,7 +128,7 @@ def test_every_number_of_an_event_with_an_update_is_a_metric() -> None:
 
 
 def test_nested_values_get_names_with_slashes() -> None:
-    assert flat({"a": {"b": {"c": 1}}, "d": "x", "e": [1], "f": None, "g": True}) == {"a/b/c": 1, "d": "x", "g": True}
+    assert flatten({"a": {"b": {"c": 1}}, "d": "x", "e": [1], "f": None, "g": True}) == {"a/b/c": 1, "d": "x", "g": True}
 
 
 def test_a_run_is_the_same_on_every_host_and_another_in_another_group(tmp_path: Path) -> None:
