@@ -31,7 +31,7 @@ from tasks.plan.named_files import require_readable
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 from tasks.stage.row_folders import Manifest, find_held_out_rows, read_manifest
-from tasks.tracking.trackers import Trackers, description, tracked
+from tasks.tracking.trackers import Trackers, describe_run, tracked
 
 EXECUTION_ONLY = (
     "output",
@@ -184,7 +184,7 @@ def start_trackers(
     if tracking is None or not tracking.backends:
         return tracked((), {})
     config = {field: value for field, value in dataclasses.asdict(job).items() if field not in EXECUTION_ONLY}
-    return tracked(tracking.backends, description(tracking, name, fingerprint, config, root))
+    return tracked(tracking.backends, describe_run(tracking, name, fingerprint, config, root))
 
 
 def file_curves(folder: Path, name: str, root: Path) -> None:

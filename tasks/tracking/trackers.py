@@ -70,7 +70,7 @@ def run_id(stage: str, fingerprint: str, group: str | None) -> str:
     return f"{stage}-{fingerprint}" + (f"-{hashlib.sha256(group.encode()).hexdigest()[:6]}" if group else "")
 
 
-def description(tracking: TrackingParams, stage: str, fingerprint: str, config: Event, root: Path) -> Event:
+def describe_run(tracking: TrackingParams, stage: str, fingerprint: str, config: Event, root: Path) -> Event:
     """Return the description of a run for trackers.
 
     Args:
@@ -185,5 +185,5 @@ def record_verdict(
     except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
         say(f"tracking: the verdict was not recorded, as {trained} or a metrics file cannot be read ({error!r})")
         return
-    with tracked(tracking.backends, description(tracking, stage, fingerprint, {}, root), say) as trackers:
+    with tracked(tracking.backends, describe_run(tracking, stage, fingerprint, {}, root), say) as trackers:
         trackers.close("finished", figures, updates)

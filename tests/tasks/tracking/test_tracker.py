@@ -17,7 +17,7 @@ from tasks.tracking import trackers as tracking
 from tasks.tracking.tracker import End, Point, Tracker, without_secrets
 from tasks.tracking.trackers import (
     Trackers,
-    description,
+    describe_run,
     flatten,
     extract_metrics,
     record_verdict,
@@ -136,12 +136,12 @@ def test_a_run_is_the_same_on_every_host_and_another_in_another_group(tmp_path: 
     assert run_id("finetune", "0123", "a") == run_id("finetune", "0123", "a") != run_id("finetune", "0123", "b")
     asked = TrackingParams(backends=["mlflow"], project="p", name="mine", group=None, folder="there")
     (tmp_path / "params.yaml").write_text("tracking: {backends: [mlflow]}\nseed: 1\n")
-    first = description(asked, "finetune", "0123", {"a": {"b": 1}}, tmp_path)
+    first = describe_run(asked, "finetune", "0123", {"a": {"b": 1}}, tmp_path)
     (tmp_path / "params.yaml").write_text("seed: 1  # the same\ntracking: {backends: []}\n")
-    assert description(asked, "finetune", "0123", {"a": {"b": 1}}, tmp_path) == first
+    assert describe_run(asked, "finetune", "0123", {"a": {"b": 1}}, tmp_path) == first
     assert (first["name"], first["folder"], first["config"]) == ("mine finetune", str(tmp_path / "there"), {"a/b": 1})
     (tmp_path / "params.yaml").write_text("seed: 2\n")
-    assert description(asked, "finetune", "0123", {}, tmp_path)["group"] != first["group"]
+    assert describe_run(asked, "finetune", "0123", {}, tmp_path)["group"] != first["group"]
 
 
 def test_what_the_run_has_is_not_recorded_again() -> None:
