@@ -16,7 +16,7 @@ from typing import Any
 import wandb
 
 from ipu_model.files import read_json, write_json
-from tasks.tracking.tracker import End, Point, in_one_line
+from tasks.tracking.tracker import End, Point, format_error
 
 INIT_SECONDS = 15.0
 """Seconds to wait for a server before the run is recorded offline."""
@@ -44,7 +44,7 @@ class WandB:
         try:
             self._run = _begin(run, folder, mode)
         except wandb.Error as error:
-            self._say(f"recording offline, as the server is not available ({in_one_line(error)})")
+            self._say(f"recording offline, as the server is not available ({format_error(error)})")
             mode = "offline"
             wandb.teardown(exit_code=1)  # its process still has the ID of the failed run
             self._run = _begin(run, folder, mode)

@@ -196,7 +196,7 @@ class Tracker:
     ) -> bool:
         """Report the error that ended the thread; errors other than `away` do not affect the training."""
         if error is not None:
-            self.say(f"stopped recording; {in_one_line(error)}", True)
+            self.say(f"stopped recording; {format_error(error)}", True)
         return True
 
     def take(self, event: Event) -> None:
@@ -221,7 +221,7 @@ class Tracker:
             self._next_try = time.monotonic() + AGAIN_SECONDS
             self._floor, self._last, self._told = None, {}, True  # it may have accepted some data, so ask it again
             if not self._troubled:
-                self.say(f"cannot record now, retrying ({in_one_line(error)})", True)
+                self.say(f"cannot record now, retrying ({format_error(error)})", True)
             return
         if self._troubled:
             self.say("recording again, nothing was lost so far")
@@ -256,13 +256,13 @@ class Tracker:
             try:
                 self.backend.close(end)
             except self.backend.away as error:
-                self.say(f"the end could not be recorded ({in_one_line(error)})", True)
+                self.say(f"the end could not be recorded ({format_error(error)})", True)
         missing = self._too_many + len(self._waiting)
         if missing:
             self.say(f"{missing} updates are missing in the tracker; history.csv has them", self._troubled)
 
 
-def in_one_line(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """Format an error: its class and the first line of its message, at most 300 characters."""
     text = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {text[:300]}"
