@@ -168,7 +168,7 @@ class Tracker:
         """Print a message without secrets; `troubled` means that nothing can be logged now."""
         self._troubled = troubled
         if not self._left_behind:
-            self._print(f"tracking: {self._name}: {without_secrets(text)}")
+            self._print(f"tracking: {self._name}: {redact(text)}")
 
     def _work(self) -> None:
         with contextlib.ExitStack() as stack:
@@ -268,7 +268,7 @@ def format_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:300]}"
 
 
-def without_secrets(text: str) -> str:
+def redact(text: str) -> str:
     """Replace user and password in URLs, and secrets from the environment, by ***."""
     for name, value in os.environ.items():
         if SECRET.search(name) and len(value) >= SHORTEST_SECRET:

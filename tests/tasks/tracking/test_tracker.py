@@ -14,7 +14,7 @@ from tasks.params.sections import TrackingParams
 from tasks.stage.errors import DeviceJobFailed, StagePaused
 from tasks.tracking import tracker
 from tasks.tracking import trackers as tracking
-from tasks.tracking.tracker import End, Point, Tracker, without_secrets
+from tasks.tracking.tracker import End, Point, Tracker, redact
 from tasks.tracking.trackers import (
     Trackers,
     describe_run,
@@ -193,7 +193,7 @@ def test_a_backend_that_stays_away_is_seldom_asked_and_what_is_missing_is_counte
 def test_secrets_of_the_environment_and_in_addresses_are_not_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "0123456789")
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "hush-hush")
-    assert without_secrets("0123456789 at https://me:other@host/a?b=hush-hush") == "*** at https://***@host/a?b=***"
+    assert redact("0123456789 at https://me:other@host/a?b=hush-hush") == "*** at https://***@host/a?b=***"
 
 
 @pytest.fixture
