@@ -27,7 +27,7 @@ from tasks.tracking.tracker import End, Point, Tracker
 CLOSE_SECONDS = 60.0
 """Time for all trackers together to log the rest after a training; on a busy host, MLflow takes half of it to start.
 Hanging servers are given up on earlier (tracker.py)."""
-HURRIED_SECONDS = 3.0
+DEADLINE_SECONDS = 3.0
 """The same after SIGTERM, when the host is about to kill the process."""
 UPDATE_KEYS = ("step", "after")
 """Fields of an event that contain its update."""
@@ -134,7 +134,7 @@ class Trackers:
     def stop(self) -> None:
         """Give running trackers a moment to save their data."""
         for tracker in self._all:
-            tracker.stop(HURRIED_SECONDS)
+            tracker.stop(DEADLINE_SECONDS)
 
     def _send(self, message: Event | Point) -> None:
         for tracker in self._all:
@@ -154,7 +154,7 @@ def tracked(backends: Sequence[str], run: Event, say: Say = print_line) -> Itera
     try:
         yield trackers
     except StagePaused as paused:
-        trackers.close("paused", {}, seconds=HURRIED_SECONDS if paused.in_a_hurry else None)
+        trackers.close("paused", {}, seconds=DEADLINE_SECONDS if paused.in_a_hurry else None)
         raise
     except DeviceJobFailed:
         trackers.close("failed", {})
