@@ -228,13 +228,13 @@ def estimate_jobs(
     """
     options, device = options or EstimateOptions(), params.device
     jobs = planned_jobs(params, project, root, stages, remade, options.manifests)
-    runtime, why = chosen_runtime(device)
+    runtime, why = choose_runtime(device)
     found = [_estimate_job(job, device, runtime, options) for job in jobs]
     found = [dataclasses.replace(one, assumed=(*one.assumed, why)) for one in found] if why else found
     return _measured(found, device, options) if options.measured else found
 
 
-def chosen_runtime(device: DeviceParams, exists: Callable[[str], bool] = os.path.exists) -> tuple[str, str]:
+def choose_runtime(device: DeviceParams, exists: Callable[[str], bool] = os.path.exists) -> tuple[str, str]:
     """Return the runtime of a job, and the assumption behind it; empty if the parameters set it."""
     if device.runtime != "auto":
         return device.runtime, ""

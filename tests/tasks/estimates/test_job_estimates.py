@@ -14,7 +14,7 @@ from tasks.estimates.job_estimates import (
     EstimatedJob,
     EstimateOptions,
     NotMeasured,
-    chosen_runtime,
+    choose_runtime,
     estimate_jobs,
 )
 from tasks.host import ledger
@@ -231,7 +231,7 @@ def test_auto_is_taken_as_what_this_host_has(
     """A job cannot use an IPU without PopTorch."""
     monkeypatch.setattr(job_estimates.importlib.util, "find_spec", lambda name: None)
     device = params_of(None, "device.runtime=auto").device
-    runtime, why = chosen_runtime(device, exists=lambda path: path in there)
+    runtime, why = choose_runtime(device, exists=lambda path: path in there)
     assert runtime == expected
     assert f"device.runtime=auto is {expected}" in why
-    assert chosen_runtime(params_of(None).device) == ("cpu", "")
+    assert choose_runtime(params_of(None).device) == ("cpu", "")
