@@ -17,7 +17,7 @@ from flows.checks.probes import REMOTE_LIMIT_S, CheckResult, Probe, ok, problem,
 from flows.runs.run_estimate import RUNS, estimate_run_jobs
 from flows.runs.run_request import RunRequest
 from flows.views.plan_page import JobView
-from tasks.estimates.job_estimates import EstimatedJob, EstimateOptions, attached_ipus
+from tasks.estimates.job_estimates import EstimatedJob, EstimateOptions, count_attached_ipus
 from tasks.host.launcher import DEVICE_LAUNCHER, DEVICE_PYTHON, parse_launcher
 from tasks.params.sections import RuntimeSpec
 from tasks.plan.dvc_records import StageStatus
@@ -85,7 +85,7 @@ def probe_device(request: RunRequest) -> Iterator[Probe]:
 def _ipus(request: RunRequest, stages: list[Stage]) -> int:
     """Return the maximum number of IPUs that a process on this host attaches."""
     try:
-        return attached_ipus(request.params, request.project, request.root, [stage.name for stage in stages])
+        return count_attached_ipus(request.params, request.project, request.root, [stage.name for stage in stages])
     except (InputError, OSError):  # reported by the check of files
         return 1
 

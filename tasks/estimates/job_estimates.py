@@ -301,7 +301,7 @@ def _use_ledger(one: EstimatedJob, device: DeviceParams, options: EstimateOption
     )
 
 
-def attached_ipus(params: Params, project: Path, root: Path, stages: Sequence[str]) -> int:
+def count_attached_ipus(params: Params, project: Path, root: Path, stages: Sequence[str]) -> int:
     """Return the number of IPUs of the largest device that a job of these stages attaches; 1 if PopRun attaches them.
 
     Raises:
