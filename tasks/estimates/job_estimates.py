@@ -267,7 +267,7 @@ def _estimate_job(planned: PlannedJob, device: DeviceParams, runtime: str, optio
         return _use_ledger(found, device, options)
     used = ledger.select_kind(options.records, estimate.device, job.kind)
     alike = [] if update is None else ledger.select_similar(used, update.flops)
-    return dataclasses.replace(found, estimate=widened(estimate, used, alike), records=len(used))
+    return dataclasses.replace(found, estimate=widen(estimate, used, alike), records=len(used))
 
 
 def _use_ledger(one: EstimatedJob, device: DeviceParams, options: EstimateOptions) -> EstimatedJob:
@@ -406,7 +406,7 @@ def _update(job: Job, manifest: Manifest, processes: int) -> Update | None:
     return Update(calls, rows * manifest.packing_factor, flops, shape)
 
 
-def widened(
+def widen(
     estimate: JobEstimate, records: Sequence[ledger.Record], alike: Sequence[ledger.Record] = ()
 ) -> JobEstimate:
     """Return the estimate with intervals widened by measured over estimated of such jobs on this host.
