@@ -27,7 +27,7 @@ from tasks.estimates.job_estimates import (
     estimate_jobs,
     model_parameters,
     scaled,
-    total,
+    add_intervals,
 )
 from tasks.host import ledger
 from tasks.plan.dvc_records import StageStatus
@@ -84,12 +84,12 @@ class RunEstimate:
     @property
     def device_seconds(self) -> Interval:
         """Total seconds of the jobs that would run and have an estimate."""
-        return total(job.seconds for job in self.running if job.seconds is not None)
+        return add_intervals(job.seconds for job in self.running if job.seconds is not None)
 
     @property
     def seconds(self) -> Interval:
         """Total seconds of all stages that would run and have an estimate."""
-        return total([self.device_seconds, *self.other_seconds.values()])
+        return add_intervals([self.device_seconds, *self.other_seconds.values()])
 
     @property
     def unknown(self) -> list[str]:
@@ -227,11 +227,11 @@ def folder_bytes(path: Path) -> float:
     """Return the bytes of all files in a folder, or of those visited within WALK_S seconds."""
     if path.is_file():
         return float(path.stat().st_size)
-    total, until = 0.0, time.monotonic() + WALK_S
+    add_intervals, until = 0.0, time.monotonic() + WALK_S
     for folder, _, names in os.walk(path):
         for name in names:
             file = Path(folder, name)
-            total += file.stat().st_size if file.is_file() else 0
+            add_intervals += file.stat().st_size if file.is_file() else 0
         if time.monotonic() > until:
             break
-    return total
+    return add_intervals

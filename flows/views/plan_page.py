@@ -13,7 +13,7 @@ from flows.runs.run_request import RunRequest
 from flows.views import placement
 from flows.views.graph import StageBox, lay_out
 from ipu_model.units import format_bytes, format_seconds, shorten
-from tasks.estimates.job_estimates import EstimatedJob, Interval, MemoryEstimate, Term, total
+from tasks.estimates.job_estimates import EstimatedJob, Interval, MemoryEstimate, Term, add_intervals
 from tasks.pages.render import render_html, render_text
 from tasks.params.tables import format_table
 
@@ -82,7 +82,7 @@ class PlanView:
         if any(job.seconds is not None for job in found.running):
             yield "devices", format_interval(device, format_seconds), f"likely {format_seconds(device.likely)}"
         if found.other_seconds:
-            rest = total(found.other_seconds.values())
+            rest = add_intervals(found.other_seconds.values())
             likely = f"roughly; likely {format_seconds(rest.likely)}; stages that need no device"
             yield "others", format_interval(rest, format_seconds), likely
         if found.unknown:

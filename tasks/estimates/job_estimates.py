@@ -70,7 +70,7 @@ __all__ = [
     "Term",
     "estimate_jobs",
     "model_parameters",
-    "total",
+    "add_intervals",
 ]
 
 WIDENED_BY = 20
@@ -435,7 +435,7 @@ def scaled(interval: Interval, factor: float) -> Interval:
     return Interval(interval.low * factor, interval.likely * factor, interval.high * factor)
 
 
-def total(intervals: Iterable[Interval]) -> Interval:
+def add_intervals(intervals: Iterable[Interval]) -> Interval:
     """Return the sum of intervals: low ends, likely values and high ends are added."""
     found = list(intervals)
     return Interval(sum(x.low for x in found), sum(x.likely for x in found), sum(x.high for x in found))
