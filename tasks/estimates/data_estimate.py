@@ -50,7 +50,7 @@ CORPUS_HASHED, ROWS_HASHED = 5, 3
 
 
 @dataclass(frozen=True)
-class Spent:
+class StageCost:
     """Cost of a stage for some text."""
 
     cpu_s: float
@@ -68,7 +68,7 @@ class Estimate:
     text_mb: float
     sample_mb: float
     """MB of measured text."""
-    stages: dict[str, Spent]
+    stages: dict[str, StageCost]
     """Cost by stage, with a single process."""
 
 
@@ -142,9 +142,9 @@ def _text_mb(documents: Sequence[Document]) -> float:
 
 def _prepare(
     params: Params, documents: Sequence[Document], root: Path, judged: Sequence[str] = ("corpus", *PHASES)
-) -> dict[str, Spent]:
+) -> dict[str, StageCost]:
     """Run the stages on these documents in `root`; return the cost of each, with a single process for rows."""
-    found: dict[str, Spent] = {}
+    found: dict[str, StageCost] = {}
     folder, tokenizer = root / artifacts.CORPUS, root / artifacts.TOKENIZER
     rows = apply_packing(params.pretrain_rows, params.packing)
     with _timed(found, "corpus", folder):
@@ -167,14 +167,14 @@ def _prepare(
 
 
 @contextlib.contextmanager
-def _timed(found: dict[str, Spent], stage: str, out: Path | None = None) -> Iterator[list[int]]:
+def _timed(found: dict[str, StageCost], stage: str, out: Path | None = None) -> Iterator[list[int]]:
     """Measure the context as the cost of `stage`, and `out` as its output; yield a list for record counts."""
     records: list[int] = []
     started_at = time.process_time()
     yield records
     cpu = time.process_time() - started_at
     files = [path for path in out.rglob("*") if path.is_file()] if out is not None else []
-    found[stage] = Spent(cpu, sum(path.stat().st_size for path in files), sum(records))
+    found[stage] = StageCost(cpu, sum(path.stat().st_size for path in files), sum(records))
 
 
 def _judge(name: str, params: Params, root: Path) -> int:
@@ -183,7 +183,7 @@ def _judge(name: str, params: Params, root: Path) -> int:
     return sum(validate.validate_data(data, validate.choose_validator(data)).rows for data in sets)
 
 
-def scaled(less: Spent, less_mb: float, more: Spent, more_mb: float, mb: float) -> Spent:
+def scaled(less: StageCost, less_mb: float, more: StageCost, more_mb: float, mb: float) -> StageCost:
     """Extrapolate the costs of `less_mb` and `more_mb` of text to `mb`.
 
     The difference between the two grows with the text. The rest is a fixed cost, or a cost per frame of records.
@@ -196,7 +196,7 @@ def scaled(less: Spent, less_mb: float, more: Spent, more_mb: float, mb: float) 
     frames = max(1.0, records / FRAME_RECORDS)
     cpu = slope(less.cpu_s, more.cpu_s)
     disk = slope(less.disk, more.disk)
-    return Spent(
+    return StageCost(
         cpu * mb + max(0.0, more.cpu_s - cpu * more_mb) * frames,
         disk * mb + max(0.0, more.disk - disk * more_mb),
         records,
