@@ -103,7 +103,7 @@ def estimate(params: Params, text_mb: float | None = None, sample_mb: float = SA
         more = _prepare(params, documents, Path(folder) / "whole")
     for made, number in ((less, len(few)), (more, len(documents))):
         made["corpus"] = dataclasses.replace(made["corpus"], cpu_s=made["corpus"].cpu_s + reading * number)
-    stages = {stage: scaled(less[stage], few_mb, spent, mb, text_mb) for stage, spent in more.items()}
+    stages = {stage: extrapolate(less[stage], few_mb, spent, mb, text_mb) for stage, spent in more.items()}
     return Estimate(text_mb, mb, stages)
 
 
@@ -183,7 +183,7 @@ def _judge(name: str, params: Params, root: Path) -> int:
     return sum(validate.validate_data(data, validate.choose_validator(data)).rows for data in sets)
 
 
-def scaled(less: StageCost, less_mb: float, more: StageCost, more_mb: float, mb: float) -> StageCost:
+def extrapolate(less: StageCost, less_mb: float, more: StageCost, more_mb: float, mb: float) -> StageCost:
     """Extrapolate the costs of `less_mb` and `more_mb` of text to `mb`.
 
     The difference between the two grows with the text. The rest is a fixed cost, or a cost per frame of records.

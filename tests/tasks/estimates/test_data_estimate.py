@@ -9,7 +9,7 @@ import yaml
 
 from tasks.corpus.corpus import make_corpus
 from tasks.estimates import data_estimate
-from tasks.estimates.data_estimate import Estimate, StageCost, expected_mb, report, scaled
+from tasks.estimates.data_estimate import Estimate, StageCost, expected_mb, report, extrapolate
 from tasks.params.overlays import resolve
 from tasks.params.schema import Params, validate_params
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
@@ -25,12 +25,12 @@ def params_with(*overrides: str) -> Params:
 
 def test_what_grows_is_multiplied_and_what_does_not_is_paid_once() -> None:
     less, more = StageCost(3.0, 100.0), StageCost(9.0, 400.0)  # 2 s and 100 bytes a MB from 1 to 4 MB; 1 s once
-    assert scaled(less, 1.0, more, 4.0, 10.0) == StageCost(21.0, 1000.0)
+    assert extrapolate(less, 1.0, more, 4.0, 10.0) == StageCost(21.0, 1000.0)
 
 
 def test_a_judge_is_paid_for_every_frame_of_records() -> None:
     less, more = StageCost(2.0, records=10_000), StageCost(5.0, records=40_000)  # 1 s a MB, and 1 s for the frame
-    whole = scaled(less, 1.0, more, 4.0, 20.0)
+    whole = extrapolate(less, 1.0, more, 4.0, 20.0)
     assert whole.records == 200_000  # two frames of 100,000
     assert whole.cpu_s == 20.0 + 2 * 1.0
 
