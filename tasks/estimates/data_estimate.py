@@ -203,7 +203,7 @@ def extrapolate(less: StageCost, less_mb: float, more: StageCost, more_mb: float
     )
 
 
-def report(found: Estimate, workers: int, free: int) -> str:
+def format_estimate(found: Estimate, workers: int, free: int) -> str:
     """Format the estimate for users.
 
     Args:
@@ -250,7 +250,7 @@ def main() -> None:
             print(megabytes)
         return
     found = estimate(load_params(), options.text_mb, options.sample_mb)
-    print(report(found, worker_count(), shutil.disk_usage(Path()).free))
+    print(format_estimate(found, worker_count(), shutil.disk_usage(Path()).free))
 
 
 if __name__ == "__main__":
