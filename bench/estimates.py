@@ -22,7 +22,7 @@ from ipu_model.files import write_text
 from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job, ScheduleConfig
 from ipu_model.models.config import ModelConfig
 from tasks.estimates.job_estimates import measure
-from tasks.estimates.planned_jobs import Rows
+from tasks.estimates.planned_jobs import PlannedRows
 from tasks.host.ledger import LEDGER
 from tasks.jobs.device_job import run_device_job
 from tasks.plan.main import run_main
@@ -111,7 +111,7 @@ def compare(one: Configuration, data: Data) -> tuple[float, float, float, float]
     manifest = read_manifest(rows)
     with tempfile.TemporaryDirectory() as folder:
         job = one.job(rows.absolute(), manifest.packing_factor, Path(folder))
-        measured = measure(job, Rows(manifest))
+        measured = measure(job, PlannedRows(manifest))
         result = run_device_job(job, say=lambda text: None)
     memory, seconds = measured["memory"] / MB, measured["update_seconds"]
     return memory, result.peak_memory_mb, seconds, result.train_seconds / one.updates

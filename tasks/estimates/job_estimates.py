@@ -55,7 +55,7 @@ import tempfile
 
 from ipu_model.files import write_text
 from ipu_model.memory import free_memory, memory_limit
-from tasks.estimates.planned_jobs import Rows, write_manifests
+from tasks.estimates.planned_jobs import PlannedRows, write_manifests
 from tasks.host.launcher import device_python
 from tasks.stage.process import describe_exit, die_with_parent, python_path
 
@@ -476,7 +476,7 @@ class NotMeasured(Exception):
     """A job could not be measured."""
 
 
-def measure(job: Job, rows: Rows, processes: int = 1) -> dict[str, Any]:
+def measure(job: Job, rows: PlannedRows, processes: int = 1) -> dict[str, Any]:
     """Run a few updates of a job with random weights, and return what they used (ipu_model/train/measurement.py).
 
     Args:

@@ -48,7 +48,7 @@ SHARE_OF_DEV = 0.1
 
 
 @dataclass(frozen=True)
-class Rows:
+class PlannedRows:
     """A folder of rows."""
 
     manifest: Manifest
@@ -56,7 +56,7 @@ class Rows:
     """Assumptions; empty if the folder exists."""
 
 
-Folders = dict[Path, Rows]
+Folders = dict[Path, PlannedRows]
 """Folder relative to a checkout -> its rows."""
 
 
@@ -107,12 +107,12 @@ class RowEstimator:
 
     def _find_held_out(self, rows: Path, stage: str) -> Folders:
         known = self._find(rows / HELD_OUT, stage)
-        return {} if known is None else {rows / HELD_OUT: Rows(known)}
+        return {} if known is None else {rows / HELD_OUT: PlannedRows(known)}
 
     def _phase(self, phase: str) -> Folders:
         folder, stage = artifacts.rows_folder(phase), f"pretrain_rows@{phase}"
         if (known := self._find(folder, stage)) is not None:
-            return {folder: Rows(known), **self._find_held_out(folder, stage)}
+            return {folder: PlannedRows(known), **self._find_held_out(folder, stage)}
         section = apply_packing(self._params.pretrain_rows, self._params.packing)
         rows = getattr(section, phase)
         length, of = rows.row_length, "as for Wikipedia"
@@ -140,7 +140,7 @@ class RowEstimator:
             files={},
         )
         words = (*self._vocabulary_assumed, *words, f"{fill:.0%} real tokens per row")
-        return {folder: Rows(manifest, words), **_hold_out(folder, manifest, words, section.held_out_fraction)}
+        return {folder: PlannedRows(manifest, words), **_hold_out(folder, manifest, words, section.held_out_fraction)}
 
     def _entry(self, task: DownstreamTask) -> Folders:
         train, stage = task.rows_folder(TRAIN), task.entry.stage("rows")
@@ -148,7 +148,7 @@ class RowEstimator:
         known = {folder: manifest for folder in splits if (manifest := self._find(folder, stage)) is not None}
         if len(known) == len(splits):
             return {
-                **{folder: Rows(manifest) for folder, manifest in known.items()},
+                **{folder: PlannedRows(manifest) for folder, manifest in known.items()},
                 **self._find_held_out(train, stage),
             }
         examples, dev, assumed = self._examples(task)
@@ -156,7 +156,7 @@ class RowEstimator:
         words = (*self._vocabulary_assumed, *assumed, *words)
         fraction = task.entry.rows.held_out_fraction
         ratios = {folder: dev / len(task.development) / examples for folder in splits} | {train: 1 - fraction}
-        found = {folder: Rows(share(of_train, ratio), words) for folder, ratio in ratios.items()}
+        found = {folder: PlannedRows(share(of_train, ratio), words) for folder, ratio in ratios.items()}
         return {**found, **_hold_out(train, of_train, words, fraction)}
 
     def _examples(self, task: DownstreamTask) -> tuple[int, int, tuple[str, ...]]:
@@ -219,7 +219,7 @@ def _read(read: Callable[[Path], Manifest], path: Path) -> Manifest | None:
 
 def _hold_out(folder: Path, manifest: Manifest, words: tuple[str, ...], fraction: float) -> Folders:
     """Return the held-out rows of these rows."""
-    return {folder / HELD_OUT: Rows(share(manifest, fraction), words)} if fraction else {}
+    return {folder / HELD_OUT: PlannedRows(share(manifest, fraction), words)} if fraction else {}
 
 
 def text_packing_factor(row_length: int) -> float:
@@ -259,7 +259,7 @@ class PlannedJob:
     """Split that a prediction reads; empty for a training."""
     job: Job
     """Job with random weights, as no others exist yet; its rows are a folder relative to the checkout."""
-    rows: Rows
+    rows: PlannedRows
 
     @property
     def name(self) -> str:

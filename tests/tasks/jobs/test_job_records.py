@@ -15,7 +15,7 @@ from flows.commands import ledger as flows_ledger
 from ipu_model.errors import OutOfMemory
 from tasks.estimates import job_estimates
 from tasks.estimates.job_estimates import NotMeasured, measure
-from tasks.estimates.planned_jobs import Rows
+from tasks.estimates.planned_jobs import PlannedRows
 from tasks.host import ledger
 from tasks.jobs.device_job import BatchGeometry, Job, JobResult, ModelConfig, run_device_job
 from tasks.stage.row_folders import read_manifest
@@ -95,7 +95,7 @@ def test_a_measurement_needs_no_rows_and_leaves_nothing(
     tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = job_in(tmp_path, "first")
-    rows = Rows(read_manifest(Path(job.rows)))
+    rows = PlannedRows(read_manifest(Path(job.rows)))
     shutil.rmtree(job.rows)
     before = sorted(tmp_path.rglob("*"))
     found = measure(job, rows)
@@ -121,4 +121,4 @@ def test_what_needs_more_memory_than_there_is_is_stopped_and_said(
     monkeypatch.setattr(job_estimates, "free_memory", lambda: MEGABYTES)
     monkeypatch.setattr(job_estimates, "memory_limit", lambda: total)
     with pytest.raises(raised, match="memory"):
-        measure(job, Rows(read_manifest(Path(job.rows))))
+        measure(job, PlannedRows(read_manifest(Path(job.rows))))
