@@ -156,7 +156,7 @@ class RowEstimator:
         words = (*self._vocabulary_assumed, *assumed, *words)
         fraction = task.entry.rows.held_out_fraction
         ratios = {folder: dev / len(task.development) / examples for folder in splits} | {train: 1 - fraction}
-        found = {folder: PlannedRows(share(of_train, ratio), words) for folder, ratio in ratios.items()}
+        found = {folder: PlannedRows(take_share(of_train, ratio), words) for folder, ratio in ratios.items()}
         return {**found, **_hold_out(train, of_train, words, fraction)}
 
     def _examples(self, task: DownstreamTask) -> tuple[int, int, tuple[str, ...]]:
@@ -219,7 +219,7 @@ def _read(read: Callable[[Path], Manifest], path: Path) -> Manifest | None:
 
 def _hold_out(folder: Path, manifest: Manifest, words: tuple[str, ...], fraction: float) -> Folders:
     """Return the held-out rows of these rows."""
-    return {folder / HELD_OUT: PlannedRows(share(manifest, fraction), words)} if fraction else {}
+    return {folder / HELD_OUT: PlannedRows(take_share(manifest, fraction), words)} if fraction else {}
 
 
 def text_packing_factor(row_length: int) -> float:
@@ -228,7 +228,7 @@ def text_packing_factor(row_length: int) -> float:
     return float(np.interp(row_length, lengths, factors))
 
 
-def share(manifest: Manifest, ratio: float) -> Manifest:
+def take_share(manifest: Manifest, ratio: float) -> Manifest:
     """Return a share of these rows, at least one row."""
     counts = {name: max(1, round(getattr(manifest, name) * ratio)) for name in ("rows", "sequences", "real_tokens")}
     return dataclasses.replace(manifest, **counts)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tasks.estimates.planned_jobs import FILL, NAMELESS, RowEstimator, planned_jobs, share, text_packing_factor
+from tasks.estimates.planned_jobs import FILL, NAMELESS, RowEstimator, planned_jobs, take_share, text_packing_factor
 from tasks.params.overlays import resolve
 from tasks.params.schema import Params, validate_params
 from tasks.stage import artifacts
@@ -86,7 +86,7 @@ def test_held_out_rows_are_a_share_of_those_of_training(tmp_path: Path) -> None:
     train = artifacts.rows_folder("squad", "train")
     assert found[train].manifest.sequences == 10_800
     assert found[train / artifacts.HELD_OUT].manifest.sequences == 1_200
-    assert share(found[train].manifest, 1e-9).rows == 1
+    assert take_share(found[train].manifest, 1e-9).rows == 1
 
 
 @pytest.mark.parametrize(
