@@ -40,14 +40,14 @@ Sources = Mapping[str, Callable[[str], Path]]
 
 
 @dataclass(frozen=True)
-class Fetched:
+class FetchResult:
     """Content of the folder after fetching."""
 
     releases: list[FetchedRelease]
     changed: bool
 
 
-def fetch(params: Params, entry: Entry, root: Path = Path(), these: Sequence[Tagged] | None = None) -> Fetched:
+def fetch(params: Params, entry: Entry, root: Path = Path(), these: Sequence[Tagged] | None = None) -> FetchResult:
     """Make released/<entry> contain the newest releases of the entry's publish target, completely or not at all.
 
     Args:
@@ -68,15 +68,15 @@ def fetch(params: Params, entry: Entry, root: Path = Path(), these: Sequence[Tag
         if before is not None and [(one.tag, one.commit) for one in before] == [
             (one.tag, one.commit) for one in wanted
         ]:
-            return Fetched(before, False)
+            return FetchResult(before, False)
         releases, sources = _of_hub(entry, wanted)
     if releases == before:
-        return Fetched(before, False)
+        return FetchResult(before, False)
     with new_folder(folder) as fresh:
         for release in releases:
             _take(release, sources[release.tag], fresh / release.tag)
         write_fetched(fresh, releases)
-    return Fetched(releases, True)
+    return FetchResult(releases, True)
 
 
 def newest_on_hub(entry: Entry) -> list[Tagged]:
@@ -166,7 +166,7 @@ def _require_hub(params: Params, entry: Entry) -> None:
         )
 
 
-def _told(entry: Entry, found: Fetched) -> str:
+def _told(entry: Entry, found: FetchResult) -> str:
     if not found.releases:
         return f"{entry.name}: its publish target has no release yet"
     done = "fetched" if found.changed else "already here"

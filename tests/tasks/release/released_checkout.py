@@ -11,7 +11,7 @@ from typing import Any
 from ipu_model.files import sha256_of, write_json
 from tasks.params.entries import find_entry
 from tasks.params.schema import load_params, parameter_values
-from tasks.release.fetch import Fetched, fetch, newest_on_hub
+from tasks.release.fetch import FetchResult, fetch, newest_on_hub
 from tasks.release.publish import publish
 from tasks.stage import artifacts
 from tests.tasks.downstream.entries import change_parameters
@@ -59,7 +59,7 @@ def compared_with_newest(root: Path) -> Iterator[None]:
     (folder / artifacts.RELEASED_RECORD).unlink()
 
 
-def fetch_here(root: Path, **how: Any) -> Fetched:
+def fetch_here(root: Path, **how: Any) -> FetchResult:
     """Fetch for the entry squad."""
     params = load_params(root / artifacts.PARAMS)
     return fetch(params, find_entry(params, "squad"), root, **how)

@@ -15,7 +15,7 @@ from ipu_model.files import sha256_of
 from tasks.downstream.inference.fetched_releases import read_fetched, verify_release
 from tasks.params.entries import find_entry
 from tasks.params.schema import load_params
-from tasks.release.fetch import Fetched, newest_on_hub, tagged
+from tasks.release.fetch import FetchResult, newest_on_hub, tagged
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
 from tasks.stage.process import STARTED_BY_A_WORKER
@@ -46,7 +46,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hub-cache"
 
 
-def tags(found: Fetched) -> list[str]:
+def tags(found: FetchResult) -> list[str]:
     return [one.tag for one in found.releases]
 
 
@@ -63,9 +63,9 @@ def said(root: Path, cache: Path, *words: str) -> tuple[int, str]:
 
 
 def test_before_the_first_release_an_empty_record_says_so(checkout: Path) -> None:
-    assert fetch_here(checkout) == Fetched([], True)
+    assert fetch_here(checkout) == FetchResult([], True)
     assert read_fetched(checkout / FOLDER) == []
-    assert fetch_here(checkout) == Fetched([], False)
+    assert fetch_here(checkout) == FetchResult([], False)
 
 
 def test_a_folder_is_fetched_and_what_lay_there_before_stays_behind_it(checkout: Path) -> None:
