@@ -146,7 +146,7 @@ def _take(release: FetchedRelease, source: Callable[[str], Path], target: Path) 
             raise InputError(f"{source(name)} changed while it was fetched: run again when nothing is being published")
 
 
-def tagged(text: str) -> Tagged:
+def parse_tagged(text: str) -> Tagged:
     """Parse TAG@COMMIT, as `--list` prints it.
 
     Raises:
@@ -185,7 +185,7 @@ def main() -> None:
         for one in newest_on_hub(entry):
             print(f"{one.tag}@{one.commit}")
         return
-    these = None if words.releases is None else [tagged(text) for text in words.releases]
+    these = None if words.releases is None else [parse_tagged(text) for text in words.releases]
     print(_told(entry, fetch(params, entry, these=these)), flush=True)
 
 

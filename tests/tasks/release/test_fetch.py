@@ -15,7 +15,7 @@ from ipu_model.files import sha256_of
 from tasks.downstream.inference.fetched_releases import read_fetched, verify_release
 from tasks.params.entries import find_entry
 from tasks.params.schema import load_params
-from tasks.release.fetch import FetchResult, newest_on_hub, tagged
+from tasks.release.fetch import FetchResult, newest_on_hub, parse_tagged
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
 from tasks.stage.process import STARTED_BY_A_WORKER
@@ -204,7 +204,7 @@ def test_a_sent_run_reads_the_repository_that_it_publishes_to_with_the_token(
 )
 def test_what_is_no_release_is_no_choice(text: str) -> None:
     with pytest.raises(ParamsError, match="TAG@COMMIT is required"):
-        tagged(text)
+        parse_tagged(text)
 
 
 def test_a_fetch_that_breaks_off_leaves_what_was_there(checkout: Path, hub: HubServer, cache: Path) -> None:
