@@ -166,7 +166,7 @@ def _require_hub(params: Params, entry: Entry) -> None:
         )
 
 
-def _told(entry: Entry, found: FetchResult) -> str:
+def _summarize(entry: Entry, found: FetchResult) -> str:
     if not found.releases:
         return f"{entry.name}: its publish target has no release yet"
     done = "fetched" if found.changed else "already here"
@@ -186,7 +186,7 @@ def main() -> None:
             print(f"{one.tag}@{one.commit}")
         return
     these = None if words.releases is None else [parse_tagged(text) for text in words.releases]
-    print(_told(entry, fetch(params, entry, these=these)), flush=True)
+    print(_summarize(entry, fetch(params, entry, these=these)), flush=True)
 
 
 if __name__ == "__main__":
