@@ -43,7 +43,7 @@ from tasks.release.release import (
     STAGE_RUNS,
     ComparedRelease,
     Release,
-    gather,
+    build_release,
     read_compared,
     write_folder,
 )
@@ -131,7 +131,7 @@ class Publication:
         }
         if settings := cards.settings(metrics):
             texts[SETTINGS] = format_json(settings)
-        return gather(copies, texts, subject, examples=examples)
+        return build_release(copies, texts, subject, examples=examples)
 
     def send(self, release: Release, compared: ComparedRelease | None) -> dict[str, Any]:
         """Publish the release in place of the one it was compared with; return the receipt."""
