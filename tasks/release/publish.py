@@ -310,7 +310,7 @@ def _check_tokenizer(model: Mapping[str, Any], root: Path) -> None:
         )
 
 
-def tell(receipt: Mapping[str, Any], dry_run: bool, seconds: float) -> None:
+def print_receipt(receipt: Mapping[str, Any], dry_run: bool, seconds: float) -> None:
     """Print the result of publishing or of a dry run."""
     place = receipt.get("folder") or receipt["url"] or receipt["repository"]
     if dry_run:
@@ -332,7 +332,7 @@ def main() -> None:
     params = load_params()
     entry = find_entry(params, arguments.name) if arguments.name else only_entry(params)
     receipt = publish(parameter_values(params), entry.name, dry_run=arguments.dry_run)
-    tell(receipt, arguments.dry_run, time.perf_counter() - started_at)
+    print_receipt(receipt, arguments.dry_run, time.perf_counter() - started_at)
 
 
 if __name__ == "__main__":
