@@ -189,7 +189,7 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
         verify_gate(gate_stage, root, copies)
         require_same_parameters(params, subject, copies / LOCK)
         recorded = read_json(copies / subject.gate, f"dvc repro {gate_stage}")
-        gate = decide_again(recorded, entry, subject, {name: hashes[name] for name in judged}, copies)
+        gate = verify_verdict(recorded, entry, subject, {name: hashes[name] for name in judged}, copies)
         publication = Publication(entry, params, parameters, subject, root, stage_runs(behind, copies))
         release = publication.build(gate, copies)
         if dry_run:
@@ -242,7 +242,7 @@ def require_same_parameters(params: Params, subject: Subject, lock: Path) -> Non
         )
 
 
-def decide_again(
+def verify_verdict(
     recorded: Mapping[str, Any], entry: Entry, subject: Subject, hashes: Hashes, copies: Path
 ) -> dict[str, Any]:
     """Return the gate's verdict on copies of the evidence; the recorded verdict is only compared with it, never
