@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args, get_origin
 from ipu_model.files import find_object
 from ipu_model.files import read_json as read_json_file
 from tasks.downstream.card import WITHHELD
-from tasks.downstream.gate.subject import Subject, plan_of
+from tasks.downstream.gate.subject import ReleaseSubject, plan_of
 from tasks.params.downstream import kind_params
 from tasks.params.schema import Params, validate_params
 from tasks.params.sections import HUB_NAME, RuntimeSpec
@@ -66,7 +66,7 @@ OF_HUB = ("dataset_config", "dataset_split", "dataset_revision", "revision")
 def provenance(
     parameters: Mapping[str, Any],
     root: Path,
-    subject: Subject,
+    subject: ReleaseSubject,
     checkout: Path | None = None,
 ) -> dict[str, Any]:
     """Return the content of `provenance.json`.
@@ -110,7 +110,7 @@ def provenance(
     }
 
 
-def stages_behind(parameters: Mapping[str, Any], subject: Subject, lock: Path) -> dict[str, Any]:
+def stages_behind(parameters: Mapping[str, Any], subject: ReleaseSubject, lock: Path) -> dict[str, Any]:
     """Return the entries in dvc.lock of all upstream stages of a release; {} without a dvc.lock.
 
     Outs in which equal stages differ and which no stage reads are left out: measurements, and IPU programs, which
@@ -147,7 +147,7 @@ def _run_of(run: Any) -> dict[str, str] | None:
     return {name: str(run[name]) for name in RUN_FACTS} if isinstance(run, dict) and {*RUN_FACTS} <= {*run} else None
 
 
-def code_of(root: Path, subject: Subject) -> dict[str, Any]:
+def code_of(root: Path, subject: ReleaseSubject) -> dict[str, Any]:
     """Return the revisions that stages recorded: `git` of the fine-tuning (of the gate if it has no record), and
     `stages_git` of every training and of the gate."""
     files = {name: artifacts.METRICS / f"{name}.json" for name in subject.trainings} | {"gate": subject.gate}
@@ -209,7 +209,7 @@ def package_versions() -> dict[str, str]:
     return versions
 
 
-def data_verdicts(root: Path, subject: Subject) -> dict[str, Any]:
+def data_verdicts(root: Path, subject: ReleaseSubject) -> dict[str, Any]:
     """Return, per validated data set, its validity, rows, number of checks, and names of failed checks."""
     verdicts = {}
     for name in subject.verdicts:
@@ -231,7 +231,7 @@ def _figures(files: Mapping[str, Path], names: Sequence[str]) -> dict[str, dict[
     return {name: {key: one[key] for key in names if key in one} for name, one in found.items() if one is not None}
 
 
-def prediction_figures(root: Path, subject: Subject) -> dict[str, Any] | None:
+def prediction_figures(root: Path, subject: ReleaseSubject) -> dict[str, Any] | None:
     """Return PREDICTION_FIGURES of the stage predict, by split if there are several; None if it wrote none."""
     figures = _small_json(root / subject.prediction)
     if figures is None:

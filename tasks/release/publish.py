@@ -21,7 +21,7 @@ from ipu_model.units import shorten
 from tasks.downstream.card import CardFacts, CardTask
 from tasks.downstream.gate.gate import CODE, JUDGED, decide_on_files
 from tasks.downstream.gate.released_scores import scores_json
-from tasks.downstream.gate.subject import RELEASED, SEEDS, Hashes, Subject, copy_privately, plan_of, subject_of
+from tasks.downstream.gate.subject import RELEASED, SEEDS, Hashes, ReleaseSubject, copy_privately, plan_of, subject_of
 from tasks.downstream.scoring.scores import ScoresTask
 from tasks.params.entries import Entry, find_entry, only_entry
 from tasks.params.schema import Params, validate_params, load_params, parameter_values
@@ -64,7 +64,7 @@ class Publication:
     params: Params
     parameters: Mapping[str, Any]
     """The same as plain values."""
-    subject: Subject
+    subject: ReleaseSubject
     root: Path
     """Checkout."""
     made_by: StageRuns
@@ -211,7 +211,7 @@ def require_accepted(gate: Mapping[str, Any]) -> None:
         raise GateRejected(f"the gate rejected this model, nothing was published:{said}")
 
 
-def require_same_parameters(params: Params, subject: Subject, lock: Path) -> None:
+def require_same_parameters(params: Params, subject: ReleaseSubject, lock: Path) -> None:
     """Require that all upstream stages of the gate ran with the current parameters, according to dvc.lock.
 
     Args:
@@ -243,7 +243,7 @@ def require_same_parameters(params: Params, subject: Subject, lock: Path) -> Non
 
 
 def verify_verdict(
-    recorded: Mapping[str, Any], entry: Entry, subject: Subject, hashes: Hashes, copies: Path
+    recorded: Mapping[str, Any], entry: Entry, subject: ReleaseSubject, hashes: Hashes, copies: Path
 ) -> dict[str, Any]:
     """Return the gate's verdict on copies of the evidence; the recorded verdict is only compared with it, never
     trusted.

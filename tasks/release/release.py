@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ipu_model.files import clear_partial, exclusive_lock, link_or_copy, new_folder, sha256_of
-from tasks.downstream.gate.subject import Subject
+from tasks.downstream.gate.subject import ReleaseSubject
 from tasks.release.provenance import read_json
 from tasks.stage import artifacts
 from tasks.stage.errors import PublishError
@@ -103,7 +103,7 @@ def release_file(source: bytes | Path) -> ReleaseFile:
     return ReleaseFile(source=source, size=size, sha256=content.hexdigest(), blob_id=blob.hexdigest())
 
 
-def build_release(copies: Path, generated: Mapping[str, str], subject: Subject, *, examples: bool = False) -> Release:
+def build_release(copies: Path, generated: Mapping[str, str], subject: ReleaseSubject, *, examples: bool = False) -> Release:
     """Return the release built from copies of a checkout's outs and generated texts (path in the release -> text).
 
     Args:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from ipu_model.files import sha256_of, write_text
 from tasks.downstream.gate.gate import gate
-from tasks.downstream.gate.subject import Subject, subject_of
+from tasks.downstream.gate.subject import ReleaseSubject, subject_of
 from tasks.downstream.texts.task_table import TASKS, TextTask
 from tasks.params.downstream import EntryPublishParams, defaults_of
 from tasks.params.entries import find_entry
@@ -68,7 +68,7 @@ def add_entry(root: Path, name: str, seed: int = 1, **sections: Any) -> Path:
     return root
 
 
-def subject_in(root: Path, name: str = "squad") -> Subject:
+def subject_in(root: Path, name: str = "squad") -> ReleaseSubject:
     """What a release of that entry of a checkout is about."""
     params = load_params(root / artifacts.PARAMS)
     return subject_of(load_spec(find_entry(params, name)), params)

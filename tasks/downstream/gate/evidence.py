@@ -14,7 +14,7 @@ from ipu_model.files import find_object
 from tasks.downstream.gate.recipe import RecipeScores, score_recipe
 from tasks.downstream.gate.released_scores import read_released_outcomes
 from tasks.downstream.gate.seed_scores import SeedModel, read_seeds
-from tasks.downstream.gate.subject import Subject
+from tasks.downstream.gate.subject import ReleaseSubject
 from tasks.downstream.gate.verdict_text import held_out_score
 from tasks.downstream.scoring.metrics import Outcomes
 from tasks.downstream.scoring.scores import AnyScores
@@ -72,7 +72,7 @@ class Evidence:
 
 def gather_evidence(
     task: AnyScores,
-    subject: Subject,
+    subject: ReleaseSubject,
     released: Path,
     hashes: Mapping[str, str | None],
     root: Path = Path(),
@@ -129,7 +129,7 @@ def _over_baseline(task: AnyScores, outcomes: Outcomes, baseline: Outcomes | Non
 
 
 def _own(
-    task: AnyScores, subject: Subject, outcomes: Outcomes, hashes: Mapping[str, str | None], root: Path
+    task: AnyScores, subject: ReleaseSubject, outcomes: Outcomes, hashes: Mapping[str, str | None], root: Path
 ) -> SeedModel:
     figures = find_object(root / artifacts.METRICS / f"{subject.trainings[-1]}.json") or {}
     try:

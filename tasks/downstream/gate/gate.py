@@ -15,7 +15,7 @@ from ipu_model.files import write_json
 from tasks.downstream.gate.checks import GateCheck, ReasonedCheck, ScoreEvidence, check_scores, no_drop_requirement
 from tasks.downstream.gate.evidence import Evidence, TrainingLoss, gather_evidence
 from tasks.downstream.gate.recipe import check_recipe, recipe_record
-from tasks.downstream.gate.subject import Hashes, Subject, hashes_of, subject_of
+from tasks.downstream.gate.subject import Hashes, ReleaseSubject, hashes_of, subject_of
 from tasks.downstream.gate.verdict_text import WITHOUT_FLOOR
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.params.downstream import PUBLISHED
@@ -168,7 +168,7 @@ def gate(parameters: Mapping[str, Any], name: str, root: Path = Path()) -> GateD
 
 
 def decide_on_files(
-    task: AnyScores, subject: Subject, hashes: Hashes, root: Path, released: Path, seeds: Path | None
+    task: AnyScores, subject: ReleaseSubject, hashes: Hashes, root: Path, released: Path, seeds: Path | None
 ) -> tuple[GateDecision, dict[str, Any]]:
     """Decide on the evidence in `root`, a checkout or copies of its files; also return the verdict as plain values.
 

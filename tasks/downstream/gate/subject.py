@@ -36,7 +36,7 @@ BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
-class Subject:
+class ReleaseSubject:
     """Paths of a release, relative to the checkout."""
 
     name: str
@@ -99,7 +99,7 @@ def _in(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if not path.is_dir())
 
 
-def subject_of(task: DownstreamTask, params: Params) -> Subject:
+def subject_of(task: DownstreamTask, params: Params) -> ReleaseSubject:
     """Return the subject for the release of an entry's model.
 
     Args:
@@ -109,7 +109,7 @@ def subject_of(task: DownstreamTask, params: Params) -> Subject:
     entry, found = task.entry, find_upstream(task.entry, params)
     name = entry.name
     of_phases = (*map(artifacts.rows_folder, found.phases), *(task.rows_folder(split) for split in task.splits))
-    return Subject(
+    return ReleaseSubject(
         name=name,
         model=artifacts.model_folder(name),
         predictions=artifacts.predictions_file(name),
