@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tasks.downstream.gate.subject import subject_of
+from tasks.downstream.gate.subject import make_subject
 from tasks.params.downstream import kind_names, kind_params
 from tasks.params.entries import entries
 from tasks.params.schema import load_params
@@ -467,7 +467,7 @@ def test_no_stage_depends_on_how_processes_are_started_where_checkpoints_travel_
 
 @pytest.mark.parametrize("entry", entries(everything()), ids=lambda entry: entry.name)
 def test_a_gate_reads_all_that_it_judges(entry, tmp_path):
-    stage, subject = dvc_stages()[f"gate@{entry.name}"], subject_of(load_spec(entry), everything())
+    stage, subject = dvc_stages()[f"gate@{entry.name}"], make_subject(load_spec(entry), everything())
     for folder in (subject.model, artifacts.TOKENIZER):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "config.json").write_text("{}")

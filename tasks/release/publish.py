@@ -21,7 +21,7 @@ from ipu_model.units import shorten
 from tasks.downstream.card import CardFacts, CardTask
 from tasks.downstream.gate.gate import CODE, JUDGED, decide_on_files
 from tasks.downstream.gate.released_scores import scores_json
-from tasks.downstream.gate.subject import RELEASED, SEEDS, Hashes, ReleaseSubject, copy_privately, plan_of, subject_of
+from tasks.downstream.gate.subject import RELEASED, SEEDS, Hashes, ReleaseSubject, copy_privately, plan_of, make_subject
 from tasks.downstream.scoring.scores import ScoresTask
 from tasks.params.entries import Entry, find_entry, only_entry
 from tasks.params.schema import Params, validate_params, load_params, parameter_values
@@ -178,7 +178,7 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
     if problems := check_output_folders(parameters, root, plan_of(params)):
         raise PublishError("; ".join(problems))
     entry = find_entry(params, name)
-    subject = subject_of(load_spec(entry), params)
+    subject = make_subject(load_spec(entry), params)
     gate_stage = subject.stages["gate"]
     require_accepted(read_json(root / subject.gate, f"dvc repro {gate_stage}"))  # otherwise there is nothing to copy
     judged = subject.judged(entry.released, root, entry.seeds)

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from ipu_model.files import sha256_of, write_text
 from tasks.downstream.gate.gate import gate
-from tasks.downstream.gate.subject import ReleaseSubject, subject_of
+from tasks.downstream.gate.subject import ReleaseSubject, make_subject
 from tasks.downstream.texts.task_table import TASKS, TextTask
 from tasks.params.downstream import EntryPublishParams, defaults_of
 from tasks.params.entries import find_entry
@@ -71,7 +71,7 @@ def add_entry(root: Path, name: str, seed: int = 1, **sections: Any) -> Path:
 def subject_in(root: Path, name: str = "squad") -> ReleaseSubject:
     """What a release of that entry of a checkout is about."""
     params = load_params(root / artifacts.PARAMS)
-    return subject_of(load_spec(find_entry(params, name)), params)
+    return make_subject(load_spec(find_entry(params, name)), params)
 
 
 def write_entry(root: Path, name: str, seed: int) -> None:
@@ -128,7 +128,7 @@ def write_questions(path: Path) -> None:
 def write_metrics(root: Path, name: str = "squad", params: Params | None = None) -> None:
     """The scores of the files that are in `root` now; `params` are those of the checkout, if it is not all of one."""
     entry = find_entry(params := params or load_params(root / artifacts.PARAMS), name)
-    subject = subject_of(load_spec(entry), params)
+    subject = make_subject(load_spec(entry), params)
     files = [root / subject.model / "model.safetensors", root / subject.predictions]
     found = [{"path": str(path.relative_to(root)), "sha256": sha256_of(path)} for path in files]
     scores = load_part(entry, "scores")

@@ -99,7 +99,7 @@ def _in(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if not path.is_dir())
 
 
-def subject_of(task: DownstreamTask, params: Params) -> ReleaseSubject:
+def make_subject(task: DownstreamTask, params: Params) -> ReleaseSubject:
     """Return the subject for the release of an entry's model.
 
     Args:

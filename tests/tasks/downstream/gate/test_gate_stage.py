@@ -14,7 +14,7 @@ import pytest
 from ipu_model.files import sha256_of, write_json
 from tasks.downstream.evaluate import evaluate
 from tasks.downstream.gate.gate import GateDecision, gate
-from tasks.downstream.gate.subject import subject_of
+from tasks.downstream.gate.subject import make_subject
 from tasks.downstream.squad.params import SquadEvaluateParams
 from tasks.params.schema import validate_params
 from tasks.stage import artifacts
@@ -23,7 +23,7 @@ from tests.places import ROOT
 from tests.tasks.downstream.entries import task_with, values_with
 from tests.tasks.release.evaluated_checkout import write_checkout
 
-SUBJECT = subject_of(task_with("squad"), validate_params(values_with()))
+SUBJECT = make_subject(task_with("squad"), validate_params(values_with()))
 VERDICTS, TRAININGS = SUBJECT.verdicts, SUBJECT.trainings
 LIMITS: dict[str, Any] = {
     "min_f1": 85.0,

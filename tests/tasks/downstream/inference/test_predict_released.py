@@ -14,7 +14,7 @@ import pytest
 
 from ipu_model.files import read_json, sha256_of, write_json
 from tasks.downstream.gate.released_scores import read_scores
-from tasks.downstream.gate.subject import subject_of
+from tasks.downstream.gate.subject import make_subject
 from tasks.downstream.inference import job
 from tasks.downstream.inference.evaluate import evaluate
 from tasks.downstream.inference.job import InferenceOptions
@@ -242,7 +242,7 @@ def test_scores_of_glue_lie_where_its_gate_looks_for_them(tmp_path: Path, jobs: 
 
 def test_which_releases_there_are_is_no_part_of_where_a_release_comes_from(checkout: Path) -> None:
     params = load_params(checkout / artifacts.PARAMS)
-    subject, lock = subject_of(task_of(checkout), params), checkout / "dvc.lock"
+    subject, lock = make_subject(task_of(checkout), params), checkout / "dvc.lock"
     stated = read_json(lock)
     found = set()
     for stage in (None, "predict_released@squad", "gate@squad"):
