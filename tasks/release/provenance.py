@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args, get_origin
 from ipu_model.files import find_object
 from ipu_model.files import read_json as read_json_file
 from tasks.downstream.card import WITHHELD
-from tasks.downstream.gate.subject import ReleaseSubject, plan_of
+from tasks.downstream.gate.subject import ReleaseSubject, expand_plan
 from tasks.params.downstream import kind_params
 from tasks.params.schema import Params, validate_params
 from tasks.params.sections import HUB_NAME, RuntimeSpec
@@ -121,7 +121,7 @@ def stages_behind(parameters: Mapping[str, Any], subject: ReleaseSubject, lock: 
     if not lock.is_file():
         return {}
     stated, left_out = read_locked_stages(lock), subject.stages["predict_released"]
-    behind = [name for name in plan_of(validate_params(dict(parameters))).behind([subject.stages["gate"]]) if name != left_out]
+    behind = [name for name in expand_plan(validate_params(dict(parameters))).behind([subject.stages["gate"]]) if name != left_out]
     return {name: _without_measurements(stated.get(name)) for name in behind}
 
 

@@ -21,7 +21,7 @@ from ipu_model.units import shorten
 from tasks.downstream.card import CardFacts, CardTask
 from tasks.downstream.gate.gate import CODE, JUDGED, decide_on_files
 from tasks.downstream.gate.released_scores import scores_json
-from tasks.downstream.gate.subject import RELEASED, SEEDS, Hashes, ReleaseSubject, copy_privately, plan_of, make_subject
+from tasks.downstream.gate.subject import RELEASED, SEEDS, Hashes, ReleaseSubject, copy_privately, expand_plan, make_subject
 from tasks.downstream.scoring.scores import ScoresTask
 from tasks.params.entries import Entry, find_entry, only_entry
 from tasks.params.schema import Params, validate_params, load_params, parameter_values
@@ -175,14 +175,14 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
         InputError: a file is not what its stage wrote.
     """
     params = validate_params(dict(parameters))
-    if problems := check_output_folders(parameters, root, plan_of(params)):
+    if problems := check_output_folders(parameters, root, expand_plan(params)):
         raise PublishError("; ".join(problems))
     entry = find_entry(params, name)
     subject = make_subject(load_spec(entry), params)
     gate_stage = subject.stages["gate"]
     require_accepted(read_json(root / subject.gate, f"dvc repro {gate_stage}"))  # otherwise there is nothing to copy
     judged = subject.judged(entry.released, root, entry.seeds)
-    behind = plan_of(params).behind([gate_stage])
+    behind = expand_plan(params).behind([gate_stage])
     made = map(artifacts.stage_run_file, behind)
     records = {str(path): root / path for path in (subject.gate, subject.prediction, LOCK, *made)}
     with copy_privately({**judged, **records}, root / artifacts.RUNS) as (copies, hashes):
@@ -223,7 +223,7 @@ def require_same_parameters(params: Params, subject: ReleaseSubject, lock: Path)
         PublishError: a stage ran with other parameters, or did not run.
     """
     values = {PARAMS_FILE: parameter_values(params), COMPOSED_FILE: compose(params)}
-    plan, gate, stages, differing = plan_of(params), subject.stages["gate"], read_locked_stages(lock), list[str]()
+    plan, gate, stages, differing = expand_plan(params), subject.stages["gate"], read_locked_stages(lock), list[str]()
     for name in plan.behind([gate]):
         if name not in stages:
             differing.append(f"stage {name} has not run")

@@ -128,7 +128,7 @@ def make_subject(task: DownstreamTask, params: Params) -> ReleaseSubject:
     )
 
 
-def plan_of(params: Params) -> Plan:
+def expand_plan(params: Params) -> Plan:
     """Return all stages for these parameters, as this code runs them."""
     return Plan(expand(read_definitions(PROJECT), compose(params)))
 
