@@ -15,7 +15,7 @@ from ipu_model.files import write_json
 from tasks.downstream.gate.checks import GateCheck, ReasonedCheck, ScoreEvidence, check_scores, no_drop_requirement
 from tasks.downstream.gate.evidence import Evidence, TrainingLoss, gather_evidence
 from tasks.downstream.gate.recipe import check_recipe, recipe_record
-from tasks.downstream.gate.subject import Hashes, ReleaseSubject, hashes_of, make_subject
+from tasks.downstream.gate.subject import Hashes, ReleaseSubject, hash_files, make_subject
 from tasks.downstream.gate.verdict_text import WITHOUT_FLOOR
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.params.downstream import PUBLISHED
@@ -161,7 +161,7 @@ def gate(parameters: Mapping[str, Any], name: str, root: Path = Path()) -> GateD
     params = validate_params(dict(parameters))
     task: AnyScores = load_part(find_entry(params, name), "scores")
     subject, released, seeds = make_subject(task, params), task.entry.released, task.entry.seeds
-    hashes = hashes_of(subject.judged(released, root, seeds))
+    hashes = hash_files(subject.judged(released, root, seeds))
     decision, verdict = decide_on_files(task, subject, hashes, root, released, seeds)
     write_json(root / subject.gate, {**verdict, CODE: git_state(root)})
     return decision

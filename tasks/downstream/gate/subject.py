@@ -133,7 +133,7 @@ def expand_plan(params: Params) -> Plan:
     return Plan(expand(read_definitions(PROJECT), compose(params)))
 
 
-def hashes_of(files: Mapping[str, Path]) -> dict[str, str | None]:
+def hash_files(files: Mapping[str, Path]) -> dict[str, str | None]:
     """Return the SHA-256 of every file; None for a missing one."""
     return {name: sha256_of(path) if path.is_file() else None for name, path in sorted(files.items())}
 
