@@ -155,7 +155,7 @@ def code_of(root: Path, subject: ReleaseSubject) -> dict[str, Any]:
     return {"git": found[subject.trainings[-1]] or found["gate"] or dict(NOT_RECORDED), "stages_git": found}
 
 
-def changes_since(origin: Mapping[str, Any], root: Path) -> str | None:
+def describe_changes(origin: Mapping[str, Any], root: Path) -> str | None:
     """Return how the code of a checkout differs from the code of a release; None if it does not differ.
 
     Args:

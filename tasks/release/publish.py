@@ -33,7 +33,7 @@ from tasks.plan.main import run_main
 from tasks.plan.named_files import check_output_folders
 from tasks.plan.plan_file import COMPOSED_FILE, PARAMS_FILE, differences, read_locked_stages
 from tasks.release.origin import require_origin, resolve_origin
-from tasks.release.provenance import StageRuns, changes_since, provenance, read_json, stage_runs
+from tasks.release.provenance import StageRuns, describe_changes, provenance, read_json, stage_runs
 from tasks.release.release import (
     CARD,
     METRICS,
@@ -97,7 +97,7 @@ class Publication:
         metrics = read_json(copies / subject.metrics, f"dvc repro {subject.stages['evaluate']}")
         config = read_json(copies / subject.model / "config.json", f"dvc repro {subject.stages['finetune']}")
         origin = provenance(self.parameters, copies, subject, self.root)
-        if changes := changes_since(origin, self.root):
+        if changes := describe_changes(origin, self.root):
             print(f"publish: {changes}", flush=True)
         _check_tokenizer(origin["model"] or {}, copies)
         stated = resolve_origin(self.params, (origin["base_model"] or {}).get("origin"))
