@@ -160,7 +160,7 @@ def _rows(metrics: Mapping[str, Any], name: str, words: str) -> list[tuple[str, 
 
 
 def _row(metrics: Mapping[str, Any], name: str, words: str) -> tuple[str, float, str]:
-    return words, round(finite(metrics.get(name), f"{name} of the metrics"), 4), interval_of(metrics, name)
+    return words, round(require_finite(metrics.get(name), f"{name} of the metrics"), 4), interval_of(metrics, name)
 
 
 def _near_duplicates(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -225,7 +225,7 @@ def interval_of(metrics: Mapping[str, Any], name: str) -> str:
     """
     if metrics.get(f"{name}_low") is None or metrics.get(f"{name}_high") is None:
         return "not measured"
-    low, high = (finite(metrics[f"{name}_{end}"], f"{name}_{end}") for end in ("low", "high"))
+    low, high = (require_finite(metrics[f"{name}_{end}"], f"{name}_{end}") for end in ("low", "high"))
     return f"{low:.2f} to {high:.2f}"
 
 
@@ -237,7 +237,7 @@ def percentage(metrics: Mapping[str, Any], name: str) -> float:
     """
     if name not in metrics:
         raise PublishError(f"the metrics have no {name}: run the stage evaluate again; nothing was published")
-    value = finite(metrics[name], f"{name} of the metrics")
+    value = require_finite(metrics[name], f"{name} of the metrics")
     if not 0 <= value <= 100:
         raise PublishError(f"{name}={value} of the metrics must be a percentage between 0 and 100")
     return round(value, 4)
@@ -315,7 +315,7 @@ def _verdicts(found: Mapping[str, Mapping[str, Any]]) -> str:
     return f"{said} (not valid: {', '.join(failed)})" if failed else said
 
 
-def finite(value: Any, name: str) -> float:
+def require_finite(value: Any, name: str) -> float:
     """Return `value` as a Python float.
 
     Raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tasks.downstream.card import CardFacts, CardTask, evaluated_on, finite, hub_metadata, write_card
+from tasks.downstream.card import CardFacts, CardTask, evaluated_on, require_finite, hub_metadata, write_card
 from tasks.downstream.texts.scores import TextsScores
 
 TASK = "text-classification"
@@ -27,7 +27,7 @@ class TextsCard(TextsScores, CardTask):
                 **({"dataset_config": spec.name, "dataset_split": spec.hub_split(one.split)} if spec.name else {}),
                 "metric_type": HUB_METRICS.get(one.name, one.name.removesuffix("_matched").removesuffix("_mismatched")),
                 "metric_name": one.title.capitalize() if spec.name else one.title,
-                "metric_value": round(finite(metrics.get(one.name), f"{one.name} of the metrics") / 100, 6),
+                "metric_value": round(require_finite(metrics.get(one.name), f"{one.name} of the metrics") / 100, 6),
             }
             for one in parts
         ]
@@ -44,5 +44,5 @@ class TextsCard(TextsScores, CardTask):
             total=metrics["examples"],
             labels=spec.labels
             or [name for _, name in sorted(facts.config["id2label"].items(), key=lambda one: int(one[0]))],
-            constant_score=finite(metrics.get("constant_score"), "constant_score"),
+            constant_score=require_finite(metrics.get("constant_score"), "constant_score"),
         )
