@@ -79,7 +79,9 @@ class FineTuningRecipe:
             for name, value in values.items()
         }
         values = {**own, **paths, "device.runtime": "cpu", "device.precision": "fp32", **entry}
-        return validate_params(resolve({}, "finetune", [f"{name}={json.dumps(value)}" for name, value in values.items()]))
+        return validate_params(
+            resolve({}, "finetune", [f"{name}={json.dumps(value)}" for name, value in values.items()])
+        )
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,9 @@ def run_side(side: Side, recipe: FineTuningRecipe, folder: Path) -> dict[str, An
 def evaluate_side(figures: dict[str, Any], dev: Path, folder: Path, name: str) -> dict[str, Any]:
     """Return the official scores of one side's model; write its predictions.json to `folder`."""
     model = find_model(figures["model"], Path(figures["tokenizer"]))
-    evaluated = evaluate(applied_entry(model), model, dev, folder, InferenceOptions(RuntimeSpec("cpu", "fp32"), BATCH, say))
+    evaluated = evaluate(
+        applied_entry(model), model, dev, folder, InferenceOptions(RuntimeSpec("cpu", "fp32"), BATCH, say)
+    )
     print(f"{name}:\n{evaluated.words}")
     return {key: evaluated.metrics[key] for key in ("exact_match", "f1", "f1_low", "f1_high")}
 

@@ -28,7 +28,7 @@ from typing import Any
 
 from tasks.downstream.examples import ExamplesTask
 from tasks.params.entries import BASE, Entry, entries
-from tasks.params.schema import PHASES, Params, validate_params, parameter_values
+from tasks.params.schema import PHASES, Params, parameter_values, validate_params
 from tasks.params.strict_yaml import value_at
 from tasks.plan.kinds import load_part
 from tasks.plan.main import run_main
@@ -51,7 +51,7 @@ class InputCheck:
     keys: tuple[str, ...]
     """Parameters with the paths of the inputs."""
     applies: Callable[[Params], bool]
-    validate_params: Callable[[Params], str]
+    check: Callable[[Params], str]
     """Returns a summary; raises PodiumError or OSError."""
     warn: Callable[[Params], str] = lambda params: ""
     """Returns a warning; empty: none."""

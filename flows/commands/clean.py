@@ -28,7 +28,7 @@ from ipu_model.files import read_json
 from ipu_model.units import format_bytes
 from tasks.params.tables import format_table
 from tasks.plan.composing import FOLDERS
-from tasks.plan.dvc_records import DAMAGED, LOCK, find_cache, dvc_processes, uses_cache
+from tasks.plan.dvc_records import DAMAGED, LOCK, dvc_processes, find_cache, uses_cache
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import InputError
 

@@ -62,7 +62,9 @@ def list_runs(ctx: click.Context, words: tuple[str, ...], statuses: tuple[str, .
         return
     sizes = [run.size().own for run in found]
     rows = [_format_row(run, size) for run, size in zip(found, sizes, strict=True)]
-    streams.say(options.truncate_lines(format_table([("name", "started", "status", "size", "scores", "command"), *rows])))
+    streams.say(
+        options.truncate_lines(format_table([("name", "started", "status", "size", "scores", "command"), *rows]))
+    )
     cache = format_bytes(sum(vars(listing.measure_disk([find_cache(project)])).values()))
     number = f"{len(found)} run{'s' if len(found) > 1 else ''}"
     streams.say(f"{number}, {format_bytes(sum(sizes))}; shared DVC cache, {cache}\n")

@@ -33,7 +33,7 @@ from tasks.downstream.gate.verdict_text import held_out_score
 from tasks.downstream.scoring.scores import ScoresTask
 from tasks.params.entries import find_entry
 from tasks.params.overlays import Setting, resolve
-from tasks.params.schema import validate_params, load_params
+from tasks.params.schema import load_params, validate_params
 from tasks.params.sections import FinetuneParams
 from tasks.plan.kinds import load_part
 from tasks.stage import artifacts, streams

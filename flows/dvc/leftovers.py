@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.files import read_json
-from tasks.plan.dvc_records import LOCK, find_dvc_processes, find_cache, uses_cache
+from tasks.plan.dvc_records import LOCK, find_cache, find_dvc_processes, uses_cache
 from tasks.plan.plan_file import OUTS, read_definitions, read_dvc_file
 from tasks.stage.artifacts import RUNS
 from tasks.stage.errors import ParamsError

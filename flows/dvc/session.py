@@ -24,7 +24,7 @@ from flows import dvc
 from flows.dvc import leftovers
 from flows.runs.stopping import RESUME_HINT, SIGNALS, RunFailed, RunPaused, RunStopped, stop
 from tasks.plan import dvc_records
-from tasks.plan.dvc_records import find_cache, default_remote
+from tasks.plan.dvc_records import default_remote, find_cache
 from tasks.plan.plan_file import read_plan
 from tasks.plan.stage_kinds import STAGES_SENT
 from tasks.stage.errors import PAUSED as PAUSED_CODE

@@ -22,7 +22,7 @@ from tasks.params.overlays import list_preset_names, read_preset
 from tasks.params.schema import Params, validate_params
 from tasks.params.sections import HUB_NAME
 from tasks.params.strict_yaml import MAX_BYTES, parse_yaml, read_yaml, value_at, yaml_text
-from tasks.plan.named_files import NAMED, READ, WRITTEN, find_parameters, escape_name
+from tasks.plan.named_files import NAMED, READ, WRITTEN, escape_name, find_parameters
 from tasks.plan.plan_file import Plan
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError

@@ -23,11 +23,11 @@ from tasks.estimates.job_estimates import (
     EstimateOptions,
     Interval,
     ModelConfig,
+    add_intervals,
     as_values,
     estimate_jobs,
     model_parameters,
     scaled,
-    add_intervals,
 )
 from tasks.host import ledger
 from tasks.plan.dvc_records import StageStatus
@@ -227,11 +227,11 @@ def folder_bytes(path: Path) -> float:
     """Return the bytes of all files in a folder, or of those visited within WALK_S seconds."""
     if path.is_file():
         return float(path.stat().st_size)
-    add_intervals, until = 0.0, time.monotonic() + WALK_S
+    total, until = 0.0, time.monotonic() + WALK_S
     for folder, _, names in os.walk(path):
         for name in names:
             file = Path(folder, name)
-            add_intervals += file.stat().st_size if file.is_file() else 0
+            total += file.stat().st_size if file.is_file() else 0
         if time.monotonic() > until:
             break
-    return add_intervals
+    return total

@@ -11,7 +11,7 @@ from typing import Any
 from flows.runs import report
 from flows.runs.checkout import checkout_folder, rebase_paths
 from ipu_model.files import write_text
-from tasks.params.overlays import read_base, nest, resolve
+from tasks.params.overlays import nest, read_base, resolve
 from tasks.params.schema import default_values
 from tasks.params.strict_yaml import leaves, read_yaml, yaml_text
 from tasks.params.tables import ABSENT, find_differing, format_table
@@ -61,7 +61,7 @@ def diff_params(base: Mapping[str, Any], params: Mapping[str, Any]) -> list[tupl
 
 
 def format_differences(rows: Sequence[tuple[str, list[Any]]], heads: Sequence[str]) -> str:
-    """Format the result of `differing` as a table."""
+    """Format the result of `find_differing` as a table."""
     cells = [(name, *("-" if value is ABSENT else json.dumps(value) for value in values)) for name, values in rows]
     return format_table([("", *heads), *cells])
 

@@ -95,7 +95,7 @@ class RunRequest:
         return f" {shlex.join(words)}" if words else ""
 
     @property
-    def compute_statuses(self) -> tuple[StageStatus, ...]:
+    def forecast(self) -> tuple[StageStatus, ...]:
         """Expected status of each stage. Computing it hashes the input files.
 
         Raises:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from tasks.corpus import corpus, world
 from tasks.corpus.documents import Document, list_usable_files
-from tasks.params.schema import PHASES, Params, load_params, apply_packing
+from tasks.params.schema import PHASES, Params, apply_packing, load_params
 from tasks.params.sections import CorpusParams
 from tasks.plan.dvc_records import compute_md5
 from tasks.plan.main import run_main

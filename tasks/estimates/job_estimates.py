@@ -406,9 +406,7 @@ def _update(job: Job, manifest: Manifest, processes: int) -> Update | None:
     return Update(calls, rows * manifest.packing_factor, flops, shape)
 
 
-def widen(
-    estimate: JobEstimate, records: Sequence[ledger.Record], alike: Sequence[ledger.Record] = ()
-) -> JobEstimate:
+def widen(estimate: JobEstimate, records: Sequence[ledger.Record], alike: Sequence[ledger.Record] = ()) -> JobEstimate:
     """Return the estimate with intervals widened by measured over estimated of such jobs on this host.
 
     Args:

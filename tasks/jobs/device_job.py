@@ -71,7 +71,7 @@ def run_device_job(
     Args:
         job: job to run; relative paths are relative to the current directory.
         python: the device's interpreter; default: PODIUM_DEVICE_PYTHON, otherwise this interpreter.
-        launcher: command before the interpreter (launcher.launch_words).
+        launcher: command before the interpreter (launcher.launch_command).
         say: receives each line for users; default: standard output.
         on_event: receives every event of the job.
 

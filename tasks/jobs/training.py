@@ -146,7 +146,7 @@ def train(
         job: training job, without a run folder.
         name: name of the stage in file names.
         root: checkout.
-        launcher: command from launcher.launch_words.
+        launcher: command from launcher.launch_command.
         remote: `checkpoint.remote`, to sync checkpoints with.
         tracking: section `tracking`; None: no tracking.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ipu_model.strict import nearest
 from tasks.params.downstream import PUBLISHED, EntryParams, RowsParams
-from tasks.params.schema import PHASES, Params, load_sections, apply_packing
+from tasks.params.schema import PHASES, Params, apply_packing, load_sections
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
 

@@ -21,7 +21,7 @@ from ipu_model.ipu.config import IpuConfig
 from ipu_model.ipu.migration import migrate
 from ipu_model.strict import nearest
 from tasks.params.downstream import defaults_of, kind_names
-from tasks.params.schema import validate_section, default_values, types_at
+from tasks.params.schema import default_values, types_at, validate_section
 from tasks.params.sections import Section, Text
 from tasks.params.strict_yaml import parse_yaml, read_yaml
 from tasks.stage import artifacts
@@ -122,7 +122,9 @@ def resolve(
     return values
 
 
-def layers(preset: str | None, overrides: Sequence[str | Setting], presets: Path = artifacts.PRESETS) -> list[OverrideLayer]:
+def layers(
+    preset: str | None, overrides: Sequence[str | Setting], presets: Path = artifacts.PRESETS
+) -> list[OverrideLayer]:
     """Return the values that override the defaults or params.yaml, in order.
 
     Raises:

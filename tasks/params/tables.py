@@ -35,7 +35,9 @@ def find_origins(base: dict[str, Any], preset: str | None, overrides: Sequence[s
     return found
 
 
-def format_params(base: dict[str, Any], preset: str | None, overrides: Sequence[str], presets: Path = artifacts.PRESETS) -> str:
+def format_params(
+    base: dict[str, Any], preset: str | None, overrides: Sequence[str], presets: Path = artifacts.PRESETS
+) -> str:
     """Return a complete params.yaml with the resolved values, each with its origin as a comment.
 
     Raises:
@@ -78,7 +80,7 @@ def find_differing(sides: Sequence[dict[str, Any]]) -> list[Row]:
 
 
 def compare_presets(base: dict[str, Any], names: Sequence[str], presets: Path = artifacts.PRESETS) -> list[Row]:
-    """Return the rows of `differing` for presets.
+    """Return the rows of `find_differing` for presets.
 
     Args:
         base: values of params.yaml, for `demo`.

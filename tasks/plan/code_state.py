@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.plan.dvc_records import read_ignored_names, compute_md5
+from tasks.plan.dvc_records import compute_md5, read_ignored_names
 from tasks.stage import artifacts
 
 NOT_RECORDED: Mapping[str, Any] = {"revision": None, "dirty": None, "changed": []}

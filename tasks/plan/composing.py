@@ -19,13 +19,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ipu_model.files import write_text
-from tasks.params.entries import BASE, Entry, find_upstream, entries, learns_text, needs_corpus, start_model
+from tasks.params.entries import BASE, Entry, entries, find_upstream, learns_text, needs_corpus, start_model
 from tasks.params.schema import PHASES, Params
 from tasks.params.sections import RuntimeSpec
 from tasks.params.strict_yaml import yaml_text
 from tasks.plan.dvc_records import LOCK, compute_md5
 from tasks.plan.kinds import load_spec
-from tasks.plan.plan_file import read_dvc_file, read_plan, read_locked_stages
+from tasks.plan.plan_file import read_dvc_file, read_locked_stages, read_plan
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
 
@@ -62,7 +62,9 @@ def compose(params: Params) -> dict[str, Any]:
     corpus, base, ahead = needs_corpus(params, phases), params.base_model.source != "none", _compiles_ahead(params)
     found = {
         "corpus": {"text": {"given": input_path(params.corpus, "tasks/corpus")}} if corpus else {},
-        "tokenizer": _made_of(None if params.tokenizer.source == "train" else input_path(params.tokenizer, "tasks/records")),
+        "tokenizer": _made_of(
+            None if params.tokenizer.source == "train" else input_path(params.tokenizer, "tasks/records")
+        ),
         "validate": _validate(corpus, phases),
         "row_shares": params.pretrain_rows.shares if phases else [],
         "base_model": {"given": {"path": input_path(params.base_model, "tasks/records")}} if base else {},

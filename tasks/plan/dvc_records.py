@@ -1,11 +1,11 @@
 """Information from DVC's records (dvc.lock, its cache and its run-cache) that DVC itself does not report.
 
-Verification (`require`): DVC hashes a file again only if its time or size changed, and never hashes files from its
+Verification (`verify_files`): DVC hashes a file again only if its time or size changed, and never hashes files from its
 cache or a remote. Disk corruption and deliberate tampering change neither. So each stage verifies what it is going to
 read; a run that relies on a verdict does the same, and so does publish.
 
-Status before a run (`forecast`): DVC does not report the status of stages downstream of one that would be restored. The
-run-cache has the outs of a restored stage, so the status of its downstream stages follows.
+Status before a run (`compute_statuses`): DVC does not report the status of stages downstream of one that would be
+restored. The run-cache has the outs of a restored stage, so the status of its downstream stages follows.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def verify_gate(stage: str, root: Path = Path(), copies: Path | None = None) -> 
         copies: copies of its files, including dvc.lock, to verify instead of the files.
 
     Raises:
-        InputError: see `require`.
+        InputError: see `verify_files`.
     """
     place = root if copies is None else copies
     lock = read_dvc_file(place / LOCK)
@@ -136,8 +136,10 @@ def verify_gate(stage: str, root: Path = Path(), copies: Path | None = None) -> 
 
 
 def find_gate_damage(gates: Iterable[str], root: Path) -> list[str]:
-    """Verify outs and inputs of gates byte by byte; return the problems. Damaged files are moved away as in `require`,
-    so that DVC restores or rebuilds them."""
+    """Verify outs and inputs of gates byte by byte; return the problems.
+
+    Damaged files are moved away as in `verify_files`, so that DVC restores or rebuilds them.
+    """
     problems = []
     for gate in gates:
         try:
@@ -340,7 +342,7 @@ class _Needs:
 
 
 class _Run:
-    """State of a run before it begins; see `forecast` for the arguments."""
+    """State of a run before it begins; see `compute_statuses` for the arguments."""
 
     def __init__(self, project: Path, root: Path, plan: Plan, stated: Mapping[str, dict[str, Any]]) -> None:
         self._project, self._root, self._plan, self._stated = project, root, plan, stated

@@ -128,7 +128,9 @@ def _check_plans(root: Path, given: Iterable[str]) -> list[str]:
 def _check_place(values: dict[str, Any], key: str, root: Path) -> list[str]:
     path, words = value_at(values, key), key.split(".")
     if _trouble(root / path) is None and (root / path).resolve() in (root.resolve(), *root.resolve().parents):
-        return [f"{key}='{escape_name(path)}' contains the project itself: set it to a file or folder with the data only"]
+        return [
+            f"{key}='{escape_name(path)}' contains the project itself: set it to a file or folder with the data only"
+        ]
     source = value_at(values, ".".join([*words[: 3 if words[0] == "downstream" else 1], "source"]))
     if source is not None and source not in ("files", "file", "folder"):
         return check_readable(root / path, key, "any", path)

@@ -121,7 +121,11 @@ def stages_behind(parameters: Mapping[str, Any], subject: ReleaseSubject, lock: 
     if not lock.is_file():
         return {}
     stated, left_out = read_locked_stages(lock), subject.stages["predict_released"]
-    behind = [name for name in expand_plan(validate_params(dict(parameters))).behind([subject.stages["gate"]]) if name != left_out]
+    behind = [
+        name
+        for name in expand_plan(validate_params(dict(parameters))).behind([subject.stages["gate"]])
+        if name != left_out
+    ]
     return {name: _without_measurements(stated.get(name)) for name in behind}
 
 
@@ -220,7 +224,7 @@ def data_verdicts(root: Path, subject: ReleaseSubject) -> dict[str, Any]:
             "valid": report.get("valid"),
             "rows": report.get("rows"),
             "checks": len(checks),
-            "failed": [validate_params.get("name") for validate_params in checks if not validate_params.get("ok")],
+            "failed": [check.get("name") for check in checks if not check.get("ok")],
         }
     return verdicts
 

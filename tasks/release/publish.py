@@ -21,10 +21,18 @@ from ipu_model.units import shorten
 from tasks.downstream.card import CardFacts, CardTask
 from tasks.downstream.gate.gate import CODE, JUDGED, decide_on_files
 from tasks.downstream.gate.released_scores import scores_json
-from tasks.downstream.gate.subject import RELEASED, SEEDS, Hashes, ReleaseSubject, copy_privately, expand_plan, make_subject
+from tasks.downstream.gate.subject import (
+    RELEASED,
+    SEEDS,
+    Hashes,
+    ReleaseSubject,
+    copy_privately,
+    expand_plan,
+    make_subject,
+)
 from tasks.downstream.scoring.scores import ScoresTask
 from tasks.params.entries import Entry, find_entry, only_entry
-from tasks.params.schema import Params, validate_params, load_params, parameter_values
+from tasks.params.schema import Params, load_params, parameter_values, validate_params
 from tasks.params.strict_yaml import value_at
 from tasks.plan.composing import compose
 from tasks.plan.dvc_records import LOCK, verify_gate
@@ -297,7 +305,7 @@ def _other_statements(recorded: Mapping[str, Any], verdict: Mapping[str, Any]) -
     names = [name for name in {**verdict, **recorded} if name != CODE and recorded.get(name) != verdict.get(name)]
     checks = recorded.get("checks")
     known = checks if isinstance(checks, list) else []
-    return [*(validate_params["name"] for validate_params in verdict["checks"] if validate_params not in known), *names]
+    return [*(check["name"] for check in verdict["checks"] if check not in known), *names]
 
 
 def _check_tokenizer(model: Mapping[str, Any], root: Path) -> None:

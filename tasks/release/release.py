@@ -103,7 +103,9 @@ def release_file(source: bytes | Path) -> ReleaseFile:
     return ReleaseFile(source=source, size=size, sha256=content.hexdigest(), blob_id=blob.hexdigest())
 
 
-def build_release(copies: Path, generated: Mapping[str, str], subject: ReleaseSubject, *, examples: bool = False) -> Release:
+def build_release(
+    copies: Path, generated: Mapping[str, str], subject: ReleaseSubject, *, examples: bool = False
+) -> Release:
     """Return the release built from copies of a checkout's outs and generated texts (path in the release -> text).
 
     Args:

@@ -4,7 +4,7 @@ The available memory is what the host, its cgroups and RLIMIT_DATA leave. `requi
 in advance, such as that of a file or of its longest text.
 
 A Parquet page or an Arrow buffer can expand to any size, and its declared size may be wrong. So the kernel enforces a
-limit while a part of a user's file is read (`limited`): beyond a gigabyte, or less if less is left, an allocation
+limit while a part of a user's file is read (`limit_memory`): beyond a gigabyte, or less if less is left, an allocation
 fails, which becomes one message. This works on Linux; elsewhere only declared sizes are checked. A whole stage has no
 such limit, because the kernel counts address space: an evaluation of 0.5 GB used 4.5 GB of it.
 """
@@ -193,12 +193,12 @@ def iterate_limited(items: Iterable[T], what: str, at_once: int = 1, allowance: 
 
     Args:
         items: a lazy iterable, such as a generator.
-        what: see `limited`.
+        what: see `limit_memory`.
         at_once: items created per step.
         allowance: bytes per step.
 
     Raises:
-        InputError: see `limited`.
+        InputError: see `limit_memory`.
     """
     source, bound = iter(items), _bounded(allowance)
     while True:

@@ -114,7 +114,7 @@ class Tracker:
 
     Args:
         name: one of tracking.backends.
-        run: description from trackers.description.
+        run: description from trackers.describe_run.
         say: receives messages for users.
     """
 

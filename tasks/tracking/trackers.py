@@ -101,7 +101,7 @@ class Trackers:
 
     Args:
         backends: `tracking.backends`.
-        run: description from `description`.
+        run: description from `describe_run`.
         say: receives messages for users.
     """
 
@@ -147,7 +147,7 @@ def tracked(backends: Sequence[str], run: Event, say: Say = print_line) -> Itera
 
     Args:
         backends: `tracking.backends`.
-        run: description from `description`.
+        run: description from `describe_run`.
         say: receives messages for users.
     """
     trackers = Trackers(backends, run, say)

@@ -18,7 +18,7 @@ from tasks.downstream.gate.subject import ReleaseSubject, make_subject
 from tasks.downstream.texts.task_table import TASKS, TextTask
 from tasks.params.downstream import EntryPublishParams, defaults_of
 from tasks.params.entries import find_entry
-from tasks.params.schema import Params, validate_params, load_params, parameter_values
+from tasks.params.schema import Params, load_params, parameter_values, validate_params
 from tasks.params.strict_yaml import parse_yaml, read_yaml, value_at
 from tasks.plan.composing import compose, write_plan
 from tasks.plan.dvc_records import LOCK

@@ -20,7 +20,7 @@ from tasks.downstream.gate.verdict_text import WITHOUT_FLOOR
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.params.downstream import PUBLISHED
 from tasks.params.entries import entry_argument, find_entry
-from tasks.params.schema import validate_params, load_params, parameter_values
+from tasks.params.schema import load_params, parameter_values, validate_params
 from tasks.plan.code_state import git_state
 from tasks.plan.kinds import load_part
 from tasks.plan.main import run_main
@@ -79,9 +79,9 @@ def decide(task: AnyScores, evidence: Evidence) -> GateDecision:
         found += check_recipe(task, evidence.recipe)
     found.append(_complete(task, evidence))
     found.append(_scores_belong(task, evidence))
-    reasons = tuple(reason for validate_params, reason in found if not validate_params.ok)
+    reasons = tuple(reason for check, reason in found if not check.ok)
     of_recipe = {} if evidence.recipe is None else recipe_record(task, evidence.recipe)
-    checks = tuple(validate_params for validate_params, _ in found)
+    checks = tuple(check for check, _ in found)
     return GateDecision(not reasons, reasons, checks, of_recipe, None if reasons else _without_floor(task))
 
 
@@ -191,7 +191,7 @@ def decision_record(decision: GateDecision, evidence: Evidence) -> dict[str, Any
     return {
         "accepted": decision.accepted,
         "reasons": list(decision.reasons),
-        "checks": [asdict(validate_params) for validate_params in decision.checks],
+        "checks": [asdict(check) for check in decision.checks],
         **decision.recipe,
         **({WITHOUT_FLOOR: decision.without_floor} if decision.without_floor else {}),
         "metrics": {name: value if math.isfinite(value) else None for name, value in evidence.scores.items()},
@@ -202,7 +202,7 @@ def main() -> None:
     params = load_params()
     entry = find_entry(params, entry_argument("Decide whether a model may be released."))
     decision = gate(parameter_values(params), entry.name)
-    passed = sum(validate_params.ok for validate_params in decision.checks)
+    passed = sum(check.ok for check in decision.checks)
     word = "accepted" if decision.accepted else "rejected"
     print(f"gate of {entry.name}: {word}, {passed} of {len(decision.checks)} checks passed")
     for reason in decision.reasons:

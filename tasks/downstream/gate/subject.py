@@ -19,7 +19,7 @@ from tasks.params.entries import find_upstream
 from tasks.params.schema import Params
 from tasks.plan.composing import compose
 from tasks.plan.kinds import DownstreamTask
-from tasks.plan.plan_file import Plan, read_definitions, expand
+from tasks.plan.plan_file import Plan, expand, read_definitions
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 

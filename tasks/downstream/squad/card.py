@@ -6,7 +6,15 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from tasks.downstream.card import CardFacts, CardTask, evaluated_on, require_finite, hub_metadata, percentage, write_card
+from tasks.downstream.card import (
+    CardFacts,
+    CardTask,
+    evaluated_on,
+    hub_metadata,
+    percentage,
+    require_finite,
+    write_card,
+)
 from tasks.downstream.squad.no_answer import NULL_THRESHOLD
 from tasks.downstream.squad.slices import TITLE
 from tasks.downstream.squad.spec import SquadSpec
@@ -58,7 +66,9 @@ class SquadCard(SquadSpec, CardTask):
             max_answer_length=own["evaluate"]["max_answer_length"],
             threshold=require_finite(metrics[NULL_THRESHOLD], NULL_THRESHOLD) if nullable else None,
             metrics=metrics,
-            baseline=require_finite(metrics["constant_score"], "constant_score") if "constant_score" in metrics else None,
+            baseline=require_finite(metrics["constant_score"], "constant_score")
+            if "constant_score" in metrics
+            else None,
             ask=f'podium ask {folder} "question" --context "text"',
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tasks.downstream.card import CardFacts, CardTask, evaluated_on, require_finite, hub_metadata, write_card
+from tasks.downstream.card import CardFacts, CardTask, evaluated_on, hub_metadata, require_finite, write_card
 from tasks.downstream.texts.scores import TextsScores
 
 TASK = "text-classification"

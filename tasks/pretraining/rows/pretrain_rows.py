@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from ipu_model.files import new_folder, sha256_of
-from tasks.params.schema import PHASES, PretrainRowsParams, load_sections, apply_packing
+from tasks.params.schema import PHASES, PretrainRowsParams, apply_packing, load_sections
 from tasks.params.sections import PhaseRowsParams
 from tasks.plan.main import run_main
 from tasks.pretraining.rows.masking import default_max_predictions

@@ -12,7 +12,7 @@ import argparse
 import logging
 from pathlib import Path
 
-from tasks.params.schema import PHASES, PretrainRowsParams, load_sections, apply_packing
+from tasks.params.schema import PHASES, PretrainRowsParams, apply_packing, load_sections
 from tasks.plan.main import run_main
 from tasks.pretraining.rows.row_builder import ShardBuilder
 from tasks.pretraining.rows.row_shards import Shard

@@ -11,7 +11,7 @@ from flows.checks import preflight
 from flows.checks.input_checks import check_hub, run_check, select_checks
 from flows.runs.model_source import model_parameters
 from flows.runs.run_request import resolve_request
-from tasks.params.overlays import resolve, make_settings
+from tasks.params.overlays import make_settings, resolve
 from tasks.params.schema import validate_params
 from tests.hub_server import HubServer
 from tests.places import ROOT
@@ -48,7 +48,9 @@ def findings(place: Path, model: Path, kind: str, file: str, *overrides: str) ->
     """Text of each finding by name and level, of a run that fine-tunes the model on a file."""
     data = {"source": "files", "train_path": str(place / file), "dev_path": None}
     entry = f"downstream.own={json.dumps({'kind': kind, 'data': data})}"
-    params = validate_params(resolve({}, "finetune", [*make_settings(model_parameters(str(model), place, ROOT)), entry, *overrides]))
+    params = validate_params(
+        resolve({}, "finetune", [*make_settings(model_parameters(str(model), place, ROOT)), entry, *overrides])
+    )
     read = {params.base_model.path, str(place / file)}
     found = [finding for given in select_checks(params, read) for finding in run_check(given, params)]
     return {(str(one["name"]), str(one["level"])): str(one["text"]) for one in found}

@@ -14,7 +14,7 @@ from flows import cli
 from tasks.params.documentation import collect_meanings
 from tasks.params.overlays import layers, list_preset_names, read_preset, resolve
 from tasks.params.strict_yaml import leaves, parse_yaml, read_yaml
-from tasks.params.tables import format_differences, compare_presets, find_origins, search, format_params
+from tasks.params.tables import compare_presets, find_origins, format_differences, format_params, search
 from tasks.stage.errors import ParamsError
 from tests.places import ROOT
 

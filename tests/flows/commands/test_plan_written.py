@@ -8,8 +8,8 @@ import yaml
 from flows import cli
 from flows.dvc.session import StageFailed
 from flows.runs import checkout
-from tasks.params.schema import validate_params, load_params
-from tasks.plan.composing import compose, require_plan, format_plan
+from tasks.params.schema import load_params, validate_params
+from tasks.plan.composing import compose, format_plan, require_plan
 from tasks.plan.dvc_records import LOCK, compute_md5
 from tasks.stage.errors import InputError, ParamsError
 from tests.flows.dvc.toy_repro import repro
@@ -209,7 +209,9 @@ def test_a_run_writes_the_plan_and_says_what_went_away(project):
     with pytest.raises(InputError):
         require_plan(project, params)
     values = resolved_params(project, None, [])
-    checkout.prepare_checkout(checkout.describe_checkout(project, values, validate_params(values), project), said.append)
+    checkout.prepare_checkout(
+        checkout.describe_checkout(project, values, validate_params(values), project), said.append
+    )
     require_plan(project, load_params(project / "params.yaml"))
     assert "data/corpus" in "".join(said)
     assert not (project / "data/corpus").exists()

@@ -38,7 +38,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         return counting
 
-    for function in (schema.check, composing.compose, plan_file.expand):
+    for function in (schema.validate_params, composing.compose, plan_file.expand):
         counting = count(function)
         for module in [one for name, one in sys.modules.items() if name.startswith(("flows", "tasks"))]:
             for name in [name for name, value in vars(module).items() if value is function]:
@@ -115,5 +115,5 @@ def test_a_checkout_has_what_its_own_parameters_would_compose_to(toy_project: Pa
     assert request.checkout.values["corpus"]["path"] == "../../../../mine.txt"
     assert request.checkout.composed == composing.compose(validate_params(request.checkout.values))
     checkout.prepare_checkout(request.checkout)
-    assert json.loads(json.dumps(request.checkout.values)) == checkout.base_of(None, request.root)
+    assert json.loads(json.dumps(request.checkout.values)) == checkout.read_base(None, request.root)
     composing.require_plan(request.root, schema.load_params(request.root / "params.yaml"))

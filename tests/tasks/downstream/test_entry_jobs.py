@@ -85,7 +85,9 @@ def test_another_dropout_is_stated_with_the_whole_architecture_whatever_it_start
 
 
 def test_jobs_from_other_weights_are_other_runs(checkout: Path) -> None:
-    starts = [validate_params(values_with({"squad": {"start": start}}, **GIVEN)) for start in ("base", "phase1", "phase2")]
+    starts = [
+        validate_params(values_with({"squad": {"start": start}}, **GIVEN)) for start in ("base", "phase1", "phase2")
+    ]
     starts.append(validate_params(values_with(**OFF)))
     found = {
         fingerprint(build_finetune_job(load_spec(find_entry(params, "squad")), params, checkout)) for params in starts

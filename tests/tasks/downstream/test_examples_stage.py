@@ -129,7 +129,10 @@ def test_limits_leave_a_sample_of_each_split_of_every_kind(tmp_path: Path) -> No
 
 def test_a_plan_without_a_development_file_reads_the_one_there_is(tmp_path: Path) -> None:
     values = values_with({"own": {"kind": "ner", "data": {"train_path": "inputs/ner", "dev_path": None}}})
-    assert compose(validate_params(values))["plan"]["downstream"]["own"]["given"] == {"train": "inputs/ner", "dev": "inputs/ner"}
+    assert compose(validate_params(values))["plan"]["downstream"]["own"]["given"] == {
+        "train": "inputs/ner",
+        "dev": "inputs/ner",
+    }
     assert not [text for text in check_input_paths(values, tmp_path) if "None" in text]
 
 

@@ -137,10 +137,10 @@ def test_rows_of_every_kind_decode_to_the_labels_of_their_examples(
     monkeypatch.chdir(tmp_path)
     verdicts = judged(make_inputs(tmp_path, kind, regression), kind, regression)
     assert [failed_checks(verdicts[name]) for name in ("train", HELD_OUT, "dev")] == [[], [], []]
-    checks = {validate_params["name"]: validate_params["found"] for validate_params in verdicts["train"]["checks"]}
+    checks = {check["name"]: check["found"] for check in verdicts["train"]["checks"]}
     if kind == "squad":
         assert checks["targets"].startswith("0 of ")
-        assert "targets" not in {validate_params["name"] for validate_params in verdicts["dev"]["checks"]}
+        assert "targets" not in {check["name"] for check in verdicts["dev"]["checks"]}
     else:
         assert "labels_as_in_examples" in checks
 

@@ -54,7 +54,11 @@ def allowing(most: float | None) -> Any:
 
 @pytest.mark.parametrize(
     ("text", "place"),
-    [("cpu:bf16", RuntimeSpec("cpu", "bf16")), ("ipu", RuntimeSpec("ipu", "auto")), ("auto:auto", RuntimeSpec("auto", "auto"))],
+    [
+        ("cpu:bf16", RuntimeSpec("cpu", "bf16")),
+        ("ipu", RuntimeSpec("ipu", "auto")),
+        ("auto:auto", RuntimeSpec("auto", "auto")),
+    ],
 )
 def test_a_place_is_a_runtime_and_a_precision(text: str, place: RuntimeSpec) -> None:
     assert RuntimeSpec.of(text) == place

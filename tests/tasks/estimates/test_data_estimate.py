@@ -9,7 +9,7 @@ import yaml
 
 from tasks.corpus.corpus import make_corpus
 from tasks.estimates import data_estimate
-from tasks.estimates.data_estimate import Estimate, StageCost, expected_mb, format_estimate, extrapolate
+from tasks.estimates.data_estimate import Estimate, StageCost, expected_mb, extrapolate, format_estimate
 from tasks.params.overlays import resolve
 from tasks.params.schema import Params, validate_params
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
@@ -68,7 +68,9 @@ def test_the_disk_of_an_estimate_is_what_the_stages_write(tmp_path: Path, monkey
 
 
 def test_the_report_counts_processes_and_says_when_the_disk_is_too_small() -> None:
-    found = Estimate(20_000.0, 4.0, {"corpus": StageCost(7200.0, 5e9), "pretrain_rows@phase1": StageCost(7200.0, 120e9)})
+    found = Estimate(
+        20_000.0, 4.0, {"corpus": StageCost(7200.0, 5e9), "pretrain_rows@phase1": StageCost(7200.0, 120e9)}
+    )
     text = format_estimate(found, 2, free=100 * 10**9)
     lines = {line.split("  ")[0]: line.split()[1:] for line in text.splitlines()}
     assert lines["pretrain_rows@phase1"] == ["2.0", "h", "60", "min", "120.0", "GB"]

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from flows.cli import cli
 from tasks.params.downstream import defaults_of
 from tasks.params.overlays import layers, list_preset_names, resolve
-from tasks.params.schema import validate_params, default_values
+from tasks.params.schema import default_values, validate_params
 from tasks.params.strict_yaml import leaves, read_yaml
 from tasks.stage.errors import ParamsError
 from tests.places import ROOT

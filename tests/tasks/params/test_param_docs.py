@@ -10,7 +10,7 @@ from docs.reference_pages import SCHEMA_BUILDERS, render_schema
 from tasks.params.documentation import collect_meanings, params_schema, preset_schema, read_field_meanings
 from tasks.params.downstream import defaults_of, kind_names, kind_params
 from tasks.params.overlays import list_preset_names, resolve
-from tasks.params.schema import Params, validate_params, default_values
+from tasks.params.schema import Params, default_values, validate_params
 from tasks.params.strict_yaml import leaves, read_yaml
 from tasks.stage.errors import ParamsError
 from tests.places import ROOT
@@ -40,7 +40,7 @@ def test_every_parameter_has_a_meaning():
 
 def test_an_entry_of_any_kind_and_name_has_the_meanings_of_its_kind():
     said = collect_meanings({"downstream": {"glue-sst2": {"kind": "glue", "task": "sst2"}, "a": {"kind": "no-such"}}})
-    assert said["downstream.glue-sst2.task"] == "Which of the nine tasks of GLUE."
+    assert said["downstream.glue-sst2.task"] == "Task of GLUE."
     assert "downstream.a.kind" not in said
 
 

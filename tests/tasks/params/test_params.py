@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 
 from ipu_model.ipu.config import IpuConfig
 from tasks.params.overlays import resolve
-from tasks.params.schema import validate_params, load_params, load_sections
+from tasks.params.schema import load_params, load_sections, validate_params
 from tasks.params.strict_yaml import parse_yaml, read_yaml, yaml_text
 from tasks.stage.errors import ParamsError
 from tests.places import ROOT

@@ -14,7 +14,7 @@ from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_j
 from tasks.jobs.device_job import Job, JobResult
 from tasks.params.entries import find_entry
 from tasks.params.overlays import resolve
-from tasks.params.schema import Params, validate_params, apply_packing
+from tasks.params.schema import Params, apply_packing, validate_params
 from tasks.plan.kinds import load_spec
 from tasks.pretraining.base_model import write_base_model
 from tasks.pretraining.pretrain import make_pretrain_job

@@ -156,7 +156,7 @@ def test_evaluations_take_no_more_than_a_hundredth_of_a_phase(name: str, tmp_pat
         judged = EvaluationConfig("", params.pretrain.evaluate_every_updates or batch.steps)
         held_out = params.pretrain.evaluate_rows
         assert held_out is not None
-        told = plan.describe_evaluations(model, rows, held_out, judged.count(batch.steps), batch.steps)
+        told = plan.describe_evaluations(model, rows, held_out, judged.count_evaluations(batch.steps), batch.steps)
         assert told.endswith("% of the training"), phase
 
 

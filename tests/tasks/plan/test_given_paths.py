@@ -22,7 +22,7 @@ from tasks.downstream.squad.examples import make_questions
 from tasks.estimates.data_estimate import expected_mb
 from tasks.params.schema import validate_params
 from tasks.params.strict_yaml import value_at
-from tasks.plan.named_files import READ, check_input_paths, check_readable, list_files, find_parameters, escape_name
+from tasks.plan.named_files import READ, check_input_paths, check_readable, escape_name, find_parameters, list_files
 from tasks.pretraining.base_model import write_base_model
 from tasks.pretraining.rows.prepared_files import read_prepared_batches
 from tasks.records.hub_inputs import open_dataset

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from tasks.params.schema import parameter_values
-from tasks.plan.plan_file import Plan, read_definitions, expand, read_plan
+from tasks.plan.plan_file import Plan, expand, read_definitions, read_plan
 from tasks.stage.errors import InputError
 from tests.places import ROOT
 from tests.plans import everything, whole_plan

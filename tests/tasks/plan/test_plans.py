@@ -15,7 +15,7 @@ import yaml
 
 from tasks.params.schema import validate_params
 from tasks.plan.composing import compose
-from tasks.plan.named_files import check_input_paths, list_files, find_dvc_files
+from tasks.plan.named_files import check_input_paths, find_dvc_files, list_files
 from tests.parts import in_part
 from tests.places import ROOT as PROJECT
 from tests.tasks.plan.test_given_paths import params

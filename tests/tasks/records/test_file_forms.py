@@ -13,7 +13,7 @@ from ipu_model.errors import DeviceJobError
 from tasks.downstream.squad.examples import make_questions
 from tasks.downstream.squad.files import read_predictions, read_references
 from tasks.jobs.training import ipu_config
-from tasks.params.schema import validate_params, load_params
+from tasks.params.schema import load_params, validate_params
 from tasks.pretraining.base_model import write_base_model
 from tasks.stage.errors import InputError, ParamsError
 from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary

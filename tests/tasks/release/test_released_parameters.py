@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks.params.schema import validate_params, parameter_values
+from tasks.params.schema import parameter_values, validate_params
 from tasks.params.strict_yaml import read_yaml
 from tasks.release.provenance import NOT_PUBLISHED, WITHHELD, released_parameters
 from tests.places import ROOT as PROJECT

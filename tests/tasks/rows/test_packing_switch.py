@@ -19,7 +19,7 @@ from tasks.downstream.jobs.entry_jobs import build_predict_job
 from tasks.downstream.jobs.predict import prediction_figures
 from tasks.jobs.device_job import BatchGeometry, Job, JobResult, ScheduleConfig
 from tasks.params.entries import find_entry
-from tasks.params.schema import validate_params, apply_packing
+from tasks.params.schema import apply_packing, validate_params
 from tasks.params.strict_yaml import read_yaml
 from tasks.plan.kinds import load_spec
 from tasks.pretraining.rows import pretrain_rows

@@ -28,7 +28,7 @@ from tasks.records import readers, tables
 from tasks.records.tables import ColumnSpec, check_columns, reject_duplicate_keys
 from tasks.records.text_files import ReadLog, read_lines
 from tasks.stage.errors import InputError
-from tasks.stage.memory import limit_memory, iterate_limited
+from tasks.stage.memory import iterate_limited, limit_memory
 from tests.places import ROOT as PROJECT
 from tests.tasks.tiny_model import write_tiny_model
 

@@ -18,8 +18,8 @@ from tasks.tracking.tracker import End, Point, Tracker, redact
 from tasks.tracking.trackers import (
     Trackers,
     describe_run,
-    flatten,
     extract_metrics,
+    flatten,
     record_verdict,
     run_id,
     tracked,
@@ -128,7 +128,11 @@ def test_every_number_of_an_event_with_an_update_is_a_metric() -> None:
 
 
 def test_nested_values_get_names_with_slashes() -> None:
-    assert flatten({"a": {"b": {"c": 1}}, "d": "x", "e": [1], "f": None, "g": True}) == {"a/b/c": 1, "d": "x", "g": True}
+    assert flatten({"a": {"b": {"c": 1}}, "d": "x", "e": [1], "f": None, "g": True}) == {
+        "a/b/c": 1,
+        "d": "x",
+        "g": True,
+    }
 
 
 def test_a_run_is_the_same_on_every_host_and_another_in_another_group(tmp_path: Path) -> None:
@@ -203,7 +207,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             raise ImportError(f"No module named '{name}'")
         return FAKES[name]
 
-    monkeypatch.setattr(tracking, "HURRIED_SECONDS", 120.0)
+    monkeypatch.setattr(tracking, "DEADLINE_SECONDS", 120.0)
     monkeypatch.setattr(tracker, "load_backend", load)
     ENDED.clear()
     yield

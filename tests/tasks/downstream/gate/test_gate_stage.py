@@ -90,7 +90,7 @@ def test_without_pretraining_no_phase_is_judged_whatever_lies_there(checkout: Pa
     values = values_with(pretrain={"enabled": False}, base_model=base, tokenizer=tokenizer)
     decision = gate(values, "squad", checkout)
     assert decision.accepted, decision.reasons
-    assert {validate_params.name for validate_params in decision.checks} == {
+    assert {check.name for check in decision.checks} == {
         "f1",
         "beats_constant_answer",
         "data_squad",
@@ -108,7 +108,7 @@ def test_an_entry_that_starts_from_phase1_rests_on_phase1_alone(checkout: Path) 
     change(checkout / artifacts.validation_report("phase2"), valid=False)
     decision = gate(values_with({"squad": {"start": "phase1"}}), "squad", checkout)
     assert decision.accepted, decision.reasons
-    names = {validate_params.name for validate_params in decision.checks}
+    names = {check.name for check in decision.checks}
     assert {"data_phase1", "loss_pretrain-phase1"} <= names
     assert [name for name in names if "phase2" in name] == []
 
@@ -135,7 +135,7 @@ def test_all_that_is_missing_is_named_at_once(checkout: Path) -> None:
 def test_only_a_verdict_about_these_data_that_says_valid_counts(checkout: Path, content: Any, found: str) -> None:
     path = checkout / artifacts.validation_report("corpus")
     path.write_text(content if isinstance(content, str) else json.dumps(content))
-    checks = {validate_params.name: validate_params for validate_params in decide_on(checkout).checks}
+    checks = {check.name: check for check in decide_on(checkout).checks}
     assert (checks["data_corpus"].ok, checks["data_corpus"].found) == (False, found)
 
 
@@ -205,13 +205,13 @@ def test_the_released_model_is_compared_when_its_predictions_are_there(
     write_json(checkout / "inputs" / "released" / "predictions.json", released)
     decision = decide_on(checkout)
     assert decision.accepted is accepted
-    assert "released_model" in {validate_params.name for validate_params in decision.checks}
+    assert "released_model" in {check.name for check in decision.checks}
 
 
 def test_an_empty_folder_of_the_released_model_means_nothing_was_released(checkout: Path) -> None:
     (checkout / "inputs" / "released").mkdir(parents=True)
     (checkout / "inputs" / "released" / "README.md").write_text("put predictions.json here")
-    assert "released_model" not in {validate_params.name for validate_params in decide_on(checkout).checks}
+    assert "released_model" not in {check.name for check in decide_on(checkout).checks}
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tasks.downstream.inference.job import InferenceOptions
 from tasks.downstream.inference.model import find_model
 from tasks.downstream.inference.predict import PredictionOutput, predict
 from tasks.downstream.squad.ask import WindowShape, ask
-from tasks.params.overlays import resolve, make_settings
+from tasks.params.overlays import make_settings, resolve
 from tasks.params.schema import validate_params
 from tasks.params.sections import RuntimeSpec
 from tasks.pretraining.base_model import write_base_model
@@ -93,7 +93,9 @@ def test_every_command_reads_every_form(tmp_path: Path, form: str) -> None:
     model = model_parameters("other", tmp_path, tmp_path)
     entry = "downstream.own={kind: squad, data: {source: files}}"
     overrides = [*make_settings(model), entry, *make_settings(fit_rows("squad", "downstream.own", model))]
-    params = validate_params(resolve({}, "finetune", [*overrides, f'base_model.path="{other}"', f'tokenizer.path="{other}"']))
+    params = validate_params(
+        resolve({}, "finetune", [*overrides, f'base_model.path="{other}"', f'tokenizer.path="{other}"'])
+    )
     make_tokenizer(params.tokenizer, 512, tmp_path, tmp_path / "tokenizer")
     record = write_base_model(params.base_model, params.model, tmp_path / "tokenizer", tmp_path / "base")
     assert record["left_out"] == []

@@ -120,7 +120,11 @@ def test_other_questions_are_answered_as_podium_evaluate_answers_them(
     table.write_text("\n".join(json.dumps(row) for row in rows))
     model = find_model(str(checkout / "published/podium-demo"))
     evaluate(
-        entry_of_model(model), model, table, tmp_path / "evaluated", InferenceOptions(RuntimeSpec("cpu", "fp32"), 8, print)
+        entry_of_model(model),
+        model,
+        table,
+        tmp_path / "evaluated",
+        InferenceOptions(RuntimeSpec("cpu", "fp32"), 8, print),
     )
     task = task_of(checkout)
     assert read_scores(task, checkout / OUT / "scores.json") == read_scores(task, tmp_path / "evaluated/scores.json")

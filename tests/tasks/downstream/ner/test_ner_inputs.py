@@ -350,7 +350,7 @@ def test_real_sentences_are_judged_valid_and_counted(tmp_path: Path, judge: GxVa
     assert [numbers[f"dev {what}"] for what in ("sentences", "words", "entities")] == [1009, 15733, 836]
     assert numbers["dev entities of type creative-work"] == 105
     few = validate(NerData("ner", tmp_path / "ner", ("train", "dev"), 2000, SECTION), judge)
-    assert [validate_params["name"] for validate_params in few["checks"] if not validate_params["ok"]] == ["dev_sentences"]
+    assert [check["name"] for check in few["checks"] if not check["ok"]] == ["dev_sentences"]
 
 
 def test_examples_that_were_changed_are_found_by_their_verdict(tmp_path: Path, judge: GxValidator) -> None:
@@ -360,7 +360,7 @@ def test_examples_that_were_changed_are_found_by_their_verdict(tmp_path: Path, j
     tags = pa.array([["X"], ["B-a", "I-b"], ["B-a"]], table.schema.field("tags").type)
     pq.write_table(table.set_column(2, table.schema.field("tags"), tags), path)
     verdict = validate(NerData("ner", tmp_path / "examples", ("train", "dev"), 1, SECTION), judge)
-    failed = Counter({validate_params["name"]: validate_params["failed"] for validate_params in verdict["checks"] if not validate_params["ok"]})
+    failed = Counter({check["name"]: check["failed"] for check in verdict["checks"] if not check["ok"]})
     assert failed == {"a_tag_each": 1, "tags_known": 1, "entities_begin_with_b": 1}
 
 

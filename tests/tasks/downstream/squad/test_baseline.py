@@ -14,7 +14,7 @@ from tasks.downstream.squad import scores
 from tasks.downstream.squad.files import ReferenceQuestion
 from tasks.downstream.squad.scores import RULES, choose_rule
 from tasks.params.entries import find_entry
-from tasks.params.schema import validate_params, load_params, parameter_values
+from tasks.params.schema import load_params, parameter_values, validate_params
 from tasks.plan.kinds import load_part
 from tests.tasks.downstream.entries import change_parameters
 from tests.tasks.trained_checkout import make_checkout, write_gate

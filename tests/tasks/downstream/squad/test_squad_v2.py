@@ -343,8 +343,8 @@ def test_the_data_must_hold_questions_of_both_kinds(
     for frame in data.frames():
         assert "answers_present" in frame
     totals = {name: total.value for name, total in data.totals().items()}
-    wanted = {validate_params.name: validate_params.minimum for validate_params in data.total_checks if "_answer" in validate_params.name}
+    wanted = {check.name: check.minimum for check in data.total_checks if "_answer" in check.name}
     assert {name: totals[name] for name, least in wanted.items() if totals[name] < (least or 0)} == found
-    assert "answers_present" not in {validate_params.name for validate_params in data.record_checks}
+    assert "answers_present" not in {check.name for check in data.record_checks}
     shown = data.numbers()
     assert shown["train share without an answer"] == answered.count(False) / 2

@@ -178,7 +178,7 @@ def test_empty_repeated_and_contradicting_examples_are_counted(tmp_path: Path, j
     assert numbers["dev examples with an empty text, kept, because the official metrics include them"] == 1
     checks = task_with("glue-sst2", "checks", data=GlueDataParams(min_examples=4))
     few = validate(checks.data(tmp_path / "out"), judge)
-    assert [validate_params["name"] for validate_params in few["checks"] if not validate_params["ok"]] == ["dev_examples"]
+    assert [check["name"] for check in few["checks"] if not check["ok"]] == ["dev_examples"]
 
 
 def test_long_pairs_lose_tokens_as_in_hugging_faces_tokenizers() -> None:
@@ -244,7 +244,7 @@ def test_labels_changed_in_the_rows_are_found_by_their_verdict(tmp_path: Path, j
         for batch in table.set_column(index, table.schema.field(index), column).to_batches():
             writer.write_batch(batch)
     found = validate(LabelRows(source_of(tmp_path / "rows" / "train", tokenizer, "rows", 512)), judge)
-    assert {validate_params["name"] for validate_params in found["checks"] if not validate_params["ok"]} == {"class_labels"}
+    assert {check["name"] for check in found["checks"] if not check["ok"]} == {"class_labels"}
 
 
 def test_the_recipe_of_the_model_card_is_what_its_preset_plans(tmp_path: Path) -> None:
