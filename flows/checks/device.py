@@ -65,7 +65,7 @@ def _check_launcher(named: str | None) -> Iterator[CheckResult]:
 def probe_device(request: RunRequest) -> Iterator[Probe]:
     """Probe the device's Python, unless it is this one and only the CPU is needed."""
     stages = _stages(request)
-    places = _places(request, stages)
+    places = _required_devices(request, stages)
     own = os.environ.get(DEVICE_PYTHON)
     if not stages or not (own or request.thorough or any(place["runtime"] != "cpu" for place in places)):
         return
@@ -98,7 +98,7 @@ def _stages(request: RunRequest) -> list[Stage]:
     return [stage for stage in request.stages if stage.host != ANYWHERE and stage.kind(runtime) in offered]
 
 
-def _places(request: RunRequest, stages: list[Stage]) -> list[dict[str, Any]]:
+def _required_devices(request: RunRequest, stages: list[Stage]) -> list[dict[str, Any]]:
     device = request.params.device
     places = []
     named = [stage for stage in stages if stage.host not in (DEVICE, COMPILER)]
@@ -154,7 +154,7 @@ def _check_job(job: EstimatedJob, request: RunRequest) -> CheckResult:
     if job.estimate is None:  # an assumption may be the cause, so that the job itself decides
         return warning(JOBS, f"{job.name}: {job.problem}")
     if not job.refusal or elsewhere:
-        return ok(JOBS, JobView(job).short)
+        return ok(JOBS, JobView(job).summary)
     if request.force:
         return warning(JOBS, f"{job.refusal}; it runs anyway (--force)")
     return problem(JOBS, f"{job.refusal}. Use podium run --force (in a flow: force) to run it anyway")

@@ -120,7 +120,7 @@ class JobView:
         return "" if self.job.seconds is None else format_interval(self.job.seconds, format_seconds)
 
     @property
-    def short(self) -> str:
+    def summary(self) -> str:
         """One-line summary of the estimate."""
         job, verdict = self.job, f" ({self.job.verdict})"
         if not self.device:

@@ -45,7 +45,7 @@ MARK_DISTANCES = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600)
 """Allowed distances between marks on the axis, in seconds."""
 WAITING, NOT_REACHED = "waiting", "not reached"
 NOT_STARTED = (WAITING, NOT_REACHED)
-FIGURES = ("seconds", "began", "cpu", "peak", "host", "made", "maker", "resumed", "least")
+FIGURES = ("seconds", "began", "cpu", "peak", "host", "produced", "producer", "resumed", "least")
 """Figures of a stage; None: unknown."""
 
 
@@ -127,18 +127,18 @@ class RunView:
         return [{**dict.fromkeys(FIGURES), **row} for row in found]
 
     @property
-    def makers(self) -> list[tuple[tuple[str, str], int]]:
+    def producers(self) -> list[tuple[tuple[str, str], int]]:
         """Start and name of each run that produced reused stages, with the number of its stages."""
-        return sorted(Counter((row["made"], row["maker"]) for row in self.stages if row["made"]).items())
+        return sorted(Counter((row["produced"], row["producer"]) for row in self.stages if row["produced"]).items())
 
     @property
     def timeline(self) -> dict[str, Any]:
         """Bars of the stages that this run computed; if it computed none, those of the newest run it reused."""
         timed = [row for row in self.stages if row["began"] is not None and row["seconds"] is not None]
-        own, title = [row for row in timed if not row["made"]], ""
+        own, title = [row for row in timed if not row["produced"]], ""
         if timed and not own:
-            newest = max(timed, key=lambda row: row["began"])["made"]
-            own = [row for row in timed if row["made"] == newest]
+            newest = max(timed, key=lambda row: row["began"])["produced"]
+            own = [row for row in timed if row["produced"] == newest]
             title = f"From the run of {newest}: this run reused its stages."
         if not own:
             return {"rows": [], "title": "", "marks": []}
@@ -364,7 +364,7 @@ class ResultView:
         return {name: required[name] for name in self.result["scores"] if _is_number(required.get(name))}
 
     @property
-    def lowered(self) -> bool:
+    def has_lowered_floor(self) -> bool:
         """True if a floor of its gate was lowered."""
         return any(check.lowered_from is not None for check in self.checks)
 
@@ -399,8 +399,8 @@ def _make_stage_row(stage: StageRecord, root: Path) -> dict[str, Any]:
     process, run = made["process"], made["run"]
     figures = {"seconds": process["ended"] - process["began"], "began": process["began"]}
     figures |= {"cpu": process["cpu_seconds"], "peak": process["peak_memory_mb"]}
-    when, maker = ("dvc repro", "") if run is None else (format_moment(run["began"]), display_name(run["name"]))
-    return {**row, **figures, "made": when, "maker": maker}
+    when, producer = ("dvc repro", "") if run is None else (format_moment(run["began"]), display_name(run["name"]))
+    return {**row, **figures, "produced": when, "producer": producer}
 
 
 def _read_job_result(stage: Stage, root: Path, project: Path) -> dict[str, Any]:

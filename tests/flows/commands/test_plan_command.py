@@ -125,7 +125,7 @@ def test_estimates_that_were_not_measured_on_hardware_say_so_interval_first(pres
     for job in found.running:
         assert job.estimate is not None
         memory = format_interval(job.estimate.memory[0].total, format_bytes)
-        line = JobView(job).short
+        line = JobView(job).summary
         assert f"{job.estimate.device}, {memory}" in line
         assert line.endswith(f", {basis.partition(';')[0]}") == bool(basis)
         assert f"{job.name} {memory}" in terminal, "the table"
