@@ -47,19 +47,19 @@ def command(
     if target is not None:
         write_json(target, summary)
     after = f"podium compare OTHER.json {predictions} --questions {questions} tests which of two is better"
-    options.print_result(as_json, summary, _in_words(summary), after)
+    options.print_result(as_json, summary, _format_scores(summary), after)
 
 
-def _in_words(found: Mapping[str, float]) -> str:
+def _format_scores(found: Mapping[str, float]) -> str:
     """Format the scores of all questions, and of those with and without an answer if there are both."""
-    said = []
+    lines = []
     for prefix, what in (("", "questions"), ("HasAns_", "with an answer"), ("NoAns_", "without an answer")):
         if f"{prefix}total" in found:
             exact = found.get(f"{prefix}exact", found.get("exact_match", 0.0))
-            said.append(f"{found[f'{prefix}total']} {what}, exact match {exact:.2f}, F1 {found[f'{prefix}f1']:.2f}")
-    said += [
+            lines.append(f"{found[f'{prefix}total']} {what}, exact match {exact:.2f}, F1 {found[f'{prefix}f1']:.2f}")
+    lines += [
         f"best {title} {found[f'best_{name}']:.2f}, with a no-answer threshold of {found[f'best_{name}_thresh']:.4f}"
         for name, title in (("exact", "exact match"), ("f1", "F1"))
         if f"best_{name}" in found
     ]
-    return "".join(f"{line}\n" for line in said)
+    return "".join(f"{line}\n" for line in lines)
