@@ -77,7 +77,7 @@ def test_what_was_changed_by_hand_is_left_and_named(project, capsys):
     write()
     said = [line for line in capsys.readouterr().out.splitlines() if "models/phase1" in line]
     assert len(said) == 1
-    assert said[0].startswith("models/phase1 of a stage that is no longer in the plan was changed by hand")
+    assert said[0].startswith("models/phase1 was kept: its stage is no longer in the plan")
     assert (project / "models/phase1").read_text() == "weights of the user's own"
     assert "pretrain@phase1" not in stages_of_lock(project)
 

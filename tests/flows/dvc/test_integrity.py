@@ -75,7 +75,7 @@ def test_a_verdict_that_a_remote_restores_changed_ends_the_run(prefect_session, 
         report = run_json(linked)
         assert statuses(linked).get("gate@squad") == "restored", report
         assert "metrics/squad-gate.json is not what its stage wrote" in report["error"]
-        assert f"it comes so from the remote far ({store})" in report["error"]
+        assert f"the remote far ({store}) is damaged as well" in report["error"]
         assert report["results"] == {}
     bad.unlink()
     run()

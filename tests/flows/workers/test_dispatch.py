@@ -63,7 +63,7 @@ def test_the_devices_queue_is_that_of_its_runtime_unless_it_is_stated():
     assert resolve_queues("cpu", "cpu/default", "ipu/pod-a") == (CPU, POD)
     with pytest.raises(ParamsError, match="device.runtime=auto does not select a pool"):
         resolve_queues("auto", "cpu/default", None)
-    with pytest.raises(ParamsError, match="cpu_queue='cpu': state pool/queue"):
+    with pytest.raises(ParamsError, match="cpu_queue='cpu': must be pool/queue"):
         resolve_queues("cpu", "cpu", None)
 
 
