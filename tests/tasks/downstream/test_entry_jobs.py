@@ -151,7 +151,7 @@ def test_the_stages_of_two_entries_have_own_parameters_and_own_paths() -> None:
 def test_whoever_names_no_entry_means_the_only_one_of_a_kind() -> None:
     one, two = validate_params(values_with()), validate_params(values_with({"second": SECOND}))
     assert only_entry(one, "squad").name == only_entry(one).name == "squad"
-    with pytest.raises(ParamsError, match=r"2 entries of kind squad of downstream \(squad, second\): name the one"):
+    with pytest.raises(ParamsError, match=r"2 entries of kind squad in downstream \(squad, second\): name one"):
         only_entry(two, "squad")
     with pytest.raises(ParamsError, match="0 entries of kind glue"):
         only_entry(two, "glue")

@@ -184,7 +184,7 @@ def test_the_card_calls_the_questions_by_no_path(
     card = model_card(facts(parameters=values, data_name=called))
     dataset = front_matter(card)["model-index"][0]["results"][0]["dataset"]
     assert (dataset["type"], dataset["name"]) == (kind, name)
-    assert f"On 1,000 questions of {name}, counted" in card
+    assert f"On 1,000 questions of {name}, scored" in card
     assert "generated" not in card
 
 

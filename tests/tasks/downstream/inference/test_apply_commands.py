@@ -91,7 +91,11 @@ REFUSED: list[tuple[Sequence[str], int, str]] = [
     (["predict", "qa", "empty.jsonl"], 1, "empty.jsonl is empty"),
     (["predict", "qa", "header.csv"], 1, "contains no question (header.csv has a header and no rows)"),
     (["predict", "qa", "open.csv"], 1, "open.csv, line 2: the quote before 'a,b' is not closed"),
-    (["predict", "sst2", "semicolon.csv", "--separator", ","], 1, "no column 'sentence': found Sentence;label"),
+    (
+        ["predict", "sst2", "semicolon.csv", "--separator", ","],
+        1,
+        "no column 'sentence'; its columns are Sentence;label",
+    ),
     (["predict", "sst2", "rows.json", "rows.json", "--force"], 2, "rows.json is an input of this"),
     (["predict", "sst2", "rows.json", "sst2/config.json", "--force"], 2, "sst2/config.json is an input of this"),
     (
@@ -122,7 +126,7 @@ REFUSED: list[tuple[Sequence[str], int, str]] = [
     (["evaluate", "colours", "sentences.csv", "--column", "text=sentence"], 1, "no column 'label'"),
     (["evaluate", "colours", "semicolon.csv", "--column", "text=Sentence"], 1, "no label is a class of the model"),
     (["predict", "qa", "columns.csv"], 1, "no column 'context' and no column 'question'"),
-    (["predict", "qa", "columns.csv"], 1, "questions for question?; set --column context=NAME, --column question=NAME"),
+    (["predict", "qa", "columns.csv"], 1, "questions for question? Set --column context=NAME, --column question=NAME"),
     (["predict", "qa", "without.json"], 1, "data[0].paragraphs[0].context is missing"),
     (["predict", "qa", "blank.jsonl"], 1, "line 1.context is empty\n  line 2.question is empty"),
     (["predict", "qa", "twice.jsonl", "out.json"], 1, "1 duplicate id(s)"),

@@ -220,7 +220,7 @@ def test_bad_records_are_refused_with_their_lines(tmp_path: Path, row: dict[str,
 def test_files_of_other_endings_are_refused_with_those_that_are_read(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match=r"downstream.ner.data.train_path needs .*\.conll.*\.jsonl"):
         read(put(tmp_path, "a O\n", name))
-    with pytest.raises(InputError, match="is not there"):
+    with pytest.raises(InputError, match="does not exist"):
         read(tmp_path / "other.conll")
 
 
@@ -333,7 +333,9 @@ def test_given_dev_sentences_of_types_that_train_has_not_are_refused_before_the_
     train, dev = put(tmp_path, "a B-a\n"), put(tmp_path, "a B-b\nb B-c\n", "dev.conll")
     params = NerDataParams(train_path=str(train), dev_path=str(dev))
     for look in (task_of(params).check_files, lambda: make_examples(task_of(params), tmp_path / "examples")):
-        with pytest.raises(InputError, match=r"no dev example has a class of the training examples \(a\): found b, c"):
+        with pytest.raises(
+            InputError, match=r"no dev example has a class of the training examples: found b, c, training has a"
+        ):
             look()
 
 

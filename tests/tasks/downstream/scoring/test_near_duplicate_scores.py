@@ -103,7 +103,7 @@ def test_a_damaged_file_is_refused_with_the_stage_that_writes_it(tmp_path: Path,
     write_checkout(tmp_path)
     artifacts_file = tmp_path / artifacts.near_duplicates_file("squad")
     artifacts_file.write_text(text, encoding="utf-8")
-    with pytest.raises(InputError, match=r"near_duplicates/squad\.json .*validate_examples@squad again"):
+    with pytest.raises(InputError, match=r"near_duplicates/squad\.json .*rerun the stage validate_examples@squad"):
         evaluate(TASK, tmp_path)
 
 

@@ -148,7 +148,7 @@ def test_the_demo_asks_as_many_questions_as_wanted_the_same_every_time(tmp_path:
 
 
 def test_a_missing_file_and_a_folder_name_the_key(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"downstream\.\*\.data\.train_path=.*is not there"):
+    with pytest.raises(InputError, match=r"downstream\.\*\.data\.train_path=.*does not exist"):
         make_questions(params(train_path=str(tmp_path / "absent.json")), tmp_path / "out")
     write(tmp_path / "in/a.json", squad(qa()))
     with pytest.raises(InputError, match=r"in is a folder with a\.json: downstream\.\*\.data\.train_path needs"):
