@@ -158,7 +158,7 @@ def _run(request: RunRequest, verbose: bool, others: dict[str, Any]) -> int:
             except SERVER_ERRORS as error:
                 _end_without_server(_read_ended(request, log), log, error)
         if (run := _read_ended(request, log)) is None:
-            raise PodiumError(f"the run wrote no report: {state.message}\nlog of this run: {log}")
+            raise PodiumError(f"the run wrote no report: {state.message}\nlog: {log}")
         rows = [report.HEADER, *map(report.format_stage, run.stages)] if request.on_workers else []
         code = print_end(run, [*rows, report.format_total(run)], log)
         return code or (0 if state.is_completed() else FAILED)
