@@ -21,7 +21,7 @@ def blocks(document):
 
 
 def commands(document):
-    """Each command of a document on one line, without what is said behind it."""
+    """Each command of a document on one line, without the comment behind it."""
     for language, text in blocks(document):
         whole = re.sub(r"\s*\\\n\s*", " ", text)
         lines = whole.splitlines()
@@ -44,7 +44,7 @@ def every_command():
 IPUS = "needs IPUs and the Poplar SDK; the IPU tests run such jobs on a double of PopTorch"
 GPUS = "needs GPUs; the CUDA tests run where there are some"
 HUB = "loads from or sends to the public Hub; tests do the same with a local server that speaks its protocol"
-OWN_SHELL = "a setting of one's own shell, or of a host that is not this one"
+OWN_SHELL = "a setting of the user's shell, or of a host that is not this one"
 SERVER = "needs a Prefect server and hosts of a team; tests/flows/workers/test_workers.py has a team on loopback"
 MEASURES = "measures this host for minutes to hours"
 
@@ -96,7 +96,7 @@ NOT_RUN = {
     "export PODIUM_EXECUTABLE_CACHE=/some/disk/executables": OWN_SHELL,
     "podium run --preset ipu-base-pod16-examples": IPUS,
     "dvc repro --pull compile_pretrain compile": IPUS,
-    "dvc push --run-cache": "needs a DVC remote of one's own; tests/flows/dvc/test_remotes.py has one in a folder",
+    "dvc push --run-cache": "needs a DVC remote; tests/flows/dvc/test_remotes.py has one in a folder",
     "podium run --preset ipu-large-pod64-examples --set device.launcher=poprun --set device.processes=2": IPUS,
     "podium run --preset glue-sst2-ipu-base-pod4": IPUS,
     "export HF_TOKEN=...": OWN_SHELL,
@@ -125,7 +125,7 @@ NOT_RUN = {
     "podium run --set publish.target=hub --set downstream.squad.publish.repository=user/name": HUB,
     "dvc exp run --temp -S downstream.squad.finetune.learning_rate=3e-4": "trains the demo; it is DVC's own",
     "dvc exp show": "shows what DVC's own experiments left",
-    "dvc metrics diff": "compares with another commit of one's own",
+    "dvc metrics diff": "compares with another commit of the user",
     "podium publish --task squad": "needs a finished run; tests/flows/runs/test_runs.py publishes one of a toy project",
     "python -m tasks.downstream.parity squad cpu:bf16 --baseline cpu:fp32 --model models/squad": (
         "needs a finished run; tests/tasks/downstream has the stage"

@@ -82,7 +82,7 @@ def test_every_key_on_the_page_exists():
 
 EXISTING = """max_train_samples max_eval_samples version_2_with_negative squad-v2 null_score_diff_threshold
     checkpoint_activations"""
-"""Flags of what there is here as well, under another name."""
+"""Flags of features that Podium also has, under another name."""
 
 
 @pytest.mark.parametrize("flag", EXISTING.split())

@@ -35,7 +35,7 @@ class Tags(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The built site, and what was said while it was built."""
+    """The built site, and the output of its build."""
     folder = tmp_path_factory.mktemp("site")
     words = ["--quiet", "--fail-on-warning", "--keep-going", "-b", "html", str(ROOT / "docs"), str(folder)]
     done = subprocess.run(

@@ -73,7 +73,7 @@ WAYS: dict[str, tuple[dict, list[str], int, str]] = {
     ),
     "wrong parameters": ({}, ["--set", "publish.reviewed=true"], 2, "publish.reviewed is not known"),
 }
-"""What goes wrong, overrides, exit code, and what is said."""
+"""What goes wrong, overrides, exit code, and the message."""
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_a_publish_leaks_nothing_whether_it_succeeds_or_fails(hub: HubServer, pr
         run(words, project, 1)
         run(words, project, 0)
         require_no_leak(project.parent)
-    assert "GET /api/whoami-v2: status 503" in (project.parent / "printed.txt").read_text(), "waiting is said"
+    assert "GET /api/whoami-v2: status 503" in (project.parent / "printed.txt").read_text(), "waiting is reported"
     assert "*** may not" in (project.parent / "printed.txt").read_text()
     assert len(hub.store.find("model", NAME).tags) == 1, "it did publish"
 

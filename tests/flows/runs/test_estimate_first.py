@@ -1,4 +1,4 @@
-"""What a large corpus takes is said before it is made; little text is called large here."""
+"""The cost of a large corpus is printed before it is built; here little text counts as large."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""Which stages a part of the pipeline has, and which a run to a stage; refusals name what there is."""
+"""Which stages a part of the pipeline has, and which a run to a stage; refusals name the stages that exist."""
 
 import json
 

@@ -122,7 +122,7 @@ def test_a_head_starts_from_the_encoder_alone_of_a_model_with_other_classes(tmp_
 
 
 def started(tmp_path: Path, kind: str, labels: List[str]) -> Dict[str, Any]:
-    """The classifier that a model with the classes LABELS becomes for these ones, and what is said of it."""
+    """The classifier that a model with the classes LABELS becomes for these ones, and what is reported."""
     folder = read_model(tmp_path / "model").for_labels(heads.get_head(kind), labels)
     return {"labels": list(folder.labels), "weight": folder.state.get("classifier.weight"), "note": folder.note}
 

@@ -15,7 +15,7 @@ def of_pod(values: Dict[str, Any], pod_type: Optional[str]) -> Dict[str, Any]:
 
 
 def read(values: Dict[str, Any], pod_type: Optional[str] = None) -> Tuple[IpuConfig, List[str]]:
-    """The config and what was said about its keys, without the lines on defaults that flipped."""
+    """The config and the notes about its keys, without the lines on defaults that flipped."""
     said: List[str] = []
     config = read_ipu_config(of_pod(values, pod_type), say=said.append)
     return config, [line for line in said if not line.startswith(tuple(f"{name} is not" for name in FLIPPED_DEFAULTS))]

@@ -85,7 +85,7 @@ def test_a_program_that_was_cut_short_is_refused(shared: Path, cache: Any) -> No
 
 
 def refused(cache: ExecutableCache, why: str) -> None:
-    """Nothing of it is in the live folder, the reason is said, and what is built is kept."""
+    """Nothing of it is in the live folder, the reason is reported, and what is built is kept."""
     program = cache.open(PARTS)
     assert not program.expected
     assert why in program.lookup

@@ -111,7 +111,7 @@ def own_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def measured_demo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, result: Any, limit: float | None = None, **choices: Any
 ) -> tuple[EstimatedJob, list[str]]:
-    """The demo's pre-training with a measurement that ends like this, and what was said."""
+    """The demo's pre-training with a measurement that ends like this, and its output."""
     said: list[str] = []
 
     def measure(*args: Any) -> Any:

@@ -94,7 +94,7 @@ def test_a_folder_is_taken_in_bit_for_bit_and_said(given: Path):
     digest = sha256_of(given.parent / "tokenizer" / "tokenizer.json")
     assert json.loads((base / "podium.json").read_text())["tokenizer_sha256"] == digest
     assert f"{record['parameters']:,} parameters" in format_summary(record)
-    assert "bert.pooler.dense.weight" in format_summary(record), "what is missing is said"
+    assert "bert.pooler.dense.weight" in format_summary(record), "missing weights are reported"
 
 
 def test_another_architecture_is_refused_with_the_settings_that_fit(given: Path):

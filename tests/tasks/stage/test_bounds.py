@@ -219,7 +219,7 @@ def test_a_data_set_that_unfolds_to_gigabytes(tmp_path: Path) -> None:
         "from tasks.records.hub_inputs import open_dataset; "
         "[None for _ in open_dataset('corpus', sys.argv[1], None, 'train', None)]"
     )
-    # Where memory ran out, a thread of the library may abort the process at its very end, after all is said.
+    # Where memory ran out, a thread of the library may abort the process at its very end, after all messages.
     ends = (1, -signal.SIGABRT)
     assert "expands to more than 1,536 MB" in refused(code, str(tmp_path), most_mb=2048, ends=ends)
 

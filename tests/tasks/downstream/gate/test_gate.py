@@ -84,7 +84,7 @@ def test_what_is_accepted_without_a_floor_says_so() -> None:
     alone = decide(GOOD, limits(min_f1=None, above_baseline=False))
     assert alone.without_floor == f"published without a floor or a baseline: {keys}"
     assert decision_record(alone, GOOD)["without_floor"] == alone.without_floor
-    assert alone.accepted, "it is said, and decides nothing"
+    assert alone.accepted, "it is reported, and decides nothing"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A small checkout for texts with labels of one's own: generated tables, a tokenizer, fresh weights."""
+"""A small checkout for texts with the user's labels: generated tables, a tokenizer, fresh weights."""
 
 from __future__ import annotations
 

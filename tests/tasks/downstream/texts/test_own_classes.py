@@ -1,4 +1,4 @@
-"""Labels of one's own from a CSV file to a published model, whose logits in transformers are those that were scored."""
+"""Labels of a user from a CSV file to a published model, whose logits in transformers are those that were scored."""
 
 from __future__ import annotations
 
