@@ -38,7 +38,7 @@ ERROR = "error: "
 """Prefix of a stage's error message (tasks/plan/main.py)."""
 PAUSED = "paused: "
 """Prefix of the line in which a stage says why it stopped early on purpose, after writing its checkpoint."""
-CHECKPOINT_KEPT = "a checkpoint holds"
+CHECKPOINT_SAVED = "checkpoint saved"
 """Text in that line if the stage can continue from a checkpoint."""
 ENDED_BY_SIGNAL = tuple(code for number in SIGNALS for code in (-number, 128 + number))
 """Exit codes of stages that a signal ended. bash replaces itself with the command; other shells return 128 + signal."""
@@ -200,7 +200,7 @@ class DvcSession:
         done, code = reply.get("answer"), reply.get("code")
         if done is not None and not done["lost"]:
             return str(done["verdict"])
-        if done is None and output.paused is not None and (not stop.number or CHECKPOINT_KEPT in output.paused):
+        if done is None and output.paused is not None and (not stop.number or CHECKPOINT_SAVED in output.paused):
             raise RunPaused(f"stage {stage} paused: {output.paused.removesuffix(f'; {RESUME_HINT}')}")
         if done is None and stop.number and code in (None, PAUSED_CODE, *ENDED_BY_SIGNAL):
             raise RunStopped(stage)
