@@ -183,7 +183,7 @@ def test_a_resample_has_the_metrics_of_sentences_that_come_so_often() -> None:
 
 
 def test_scores_of_a_release_that_cannot_be_are_not_allowed() -> None:
-    allows = NerScores.__new__(NerScores).allows
-    assert allows([2, 1, 5])
+    is_possible = NerScores.__new__(NerScores).allows
+    assert is_possible([2, 1, 5])
     for impossible in ([1, 2, 5], [2, 2, 1], [-1, 0, 0], [0.5, 0, 1]):
-        assert not allows(impossible), impossible
+        assert not is_possible(impossible), impossible
