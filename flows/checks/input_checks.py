@@ -71,7 +71,7 @@ def check_corpus(params: Params) -> str:
         looked += 1
         if time.monotonic() > until:
             break
-    return f"{len(files)} files in {section.path}; checked the first records of {looked}"
+    return f"{len(files)} file{'s' * (len(files) > 1)} in {section.path}; checked the first records of {looked}"
 
 
 def check_vocabulary(params: Params) -> str:

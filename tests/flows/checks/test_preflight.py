@@ -116,7 +116,7 @@ def test_another_system_is_refused_in_a_sentence_and_another_processor_is_a_note
     [
         ("SSL_CERT_FILE", "/nowhere/ca.pem", "SSL_CERT_FILE=/nowhere/ca.pem has no readable certificates"),
         ("SSL_CERT_FILE", "/etc/hostname", "SSL_CERT_FILE=/etc/hostname has no readable certificates"),
-        ("ALL_PROXY", "socks5://127.0.0.1:1", "needs the package socksio"),
+        ("ALL_PROXY", "socks5://127.0.0.1:1", "requires the package socksio"),
         ("HTTPS_PROXY", "ftp://127.0.0.1:1", "has the scheme 'ftp'"),
     ],
 )
@@ -137,7 +137,7 @@ def test_room_that_may_not_suffice_is_no_ok(project, monkeypatch):
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: SimpleNamespace(free=0.6 * needed))
     (finding,) = disk.check_disk(wanted)
     assert finding.level == "warning"
-    assert "make room" in finding.text
+    assert "Free some space" in finding.text
 
 
 def test_a_mount_that_takes_no_writing_is_called_so(project, monkeypatch):
@@ -301,8 +301,8 @@ def test_columns_endings_and_broken_files_are_found_before_the_first_stage(proje
 @pytest.mark.parametrize(
     ("kind", "lines", "reason"),
     [
-        ("classification", ["text,label", *(f"text {n},good" for n in range(40))], "labels of 1 class(es) (good)"),
-        ("ner", [f"word{n} O\n" for n in range(40)], "entities of 0 types"),
+        ("classification", ["text,label", *(f"text {n},good" for n in range(40))], "have 1 class(es) (good)"),
+        ("ner", [f"word{n} O\n" for n in range(40)], "have 0 entity types"),
     ],
 )
 def test_labels_of_which_nothing_can_be_learned_are_refused_before_an_estimate(project, tmp_path, kind, lines, reason):
@@ -328,7 +328,7 @@ def test_good_files_are_said_with_what_was_looked_at(project, tmp_path):
         f"downstream.squad.data.train_path={tmp_path / 'train.json'}",
         f"downstream.squad.data.dev_path={tmp_path / 'dev.json'}",
     )
-    assert found["corpus", "ok"].startswith("1 files of")
+    assert found["corpus", "ok"].startswith("1 file in")
     assert str(tmp_path / "dev.json") in found["squad", "ok"]
     assert not [name for name, level in found if level != "ok"]
 
