@@ -183,7 +183,7 @@ def test_a_resample_has_the_metrics_of_sentences_that_come_so_often() -> None:
 
 
 def test_scores_of_a_release_that_cannot_be_are_not_allowed() -> None:
-    is_possible = NerScores.__new__(NerScores).allows
+    is_possible = NerScores.__new__(NerScores).is_possible
     assert is_possible([2, 1, 5])
     for impossible in ([1, 2, 5], [2, 2, 1], [-1, 0, 0], [0.5, 0, 1]):
         assert not is_possible(impossible), impossible
