@@ -36,7 +36,7 @@ def test_a_run_that_cannot_fit_is_refused_and_leaves_nothing(project: Path) -> N
     assert done.returncode == 1, done.stderr
     assert "nothing was started" in done.stderr
     for job in ("pretrain@phase1", "pretrain@phase2", "finetune@squad", "predict@squad"):
-        assert f"{job} does not fit: the process takes " in done.stderr
+        assert f"{job} does not fit: the process needs " in done.stderr
     assert "The largest part is Python, torch and its libraries" in done.stderr
     assert "Use podium run --force" in done.stderr
     kept = {path: seen for path, seen in tree(project).items() if path.parts[0] != "runs"}
