@@ -17,7 +17,7 @@ def measure_ours(spec: dict[str, Any], session: Session) -> None:
     from ipu_model.distributed.process import StopRequest
     from ipu_model.jobs.job import Job
     from ipu_model.rows.row_folder import RowFolder
-    from ipu_model.train.prediction import predict
+    from ipu_model.train.job_runner import predict
 
     prepare_host(spec["threads"])
     training = Training.from_spec(spec)

@@ -1,6 +1,6 @@
 """Checks of packed rows in a folder of data/rows: rules for all rows, and limits from their declared columns.
 
-Kinds add checks that columns cannot declare: pre-training in pretrain_row_checks.py, downstream kinds in
+Kinds add checks that columns cannot declare: pre-training in pretraining_checks.py, downstream kinds in
 tasks/downstream/<kind>/checks.py. Legend: n rows of L tokens and S slots.
 """
 

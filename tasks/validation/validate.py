@@ -45,8 +45,7 @@ from tasks.validation.checks import (
     format_failures,
     format_number,
 )
-from tasks.validation.corpus_checks import open_corpus
-from tasks.validation.pretrain_row_checks import PretrainRows
+from tasks.validation.pretraining_checks import PretrainRows, open_corpus
 from tasks.validation.row_checks import RowSource
 from tasks.validation.validators import GxValidator, LimitValidator, load_gx, make_expectation, make_suite
 

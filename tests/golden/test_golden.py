@@ -20,7 +20,7 @@ from ipu_model.files import write_json, write_text
 from tasks.downstream.inference import job
 from tasks.params.schema import load_params
 from tasks.stage import artifacts
-from tasks.validation.corpus_checks import CorpusData
+from tasks.validation.pretraining_checks import CorpusData
 from tasks.validation.validate import render_page
 from tasks.validation.validators import GxValidator
 from tests.browser import evaluations, made_runs

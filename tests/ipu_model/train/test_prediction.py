@@ -14,8 +14,8 @@ from ipu_model.distributed.process import StopRequest
 from ipu_model.errors import RowsError
 from ipu_model.models.head import Logits
 from ipu_model.rows.row_folder import Batch, RowFolder
-from ipu_model.train import prediction
-from ipu_model.train.prediction import logits_schema, predict
+from ipu_model.train import job_runner
+from ipu_model.train.job_runner import logits_schema, predict
 
 ROWS = 40
 
@@ -58,7 +58,7 @@ def count() -> int:
 def test_features_come_in_order_however_the_rows_mix_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
-    monkeypatch.setattr(prediction, "FEATURES_PER_RECORD_BATCH", batch)
+    monkeypatch.setattr(job_runner, "FEATURES_PER_RECORD_BATCH", batch)
     events = run(tmp_path, np.random.default_rng(3).permutation(count()))
     with pa.memory_map(str(tmp_path / "logits.arrow")) as source:
         file = pa.ipc.open_file(source)
@@ -77,15 +77,15 @@ def test_features_come_in_order_however_the_rows_mix_them(
 def test_only_features_that_wait_for_others_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
-    monkeypatch.setattr(prediction, "FEATURES_PER_RECORD_BATCH", batch)
+    monkeypatch.setattr(job_runner, "FEATURES_PER_RECORD_BATCH", batch)
     kept: List[int] = []
-    add = prediction._OrderedWriter.add
+    add = job_runner._OrderedWriter.add
 
     def watched(self: Any, answer: Logits) -> None:
         add(self, answer)
         kept.append(len(self._waiting) + len(self._ready))
 
-    monkeypatch.setattr(prediction._OrderedWriter, "add", watched)
+    monkeypatch.setattr(job_runner._OrderedWriter, "add", watched)
     chunk = 12  # ids are mixed within chunks, as packing does
     mixed = np.random.default_rng(3).permutation(chunk)
     whole, rest = count() // chunk, np.arange(count() // chunk * chunk, count())

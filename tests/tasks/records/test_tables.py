@@ -14,7 +14,7 @@ import pytest
 
 from tasks.params.overlays import read_base, resolve
 from tasks.params.schema import validate_params
-from tasks.records import readers
+from tasks.records import tables
 from tasks.records.tables import BLANK_LINES, Columns, ColumnSpec, convert_id, list_empty, read_table
 from tasks.records.text_files import NUMERIC_IDS, ReadLog
 from tasks.stage.errors import InputError, ParamsError
@@ -140,7 +140,7 @@ def test_a_list_of_objects_and_lines_of_objects_are_read_under_json(tmp_path: Pa
     rows = [{"text": f'{{[é, "{number}\n', "label": number, "more": [{"a": None}]} for number in range(50)]
     monkeypatch.setitem(COLUMNS, "more", ColumnSpec("more", "KEY.more", True))
     for size in (7, 1 << 20):
-        monkeypatch.setattr(readers, "BLOCK_BYTES", size)
+        monkeypatch.setattr(tables, "BLOCK_BYTES", size)
         for text in (json.dumps(rows), "\ufeff \n" + json.dumps(rows, indent=1, ensure_ascii=False) + "\n \n"):
             assert read(put(tmp_path / "a.json", text)) == rows
     lines = "".join(json.dumps(row) + "\n" for row in rows)
@@ -211,7 +211,7 @@ def test_a_quote_that_is_not_closed_is_reported_where_it_opens(tmp_path: Path, t
 
 
 def test_a_row_that_is_too_long_says_where_its_quote_opens(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("tasks.records.readers.MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr("tasks.records.tables.MAX_LINE_BYTES", 1000)
     path = put(tmp_path / "a.csv", 'id,text\n1,a\n2,"open\n' + "3,x\n" * 500)
     with pytest.raises(InputError, match="line 3: a quote opens here, and the row is longer than"):
         list(read_table(path, {}, "KEY", ReadLog()))

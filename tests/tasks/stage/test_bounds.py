@@ -24,7 +24,7 @@ import pytest
 
 from ipu_model.files import NotAFile, open_regular, parse_json, read_json, sha256_of
 from tasks.pretraining.rows import prepared_files
-from tasks.records import readers, tables
+from tasks.records import tables
 from tasks.records.tables import ColumnSpec, check_columns, reject_duplicate_keys
 from tasks.records.text_files import ReadLog, read_lines
 from tasks.stage.errors import InputError
@@ -263,7 +263,7 @@ def test_json_of_a_hundred_megabytes(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_row_of_csv_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "MAX_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr(tables, "MAX_LINE_BYTES", 1 << 20)
     path = tmp_path / "text.csv"
     path.write_text("text\n" + "short\n" * 300_000)
     read = tables.read_table

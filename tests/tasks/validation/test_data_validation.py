@@ -10,7 +10,7 @@ from tasks.params.schema import load_params
 from tasks.records.text_files import ReadLog, write_reading
 from tasks.stage.errors import InputError
 from tasks.validation.checks import format_failures
-from tasks.validation.corpus_checks import CorpusData, open_corpus
+from tasks.validation.pretraining_checks import CorpusData, open_corpus
 from tasks.validation.validators import GxValidator
 from tests.places import ROOT
 from tests.tasks.validation.validation_data import (

@@ -13,7 +13,7 @@ import pytest
 from ipu_model.files import sha256_of, write_json
 from tasks.params.schema import load_params
 from tasks.validation.checks import RECORD, CheckCounts, CheckOutcome, DataCheck, Failure
-from tasks.validation.corpus_checks import CorpusData
+from tasks.validation.pretraining_checks import CorpusData
 from tasks.validation.validate import validate_data, write_data_docs
 from tasks.validation.validators import CheckCrashed, GxValidator, LimitValidator, load_gx, make_suite
 from tests.places import ROOT

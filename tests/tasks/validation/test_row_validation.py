@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.validation.checks import DataCheck, TotalFeature, format_failures
-from tasks.validation.pretrain_row_checks import ENOUGH_SEQUENCES
+from tasks.validation.pretraining_checks import ENOUGH_SEQUENCES
 from tasks.validation.row_checks import RowData
 from tasks.validation.validators import GxValidator
 from tests.tasks.validation.validation_data import (

@@ -15,7 +15,7 @@ import pytest
 from tasks.params.schema import load_params
 from tasks.stage.errors import InputError
 from tasks.validation.checks import RECORD, DataCheck
-from tasks.validation.corpus_checks import CorpusData
+from tasks.validation.pretraining_checks import CorpusData
 from tasks.validation.validate import main, validate_and_report
 from tasks.validation.validators import CheckCrashed, GxValidator, load_gx
 from tests.places import ROOT

@@ -15,9 +15,8 @@ from tasks.downstream.squad import checks
 from tasks.downstream.squad.spec import FEATURES_SCHEMA
 from tasks.rows.row_files import row_schema
 from tasks.stage.row_folders import Manifest
-from tasks.validation import corpus_checks
 from tasks.validation.checks import DataSet
-from tasks.validation.pretrain_row_checks import PretrainRows
+from tasks.validation.pretraining_checks import PretrainRows
 from tasks.validation.row_checks import RowData, RowSource
 from tasks.validation.validate import validate_data
 from tasks.validation.validators import GxValidator
@@ -46,7 +45,7 @@ def corpus_columns() -> dict[str, list[Any]]:
     }
 
 
-def write_corpus(folder: Path, columns: dict[str, list[Any]], schema: pa.Schema = corpus_checks.SCHEMA) -> Path:
+def write_corpus(folder: Path, columns: dict[str, list[Any]], schema: pa.Schema = pretraining_checks.SCHEMA) -> Path:
     """Two files, seven documents in the first."""
     folder.mkdir(parents=True, exist_ok=True)
     table = pa.table(columns, schema=schema)
