@@ -15,6 +15,7 @@ from tasks.downstream.squad import checks
 from tasks.downstream.squad.spec import FEATURES_SCHEMA
 from tasks.rows.row_files import row_schema
 from tasks.stage.row_folders import Manifest
+from tasks.validation import pretraining_checks
 from tasks.validation.checks import DataSet
 from tasks.validation.pretraining_checks import PretrainRows
 from tasks.validation.row_checks import RowData, RowSource
