@@ -165,7 +165,7 @@ def test_figures_that_somebody_broke_cost_the_run_its_tables_and_nothing_else(
 ):
     run("downstream.squad.gate.min_f1=80.0", name="mine")
     gate = toy_project / "runs/checkouts/mine/metrics/squad-gate.json"
-    for table in ("metrics", "gates"):
+    for table in ("render_metrics", "render_gates"):
         monkeypatch.setattr(run_texts, table, lambda run: json.loads("["))
     found = run("downstream.squad.gate.min_f1=80.0", name="mine")
     assert gate.exists()
