@@ -68,7 +68,7 @@ def test_the_command_changes_nothing_and_names_the_run_it_speaks_of(prefect_sess
     before = tree(toy_project)
     cli.cli.main(["plan", "--set", "downstream.squad.gate.min_f1=80.0"], prog_name="podium", standalone_mode=False)
     said = capsys.readouterr()
-    assert "gate@squad  run       downstream.squad.gate.min_f1 85.0 -> 80.0" in said.out
+    assert "gate@squad  to run    downstream.squad.gate.min_f1 85.0 -> 80.0" in said.out
     assert "0 stages up to date, 2 restored, 1 to run" in said.out
     assert said.err == "next: podium run --set downstream.squad.gate.min_f1=80.0\n"
     cli.cli.main(["plan", "--json"], prog_name="podium", standalone_mode=False)

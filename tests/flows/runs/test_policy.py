@@ -238,7 +238,7 @@ def test_a_sent_entry_whose_words_lead_elsewhere_is_refused_and_nothing_is_writt
     values = changed(toy_project, **downstream)
     state = sent(toy_project, values=values, checkout_name=checkout.default_name(values, None))
     assert state.is_failed()
-    assert "the parameters of this run cannot be used" in state.message
+    assert "invalid values in the parameters of this run" in state.message
     assert everything(toy_project) == before
     assert not (toy_project / "runs").exists()
     assert ran() == []
