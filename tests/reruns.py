@@ -70,7 +70,7 @@ def counted(plan: Plan, commits: dict[str, list[str]]) -> Counted:
         deps = {dep for name in names for dep in plan[name].deps if dep.startswith(CODE)}
         return sum(any(lies_in(file, deps) for file in files) for files in commits.values())
 
-    return Counted(len(commits), touching(PRETRAINING), touching(plan.behind(PRETRAINING)))
+    return Counted(len(commits), touching(PRETRAINING), touching(plan.with_upstream(PRETRAINING)))
 
 
 def then_and_now(last: str = LAST, count: int = COUNT) -> tuple[Counted, Counted, dict[str, list[str]]]:

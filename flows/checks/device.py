@@ -108,7 +108,7 @@ def _required_devices(request: RunRequest, stages: list[Stage]) -> list[dict[str
             hint += f" (set {STAGE_KINDS}=cpu on a host that only restores results)"
         places.append({"knob": hint, "runtime": device.runtime, "precision": device.precision})
     for stage in named:
-        place = RuntimeSpec.of(stage.host)
+        place = RuntimeSpec.parse(stage.host)
         knob = f"{stage.meta.get('because', stage.name)} names {stage.host}"
         places.append({"knob": knob, "runtime": place.runtime, "precision": place.precision})
     return places

@@ -30,7 +30,7 @@ def _read_place(text: str) -> RuntimeSpec:
     from tasks.params.sections import RuntimeSpec
 
     try:
-        return RuntimeSpec.of(text)
+        return RuntimeSpec.parse(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 

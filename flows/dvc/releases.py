@@ -62,7 +62,7 @@ def select_releases(plan: Sequence[str], root: Path) -> ReleaseSelection:
 
 def _entries(plan: Sequence[str], root: Path) -> list[str]:
     known = read_plan(root)
-    return [known[stage].item for stage in known.behind(plan) if known[stage].group == RELEASE_STAGES]
+    return [known[stage].item for stage in known.with_upstream(plan) if known[stage].group == RELEASE_STAGES]
 
 
 def publish_command(gate: Stage) -> list[str]:

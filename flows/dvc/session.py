@@ -224,12 +224,12 @@ class DvcSession:
         except DvcFailed:
             return PlanStatus([], False)
         known = read_plan(self.root)
-        needed = set(known.behind(plan))
+        needed = set(known.with_upstream(plan))
         changed = needed & found
         if not changed <= set(plan):  # any stage of the plan may depend on it
             return PlanStatus([], False)
         unchanged = list(itertools.takewhile(lambda stage: stage not in changed, plan))
-        may_change = set(known.behind(needed - set(plan))) & set(plan) - set(unchanged)
+        may_change = set(known.with_upstream(needed - set(plan))) & set(plan) - set(unchanged)
         return PlanStatus(unchanged, not may_change)
 
     def push(self, stages: Sequence[str], say: Say) -> None:

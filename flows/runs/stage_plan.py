@@ -40,7 +40,7 @@ def select_stages(project: Path, plan: Plan, part: str = ALL, to: Sequence[str] 
     if to and part != ALL:
         raise ParamsError(f"--to {to[0]} and --part {part} cannot be combined: leave one of them out")
     if to:
-        return plan.behind([stage for name in to for stage in _match_stages(name, plan, definitions)])
+        return plan.with_upstream([stage for name in to for stage in _match_stages(name, plan, definitions)])
     if part == ALL:
         return list(plan)
     wanted = PRETRAINING if part == FINETUNING else part
@@ -50,7 +50,7 @@ def select_stages(project: Path, plan: Plan, part: str = ALL, to: Sequence[str] 
     if not ends and part != FINETUNING:
         groups = (group for group in definitions if _read_meta(definitions, group).get("part") == wanted)
         raise ParamsError(f"--part {part} has no stages with these parameters{_hint(groups, definitions)}")
-    found = plan.behind(ends)
+    found = plan.with_upstream(ends)
     return [stage for stage in plan if stage not in found] if part == FINETUNING else found
 
 

@@ -61,7 +61,7 @@ def estimate_ipus(
     device = f"{plan.placement.ipus_per_replica * plan.replicas} IPUs {generation.name}, "
     device += f"{plan.replicas} replica{'s' if plan.replicas > 1 else ''} of {plan.placement.ipus_per_replica}"
     device += f", {instances.count} instances" if instances.count > 1 else ""
-    program = build_program(job, model, plan, RowShape.of(manifest), generation)
+    program = build_program(job, model, plan, RowShape.from_manifest(manifest), generation)
     predicting = job.kind == "predict"
     time = _prediction(manifest, plan, program) if predicting else _training(job, manifest, plan, program)
     return JobEstimate(device, estimate_memories(program), time)
@@ -82,7 +82,7 @@ def propose_layout(job: Job, model: ModelConfig, manifest: Manifest, instances: 
         ConfigError: the job cannot run on IPUs with these settings.
     """
     plan = plan_for_estimate(job, model, manifest, instances)
-    return find_faster_layout(build_program(job, model, plan, RowShape.of(manifest)), instances.count)
+    return find_faster_layout(build_program(job, model, plan, RowShape.from_manifest(manifest)), instances.count)
 
 
 def build_program(

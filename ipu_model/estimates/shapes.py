@@ -26,7 +26,7 @@ class RowShape:
     """Average number of sequences."""
 
     @staticmethod
-    def of(manifest: Manifest) -> RowShape:
+    def from_manifest(manifest: Manifest) -> RowShape:
         """Return the shape of the rows of a folder."""
         return RowShape(
             manifest.row_length, manifest.max_predictions, manifest.max_sequences, manifest.packing_factor or 1.0

@@ -123,7 +123,7 @@ class IpuPlan:
 
     def describe_evaluations(self, model: ModelConfig, manifest: Manifest, rows: int, count: int, updates: int) -> str:
         """Describe the cost of `count` evaluations of `rows` held-out rows in a training of `updates` updates."""
-        evaluation, training = self.for_evaluation(), self.program(model, RowShape.of(manifest))
+        evaluation, training = self.for_evaluation(), self.program(model, RowShape.from_manifest(manifest))
         calls, iterations = math.ceil(rows / evaluation.rows_per_call), evaluation.config.inference_device_iterations
         forward = dataclasses.replace(
             training, placement=self.inference_placement, accumulation=iterations, training=False
@@ -150,7 +150,7 @@ class IpuPlan:
             every_minutes: minutes between checkpoints; 0 for never.
             every_updates: updates between checkpoints; 0 for never.
         """
-        seconds = call_interval(self.program(model, RowShape.of(manifest))).likely
+        seconds = call_interval(self.program(model, RowShape.from_manifest(manifest))).likely
         saved = [f"{every_minutes:g} minutes"] * bool(every_minutes)
         saved += [f"{every_updates} updates"] * bool(every_updates)
         lost = (
@@ -204,8 +204,8 @@ def plan_ipu(
     config = read_ipu_config(job.ipu_config or {}, "ipu_config", say)
     predicting = job.kind == "predict"
     mode = config.inference if predicting else config.training
-    inference_placement = _place(job.head, model, config, config.inference)
-    placement = inference_placement if predicting else _place(job.head, model, config, config.training)
+    inference_placement = _place_stages(job.head, model, config, config.inference)
+    placement = inference_placement if predicting else _place_stages(job.head, model, config, config.training)
     replicas = _replicas(job, mode)
     local_replicas = instances.replicas(replicas)
     if predicting and instances.count > 1:
@@ -234,7 +234,7 @@ def plan_ipu(
     return IpuPlan(*shape, pipelined, instances, half, is_half(accumulators, half), pieces)
 
 
-def _place(head: str, model: ModelConfig, config: IpuConfig, mode: ModeConfig) -> Placement:
+def _place_stages(head: str, model: ModelConfig, config: IpuConfig, mode: ModeConfig) -> Placement:
     if config.device_mapping is not None and config.pipeline_stages is not None:
         return placing.place_by_stages(head, model.num_layers, config.pipeline_stages, config.device_mapping)
     return placing.place_by_layers(head, model.num_layers, mode.layers_per_ipu, mode.ipus_per_replica)

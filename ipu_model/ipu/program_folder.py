@@ -338,11 +338,11 @@ def differing_parts(stored: Mapping[str, Any], parts: Mapping[str, Any]) -> List
 def describe_difference(stored: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
     """Format differences: `accumulation 16 -> 8, poptorch 3.3.0 -> 3.4.0 and 2 more`, with a hint on SDK versions."""
     names = differing_parts(stored, parts)
-    words = [f"{name} {_shown(stored.get(name))} -> {_shown(parts.get(name))}" for name in names]
+    words = [f"{name} {_format_value(stored.get(name))} -> {_format_value(parts.get(name))}" for name in names]
     other_sdk = all(name.rpartition(".")[2] in VERSIONS for name in names)
     return f"{shorten(words, SHOWN)}{'; executables do not load under another SDK' if other_sdk else ''}"
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     text = "none" if value is None else value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 40 else text[:40] + "..."

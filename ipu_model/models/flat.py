@@ -181,7 +181,7 @@ class AttentionLayout:
     """int64: indices of the K rows that are padding."""
 
     @staticmethod
-    def of(lengths: Sequence[int], heads: int) -> AttentionLayout:
+    def from_lengths(lengths: Sequence[int], heads: int) -> AttentionLayout:
         """Return the layout of concatenated sequences; those of similar length should be neighbours."""
         groups: List[Group] = []
         sources, pads = [], []
@@ -243,7 +243,7 @@ class SequenceAttention:
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, heads: int, dropout: float) -> Tensor:
         """Compute attention; query, key, value and result are [T, H]. `dropout` applies to the probabilities."""
         if heads not in self._layouts:  # created once, for all layers
-            self._layouts[heads] = AttentionLayout.of(self._lengths, heads)
+            self._layouts[heads] = AttentionLayout.from_lengths(self._lengths, heads)
         return _SequenceAttention.apply(query, key, value, self._layouts[heads], heads, dropout)
 
 

@@ -61,7 +61,7 @@ class CardFacts:
     """Name of the base model; None: its repository, or unknown."""
 
     @property
-    def own(self) -> Mapping[str, Any]:
+    def entry_parameters(self) -> Mapping[str, Any]:
         """Published parameters of the entry."""
         own: Mapping[str, Any] = self.parameters["downstream"][self.entry.name]
         return own
@@ -130,7 +130,7 @@ def write_card(
         near=_near_duplicates(facts.metrics),
         trainings=_trainings(facts, tuning),
         optimizers=_optimizers(facts),
-        row_length=facts.own["rows"]["row_length"],
+        row_length=facts.entry_parameters["rows"]["row_length"],
         gate={**dict.fromkeys(("reasons", "checks", *RECIPE), ()), WITHOUT_FLOOR: None, "accepted": False}
         | dict(facts.gate),
         recipe=format_recipe(facts.gate, published=True),
@@ -152,14 +152,14 @@ def _other_revisions(provenance: Mapping[str, Any]) -> dict[str, Any]:
 
 def _rows(metrics: Mapping[str, Any], name: str, words: str) -> list[tuple[str, float, str]]:
     """Return label, percentage and 95% interval of a metric: for all examples, and without near-duplicates."""
-    found = [_row(metrics, name, words)]
+    found = [_score_row(metrics, name, words)]
     near = _near_duplicates(metrics)
     if near and near["examples"] and name in near["without"]:
-        found.append(_row(near["without"], name, f"{words}, without near-duplicates"))
+        found.append(_score_row(near["without"], name, f"{words}, without near-duplicates"))
     return found
 
 
-def _row(metrics: Mapping[str, Any], name: str, words: str) -> tuple[str, float, str]:
+def _score_row(metrics: Mapping[str, Any], name: str, words: str) -> tuple[str, float, str]:
     return words, round(require_finite(metrics.get(name), f"{name} of the metrics"), 4), interval_of(metrics, name)
 
 
@@ -250,7 +250,7 @@ def evaluated_on(facts: CardFacts, examples: str) -> tuple[str, str]:
         facts: facts about the release.
         examples: what the dataset contains, such as questions.
     """
-    data, own = facts.own["data"], f"own {examples}"
+    data, own = facts.entry_parameters["data"], f"own {examples}"
     given = facts.entry.params.data
     if isinstance(given, OwnDataParams) and given.dev_is_apart:
         whole = facts.data_name or (data["dataset"] if data["source"] == "hub" else own)
@@ -274,9 +274,9 @@ def _trainings(facts: CardFacts, tuning: str) -> list[dict[str, str]]:
         stage = f"{phase}: masked tokens and next sentence, rows of {length} tokens"
         lines.append(_training(facts, stage, f"{values['steps']:,}", values, f"pretrain-{phase}", phase))
     training = job_name(facts.entry.name, "finetune")
-    values, steps = facts.own["finetune"], facts.provenance["training"].get(training, {}).get("steps")
+    values, steps = facts.entry_parameters["finetune"], facts.provenance["training"].get(training, {}).get("steps")
     updates = f"{values['epochs']:g} epochs" + ("" if steps is None else f", {steps:,}")
-    stage = f"{tuning}, rows of {facts.own['rows']['row_length']} tokens"
+    stage = f"{tuning}, rows of {facts.entry_parameters['rows']['row_length']} tokens"
     return [*lines, _training(facts, stage, updates, values, training, f"{facts.entry.name}-train")]
 
 
@@ -298,7 +298,7 @@ def _training(
 
 
 def _optimizers(facts: CardFacts) -> str:
-    parameters, tune = facts.parameters, facts.own["finetune"]
+    parameters, tune = facts.parameters, facts.entry_parameters["finetune"]
     tuning = f"{tune['optimizer']} for fine-tuning ({SCHEDULES[tune['schedule']]})"
     if not facts.phases:
         return tuning

@@ -146,7 +146,7 @@ def _report(
     )
 
 
-def _of(result: JobResult) -> dict[str, str]:
+def _runtime_of(result: JobResult) -> dict[str, str]:
     return {"runtime": result.runtime, "precision": result.precision}
 
 
@@ -164,7 +164,7 @@ def run_stage(place: RuntimeSpec, name: str, task: AnyScores, params: Params) ->
     found = compare_logits(task, written, computed)
     of_predict = figures if len(task.predicted) == 1 else figures[task.development[0]]
     first = {key: of_predict[key] for key in ("runtime", "precision")}
-    return _report(task, first, _of(result), found, artifacts.parity_file(task.entry.name, name))
+    return _report(task, first, _runtime_of(result), found, artifacts.parity_file(task.entry.name, name))
 
 
 def compare_devices(
@@ -185,10 +185,10 @@ def compare_devices(
         before, one = predict_on(first, task, params, Path(scratch) / "first", root, model)
         after, other = predict_on(second, task, params, Path(scratch) / "second", root, model)
         found = compare_logits(task, one, other, root)
-    return _report(task, _of(before), _of(after), found, output)
+    return _report(task, _runtime_of(before), _runtime_of(after), found, output)
 
 
-def _named(item: str, params: Params) -> tuple[str, str]:
+def _split_item(item: str, params: Params) -> tuple[str, str]:
     for name, entry in params.downstream.items():
         for place in entry.parity.against:
             if item == f"{name}-{place}":
@@ -212,10 +212,10 @@ def main() -> None:
     params = load_sections(*ENTRY_SECTIONS, "model", "device", "ipu")
     name, said = arguments.name, arguments.place
     if said is None:
-        name, said = _named(arguments.name.rpartition("@")[2], params)
+        name, said = _split_item(arguments.name.rpartition("@")[2], params)
     try:
-        place = RuntimeSpec.of(said)
-        baseline = None if arguments.baseline is None else RuntimeSpec.of(arguments.baseline)
+        place = RuntimeSpec.parse(said)
+        baseline = None if arguments.baseline is None else RuntimeSpec.parse(arguments.baseline)
     except ValueError as error:
         parser.error(str(error))
     task: AnyScores = load_part(find_entry(params, name), "scores")

@@ -137,7 +137,7 @@ class ParityParams(Section):
     @model_validator(mode="after")
     def _places_are_known(self) -> ParityParams:
         for text in self.against:
-            RuntimeSpec.of(text)
+            RuntimeSpec.parse(text)
         if len(set(self.against)) < len(self.against):
             raise ValueError(f"against contains duplicates: {', '.join(self.against)}")
         return self

@@ -31,7 +31,7 @@ SHORTEST_ROW = 16
 RowLength = Annotated[int, Field(ge=SHORTEST_ROW, le=32767)]
 
 
-def _named(pattern: str, rule: str) -> AfterValidator:
+def _named_text(pattern: str, rule: str) -> AfterValidator:
     def check(text: str) -> str:
         if not re.fullmatch(pattern, text):
             raise ValueError(f"is {text!r}, must be {rule}")
@@ -47,21 +47,21 @@ def _written(pattern: str) -> WithJsonSchema:
 
 Text = Annotated[str, StringConstraints(min_length=1)]
 LINE = r"[^\x00-\x1f\x7f]+"
-Name = Annotated[str, _named(LINE, "one line of text, without control characters, and not empty"), _written(LINE)]
+Name = Annotated[str, _named_text(LINE, "one line of text, without control characters, and not empty"), _written(LINE)]
 """Name of a file, a column or a run."""
 HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9][A-Za-z0-9_.-]*)?")
 """Name of a model or dataset on the Hub."""
 HubName = Annotated[
-    str, _named(HUB_NAME.pattern, "user/name, of letters, digits, '-', '_' and '.'"), _written(HUB_NAME.pattern)
+    str, _named_text(HUB_NAME.pattern, "user/name, of letters, digits, '-', '_' and '.'"), _written(HUB_NAME.pattern)
 ]
 WORD = r"[A-Za-z0-9][A-Za-z0-9.+-]*"
-Word = Annotated[str, _named(WORD, "one word of letters, digits, '.', '+' and '-'"), _written(WORD)]
+Word = Annotated[str, _named_text(WORD, "one word of letters, digits, '.', '+' and '-'"), _written(WORD)]
 """Name of a licence or a language."""
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
 SEPARATOR = rf"{'|'.join(SEPARATORS)}|\t|[!#$%&*+,./:;=?@^_`|~-]"
 Separator = Annotated[
     str,
-    _named(SEPARATOR, f"{', '.join(SEPARATORS)}, or one character"),
+    _named_text(SEPARATOR, f"{', '.join(SEPARATORS)}, or one character"),
     AfterValidator(lambda word: SEPARATORS.get(word, word)),
     _written(SEPARATOR),
 ]
@@ -382,7 +382,7 @@ class RuntimeSpec:
     precision: str = "auto"
 
     @staticmethod
-    def of(text: str) -> RuntimeSpec:
+    def parse(text: str) -> RuntimeSpec:
         """Parse `RUNTIME[:PRECISION]`.
 
         Raises:

@@ -76,7 +76,9 @@ def compose(params: Params) -> dict[str, Any]:
             f"{entry.name}-{place}": {
                 "entry": entry.name,
                 "place": place,
-                "program": _program(artifacts.job_name(entry.name, "predict"), params, RuntimeSpec.of(place).runtime),
+                "program": _program(
+                    artifacts.job_name(entry.name, "predict"), params, RuntimeSpec.parse(place).runtime
+                ),
                 **_parts(entry),
             }
             for entry in entries(params)
@@ -105,9 +107,9 @@ def _made_of(path: str | None) -> dict[str, str]:
 def _validate(corpus: bool, phases: tuple[str, ...]) -> dict[str, Any]:
     text = str(artifacts.CORPUS)
     of_rows = {
-        phase: {"data": artifacts.rows_folder(phase).as_posix(), "beside": str(artifacts.TOKENIZER)} for phase in phases
+        phase: {"data": artifacts.rows_folder(phase).as_posix(), "with": str(artifacts.TOKENIZER)} for phase in phases
     }
-    return {**({"corpus": {"data": text, "beside": text}} if corpus else {}), **of_rows}
+    return {**({"corpus": {"data": text, "with": text}} if corpus else {}), **of_rows}
 
 
 def _phase(phase: str, params: Params, base: bool) -> dict[str, str]:
@@ -148,17 +150,17 @@ def _entry(entry: Entry, params: Params) -> dict[str, Any]:
     return {
         **_parts(entry),
         "facts": {**entry.params.options, "development": list(task.development), "labels": list(task.labels)},
-        "given": _given(entry),
+        "given": _input_paths(entry),
         "text": str(artifacts.CORPUS) if learns_text(entry, params) else "tasks/records",
         "start": str(start) if start else CODE,
         **{f"{job}_program": _program(artifacts.job_name(entry.name, job), params) for job in ("finetune", "predict")},
         "released": str(entry.released),
         "seeds": entry.params.gate.seeds or str(artifacts.TOKENIZER),
-        "behind": _behind(entry, params),
+        "upstream": _upstream_files(entry, params),
     }
 
 
-def _given(entry: Entry) -> dict[str, str]:
+def _input_paths(entry: Entry) -> dict[str, str]:
     """Return the files of training and of development; they may be the same file."""
     names = [name for name in type(entry.params.data).model_fields if name == "path" or name.endswith("_path")]
     data = entry.params.data
@@ -166,7 +168,7 @@ def _given(entry: Entry) -> dict[str, str]:
     return {"train": paths[0], "dev": paths[-1]}
 
 
-def _behind(entry: Entry, params: Params) -> dict[str, str]:
+def _upstream_files(entry: Entry, params: Params) -> dict[str, str]:
     """Return upstream files that the gate of an entry evaluates; data/tokenizer is the placeholder for missing ones."""
     found, nothing = find_upstream(entry, params), str(artifacts.TOKENIZER)
     return {

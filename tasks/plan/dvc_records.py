@@ -43,7 +43,7 @@ FOLDER = ".dir"
 """Suffix of DVC's hash of a folder, which is the hash of its file list."""
 
 
-class _Stated(NamedTuple):
+class _RecordedFile(NamedTuple):
     """Path in the checkout, and its MD5 in dvc.lock."""
 
     path: str
@@ -114,7 +114,7 @@ def verify_files(paths: Iterable[str], root: Path = Path()) -> None:
             a remote or rebuilds them.
     """
     written = _outs(read_dvc_file(root / LOCK))
-    _require([stated for path in paths if (stated := _stated(path, written, root)) is not None], root, root)
+    _require([stated for path in paths if (stated := _find_record(path, written, root)) is not None], root, root)
 
 
 def verify_gate(stage: str, root: Path = Path(), copies: Path | None = None) -> None:
@@ -132,7 +132,7 @@ def verify_gate(stage: str, root: Path = Path(), copies: Path | None = None) -> 
     lock = read_dvc_file(place / LOCK)
     made, entry = _outs(lock), lock.get("stages", {}).get(stage, {})
     paths = [item for part in ("deps", "outs") for item in entry.get(part, []) if "md5" in item]
-    _require([_Stated(item["path"], item["md5"]) for item in paths if _maker(item["path"], made)], root, place)
+    _require([_RecordedFile(item["path"], item["md5"]) for item in paths if _maker(item["path"], made)], root, place)
 
 
 def find_gate_damage(gates: Iterable[str], root: Path) -> list[str]:
@@ -161,17 +161,17 @@ def _maker(path: str, written: Container[str]) -> str | None:
     return next((folder for folder in folders if folder in written), None)
 
 
-def _stated(path: str, written: dict[str, str], root: Path) -> _Stated | None:
+def _find_record(path: str, written: dict[str, str], root: Path) -> _RecordedFile | None:
     """Return the recorded MD5 of a path; for a file in a folder whose file list is lost, that of the folder."""
     out = _maker(path, written)
     if out is None or out == path:
-        return None if out is None else _Stated(path, written[path])
+        return None if out is None else _RecordedFile(path, written[path])
     name = PurePosixPath(path).relative_to(out).as_posix()
     listed = _listing(written[out], find_cache(root))
-    return _Stated(path, listed[name]) if name in listed else _Stated(out, written[out])
+    return _RecordedFile(path, listed[name]) if name in listed else _RecordedFile(out, written[out])
 
 
-def _require(stated: list[_Stated], root: Path, place: Path) -> None:
+def _require(stated: list[_RecordedFile], root: Path, place: Path) -> None:
     """Raise InputError if files in `place`, which may be copies of those in `root`, differ from dvc.lock."""
     there = [one for one in dict.fromkeys(stated) if (place / one.path).exists()]  # a stage may list a path twice
     wrong = [(one, found) for one in there if (found := _other_md5(one, root, place)) is not None]
@@ -189,7 +189,7 @@ def _require(stated: list[_Stated], root: Path, place: Path) -> None:
     raise InputError(said + _way_out(removed, root))
 
 
-def _other_md5(stated: _Stated, root: Path, place: Path) -> str | None:
+def _other_md5(stated: _RecordedFile, root: Path, place: Path) -> str | None:
     """Return the MD5 of the file if it differs from dvc.lock, otherwise None; a copied folder may lack some of the
     files."""
     found = compute_md5(place / stated.path)
@@ -220,7 +220,7 @@ def _way_out(removed: list[str], root: Path) -> str:
     return text
 
 
-def _discard(stated: _Stated, root: Path) -> list[str]:
+def _discard(stated: _RecordedFile, root: Path) -> list[str]:
     """Remove corrupt objects of a path from DVC's cache; return their names.
 
     DVC trusts its cache, and would restore these bytes.
@@ -345,7 +345,7 @@ class _Run:
     """State of a run before it begins; see `compute_statuses` for the arguments."""
 
     def __init__(self, project: Path, root: Path, plan: Plan, stated: Mapping[str, dict[str, Any]]) -> None:
-        self._project, self._root, self._plan, self._stated = project, root, plan, stated
+        self._project, self._root, self._plan, self._find_record = project, root, plan, stated
         self._cache = find_cache(project)
         self._ignored = read_ignored_names(project)
         self._lock = read_locked_stages(root / LOCK)
@@ -390,7 +390,7 @@ class _Run:
         defined = self._plan[stage]
         params: dict[str, dict[str, Any] | None] = {}
         for file, names in defined.params.items():
-            content = self._stated[file] if file in self._stated else self._json(file)
+            content = self._find_record[file] if file in self._find_record else self._json(file)
             params[file] = None if content is None else {name: value_at(content, name) for name in names}
         deps: Hashes = {path: self._hash(path) for path in defined.deps}
         return _Needs(defined.cmd, deps, params, defined.outs)
@@ -407,7 +407,7 @@ class _Run:
             self._hashed[place] = compute_md5(place, ignored) if place.exists() else None
         return self._hashed[place]
 
-    def kept(self, name: str) -> dict[str, Path]:
+    def cached_files(self, name: str) -> dict[str, Path]:
         """Return the files with this name in folders that stages make, with the path of each in the cache."""
         return {
             f"{folder}/{path}": _object(found, self._cache)
@@ -445,7 +445,7 @@ def compute_statuses(
         The statuses, and the files with that name in folders whose future content is in a cache of this host.
     """
     run = _Run(project.resolve(), root.resolve(), plan, stated)
-    return [run.tell(stage) for stage in target], run.kept(name)
+    return [run.tell(stage) for stage in target], run.cached_files(name)
 
 
 def _run_cache(cache: Path) -> dict[str, list[Record]]:

@@ -120,8 +120,8 @@ def _check_plans(root: Path, given: Iterable[str]) -> list[str]:
     if not (found := find_dvc_files(root, given)):
         return []
     return [
-        f"DVC would treat {_some(found)} as its own, but only the project's dvc.yaml may be used: remove them, or move "
-        "their folder out of the project"
+        f"DVC would treat {_shorten_names(found)} as its own, but only the project's dvc.yaml may be used: remove them, "
+        "or move their folder out of the project"
     ]
 
 
@@ -281,7 +281,7 @@ def check_readable(path: Path, key: str, links: Links = "files", name: Path | st
     Returns:
         The problems, one sentence per kind.
     """
-    return _look(path, key, links, name)[1]
+    return _inspect(path, key, links, name)[1]
 
 
 def list_files(path: Path, key: str) -> list[Path]:
@@ -290,7 +290,7 @@ def list_files(path: Path, key: str) -> list[Path]:
     Raises:
         InputError: something cannot be read; the message lists all problems.
     """
-    files, problems = _look(path, key, "none")
+    files, problems = _inspect(path, key, "none")
     if problems:
         raise InputError("\n".join(problems))
     return sorted(map(Path, files))
@@ -306,7 +306,7 @@ def require_readable(path: Path, key: str, links: Links = "files") -> None:
         raise InputError("\n".join(problems))
 
 
-def _look(path: Path, key: str, links: Links, name: Path | str | None = None) -> tuple[list[str], list[str]]:
+def _inspect(path: Path, key: str, links: Links, name: Path | str | None = None) -> tuple[list[str], list[str]]:
     """Return the files there, and the problems."""
     name = path if name is None else name
     where = f"{key}='{escape_name(name)}'"
@@ -322,9 +322,12 @@ def _look(path: Path, key: str, links: Links, name: Path | str | None = None) ->
     for kind, places in sorted(found.items()):
         names = sorted(os.path.relpath(place, path) for place in places)
         if kind in HOLDING:
-            problems.append(f"{where} contains {len(names):,} {HOLDING[kind].format(_some(names), key=key)} ({key})")
+            problems.append(
+                f"{where} contains {len(names):,} {HOLDING[kind].format(_shorten_names(names), key=key)} ({key})"
+            )
         elif kind != PASSED_BY:
-            reason = f"files that this user cannot read, {_some(names)} ({kind}): fix their permissions, or remove them"
+            shown = _shorten_names(names)
+            reason = f"files that this user cannot read, {shown} ({kind}): fix their permissions, or remove them"
             problems.append(f"{where} contains {reason} ({key})")
     return files, problems
 
@@ -349,7 +352,7 @@ def _kind_of(folder: Path, links: Links, entry: os.DirEntry[str]) -> str:
     return FILE if os.access(entry.path, os.R_OK) else "Permission denied"
 
 
-def _some(names: Sequence[str]) -> str:
+def _shorten_names(names: Sequence[str]) -> str:
     return escape_name(shorten(names, SHOWN_NAMES))
 
 

@@ -134,7 +134,7 @@ class Plan(dict[str, Stage]):
         makers, inside = self._makers
         return {makers[folder] for folder in folders if folder in makers} or inside.get(path.rstrip("/"), set())
 
-    def behind(self, names: Iterable[str]) -> list[str]:
+    def with_upstream(self, names: Iterable[str]) -> list[str]:
         """Return these stages and all their upstream stages, in order."""
         found: set[str] = set()
         left = list(names)

@@ -123,7 +123,7 @@ def stages_behind(parameters: Mapping[str, Any], subject: ReleaseSubject, lock: 
     stated, left_out = read_locked_stages(lock), subject.stages["predict_released"]
     behind = [
         name
-        for name in expand_plan(validate_params(dict(parameters))).behind([subject.stages["gate"]])
+        for name in expand_plan(validate_params(dict(parameters))).with_upstream([subject.stages["gate"]])
         if name != left_out
     ]
     return {name: _without_measurements(stated.get(name)) for name in behind}
@@ -320,7 +320,7 @@ class _Facts:
 
     def _value(self, kind: Any, value: Any, place: tuple[str, ...], holder: Mapping[str, Any], on_hub: bool) -> Any:
         if isinstance(value, str):
-            return value if value in _words(kind) else self._text(value, place, holder, on_hub)
+            return value if value in _enum_values(kind) else self._text(value, place, holder, on_hub)
         if isinstance(value, list | tuple):
             return [self._value(kind, one, place, holder, on_hub) for one in value]
         if not isinstance(value, Mapping):
@@ -343,16 +343,16 @@ class _Facts:
         return WITHHELD
 
 
-def _words(kind: Any) -> set[str]:
+def _enum_values(kind: Any) -> set[str]:
     """Return the values of an enumeration type."""
     if get_origin(kind) is Literal:
         return {word for word in get_args(kind) if isinstance(word, str)}
-    return {word for part in get_args(kind) for word in _words(part)}
+    return {word for part in get_args(kind) for word in _enum_values(part)}
 
 
 def _is_place(text: str) -> bool:
     try:
-        RuntimeSpec.of(text)
+        RuntimeSpec.parse(text)
     except ValueError:
         return False
     return True

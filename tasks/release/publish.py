@@ -79,7 +79,7 @@ class Publication:
     """Run that produced the outs of each stage."""
 
     @property
-    def place(self) -> dict[str, str | None]:
+    def destination(self) -> dict[str, str | None]:
         """Folder or repository, as in receipts."""
         target = self.entry.params.publish
         return {"repository": target.repository} if self.on_hub else {"folder": target.folder}
@@ -96,7 +96,7 @@ class Publication:
         Any other folder is a private path, which a release does not state. The checkout of a run has paths such as
         ../../../published/NAME.
         """
-        (place,) = (PurePosixPath(str(name)) for name in self.place.values())
+        (place,) = (PurePosixPath(str(name)) for name in self.destination.values())
         return place.name if self.on_hub or place.parent.name == artifacts.RELEASES.name else self.entry.name
 
     def build(self, gate: Mapping[str, Any], copies: Path) -> Release:
@@ -114,7 +114,7 @@ class Publication:
         card = cards.card(
             CardFacts(
                 entry=self.entry,
-                name=str(self.place["repository"]) if self.on_hub else ".",
+                name=str(self.destination["repository"]) if self.on_hub else ".",
                 license=stated.license,
                 language=stated.language,
                 parameters=origin["parameters"],
@@ -144,11 +144,11 @@ class Publication:
     def send(self, release: Release, compared: ComparedRelease | None) -> dict[str, Any]:
         """Publish the release in place of the one it was compared with; return the receipt."""
         if not self.on_hub:
-            changed = write_folder(release, self.root / str(self.place["folder"]), compared)
+            changed = write_folder(release, self.root / str(self.destination["folder"]), compared)
             return self.receipt(release, unchanged=not changed)
         from tasks.release.hub.transaction import release_on_hub
 
-        how, repository = self.params.publish, str(self.place["repository"])
+        how, repository = self.params.publish, str(self.destination["repository"])
         done = release_on_hub(release, repository, private=how.private, review=how.review, compared=compared)
         return self.receipt(release, **asdict(done))
 
@@ -156,7 +156,7 @@ class Publication:
         """Return the receipt of a release or of a dry run; `done` has the known fields of a HubRelease."""
         return {
             "target": self.params.publish.target,
-            **self.place,
+            **self.destination,
             **{"commit": None, "tag": release.tag, "url": None, "pull_request": None, "unchanged": None, **done},
             "files": release.content(),
             "stages": self.made_by,
@@ -190,7 +190,7 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
     gate_stage = subject.stages["gate"]
     require_accepted(read_json(root / subject.gate, f"dvc repro {gate_stage}"))  # otherwise there is nothing to copy
     judged = subject.judged(entry.released, root, entry.seeds)
-    behind = expand_plan(params).behind([gate_stage])
+    behind = expand_plan(params).with_upstream([gate_stage])
     made = map(artifacts.stage_run_file, behind)
     records = {str(path): root / path for path in (subject.gate, subject.prediction, LOCK, *made)}
     with copy_privately({**judged, **records}, root / artifacts.RUNS) as (copies, hashes):
@@ -232,7 +232,7 @@ def require_same_parameters(params: Params, subject: ReleaseSubject, lock: Path)
     """
     values = {PARAMS_FILE: parameter_values(params), COMPOSED_FILE: compose(params)}
     plan, gate, stages, differing = expand_plan(params), subject.stages["gate"], read_locked_stages(lock), list[str]()
-    for name in plan.behind([gate]):
+    for name in plan.with_upstream([gate]):
         if name not in stages:
             differing.append(f"stage {name} has not run")
             continue

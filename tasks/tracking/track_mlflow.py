@@ -32,7 +32,7 @@ class MLflow:
 
     def open(self, run: Mapping[str, Any]) -> int:
         """Find the run in the experiment named after the project, or create both."""
-        uri, artifacts_at = _place(Path(run["folder"]))
+        uri, artifacts_at = _find_address(Path(run["folder"]))
         self._client = MlflowClient(tracking_uri=uri)
         experiment = self._client.get_experiment_by_name(run["project"])
         number = (
@@ -73,12 +73,12 @@ class MLflow:
             has = self._client.get_run(self._run).data.metrics
             new = {name: x for name, x in end.numbers.items() if has.get(name) != x}
             self.log([Point(end.update, end.time, new)])
-            words = [RunTag(name, x[:LONGEST_VALUE]) for name, x in end.words.items()]
+            words = [RunTag(name, x[:LONGEST_VALUE]) for name, x in end.texts.items()]
             self._client.log_batch(self._run, tags=words)
         self._client.set_terminated(self._run, STATUS[end.status])
 
 
-def _place(folder: Path) -> tuple[str, str | None]:
+def _find_address(folder: Path) -> tuple[str, str | None]:
     """Return the address of the server or database, and the artifact location of a new experiment (None: set by the
     server)."""
     if uri := os.environ.get("MLFLOW_TRACKING_URI"):

@@ -49,7 +49,7 @@ class Trackio:
         """Log numeric figures as metrics unless they are there already, and text as parameters."""
         if not end.figures:
             return
-        self._config.update(end.words)
+        self._config.update(end.texts)
         rows = SQLiteStorage.get_logs(self._run["project"], self._run["name"], run_id=self._run["id"])
         has = {name: x for row in rows if row["step"] == end.update for name, x in row.items()}
         self._write([(end.update, end.time, {name: x for name, x in end.numbers.items() if has.get(name) != x})])

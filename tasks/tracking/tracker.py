@@ -69,7 +69,7 @@ class End:
         return {name: float(x) for name, x in self.figures.items() if not isinstance(x, str)}
 
     @property
-    def words(self) -> dict[str, str]:
+    def texts(self) -> dict[str, str]:
         """Text figures, which a backend stores elsewhere."""
         return {name: x for name, x in self.figures.items() if isinstance(x, str)}
 
@@ -124,7 +124,7 @@ class Tracker:
     def __init__(self, name: str, run: Mapping[str, Any], say: Callable[[str], None]) -> None:
         self._name, self._run, self._print = name, run, say
         self._events: queue.Queue[Event] = queue.Queue()
-        self._thread = threading.Thread(target=self._work, name=f"tracker {name}", daemon=True)
+        self._thread = threading.Thread(target=self._run_backend, name=f"tracker {name}", daemon=True)
         self._until = 0.0
         """Deadline on the clock of time.monotonic; 0: none."""
         self._config: dict[str, Any] = dict(run.get("config", {}))
@@ -170,7 +170,7 @@ class Tracker:
         if not self._left_behind:
             self._print(f"tracking: {self._name}: {redact(text)}")
 
-    def _work(self) -> None:
+    def _run_backend(self) -> None:
         with contextlib.ExitStack() as stack:
             stack.push(self._broke)
             try:

@@ -126,13 +126,13 @@ class ValidationResult:
             prefix: prefix for the names of the second set's checks.
         """
 
-        def named(check: DataCheck) -> DataCheck:
+        def add_prefix(check: DataCheck) -> DataCheck:
             return replace(check, name=f"{prefix} {check.name}")
 
         return replace(
             self,
-            checks=(*self.checks, *map(named, other.checks)),
-            outcomes=(*self.outcomes, *(replace(one, check=named(one.check)) for one in other.outcomes)),
+            checks=(*self.checks, *map(add_prefix, other.checks)),
+            outcomes=(*self.outcomes, *(replace(one, check=add_prefix(one.check)) for one in other.outcomes)),
             notes=(*self.notes, *other.notes),
             more_rows={**self.more_rows, f"{prefix.replace('-', '_')}_rows": other.rows},
         )

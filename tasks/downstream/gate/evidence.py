@@ -106,7 +106,7 @@ def gather_evidence(
     if os.path.lexists(root / released):  # a lost link is not "none released"
         require_readable(root / released, task.entry.key("gate", "released"))
     theirs = read_released_outcomes(task, examples, root / released / subject.released)
-    own = _own(task, subject, outcomes, hashes, root)
+    own = _read_judged_model(task, subject, outcomes, hashes, root)
     trained = None if seeds is None else read_seeds(task, examples, root / seeds, own)
     return Evidence(
         scores={name: round(value, 4) for name, value in task.metrics.compute(outcomes).items()},
@@ -128,7 +128,7 @@ def _over_baseline(task: AnyScores, outcomes: Outcomes, baseline: Outcomes | Non
     return task.metrics.widen(found, [outcomes], baseline, task.confidence)[task.limits[0].metric]
 
 
-def _own(
+def _read_judged_model(
     task: AnyScores, subject: ReleaseSubject, outcomes: Outcomes, hashes: Mapping[str, str | None], root: Path
 ) -> SeedModel:
     figures = find_object(root / artifacts.METRICS / f"{subject.trainings[-1]}.json") or {}

@@ -127,7 +127,7 @@ def check_recipe(task: AnyScores, recipe: RecipeScores) -> list[ReasonedCheck]:
     seeds = dict(zip(recipe.seeds, recipe.scores, strict=True))
     over_released, scored_on = recipe.over_released or {}, f"these seeds and {task.record}s"
     scored = ScoreEvidence(means, recipe.over_baseline, over_released, recipe.common, scored_on, seeds=seeds)
-    return [_models(recipe), _chosen(task, recipe), *check_scores(task, scored)]
+    return [_models(recipe), _check_selection(task, recipe), *check_scores(task, scored)]
 
 
 def _models(recipe: RecipeScores) -> ReasonedCheck:
@@ -138,7 +138,7 @@ def _models(recipe: RecipeScores) -> ReasonedCheck:
     return GateCheck("recipe_seeds", True, said, "two or more"), ""
 
 
-def _chosen(task: AnyScores, recipe: RecipeScores) -> ReasonedCheck:
+def _check_selection(task: AnyScores, recipe: RecipeScores) -> ReasonedCheck:
     required = "the best held-out score of all seeds"
     if recipe.judged_by is None:
         return GateCheck("recipe_model", True, f"seed {recipe.own}; not all held-out scores are known", required), ""

@@ -83,10 +83,10 @@ def read_scores(task: AnyScores, path: Path) -> dict[str, dict[str, list[float]]
         sets = {split: dict(sets[split]) for split in task.development}
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} has no scores of {', '.join(task.development)} ({error!r}). {again}") from None
-    return {split: {key: _row(task, path, key, row) for key, row in one.items()} for split, one in sets.items()}
+    return {split: {key: _read_row(task, path, key, row) for key, row in one.items()} for split, one in sets.items()}
 
 
-def _row(task: AnyScores, path: Path, key: str, row: Any) -> list[float]:
+def _read_row(task: AnyScores, path: Path, key: str, row: Any) -> list[float]:
     names = task.quantities[task.known_quantities :]
     good = (
         KEY.fullmatch(key)

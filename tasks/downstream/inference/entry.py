@@ -46,7 +46,7 @@ def infer_entry(
         own = kind_params(kind).model_fields.keys() - EntryParams.model_fields.keys()
         options = {name: released[name] for name in own if name in released}
     else:
-        kind, options = _chosen(model, task)
+        kind, options = _select_kind(model, task)
     values = {**defaults_of(kind, NAME), **options}
     if values["rows"]["row_length"] > model.max_tokens:
         values["rows"] |= limit_rows(kind, model.max_tokens)
@@ -92,7 +92,7 @@ def _released(model: InferenceModel) -> dict[str, Any]:
         ) from None
 
 
-def _chosen(model: InferenceModel, task: str | None) -> tuple[str, dict[str, Any]]:
+def _select_kind(model: InferenceModel, task: str | None) -> tuple[str, dict[str, Any]]:
     """Return the kind that uses a model of this architecture, and the options that select its task."""
     parts = list(dict.fromkeys(map(_inference_class, kind_names())))
     named = model.architectures or [one.architecture for one in parts]

@@ -122,7 +122,7 @@ def _mistake(number: int, examples: NerDevSet, tags: Sequence[str], sureness: fl
     if last > 2 * AROUND:
         first, last = max(0, differing[0].first - AROUND), min(last, differing[0].last + AROUND)
 
-    def named(some: Sequence[Entity]) -> list[tuple[str, str]]:
+    def name_entities(some: Sequence[Entity]) -> list[tuple[str, str]]:
         return [(" ".join(words[one.first : one.last]), one.type) for one in some]
 
     return NerMistake(
@@ -130,8 +130,8 @@ def _mistake(number: int, examples: NerDevSet, tags: Sequence[str], sureness: fl
         [Piece("…", "", "")] * (first > 0)
         + split_pieces(words, gold, found, first, last)
         + [Piece("…", "", "")] * (last < len(words)),
-        named([one for one in gold if one not in found]),
-        named([one for one in found if one not in gold]),
+        name_entities([one for one in gold if one not in found]),
+        name_entities([one for one in found if one not in gold]),
         sureness,
     )
 

@@ -79,16 +79,16 @@ def score_without_duplicates(
     task: ScoresTask[Any, Any, Any], report: NearDuplicateReport, outcomes: Outcomes
 ) -> NearDuplicateScores:
     """Return the scores without near-duplicates, for each source and for all sources together."""
-    found = [_without(task, outcomes, [one], one.name, one.compared, one.passed_over) for one in report.sources]
+    found = [_exclude(task, outcomes, [one], one.name, one.compared, one.passed_over) for one in report.sources]
     if len(found) > 1:
-        found.append(_without(task, outcomes, report.sources, ANY, None, 0))
+        found.append(_exclude(task, outcomes, report.sources, ANY, None, 0))
     shown = tuple(
         DuplicatePair(pair.pair, *diff_words(pair.text, pair.other)) for one in report.sources for pair in one.shown
     )
     return NearDuplicateScores(report.threshold, tuple(found), shown)
 
 
-def _without(
+def _exclude(
     task: ScoresTask[Any, Any, Any],
     outcomes: Outcomes,
     sources: Sequence[SourceReport],

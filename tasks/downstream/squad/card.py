@@ -41,7 +41,7 @@ class SquadCard(SquadSpec, CardTask):
         Raises:
             PublishError: a score is missing or not finite.
         """
-        metrics, own = facts.metrics, facts.own
+        metrics, own = facts.metrics, facts.entry_parameters
         if own["data"]["source"] == "demo":
             dataset = "Podium demo questions (generated)", "podium-demo"
         else:

@@ -89,7 +89,9 @@ def make_questions(params: SquadDataParams, output: Path) -> QuestionsSummary:
     """
     reading = ReadLog()
     train, dev = (
-        [] if split == "dev" and params.dev_is_apart else _wanted(_load(params, split, reading), params, reading)
+        []
+        if split == "dev" and params.dev_is_apart
+        else _select_answerable(_load(params, split, reading), params, reading)
         for split in ("train", "dev")
     )
     names = ("the training questions", "the development questions")
@@ -102,7 +104,9 @@ def make_questions(params: SquadDataParams, output: Path) -> QuestionsSummary:
     return QuestionsSummary(len(train), len(dev), _contexts(train), _contexts(dev), reading)
 
 
-def _wanted(questions: list[SquadQuestion], params: SquadDataParams, reading: ReadLog) -> list[SquadQuestion]:
+def _select_answerable(
+    questions: list[SquadQuestion], params: SquadDataParams, reading: ReadLog
+) -> list[SquadQuestion]:
     if bare := sum(not question.answers for question in questions):
         reading.counts[USED if params.unanswerable == "use" else DROPPED] += bare
     kept = [question for question in questions if question.answers or params.unanswerable == "use"]

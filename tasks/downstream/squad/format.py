@@ -84,12 +84,12 @@ class SquadProblems:
         if self.contradicting:
             said.append(
                 f"{len(self.contradicting):,} question(s) have is_impossible: true and an answer, or false and no "
-                f"answer. Correct one of the two: {_some(self.contradicting)}"
+                f"answer. Correct one of the two: {_quote_names(self.contradicting)}"
             )
         if self.unanswered and self.unanswerable == "refuse":
             said.append(
                 f"{len(self.unanswered):,} question(s) have no answer (is_impossible: true, or an empty list), as in "
-                f"SQuAD 2.0; {self.choices}: {_some(self.unanswered)}"
+                f"SQuAD 2.0; {self.choices}: {_quote_names(self.unanswered)}"
             )
         count = self.count + len(said)
         if count:
@@ -99,7 +99,7 @@ class SquadProblems:
             raise InputError(f"{self.source} has {count} problem(s) with SQuAD questions:{lines}{more}")
 
 
-def _some(names: Sequence[str]) -> str:
+def _quote_names(names: Sequence[str]) -> str:
     return ", ".join(repr(name) for name in names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
 
 

@@ -85,16 +85,16 @@ def score_files(
     scores, has_answer = score(references, answers), [bool(given) for _, given in references]
     if lacking := scores.unanswered:
         total = len(references)
-        log.warning("%d of %d questions have no prediction and score 0: %s", len(lacking), total, _some(lacking))
+        log.warning("%d of %d questions have no prediction and score 0: %s", len(lacking), total, _list_ids(lacking))
     if scores.extra:
-        log.warning("%d predictions match no question and are ignored: %s", len(scores.extra), _some(scores.extra))
+        log.warning("%d predictions match no question and are ignored: %s", len(scores.extra), _list_ids(scores.extra))
     if odds is None:
         return scores.summary() if all(has_answer) else figures_v2(has_answer, scores.exact_match, scores.f1)
     if all(has_answer):
         raise InputError(f"every question of {questions} has an answer; {odds} applies only to unanswerable questions")
     stated = read_odds(odds)
     if lacking := tuple(name for name, _ in references if name not in stated):
-        raise InputError(f"{odds} lacks {len(lacking)} questions: {_some(lacking)}")
+        raise InputError(f"{odds} lacks {len(lacking)} questions: {_list_ids(lacking)}")
     by_question = [stated[name] for name, _ in references]
     found = {"exact": scores.exact_match, "f1": scores.f1}
     decided = (apply_threshold(one, by_question, has_answer, threshold) for one in found.values())
@@ -102,5 +102,5 @@ def score_files(
     return figures_v2(has_answer, *decided) | best_figures(has_answer, found, by_question, answered)
 
 
-def _some(ids: Sequence[str]) -> str:
+def _list_ids(ids: Sequence[str]) -> str:
     return ", ".join(ids[:SHOWN_IDS]) + (", ..." if len(ids) > SHOWN_IDS else "")

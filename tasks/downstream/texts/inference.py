@@ -51,13 +51,13 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
             write_labels(folder, labels)
 
     @property
-    def known(self) -> tuple[str, ...]:
+    def model_classes(self) -> tuple[str, ...]:
         """Classes of the model."""
         return read_example_labels(self.examples_file(self.development[0]).parent, self.entry.stage("examples"))
 
     @property
     def examples_schema(self) -> pa.Schema:
-        return self.schema if self.labels else add_labels(self.schema, self.known)
+        return self.schema if self.labels else add_labels(self.schema, self.model_classes)
 
     def read_unlabelled(self, path: Path, reading: ReadLog) -> Iterator[dict[str, Any]]:
         for one in make_reader(self, COLUMN).of_file(path, INPUT, reading, labelled=False):
@@ -67,14 +67,14 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
         write_split(self, make_reader(self, COLUMN).of_file(path, INPUT, reading), target)
         if self.labels:
             return
-        names = match_known(distinct_labels(target), self.known).values()
-        if not set(names) & set(self.known):
+        names = match_known(distinct_labels(target), self.model_classes).values()
+        if not set(names) & set(self.model_classes):
             raise InputError(
-                f"{path}: no label is a class of the model ({', '.join(self.known)}); found "
+                f"{path}: no label is a class of the model ({', '.join(self.model_classes)}); found "
                 f"{', '.join(list(names)[:5])}. Pass {COLUMN.format('label')}"
             )
-        others = sort_classes(set(names) - set(self.known))
-        reading.counts[UNKNOWN_TO_MODEL] += write_numbers(target, self.schema, self.known, others)
+        others = sort_classes(set(names) - set(self.model_classes))
+        reading.counts[UNKNOWN_TO_MODEL] += write_numbers(target, self.schema, self.model_classes, others)
 
     def record_schema(self, labels: Sequence[str], n_best: int) -> pa.Schema:
         if self.is_regression:

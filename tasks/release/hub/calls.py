@@ -152,15 +152,15 @@ class Caller:
     @property
     def endpoint(self) -> str:
         """Of the Hub, as messages name it."""
-        return shown(self.api.endpoint)
+        return hide_password(self.api.endpoint)
 
     def info(self, step: str, revision: str | None, state: str) -> Any:
         """The client's ModelInfo of a revision with the hashes of its files; see `asked`."""
-        return self.asked(
+        return self.request(
             step, lambda: self.api.model_info(self.repository, revision=revision, files_metadata=True), state
         )
 
-    def asked(self, step: str, call: Callable[[], T], state: str) -> T:
+    def request(self, step: str, call: Callable[[], T], state: str) -> T:
         """The result of `call`.
 
         Args:
@@ -285,7 +285,7 @@ def advice(error: Exception, repository: str, endpoint: str) -> str:
     return by_status.get(code, f"The Hub is in trouble: {again}" if code >= 500 else "See the status code")
 
 
-def shown(endpoint: str) -> str:
+def hide_password(endpoint: str) -> str:
     """The endpoint without user name and password, should the URL carry them."""
     parts = urlsplit(endpoint)
     return endpoint.replace(f"{parts.netloc.rpartition('@')[0]}@", "") if "@" in parts.netloc else endpoint

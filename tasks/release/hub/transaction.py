@@ -104,8 +104,8 @@ def _connect(repository: str, patience: Patience | None) -> Caller:
 def _check_rights(caller: Caller, review: bool) -> dict[str, Any]:
     """The Hub's own words about the token, which may write there as far as they tell."""
     state = "nothing was published"
-    caller.asked("checking the name", lambda: validate_repo_id(caller.repository), state)
-    who: dict[str, Any] = caller.asked("checking the token", caller.api.whoami, state)
+    caller.request("checking the name", lambda: validate_repo_id(caller.repository), state)
+    who: dict[str, Any] = caller.request("checking the token", caller.api.whoami, state)
     if reason := refusal(who, caller.repository, review=review):
         raise PublishError(
             f"{reason}: make such a token (the Hub's settings, Access Tokens) and export it as HF_TOKEN, or set "
@@ -152,7 +152,7 @@ class _Transaction:
         """Refuse a head whose newest release is not the one that the gate compared with; a commit names this head as
         its parent, so that what was looked at is what it replaces."""
         if (compared := self.compared) is not None:
-            self.caller.asked(
+            self.caller.request(
                 "looking for what was released last",
                 lambda: require_compared(self.caller.api, self.caller.repository, head.sha, self.release, compared),
                 f"main is at {head.sha}; nothing was published",
@@ -162,16 +162,16 @@ class _Transaction:
         """The head of main; the repository is created when it is not there (or not visible to us)."""
         api, name, state = self.caller.api, self.caller.repository, "nothing was published"
 
-        def look() -> Any:
+        def find_repository() -> Any:
             try:
                 return api.model_info(name, files_metadata=True)
             except RepositoryNotFoundError:
                 return None
 
-        head = self.caller.asked("looking for the repository", look, state)
+        head = self.caller.request("looking for the repository", find_repository, state)
         if head is None:
             create = "creating the repository"
-            self.caller.asked(create, lambda: api.create_repo(name, private=self.private, exist_ok=True), state)
+            self.caller.request(create, lambda: api.create_repo(name, private=self.private, exist_ok=True), state)
             head = self.caller.info("reading the head", None, state)
         return head
 
@@ -203,7 +203,7 @@ class _Transaction:
             )
 
     def _tag(self, commit: str, state: str) -> None:
-        self.caller.asked(
+        self.caller.request(
             "tagging the release",
             lambda: self.caller.api.create_tag(
                 self.caller.repository, tag=self.release.tag, revision=commit, exist_ok=True
@@ -245,7 +245,7 @@ class _Transaction:
         first = numbers[0]
         if ours > first:  # somebody's was opened just before
             comment = f"Pull request {first} proposes the same content."
-            caller.asked(
+            caller.request(
                 f"closing pull request {ours}",
                 lambda: caller.api.change_discussion_status(caller.repository, ours, "closed", comment=comment),
                 f"{state}; pull requests {first} and {ours} propose the same content",
@@ -257,11 +257,11 @@ class _Transaction:
     def _open_requests(self, state: str) -> list[int]:
         """Numbers of open pull requests with our title whose content is the release, lowest first."""
 
-        def look() -> list[int]:
+        def list_open() -> list[int]:
             listed = self.caller.api.get_repo_discussions(self.caller.repository, discussion_type="pull_request")
             return [int(one.num) for one in listed if one.status in OPEN and one.title == self.release.title]
 
-        numbers = self.caller.asked("looking for open pull requests", look, state)
+        numbers = self.caller.request("looking for open pull requests", list_open, state)
         return sorted(number for number in numbers if not _differences(self._content(number, state), self.release))
 
     def _content(self, number: int, state: str) -> Any:

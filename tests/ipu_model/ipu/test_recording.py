@@ -72,7 +72,7 @@ def test_what_is_estimated_without_torch_is_what_was_recorded(layout: Layout, tm
     record, job, model = record_of(layout, tmp_path), job_of(layout, tmp_path), model_config(layout)
     manifest = Manifest("pretrain", 24, 1, 4, model.vocab_size, "0", 0, 100, 100, 1000, {})
     plan = plan_for_estimate(job, model, manifest)
-    held = build_program(job, model, plan, RowShape.of(manifest))
+    held = build_program(job, model, plan, RowShape.from_manifest(manifest))
     assert list(plan.placement.order) == [x["ipu_id"] for x in begun(record)]
     assert plan.placement.ipus_per_replica * plan.replicas == record["num_ipus"]
     stages = plan.placement.training_stages if layout.training else plan.placement.forward_stages

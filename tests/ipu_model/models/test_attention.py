@@ -16,26 +16,31 @@ PLACES = torch.tensor([*range(0, 5), *range(12, 17), *range(5, 9), *range(9, 11)
 
 
 def test_sequences_of_one_padded_length_share_groups_of_two_to_a_power() -> None:
-    layout = AttentionLayout.of([SEQUENCE_TILE, SEQUENCE_TILE - 1, SEQUENCE_TILE - 1, 2], heads=2)
+    layout = AttentionLayout.from_lengths([SEQUENCE_TILE, SEQUENCE_TILE - 1, SEQUENCE_TILE - 1, 2], heads=2)
     assert [(g.first_row, g.sequences, g.tokens) for g in layout.groups] == [(0, 4, SEQUENCE_TILE)]
     assert torch.isinf(layout.groups[0].hidden).sum((1, 2, 3)).tolist() == [0, 1, 1, SEQUENCE_TILE - 2]
     # 3 sequences make groups of 2 and 1; a padded length of two tiles is a group apart.
-    layout = AttentionLayout.of([SEQUENCE_TILE + 1, SEQUENCE_TILE, SEQUENCE_TILE, SEQUENCE_TILE], heads=1)
+    layout = AttentionLayout.from_lengths([SEQUENCE_TILE + 1, SEQUENCE_TILE, SEQUENCE_TILE, SEQUENCE_TILE], heads=1)
     tile, found = SEQUENCE_TILE, [(g.first_row, g.sequences, g.tokens) for g in layout.groups]
     assert found == [(0, 1, 2 * tile), (2 * tile, 2, tile), (4 * tile, 1, tile)]
     assert [int(torch.isinf(g.hidden).sum()) for g in layout.groups] == [SEQUENCE_TILE - 1, 0, 0]
-    assert AttentionLayout.of([], heads=2).groups == []
+    assert AttentionLayout.from_lengths([], heads=2).groups == []
 
 
 def test_long_sequences_go_alone() -> None:
     longest = (
         int((SCORES_PER_GROUP / 2) ** 0.5) // SEQUENCE_TILE * SEQUENCE_TILE
     )  # of two heads: more than half a group
-    assert [g.sequences for g in AttentionLayout.of([longest, longest, longest, 8, 8], heads=2).groups] == [1, 1, 1, 2]
+    assert [g.sequences for g in AttentionLayout.from_lengths([longest, longest, longest, 8, 8], heads=2).groups] == [
+        1,
+        1,
+        1,
+        2,
+    ]
 
 
 def test_every_head_of_every_token_has_one_place_and_pads_have_the_rest() -> None:
-    layout = AttentionLayout.of([SEQUENCE_TILE + 3, 5, 4, 4], heads=3)
+    layout = AttentionLayout.from_lengths([SEQUENCE_TILE + 3, 5, 4, 4], heads=3)
     rows = torch.arange(3 * (SEQUENCE_TILE + 16))
     there = rows[layout.source]
     assert torch.equal(there[layout.target], rows)

@@ -61,13 +61,13 @@ def allowing(most: float | None) -> Any:
     ],
 )
 def test_a_place_is_a_runtime_and_a_precision(text: str, place: RuntimeSpec) -> None:
-    assert RuntimeSpec.of(text) == place
+    assert RuntimeSpec.parse(text) == place
 
 
 @pytest.mark.parametrize("text", ["", "tpu", "cpu:", "cpu:int8", ":fp32", "cpu:fp32:x"])
 def test_what_is_no_place_is_refused_with_those_there_are(text: str) -> None:
     with pytest.raises(ValueError, match=r"must be RUNTIME\[:PRECISION\], for example cpu:bf16; runtimes are auto"):
-        RuntimeSpec.of(text)
+        RuntimeSpec.parse(text)
 
 
 def test_distances_and_changed_answers_by_hand(tmp_path: Path) -> None:

@@ -89,9 +89,9 @@ def test_each_entry_starts_where_it_says_and_waits_for_nothing_else() -> None:
         "given": {"models/base"},
         "furthest": {"models/phase2"},
     }
-    assert "pretrain@phase2" not in plan.behind(["gate@one"]), "it starts before"
-    assert not [name for name in plan.behind(["gate@given"]) if name.startswith("pretrain")]
-    assert "pretrain@phase1" in plan.behind(["gate@one"])
+    assert "pretrain@phase2" not in plan.with_upstream(["gate@one"]), "it starts before"
+    assert not [name for name in plan.with_upstream(["gate@given"]) if name.startswith("pretrain")]
+    assert "pretrain@phase1" in plan.with_upstream(["gate@one"])
 
 
 @pytest.mark.parametrize(

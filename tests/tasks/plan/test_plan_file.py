@@ -59,7 +59,7 @@ def test_a_stage_needs_what_writes_its_files_the_folder_they_are_in_or_something
         other: {deps: [metrics-of-others]}
     """)
     assert plan.needs == {"gate": ["rows", "score"], "rows": [], "score": ["rows"], "other": []}
-    assert plan.behind(["score"]) == ["rows", "score"]
+    assert plan.with_upstream(["score"]) == ["rows", "score"]
     assert plan.makers("data/rows/part") == {"rows"}
 
 
@@ -104,7 +104,7 @@ def test_data_are_checked_and_programs_built_before_training_starts():
 def test_what_helps_runs_before_what_it_helps_and_belongs_to_it():
     plan = whole_plan()
     assert plan.needs["pretrain_rows@phase2"][-2:] == ["row_share@1", "row_share@2"]
-    assert "row_share@1" in plan.behind(["pretrain_rows@phase1"])
+    assert "row_share@1" in plan.with_upstream(["pretrain_rows@phase1"])
 
 
 def test_the_kind_of_host_comes_from_the_plan():
