@@ -157,10 +157,10 @@ def estimate_run_jobs(
     Raises:
         InputError: an input file is invalid.
     """
-    anew = [one.stage for one in stages if one.status != SKIPPED]
+    to_run = [one.stage for one in stages if one.status != SKIPPED]
     records, elsewhere = ledger.read(ledger.ledger_file()), request.on_workers
     options = dataclasses.replace(options or EstimateOptions(), records=records, elsewhere=elsewhere)
-    return estimate_jobs(request.params, request.project, request.root, [one.stage for one in stages], anew, options)
+    return estimate_jobs(request.params, request.project, request.root, [one.stage for one in stages], to_run, options)
 
 
 def estimate_stage_seconds(request: RunRequest, stages: Sequence[str]) -> dict[str, Interval]:

@@ -298,7 +298,7 @@ class ResultView:
 
     @property
     def published(self) -> dict[str, Any] | None:
-        """How and where the model was published, with its URL and the file of its card; None: not published."""
+        """Publication of the model, with its URL and the file of its card; None: not published."""
         if (receipt := self.result["published"]) is None:
             return None
         card = self.run.project / str(receipt.get("folder") or ".") / "README.md"

@@ -32,7 +32,7 @@ from tasks.records.tables import list_empty, number_records, select_columns
 from tasks.records.text_files import ReadLog, count_repetitions, write_reading
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
-from tasks.stage.parallel import Progress
+from tasks.stage.parallel import StageProgress
 
 SCHEMA = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("document_id", "title", "text")])
 GROUP_DOCUMENTS, GROUP_CHARACTERS = 8192, 8 << 20
@@ -112,7 +112,7 @@ def read_documents(params: CorpusParams, reading: ReadLog) -> Iterator[Document]
 
 
 def _write(documents: Iterable[Document], folder: Path, summary: CorpusSummary) -> None:
-    progress, writer, in_part = Progress("corpus", "documents"), None, 0
+    progress, writer, in_part = StageProgress("corpus", "documents"), None, 0
     some = _skip_empty(documents, summary.reading)
     with contextlib.ExitStack() as part:
         for group in split_into_groups(some, lambda document: len(document.text), GROUP_DOCUMENTS, GROUP_CHARACTERS):

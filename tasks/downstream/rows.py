@@ -35,7 +35,7 @@ from tasks.rows.packing import pack_sequences
 from tasks.rows.row_files import ABSENT, Manifest, RowLayout, RowWriter, UnknownTokens, check_geometry, to_arrow
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
-from tasks.stage.parallel import Progress, ordered_map, useful_workers
+from tasks.stage.parallel import StageProgress, ordered_map, useful_workers
 from tasks.stage.row_folders import HELD_OUT
 from tasks.vocabulary.encoding import find_tokenizer_file, load_tokenizer, read_tokenizer_info
 
@@ -263,7 +263,7 @@ def write_rows(
     if workers is None:
         pays = task.chunks_for_processes
         workers = 1 if pays is None else useful_workers(-(-total // task.chunk), pays)
-    progress = Progress(f"{task.entry.name}-{split} rows", f"{task.record}s", total)
+    progress = StageProgress(f"{task.entry.name}-{split} rows", f"{task.record}s", total)
     make = functools.partial(make_chunk_rows, task, Path(tokenizer))
     training = split == TRAIN
     sides = task.hold_out(source, shape.held_out_fraction) if training and shape.held_out_fraction > 0 else None
@@ -284,7 +284,7 @@ def write_rows(
 
 
 def _write(
-    task: RowsTask, folder: Path, tokenizer: Path, made: Iterable[PackedChunk], progress: Progress
+    task: RowsTask, folder: Path, tokenizer: Path, made: Iterable[PackedChunk], progress: StageProgress
 ) -> PackedSplit:
     vocabulary = read_tokenizer_info(load_tokenizer(tokenizer))
     shape, labels = task.entry.rows, len(task.labels)

@@ -54,20 +54,20 @@ def sync_checkpoints(
     if remote is None:
         yield None
         return
-    courier = _Uploader(folder, f"{address_of(remote, root)}/{key}", say)
-    courier.fetch()
+    uploader = _Uploader(folder, f"{address_of(remote, root)}/{key}", say)
+    uploader.fetch()
     try:
-        yield courier.on_event
+        yield uploader.on_event
     except StagePaused as paused:
-        courier.finish(AFTER_SIGTERM_SECONDS if paused.in_a_hurry else PUSH_SECONDS)
+        uploader.finish(AFTER_SIGTERM_SECONDS if paused.in_a_hurry else PUSH_SECONDS)
         raise
     except DeviceJobFailed:
-        courier.finish(AFTER_FAILURE_SECONDS)
+        uploader.finish(AFTER_FAILURE_SECONDS)
         raise
     else:
-        courier.remove_all()
+        uploader.remove_all()
     finally:
-        courier.close()
+        uploader.close()
 
 
 def address_of(remote: str, root: Path) -> str:

@@ -433,7 +433,7 @@ class CheckpointParams(Section):
 
 
 class PublishParams(Section):
-    """How releases are published. Each entry sets its own target (EntryPublishParams)."""
+    """Publishing of releases. Each entry sets its own target (EntryPublishParams)."""
 
     target: Literal["local", "hub"] = "local"
     """local: a folder in Hub layout; hub: a Hugging Face repository."""

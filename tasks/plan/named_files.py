@@ -120,7 +120,7 @@ def _check_plans(root: Path, given: Iterable[str]) -> list[str]:
     if not (found := find_dvc_files(root, given)):
         return []
     return [
-        f"DVC would treat {_shorten_names(found)} as its own, but only the project's dvc.yaml may be used: remove them, "
+        f"DVC would treat {_shorten_names(found)} as its own, but only the project's dvc.yaml may be used: remove them "
         "or move their folder out of the project"
     ]
 

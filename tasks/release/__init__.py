@@ -1,1 +1,1 @@
-"""What is published: the card, provenance, the checks of what was judged, and the release itself."""
+"""A release: its card, provenance, files and publication."""

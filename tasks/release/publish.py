@@ -277,14 +277,14 @@ def verify_verdict(
     decision, verdict = decide_on_files(
         load_part(entry, "scores"), subject, hashes, copies, RELEASED, entry.seeds and SEEDS
     )
-    anew = f"redo the verdict with `dvc repro --force --single-item {stage}`, then publish again; nothing was "
+    redo = f"redo the verdict with `dvc repro --force --single-item {stage}`, then publish again; nothing was "
     if not decision.accepted:
         said = "".join(f"\n  {reason}" for reason in decision.reasons)
-        raise GateRejected(f"{subject.gate} accepts the model, but the evidence does not: {anew}published:{said}")
+        raise GateRejected(f"{subject.gate} accepts the model, but the evidence does not: {redo}published:{said}")
     if other := _other_statements(recorded, verdict):
         raise PublishError(
             f"{subject.gate} differs from the checks of the evidence: {', '.join(other)}. One of them was changed by "
-            f"hand: {anew}published"
+            f"hand: {redo}published"
         )
     return verdict
 

@@ -1,1 +1,1 @@
-"""How a stage runs: errors, paths, processes, streams and memory limits. No stage depends on this package."""
+"""Runtime of stages: errors, paths, processes, streams and memory limits. No stage depends on this package."""

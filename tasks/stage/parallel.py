@@ -169,7 +169,7 @@ def _end_with(sentinel: int) -> None:
     os._exit(1)
 
 
-class Progress:
+class StageProgress:
     """Log a plain progress line every few seconds: units done, speed and remaining time.
 
     Args:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from tasks.records.duplicate_report import Duplicate, NearDuplicateReport, PairExcerpt, SourceReport
 from tasks.records.parquet import list_corpus_files
-from tasks.stage.parallel import Progress
+from tasks.stage.parallel import StageProgress
 from tasks.validation import text_features
 
 Hashes = NDArray[np.uint64]
@@ -438,7 +438,7 @@ def _search_training(
     examples: DevelopmentTexts, index: NearDuplicateIndex, batches: Iterable[Sequence[str]], record: str
 ) -> SourceReport:
     best, seen, before = BestMatches(), set[int](), 0
-    progress = Progress("near-duplicates in training", f"{record}s")
+    progress = StageProgress("near-duplicates in training", f"{record}s")
     for batch in batches:
         fresh: dict[int, str] = {}
         keys = text_features.hash_strings(np.array(batch, dtype=object)).tolist()
@@ -458,7 +458,9 @@ def _search_training(
 def _search_corpus(examples: DevelopmentTexts, index: NearDuplicateIndex, files: Sequence[Path]) -> SourceReport:
     best, pieces, done = BestMatches(), PieceFinder(index.letters), 0
     overlap = max(map(len, examples.texts), default=0)
-    progress = Progress("near-duplicates in text", "documents", sum(pq.read_metadata(path).num_rows for path in files))
+    progress = StageProgress(
+        "near-duplicates in text", "documents", sum(pq.read_metadata(path).num_rows for path in files)
+    )
     for path in files:
         for batch in text_features.read_text_batches(path, ["document_id", "text"]):
             ids, texts = (text_features.to_strings(batch.column(name)) for name in ("document_id", "text"))

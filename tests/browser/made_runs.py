@@ -199,7 +199,7 @@ def _result(accepted: bool, f1: float = 88.1, **more: Any) -> dict[str, Any]:
 PACKING = {"pretrain@phase1": {"packing_factor": 1.3, "packing_efficiency": 0.95}}
 RECEIPT = {"folder": f"published/{LONG}", "unchanged": False}
 PRETRAINING = "pretrain@phase1"
-STOPPED = f"the run ended early, by Ctrl-C, in {PRETRAINING}: nothing half-written was kept; podium run goes on"
+STOPPED = f"the run ended early, by Ctrl-C, in {PRETRAINING}: nothing half-written was kept; podium run continues"
 PAUSED = "pretrain@phase1 stopped at update 500 of 1,500 and continues there: podium run"
 FAILED = f"pretrain@phase1 failed: the loss is not finite\n  {EVIL}\n  {LONG}"
 

@@ -43,7 +43,7 @@ from tasks.rows.packing import NO_SEQUENCE, pack_sequences
 from tasks.rows.row_files import IGNORED, RowLayout, RowWriter, check_geometry
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
-from tasks.stage.parallel import Progress
+from tasks.stage.parallel import StageProgress
 from tasks.stage.process import parse_item
 from tasks.stage.row_folders import HELD_OUT, Manifest
 from tasks.vocabulary.encoding import TokenizerInfo, find_tokenizer_file, load_tokenizer, read_tokenizer_info
@@ -73,7 +73,7 @@ def write_prepared_rows(
     """
     own = params.phase1 if phase == "phase1" else params.phase2
     limits = _limits(params, own, f"pretrain_rows.{phase}", read_tokenizer_info(load_tokenizer(tokenizer)))
-    reading, progress = ReadLog(), Progress(f"{phase} rows", "sequences")
+    reading, progress = ReadLog(), StageProgress(f"{phase} rows", "sequences")
     sha256 = sha256_of(find_tokenizer_file(Path(tokenizer)))
     with new_folder(folder or artifacts.rows_folder(phase)) as partial:
         kept = partial / HELD_OUT
@@ -118,7 +118,7 @@ def _limits(params: PretrainRowsParams, own: PhaseRowsParams, section: str, voca
 
 
 def _read(
-    own: PhaseRowsParams, params: PretrainRowsParams, limits: RowLimits, reading: ReadLog, progress: Progress
+    own: PhaseRowsParams, params: PretrainRowsParams, limits: RowLimits, reading: ReadLog, progress: StageProgress
 ) -> Iterable[pa.Table]:
     seen = array.array("q")
     for found in read_prepared_batches(own, params.source, limits.section, reading):

@@ -33,7 +33,7 @@ from tasks.pretraining.rows.row_shards import PARTS, TRAINING, Counts, Shard, pl
 from tasks.records.parquet import list_corpus_files
 from tasks.rows.held_out import is_held_out
 from tasks.rows.row_files import RowWriter, check_geometry, row_file_name
-from tasks.stage.parallel import Progress, ordered_map, useful_workers
+from tasks.stage.parallel import StageProgress, ordered_map, useful_workers
 from tasks.stage.row_folders import HELD_OUT, MANIFEST, Manifest, read_manifest
 from tasks.vocabulary.encoding import find_tokenizer_file, load_tokenizer, read_tokenizer_info
 
@@ -102,7 +102,7 @@ class ShardBuilder:
         self._places = [self._folder, *sorted(self._work.glob(f"share-*/{name}"))]
         self._found: dict[int, Path] = {}
 
-    def make(self, shards: Sequence[Shard], workers: int | None) -> tuple[dict[str, Counts], Progress]:
+    def make(self, shards: Sequence[Shard], workers: int | None) -> tuple[dict[str, Counts], StageProgress]:
         """Make those of `shards` that are not finished; return the counts of all of them, by part."""
         found = [self._finished(shard.number) for shard in shards]
         counts = [counts for counts in found if counts is not None]
@@ -112,7 +112,7 @@ class ShardBuilder:
         if workers is None:
             text = sum(shard.bytes for shard in missing)
             workers = useful_workers(text // row_shards.CHUNK_CHARACTERS, CHUNKS_FOR_PROCESSES)
-        progress = Progress(f"{self._phase} rows", "documents", sum(shard.documents for shard in missing))
+        progress = StageProgress(f"{self._phase} rows", "documents", sum(shard.documents for shard in missing))
         chunks = (chunk for shard in missing for chunk in read_chunks(shard, self._held_out))
         made = ordered_map(functools.partial(make_chunk_rows, self._settings), chunks, workers)
         for number, results in itertools.groupby(made, key=attrgetter("shard")):
@@ -123,7 +123,7 @@ class ShardBuilder:
                 write_json(partial / RECORD, {"counts": counts[-1], "sha256": hashes})
         return {part: sum((own[part] for own in counts), Counts()) for part in PARTS}, progress
 
-    def _write(self, folder: Path, made: Iterator[PairRows], progress: Progress) -> dict[str, Counts]:
+    def _write(self, folder: Path, made: Iterator[PairRows], progress: StageProgress) -> dict[str, Counts]:
         """Write the rows of a shard's chunks to its folder; return the counts, by part."""
         own, counts = self._settings[TRAINING], {part: Counts() for part in PARTS}
         sizes = (own.row_length, own.max_sequences, own.max_predictions, self._vocabulary)

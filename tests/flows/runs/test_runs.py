@@ -188,7 +188,7 @@ def test_two_runs_of_one_name_take_turns(prefect_session, toy_project, ran):
         waits.start()
         assert Watched.waits.wait(120)
         folder = toy_project / "runs" / "checkouts" / "fast"
-        assert not folder.exists(), "nothing is touched while another run of the name is at work"
+        assert not folder.exists(), "nothing is touched while another run of the name is running"
         other.process.kill()
         waits.join()
     assert ended[0].name == "Rejected"

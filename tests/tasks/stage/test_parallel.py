@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tasks.stage.errors import InputError, ParamsError, PodiumError
-from tasks.stage.parallel import WAITING_PER_WORKER, Progress, ordered_map, useful_workers, worker_count
+from tasks.stage.parallel import WAITING_PER_WORKER, StageProgress, ordered_map, useful_workers, worker_count
 from tests.places import ROOT
 
 
@@ -128,9 +128,9 @@ def test_progress_says_how_long_the_rest_takes(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="tasks.stage.parallel")
-    progress = Progress("rows", "questions", total=1000)
+    progress = StageProgress("rows", "questions", total=1000)
     assert progress.line(250, elapsed_s=5.0) == "rows: 250 of 1000 questions, 50 a second, about 15 s left"
-    assert Progress("rows", "questions").line(250, elapsed_s=5.0) == "rows: 250 questions, 50 a second"
+    assert StageProgress("rows", "questions").line(250, elapsed_s=5.0) == "rows: 250 questions, 50 a second"
     assert progress.line(0, elapsed_s=5.0) == "rows: 0 questions, 0 a second"
     progress.update(10, ", 20 features")
     assert caplog.messages == []
