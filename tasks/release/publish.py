@@ -294,7 +294,7 @@ def _other_files(judged: Any, hashes: Hashes) -> list[str]:
     if not isinstance(judged, Mapping):
         return ["it does not list the evaluated files"]
     return [
-        f"{name} has SHA-256 {hashes.get(name) or 'none, it is missing'}, the evaluated file has {judged.get(name) or 'none'}"
+        f"{name} has SHA-256 {hashes.get(name) or 'none, it is missing'}, evaluated was {judged.get(name) or 'none'}"
         for name in sorted({*judged, *hashes})
         if judged.get(name) != hashes.get(name)
     ]
