@@ -5,8 +5,6 @@
 Exit codes: 0 done, 1 failed, 2 wrong usage or parameters, 3 rejected by the gate, 4 paused at a checkpoint.
 """
 
-from __future__ import annotations
-
 import importlib
 import io
 import os

@@ -3,8 +3,6 @@
 `podium run` calls it (flows/commands/run.py), and so do the deployments of prefect.yaml on a Prefect server.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable, Iterator

@@ -1,8 +1,6 @@
 """Checks of the device for training and prediction: its Python, runtime and launcher, and whether its jobs fit into its
 memory, by estimates; no job is started."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

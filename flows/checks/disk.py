@@ -6,8 +6,6 @@ is clearly too small, because the estimate is low for folders that are too large
 `python -m tasks.estimates.data_estimate` measures.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

@@ -13,8 +13,6 @@ the files with the readers of the stages, and so reports their messages. From th
 config.json of the base model, and it changes nothing there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools

@@ -4,8 +4,6 @@
 changes. A check that does not finish in time is a warning.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import platform

@@ -5,8 +5,6 @@ A probe has a time limit. It reads one JSON object from standard input and write
 its limit count.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -5,8 +5,6 @@
 probes the server with the settings that the run itself would use.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import io

@@ -3,8 +3,6 @@
 reports/run.json and reports/run.html keep describing the run that made the outputs.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Sequence

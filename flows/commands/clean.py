@@ -3,8 +3,6 @@
 Running runs and published models are never removed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

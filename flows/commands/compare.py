@@ -1,7 +1,5 @@
 """`podium compare`: compare runs, or two files of predictions."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`podium completion`: print a shell completion script."""
 
-from __future__ import annotations
-
 import sys
 
 import click

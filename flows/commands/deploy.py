@@ -1,7 +1,5 @@
 """`podium deploy`: set up a Prefect server for runs on workers."""
 
-from __future__ import annotations
-
 import click
 
 from flows.checks.server import import_prefect

@@ -1,7 +1,5 @@
 """`podium doctor`: check whether this host can start a run."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """`podium evaluate`: score a finished model on a labelled file."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

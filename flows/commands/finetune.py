@@ -4,8 +4,6 @@ Sizes, dropout and tokenizer come from the model. Other parameters default to BE
 The run is one of `--preset finetune` with an entry of `downstream`, in a checkout under runs/checkouts.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path

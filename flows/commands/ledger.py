@@ -1,7 +1,5 @@
 """`podium ledger`: compare past estimates of this host with measurements."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`podium params`: show and search parameters, and compare presets."""
 
-from __future__ import annotations
-
 import click
 
 from flows.commands import options

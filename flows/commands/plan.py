@@ -1,7 +1,5 @@
 """`podium plan`: show what a run would do, why, and its time and memory. It changes nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -1,7 +1,5 @@
 """`podium predict`: write a finished model's predictions for the examples of a file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

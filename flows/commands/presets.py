@@ -1,7 +1,5 @@
 """`podium presets`: list and show presets."""
 
-from __future__ import annotations
-
 import click
 
 from flows.commands import options, params

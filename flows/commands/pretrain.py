@@ -1,7 +1,5 @@
 """`podium pretrain`: pre-train BERT on your own text, from scratch or from an existing model."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

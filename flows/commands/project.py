@@ -1,7 +1,5 @@
 """Project folder and current folder of a command."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`podium publish`: publish the model of a finished run that its gate accepted."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`podium run`: run the pipeline, from the corpus to the published model."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Sequence

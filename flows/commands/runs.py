@@ -1,7 +1,5 @@
 """`podium runs`: list runs, and show one in full."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from pathlib import Path

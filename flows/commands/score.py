@@ -1,7 +1,5 @@
 """`podium score`: compute exact match and F1 by the official rules of SQuAD 1.1 and 2.0."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """`podium worker`: run a worker of a Prefect work pool."""
 
-from __future__ import annotations
-
 import click
 
 from flows.checks.server import import_prefect

@@ -6,8 +6,6 @@ Only the run's id and parameters are used. Entrypoint, path, pull steps and vari
 and are not read.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import os

@@ -1,7 +1,5 @@
 """DVC through its Python API, in child processes that end with the flow. Only this package uses DVC."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

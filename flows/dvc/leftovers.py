@@ -4,8 +4,6 @@ DVC writes the first two in place and cannot read an incomplete one, so every la
 waste disk space.
 """
 
-from __future__ import annotations
-
 import fcntl
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fetch released models before the stages that compare with them, and publish new ones, each in a child process."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Prefect tasks that run DVC stages and publish. DVC decides which stages have to run."""
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 import functools

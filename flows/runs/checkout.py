@@ -4,8 +4,6 @@ A checkout has the code, a link to `inputs`, and the resolved params.yaml. It sh
 stages with the same parameters are restored instead of run again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

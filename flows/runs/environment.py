@@ -4,8 +4,6 @@ It repairs what no user wants: a loopback address behind a proxy, a home folder 
 without a name, a project without git. flows/checks/preflight.py refuses other problems.
 """
 
-from __future__ import annotations
-
 import getpass
 import os
 import pwd

@@ -1,7 +1,5 @@
 """Runs of a project: the one in the project folder, and those in checkouts under runs/checkouts."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Locks of the runs on this host. The operating system releases a lock when its process ends for any reason."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 from collections.abc import Callable, Iterator

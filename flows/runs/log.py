@@ -1,7 +1,5 @@
 """Log file of a run, with all output of its stages and of Prefect."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

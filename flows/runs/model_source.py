@@ -4,8 +4,6 @@
 commands that use a finished model.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field

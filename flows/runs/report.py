@@ -1,7 +1,5 @@
 """Record of a run, reports/run.json, which is updated during the run."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform

@@ -5,8 +5,6 @@ of text in docs/data-scale.md, measured on two cores; another host may halve or 
 estimated.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import shutil

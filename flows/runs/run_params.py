@@ -1,7 +1,5 @@
 """Parameters of a run, and their differences from defaults, presets and other runs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

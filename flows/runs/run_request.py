@@ -1,7 +1,5 @@
 """Request of a run: its parameters, plan and checkout, resolved once and then passed on."""
 
-from __future__ import annotations
-
 import functools
 import shlex
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Stages of a run and their order. This module does not import Prefect, so that it loads fast."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -6,8 +6,6 @@ says whether they did. Without a running stage the command ends immediately. A s
 On a worker these handlers are not installed, as the worker ends its own processes (flows/workers/worker.py).
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """Calls to the Prefect server that survive outages, and locks between hosts that are stored on the server."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging

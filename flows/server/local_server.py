@@ -4,8 +4,6 @@ Prefect can start such a server itself, but if the run is killed the server keep
 one ends with the process that started it, however that process ends (Linux).
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

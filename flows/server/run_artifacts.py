@@ -8,8 +8,6 @@ A run's name has its preset or name, its result and its start: `bert f1 88.41 20
 are optional: if the server does not answer, the run continues without them.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime

@@ -1,8 +1,6 @@
 """Comparison of runs: parameters that differ, scores with paired tests, and loss curves; for the terminal and as
 reports/compare-A-B.html."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

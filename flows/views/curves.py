@@ -4,8 +4,6 @@ A finished training has its curves in plots/. A running or interrupted one has t
 come from the job's log, which is always in the run folder.
 """
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import functools

@@ -1,7 +1,5 @@
 """Layout of the stage graph: boxes in rows, each below the stages it depends on, with the data passed between them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath

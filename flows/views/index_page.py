@@ -4,8 +4,6 @@ Details that are not in a run's record are read from its files once and cached i
 therefore reads only its own files, however many other runs there are.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 import time

@@ -1,7 +1,5 @@
 """Layout of a job's pipeline on the IPUs of one replica: one row per IPU, one column per pipeline stage."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from textwrap import wrap

@@ -1,7 +1,5 @@
 """Plan of a run: the page of `podium plan` and its text for terminals, two templates over one view."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence

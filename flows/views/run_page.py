@@ -4,8 +4,6 @@ The page is that of the newest run in its folder; reports/runs/ has copies of th
 cannot update its page: the next command that lists runs corrects it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

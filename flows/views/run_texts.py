@@ -4,8 +4,6 @@ Browsers open no file:// links from the server's pages. Pages of a run are there
 it is set, and otherwise named by host and full path.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Sequence

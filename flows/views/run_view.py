@@ -4,8 +4,6 @@ A floor counts as lowered if an override of the run is below the value of its pr
 value is below the default of the entry's kind.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import time

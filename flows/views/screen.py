@@ -5,8 +5,6 @@ one from time to time and one at its end, without escape codes. Output of stages
 appears only with --verbose, except for notes, which are always shown.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -6,8 +6,6 @@ The command may be repeated at any time, from any checkout: existing objects sta
 server may be shared: every change is reported, and no runs but Podium's are affected.
 """
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys

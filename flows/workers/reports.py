@@ -2,8 +2,6 @@
 verdicts and hashes at the paths of the plan are accepted.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import math

@@ -5,8 +5,6 @@ these runs to queues (flows/workers/dispatch.py). Results return through the ser
 record and its small files. Models and data go only through the DVC remote.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

@@ -7,8 +7,6 @@ library; `none` is for pre-training data that were prepared elsewhere (pretrain_
 memory grows by eight bytes per document only. Documents left out or changed are counted in reading.json.
 """
 
-from __future__ import annotations
-
 import argparse
 import array
 import contextlib

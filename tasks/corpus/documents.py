@@ -9,8 +9,6 @@ to its source (wikiextractor/extract.py of version 3, WikiExtractor.py of versio
 entities in the text but not in the title, and a block begins with its title on a line of its own.
 """
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Callable, Iterable, Iterator

@@ -15,8 +15,6 @@ In a phrasing, {0} is the town and {1} the value. Names are capitalized; everyth
 sentence is assembled.
 """
 
-from __future__ import annotations
-
 import functools
 import random
 import re

@@ -3,8 +3,6 @@
 The template is card.md.j2; a kind fills its blocks in its own template.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 python -m tasks.downstream.evaluate NAME
 """
 
-from __future__ import annotations
-
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence

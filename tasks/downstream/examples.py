@@ -5,8 +5,6 @@ Without a development set, a part of the training examples is set aside. A limit
 python -m tasks.downstream.examples NAME
 """
 
-from __future__ import annotations
-
 import time
 from abc import abstractmethod
 from pathlib import Path

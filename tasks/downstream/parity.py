@@ -6,8 +6,6 @@
 The second form computes both and writes only FILE. Device settings (batch, IPU config) come from params.yaml.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

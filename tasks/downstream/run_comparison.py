@@ -3,8 +3,6 @@
 Examples are matched by their keys, so runs on overlapping files, in any order, are compared on what they share.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -6,8 +6,6 @@ trained on.
 python -m tasks.downstream.validate NAME
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterator
 from functools import partial

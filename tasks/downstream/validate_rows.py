@@ -3,8 +3,6 @@
 python -m tasks.downstream.validate_rows NAME
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path

@@ -8,8 +8,6 @@ all of it; the difference is the cost of the additional MB. The source determine
 demo: its number of documents); for a Hub dataset, you must state it.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses

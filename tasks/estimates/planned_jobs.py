@@ -4,8 +4,6 @@ Only manifests and a list of assumptions describe the rows. The stages build the
 nothing else, so the estimated job is exactly the one that will run.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import tempfile

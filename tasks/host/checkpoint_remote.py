@@ -8,8 +8,6 @@ must neither slow down nor end a training. Standard output is for users.
     URL/step-00001000/   the files of the checkpoint, and finally sha256.json, which makes the checkpoint complete
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -5,8 +5,6 @@ a time from hard links, so that the job may remove a checkpoint during its uploa
 the training: it is reported once, every later checkpoint is tried again, and at the end a missing one is reported.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

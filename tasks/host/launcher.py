@@ -4,8 +4,6 @@
 sets PODIUM_DEVICE_LAUNCHER, which replaces it there; the parameters still decide what is trained.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

@@ -8,8 +8,6 @@ depends on it. Its path is PODIUM_LEDGER, otherwise $XDG_STATE_HOME/podium/ledge
 ~/.local/state/podium/ledger.json. Set PODIUM_LEDGER to an empty value to disable it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

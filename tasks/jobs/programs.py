@@ -5,8 +5,6 @@ determines them. Training depends on the report only: it has no times, no hashes
 host, so that compiling again does not train again. Compiling needs rows, but no weights and no IPUs.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

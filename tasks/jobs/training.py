@@ -1,7 +1,5 @@
 """Training stages: run a device job to its end, then save its curves and metrics."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

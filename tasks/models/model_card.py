@@ -3,8 +3,6 @@
 Only values of known patterns are used: both files come from outside, and a release publishes these values.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ File names, questions, answers, model names and reasons come from data and param
 escape them with these functions (HTML: Jinja, see render.py), so that they never become links, headings or formulas.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import re

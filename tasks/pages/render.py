@@ -3,8 +3,6 @@
 Templates are in the folder templates/ next to the module that renders them; shared ones are next to this module.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

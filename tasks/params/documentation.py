@@ -4,8 +4,6 @@ The docstring under a field is its meaning. `podium params list`, the schemas an
 (docs/reference_pages.py) use it.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import textwrap

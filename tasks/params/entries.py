@@ -3,8 +3,6 @@
 No stage depends on this file: it reads only parameters that its stages depend on.
 """
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ A preset is a YAML file in `presets/`: values that override the defaults, and a 
 preset, or params.yaml without a preset.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 Aliases, repeated keys, tags and non-mappings are rejected. Written YAML reads the same in YAML 1.1 and 1.2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`podium params`: resolved values of params.yaml, presets and `--set`, with their origins and meanings."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path

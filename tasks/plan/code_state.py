@@ -1,7 +1,5 @@
 """Code that a stage ran with: its git revision, and the hashes of code files in dvc.lock."""
 
-from __future__ import annotations
-
 import subprocess
 from collections import defaultdict
 from collections.abc import Mapping

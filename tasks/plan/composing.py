@@ -11,8 +11,6 @@ Outs of stages that are no longer in the plan are removed: DVC leaves them, and 
 still see them. Their contents stay in DVC's cache for a plan that has these stages again.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath

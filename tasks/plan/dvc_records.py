@@ -8,8 +8,6 @@ Status before a run (`compute_statuses`): DVC does not report the status of stag
 restored. The run-cache has the outs of a restored stage, so the status of its downstream stages follows.
 """
 
-from __future__ import annotations
-
 import configparser
 import hashlib
 import json

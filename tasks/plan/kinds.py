@@ -17,8 +17,6 @@ The base classes are in the modules that use them: examples.py, validate.py, row
 scoring/scores.py and inference/inference_task.py. No stage depends on this file.
 """
 
-from __future__ import annotations
-
 import importlib
 from abc import ABC, abstractmethod
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Entry point of every stage and command: errors become one message and an exit code."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import errno

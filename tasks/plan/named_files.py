@@ -11,8 +11,6 @@ project's .dvcignore hides all of these but the last from DVC. Podium checks for
 does not, so each stage checks as well.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import functools
 import os

@@ -12,8 +12,6 @@ dvc.yaml is parsed without DVC, whose import takes a second: every `foreach` is 
     because  parameter that decides if, or for which items, the stage exists.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import re

@@ -5,8 +5,6 @@ worker declares the kinds it offers in PODIUM_STAGE_KINDS, so that a pod never s
 on the remote.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import tempfile

@@ -7,8 +7,6 @@ format, from which only tensors are read. The output is a model folder of Podium
 what was read, left out and missing.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path

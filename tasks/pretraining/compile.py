@@ -3,8 +3,6 @@
 python -m tasks.pretraining.compile phase1|phase2
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 

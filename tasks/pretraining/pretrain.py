@@ -6,8 +6,6 @@ Phase 1 starts from the base model or from random weights; phase 2 from the weig
 schedule.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import sys

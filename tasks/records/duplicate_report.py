@@ -1,7 +1,5 @@
 """Report of near-duplicates: development examples that also occur in training data. validate_examples writes it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path

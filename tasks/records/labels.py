@@ -4,8 +4,6 @@ They are stored with the examples, in labels.json or in the Parquet files themse
 features.parquet of every row folder, because training and prediction read only rows.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ Both depend only on the seed and keep the order of the file. Development example
 model from a bad one are refused.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import Counter

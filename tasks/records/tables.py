@@ -5,8 +5,6 @@ only in case or white space is used, with a remark. If a required column is miss
 table. Unused columns are reported. Text must be UTF-8 (a byte order mark is accepted).
 """
 
-from __future__ import annotations
-
 import codecs
 import csv
 import difflib

@@ -6,8 +6,6 @@
 `podium run` calls it before the stages, which depend on that folder; `dvc repro` alone never fetches.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Licence, language and base model of a release, from the parameters or the base model's files."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 The same content gives the same provenance, byte for byte, so that publishing twice creates no second commit.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import importlib.metadata

@@ -7,8 +7,6 @@ The gate decides again on these copies, its verdict must equal the recorded one,
 token comes only from the environment variable HF_TOKEN.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Files of a release, their hashes, and the local target: a folder in Hub layout that is replaced as a whole."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

@@ -8,8 +8,6 @@ held out, so the choice does not depend on the order of the data or on the numbe
   article help to answer each other. A file with a single title is split by its contexts instead.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 

@@ -6,8 +6,6 @@ whole groups of equal rows at a time). Packing by histogram follows Krell, Kosec
 Sequence Packing without Cross-contamination", arXiv 2107.02027.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

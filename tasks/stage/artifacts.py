@@ -1,7 +1,5 @@
 """Paths that stages read or write, relative to the root of the checkout."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 PARAMS = Path("params.yaml")

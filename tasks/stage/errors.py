@@ -14,8 +14,6 @@
 Messages say what was found, what is required, and which parameter to change.
 """
 
-from __future__ import annotations
-
 DONE, FAILED, WRONG_USAGE, REJECTED, PAUSED = 0, 1, 2, 3, 4
 
 

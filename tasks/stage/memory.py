@@ -9,8 +9,6 @@ fails, which becomes one message. This works on Linux; elsewhere only declared s
 such limit, because the kernel counts address space: an evaluation of 0.5 GB used 4.5 GB of it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

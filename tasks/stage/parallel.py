@@ -5,8 +5,6 @@ number of stages without a device that run in parallel. Both depend on the host 
 carries everything that its function needs, such as seeds.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import multiprocessing

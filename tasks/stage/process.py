@@ -5,8 +5,6 @@ measurements/stages/<stage>.json has the same and the run that the stage was par
 restoring the stage restores it as well.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import ctypes

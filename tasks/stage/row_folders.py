@@ -1,7 +1,5 @@
 """Row folders of earlier stages: their manifests, and the held-out rows inside them."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -4,8 +4,6 @@ All output for users goes through `say`, `note` or `printable`: file names, ques
 users, and a terminal would interpret control characters in it.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import select

@@ -3,8 +3,6 @@
 The tag `podium.run` identifies a run. Metrics keep their names and updates; text values become tags.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -3,8 +3,6 @@
 Event files only grow: a resumed run, and the gate's verdict, add another file.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Mapping

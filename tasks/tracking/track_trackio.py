@@ -4,8 +4,6 @@ Rows are written to that database directly: `trackio.init` would ask the Hub for
 the disk is full. Text values become parameters of the run, as trackio has no other place for them.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime

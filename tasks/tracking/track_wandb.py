@@ -5,8 +5,6 @@ wandb's own process keeps data that a server does not accept, and sends it later
 during a run. If the server cannot be reached or refuses at the start, the run is recorded offline.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Mapping

@@ -5,8 +5,6 @@ an update that the run already has under that name are skipped, because a traini
 some updates.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os

@@ -6,8 +6,6 @@ reported once. A tracker receives every number of every event that has an update
 and at the end the metrics in metrics/*.json. It never receives data or weights.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Data sets of Parquet files, read in batches: a corpus, or the splits of an entry's examples."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

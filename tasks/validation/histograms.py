@@ -1,7 +1,5 @@
 """Distributions of small whole numbers (lengths, counts), accumulated in fixed memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

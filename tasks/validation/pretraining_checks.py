@@ -3,8 +3,6 @@
 Legend: n rows of L tokens, P masks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar

@@ -4,8 +4,6 @@ Kinds add checks that columns cannot declare: pre-training in pretraining_checks
 tasks/downstream/<kind>/checks.py. Legend: n rows of L tokens and S slots.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

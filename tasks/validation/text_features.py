@@ -1,7 +1,5 @@
 """Scalar features of text columns in Parquet files; memory does not grow with the files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 

@@ -5,8 +5,6 @@ or take quadratic time. Half of its import time is spent on packages for plots, 
 which are not loaded.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Iterator, Sequence

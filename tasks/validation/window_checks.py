@@ -3,8 +3,6 @@
 Legend: n rows of S slots.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

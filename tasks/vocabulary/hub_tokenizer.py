@@ -9,8 +9,6 @@ library never loads the file: only the vocabulary and three switches of BERT's o
 built from them (tokenizer_files.py).
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@
 and parameters give the same bytes in every process, with any number of threads.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import time

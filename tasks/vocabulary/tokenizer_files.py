@@ -1,7 +1,5 @@
 """Files of data/tokenizer: a fast BERT tokenizer that transformers 4 and 5 load alike; requirements of a vocabulary."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ between equally frequent pairs, in the order of a hash map with a random seed. S
 numbered in a fixed order (as reserved entries, which the library keeps in place), which breaks every tie the same way.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Checks of scores, for one model and for all models of a recipe."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

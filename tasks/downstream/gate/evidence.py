@@ -1,7 +1,5 @@
 """Evidence for the gate, read from the files of earlier stages."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

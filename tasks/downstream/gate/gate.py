@@ -3,8 +3,6 @@
 python -m tasks.downstream.gate.gate NAME    write the verdict; exit code 0 even if rejected
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

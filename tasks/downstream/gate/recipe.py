@@ -5,8 +5,6 @@ baseline and released model are also compared with the mean over all seeds. The 
 held-out examples; the development set has no part in that choice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations

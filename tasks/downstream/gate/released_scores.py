@@ -3,8 +3,6 @@
 Anyone who has the same examples can compare another model with the released one, example by example.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -5,8 +5,6 @@ records the model (`weights_sha256`), its training parameters (`finetune`) and i
 records are trusted, as is a plain scores.json.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

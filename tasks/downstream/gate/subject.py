@@ -4,8 +4,6 @@ A file may change at any time, so publish does not verify one file and send anot
 private copy, decides on these copies, and publishes them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Text and figures of a verdict as plain values, so that commands can format them without numpy."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

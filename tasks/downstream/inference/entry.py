@@ -1,7 +1,5 @@
 """Entry parameters for a fine-tuned model, from its release's provenance or inferred from its config.json."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Evaluation of a fine-tuned model on a labelled file: official scores, report and predictions in one folder."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Up to two releases with different weights are kept: a model that is already publ
 before it, never with itself.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

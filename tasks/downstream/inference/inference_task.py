@@ -1,7 +1,5 @@
 """Base class for inference with a fine-tuned model of one kind."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 By default it runs in the precision of the scores that the model's release or run records.
 """
 
-from __future__ import annotations
-
 import contextlib
 import tempfile
 import time

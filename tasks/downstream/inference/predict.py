@@ -4,8 +4,6 @@ The examples are stored as Parquet like those of stage `examples`, packed into r
 logits, all in files. Predictions are then decoded in batches, as stage `evaluate` does.
 """
 
-from __future__ import annotations
-
 import array
 import contextlib
 import json

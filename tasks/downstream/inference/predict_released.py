@@ -6,8 +6,6 @@ If its release has scores for every example, they are used. Otherwise the model 
 tokenizer, rows and settings. A model that is already published is compared with the release before it, not with itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@
 Writes a folder of executables and a report for each job; see tasks/jobs/programs.py.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Device jobs of an entry: fine-tuning, and prediction of its development sets."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tasks.jobs.device_job import BatchGeometry, Job, ModelConfig, ScheduleConfig

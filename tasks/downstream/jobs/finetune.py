@@ -3,8 +3,6 @@
 python -m tasks.downstream.jobs.finetune NAME
 """
 
-from __future__ import annotations
-
 import sys
 
 from tasks.downstream.jobs.entry_jobs import FINETUNE, build_finetune_job, require_valid_rows

@@ -3,8 +3,6 @@
 python -m tasks.downstream.jobs.predict NAME
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

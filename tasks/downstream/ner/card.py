@@ -1,7 +1,5 @@
 """Model card of a named entity recognition model."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

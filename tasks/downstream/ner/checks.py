@@ -3,8 +3,6 @@
 Rows must have a label for each word, at its first token, and each window once.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Tagged sentences, checked (sentence_files.py) and written as Parquet, one file per split, with labels.json and
 reading.json."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Inference for named entities: read sentences from a file, with or without tags, and write tags and entities as
 records."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar

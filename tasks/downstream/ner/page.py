@@ -1,7 +1,5 @@
 """Evaluation report of named entities: scores, scores by type and length, and the worst mistakes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby

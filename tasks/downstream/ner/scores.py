@@ -4,8 +4,6 @@ The logits of a word are those of its first token in its own window. Legend: W w
 windows, N sentences.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ document. A line that begins with "# " at the start of a sentence and does not e
 is a word everywhere else.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence

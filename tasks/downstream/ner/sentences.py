@@ -1,7 +1,5 @@
 """Sentences as read, and checked sentences with tags in IOB2."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Named entity recognition: schemas and task properties shared by all stages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import ClassVar
 

@@ -8,8 +8,6 @@ BIOES also marks the last word of an entity (E-) and a single-word entity (S-). 
 uses M- for I-. They encode the same entities as IOB2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 

@@ -6,8 +6,6 @@ score: Brier 1950, "Verification of Forecasts Expressed in Terms of Probability"
 "Probable Inference, the Law of Succession, and Statistical Inference"; they stay in [0, 1] and suit small samples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Checked join of features.parquet (rows) and logits.arrow (predictions), one part at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

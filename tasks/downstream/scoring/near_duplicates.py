@@ -1,7 +1,5 @@
 """Scores without the development examples that have a near-duplicate in the training data."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Base class for decoding and scoring of one kind, used by parity, evaluation, gate and release."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from abc import abstractmethod

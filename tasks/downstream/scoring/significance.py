@@ -13,8 +13,6 @@ freedom of such a sum by Satterthwaite 1946 ("An Approximate Distribution of Est
 Biometrics Bulletin 2). docs/evaluation.md has the measured coverage of both intervals.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -12,8 +12,6 @@ Legend: F windows (features), C context tokens of all windows together, E exampl
 of a window.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

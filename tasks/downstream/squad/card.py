@@ -1,7 +1,5 @@
 """Model card of a question answering model."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from typing import Any

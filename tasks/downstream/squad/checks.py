@@ -4,8 +4,6 @@ Rows must have answers inside their windows, each window once, and targets that 
 n rows of S slots.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar

@@ -4,8 +4,6 @@ It reports the differences in exact match and F1 with paired-bootstrap intervals
 and every question whose answer changed. Questions are SQuAD JSON or a .parquet file of Podium.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -6,8 +6,6 @@ section data), `hub` reads a data set with SQuAD's splits. Every question is che
 and oddities are counted in reading.json.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 Scoring needs only ids and reference answers.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ exports it and run_qa.py reads it: in {"data": [...]}, in a list, or as JSON lin
 around answers are stripped; both are counted.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

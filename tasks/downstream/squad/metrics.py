@@ -8,8 +8,6 @@ Legend: the odds of a question favour no answer (null score - score of the best 
 returned.
 """
 
-from __future__ import annotations
-
 import re
 import string
 from collections import Counter

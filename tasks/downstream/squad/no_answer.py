@@ -7,8 +7,6 @@ the null score minus the score of the best span. Questions with odds above the t
 Legend: E examples (questions), R resamples.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Evaluation report of question answering, a self-contained HTML page."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

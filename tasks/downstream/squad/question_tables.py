@@ -5,8 +5,6 @@ The answers of a row are in one column, as {"text": [...], "answer_start": [...]
 "answer_start": ...}, both also as JSON text; or in two columns, answer_text and answer_start.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Scoring of prediction files for questions in files (`podium score`)."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Decoding and scoring of questions, by the official script of SQuAD v1.1, or 2.0 if questions may have no answer."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Scores by properties of questions."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

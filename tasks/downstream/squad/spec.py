@@ -1,7 +1,5 @@
 """Extractive question answering: schemas and task properties shared by all stages."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import pyarrow as pa

@@ -3,8 +3,6 @@
 Legend: F windows (features), C context tokens of all windows together, E examples (questions).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Model card of a text classification or regression model."""
 
-from __future__ import annotations
-
 from tasks.downstream.card import CardFacts, CardTask, evaluated_on, hub_metadata, require_finite, write_card
 from tasks.downstream.texts.scores import TextsScores
 

@@ -1,7 +1,5 @@
 """Validation of labelled texts and of their rows: a class or value for every example, each once. Legend: n rows."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -3,8 +3,6 @@
 Class names found in the training examples are stored in the schema of the files.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence

@@ -4,8 +4,6 @@ Files are TSV (without quoting, like GLUE's, with or without a header) or a tabl
 numbers or class names, the same in a whole file.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Inference for texts: read them from a file, with or without labels, and write classes or values as records."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Official metrics of classes and values, also for weighted examples."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 

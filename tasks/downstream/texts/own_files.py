@@ -1,7 +1,5 @@
 """Reading of labelled texts from files or the Hub: CSV, TSV, JSON, Parquet; every text and label is checked."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

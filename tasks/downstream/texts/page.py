@@ -1,7 +1,5 @@
 """Evaluation report of texts: scores, confusion matrix, and the worst mistakes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple

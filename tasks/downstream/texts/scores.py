@@ -1,7 +1,5 @@
 """Decoding of classes or values, and their metrics: GLUE's official metrics, or those for your own texts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

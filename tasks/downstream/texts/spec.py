@@ -1,7 +1,5 @@
 """Classification and regression of texts: task properties shared by all stages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow as pa

@@ -5,8 +5,6 @@ start at 0 in this order; `tsv` is the header of the official downloads, if it d
 leaderboard; the score of a task is their mean, over both development sets if there are two.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

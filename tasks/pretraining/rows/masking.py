@@ -4,8 +4,6 @@ Legend: N sequences, T tokens of all sequences, concatenated, R rows, S sequence
 most.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

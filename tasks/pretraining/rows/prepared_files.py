@@ -10,8 +10,6 @@ of a tensorflow.Example, and their CRC; both CRCs are masked CRC-32C (tensorflow
 checked. Files may be packed with GZIP.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import gzip

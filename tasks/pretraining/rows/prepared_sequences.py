@@ -3,8 +3,6 @@
 Legend: N sequences, W tokens of the longest one.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

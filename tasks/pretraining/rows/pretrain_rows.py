@@ -15,8 +15,6 @@ Prepared data are not tokenized, paired or masked again: rows are packed from SE
 sequence keeps its masked tokens, so rows with more than P of them are split.
 """
 
-from __future__ import annotations
-
 import argparse
 import array
 import logging

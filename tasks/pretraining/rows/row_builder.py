@@ -8,8 +8,6 @@
 Shards survive when a run is killed, and are joined when all are finished.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

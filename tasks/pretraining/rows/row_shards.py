@@ -4,8 +4,6 @@ The boundaries of shards depend only on the row groups of the corpus. So a shard
 host makes it, and in whichever order.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence

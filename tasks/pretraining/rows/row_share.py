@@ -6,8 +6,6 @@
 with any number of shares, or none, the rows have the same bytes.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 from pathlib import Path

@@ -5,8 +5,6 @@ never. Here no single call is retried: a publish may begin again at any point (t
 passes it waits, says so, and does.
 """
 
-from __future__ import annotations
-
 import email.utils
 import json
 import logging

@@ -1,7 +1,5 @@
 """The newest releases in a repository of the Hub, as its history and its tags tell; nothing is downloaded."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 file is sent in vain.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from typing import Any

@@ -10,8 +10,6 @@ publishing again finds the commit and adds the tag. Whatever happened to a call 
 never guessed. So a failure that passes is answered by beginning again: what was done is found, and not done twice.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Sequence
