@@ -66,7 +66,7 @@ def score_files(
 
     Args:
         questions: file with reference answers.
-        predictions: file with predictions; an empty text is no answer.
+        predictions: file with predictions; an empty text means no answer.
         odds: file of {id: odds of no answer}; adds the best scores over all thresholds.
         threshold: odds above which no answer is returned.
 

@@ -176,7 +176,7 @@ class SquadScores(SquadSpec, ScoresTask[list[ReferenceQuestion], WindowFiles, li
     def predictions_json(
         self, examples: Mapping[str, list[ReferenceQuestion]], predictions: Mapping[str, Sequence[Any]]
     ) -> dict[str, str]:
-        """Return {id: text}, the format of the official scripts; an empty text is no answer."""
+        """Return {id: text}, the format of the official scripts; an empty text means no answer."""
         [(split, questions)] = examples.items()
         return {question.id: text for question, text in zip(questions, predictions[split], strict=True)}
 
