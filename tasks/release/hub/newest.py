@@ -1,4 +1,4 @@
-"""The newest releases in a repository of the Hub, as its history and its tags tell; nothing is downloaded."""
+"""Newest releases in a repository of the Hub, read from its history and tags without a download."""
 
 import os
 from collections.abc import Mapping
@@ -13,25 +13,25 @@ from tasks.stage.errors import InputError, PublishError
 
 @dataclass(frozen=True)
 class Tagged:
-    """A release of a repository."""
+    """Release of a repository: its tag and commit."""
 
     tag: str
     commit: str
 
 
 def newest_releases(repository: str, key: str, count: int) -> list[Tagged]:
-    """The newest releases that differ in their weights, the newest first.
+    """Return the newest releases that differ in their weights, newest first.
 
-    A commit of main is a release where a tag `release-...` points at it, or where it says in its title that it holds
-    what such a tag has: the same content published again, after another, keeps its tag.
+    A commit of main is a release if a tag `release-...` points at it or if its title names such a tag. When the same
+    content is published again after other content, it keeps its tag.
 
     Args:
         repository: `user/name`.
-        key: of params.yaml, which messages name.
-        count: so many at most.
+        key: key of params.yaml, for messages.
+        count: maximum number of releases.
 
     Raises:
-        InputError: no right to read it, or no answer.
+        InputError: the repository may not be read, or the Hub does not answer.
     """
     from huggingface_hub import HfApi, errors
 
@@ -45,8 +45,8 @@ def newest_releases(repository: str, key: str, count: int) -> list[Tagged]:
             if os.environ.get("HF_TOKEN"):
                 return []
             raise InputError(
-                f"{key}={repository}: {api.endpoint} shows no such repository without a token, and a private one is "
-                "not told from none: export HF_TOKEN of an account that may read it"
+                f"{key}={repository}: {api.endpoint} shows no such repository without a token; it may be private. "
+                "Export HF_TOKEN of an account that may read it"
             ) from None
         found: dict[Any, Tagged] = {}
         for commit in api.list_repo_commits(repository) if tags else ():
@@ -58,17 +58,17 @@ def newest_releases(repository: str, key: str, count: int) -> list[Tagged]:
 
 
 def require_compared(api: Any, repository: str, head: str, release: Release, compared: ComparedRelease) -> None:
-    """Require that the newest release below a commit of main is the one that the gate compared with.
+    """Require that the newest release up to a commit of main is the one that the gate compared with.
 
     Args:
         api: the Hub client.
         repository: `user/name`.
-        head: of main.
-        release: what is to be published; where its own weights were released last, no other model is replaced.
-        compared: what the gate compared with.
+        head: commit of main.
+        release: release to publish; if its own weights were released last, it replaces no other model.
+        compared: release that the gate compared with.
 
     Raises:
-        PublishError: another one is, or main holds what another publish has not tagged yet.
+        PublishError: it is another one, or main contains a release that another publish has not tagged yet.
     """
     tags, file = _tags(api, repository), release.files[WEIGHTS]
     for commit in api.list_repo_commits(repository, revision=head):
@@ -83,26 +83,26 @@ def require_compared(api: Any, repository: str, head: str, release: Release, com
             return
         if weights not in known and weights == _weights(api, repository, head):
             raise PublishError(
-                f"main holds {tag} of {repository} (commit {commit.commit_id}), which has no tag yet: another publish "
-                "is in progress, was ended before its end, or its pull request was merged. Publish that run again, "
-                "which tags it, then run this one again with the same words. Nothing was published"
+                f"main contains {tag} of {repository} (commit {commit.commit_id}), which has no tag yet: another "
+                "publish is in progress, was interrupted, or its pull request was merged. Publish that run again to "
+                "add the tag, then repeat this run with the same command. Nothing was published"
             )
 
 
 def _tags(api: Any, repository: str) -> dict[str, str]:
-    """Return the tags of releases, and the commits they point at."""
+    """Return the release tags and the commits that they point at."""
     found = {one.name: str(one.target_commit) for one in api.list_repo_refs(repository).tags}
     return {tag: commit for tag, commit in found.items() if TAG.fullmatch(tag) and COMMIT.fullmatch(commit)}
 
 
 def _tag_of(commit: Any, tags: Mapping[str, str]) -> str:
-    """Return the tag that points at a commit or that its title names; of any other commit no tag."""
+    """Return the tag that points at a commit or that its title names; otherwise a word that is not a tag."""
     titled = commit.title.removeprefix(TITLE).partition(" ")[0]
     return next((tag for tag, at in tags.items() if at == commit.commit_id), titled)
 
 
 def _weights(api: Any, repository: str, commit: str) -> str:
-    """What tells the weights of a commit from others; the commit, where it has none."""
+    """Return the hash that identifies the weights of a commit, or the commit itself if it has no weights."""
     info = api.model_info(repository, revision=commit, files_metadata=True)
     files = {file.rfilename: file.lfs.sha256 if file.lfs else file.blob_id for file in info.siblings or []}
     return str(files.get(WEIGHTS, commit))

@@ -1,6 +1,4 @@
-"""The Hub token, from the environment alone, and what it may do by the Hub's own words: asked first, so that no large
-file is sent in vain.
-"""
+"""Hub token: read from the environment only, its permissions checked before any large file is sent."""
 
 import os
 from collections.abc import Mapping
@@ -13,36 +11,36 @@ WRITE, DISCUSS = "repo.write", "discussion.write"
 
 
 def token_of_environment() -> str:
-    """HF_TOKEN.
+    """Return the token in HF_TOKEN.
 
     Raises:
-        PublishError: it is not set, or is no token.
+        PublishError: it is not set, or is not a token.
     """
     token = os.environ.get(TOKEN, "").strip()
     if not token:
         raise PublishError(
-            f"publish.target is hub but the environment variable {TOKEN} is empty: export a token with write access "
-            "(the Hub's settings, Access Tokens); it is read from nowhere else. Nothing was published"
+            f"publish.target is hub, but the environment variable {TOKEN} is empty. Export a token with write access "
+            "(Hub settings, Access Tokens); it is read only from this variable. Nothing was published"
         )
     if not (token.isascii() and token.isprintable()) or " " in token:
-        raise PublishError(f"{TOKEN} holds characters no token has (a blank or a line break?). Nothing was published")
+        raise PublishError(f"{TOKEN} contains characters no token has (a blank or line break?). Nothing was published")
     return token
 
 
 def refusal(who: Mapping[str, Any], repository: str, *, review: bool) -> str | None:
-    """Why this token cannot publish to `repository`, in words for people; None: it can, or the Hub must say.
+    """Return why this token cannot publish to `repository`, or None if it can or if only the Hub can decide.
 
     Args:
-        who: the Hub's answer to `whoami-v2`: `name`, `orgs` and `auth.accessToken`, whose `role` is read, write or
-            fineGrained (then `fineGrained.scoped` lists what it may do where).
+        who: answer of the Hub to `whoami-v2`: `name`, `orgs` and `auth.accessToken`, whose `role` is read, write or
+            fineGrained (then `fineGrained.scoped` lists its permissions by repository, user and organisation).
         repository: `user/name`.
-        review: a pull request is to be opened, nothing written to main.
+        review: the publish opens a pull request and does not write to main.
     """
     who, owner = _mapping(who), repository.split("/")[0]
     token = _mapping(_mapping(who.get("auth")).get("accessToken"))
     whose = f"HF_TOKEN (of {who.get('name')})"
     if token.get("role") == "read":
-        return f"{whose} may only read; required is a token with write access to {repository}"
+        return f"{whose} may only read; a token with write access to {repository} is required"
     if token.get("role") == "fineGrained":
         scopes = _mapping(token.get("fineGrained"))
         wanted = {WRITE, DISCUSS} if review else {WRITE}
@@ -50,12 +48,12 @@ def refusal(who: Mapping[str, Any], repository: str, *, review: bool) -> str | N
         if granted is not None and not wanted & granted:
             needed = " or ".join(sorted(wanted))
             return (
-                f"{whose} is fine-grained and may {', '.join(sorted(granted)) or 'do nothing'} at {repository}; "
-                f"required is {needed} on {owner} or on {repository}"
+                f"{whose} is fine-grained and needs {needed} for {owner} or {repository}; it has "
+                f"{', '.join(sorted(granted)) or 'no permission'} there"
             )
     for org in who.get("orgs") or ():
         if _mapping(org).get("name") == owner and org.get("roleInOrg") == "read":
-            return f"{whose} may only read in the organisation {owner}; required is the role write or contributor there"
+            return f"{whose} may only read in the organisation {owner}; the role write or contributor is required there"
     return None
 
 
@@ -64,7 +62,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _granted(scopes: Mapping[str, Any], owner: str, repository: str) -> set[str] | None:
-    """Permissions that reach the repository; None when the answer is not laid out as known."""
+    """Return the permissions for the repository, or None if the answer has an unknown structure."""
     scoped = scopes.get("scoped")
     if not isinstance(scoped, list):
         return None

@@ -1,13 +1,13 @@
-"""A release on the Hub as one transaction: one commit on the head we saw, verified, then a tag.
+"""Release on the Hub as one transaction: one commit on the head that was read, its verification, then a tag.
 
     whoami -> head, or create_repo and its head -> ONE create_commit(parent_commit=head) -> verify hashes -> create_tag
 
-Only the tag means "released". In review mode a pull request takes the place of commit and tag: nothing is released
-until somebody merges it and publish, run again, finds it on main, verifies and tags it.
+Only the tag marks a release. In review mode a pull request replaces commit and tag: nothing is released until the
+pull request is merged and publish, run again, finds its content on main, verifies it and tags it.
 
-Until the commit lands the repository is as it was; after it, a state without a tag is never taken for a release, and
-publishing again finds the commit and adds the tag. Whatever happened to a call is learnt from the repository itself,
-never guessed. So a failure that passes is answered by beginning again: what was done is found, and not done twice.
+Until the commit lands, the repository is unchanged. A commit without a tag never counts as a release; publishing again
+finds it and adds the tag. The outcome of a call is read from the repository, never guessed. After a transient failure
+the transaction therefore restarts: it finds the completed steps and does not repeat them.
 """
 
 import logging
@@ -29,19 +29,19 @@ from tasks.stage.errors import PublishError
 log = logging.getLogger(__name__)
 
 OPEN = ("open", "draft")
-"""States of a pull request that nobody decided on."""
+"""States of a pull request that is not merged or closed."""
 
 
 @dataclass(frozen=True)
 class HubRelease:
-    """What the Hub holds now."""
+    """Release or pull request on the Hub after a publish."""
 
     commit: str
     tag: str | None
-    """None: nothing is released, a pull request waits for review."""
+    """None if nothing is released and a pull request waits for review."""
     url: str
     unchanged: bool
-    """The content was there already: no commit was made."""
+    """True if the content was there already and no commit was made."""
     pull_request: int | None = None
 
 
@@ -54,21 +54,21 @@ def release_on_hub(
     patience: Patience | None = None,
     compared: ComparedRelease | None = None,
 ) -> HubRelease:
-    """Make the head of `repository` hold this release and tag it, or propose that in a pull request.
+    """Make the head of `repository` contain this release and tag it, or propose that in a pull request.
 
-    Files of other names in the repository stay; files of an earlier release that this one lacks are removed in the
-    same commit. The token comes from HF_TOKEN, the Hub's address from HF_ENDPOINT.
+    Files with other names stay in the repository. Files of an earlier release that this one lacks are removed in the
+    same commit. The token is read from HF_TOKEN, the address of the Hub from HF_ENDPOINT.
 
     Args:
-        release: the files.
-        repository: `user/name`; created when it is not there.
+        release: files of the release.
+        repository: `user/name`; created if it does not exist.
         private: create it private, and refuse to publish to a public one.
         review: open a pull request instead of committing to main.
-        patience: how often and how long to wait.
-        compared: what the gate compared with, where it asks for what was published; no other release is replaced.
+        patience: number of attempts and waiting times.
+        compared: release that the gate compared with, if it compares with releases; no other one is replaced.
 
     Raises:
-        PublishError: with what the repository looks like now and what to do.
+        PublishError: publishing failed; the message gives the current state of the repository and the fix.
     """
     caller = _connect(repository, patience)
     transaction = _Transaction(caller, release, compared, private=private, review=review)
@@ -81,13 +81,13 @@ def release_on_hub(
 
 
 def check_access(repositories: Sequence[str], *, review: bool, patience: Patience | None = None) -> str:
-    """Ask the Hub whether HF_TOKEN may publish to these repositories; nothing is made or changed there.
+    """Check with the Hub that HF_TOKEN may publish to these repositories; nothing is created or changed there.
 
     Returns:
-        Whose token it is, for people.
+        A sentence that names the owner of the token, for display.
 
     Raises:
-        PublishError: no token, no such name, no answer, or no right to write.
+        PublishError: no token, an invalid name, no answer, or no write access.
     """
     callers = [_connect(repository, patience) for repository in repositories]
     users = [_check_rights(caller, review).get("name") for caller in callers]
@@ -100,14 +100,14 @@ def _connect(repository: str, patience: Patience | None) -> Caller:
 
 
 def _check_rights(caller: Caller, review: bool) -> dict[str, Any]:
-    """The Hub's own words about the token, which may write there as far as they tell."""
+    """Return the Hub's answer about the token; raise PublishError if it shows that the token may not write."""
     state = "nothing was published"
     caller.request("checking the name", lambda: validate_repo_id(caller.repository), state)
     who: dict[str, Any] = caller.request("checking the token", caller.api.whoami, state)
     if reason := refusal(who, caller.repository, review=review):
         raise PublishError(
-            f"{reason}: make such a token (the Hub's settings, Access Tokens) and export it as HF_TOKEN, or set "
-            "publish.repository to where this one may write. Nothing was published"
+            f"{reason}. Create such a token (Hub settings, Access Tokens) and export it as HF_TOKEN, or set "
+            "publish.repository to a repository that this token may write to. Nothing was published"
         )
     return who
 
@@ -120,26 +120,26 @@ class _Transaction:
     private: bool
     review: bool
     commit: str | None = None
-    """Holds the release on main, once that is known."""
+    """Commit of main that contains the release, once known."""
     sent: bool = False
-    """Whether a commit or a pull request was sent, which may have landed."""
+    """True if a commit or a pull request was sent; it may have landed."""
 
     def run(self) -> HubRelease:
-        """Go on to the end; after a failure again, from what the repository holds then."""
+        """Run the transaction to its end; after a failure, continue from the current state of the repository."""
         name = self.caller.repository
         if self.commit is None:
             _check_rights(self.caller, self.review)
             head = self._head()
             if self.private and not head.private:
                 raise PublishError(
-                    f"{name} is public while publish.private is true: set publish.private=false, or make the "
+                    f"{name} is public, but publish.private is true. Set publish.private=false, or make the "
                     "repository private on the Hub. Nothing was changed in it"
                 )
             self._require_compared(head)
             if self.review and _differences(head, self.release):
                 return self._propose(head)
             self.commit = self._commit(head)
-        landed = f"main was moved to {self.commit}, which has no release tag, so nothing new counts as released"
+        landed = f"main was moved to {self.commit}, which has no release tag, so nothing new is released"
         self._verify(self.commit, "verifying the commit", landed)
         self._tag(self.commit, landed)
         log.info("%s: %s is released as %s", name, self.commit, self.release.tag)
@@ -147,17 +147,17 @@ class _Transaction:
         return HubRelease(self.commit, self.release.tag, url, unchanged=not self.sent)
 
     def _require_compared(self, head: Any) -> None:
-        """Refuse a head whose newest release is not the one that the gate compared with; a commit names this head as
-        its parent, so that what was looked at is what it replaces."""
+        """Refuse a head whose newest release is not the one that the gate compared with. A commit names this head as
+        its parent, so it replaces exactly what was checked."""
         if (compared := self.compared) is not None:
             self.caller.request(
-                "looking for what was released last",
+                "reading the newest release",
                 lambda: require_compared(self.caller.api, self.caller.repository, head.sha, self.release, compared),
                 f"main is at {head.sha}; nothing was published",
             )
 
     def _head(self) -> Any:
-        """The head of main; the repository is created when it is not there (or not visible to us)."""
+        """Return the head of main; create the repository if it does not exist or is not visible to the token."""
         api, name, state = self.caller.api, self.caller.repository, "nothing was published"
 
         def find_repository() -> Any:
@@ -174,10 +174,10 @@ class _Transaction:
         return head
 
     def _commit(self, head: Any) -> str:
-        """The commit of main that holds the release: its head, or one on it.
+        """Return the commit of main that contains the release: its head, or a new commit on it.
 
-        A failed or unanswered POST may still have landed, and somebody else may have been faster: both are seen
-        by reading the head again, so the same content never makes a second commit.
+        A failed or unanswered POST may still have landed, and another publisher may have been faster. Reading the
+        head again shows both, so the same content never gets a second commit.
         """
         if not _differences(head, self.release):
             return str(head.sha)
@@ -185,19 +185,19 @@ class _Transaction:
         try:
             return str(send(self.caller.api, self.caller.repository, self.release, head).oid)
         except FAILURES as error:
-            unknown = f"main was at {head.sha} before the attempt; the head could not be read since"
+            unknown = f"main was at {head.sha} before the attempt; the head could not be read afterwards"
             head = self.caller.info("reading the head again", None, unknown)
             if not _differences(head, self.release):
                 return str(head.sha)
-            state = f"main is at {head.sha}, no commit of this publish is in it"
+            state = f"main is at {head.sha}, without a commit of this publish"
             raise self.caller.failed("the commit", error, state) from None
 
     def _verify(self, revision: str, step: str, state: str) -> None:
         found = _differences(self.caller.info(step, revision, state), self.release)
         if found:
             raise PublishError(
-                f"{self.caller.repository} at {revision} does not hold what was sent ({'; '.join(found[:5])}). "
-                f"Now: {state}. Publish again when no stage is running; if it stays, look at the repository's files"
+                f"{self.caller.repository} at {revision} differs from the release ({'; '.join(found[:5])}). "
+                f"Now: {state}. Publish again when no stage is running; if this repeats, check the repository's files"
             )
 
     def _tag(self, commit: str, state: str) -> None:
@@ -208,19 +208,19 @@ class _Transaction:
             ),
             state,
         )
-        # An existing tag is not moved: it must stand for this very content.
+        # An existing tag is not moved: it must point at the same content.
         self._verify(self.release.tag, "verifying the tag", state)
 
     def _propose(self, head: Any) -> HubRelease:
-        """Have exactly one open pull request that makes main hold the release.
+        """Ensure that exactly one open pull request makes main contain the release.
 
-            open pull requests with this very content -> none: ONE commit that opens one -> look again, verify hashes
+            open pull requests with the same content -> none: ONE commit that opens one -> list again, verify hashes
 
-        The same content never has two: what is open is found by title and content, an answer that was lost is looked
-        for, and of several that were opened at the same moment the lowest number stays.
+        The same content never has two: open pull requests are found by title and content, even if the Hub's answer
+        was lost. If several were opened at the same time, the one with the lowest number stays open.
 
         Args:
-            head: main as it is now (ModelInfo); the request is based on it.
+            head: current head of main (ModelInfo), on which the pull request is based.
         """
         caller, state = self.caller, f"main is at {head.sha}, nothing was changed in it"
         numbers, ours = self._open_requests(state), 0
@@ -233,15 +233,15 @@ class _Transaction:
                     raise caller.failed("opening the pull request", error, state) from None
             else:
                 ours = int(opened.pr_num)
-                log.info("%s: pull request %s was opened", caller.repository, ours)
+                log.info("%s: opened pull request %s", caller.repository, ours)
                 numbers = self._open_requests(f"{state}; pull request {ours} is open")
                 if ours not in numbers:
                     raise PublishError(
-                        f"pull request {ours} of {caller.repository} does not hold what was sent, or was closed "
-                        f"meanwhile: look at {opened.pr_url}. Now: {state}"
+                        f"pull request {ours} of {caller.repository} differs from the release or was closed "
+                        f"meanwhile. Check {opened.pr_url}. Now: {state}"
                     )
         first = numbers[0]
-        if ours > first:  # somebody's was opened just before
+        if ours > first:  # another publisher's was opened just before
             comment = f"Pull request {first} proposes the same content."
             caller.request(
                 f"closing pull request {ours}",
@@ -253,7 +253,7 @@ class _Transaction:
         return HubRelease(commit, None, url, ours > first or not self.sent, first)
 
     def _open_requests(self, state: str) -> list[int]:
-        """Numbers of open pull requests with our title whose content is the release, lowest first."""
+        """Return the numbers of open pull requests with the title and content of the release, lowest first."""
 
         def list_open() -> list[int]:
             listed = self.caller.api.get_repo_discussions(self.caller.repository, discussion_type="pull_request")
@@ -267,12 +267,12 @@ class _Transaction:
 
 
 def send(api: Any, repository: str, release: Release, head: Any, *, create_pr: bool = False) -> Any:
-    """One commit of the whole release on `head`, or a pull request with it; the client's CommitInfo.
+    """Send the whole release as one commit on `head`, or as a pull request; return the client's CommitInfo.
 
     Raises:
-        PublishError: a file is no longer what the release says; nothing was sent.
+        PublishError: a file no longer has its hash in the release; nothing was sent.
     """
-    # Operations are single-use: fresh ones for every attempt.
+    # Operations are single-use: create new ones for every attempt.
     operations: list[Any] = [
         CommitOperationAdd(name, file.source if isinstance(file.source, bytes) else str(file.source))
         for name, file in sorted(release.files.items())
@@ -280,7 +280,7 @@ def send(api: Any, repository: str, release: Release, head: Any, *, create_pr: b
     sent = {one.path_in_repo: one.upload_info.sha256.hex() for one in operations}
     if sent != release.hashes():
         changed = ", ".join(name for name, sha256 in release.hashes().items() if sent[name] != sha256)
-        raise PublishError(f"{changed} changed while it was being published: nothing was sent to {repository}")
+        raise PublishError(f"{changed} changed during publishing: nothing was sent to {repository}. Publish again")
     operations += [CommitOperationDelete(name, is_folder=False) for name in _outdated(head, release)]
     return api.create_commit(
         repository, operations, commit_message=release.title, parent_commit=head.sha, create_pr=create_pr
@@ -288,15 +288,15 @@ def send(api: Any, repository: str, release: Release, head: Any, *, create_pr: b
 
 
 def _outdated(info: Any, release: Release) -> list[str]:
-    """Files of an earlier release that this one lacks."""
+    """Return the files of an earlier release that this one lacks."""
     return sorted({sibling.rfilename for sibling in info.siblings or []} & (NAMES - {*release.files, STAGE_RUNS}))
 
 
 def _differences(info: Any, release: Release) -> list[str]:
-    """How a revision differs from the release, in words; empty when it holds it.
+    """Return the differences between a revision and the release as text; empty if there are none.
 
     Args:
-        info: the client's ModelInfo with files_metadata: git's blob hash per file, SHA-256 for large ones.
+        info: the client's ModelInfo with files_metadata: Git blob hash of each file, SHA-256 of large ones.
     """
     found = {sibling.rfilename: sibling for sibling in info.siblings or []}
     problems = [f"{name} of an earlier release is still there" for name in _outdated(info, release)]

@@ -231,7 +231,7 @@ def test_gated_missing_and_no_answer_are_three_messages(
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.setenv("HF_TOKEN_PATH", "/nonexistent")
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", "/nonexistent")
-    with pytest.raises(InputError, match="a private one is not told from none: export HF_TOKEN"):
+    with pytest.raises(InputError, match="it may be private. Export HF_TOKEN"):
         fetch_here(checkout)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     code, text = said(checkout, cache)

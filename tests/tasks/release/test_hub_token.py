@@ -47,12 +47,12 @@ def test_a_token_that_may_write_or_cannot_be_judged_is_left_to_the_hub(who: Any,
 @pytest.mark.parametrize(
     ("who", "review", "said"),
     [
-        (classic("read"), False, "may only read; required is a token with write access to user/demo"),
+        (classic("read"), False, "may only read; a token with write access to user/demo is required"),
         (classic("read"), True, "may only read"),
-        (fine_grained("repo.content.read"), False, r"may repo\.content\.read at user/demo; required is repo\.write on"),
-        (fine_grained("discussion.write"), False, r"required is repo\.write"),
-        (fine_grained("repo.write", on="user/other"), False, "may do nothing at user/demo"),
-        (fine_grained("repo.content.read"), True, r"required is discussion\.write or repo\.write"),
+        (fine_grained("repo.content.read"), False, r"needs repo\.write for user or user/demo; it has repo\.content"),
+        (fine_grained("discussion.write"), False, r"needs repo\.write"),
+        (fine_grained("repo.write", on="user/other"), False, "it has no permission there"),
+        (fine_grained("repo.content.read"), True, r"needs discussion\.write or repo\.write"),
         (classic("write", name="user", roleInOrg="read"), False, "may only read in the organisation user"),
     ],
 )
@@ -67,6 +67,6 @@ def test_a_token_that_cannot_is_refused_with_what_it_may_and_what_is_required(
 def test_a_fine_grained_token_for_another_place_is_told_before_a_byte_is_sent(hub: HubServer) -> None:
     scopes = fine_grained("repo.write", on="user/other")["auth"]["accessToken"]["fineGrained"]
     hub.users[TOKEN] |= {"role": "fineGrained", "scopes": json.dumps(scopes)}
-    with pytest.raises(PublishError, match=r"fine-grained.*required is repo\.write.*export it as HF_TOKEN"):
+    with pytest.raises(PublishError, match=r"fine-grained.*needs repo\.write.*export it as HF_TOKEN"):
         publish_small()
     assert [path for _, path, _ in hub.requests] == ["/api/whoami-v2"]

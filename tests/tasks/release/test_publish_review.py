@@ -127,5 +127,5 @@ def test_weights_changed_on_the_way_are_seen_in_the_request(hub: HubServer) -> N
             tree["model.safetensors"] = hub.store.blob("model.safetensors", b"other weights")
 
     hub.fault("GET", r"/revision/refs/pr/1$", hook=damage)
-    with pytest.raises(PublishError, match="pull request 1 of user/demo does not hold what was sent"):
+    with pytest.raises(PublishError, match="pull request 1 of user/demo differs from the release"):
         publish_small(review=True)
