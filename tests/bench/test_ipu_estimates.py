@@ -117,9 +117,9 @@ def test_a_proposal_fits_and_keeps_the_rows_of_an_update(preset: str) -> None:
             continue
         found = propose_layout(known.job, known.model, known.rows)
         stated = estimate_ipus(known.job, known.model, known.rows)
-        assert found.stated.verdict == stated.verdict
+        assert found.current.verdict == stated.verdict
         if found.proposed is not None:
-            cuts = (found.stated, found.proposed)
+            cuts = (found.current, found.proposed)
             rows, ipus = ([function(cut) for cut in cuts] for function in (rows_of, ipus_of))
             assert rows[0] == rows[1]
             assert ipus[0] == ipus[1]

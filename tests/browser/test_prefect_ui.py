@@ -96,7 +96,7 @@ def test_the_list_of_runs_has_their_names_and_tags(server: dict[str, str], page:
     [
         ("run", ("stage", "status", "seconds", "host")),
         ("metrics", ("metric", "score", "95% interval", "floor")),
-        ("gate", ("check", "found", "required", "margin", "verdict")),
+        ("gate", ("check", "value", "required", "margin", "verdict")),
     ],
 )
 def test_an_artifact_is_tables_in_which_text_of_a_user_is_text(

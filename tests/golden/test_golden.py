@@ -125,7 +125,7 @@ def test_refused_runs(podium: Podium, project: Path) -> None:
 
 
 def test_a_plan_of_a_pod(podium: Podium, project: Path) -> None:
-    free = ((rf"{NUMBER} .B are free", "SIZE are free"),)
+    free = ((rf"{NUMBER} .B free", "SIZE free"),)
     require_same("plan", mask(podium("plan", "--preset", "ipu-base-pod16-examples"), places(project), free))
 
 

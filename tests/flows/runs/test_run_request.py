@@ -21,7 +21,7 @@ from tasks.params.schema import validate_params
 from tasks.plan import composing, plan_file
 from tests.tasks.tiny_model import write_tiny_model
 
-ONCE = {"check": 1, "compose": 1, "expand": 1}
+ONCE = {"validate_params": 1, "compose": 1, "expand": 1}
 FASTER = "downstream.squad.finetune.learning_rate=3e-5"
 
 

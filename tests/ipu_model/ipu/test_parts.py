@@ -45,7 +45,7 @@ def test_every_test_of_this_run_is_in_exactly_one_part(parts: int, request: pyte
 
 @pytest.mark.parametrize("stated", ["0/6", "7/6", "6", "1/0", "a/b", "-1/6", "1/6 "])
 def test_what_is_no_part_is_refused(stated: str) -> None:
-    with pytest.raises(pytest.UsageError, match="no part of a whole"):
+    with pytest.raises(pytest.UsageError, match="not a part of a whole"):
         read_part(stated)
 
 

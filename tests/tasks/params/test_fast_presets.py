@@ -83,7 +83,7 @@ def test_a_fast_preset_fits_into_the_memory_of_its_ipus(name: str, tmp_path: Pat
     tuning = Tuning(name, tmp_path)
     estimate = estimate_ipus(tuning.job, tuning.model, tuning.rows)
     assert estimate.verdict == FITS
-    stated = re.search(r"upper\s+ends included: (\d+) and (\d+) MB of (\d+) on the fullest", SECTION)
+    stated = re.search(r"upper\s+ends\s+included: (\d+) and (\d+) MB of (\d+) on the fullest", SECTION)
     assert stated is not None
     fullest = max(estimate.memory, key=lambda memory: memory.total.high)
     assert float(stated[1 + FAST.index(name)]) == round(fullest.total.high / 1e6)

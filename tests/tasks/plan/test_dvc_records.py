@@ -73,7 +73,7 @@ def test_a_changed_byte_is_refused_though_size_and_time_are_the_same(checkout: P
 
 def test_a_file_that_is_missing_or_more_is_refused(checkout: Path) -> None:
     (checkout / "data" / "corpus" / "more.txt").write_text("")
-    with pytest.raises(InputError, match="^data/corpus does not hold [^;]*: it was changed"):
+    with pytest.raises(InputError, match="^data/corpus is not what [^;]*: it was changed"):
         verify_files(["data/corpus", "data/corpus"], checkout)  # as a stage may state it: as its data, and next to them
 
 
@@ -124,7 +124,7 @@ def test_a_stage_is_refused_where_a_file_that_it_names_has_changed(
         verify_files(NAMED[number], checkout)
         assert content is None or place.read_bytes() == content
         return
-    with pytest.raises(InputError, match="does not hold what its stage wrote"):
+    with pytest.raises(InputError, match="is not what its stage wrote"):
         verify_files(NAMED[number], checkout)
     if content is not None:
         assert not place.exists()

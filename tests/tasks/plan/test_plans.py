@@ -206,7 +206,7 @@ def test_everything_of_the_kind_is_named_whatever_it_is(tmp_path: Path, where: s
         make(place)
         (found,) = dict.fromkeys(text for text in check_input_paths(values, tmp_path) if "DVC would treat" in text)
         assert name in found
-        assert "only the project's dvc.yaml may be used: remove them, or move their folder out" in found
+        assert "only the project's dvc.yaml may be used: remove them or move their folder out" in found
         assert find_dvc_files(tmp_path, [values["corpus"]["path"]]) == [f"{where}/{name}"]
         place.rmdir() if place.is_dir() and not place.is_symlink() else place.unlink()
     assert check_input_paths(values, tmp_path) == []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.pretraining.rows import row_builder, row_shards
+from tasks.pretraining.rows import pair_rows, row_builder, row_shards
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.pretraining.rows.row_builder import ShardBuilder
 from tasks.pretraining.rows.row_shards import plan_shards, read_texts
@@ -63,7 +63,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     counts: Counter[int] = Counter()
     original = row_builder.make_chunk_rows
 
-    def counting(settings: dict[str, row_builder.RowSettings], chunk: row_shards.Chunk) -> row_builder.ChunkRows:
+    def counting(settings: dict[str, row_builder.RowSettings], chunk: row_shards.Chunk) -> pair_rows.PairRows:
         counts[chunk.shard] += 1
         return original(settings, chunk)
 

@@ -82,23 +82,29 @@ def test_a_name_that_no_entry_has_is_answered_with_the_nearest(checkout: Path) -
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"corpus": {"seed": 9}}, "corpus.seed is 9, stage corpus@text ran with 1"),
-        ({"tokenizer": {"vocabulary_size": 900}}, "tokenizer.vocabulary_size is 900, stage tokenizer ran with 2000"),
-        ({"validate": {"min_documents": 1}}, "validate.min_documents is 1, stage validate@corpus ran with 10"),
-        ({"packing": False}, "packing is False, stage pretrain_rows@phase1 ran with True"),
-        ({"pretrain": {"phase1": {"steps": 7}}}, "pretrain.phase1.steps is 7, stage pretrain@phase1 ran with 600"),
-        ({"model": {"layer_norm_eps": 1e-6}}, "model.layer_norm_eps is 1e-06, stage pretrain@phase1 ran with 1e-12"),
+        ({"corpus": {"seed": 9}}, "corpus.seed is 9, but stage corpus@text ran with 1"),
+        (
+            {"tokenizer": {"vocabulary_size": 900}},
+            "tokenizer.vocabulary_size is 900, but stage tokenizer ran with 2000",
+        ),
+        ({"validate": {"min_documents": 1}}, "validate.min_documents is 1, but stage validate@corpus ran with 10"),
+        ({"packing": False}, "packing is False, but stage pretrain_rows@phase1 ran with True"),
+        ({"pretrain": {"phase1": {"steps": 7}}}, "pretrain.phase1.steps is 7, but stage pretrain@phase1 ran with 600"),
+        (
+            {"model": {"layer_norm_eps": 1e-6}},
+            "model.layer_norm_eps is 1e-06, but stage pretrain@phase1 ran with 1e-12",
+        ),
         (
             {"downstream": {"squad": {"data": {"demo_dev": 3}}}},
-            "downstream.squad.data.demo_dev is 3, stage examples@squad ran with 1000",
+            "downstream.squad.data.demo_dev is 3, but stage examples@squad ran with 1000",
         ),
         (
             {"downstream": {"squad": {"finetune": {"max_grad_norm": None}}}},
-            "downstream.squad.finetune.max_grad_norm is None, stage finetune@squad ran with 1.0",
+            "downstream.squad.finetune.max_grad_norm is None, but stage finetune@squad ran with 1.0",
         ),
         (
             {"downstream": {"squad": {"gate": {"confidence": 0.9}}}},
-            "downstream.squad.gate.confidence is 0.9, stage gate@squad ran with 0.95",
+            "downstream.squad.gate.confidence is 0.9, but stage gate@squad ran with 0.95",
         ),
     ],
 )
@@ -204,7 +210,7 @@ def test_the_hub_gets_no_release_without_licence_and_language(checkout: Path) ->
     write_gate(checkout)
     assert refusal(checkout).startswith(
         "the licence and the language of the model are not set. A release on the Hub needs both: set the correct "
-        "the model, such as --set publish.license=apache-2.0 --set publish.language=en"
+        "values, such as --set publish.license=apache-2.0 --set publish.language=en"
     )
 
 

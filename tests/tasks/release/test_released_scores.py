@@ -107,7 +107,7 @@ def test_a_key_is_of_this_very_question(change: dict[str, object]) -> None:
 )
 def test_damaged_scores_are_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "scores.json").write_text(text.replace("%s", "a" * 64), encoding="utf-8")
-    with pytest.raises(InputError, match=r"scores\.json.*take evaluation/scores\.json of a release"):
+    with pytest.raises(InputError, match=r"scores\.json.*Use evaluation/scores\.json of a release"):
         read_scores(SQUAD, tmp_path / "scores.json")
 
 

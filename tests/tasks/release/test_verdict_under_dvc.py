@@ -167,7 +167,7 @@ def test_a_verdict_that_was_changed_in_place_is_refused_and_made_anew(project: P
     assert "didn't change" in dvc(project, "repro", "gate@squad"), "DVC looks at times"
     said = refused(project)
     assert "metrics/squad-gate.json is not what its stage wrote" in said
-    assert f"removed from it: files/md5/{object_of(project, Path()).parent.name}" in said
+    assert f"removed from DVC's cache: files/md5/{object_of(project, Path()).parent.name}" in said
     assert not object_of(project, project / ".dvc/cache").exists(), "DVC would put it back"
     assert "Running stage 'gate@squad'" in dvc(project, "repro", "gate@squad")
     require_rejected(project)
@@ -200,7 +200,7 @@ def test_what_a_remote_restores_is_refused_until_its_object_is_gone(project: Pat
         assert "Running" not in dvc(project, "repro", "--pull", "gate@squad")
         assert ACCEPTED in (project / artifacts.metrics_file("squad", "gate")).read_text(), "restored as it is there"
         said = refused(project)
-        assert f"from the remote far ({store}): remove the object of that name there" in said
+        assert f"the remote far ({store}) is damaged as well: remove the same objects there" in said
     assert bad.relative_to(store).as_posix() in said
     bad.unlink()
     assert "Running stage 'gate@squad'" in dvc(project, "repro", "--pull", "gate@squad")
@@ -216,7 +216,7 @@ def test_publish_says_where_code_differs_from_what_dvc_recorded(project: Path) -
     assert done.returncode == 0, done.stdout
     assert "the code here" not in done.stdout, "compiled files count for neither"
     code = json.loads((project / "published/podium-demo/provenance.json").read_text())["code_md5"]["gate@squad"]
-    assert {"tasks/release", "tasks/downstream/scoring", "tasks/rows"} <= set(code)
+    assert {"tasks/downstream/gate", "tasks/downstream/scoring", "tasks/rows"} <= set(code)
     with (project / "tasks/downstream/scoring/__init__.py").open("a") as stream:
         stream.write("# after the verdict\n")
     done = run(project, "tasks.release.publish")

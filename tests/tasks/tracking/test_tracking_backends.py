@@ -428,7 +428,7 @@ def test_a_wandb_server_that_stops_answering_is_given_up_at_the_end(
     [last] = said
     assert last.startswith("tracking: wandb: the server did not accept all data in 1 s; upload it with `wandb sync ")
     [folder] = (tmp_path / "wandb").glob("run-*")
-    assert last.endswith(f"`wandb sync {folder}` sends the rest")
+    assert last.endswith(f"upload it with `wandb sync {folder}`")
     assert (sys.exit, sys.excepthook) == hooks, "they are the stage's own"
 
 
