@@ -13,7 +13,7 @@ NAMES = frozenset(
     ("about", "again", "anew", "asked", "behind", "beside", "between", "chosen", "drawn", "every", "found")
     + ("given", "held", "how", "kept", "known", "learnt", "look", "made", "meant", "named", "of", "own", "place")
     + ("rest", "row", "said", "shown", "so", "some", "stated", "taken", "there", "told", "wanted", "what", "without")
-    + ("words", "work")
+    + ("show", "words", "work")
 )
 """Names that a function, class or module may not have: they need a key."""
 PHRASES = {
@@ -36,7 +36,14 @@ PHRASES = {
     r"\bin a hurry\b|\bhurried\b": "near its deadline",
     r"\b[Oo]f one's own\b": "the user's, your",
     r"\b(is|was) said\b": "is reported, states",
-    r"\bwhat there is\b": "name it",
+    r"\b[Ww]hat (there is|became of)\b": "name it, results of",
+    r"\b(set|taken) apart\b": "split off",
+    r"\bunder way\b": "running",
+    r"\bheard of last\b": "last update",
+    r"\b([Pp]ut in it|[Tt]ake it away)\b": "add, remove",
+    r"\bapart by (blanks|commas)\b": "separated by",
+    r"\bfit to train on\b": "valid",
+    r"\bleaves? the house\b": "is published",
 }
 """Phrases that may not stand in prose, and what to write instead."""
 DOCSTRINGS = re.compile(r"(How|Of|That|Those|What|Where|Whether|Which|Who|Whoever|Whose|Why)\b")

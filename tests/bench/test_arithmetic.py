@@ -24,7 +24,7 @@ def test_a_rate_is_all_units_over_all_seconds():
 
 
 def test_ratios_pair_neighbouring_rounds():
-    # Both sides slow down together: every pair says 2, though the medians of the sides taken apart would say 1.5.
+    # Both sides slow down together: every pair says 2, though the separate medians of the sides would say 1.5.
     assert ratios([20, 10, 6], [10, 5, 3]) == [2, 2, 2]
     assert ratios([20, 10, 6], [10, 5]) == [2, 2], "the round that one side did not finish is left out"
     assert summarise([4.0, 1.0, 2.0]) == Summary(median=2.0, low=1.0, high=4.0, count=3)

@@ -44,7 +44,7 @@ class Disturbances:
         """
         self.done: list[Disturbance] = []
         self.made_anew = False
-        """Whether someone made another remote in the place of the one that was away; a push that was under way makes
+        """Whether someone made another remote in the place of the one that was away; a running push makes
         its folder, and does so again where it belongs."""
         self._team, self._began, self._every = team, began, every
         cpus = itertools.cycle(CPUS)

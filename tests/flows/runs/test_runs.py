@@ -1,4 +1,4 @@
-"""Runs have names, are listed with what became of them, and are told from running ones by a lock."""
+"""Runs have names, are listed with their results, and a lock tells them from running ones."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A development set apart from training, and samples: by the seed alone, whole groups, in the order of the file."""
+"""A development set split off from training, and samples: by the seed alone, whole groups, in the order of the file."""
 
 from __future__ import annotations
 

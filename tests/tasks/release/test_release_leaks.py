@@ -1,4 +1,4 @@
-"""What leaves the house: words that were planted in data, names, paths and the host are searched in a whole release."""
+"""Contents of a release: words that were planted in data, names, paths and the host are searched in a whole release."""
 
 from __future__ import annotations
 
