@@ -1,4 +1,4 @@
-"""What the stage of examples does for every kind: a development set split off from training, limits, and their words."""
+"""What the stage of examples does for every kind: a development set split off from training, limits, messages."""
 
 from __future__ import annotations
 
