@@ -90,12 +90,15 @@ def test_a_public_class_has_a_name_of_its_own():
     assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
 
 
+def docstrings(node):
+    """Yield the docstring of a module, class or function, and those of the constants and fields in its body."""
+    for line in node.body:
+        if isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant) and isinstance(line.value.value, str):
+            yield line.value.value.strip()
+
+
 def test_docstrings_begin_with_an_imperative_or_a_noun():
-    found = []
-    for path, node in definitions():
-        text = ast.get_docstring(node) or ""
-        if DOCSTRINGS.match(text):
-            found.append(f"{path}: {text.splitlines()[0]}")
+    found = [f"{path}: {text}" for path, node in definitions() for text in docstrings(node) if DOCSTRINGS.match(text)]
     assert found == []
 
 

@@ -42,7 +42,7 @@ class CheckResult:
     text: str
     """For a problem: the fact, the requirement, and the parameter or setting to change."""
     of_parameters: bool = False
-    """Whether the cause is in the parameters (exit code 2), not on the host."""
+    """The cause is in the parameters (exit code 2), not on the host."""
 
 
 def ok(name: str, text: str) -> CheckResult:

@@ -74,7 +74,7 @@ class RunReport:
     packing: dict[str, dict[str, float]] = field(default_factory=dict)
     """Stage that ran on a device -> packing_factor and packing_efficiency of its rows."""
     paused: str | None = None
-    """Why a stage stopped at a checkpoint. Start the run again to continue."""
+    """Reason that a stage stopped at a checkpoint. Start the run again to continue."""
     interrupted: str | None = None
     """Cause of a stop without a checkpoint: Ctrl-C, a signal, Prefect or the worker. `error` has details."""
     command: str | None = None

@@ -90,7 +90,7 @@ class Trace:
     dots: Sequence[tuple[float, float, str]] = ()
     """Points with tooltips: x, y, text."""
     marks: bool = False
-    """Whether the dots are always visible."""
+    """The dots are always visible."""
 
 
 def plot_overlay(

@@ -39,7 +39,7 @@ class DataCheck:
     required: str
     """Description of the requirement."""
     advice: str
-    """What to change or inspect if the check fails."""
+    """Advice on what to change or inspect if the check fails."""
     minimum: float | None = None
     maximum: float | None = None
 
