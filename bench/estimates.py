@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bench.data import Data, make_data
 from bench.setup import DROPOUT, OPTIMIZER, SEED, SIZES, VOCABULARY
@@ -35,7 +36,7 @@ HEAD = """| task, size, row length, micro-batch x accumulation, optimizer, preci
 | measured s | s an update | ratio |
 |---|---:|---:|---:|---:|---:|---:|"""
 MB = float(1 << 20)
-MORE_SIZES = {
+MORE_SIZES: dict[str, dict[str, Any]] = {
     **SIZES,
     "mini": {"num_layers": 4, "hidden_size": 256, "num_heads": 4, "intermediate_size": 1024},
     "small": {"num_layers": 4, "hidden_size": 512, "num_heads": 8, "intermediate_size": 2048},

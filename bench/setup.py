@@ -26,7 +26,7 @@ OPTIMIZER = OptimizerConfig(
 )
 WARMUP_FRACTION = 0.1
 
-SIZES = {
+SIZES: dict[str, dict[str, Any]] = {
     "test": {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 32},
     "tiny": {"num_layers": 2, "hidden_size": 128, "num_heads": 2, "intermediate_size": 512},
     "base": {"num_layers": 12, "hidden_size": 768, "num_heads": 12, "intermediate_size": 3072},

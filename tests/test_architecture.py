@@ -83,9 +83,9 @@ MAX_FUNCTION_LINES = 60
 MAX_ROOMS = {"flows": 10, "tasks": 17}
 SMALL_LINES = 60
 MAY_BE_SMALL = re.compile(
-    r"flows/(__main__|commands/\w+)|ipu_model/(heads|row_kinds)/\w+|tasks/downstream/\w+/(about|card|logits|spec)"
+    r"flows/(__main__|commands/\w+)|ipu_model/(heads|row_kinds|models/families)/\w+|tasks/downstream/\w+/(about|card|logits|spec)"
 )
-"""Commands, heads, kinds of rows, and parts that every kind of downstream task has."""
+"""Commands, heads, kinds of rows, families of models, and parts that every kind of downstream task has."""
 
 
 def sources(*folders):

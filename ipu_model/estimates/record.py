@@ -20,7 +20,7 @@ from ipu_model.rows.format import Manifest
 MEMORY, SECONDS, TOKENS = "memory", "update_seconds", "tokens_per_second"
 """Figures of a record: bytes of the fullest device or process; seconds of an update, or of a call of predict; real
 tokens per second."""
-NOT_OF_A_SHAPE = ("vocab_size", "type_vocab_size", "initializer_range", "layer_norm_eps")
+NOT_OF_A_SHAPE = ("vocab_size", "type_vocab_size", "initializer_range", "layer_norm_eps", "pad_id", "position_offset")
 """Fields of ModelConfig that affect neither memory nor time, or are among the `sizes` of a shape."""
 BACKWARD = 2
 """FLOPs of the backward pass, in forward passes: one for the gradients of weights, one for those of inputs."""

@@ -1,6 +1,7 @@
-"""Parameters and FLOPs of the parts of a BERT, from its configuration.
+"""Parameters and FLOPs of the parts of a model, from its configuration.
 
-Legend: L tokens of a row, P slots for masked positions, H hidden size, I feed-forward size, V vocabulary size.
+Legend: L tokens of a row, P slots for masked positions, H hidden size, E embedding size (mostly H), I feed-forward
+size, V vocabulary size.
 """
 
 from __future__ import annotations
@@ -40,13 +41,16 @@ def layer_parameters(model: ModelConfig) -> int:
 
 
 def table_parameters(model: ModelConfig) -> int:
-    """Count the parameters of the word table [V, H]."""
-    return model.vocab_size * model.hidden_size
+    """Count the parameters of the word table [V, E]."""
+    return model.vocab_size * model.table_width
 
 
 def embedding_parameters(model: ModelConfig) -> int:
-    """Count the parameters of the three embedding tables and their LayerNorm."""
-    return table_parameters(model) + (model.max_positions + model.type_vocab_size + 2) * model.hidden_size
+    """Count the parameters of the embedding tables, their LayerNorm, and the projection to H if E differs."""
+    width, hidden = model.table_width, model.hidden_size
+    projection = (width + 1) * hidden if width != hidden else 0
+    rows = model.max_positions + model.position_offset + model.type_vocab_size + 2
+    return table_parameters(model) + rows * width + projection
 
 
 def pooler_parameters(model: ModelConfig) -> int:
@@ -62,7 +66,8 @@ def head_parameters(model: ModelConfig, head: str, labels: int = 2) -> int:
     """
     hidden = model.hidden_size
     if heads.get_head_spec(head).tied:
-        return hidden * (hidden + 1) + 2 * hidden + model.vocab_size + 2 * (hidden + 1)
+        width = model.table_width
+        return width * (hidden + 1) + 2 * width + model.vocab_size + 2 * (hidden + 1)
     return labels * (hidden + 1)
 
 
@@ -85,5 +90,5 @@ def score_flops(model: ModelConfig, length: int) -> float:
 
 
 def decoder_flops(model: ModelConfig, masked: int) -> float:
-    """Return the forward FLOPs of transform and decoder at the masked slots of a row: P (2 H V + 2 H^2)."""
-    return masked * 2.0 * model.hidden_size * (model.vocab_size + model.hidden_size)
+    """Return the forward FLOPs of transform and decoder at the masked slots of a row: P (2 E V + 2 E H)."""
+    return masked * 2.0 * model.table_width * (model.vocab_size + model.hidden_size)

@@ -1,7 +1,7 @@
 """Pre-training head: masked language modelling (MLM) and next sentence prediction (NSP).
 
-Legend: T tokens of all sequences concatenated, H hidden size, N sequences, M masked positions, V vocabulary size; B
-rows of a micro-batch, S maximum sequences and P maximum masked positions per row.
+Legend: T tokens of all sequences concatenated, H hidden size, E embedding size (mostly H), N sequences, M masked
+positions, V vocabulary size; B rows of a micro-batch, S maximum sequences and P maximum masked positions per row.
 
 Vocabulary logits of masked tokens and their loss are the most expensive part of a small BERT. Plain torch allocates six
 fp32 tensors [M, V] for the logits and their gradient. Here the gradient replaces the logits in place, while a few rows
@@ -49,19 +49,19 @@ class PredictionHead(TiedDecoder):
         super().__init__()
         self.transform = nn.ModuleDict(
             {
-                "dense": Dense(config.hidden_size, config.hidden_size),
-                "LayerNorm": nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps),
+                "dense": Dense(config.hidden_size, config.table_width),
+                "LayerNorm": nn.LayerNorm(config.table_width, eps=config.layer_norm_eps),
             }
         )
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[M, H] -> [M, H]."""
+        """[M, H] -> [M, E]."""
         norm: Any = self.transform["LayerNorm"]
         return normalise(nn.functional.gelu(self.transform["dense"](hidden)), norm.weight, norm.bias, norm.eps)
 
     def decoder(self, words: Tensor) -> Tuple[Tensor, Tensor]:
-        """Return the word table [V, H] in the precision of products, and the bias [V]: hidden @ table.T + bias."""
+        """Return the word table [V, E] in the precision of products, and the bias [V]: hidden @ table.T + bias."""
         return words if self.words_copy is None else self.words_copy, self.bias
 
 
@@ -92,7 +92,7 @@ class BertForPreTraining(nn.Module):
         }
 
     def decoder(self) -> Tuple[Tensor, Tensor]:
-        """Return word table [V, H], in the precision of products, and bias [V]: masked_hidden @ table.T + bias."""
+        """Return word table [V, E], in the precision of products, and bias [V]: masked_hidden @ table.T + bias."""
         head: Any = self.cls["predictions"]
         decoder: Tuple[Tensor, Tensor] = head.decoder(self.bert.embeddings.word_embeddings.weight)
         return decoder
@@ -150,7 +150,7 @@ class Pretraining(Head):
     """Head with the sum of MLM and NSP losses, as in BertForPreTraining."""
 
     pretrains = True
-    architecture = "BertForPreTraining"
+    suffix = "ForPreTraining"
     weight = "cls.seq_relationship.weight"
     parts = ("mlm_loss", "nsp_loss")
     sums = ("mlm_loss", "mlm_right", "mlm_labels", "nsp_loss", "nsp_right", "nsp_labels")

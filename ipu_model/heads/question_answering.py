@@ -79,7 +79,7 @@ class QuestionAnsweringOnIpu(DeviceModel):
 class QuestionAnswering(Head):
     """Head with the loss (start + end) / 2, as BertForQuestionAnswering computes it on samples without padding."""
 
-    architecture = "BertForQuestionAnswering"
+    suffix = "ForQuestionAnswering"
     weight = "qa_outputs.weight"
     parts = ("start_loss", "end_loss")
     sums = ("start_loss", "end_loss", "spans_right", "windows")

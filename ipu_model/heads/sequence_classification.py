@@ -30,7 +30,7 @@ from ipu_model.rows.row_folder import Batch
 
 
 class BertForSequenceClassification(nn.Module):
-    """BERT with logits of each sequence, from its pooled [CLS]; a single logit is the value of a regression."""
+    """Encoder with logits of each sequence, from its pooled [CLS]; a single logit is the value of a regression."""
 
     def __init__(self, config: ModelConfig, labels: int) -> None:
         super().__init__()
@@ -40,8 +40,10 @@ class BertForSequenceClassification(nn.Module):
 
     def forward(self, tokens: Tokens, cls_index: Tensor) -> Tensor:
         """Return logits: [...], [N] positions of the [CLS] tokens in the flattened tokens -> [N, C]."""
-        pooled = self.bert.pool(self.bert(tokens).flatten(0, -2)[cls_index])
-        dropout = self.dropout if self.training else 0.0
+        first, dropout = self.bert(tokens).flatten(0, -2)[cls_index], self.dropout if self.training else 0.0
+        if self.bert.drops_first:
+            first = drop(first, draw_mask_for(first, dropout), dropout)
+        pooled = self.bert.pool(first)
         return self.classifier(drop(pooled, draw_mask_for(pooled, dropout), dropout))
 
 
@@ -67,12 +69,12 @@ class SequenceClassificationOnIpu(DeviceModel):
         """
         training = label_weights is not None
         hidden = self.encode(input_ids, token_type_ids, position_ids, sequence_ids, dropping=training)
-        placement, model = self.layout.placement, self.bert_model
+        placement, model, rate = self.layout.placement, self.bert_model, self.layout.hidden_dropout
         assert placement.pooler is not None  # of a classification placement
         with self.ops.block("pooler", placement.pooler):
-            pooled = drop_out(
-                model.bert.pool(select_positions(hidden, cls_positions)), self.layout.hidden_dropout, training
-            )
+            first = select_positions(hidden, cls_positions)
+            pooled = model.bert.pool(drop_out(first, rate, training and model.bert.drops_first))
+            pooled = drop_out(pooled, rate, training)
         with self.ops.block("heads", placement.heads):
             logits = model.classifier(pooled)  # [B, S, C]
             if labels is None:
@@ -90,7 +92,7 @@ class SequenceClassification(Head):
     """Head with cross-entropy of classes, or squared error of values, as in BertForSequenceClassification."""
 
     labelled = True
-    architecture = "BertForSequenceClassification"
+    suffix = "ForSequenceClassification"
     weight = "classifier.weight"
     parts = ("label_loss",)
     sums = ("label_loss", "right", "labels", "classes")

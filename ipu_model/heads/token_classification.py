@@ -70,7 +70,7 @@ class TokenClassification(Head):
     """Head with cross-entropy over the labelled tokens, as in BertForTokenClassification."""
 
     labelled = True
-    architecture = "BertForTokenClassification"
+    suffix = "ForTokenClassification"
     weight = "classifier.weight"
     parts = ("label_loss",)
     sums = ("label_loss", "right", "labels")

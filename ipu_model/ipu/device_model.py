@@ -1,4 +1,4 @@
-"""BERT as an IPU executes it: fixed shapes, whole rows, one block per layer.
+"""Encoder as an IPU executes it: fixed shapes, whole rows, one block per layer.
 
 Legend: B rows of a micro-batch, L row length, S sequences per row at most, P masked positions per row at
 most, H hidden size, A heads, D = H / A, V vocabulary size.
@@ -36,7 +36,7 @@ from torch.nn import functional
 
 from ipu_model.errors import CheckpointError
 from ipu_model.ipu.placement import DeviceLayout
-from ipu_model.models.encoder import Embeddings, Residual, SelfAttention
+from ipu_model.models.encoder import Embeddings, Residual, SelfAttention, shift_positions
 from ipu_model.rows.format import IGNORED
 
 MASKED = -10000.0
@@ -102,7 +102,7 @@ class WordTable(nn.Module):
 
 
 class DeviceModel(nn.Module):
-    """Embeddings and encoder of a BERT, placed on IPUs; each head has a subclass (ipu_model/heads).
+    """Embeddings and encoder, placed on IPUs; each head has a subclass (ipu_model/heads).
 
     Args:
         bert_model: A model from `build_model`. The attribute has this name, so that parameters are called
@@ -130,6 +130,7 @@ class DeviceModel(nn.Module):
         layout, ops, bert = self.layout, self.ops, self.bert_model.bert
         with ops.block("embeddings", layout.placement.embeddings):
             hidden = self._embed(bert.embeddings, input_ids, token_type_ids, position_ids, dropping)
+            hidden = bert.embeddings_project(hidden)
         mask: Optional[Tensor] = None
         last_ipu = -1
         for number, layer in enumerate(bert.encoder["layer"].children()):
@@ -149,7 +150,10 @@ class DeviceModel(nn.Module):
             words = word_table(ids)
         else:  # PopTorch has no padding_idx; pads reach no loss, so their gradient is zero anyway
             words = functional.embedding(ids, word_table.weight)
-        summed = words + functional.embedding(types, table.token_type_embeddings.weight)
+        summed, typed = words, table.token_type_embeddings
+        if typed is not None:
+            summed = summed + functional.embedding(types, typed.weight)
+        positions = shift_positions(positions, table.offset)
         summed = summed + functional.embedding(positions, table.position_embeddings.weight)
         # Not outlined with the LayerNorms of the encoder: it would tie the tile layout of the pipeline's stashes.
         with self.ops.outline("embeddings"):
@@ -157,13 +161,13 @@ class DeviceModel(nn.Module):
         return drop_out(summed, self.layout.hidden_dropout, dropping)
 
     def _layer(self, layer: Any, hidden: Tensor, mask: Tensor, dropping: bool) -> Tensor:
-        def finish(half: Residual, inner: Tensor, residual: Tensor) -> Tensor:
-            dropped = drop_out(half.dense(inner), self.layout.hidden_dropout, dropping)
+        def finish(half: Residual, inner: Tensor, residual: Tensor, drops: bool = dropping) -> Tensor:
+            dropped = drop_out(half.dense(inner), self.layout.hidden_dropout, drops)
             return half.LayerNorm(residual + dropped)
 
         attention = layer.attention
         context = row_attention(attention["self"], hidden, mask, self.layout.attention_dropout, dropping)
-        hidden = finish(attention["output"], context, hidden)
+        hidden = finish(attention["output"], context, hidden, dropping and layer.drops_attention)
         inner = functional.gelu(layer.intermediate["dense"](hidden))
         return finish(layer.output, inner, hidden)
 

@@ -1,4 +1,4 @@
-"""Placement of the blocks of a BERT on IPUs, and its pipeline stages. Pure functions without PopTorch.
+"""Placement of the blocks of a model on IPUs, and its pipeline stages. Pure functions without PopTorch.
 
 Blocks in order of execution: embeddings, encoder layers, pooler (where the head reads it), heads. A pipeline
 stage is a run of blocks on one IPU; coming back to an IPU is a new stage (AutoStage.AutoIncrement).
@@ -108,12 +108,17 @@ class DeviceLayout:
     attention_dropout: float = 0.0
 
 
-def place_by_layers(head: str, num_layers: int, layers_per_ipu: Sequence[int], ipus_per_replica: int) -> Placement:
+def place_by_layers(
+    head: str, num_layers: int, layers_per_ipu: Sequence[int], ipus_per_replica: int, pools_in_head: bool = False
+) -> Placement:
     """Place a model by layers_per_ipu, as Optimum Graphcore does.
 
     The embeddings are on IPU 0. In pre-training, pooler and heads are there as well, because the decoder of the MLM
     head is the word embedding and a weight is on one IPU. Other heads are on the last IPU, with the pooler next to the
-    last encoder layer.
+    last encoder layer, or in the head of a family that has it there.
+
+    Args:
+        pools_in_head: see Family.
 
     Raises:
         ConfigError: see `expand_layers`; or the head is unknown.
@@ -121,8 +126,9 @@ def place_by_layers(head: str, num_layers: int, layers_per_ipu: Sequence[int], i
     kind = heads.get_head_spec(head)
     counts = expand_layers(num_layers, layers_per_ipu, ipus_per_replica)
     layers = tuple(ipu for ipu, count in enumerate(counts) for _ in range(count))
-    pooler = None if not kind.pooler else (0 if kind.tied else layers[-1])
-    return Placement(head, 0, layers, pooler, 0 if kind.tied else ipus_per_replica - 1, ipus_per_replica)
+    of_head = 0 if kind.tied else ipus_per_replica - 1
+    pooler = None if not kind.pooler else (of_head if kind.tied or pools_in_head else layers[-1])
+    return Placement(head, 0, layers, pooler, of_head, ipus_per_replica)
 
 
 def expand_layers(num_layers: int, layers_per_ipu: Sequence[int], ipus_per_replica: int) -> List[int]:

@@ -22,6 +22,7 @@ from ipu_model.ipu.config import IpuConfig, ModeConfig, read_ipu_config
 from ipu_model.ipu.migration import ignore
 from ipu_model.ipu.placement import DeviceLayout, Placement
 from ipu_model.jobs.job import Division, Job
+from ipu_model.models import families
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
 
@@ -237,7 +238,8 @@ def plan_ipu(
 def _place_stages(head: str, model: ModelConfig, config: IpuConfig, mode: ModeConfig) -> Placement:
     if config.device_mapping is not None and config.pipeline_stages is not None:
         return placing.place_by_stages(head, model.num_layers, config.pipeline_stages, config.device_mapping)
-    return placing.place_by_layers(head, model.num_layers, mode.layers_per_ipu, mode.ipus_per_replica)
+    pools_in_head = families.get_family(model.family).pools_in_head
+    return placing.place_by_layers(head, model.num_layers, mode.layers_per_ipu, mode.ipus_per_replica, pools_in_head)
 
 
 def _replicas(job: Job, mode: ModeConfig) -> int:

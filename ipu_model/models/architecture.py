@@ -8,70 +8,70 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ipu_model.errors import CheckpointError, ConfigError
 from ipu_model.files import read_json, reject_duplicate_keys
+from ipu_model.models import families
 from ipu_model.models.config import ModelConfig
+from ipu_model.models.family import Family
 from ipu_model.units import shorten
 
 CONFIG = "config.json"
-COMPUTED = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute"}
-REQUIRED = {**COMPUTED, "is_decoder": False, "add_cross_attention": False, "pruned_heads": {}}
-"""Keys of BertConfig that decide the computation, and the supported values (their defaults in BertConfig)."""
-
-SAME = ("vocab_size", "hidden_size", "intermediate_size", "type_vocab_size", "layer_norm_eps", "initializer_range")
-# Ours -> Hugging Face's.
-CONFIG_KEYS = {
-    **{name: name for name in SAME},
-    "num_layers": "num_hidden_layers",
-    "num_heads": "num_attention_heads",
-    "max_positions": "max_position_embeddings",
-    "hidden_dropout": "hidden_dropout_prob",
-    "attention_dropout": "attention_probs_dropout_prob",
-}
-LIMITS = {"hidden_size": 16384, "num_hidden_layers": 256, "num_attention_heads": 1024, "intermediate_size": 65536}
-LIMITS.update(vocab_size=2 << 20, max_position_embeddings=32767, type_vocab_size=256)
-"""Largest values, far above every BERT; positions are int16 and segments uint8 in the rows."""
-
-
-RANGES = {
-    "hidden_dropout_prob": (0.0, 1.0),
-    "attention_probs_dropout_prob": (0.0, 1.0),
+REQUIRED = {"is_decoder": False, "add_cross_attention": False, "pruned_heads": {}}
+"""Keys of every family that decide the computation, and the supported values (their defaults)."""
+BOUNDS: Dict[str, Tuple[float, float]] = {
+    "hidden_size": (1, 16384),
+    "embedding_size": (1, 16384),
+    "num_layers": (1, 256),
+    "num_heads": (1, 1024),
+    "intermediate_size": (1, 65536),
+    "vocab_size": (1, 2 << 20),
+    "pad_id": (0, 2 << 20),
+    "max_positions": (1, 32767),
+    "type_vocab_size": (1, 256),
+    "hidden_dropout": (0.0, 1.0),
+    "attention_dropout": (0.0, 1.0),
     "layer_norm_eps": (1e-30, 1.0),
     "initializer_range": (1e-30, 100.0),
 }
-"""Smallest and largest values of real numbers, far beyond those of every BERT."""
+"""Smallest and largest values, far beyond those of every encoder; whole numbers where these are. Positions are int16
+and segments uint8 in the rows."""
 
 
 def read_config(path: Path) -> Tuple[ModelConfig, List[str]]:
     """Read the architecture and the names of the labels from a config.json of transformers.
 
-    Missing keys have BertConfig's defaults.
+    Missing keys have the defaults of the family in transformers.
 
     Raises:
         CheckpointError: the file is missing or damaged, or the model is not supported.
     """
     values = read_object(path)
-    for key, required in REQUIRED.items():
-        if values.get(key) not in (None, required):
-            raise CheckpointError(f"{path}: {key} is {values[key]!r}; only {required!r} is supported")
-    lacking = [theirs for theirs in ("vocab_size", "hidden_size") if theirs not in values]
-    if lacking:
-        raise CheckpointError(f"{path} has no {' and no '.join(lacking)}: it is not the configuration of a BERT")
-    for theirs, most in LIMITS.items():
-        if theirs in values and not (type(values[theirs]) is int and 1 <= values[theirs] <= most):
-            raise CheckpointError(
-                f"{path}: {theirs} is {values[theirs]!r:.80}; a whole number from 1 to {most} is required"
-            )
-    for theirs, (smallest, largest) in RANGES.items():
-        value = values.get(theirs, smallest)
-        if type(value) not in (int, float) or not smallest <= value <= largest:
-            raise CheckpointError(
-                f"{path}: {theirs} is {value!r:.80}; a number from {smallest} to {largest} is required"
-            )
-    labels = _labels(values.get("id2label") or {}, path)
+    if values.get("pad_token_id") is None:
+        values.pop("pad_token_id", None)
     try:
-        config = ModelConfig(**{ours: values[theirs] for ours, theirs in CONFIG_KEYS.items() if theirs in values})
+        family = families.get_family(values.get("model_type") or "bert")
+        for key, required in {**family.computed, **REQUIRED}.items():
+            if values.get(key) not in (None, required):
+                raise ConfigError(f"{key} is {values[key]!r}; only {required!r} is supported")
+        _check_values(family, values)
+        return ModelConfig(**family.read_fields(values)), _labels(values.get("id2label") or {}, path)
     except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from None
-    return config, labels
+
+
+def _check_values(family: Family, values: Dict[str, Any]) -> None:
+    keys = family.config_keys
+    lacking = [keys[ours] for ours in ("vocab_size", "hidden_size") if keys[ours] not in values]
+    if lacking:
+        raise ConfigError(f"{' and '.join(lacking)} not found: it is not the configuration of a {family.prefix} model")
+    for ours, theirs in keys.items():
+        if theirs in values:
+            _check_value(theirs, values[theirs], *BOUNDS[ours])
+
+
+def _check_value(key: str, value: Any, least: float, most: float) -> None:
+    whole = isinstance(least, int)
+    if type(value) not in ((int,) if whole else (int, float)) or not least <= value <= most:
+        number = "whole number" if whole else "number"
+        raise ConfigError(f"{key} is {value!r:.80}; a {number} from {least} to {most} is required")
 
 
 def _labels(names: Any, path: Path) -> List[str]:
@@ -127,6 +127,12 @@ def read_object(path: Path) -> Dict[str, Any]:
     if not isinstance(values, dict):
         raise CheckpointError(f"{path} must be an object, found {type(values).__name__}")
     return values
+
+
+def adopt_weights(configured: ModelConfig, actual: ModelConfig) -> ModelConfig:
+    """Return a configured architecture with the fields of a model that its weights decide and nobody configures."""
+    decided = ("type_vocab_size", "pad_id", "position_offset", "embedding_size")
+    return dataclasses.replace(configured, **{name: getattr(actual, name) for name in decided})
 
 
 def architecture_differences(configured: ModelConfig, actual: ModelConfig) -> List[str]:

@@ -1,4 +1,4 @@
-"""Architecture of a BERT, and constants of its heads that are needed without torch. Standard library only."""
+"""Architecture of an encoder, and constants of its heads that are needed without torch. Standard library only."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import ast
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 
 from ipu_model.errors import ConfigError
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Architecture of a BERT. Fields have the meaning of those in Hugging Face's BertConfig."""
+    """Architecture of an encoder. Fields have the meaning of those in Hugging Face's BertConfig."""
 
     vocab_size: int
     hidden_size: int = 768
@@ -21,17 +21,33 @@ class ModelConfig:
     num_heads: int = 12
     intermediate_size: int = 3072
     max_positions: int = 512
+    """Tokens of the longest sequence."""
     type_vocab_size: int = 2
+    """0: the model has no token types, and ignores those of the rows."""
     hidden_dropout: float = 0.1
     attention_dropout: float = 0.1
     layer_norm_eps: float = 1e-12
     initializer_range: float = 0.02
+    family: str = "bert"
+    """Name of a file of models/families, with hyphens."""
+    pad_id: int = 0
+    position_offset: int = 0
+    """Position of the first token of a sequence in the table of positions."""
+    embedding_size: Optional[int] = None
+    """Width of the embeddings, which are projected to hidden_size; None: hidden_size."""
+
+    @property
+    def table_width(self) -> int:
+        """Width of the word table."""
+        return self.embedding_size or self.hidden_size
 
     def __post_init__(self) -> None:
         sizes = ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_positions")
         for name in sizes:
             if getattr(self, name) < 1:
                 raise ConfigError(f"model.{name}={getattr(self, name)} must be at least 1")
+        if self.pad_id >= self.vocab_size:
+            raise ConfigError(f"model.pad_id={self.pad_id} is not in the vocabulary of {self.vocab_size} tokens")
         if self.hidden_size % self.num_heads:
             raise ConfigError(
                 f"model.hidden_size={self.hidden_size} cannot be split over num_heads={self.num_heads}: "
@@ -48,6 +64,7 @@ class HeadSpec:
     pooler: bool = True
     tied: bool = False
     pretrains: bool = False
+    suffix: str = ""
 
 
 def read_head_spec(path: Path) -> HeadSpec:

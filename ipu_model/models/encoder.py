@@ -1,6 +1,7 @@
-"""Encoder of BERT (arXiv 1810.04805) in plain torch, with Hugging Face's parameter names.
+"""Encoder of BERT (arXiv 1810.04805) and its relatives in plain torch, with Hugging Face's parameter names of BERT.
 
-Legend: T tokens of all sequences one after the other (or B rows of L tokens), H hidden size, A heads, N sequences.
+Legend: T tokens of all sequences one after the other (or B rows of L tokens), H hidden size, E embedding size (mostly
+H), A heads, N sequences.
 
 The model works on "tokens" in any layout: the leading dimensions are [T] on runtimes that drop padding, and [B, L] on
 those that need fixed shapes. Only attention depends on the layout (flat.py).
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ipu_model.models import families
 from ipu_model.models.config import ModelConfig
 
 WORDS = "bert.embeddings.word_embeddings.weight"
@@ -26,6 +28,8 @@ STEPS = 1 << 15
 """A probability is rounded to a multiple of 1 / STEPS, as the mask uses 15 random bits per element."""
 LOW_BITS = 0x7FFF7FFF7FFF7FFF
 """All bits of four int16 in a 64-bit word except the signs."""
+ACTIVATIONS: Dict[str, Any] = {"tanh": torch.tanh, "relu": torch.relu, "gelu": nn.functional.gelu}
+"""Family.activation -> function."""
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integer type by the size of an element in bytes."""
 Attention = Callable[[Tensor, Tensor, Tensor, int, float], Tensor]
@@ -71,18 +75,26 @@ class Embeddings(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=0)
-        self.position_embeddings = nn.Embedding(config.max_positions, config.hidden_size)
-        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
-        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        width, self.offset = config.table_width, config.position_offset
+        self.word_embeddings = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_id)
+        self.position_embeddings = nn.Embedding(config.max_positions + self.offset, width)
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width) if config.type_vocab_size else None
+        self.LayerNorm = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.dropout = config.hidden_dropout
 
     def forward(self, tokens: Tokens) -> Tensor:
-        """Embed [...] -> [..., H]. Tables stay in fp32: hundreds of tokens add to one row of their gradient."""
-        summed = self.word_embeddings(tokens.input_ids) + self.token_type_embeddings(tokens.token_type_ids)
-        summed = summed + self.position_embeddings(tokens.position_ids)
+        """Embed [...] -> [..., E]. Tables stay in fp32: hundreds of tokens add to one row of their gradient."""
+        summed = self.word_embeddings(tokens.input_ids)
+        if self.token_type_embeddings is not None:
+            summed = summed + self.token_type_embeddings(tokens.token_type_ids)
+        summed = summed + self.position_embeddings(shift_positions(tokens.position_ids, self.offset))
         dropout = self.dropout if self.training else 0.0
         return drop(self.LayerNorm(summed), draw_mask_for(summed, dropout), dropout)
+
+
+def shift_positions(positions: Tensor, offset: int) -> Tensor:
+    """Return the positions in the table of positions; without an offset, nothing is computed."""
+    return positions + offset if offset else positions
 
 
 class SelfAttention(nn.Module):
@@ -132,13 +144,15 @@ class Layer(nn.Module):
         self.intermediate = nn.ModuleDict({"dense": Dense(config.hidden_size, config.intermediate_size)})
         self.output = Residual(config.intermediate_size, config)
         self.dropout = config.hidden_dropout
+        self.drops_attention = families.get_family(config.family).drops_attention
 
     def forward(self, hidden: Tensor, attention: Attention) -> Tensor:
         """Compute [..., H] -> [..., H]."""
         context = self.attention["self"](hidden, attention)
         dropout = self.dropout if self.training else 0.0
-        keep_attention, keep_output = draw_mask_for(hidden, dropout), draw_mask_for(hidden, dropout)
-        hidden = self.attention["output"](context, hidden, keep_attention, dropout)
+        after_attention = dropout if self.drops_attention else 0.0
+        keep_attention, keep_output = draw_mask_for(hidden, after_attention), draw_mask_for(hidden, dropout)
+        hidden = self.attention["output"](context, hidden, keep_attention, after_attention)
         inner = nn.functional.gelu(self.intermediate["dense"](hidden))  # erf, as BERT was trained
         return self.output(inner, hidden, keep_output, dropout)
 
@@ -153,10 +167,16 @@ class Bert(nn.Module):
     def __init__(self, config: ModelConfig, pooler: bool) -> None:
         super().__init__()
         self.embeddings = Embeddings(config)
+        if config.table_width != config.hidden_size:
+            self.embeddings_project: Any = Dense(config.table_width, config.hidden_size)
+        else:
+            self.embeddings_project = nn.Identity()
         layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
         self.encoder = nn.ModuleDict({"layer": layers})
         if pooler:
             self.pooler = nn.ModuleDict({"dense": Dense(config.hidden_size, config.hidden_size)})
+            family = families.get_family(config.family)
+            self.activation, self.drops_first = ACTIVATIONS[family.activation], family.drops_first
 
     @property
     def precision(self) -> torch.dtype:
@@ -166,7 +186,7 @@ class Bert(nn.Module):
 
     def forward(self, tokens: Tokens) -> Tensor:
         """Encode [...] -> [..., H]."""
-        hidden = self.embeddings(tokens).to(self.precision)
+        hidden = self.embeddings_project(self.embeddings(tokens)).to(self.precision)
         for layer in self.encoder["layer"].children():
             if self.recompute and torch.is_grad_enabled():
                 hidden = checkpoint(layer, hidden, tokens.attention, use_reentrant=False)
@@ -175,8 +195,8 @@ class Bert(nn.Module):
         return hidden
 
     def pool(self, first_tokens: Tensor) -> Tensor:
-        """Pool the [CLS] tokens [N, H] -> [N, H]."""
-        return torch.tanh(self.pooler["dense"](first_tokens))
+        """Pool the first tokens of the sequences [N, H] -> [N, H]."""
+        return self.activation(self.pooler["dense"](first_tokens))
 
 
 class LowPrecisionCopies:

@@ -1,4 +1,4 @@
-"""Interface of a head: everything that differs between the tasks of a BERT (ipu_model/heads has one file for each).
+"""Interface of a head: everything that differs between the tasks of an encoder (ipu_model/heads has one file for each).
 
 Legend: R rows, L row length, S maximum sequences per row, N sequences, T tokens of all of them, C classes.
 """
@@ -38,10 +38,10 @@ class Head(abc.ABC):
     """True if jobs of kind pretrain train it, and no others; it has no logits to write."""
     labelled = False
     """True if it has classes, whose names are in the job (Job.labels)."""
-    architecture: str
-    """Transformers class that loads such a model."""
+    suffix: str
+    """End of the name of the transformers class that loads such a model, as in BertForQuestionAnswering."""
     weight: str
-    """Name of a parameter that no other part of a BERT has."""
+    """Name of a parameter that no other part of the model has."""
     parts: Tuple[str, ...]
     """Names of the parts of the loss."""
     sums: Tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Import of any BERT in Hugging Face layout into a Podium model folder, with a report of the weights left out."""
+"""Import of a model in Hugging Face layout into a Podium model folder, with a report of the weights left out."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from torch import Tensor
 
 from ipu_model import heads
 from ipu_model.errors import CheckpointError
+from ipu_model.models import families
 from ipu_model.models.architecture import CONFIG, read_class_name, read_config
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import ModelFolder, ModelOrigin, missing_parameters, transformers_class, write_model
 from ipu_model.models.modeling import build_model
-from ipu_model.models.weight_files import canonical_name, read_weights
+from ipu_model.models.weight_files import read_weights
 
 WORDS = "bert.embeddings.word_embeddings.weight"
 TIED = {"cls.predictions.decoder.weight": WORDS, "cls.predictions.decoder.bias": "cls.predictions.bias"}
@@ -49,25 +50,27 @@ def import_model(source: Path, target: Path, tokenizer_sha256: str) -> ImportRep
         tokenizer_sha256: hash of the tokenizer.json for rows of this model.
 
     Raises:
-        CheckpointError: the model is not a supported BERT, or is incomplete, damaged, inconsistent, or not finite.
+        CheckpointError: the model is not supported, or is incomplete, damaged, inconsistent, or not finite.
     """
     config, names = read_config(source / CONFIG)
     raw, sha256 = read_weights(source, config, pickled=True)
-    head, labels = _labels(source, names, raw)
+    family = families.get_family(config.family)
+    named = {family.to_ours(name): x for name, x in raw.items()}
+    head, labels = _labels(source, names, named)
     expected = _expected(config, head, len(labels))
-    state, left_out = _ours(raw, expected, source)
+    state, left_out = _select(named, expected, source)
     missing = missing_parameters(ModelFolder(source, config, state, None, sha256), expected)
     types = [str(x.dtype).replace("torch.", "") for x in state.values() if x.dtype is not torch.float32]
     head = _detect_head(head, set(state))
     state = {name: x.to(torch.float32) for name, x in state.items()}
     origin = ModelOrigin(tokenizer_sha256, "import", head, steps=0, seed=0)
     write_model(target, head, config, state, origin, labels)
-    parameters = sum(x.numel() for x in state.values())
+    parameters, missing = sum(x.numel() for x in state.values()), list(family.to_theirs(dict.fromkeys(missing)))
     widened = {name: types.count(name) for name in sorted(set(types))}
-    return ImportReport(transformers_class(head), sha256, parameters, left_out, missing, widened)
+    return ImportReport(transformers_class(config.family, head), sha256, parameters, left_out, missing, widened)
 
 
-def _labels(source: Path, names: List[str], raw: Dict[str, Tensor]) -> Tuple[str, List[str]]:
+def _labels(source: Path, names: List[str], weights: Dict[str, Tensor]) -> Tuple[str, List[str]]:
     """Return the head whose classes the model has, and their names; "" and [] for a model without classes.
 
     transformers omits the names LABEL_0 and LABEL_1 from config.json. The matrix of classes has the same name in
@@ -76,8 +79,8 @@ def _labels(source: Path, names: List[str], raw: Dict[str, Tensor]) -> Tuple[str
     architecture = read_class_name(source)
     for name in heads.list_heads():
         head = heads.get_head(name)
-        if head.labelled and head.architecture == architecture and head.weight in raw:
-            return name, names or [f"LABEL_{number}" for number in range(len(raw[head.weight]))]
+        if head.labelled and architecture.endswith(head.suffix) and head.weight in weights:
+            return name, names or [f"LABEL_{number}" for number in range(len(weights[head.weight]))]
     return "", []
 
 
@@ -91,36 +94,32 @@ def _expected(config: ModelConfig, labelled: str, labels: int) -> Dict[str, Tens
     return expected
 
 
-def _ours(raw: Dict[str, Tensor], known: Mapping[str, Tensor], source: Path) -> Tuple[Dict[str, Tensor], List[str]]:
-    """Return the weights under our names, and the names of those that are not supported.
+def _select(named: Dict[str, Tensor], known: Mapping[str, Tensor], source: Path) -> Tuple[Dict[str, Tensor], List[str]]:
+    """Return the weights that Podium's models have, and the names of those that are not supported.
 
     Raises:
-        CheckpointError: a tied weight has other values, a weight of the encoder is not BERT's, or values are not
-            finite numbers.
+        CheckpointError: a tied weight has other values, a weight of the encoder is unknown, or values are not finite
+            numbers.
     """
-    state: Dict[str, Tensor] = {}
-    for old, x in raw.items():
-        name = canonical_name(old)
-        if name.split(".")[-1] in BUFFERS:
-            continue
+    state = {name: x for name, x in named.items() if name.split(".")[-1] not in BUFFERS}
+    for name, x in state.items():
         if not x.is_floating_point() or not bool(torch.isfinite(x).all()):
-            raise CheckpointError(f"{source}: {old} has values that are not finite numbers ({x.dtype})")
-        state[name] = x
+            raise CheckpointError(f"{source}: {name} has values that are not finite numbers ({x.dtype})")
     for other, name in TIED.items():
         if other not in state:
             continue
         x = state.pop(other)
         if not torch.equal(state.setdefault(name, x), x):
             raise CheckpointError(
-                f"{source}: {other} differs from {name}. BERT's decoder is tied to its word embeddings, and only tied "
-                "models are supported (tie_word_embeddings)"
+                f"{source}: {other} differs from {name}. The decoder must be tied to the word embeddings "
+                "(tie_word_embeddings)"
             )
     unsupported = sorted(name for name in state if name not in known)
     unknown = [name for name in unsupported if name.startswith("bert.")]
     if unknown:
         raise CheckpointError(
-            f"{source}: {len(unknown)} weights of the encoder are not BERT's, the first is {unknown[0]}: its parts do "
-            "not match its config.json, or were saved under other names"
+            f"{source}: {len(unknown)} weights of the encoder are unknown, the first is {unknown[0]}: its parts do not "
+            "match its config.json, or were saved under other names"
         )
     return {name: x for name, x in state.items() if name in known}, unsupported
 

@@ -1,7 +1,7 @@
 """Model folders, compatible in both directions with `from_pretrained` of transformers.
 
-A folder has `config.json` (architecture, with BertConfig keys), `model.safetensors` or its shards (Hugging Face
-parameter names) and `podium.json` (origin of the weights). Only import_model.py reads pickled weights.
+A folder has `config.json` (architecture), `model.safetensors` or its shards, both with the names that the model's
+family has in transformers, and `podium.json` (origin of the weights). Only import_model.py reads pickled weights.
 """
 
 from __future__ import annotations
@@ -16,23 +16,16 @@ from torch import Tensor
 from ipu_model import heads
 from ipu_model.errors import CheckpointError
 from ipu_model.files import write_json
-from ipu_model.models.architecture import (
-    COMPUTED,
-    CONFIG,
-    CONFIG_KEYS,
-    match_labels,
-    read_class_name,
-    read_config,
-    read_object,
-)
+from ipu_model.models import families
+from ipu_model.models.architecture import CONFIG, match_labels, read_class_name, read_config, read_object
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.head import Head
 from ipu_model.models.tensors import save_tensors
-from ipu_model.models.weight_files import WEIGHTS, canonical_name, read_weights
+from ipu_model.models.weight_files import WEIGHTS, read_weights
 
 ORIGIN = "podium.json"
-WITHOUT_HEAD = {"masked_lm": "BertForMaskedLM", "encoder": "BertModel"}
-"""Kinds of imported models without one of our heads, and the transformers class that loads them."""
+WITHOUT_HEAD = {"masked_lm": "ForMaskedLM", "encoder": "Model"}
+"""Kinds of imported models without one of our heads, and the end of the name of their class in transformers."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +46,7 @@ class ModelFolder:
     path: Path
     config: ModelConfig
     state: Dict[str, Tensor]
-    """Weights by Hugging Face parameter name, fp32."""
+    """Weights under Podium's names, fp32."""
     tokenizer_sha256: Optional[str]
     """None for a folder that Podium did not write."""
     sha256: str
@@ -67,7 +60,7 @@ class ModelFolder:
 
     def for_head(self, head: Head) -> ModelFolder:
         """Return the folder as the start of a model with this head, without classes of another head."""
-        if not head.labelled or self.architecture in ("", head.architecture):
+        if not head.labelled or not self.architecture or self.architecture.endswith(head.suffix):
             return self
         state = {name: x for name, x in self.state.items() if name.startswith("bert.")}
         return dataclasses.replace(self, state=state, labels=())
@@ -89,9 +82,10 @@ class ModelFolder:
         return dataclasses.replace(self, state=state, labels=labels, note=note)
 
 
-def transformers_class(head: str) -> str:
+def transformers_class(family: str, head: str) -> str:
     """Return the transformers class that loads a model with this head, or with one of WITHOUT_HEAD."""
-    return WITHOUT_HEAD[head] if head in WITHOUT_HEAD else heads.get_head(head).architecture
+    suffix = WITHOUT_HEAD[head] if head in WITHOUT_HEAD else heads.get_head_spec(head).suffix
+    return families.get_family(family).prefix + suffix
 
 
 def write_model(
@@ -106,8 +100,9 @@ def write_model(
 
     The tied decoder is saved once, as the word embedding, as transformers does.
     """
-    values: Dict[str, Any] = {theirs: getattr(config, ours) for ours, theirs in CONFIG_KEYS.items()}
-    values.update(architectures=[transformers_class(head)], pad_token_id=0, tie_word_embeddings=True, **COMPUTED)
+    family = families.get_family(config.family)
+    values: Dict[str, Any] = family.write_values(config)
+    values.update(architectures=[transformers_class(config.family, head)], tie_word_embeddings=True)
     if labels:
         values.update(
             id2label={str(number): name for number, name in enumerate(labels)},
@@ -115,7 +110,7 @@ def write_model(
             **heads.get_head(head).settings(labels),
         )
     write_json(folder / CONFIG, values)
-    save_tensors(folder / WEIGHTS, state)
+    save_tensors(folder / WEIGHTS, family.to_theirs(state))
     write_json(folder / ORIGIN, dataclasses.asdict(origin))
 
 
@@ -123,13 +118,14 @@ def read_model(folder: Path) -> ModelFolder:
     """Read a model folder, ours or from the Hub (safetensors only).
 
     Raises:
-        CheckpointError: a file is missing or damaged, or the model is not a supported BERT.
+        CheckpointError: a file is missing or damaged, or the model is not supported.
     """
     folder = Path(folder)
     config, labels = read_config(folder / CONFIG)
     state, sha256 = read_weights(folder, config)
     origin = read_object(folder / ORIGIN) if (folder / ORIGIN).is_file() else {}
-    state = {canonical_name(name): x.float() for name, x in state.items()}
+    family = families.get_family(config.family)
+    state = {family.to_ours(name): x.float() for name, x in state.items()}
     named = read_class_name(folder)
     classes = [heads.get_head(name).weight for name in heads.list_heads() if heads.get_head(name).labelled]
     if not any(weight in state for weight in classes):

@@ -1,4 +1,4 @@
-"""BERT models with a head, their initial weights, and the parameters exempt from weight decay."""
+"""Encoders with a head, their initial weights, and the parameters exempt from weight decay."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ipu_model import heads
+from ipu_model.models import families
 from ipu_model.models.config import ModelConfig
 
 
@@ -19,7 +20,7 @@ def build_model(head: str, config: ModelConfig, labels: int = 0) -> nn.Module:
         head: One of heads.list_heads.
         labels: Number of classes of a head with classes (preparation.with_labels requires them), else 0.
     """
-    return heads.get_head(head).build(config, labels)
+    return families.get_family(config.family).build(heads.get_head(head), config, labels)
 
 
 def initialise(model: nn.Module, config: ModelConfig, seed: int, only: Optional[List[str]] = None) -> None:
@@ -46,7 +47,7 @@ def initialise(model: nn.Module, config: ModelConfig, seed: int, only: Optional[
                 parameter.copy_(values)
         words = "bert.embeddings.word_embeddings.weight"
         if only is None or words in only:
-            model.get_parameter(words)[0].zero_()  # [PAD], as Hugging Face's padding_idx
+            model.get_parameter(words)[config.pad_id].zero_()  # as Hugging Face's padding_idx
 
 
 def is_exempt(name: str) -> bool:

@@ -23,6 +23,7 @@ from torch import Tensor
 from ipu_model.errors import CheckpointError
 from ipu_model.files import open_regular, parse_json, read_json, reject_duplicate_keys, sha256_of
 from ipu_model.memory import free_memory
+from ipu_model.models import families
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.encoder import Bert
 from ipu_model.models.tensors import DTYPES, load_tensors
@@ -33,7 +34,7 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 OTHER_KINDS = ("tf_model.h5", "flax_model.msgpack", "model.ckpt.index", "bert_model.ckpt.index")
 MAX_BYTES = 16 << 30
-"""Limit: BERT large has 1.3 GB in fp32; a file of many times that size is not a BERT."""
+"""Limit: BERT large has 1.3 GB in fp32."""
 TIED = 2
 """Limit on how often weights may count: a tied decoder repeats the word embeddings once."""
 _PYTHONS = (ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, RuntimeError, TypeError, ValueError)
@@ -65,7 +66,7 @@ def read_weights(folder: Path, config: ModelConfig, pickled: bool = False) -> Tu
     paths = weight_files(folder, pickled)
     size = sum(path.stat().st_size for path in paths)
     if size > MAX_BYTES:
-        raise CheckpointError(f"{folder} has {size} bytes of weights, more than {MAX_BYTES}: it is not a BERT")
+        raise CheckpointError(f"{folder} has {size} bytes of weights, more than {MAX_BYTES}: it is not an encoder")
     left = free_memory()
     if left is not None and size > left:
         raise CheckpointError(
@@ -162,7 +163,7 @@ def _load_pickled(path: Path) -> Dict[str, Tensor]:
     total, size = sum(x.numel() * x.element_size() for x in values.values()), path.stat().st_size
     if total > TIED * size:
         raise CheckpointError(
-            f"{path} declares {total} bytes of weights but has {size}: weights share memory, unlike in any BERT"
+            f"{path} declares {total} bytes of weights but has {size}: weights share memory, unlike in any encoder"
         )
     return values
 
@@ -185,15 +186,6 @@ def _require_unpacked(path: Path) -> None:
         raise CheckpointError(
             f"{path} has {size} bytes and unpacks to {total}; PyTorch writes such files unpacked: save the model again"
         )
-
-
-def canonical_name(name: str) -> str:
-    """Translate older parameter names: LayerNorm gamma and beta, and an encoder without its prefix."""
-    for old, new in ((".gamma", ".weight"), (".beta", ".bias")):
-        if name.endswith(old):
-            name = name[: -len(old)] + new
-    bare = name.startswith(("embeddings.", "encoder.", "pooler."))
-    return "bert." + name if bare else name
 
 
 def read_shapes(path: Path) -> Shapes:
@@ -233,8 +225,9 @@ def require_sizes(config: ModelConfig, weights: Mapping[str, Tuple[int, ...]], s
         CheckpointError: a weight is missing, occurs under two names, or has another size.
     """
     shapes: Shapes = {}
+    family = families.get_family(config.family)
     for old, shape in weights.items():
-        name = canonical_name(old)
+        name = family.to_ours(old)
         if name in shapes:
             raise CheckpointError(f"{source} has {name} twice, once as {old}: it was combined from two models")
         shapes[name] = shape
@@ -248,8 +241,8 @@ def require_sizes(config: ModelConfig, weights: Mapping[str, Tuple[int, ...]], s
     missing = [name for name in expected if name not in shapes]
     if missing:
         raise CheckpointError(
-            f"{source} lacks {len(missing)} weights of the encoder, the first is {missing[0]}: it is not a BERT, "
-            "or was saved under other names"
+            f"{source} lacks {len(missing)} weights of the encoder, the first is {missing[0]}: it is not a "
+            f"{family.prefix} model, or was saved under other names"
         )
     for name, shape in expected.items():
         if shapes[name] != shape:

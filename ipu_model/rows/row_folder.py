@@ -23,6 +23,8 @@ from ipu_model.rows.format import ABSENT, IGNORED, MANIFEST, from_arrow, get_col
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 Columns = Dict[str, np.ndarray]
+ANY_TYPE = 256
+"""Token types in rows for a model that ignores them: they are uint8."""
 NO_ROW = -1
 """Number of an empty row, all padding and without labels; such rows fill the last update."""
 
@@ -171,7 +173,7 @@ class RowFolder:
     def sizes(self) -> Dict[str, int]:
         """Upper bounds of column values, by name."""
         model = self.model
-        return self.manifest.sizes(model.vocab_size, model.type_vocab_size, model.max_positions)
+        return self.manifest.sizes(model.vocab_size, model.type_vocab_size or ANY_TYPE, model.max_positions)
 
     def _check_values(self, batch: Batch) -> None:
         sizes = self.sizes

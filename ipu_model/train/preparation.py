@@ -16,7 +16,7 @@ from ipu_model.errors import CheckpointError, ConfigError, RowsError
 from ipu_model.files import flatten_keys
 from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import JobPlan
-from ipu_model.models.architecture import architecture_differences
+from ipu_model.models.architecture import adopt_weights, architecture_differences
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import ModelFolder, missing_parameters, read_model
 from ipu_model.models.modeling import build_model, initialise
@@ -120,8 +120,7 @@ def open_rows(job: Job, folder: str, config: ModelConfig) -> RowFolder:
 def resolve_architecture(job: Job, base: Optional[ModelFolder]) -> ModelConfig:
     """Return the architecture: the job's own, or that of init_checkpoint; if both exist they must agree.
 
-    Dropout and initializer_range do not affect the shape of the weights, so the job's values win. The number of token
-    types is that of the weights: rows with other types are refused.
+    Dropout and initializer_range do not affect the shape of the weights, so the job's values win.
 
     Raises:
         CheckpointError: the two disagree; the message lists the differences.
@@ -130,7 +129,7 @@ def resolve_architecture(job: Job, base: Optional[ModelFolder]) -> ModelConfig:
         assert base is not None  # job.py requires one of the two
         return base.config
     if base is not None:
-        job_model = dataclasses.replace(job.model, type_vocab_size=base.config.type_vocab_size)
+        job_model = adopt_weights(job.model, base.config)
         differ = architecture_differences(job_model, base.config)
         if differ:
             raise CheckpointError(

@@ -110,13 +110,12 @@ def check_architecture(source: Path, model: ModelParams, key: str) -> int:
         InputError: not a supported BERT, or another architecture.
     """
     from ipu_model.errors import DeviceJobError
-    from ipu_model.models.architecture import architecture_differences
+    from ipu_model.models.architecture import adopt_weights, architecture_differences
     from ipu_model.models.config import ModelConfig
 
     actual = read_architecture(source, key)
-    sizes = {"vocab_size": actual.vocab_size, "type_vocab_size": actual.type_vocab_size}
     try:
-        expected = ModelConfig(**sizes, **model.model_dump())
+        expected = adopt_weights(ModelConfig(actual.vocab_size, **model.model_dump()), actual)
     except DeviceJobError as error:
         raise InputError(f"{key}: {error}") from None
     if differ := architecture_differences(expected, actual):

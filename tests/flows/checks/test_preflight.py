@@ -373,8 +373,8 @@ def test_a_base_model_is_held_against_the_parameters_and_a_given_vocabulary(proj
     assert "has 100 word embeddings, but the tokenizer has 6 entries" in str(refuse(project, *given, *vocabulary))
     (tmp_path / "model" / "model.safetensors").unlink()
     assert "has no weights" in str(refuse(project, *given))
-    (tmp_path / "model" / "config.json").write_text('{"model_type": "roberta"}')
-    assert "model_type is 'roberta'" in str(refuse(project, *given))
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "gpt2"}')
+    assert "model_type is 'gpt2'" in str(refuse(project, *given))
 
 
 # ------------------------------------------------------------------------------------------ Hub, remotes, server

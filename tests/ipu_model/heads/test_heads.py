@@ -57,7 +57,7 @@ def test_an_outline_of_no_head_is_refused(tmp_path: Path) -> None:
         read_head_spec(tmp_path / "empty.py")
 
 
-@pytest.mark.parametrize("field", ["architecture", "stage", "title"])
+@pytest.mark.parametrize("field", ["suffix", "stage", "title"])
 def test_no_two_heads_share_a_name_in_files(field: str) -> None:
     assert len({getattr(heads.get_head(name), field) for name in heads.list_heads()}) == len(heads.list_heads())
 

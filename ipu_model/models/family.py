@@ -1,0 +1,108 @@
+"""Interface of a family of encoders: BERT and its relatives. Standard library only.
+
+In Podium, the models of every family have BERT's parameter names. A family translates them, and the keys of
+config.json, when a model folder is read or written. ipu_model/models/families has one file for each.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass, field
+from typing import Any, Dict, Mapping, Tuple
+
+from ipu_model.models.config import ModelConfig
+
+SAME = ("vocab_size", "hidden_size", "intermediate_size", "type_vocab_size", "layer_norm_eps", "initializer_range")
+CONFIG_KEYS = {
+    **{name: name for name in SAME},
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "max_positions": "max_position_embeddings",
+    "hidden_dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "pad_id": "pad_token_id",
+}
+"""Field of ModelConfig -> key of BertConfig."""
+COMPUTED = {"hidden_act": "gelu", "position_embedding_type": "absolute"}
+BARE = re.compile(r"(embeddings|embeddings_project|encoder|transformer|pooler)\.")
+"""Beginnings of names in a folder that was saved from an encoder without head."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Description of a family: everything that differs between encoders on Podium's own path."""
+
+    model_type: str
+    """Name in transformers; that of its file, with hyphens."""
+    prefix: str
+    """Beginning of the names of its classes in transformers."""
+    base: str
+    """Beginning of the names of its encoder's weights in transformers."""
+    names: Tuple[Tuple[str, str], ...]
+    """(ours, theirs) of parts of parameter names, replaced in this order: with a leading dot anywhere, else at the
+    beginning."""
+    class_names: Tuple[Tuple[str, str], ...] = ()
+    """The same for the head that classifies sequences."""
+    config_keys: Mapping[str, str] = field(default_factory=lambda: CONFIG_KEYS)
+    """Field of ModelConfig -> key of config.json; fields without a key have their default."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of ModelConfig whose default is not BERT's."""
+    computed: Mapping[str, Any] = field(default_factory=lambda: COMPUTED)
+    """Keys of config.json that decide the computation, and the supported values."""
+    offset_positions: bool = False
+    """True if the first token of a sequence has the position after the pad id, instead of 0."""
+    pair_types: int = 2
+    """Token types of a pair of texts: a model with fewer cannot read pairs."""
+    activation: str = "tanh"
+    """Function in torch after the dense layer that pools the first token."""
+    pools_in_head: bool = False
+    """True if this dense layer is part of the head that classifies sequences, not of the encoder."""
+    drops_first: bool = False
+    """True if the head that classifies sequences also applies dropout before this layer."""
+    drops_attention: bool = True
+    """True if dropout is applied to the output of the attention in each layer."""
+
+    def read_fields(self, values: Mapping[str, Any]) -> Dict[str, Any]:
+        """Return the fields of ModelConfig in the content of a config.json."""
+        stated = {ours: values[theirs] for ours, theirs in self.config_keys.items() if values.get(theirs) is not None}
+        fields = {"family": self.model_type, **self.defaults, **stated}
+        if self.offset_positions:
+            fields["position_offset"] = fields["pad_id"] + 1
+            fields["max_positions"] = fields.get("max_positions", ModelConfig.max_positions) - fields["position_offset"]
+        return fields
+
+    def build(self, head: Any, config: ModelConfig, labels: int) -> Any:
+        """Return a model with this head (models/head.py) and uninitialised weights."""
+        return head.build(config, labels)
+
+    def write_values(self, config: ModelConfig) -> Dict[str, Any]:
+        """Return the content of a config.json for an encoder: the inverse of `read_fields`."""
+        fields = {**dataclasses.asdict(config), "max_positions": config.max_positions + config.position_offset}
+        fields["embedding_size"] = config.table_width
+        values = {theirs: fields[ours] for ours, theirs in self.config_keys.items()}
+        return {**values, **self.computed, "model_type": self.model_type}
+
+    def to_ours(self, name: str) -> str:
+        """Translate the name of a weight in a model folder, including older names and those of a bare encoder."""
+        for old, new in ((".gamma", ".weight"), (".beta", ".bias")):
+            if name.endswith(old):
+                name = name[: -len(old)] + new
+        if BARE.match(name):
+            name = f"{self.base}.{name}"
+        return _translate(name, [(theirs, ours) for ours, theirs in (*self.class_names, *self.names)])
+
+    def to_theirs(self, state: Mapping[str, Any]) -> Dict[str, Any]:
+        """Return weights by the names that transformers has for them."""
+        pooled = any(name.startswith("bert.pooler.") for name in state)
+        pairs = (*self.class_names, *self.names) if pooled else self.names
+        return {_translate(name, pairs): value for name, value in state.items()}
+
+
+def _translate(name: str, pairs: Any) -> str:
+    for old, new in pairs:
+        if old.startswith("."):
+            name = name.replace(old, new)
+        elif name.startswith(old):
+            name = new + name[len(old) :]
+    return name
