@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from tasks.downstream.texts.task_table import TASKS
+from tasks.downstream.texts.task_table import OWN_TASKS, TASKS, text_task
 from tasks.params.downstream import (
     DataParams,
     EntryParams,
@@ -17,11 +17,9 @@ from tasks.params.downstream import (
     RowsParams,
     require_dataset,
 )
-from tasks.params.sections import Epochs, FinetuneParams, Name, Positive, Rate, Section
+from tasks.params.sections import Epochs, FinetuneParams, Name, Positive, Rate, Section, Separator
 
 Floor = Annotated[float, Field(ge=-100, le=100)]
-FLOORS = {False: ("min_accuracy", "min_macro_f1"), True: ("min_pearson", "min_spearman")}
-"""Parameters of floors for values (True) and classes (False)."""
 
 
 class ClassificationColumnParams(Section):
@@ -31,8 +29,8 @@ class ClassificationColumnParams(Section):
     """Column of the text; null: usual names (docs/classification.md)."""
     text_pair: Name | None = None
     """Column of the second text of a pair; null: usual names."""
-    label: Name | None = None
-    """Column of the class or value; null: usual names."""
+    label: Name | list[Name] | None = None
+    """Column of the class, labels or value, or a list of columns that are 0 or 1, one per label; null: usual names."""
     id: Name | None = None
     """Column of the example's id; null: usual names, else its number."""
 
@@ -43,6 +41,8 @@ class ClassificationDataParams(OwnDataParams):
     dev_path: Name | None = "inputs/classification"
     columns: ClassificationColumnParams = ClassificationColumnParams()
     """Column names of tables and Hub data sets."""
+    label_separator: Separator | None = None
+    """Character between the labels of a text that names several, such as pipe or comma; null: labels are lists."""
 
 
 class GlueDataParams(DataParams):
@@ -78,6 +78,8 @@ class ClassificationGateParams(ReleaseParams):
     """Floor of the accuracy, in percent; null: none."""
     min_macro_f1: Points | None = None
     """Floor of macro F1, in percent; null: none."""
+    min_micro_f1: Points | None = None
+    """Floor of micro F1, in percent, for several labels; null: none."""
     min_pearson: Floor | None = None
     """Floor of Pearson's correlation times 100, for regression; null: none."""
     min_spearman: Floor | None = None
@@ -100,19 +102,42 @@ class ClassificationParams(EntryParams):
 
     regression: bool = False
     """Labels are values, not classes."""
+    multilabel: bool = False
+    """A text has any number of labels; podium finetune detects it where labels are lists or columns of 0 and 1."""
     data: ClassificationDataParams = ClassificationDataParams()
     rows: ClassificationRowsParams = ClassificationRowsParams()
     finetune: TextsFinetuneParams = TextsFinetuneParams()
     gate: ClassificationGateParams = ClassificationGateParams()
 
     @model_validator(mode="after")
+    def _one_form_of_labels(self) -> ClassificationParams:
+        columns = self.data.columns.label
+        several = [
+            name
+            for name, is_set in (
+                ("multilabel: true", self.multilabel),
+                ("data.columns.label with several columns", isinstance(columns, list)),
+                ("data.label_separator", self.data.label_separator is not None),
+            )
+            if is_set
+        ]
+        if self.regression and several:
+            raise ValueError(f"regression: true excludes {several[0]}. Remove one of them")
+        if several and not self.multilabel:
+            raise ValueError(f"{several[0]} means that a text has several labels. Set multilabel: true")
+        if len(several) == 3:
+            raise ValueError(f"{several[1]} excludes {several[2]}. Remove one of them")
+        if isinstance(columns, list) and len(set(columns)) < max(2, len(columns)):
+            raise ValueError("data.columns.label must list two or more different columns")
+        return self
+
+    @model_validator(mode="after")
     def _floors_are_of_what_is_scored(self) -> ClassificationParams:
-        for name in FLOORS[not self.regression]:
+        task = text_task(self.options)
+        [what] = [what for what, one in OWN_TASKS.items() if one is task]
+        for name in {name for one in OWN_TASKS.values() for name in one.floors} - set(task.floors):
             if getattr(self.gate, name) is not None:
-                raise ValueError(
-                    f"gate.{name} does not apply to {'values' if self.regression else 'classes'} (regression: "
-                    f"{str(self.regression).lower()}). Set {' or '.join(FLOORS[self.regression])}"
-                )
+                raise ValueError(f"gate.{name} does not apply to {what}. Set {' or '.join(task.floors)}")
         return self
 
 

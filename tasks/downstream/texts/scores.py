@@ -12,7 +12,6 @@ from tasks.downstream.scoring.logits import FeatureFiles
 from tasks.downstream.scoring.metrics import Array, Metrics, Outcomes
 from tasks.downstream.scoring.scores import Limit, ScoresTask, hash_texts
 from tasks.downstream.texts.metrics import LABEL, PREDICTION, metric
-from tasks.downstream.texts.params import FLOORS
 from tasks.downstream.texts.spec import TextsSpec
 from tasks.downstream.texts.task_table import TextTask
 from tasks.records.labels import read_parquet_labels
@@ -153,8 +152,7 @@ class TextsScores(TextsSpec, ScoresTask[TextsDevSet, Array, Array]):
 
     @property
     def limits(self) -> tuple[Limit, ...]:
-        floors = ("min_score",) if self.spec.name else FLOORS[self.is_regression]
-        return tuple(self.make_limit(floor.removeprefix("min_"), floor, "max_drop") for floor in floors)
+        return tuple(self.make_limit(floor.removeprefix("min_"), floor, "max_drop") for floor in self.spec.floors)
 
     def is_possible(self, quantities: Sequence[float]) -> bool:
         return all(map(self._is_answer, quantities))

@@ -1,4 +1,4 @@
-"""Classification and regression of texts: task properties shared by all stages."""
+"""Classification, multi-label classification and regression of texts: task properties shared by all stages."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tasks.records.labels import read_row_labels
 
 
 class TextsSpec(DownstreamTask):
-    """Class or value of a text or a pair of texts."""
+    """Class, several labels, or value of a text or a pair of texts."""
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry)
@@ -31,6 +31,11 @@ class TextsSpec(DownstreamTask):
         return self.spec.is_regression
 
     @property
+    def is_multilabel(self) -> bool:
+        """True if an example has any number of labels, also none; its `label` is a list of their numbers."""
+        return self.spec.is_multilabel
+
+    @property
     def labels(self) -> tuple[str, ...]:
         return self.spec.labels
 
@@ -48,14 +53,18 @@ class TextsSpec(DownstreamTask):
 
     @property
     def row_kind(self) -> str:
+        if self.is_multilabel:
+            return "sequence_multilabel"
         return "sequence_regression" if self.is_regression else "sequence_classification"
 
     @property
     def schema(self) -> pa.Schema:
-        """Schema of the examples; `second` is null for single texts, labels are int32 classes or float32 values."""
+        """Schema of the examples; `second` is null for single texts, `label` is a number of a class, a list of numbers
+        of labels in ascending order, or a value."""
+        label = pa.float32() if self.is_regression else pa.int32()
         columns = [
             pa.field("first", pa.string(), nullable=False),
             pa.field("second", pa.string()),
-            pa.field("label", pa.float32() if self.is_regression else pa.int32(), nullable=False),
+            pa.field("label", pa.list_(label) if self.is_multilabel else label, nullable=False),
         ]
         return pa.schema(columns if self.spec.name else [*columns, pa.field("id", pa.string())])

@@ -19,8 +19,8 @@ class TextExample(NamedTuple):
     first: str
     second: str | None
     """None for single texts."""
-    label: str | float
-    """Name or number of the class, or value of a regression."""
+    label: str | float | list[str]
+    """Name or number of the class, value of a regression, or names of all labels."""
     id: str | None = None
 
 
@@ -44,6 +44,8 @@ class TextTask:
     """Name of each development set and of its split on the Hub."""
     limits: tuple[float, float] | None = None
     """Smallest and largest value or class number; None: derived from `labels`."""
+    is_multilabel: bool = False
+    """True if an example has any number of labels, also none."""
     mean: str = "score"
     """Name of the mean of all metrics, over both development sets if there are two; empty: none."""
     examples: tuple[int, int] = (0, 0)
@@ -58,6 +60,11 @@ class TextTask:
     def answers(self) -> tuple[float, float]:
         """Smallest and largest valid answer."""
         return self.limits or (0, len(self.labels) - 1)
+
+    @property
+    def floors(self) -> tuple[str, ...]:
+        """Parameters of the gate that are floors of the task's metrics."""
+        return ("min_score",) if self.name else tuple(f"min_{metric}" for metric in self.metrics)
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -128,13 +135,18 @@ TASKS = {
 }
 
 OWN_CLASSES = TextTask("", "text classification", (), (), ("accuracy", "macro_f1"), limits=(0, math.inf), mean="")
+OWN_LABELS = TextTask(
+    "", "multi-label classification", (), (), ("micro_f1", "macro_f1"), limits=(0, math.inf), mean="", is_multilabel=True
+)
 OWN_VALUES = TextTask(
     "", "text regression", (), ("value",), ("pearson", "spearman"), limits=(-math.inf, math.inf), mean=""
 )
+OWN_TASKS = {"classes": OWN_CLASSES, "several labels": OWN_LABELS, "values": OWN_VALUES}
+"""Tasks on your own texts, by what their labels are."""
 
 
 def text_task(options: Mapping[str, Any]) -> TextTask:
     """Return the task of an entry from the parameters of its kind."""
     if "task" in options:
         return TASKS[options["task"]]
-    return OWN_VALUES if options["regression"] else OWN_CLASSES
+    return OWN_VALUES if options["regression"] else OWN_LABELS if options["multilabel"] else OWN_CLASSES
