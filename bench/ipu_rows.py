@@ -63,7 +63,7 @@ class Case:
     @property
     def kind(self) -> str:
         """Kind of its rows."""
-        return heads.get_head(self.head).row_kind(0)
+        return heads.get_head(self.head).row_kinds(0)[0]
 
 
 GC, SDK = "Graphcore's performance results, ", ", SDK 3.3"

@@ -5,7 +5,7 @@ The run is one of `--preset finetune` with an entry of `downstream`, in a checko
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from flows.commands.project import enter_project, resolve_path
 from tasks.params.downstream import EntryParams, defaults_of, kind_names, kind_params
 from tasks.params.overlays import Setting, make_settings
 from tasks.params.sections import HUB_NAME, DeviceParams
+from tasks.plan.kinds import part_class
 from tasks.stage import streams
 from tasks.stage.errors import ParamsError
 
@@ -199,7 +200,8 @@ def entry_parameters(
     own = {name: args[name] for name in own_names if args.get(name) is not None}
     name = "-".join([kind, *(value for value in own.values() if isinstance(value, str))])
     data, gate = (params.model_fields[section].annotation for section in ("data", "gate"))
-    values = params.recipe_for(resolve_path(ctx, Path(args["train"])))
+    options_of_kind = {**own, "columns": join_columns(args["columns"])}
+    values = part_class(params, "examples").recipe_for(resolve_path(ctx, Path(args["train"])), options_of_kind)
     values |= {f"data.{key}": value for key, value in _pick_data(ctx, project, data, args)}
     values |= {f"finetune.{key}": args[key] for key in HYPERPARAMETERS if args.get(key) is not None}
     values |= {f"gate.{key}": None for key in getattr(gate, "model_fields", ()) if key.startswith("min_")}
@@ -217,7 +219,15 @@ def _pick_data(ctx: click.Context, project: Path, section: Any, args: Mapping[st
     else:
         yield "source", "files"
         yield from _pick_files(ctx, project, section, args)
-    yield from ((f"columns.{part}", name) for part, name in args["columns"])
+    yield from ((f"columns.{part}", name) for part, name in join_columns(args["columns"]).items())
+
+
+def join_columns(columns: Iterable[tuple[str, str]]) -> dict[str, str | list[str]]:
+    """Return part -> its column, or its columns if --column names several."""
+    named: dict[str, list[str]] = {}
+    for part, name in columns:
+        named.setdefault(part, []).append(name)
+    return {part: names if len(names) > 1 else names[0] for part, names in named.items()}
 
 
 def _pick_files(ctx: click.Context, project: Path, section: Any, args: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -160,8 +160,8 @@ class Pretraining(Head):
     inputs = ("cls_positions", "masked_positions")
     on_ipu = PretrainingOnIpu
 
-    def row_kind(self, labels: int) -> str:
-        return "pretrain"
+    def row_kinds(self, labels: int) -> Tuple[str, ...]:
+        return ("pretrain",)
 
     def build(self, config: ModelConfig, labels: int) -> nn.Module:
         return BertForPreTraining(config)

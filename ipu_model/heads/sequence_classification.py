@@ -1,20 +1,23 @@
-"""Sequence classification head; with a single label it is a regression.
+"""Sequence classification head: one class or any number of labels; with a single label it is a regression.
 
 Legend: N sequences, C classes; B rows of a micro-batch, S maximum sequences per row.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from ipu_model.ipu.device_model import (
     DeviceModel,
     drop_out,
+    flag_losses,
     label_losses,
+    mark_all_correct,
     mark_correct,
     mark_labels,
     select_positions,
@@ -60,8 +63,8 @@ class SequenceClassificationOnIpu(DeviceModel):
         labels: Optional[Tensor] = None,
         label_weights: Optional[Tensor] = None,
     ) -> Any:
-        """All inputs [B, width] int32, the columns of the rows; labels [B, S] int32 classes, or fp32 values of a
-        regression (C = 1); label_weights [B, 1] fp32, see ipu/host_calls.py.
+        """All inputs [B, width] int32, the columns of the rows; labels [B, S] int32 classes, [B, S * C] int32 flags, or
+        [B, S] fp32 values of a regression (C = 1); label_weights [B, 1] fp32, see ipu/host_calls.py.
 
         Returns:
             With weights: loss and label_loss, the same fp32 scalar. With labels alone: Head.sums of every row,
@@ -79,17 +82,21 @@ class SequenceClassificationOnIpu(DeviceModel):
             logits = model.classifier(pooled)  # [B, S, C]
             if labels is None:
                 return logits.float()
-            values = labels.is_floating_point()
-            losses = squared_errors(logits, labels) if values else label_losses(logits, labels)
+            values, flags = labels.is_floating_point(), labels.shape[1] > cls_positions.shape[1]
+            find_losses = squared_errors if values else flag_losses if flags else label_losses
+            losses = find_losses(logits, labels)
             if label_weights is None:
-                classes = mark_labels(labels) * (0.0 if values else 1.0)
-                return sum_by_row(losses, mark_correct(logits, labels) * classes, mark_labels(labels), classes)
+                each = labels.view(logits.shape)[..., 0] if flags else labels
+                classes = mark_labels(each) * (0.0 if values else 1.0)
+                right = mark_all_correct(logits, labels) if flags else mark_correct(logits, labels)
+                return sum_by_row(losses, right * classes, mark_labels(labels), classes)
             loss = (losses * label_weights).sum()
             return self.ops.final_loss(loss), loss
 
 
 class SequenceClassification(Head):
-    """Head with cross-entropy of classes, or squared error of values, as in BertForSequenceClassification."""
+    """Head with cross-entropy of classes, binary cross-entropy of several labels, or squared error of values, as in
+    BertForSequenceClassification."""
 
     labelled = True
     suffix = "ForSequenceClassification"
@@ -102,29 +109,33 @@ class SequenceClassification(Head):
     stage = "glue_head"
     inputs = ("cls_positions",)
     on_ipu = SequenceClassificationOnIpu
+    problem_types = {
+        "sequence_classification": "single_label_classification",
+        "sequence_multilabel": "multi_label_classification",
+        "sequence_regression": "regression",
+    }
 
-    def row_kind(self, labels: int) -> str:
-        return "sequence_regression" if labels == 1 else self.name
+    def row_kinds(self, labels: int) -> Tuple[str, ...]:
+        return ("sequence_regression",) if labels == 1 else (self.name, "sequence_multilabel")
 
     def build(self, config: ModelConfig, labels: int) -> nn.Module:
         return BertForSequenceClassification(config, labels)
 
-    def settings(self, labels: Sequence[str]) -> Dict[str, Any]:
-        return {"problem_type": "regression" if len(labels) == 1 else "single_label_classification"}
-
     def label_columns(self, batch: Batch) -> Dict[str, str]:
-        return {"label_loss": "class_labels" if "class_labels" in batch.columns else "targets"}
+        return {"label_loss": _label_column(batch.columns)}
 
     def flat_labels(self, places: FlatIndex) -> Dict[str, Tensor]:
-        """Return class_labels [N], or targets [N] in fp64."""
-        if "class_labels" in places.columns:
-            return {"class_labels": to_tensor(places.per_sequence("class_labels"))}
-        return {"targets": torch.from_numpy(places.per_sequence("targets").astype(np.float64))}
+        """Return class_labels [N], label_flags [N * C], or targets [N] in fp64."""
+        name = _label_column(places.columns)
+        values = places.per_sequence(name)
+        return {name: torch.from_numpy(values.astype(np.float64)) if name == "targets" else to_tensor(values)}
 
     def loss(self, model: Any, flat: FlatBatch, counts: Mapping[str, int]) -> Tuple[Tensor, Dict[str, Tensor]]:
         logits = model(flat.tokens, flat.starts)
         if "class_labels" in flat.labels:
             total = sum_loss(logits, flat.labels["class_labels"])
+        elif "label_flags" in flat.labels:
+            total = _flag_losses(logits, flat.labels["label_flags"]).sum()
         else:
             total = _squares(logits, flat.labels["targets"]).sum()
         parts = {"label_loss": total / counts["label_loss"]}
@@ -135,12 +146,18 @@ class SequenceClassification(Head):
         if "class_labels" in flat.labels:
             loss, mark_correct, labels = evaluate_logits(logits, flat.labels["class_labels"])
             return torch.stack([loss, mark_correct, labels, labels])
+        if "label_flags" in flat.labels:
+            flags = flat.labels["label_flags"].view(logits.shape)
+            real, right = flags != IGNORED, ((logits > 0) == (flags == 1)).all(1)
+            total = _flag_losses(logits, flags).double().sum()
+            return torch.stack([total, *(x.sum().double() for x in (right & real[:, 0], real, real[:, 0]))])
         targets = flat.labels["targets"]
         total, labels = _squares(logits, targets).double().sum(), (targets != IGNORED).sum().double()
         return torch.stack([total, torch.zeros_like(total), labels, torch.zeros_like(total)])
 
     def figures(self, sums: Mapping[str, float]) -> Dict[str, float]:
-        """Return the loss, and for classes label_accuracy: the share of correct classes, from 0 to 1."""
+        """Return the loss, and for classes label_accuracy: the share of correct classes, from 0 to 1. A sequence with
+        several labels is correct if all its labels are, at a threshold of 0.5."""
         loss = sums["label_loss"] / max(1.0, sums["labels"])
         losses = {"loss": loss, "label_loss": loss}
         return {**losses, "label_accuracy": sums["right"] / sums["classes"]} if sums["classes"] else losses
@@ -154,6 +171,16 @@ class SequenceClassification(Head):
 
     def of_slot(self, logits: np.ndarray, slot: int, tokens: np.ndarray) -> Tuple[np.ndarray, ...]:
         return (logits[slot].copy(),)
+
+
+def _label_column(columns: Mapping[str, Any]) -> str:
+    return next(name for name in ("class_labels", "label_flags", "targets") if name in columns)
+
+
+def _flag_losses(logits: Tensor, flags: Tensor) -> Tensor:
+    """Return the binary cross-entropy [N, C] of logits [N, C] and flags [N * C]; 0 where there is no flag."""
+    flags = flags.view(logits.shape)
+    return binary_cross_entropy_with_logits(logits.float(), (flags == 1).float(), reduction="none") * (flags != IGNORED)
 
 
 def _squares(logits: Tensor, targets: Tensor) -> Tensor:

@@ -77,8 +77,9 @@ class FlatIndex:
     """[T] int64: index of each token, without the filler, among the R * L of the rows."""
 
     def per_sequence(self, column: str) -> np.ndarray:
-        """Return [N] values of a column that has one for each sequence."""
-        return self.columns[column][self.row, self.slot]
+        """Return [N] values of a column that has one for each sequence; [N * K] of a column that has K."""
+        rows, slots = self.columns["cls_positions"].shape
+        return self.columns[column].reshape(rows, slots, -1)[self.row, self.slot].reshape(-1)
 
     def per_token(self, column: str, filler: int) -> np.ndarray:
         """Return [T] values, filler included, of a column that has one for each token."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Type
 
 import numpy as np
 import torch
@@ -50,6 +50,8 @@ class Head(abc.ABC):
     """Figure that selects the best weights, larger is better. None, and for equal figures: the smaller loss."""
     logits: Tuple[str, ...] = ()
     """Columns of the prediction file."""
+    problem_types: Mapping[str, str] = {}
+    """Kind of rows -> `problem_type` in config.json of a model trained on them."""
 
     title: str
     """Name of the head's block in messages."""
@@ -69,17 +71,13 @@ class Head(abc.ABC):
         """Name in job.head, which is the name of its file."""
         return type(self).__module__.rpartition(".")[2]
 
-    def row_kind(self, labels: int) -> str:
-        """Return the kind of its rows, a file in ipu_model/row_kinds; by default it has the name of the head."""
-        return self.name
+    def row_kinds(self, labels: int) -> Tuple[str, ...]:
+        """Return the kinds of rows that it is trained on, files in ipu_model/row_kinds; by default its own name."""
+        return (self.name,)
 
     @abc.abstractmethod
     def build(self, config: ModelConfig, labels: int) -> nn.Module:
         """Return the model with uninitialised weights."""
-
-    def settings(self, labels: Sequence[str]) -> Dict[str, Any]:
-        """Return keys of the model's config.json other than its architecture and the names of its labels."""
-        return {}
 
     @abc.abstractmethod
     def label_columns(self, batch: Batch) -> Dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List, Mapping, Set, Tuple
+from typing import Dict, List, Mapping, Optional, Set, Tuple
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from ipu_model import heads
 from ipu_model.errors import CheckpointError
 from ipu_model.models import families
-from ipu_model.models.architecture import CONFIG, read_class_name, read_config
+from ipu_model.models.architecture import CONFIG, read_class_name, read_config, read_object
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import ModelFolder, ModelOrigin, missing_parameters, transformers_class, write_model
 from ipu_model.models.modeling import build_model
@@ -64,7 +64,7 @@ def import_model(source: Path, target: Path, tokenizer_sha256: str) -> ImportRep
     head = _detect_head(head, set(state))
     state = {name: x.to(torch.float32) for name, x in state.items()}
     origin = ModelOrigin(tokenizer_sha256, "import", head, steps=0, seed=0)
-    write_model(target, head, config, state, origin, labels)
+    write_model(target, head, config, state, origin, labels, _row_kind(source, head, len(labels)))
     parameters, missing = sum(x.numel() for x in state.values()), list(family.to_theirs(dict.fromkeys(missing)))
     widened = {name: types.count(name) for name in sorted(set(types))}
     return ImportReport(transformers_class(config.family, head), sha256, parameters, left_out, missing, widened)
@@ -82,6 +82,13 @@ def _labels(source: Path, names: List[str], weights: Dict[str, Tensor]) -> Tuple
         if head.labelled and architecture.endswith(head.suffix) and head.weight in weights:
             return name, names or [f"LABEL_{number}" for number in range(len(weights[head.weight]))]
     return "", []
+
+
+def _row_kind(source: Path, head: str, labels: int) -> Optional[str]:
+    """Return the kind of rows that the `problem_type` of a model means; None if it states none."""
+    problem = read_object(source / CONFIG).get("problem_type")
+    kinds = heads.get_head(head).row_kinds(labels) if labels else ()
+    return next((kind for kind in kinds if heads.get_head(head).problem_types.get(kind) == problem), None)
 
 
 def _expected(config: ModelConfig, labelled: str, labels: int) -> Dict[str, Tensor]:

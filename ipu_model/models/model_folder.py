@@ -95,10 +95,14 @@ def write_model(
     state: Dict[str, Tensor],
     origin: ModelOrigin,
     labels: Sequence[str] = (),
+    row_kind: Optional[str] = None,
 ) -> None:
     """Fill an existing folder with config.json, model.safetensors and podium.json.
 
     The tied decoder is saved once, as the word embedding, as transformers does.
+
+    Args:
+        row_kind: Kind of the rows that the model was trained on; None: the head's first.
     """
     family = families.get_family(config.family)
     values: Dict[str, Any] = family.write_values(config)
@@ -107,8 +111,11 @@ def write_model(
         values.update(
             id2label={str(number): name for number, name in enumerate(labels)},
             label2id={name: number for number, name in enumerate(labels)},
-            **heads.get_head(head).settings(labels),
         )
+        labelled = heads.get_head(head)
+        kind = row_kind or labelled.row_kinds(len(labels))[0]
+        if kind in labelled.problem_types:
+            values["problem_type"] = labelled.problem_types[kind]
     write_json(folder / CONFIG, values)
     save_tensors(folder / WEIGHTS, family.to_theirs(state))
     write_json(folder / ORIGIN, dataclasses.asdict(origin))

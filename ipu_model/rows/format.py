@@ -50,7 +50,8 @@ MAX_ROW_LENGTH = 32767
 
 
 TOKENS, SEQUENCES, PREDICTIONS = "row_length", "max_sequences", "max_predictions"
-"""Widths of columns, as fields of Manifest: one value per token, sequence or masked position of a row."""
+SEQUENCE_LABELS = "sequence_labels"
+"""Widths of columns, as fields of Manifest: one value per token, sequence, masked position, or label of a sequence."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Column:
     type: str
     """NumPy name of the type."""
     width: str
-    """TOKENS, SEQUENCES or PREDICTIONS."""
+    """TOKENS, SEQUENCES, PREDICTIONS or SEQUENCE_LABELS."""
     least: int
     """Minimum value, also the value of padding and unused slots."""
     below: Union[str, float]
@@ -104,7 +105,13 @@ class Manifest:
     @property
     def schema(self) -> pa.Schema:
         """Arrow schema of the row files."""
-        return row_schema(self.kind, self.row_length, self.max_sequences, self.max_predictions, self.vocab_size)
+        shape = self.row_length, self.max_sequences, self.max_predictions
+        return row_schema(self.kind, *shape, self.vocab_size, self.num_labels)
+
+    @property
+    def sequence_labels(self) -> int:
+        """Labels of all sequences of a row: those of one sequence follow each other."""
+        return self.max_sequences * self.num_labels
 
     def sizes(self, vocab_size: int, type_vocab_size: int, max_positions: int) -> Dict[str, int]:
         """Return the upper bounds of column values by name, for a model or tokenizer of these sizes."""
@@ -159,9 +166,12 @@ def get_columns(kind: str, vocab_size: int) -> Tuple[Column, ...]:
     )
 
 
-def row_schema(kind: str, row_length: int, max_sequences: int, max_predictions: int, vocab_size: int) -> pa.Schema:
+def row_schema(
+    kind: str, row_length: int, max_sequences: int, max_predictions: int, vocab_size: int, num_labels: int = 0
+) -> pa.Schema:
     """Return the Arrow schema of a row file; no column is nullable."""
     widths = {TOKENS: row_length, SEQUENCES: max_sequences, PREDICTIONS: max_predictions}
+    widths[SEQUENCE_LABELS] = max_sequences * num_labels
     return pa.schema(
         [
             pa.field(x.name, pa.list_(pa.from_numpy_dtype(x.type), widths[x.width]), nullable=False)

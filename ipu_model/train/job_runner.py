@@ -187,7 +187,7 @@ def _train(run: _Run, device: Optional[IpuPlan], fingerprint: Fingerprint) -> Jo
     if instances.is_writer:
         origin = ModelOrigin(run.rows.manifest.tokenizer_sha256, job.kind, job.head, steps, job.seed)
         with new_folder(Path(job.output)) as partial:
-            write_model(partial, job.head, run.config, weights, origin, job.labels or ())
+            write_model(partial, job.head, run.config, weights, origin, job.labels or (), run.rows.manifest.kind)
             if device is not None:
                 device.save(partial)
         emit("saved", path=job.output)

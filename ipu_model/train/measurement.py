@@ -99,7 +99,8 @@ class GeneratedRows(RowFolder):
             row["cls_positions"][slot] = at
             for column in own:
                 if column.width != PREDICTIONS:
-                    places = here if column.width == TOKENS else slot
+                    each = getattr(manifest, column.width) // manifest.max_sequences
+                    places = here if column.width == TOKENS else slice(slot * each, (slot + 1) * each)
                     row[column.name][places] = at if column.below == "row_length" else self._value(column, rng)
             at += length
         masked = max(1, round(manifest.max_predictions * at / manifest.row_length))

@@ -114,7 +114,8 @@ def open_rows(job: Job, folder: str, config: ModelConfig) -> RowFolder:
         RowsError, ConfigError: the rows are damaged, or do not match the model.
     """
     labels = len(job.labels or ())
-    return RowFolder(Path(folder), heads.get_head(job.head).row_kind(labels), config, labels)
+    kinds, found = heads.get_head(job.head).row_kinds(labels), read_manifest(Path(folder)).kind
+    return RowFolder(Path(folder), found if found in kinds else kinds[0], config, labels)
 
 
 def resolve_architecture(job: Job, base: Optional[ModelFolder]) -> ModelConfig:

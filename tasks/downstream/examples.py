@@ -7,8 +7,9 @@ python -m tasks.downstream.examples NAME
 
 import time
 from abc import abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ipu_model.files import new_folder
 from tasks.params.downstream import OwnDataParams
@@ -31,6 +32,16 @@ class ExamplesTask(DownstreamTask):
     """True if check_files read all training examples."""
     has_pairs: bool = False
     """True if the examples are known to be pairs of texts; set by check_files for files."""
+
+    @classmethod
+    def recipe_for(cls, train: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings for this training file that differ from the defaults: dotted name -> value.
+
+        Args:
+            train: a file or folder; a Hub data set does not exist here.
+            options: settings that only this kind has, and `columns`: part of an example -> name of its column.
+        """
+        return {}
 
     @property
     def split_params(self) -> OwnDataParams | None:

@@ -215,15 +215,6 @@ class EntryParams(Section):
             )
         return self
 
-    @classmethod
-    def recipe_for(cls, train: Path) -> dict[str, Any]:
-        """Return BERT's published settings for this training file that differ from the defaults: dotted name -> value.
-
-        Args:
-            train: an existing file or folder.
-        """
-        return {}
-
     @property
     def expected(self) -> ExpectedExamples:
         """Expected number and size of examples."""

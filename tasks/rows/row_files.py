@@ -22,6 +22,7 @@ from ipu_model.rows.format import (
     MAX_ROW_LENGTH,
     MAX_SEQUENCES,
     PREDICTIONS,
+    SEQUENCE_LABELS,
     SEQUENCES,
     TOKENS,
     Column,
@@ -39,6 +40,7 @@ __all__ = [
     "IGNORED",
     "PREDICTIONS",
     "SEQUENCES",
+    "SEQUENCE_LABELS",
     "TOKENS",
     "Column",
     "RowLayout",
@@ -183,7 +185,7 @@ class RowWriter:
     ) -> None:
         self.folder, self.rows_per_file, self.num_labels = Path(folder), rows_per_file, num_labels
         self._shape = kind, row_length, max_sequences, max_predictions, vocab_size
-        self.schema = row_schema(*self._shape)
+        self.schema = row_schema(*self._shape, num_labels)
         self.files: dict[str, int] = {}
         self.sequences = self.real_tokens = 0
         self._file: pa.ipc.RecordBatchFileWriter | None = None

@@ -19,6 +19,7 @@ from tasks.rows.row_files import (
     FEATURE_IDS,
     IGNORED,
     PREDICTIONS,
+    SEQUENCE_LABELS,
     SEQUENCES,
     TOKENS,
     Column,
@@ -37,7 +38,12 @@ BATCH_TOKENS = 1 << 20
 
 STRUCTURE = ("sequence_ids", "cls_positions")
 """Columns that define where sequences are; the checks of sequences compare them with each other."""
-UNUSED = {TOKENS: "in padding", SEQUENCES: "where no sequence is", PREDICTIONS: "where nothing is masked"}
+UNUSED = {
+    TOKENS: "in padding",
+    SEQUENCES: "where no sequence is",
+    SEQUENCE_LABELS: "where no sequence is",
+    PREDICTIONS: "where nothing is masked",
+}
 TOKEN_TYPES = 2
 Columns = dict[str, np.ndarray]
 """Column name -> [n, width] array as stored."""
@@ -349,6 +355,7 @@ class RowData(DataSet):
     def _column_features(self, rows: Columns, found: RowSequences) -> Columns:
         """Return the features [n] of columns: the number of values that are not as declared."""
         used = {TOKENS: found.real, SEQUENCES: found.present(rows["cls_positions"].shape[1])}
+        used[SEQUENCE_LABELS] = np.repeat(used[SEQUENCES], max(1, self.manifest.num_labels), axis=1)
         for column in self._ends:
             if column.width == PREDICTIONS and column.least == IGNORED:
                 used[PREDICTIONS] = rows[column.name] != IGNORED

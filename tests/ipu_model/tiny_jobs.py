@@ -50,6 +50,8 @@ def make_columns(kind: str, rows: int, seed: int = 0, vocab: int = 60) -> Dict[s
         columns["end_positions"] = np.full((rows, S), -100, np.int16)
     elif kind == "sequence_classification":
         columns["class_labels"] = np.full((rows, S), -100, np.int32)
+    elif kind == "sequence_multilabel":
+        columns["label_flags"] = np.full((rows, S * len(LABELS)), -100, np.int8)
     elif kind == "token_classification":
         columns["token_labels"] = np.full((rows, L), -100, np.int16)
     elif kind == "sequence_regression":
@@ -79,6 +81,9 @@ def make_columns(kind: str, rows: int, seed: int = 0, vocab: int = 60) -> Dict[s
                     columns["end_positions"][row, slot] = at + int(rng.integers(start, length - 1))
                 elif kind == "sequence_classification":
                     columns["class_labels"][row, slot] = rng.integers(len(LABELS))
+                elif kind == "sequence_multilabel":
+                    flags = slice(slot * len(LABELS), (slot + 1) * len(LABELS))
+                    columns["label_flags"][row, flags] = rng.integers(2, size=len(LABELS))
                 elif kind == "token_classification":  # of words of one and of two pieces
                     words = np.flatnonzero(rng.random(length - 2) < 0.7) + at + 1
                     columns["token_labels"][row, words] = rng.integers(len(LABELS), size=len(words))
@@ -92,14 +97,14 @@ def make_columns(kind: str, rows: int, seed: int = 0, vocab: int = 60) -> Dict[s
 
 def head_of(kind: str) -> str:
     """The head that rows of this kind are for."""
-    return {"pretrain": "pretraining", "sequence_regression": "sequence_classification"}.get(kind, kind)
+    if kind in ("sequence_multilabel", "sequence_regression"):
+        return "sequence_classification"
+    return {"pretrain": "pretraining"}.get(kind, kind)
 
 
 def labels_of(kind: str) -> int:
     """Labels of the head that rows of this kind are for."""
-    return {"sequence_classification": len(LABELS), "token_classification": len(LABELS), "sequence_regression": 1}.get(
-        kind, 0
-    )
+    return {"pretrain": 0, "question_answering": 0, "sequence_regression": 1}.get(kind, len(LABELS))
 
 
 def write_rows(
@@ -109,7 +114,7 @@ def write_rows(
     folder.mkdir(parents=True)
     rows, length = columns["input_ids"].shape
     masked = columns["masked_positions"].shape[1] if kind == "pretrain" else 0
-    schema = row_schema(kind, length, columns["cls_positions"].shape[1], masked, vocab)
+    schema = row_schema(kind, length, columns["cls_positions"].shape[1], masked, vocab, labels_of(kind))
     counts = {}
     for number, part in enumerate(np.array_split(np.arange(rows), files)):
         name = f"rows-{number:05d}.arrow"

@@ -31,7 +31,7 @@ def make_models(folder: Path, head: str, config: ModelConfig, theirs: Any, seed:
         head: or the kind of rows that it reads, which says how many labels it has.
     """
     labels = [f"label {number}" for number in range(labels_of(head))]
-    head = head_of(head)
+    head, kind = head_of(head), None if head == head_of(head) else head
     model = build_model(head, config, len(labels))
     initialise(model, config, seed)
     generator = torch.Generator().manual_seed(seed)
@@ -40,7 +40,7 @@ def make_models(folder: Path, head: str, config: ModelConfig, theirs: Any, seed:
             if parameter.dim() == 1:
                 parameter.add_(torch.empty(parameter.shape).normal_(0, 0.3, generator=generator))
     folder.mkdir()
-    write_model(folder, head, config, model.state_dict(), ORIGIN, labels)
+    write_model(folder, head, config, model.state_dict(), ORIGIN, labels, kind)
     loaded, report = theirs.from_pretrained(folder, output_loading_info=True)
     assert not report["missing_keys"], report
     assert not report["unexpected_keys"], report
@@ -74,6 +74,9 @@ def samples(batch: Batch) -> Iterator[dict[str, torch.Tensor]]:
                 sample["end_positions"] = torch.tensor([int(columns["end_positions"][row, slot] - first)])
             elif "class_labels" in columns:
                 sample["labels"] = torch.tensor([int(columns["class_labels"][row, slot])])
+            elif "label_flags" in columns:
+                flags = columns["label_flags"][row].reshape(len(columns["cls_positions"][row]), -1)[slot]
+                sample["labels"] = torch.tensor(flags[None].astype("float32"))
             else:
                 sample["labels"] = torch.tensor([float(columns["targets"][row, slot])])
             if "feature_ids" in columns:

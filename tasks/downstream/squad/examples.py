@@ -6,10 +6,12 @@ section data), `hub` reads a data set with SQuAD's splits. Every question is che
 and oddities are counted in reading.json.
 """
 
-from collections.abc import Iterable
+import mmap
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ipu_model.files import new_folder
 from tasks.corpus import world
@@ -32,6 +34,7 @@ from tasks.records.text_files import ReadLog, peek, write_reading
 from tasks.stage.errors import InputError
 
 SECTION = "downstream.*.data"
+IMPOSSIBLE = re.compile(rb'"is_impossible"\s*:\s*true')
 ROW_GROUP, GROUP_CHARACTERS = 4096, 8 << 20
 """Maximum questions, and characters of their contexts, in a row group: readers decode a whole group, and each question
 includes its context."""
@@ -48,6 +51,18 @@ class SquadExamples(SquadSpec, ExamplesTask):
 
     has_pairs = True
     groups: ClassVar[Groups] = (("title", ("title",)), ("context", ("context",)))
+
+    @classmethod
+    def recipe_for(cls, train: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the SQuAD 2.0 recipe of Devlin et al. 2019 (BERT, section 4.3) for a JSON file with unanswerable
+        questions.
+
+        A tenth of the questions is held out to choose the no-answer threshold.
+        """
+        if train.suffix != ".json" or not _says_impossible(train):
+            return {}
+        tuning = {"finetune.global_batch_size": 48, "finetune.epochs": 2.0}
+        return {"data.unanswerable": "use", "rows.held_out_fraction": 0.1, **tuning}
 
     def write_examples(self, folder: Path) -> str:
         params = self.entry.params.data
@@ -157,3 +172,10 @@ def write_questions(questions: Iterable[SquadQuestion], path: Path) -> None:
 
 def _contexts(questions: Iterable[SquadQuestion]) -> int:
     return len({question.context for question in questions})
+
+
+def _says_impossible(file: Path) -> bool:
+    if not file.is_file() or not file.stat().st_size:
+        return False
+    with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as text:
+        return IMPOSSIBLE.search(text) is not None

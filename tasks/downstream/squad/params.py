@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -18,8 +16,6 @@ from tasks.params.downstream import (
     RowsParams,
 )
 from tasks.params.sections import Epochs, FinetuneParams, Name, Positive, Rate, Section, Seed
-
-IMPOSSIBLE = re.compile(rb'"is_impossible"\s*:\s*true')
 
 
 class SquadColumnParams(Section):
@@ -177,27 +173,6 @@ class SquadParams(EntryParams):
             )
         return self
 
-    @classmethod
-    def recipe_for(cls, train: Path) -> dict[str, Any]:
-        """Return the SQuAD 2.0 recipe of Devlin et al. 2019 (BERT, section 4.3) for a JSON file with unanswerable
-        questions.
-
-        A tenth of the questions is held out to choose the no-answer threshold.
-        """
-        if train.suffix != ".json" or not _says_impossible(train):
-            return {}
-        tuning = {"finetune.global_batch_size": 48, "finetune.epochs": 2.0}
-        return {"data.unanswerable": "use", "rows.held_out_fraction": 0.1, **tuning}
-
 
 KINDS = {"squad": SquadParams}
 """Kind -> the class of its entries."""
-
-
-def _says_impossible(file: Path) -> bool:
-    import mmap  # every stage would load it otherwise
-
-    if not file.is_file() or not file.stat().st_size:
-        return False
-    with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as text:
-        return IMPOSSIBLE.search(text) is not None

@@ -8,13 +8,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from tasks.downstream.texts.rows import make_flags
 from tasks.downstream.texts.spec import TextsSpec
 from tasks.downstream.validate import ChecksTask
 from tasks.plan.kinds import TRAIN
 from tasks.records.labels import read_parquet_labels, read_row_labels
 from tasks.records.parquet import has_first_value
-from tasks.rows.row_files import IGNORED
+from tasks.rows.row_files import IGNORED, from_arrow
 from tasks.validation import text_features
 from tasks.validation.checks import DataCheck, DataSet, Frame, TotalFeature, Totals
 from tasks.validation.example_files import ExampleFiles
@@ -23,7 +25,7 @@ from tasks.validation.row_checks import Columns, RowData, RowSequences, RowSourc
 
 TEXTS = ("first", "second")
 GLUE_LOOK = "check source, path and dataset of its section data in params.yaml"
-COLUMN, AS_EXAMPLES = "class_labels or targets", "labels_as_in_examples"
+COLUMN, AS_EXAMPLES = "class_labels, label_flags or targets", "labels_as_in_examples"
 MOST = "at most one label per sequence"
 
 
@@ -39,16 +41,19 @@ class TextsChecks(TextsSpec, ChecksTask):
         examples, folder = source.examples, source.folder
         return LabelRows(source, None if examples is None else partial(self._expected_labels, examples, folder))
 
-    def _expected_labels(self, examples: SourceExamples, rows: Path) -> np.ndarray:
+    def _expected_labels(self, examples: SourceExamples, rows: Path) -> pa.Array:
         """Return the label that rows in the folder `rows` should have for each example; -100 for none."""
         columns = [batch.column("label") for batch in examples.read(("label",))]
-        labels = pa.chunked_array(columns).to_numpy() if columns else np.zeros(0)
+        labels = pa.chunked_array(columns, self.schema.field("label").type).combine_chunks()
         if self.labels:
             return labels
         # Compare names: the class numbers of rows are defined by features.parquet.
         known, others = read_parquet_labels(examples.path)
         numbers = {name: number for number, name in enumerate(read_row_labels(rows))}
-        return np.array([numbers.get(name, IGNORED) for name in (*known, *others)])[labels]
+        renumbered = pa.array([numbers.get(name, IGNORED) for name in (*known, *others)], pa.int32())
+        if self.is_multilabel:
+            return pa.ListArray.from_arrays(labels.offsets, renumbered.take(labels.values))
+        return renumbered.take(labels)
 
 
 class TextsData(ExampleFiles):
@@ -92,7 +97,11 @@ class TextsData(ExampleFiles):
         self._lengths = {name: Histogram() for name in columns}
 
     def _features(self, split: str, batch: pa.RecordBatch, labels: Sequence[str]) -> Frame:
-        label = batch.column("label").to_numpy(zero_copy_only=False)
+        column = batch.column("label")
+        label, example = column, np.arange(len(batch))
+        if pa.types.is_list(column.type):
+            label, example = pc.list_flatten(column), pc.list_parent_indices(column).to_numpy()
+        label = label.to_numpy(zero_copy_only=False)
         for value, count in zip(*np.unique(label, return_counts=True), strict=True):
             self._seen[split][float(value)] += int(count)
         self._keys[split].add(_texts(batch))
@@ -105,7 +114,9 @@ class TextsData(ExampleFiles):
         return {
             # GLUE's development sets have a few; those dropped from train were counted when reading.
             "texts_present": np.asarray(sum(map(text_features.is_missing, columns))) * (split == TRAIN),
-            "labels_known": (~((label >= low) & (label <= high) & np.isfinite(label))).astype(np.int64),
+            "labels_known": np.bincount(
+                example[~((label >= low) & (label <= high) & np.isfinite(label))], minlength=len(batch)
+            ),
         }
 
     def totals(self) -> Totals:
@@ -138,16 +149,15 @@ def _texts(batch: pa.RecordBatch) -> np.ndarray:
 
 
 def _labelled(batch: pa.RecordBatch) -> np.ndarray:
-    label = batch.column("label").to_numpy(zero_copy_only=False)
-    return _texts(batch) + np.array([f"\t{value}" for value in label.tolist()], dtype=object)
+    return _texts(batch) + np.array([f"\t{value}" for value in batch.column("label").to_pylist()], dtype=object)
 
 
 class LabelRows(RowData):
     """Validation of labels in rows; feature ids are example numbers."""
 
-    kinds: ClassVar[tuple[str, ...]] = ("sequence_classification", "sequence_regression")
+    kinds: ClassVar[tuple[str, ...]] = ("sequence_classification", "sequence_multilabel", "sequence_regression")
 
-    def __init__(self, source: RowSource, expected: Callable[[], np.ndarray] | None = None) -> None:
+    def __init__(self, source: RowSource, expected: Callable[[], pa.Array] | None = None) -> None:
         """Open the rows.
 
         Args:
@@ -161,7 +171,7 @@ class LabelRows(RowData):
         if expected is not None:
             self.record_checks += (DataCheck(AS_EXAMPLES, COLUMN, "the label of its example", self.advice),)
         self._read_expected = expected
-        self._expected = np.zeros(0)
+        self._expected = pa.array([], pa.int32())
         self._labelled = 0
 
     def prepare_kind(self) -> list[str]:
@@ -170,14 +180,19 @@ class LabelRows(RowData):
         return []
 
     def kind_features(self, rows: Columns, found: RowSequences) -> Columns:
-        ids, labels = rows["feature_ids"], rows["targets" if "targets" in rows else "class_labels"]
-        self._labelled += int((found.present(labels.shape[1]) & (labels != IGNORED)).sum())
+        ids = rows["feature_ids"]
+        labels = next(rows[name] for name in ("class_labels", "label_flags", "targets") if name in rows)
+        labels = labels.reshape(*ids.shape, -1)
+        self._labelled += int((found.present(ids.shape[1]) & (labels[..., 0] != IGNORED)).sum())
         if self._read_expected is None:
             return {}
         # Slots without a known example are skipped.
         known = (ids >= 0) & (ids < len(self._expected))
         other = np.zeros(ids.shape, bool)
-        other[known] = labels[known] != self._expected[ids[known]]
+        expected = self._expected.take(pa.array(ids[known]))
+        flags = pa.types.is_list(expected.type)
+        wanted = make_flags(expected, labels.shape[2]) if flags else from_arrow(expected)[:, None]
+        other[known] = (labels[known] != wanted).any(axis=1)
         return {AS_EXAMPLES: other.sum(axis=1)}
 
     def totals(self) -> Totals:

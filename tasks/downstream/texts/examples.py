@@ -1,11 +1,12 @@
-"""Labelled texts, checked (own_files.py, glue_files.py) and written as Parquet, one file per split, with reading.json.
+"""Labelled texts, checked (files.py, labels.py) and written as Parquet, one file per split, with reading.json.
 
 Class names found in the training examples are stored in the schema of the files.
 """
 
+import itertools
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,9 +15,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks.downstream.examples import ExamplesTask
-from tasks.downstream.texts.glue_files import GlueReader, unused_files
-from tasks.downstream.texts.own_files import OwnTextsReader, match_known, parse_class, parse_value, sort_classes
-from tasks.downstream.texts.params import ClassificationDataParams, GlueDataParams
+from tasks.downstream.texts.files import TextsReader, detect_labels
+from tasks.downstream.texts.labels import match_known, sort_classes
+from tasks.downstream.texts.params import ClassificationColumnParams, ClassificationDataParams, GlueDataParams
 from tasks.downstream.texts.spec import TextsSpec
 from tasks.downstream.texts.task_table import TRAIN, TextExample
 from tasks.params.entries import Entry
@@ -46,6 +47,15 @@ class TextsExamples(TextsSpec, ExamplesTask):
         self.has_pairs = own_pairs or len(self.spec.columns) > 1
         self.first_labels = self.labels if self.spec.name else ()
 
+    @classmethod
+    def recipe_for(cls, train: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings for several labels if the training file has them."""
+        if options.get("regression") or "task" in options:
+            return {}
+        fields = ClassificationColumnParams.model_fields
+        named = {part: name for part, name in options["columns"].items() if part in fields}
+        return detect_labels(train, ClassificationColumnParams(**named))
+
     def write_examples(self, folder: Path) -> str:
         reading, counts, pairs = ReadLog(), dict[str, int](), set[bool]()
         for split in self.source_splits:
@@ -59,8 +69,7 @@ class TextsExamples(TextsSpec, ExamplesTask):
                 f"one split has pairs of texts, the other single texts ({'; '.join(reading.layouts.values())}). "
                 f"Set {self.entry.key('data', 'columns.text')} and {self.entry.key('data', 'columns.text_pair')}"
             )
-        if isinstance(self.source, GlueReader) and self.source.data.source == "files":
-            reading.ignored = unused_files(self.spec, Path(self.source.data.path))
+        reading.ignored = self.source.unused_files()
         write_reading(folder, self.source.data.source, reading)
         said = ", ".join(f"{count:,} {split}" for split, count in counts.items())
         return "; ".join([f"{said} examples", *reading.summary()])
@@ -69,14 +78,15 @@ class TextsExamples(TextsSpec, ExamplesTask):
         """Replace class names by numbers of the training examples' classes."""
         files = {split: folder / f"{split}.parquet" for split in self.splits}
         found = {split: distinct_labels(path) for split, path in files.items()}
-        labels = self.labels or sort_classes(found[TRAIN])
+        labels = self.labels or sort_classes(flatten_labels(found[TRAIN]))
         if not self.labels:
             self._require_classes(labels, MAX_CLASSES)
         for split in self.development:
             self._check_dev(split, found[TRAIN], found[split])
         if self.labels:
             return {}
-        others = sort_classes(set(match_known(found[self.development[0]], labels).values()) - set(labels))
+        dev = flatten_labels(found[self.development[0]])
+        others = sort_classes(set(match_known(dev, labels).values()) - set(labels))
         return {UNKNOWN: sum(write_numbers(path, self.schema, labels, others) for path in files.values())}
 
     def _require_classes(self, labels: Sequence[str], most: float) -> None:
@@ -97,9 +107,11 @@ class TextsExamples(TextsSpec, ExamplesTask):
         key = "path" if self.spec.name else "dev_path" if self.split_params is None else "dev_fraction"
         look = self.entry.key("data", key)
         if not self.labels:
-            dev = match_known(dev, sort_classes(train)).values()
+            known = flatten_labels(train)
+            names = match_known(flatten_labels(dev), sort_classes(known))
             if self.split_params is None:
-                require_known_labels(train, set(dev), split, look)
+                require_known_labels(known, set(names.values()), split, look)
+            dev = {tuple(map(names.get, one)) if isinstance(one, tuple) else names[one] for one in dev}
         elif not self.is_regression:
             dev = [self.labels[number] for number in dev]
         require_several_labels(set(dev), split, look)
@@ -110,11 +122,11 @@ class TextsExamples(TextsSpec, ExamplesTask):
         for split in self.source_splits:
             labels[split] = Counter()
             for one in self.source.examples(split, reading, HEAD):
-                labels[split][one.label] += 1
+                labels[split][tuple(one.label) if isinstance(one.label, list) else one.label] += 1
                 self.has_pairs = one.second is not None
         whole = {split for split, found in labels.items() if found.total() < HEAD}
         if not self.spec.name:
-            self.first_labels = self.labels or sort_classes(labels[TRAIN])
+            self.first_labels = self.labels or sort_classes(flatten_labels(labels[TRAIN]))
             self.has_all_labels = TRAIN in whole
         if not self.labels and TRAIN in whole:
             # If a part of the file is set aside, the training examples may have fewer classes than the file.
@@ -128,47 +140,55 @@ class TextsExamples(TextsSpec, ExamplesTask):
         return f"{data.train_path} and {data.dev_path or 'a part of it'}: {layout}"
 
 
-def make_reader(task: TextsSpec, named_by: str = "") -> OwnTextsReader | GlueReader:
+def make_reader(task: TextsSpec, named_by: str = "") -> TextsReader:
     """Return the reader of an entry's examples.
 
     Args:
-        named_by: setting that messages suggest for another column name; empty: see tables.stated_by.
+        named_by: setting that messages suggest for another column name; empty: see tables.column_setting.
     """
-    data = task.entry.params.data
-    if isinstance(data, GlueDataParams):
-        return GlueReader(data, task.spec)
-    assert isinstance(data, ClassificationDataParams)
-    section = task.entry.key("data")
-    return OwnTextsReader(
-        data, section, parse_value if task.is_regression else parse_class, named_by or column_setting(section)
-    )
+    section, data = task.entry.key("data"), task.entry.params.data
+    assert isinstance(data, ClassificationDataParams | GlueDataParams)
+    return TextsReader(task.spec, data, section, named_by or column_setting(section))
 
 
 def write_split(task: TextsSpec, examples: Iterator[TextExample], path: Path) -> int:
     """Write examples to a Parquet file, with class names unless the task defines classes; return their number."""
-    label = task.schema.get_field_index("label")
-    named = task.schema.set(label, pa.field("label", pa.string(), nullable=False))
+    name = pa.list_(pa.string()) if task.is_multilabel else pa.string()
+    named = task.schema.set(task.schema.get_field_index("label"), pa.field("label", name, nullable=False))
     return write_records(examples, path, task.schema if task.labels else named, ROW_GROUP)
 
 
 def distinct_labels(path: Path) -> list[Any]:
-    """Return the distinct labels of a Parquet file."""
-    found: list[Any] = pc.unique(pq.read_table(path, columns=["label"]).column("label")).to_pylist()
-    return found
+    """Return the distinct labels of a Parquet file; tuples of several labels, also empty ones."""
+    labels = itertools.chain.from_iterable(
+        pc.unique(column).to_pylist() if not pa.types.is_list(column.type) else map(tuple, column.to_pylist())
+        for column in pq.read_table(path, columns=["label"]).column("label").chunks
+    )
+    return list(dict.fromkeys(labels))
+
+
+def flatten_labels(labels: Iterable[Any]) -> list[Any]:
+    """Return single labels: those in tuples, and others as they are."""
+    return list(dict.fromkeys(one for label in labels for one in (label if isinstance(label, tuple) else (label,))))
 
 
 def write_numbers(path: Path, schema: pa.Schema, labels: tuple[str, ...], others: tuple[str, ...]) -> int:
     """Replace class names by numbers, with columns of `schema`; return the number of examples with classes not in
     `labels`."""
     schema, names = add_labels(schema, labels, others), [*labels, *others]
-    known = match_known(distinct_labels(path), labels)
-    texts = pa.array(list(known), pa.string())
-    numbers = pa.array([names.index(name) for name in known.values()], pa.int32())
+    known = match_known(flatten_labels(distinct_labels(path)), labels)
+    number_of = {name: names.index(known_name) for name, known_name in known.items()}
     partial, count = path.with_suffix(".part"), 0
     with pq.ParquetWriter(partial, schema, compression="zstd") as writer:
         for batch in read_batches(path, None, ROW_GROUP, "examples"):
-            found = numbers.take(pc.index_in(batch.column("label"), value_set=texts))
-            count += pc.sum(pc.greater_equal(found, len(labels))).as_py() or 0
+            numbers = [
+                sorted({number_of[one] for one in label}) if isinstance(label, list) else number_of[label]
+                for label in batch.column("label").to_pylist()
+            ]
+            count += sum(
+                max(one, default=-1) >= len(labels) if isinstance(one, list) else one >= len(labels) for one in numbers
+            )
+            found = pa.array(numbers, schema.field("label").type)
             columns = [found if name == "label" else batch.column(name) for name in schema.names]
             writer.write_table(pa.Table.from_arrays(columns, schema=schema))
     partial.rename(path)

@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from tasks.downstream.inference.inference_task import COLUMN, ID, INPUT, UNKNOWN_TO_MODEL, InferenceTask
 from tasks.downstream.scoring.metrics import Array
-from tasks.downstream.texts import glue_files, own_files
-from tasks.downstream.texts.examples import distinct_labels, make_reader, write_numbers, write_split
-from tasks.downstream.texts.own_files import match_known, sort_classes
+from tasks.downstream.texts.examples import distinct_labels, flatten_labels, make_reader, write_numbers, write_split
+from tasks.downstream.texts.files import ENDINGS
+from tasks.downstream.texts.labels import match_known, sort_classes
 from tasks.downstream.texts.scores import TextsDevSet, TextsScores, probabilities
 from tasks.downstream.texts.task_table import TASKS
 from tasks.params.entries import Entry
@@ -27,8 +27,8 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry)
-        self.labelled_endings = glue_files.ENDINGS if self.spec.name else own_files.ENDINGS
-        self.endings = glue_files.ENDINGS[1:] if self.spec.name else own_files.ENDINGS
+        self.labelled_endings = ENDINGS
+        self.endings = tuple(one for one in ENDINGS if one != ".tsv" or not self.spec.name)
 
     @classmethod
     def match_tasks(cls, labels: tuple[str, ...]) -> dict[str, dict[str, Any]]:
@@ -65,7 +65,7 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
         write_split(self, make_reader(self, COLUMN).of_file(path, INPUT, reading), target)
         if self.labels:
             return
-        names = match_known(distinct_labels(target), self.model_classes).values()
+        names = match_known(flatten_labels(distinct_labels(target)), self.model_classes).values()
         if not set(names) & set(self.model_classes):
             raise InputError(
                 f"{path}: no label is a class of the model ({', '.join(self.model_classes)}); found "

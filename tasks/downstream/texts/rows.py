@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks.downstream.rows import EncodedSequences, HeldOutPartition, RowsTask
 from tasks.downstream.texts.spec import TextsSpec
@@ -27,7 +28,7 @@ FEATURES_SCHEMA = pa.schema([pa.field(name, pa.int32(), nullable=False) for name
 
 
 class TextsRows(TextsSpec, RowsTask):
-    """Rows of texts, one sequence per example; dev examples with classes not in train have no label."""
+    """Rows of texts, one sequence per example; classes not in train are no labels of dev examples."""
 
     chunk: ClassVar[int] = 65536
     columns: ClassVar[tuple[str, ...]] = (*TEXTS, "label")
@@ -54,15 +55,31 @@ class TextsRows(TextsSpec, RowsTask):
         second = examples.column("second")
         seconds = None if second.null_count == len(second) else second.to_pylist()
         made = make_sequences(tokenizer, examples.column("first").to_pylist(), seconds, self.entry.rows.row_length)
-        labels = from_arrow(examples.column("label"))
-        if not self.spec.labels:
-            labels = np.where(labels < len(self.labels), labels, IGNORED).astype(np.int32)
+        if self.is_multilabel:
+            labels = make_flags(examples.column("label"), len(self.labels))
+        else:
+            labels = from_arrow(examples.column("label"))
+            if not self.spec.labels:
+                labels = np.where(labels < len(self.labels), labels, IGNORED).astype(np.int32)
         return replace(made, labels={"label": labels}, features={"example_index": np.arange(len(examples))})
 
     def label_columns(self, layout: RowLayout, sequences: EncodedSequences) -> dict[str, np.ndarray]:
         labels = sequences.labels["label"]
+        if self.is_multilabel:
+            present = layout.packs[..., None] >= 0
+            flags = np.where(present, labels[layout.packs], IGNORED).astype(labels.dtype)
+            return {"label_flags": flags.reshape(len(flags), -1)}
         name = "targets" if self.is_regression else "class_labels"
         return {name: layout.per_sequence(labels, IGNORED).astype(labels.dtype)}
+
+
+def make_flags(labels: pa.ListArray, count: int) -> np.ndarray:
+    """Return int8 [examples, count]: 1 where an example has the label; other numbers of labels are left out."""
+    flags = np.zeros((len(labels), count), np.int8)
+    example, number = (from_arrow(one) for one in (pc.list_parent_indices(labels), pc.list_flatten(labels)))
+    known = (number >= 0) & (number < count)
+    flags[example[known], number[known]] = 1
+    return flags
 
 
 def keep_longest_first(first: np.ndarray, second: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:

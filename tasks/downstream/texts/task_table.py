@@ -136,7 +136,14 @@ TASKS = {
 
 OWN_CLASSES = TextTask("", "text classification", (), (), ("accuracy", "macro_f1"), limits=(0, math.inf), mean="")
 OWN_LABELS = TextTask(
-    "", "multi-label classification", (), (), ("micro_f1", "macro_f1"), limits=(0, math.inf), mean="", is_multilabel=True
+    "",
+    "multi-label classification",
+    (),
+    (),
+    ("micro_f1", "macro_f1"),
+    limits=(0, math.inf),
+    mean="",
+    is_multilabel=True,
 )
 OWN_VALUES = TextTask(
     "", "text regression", (), ("value",), ("pearson", "spearman"), limits=(-math.inf, math.inf), mean=""

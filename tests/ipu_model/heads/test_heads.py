@@ -36,8 +36,8 @@ def test_what_a_head_states_fits_together(name: str) -> None:
     head, labels = heads.get_head(name), 3 if heads.get_head(name).labelled else 0
     assert head.name == name
     assert head.weight in head.build(TINY, labels).state_dict()
-    known = {column.name for column in get_columns(head.row_kind(labels), TINY.vocab_size)}
-    assert set(head.inputs) <= known
+    for kind in head.row_kinds(labels):
+        assert set(head.inputs) <= {column.name for column in get_columns(kind, TINY.vocab_size)}
     assert head.pretrains == (not head.logits)
     assert set(head.parts) | {"loss"} <= set(head.figures(dict.fromkeys(head.sums, 1.0)))
     assert head.best is None or head.best in head.figures(dict.fromkeys(head.sums, 1.0))
@@ -69,7 +69,9 @@ def _evaluated(kind: str, labels: int, columns: Dict[str, np.ndarray]) -> Tuple[
     return heads.get_head("sequence_classification"), runtime, Batch(np.arange(10), columns)
 
 
-@pytest.mark.parametrize(("kind", "labels"), [("sequence_classification", 3), ("sequence_regression", 1)])
+@pytest.mark.parametrize(
+    ("kind", "labels"), [("sequence_classification", 3), ("sequence_multilabel", 3), ("sequence_regression", 1)]
+)
 def test_the_held_out_loss_of_sequences_is_that_of_training(kind: str, labels: int) -> None:
     head, runtime, batch = _evaluated(kind, labels, make_columns(kind, 10, seed=5))
     found = head.figures(runtime.evaluate([batch.part(0, 4), batch.part(4, 10)]))
@@ -90,6 +92,19 @@ def test_a_class_is_right_when_its_logit_is_the_largest() -> None:
         right += not wrong
     found = head.figures(runtime.evaluate([batch]))
     assert found["label_accuracy"] == pytest.approx(right / batch.sequences)
+    assert 0 < right < batch.sequences
+
+
+def test_several_labels_are_right_when_each_logit_is_on_its_side_of_zero() -> None:
+    head, runtime, batch = _evaluated("sequence_multilabel", 3, make_columns("sequence_multilabel", 10, seed=5))
+    flags, right = batch.columns["label_flags"], 0
+    for answer in runtime.predict(batch):
+        row, slot = np.argwhere(batch.columns["feature_ids"] == answer.feature_id)[0]
+        wrong = answer.feature_id % 3 == 0
+        flags[row, 3 * slot : 3 * slot + 3] = answer.columns["logits"] > 0
+        flags[row, 3 * slot] ^= int(wrong)
+        right += not wrong
+    assert head.figures(runtime.evaluate([batch]))["label_accuracy"] == pytest.approx(right / batch.sequences)
     assert 0 < right < batch.sequences
 
 

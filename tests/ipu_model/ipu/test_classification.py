@@ -15,7 +15,7 @@ from tiny_jobs import head_of
 from ipu_model.jobs.job import BatchGeometry
 from ipu_model.runtimes.torch_device import TorchRuntime
 
-KINDS = ["sequence_classification", "sequence_regression", "token_classification"]
+KINDS = ["sequence_classification", "sequence_multilabel", "sequence_regression", "token_classification"]
 
 
 @pytest.mark.ipu

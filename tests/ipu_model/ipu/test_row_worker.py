@@ -27,7 +27,14 @@ from ipu_model.ipu.host_calls import RowPrefetcher, TrainingFeed, prefetch_calls
 from ipu_model.rows.format import MANIFEST
 from ipu_model.rows.row_folder import RowFolder, UpdateRows
 
-KINDS = ["pretrain", "question_answering", "sequence_classification", "sequence_regression", "token_classification"]
+KINDS = [
+    "pretrain",
+    "question_answering",
+    "sequence_classification",
+    "sequence_multilabel",
+    "sequence_regression",
+    "token_classification",
+]
 ROWS, PER_UPDATE, UPDATES, MICRO_BATCHES = 90, 24, 2, 12
 """Rows of the folder and of an update, updates of a call, micro-batches of an update."""
 STEPS = range(2, 10, UPDATES)

@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 import torch
-from tiny_jobs import TINY, head_of, labels_of, make_columns
+from tiny_jobs import LABELS, TINY, head_of, labels_of, make_columns
 from torch import nn
 
 from ipu_model import heads
@@ -50,8 +50,8 @@ def unpacked(columns: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
             alone[name] = np.where(first, values, 0).astype(values.dtype)
         elif name == "token_labels":
             alone[name] = np.where(first, values, -100).astype(values.dtype)
-        elif name in ("masked_positions", "masked_labels"):
-            alone[name] = values[:, :1].copy()
+        elif name == "label_flags":
+            alone[name] = values[:, : len(LABELS)].copy()
         else:
             alone[name] = values[:, :1].copy()
     return alone

@@ -55,15 +55,17 @@ def test_answer_logits_are_those_of_transformers(tmp_path: Path) -> None:
         np.testing.assert_allclose(answer.columns["end_logits"], alone.end_logits[0].numpy(), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["sequence_classification", "sequence_regression"])
+@pytest.mark.parametrize("kind", ["sequence_classification", "sequence_multilabel", "sequence_regression"])
 def test_class_logits_and_names_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
-    labels = LABELS if kind == "sequence_classification" else ("similarity",)
+    labels = ("similarity",) if kind == "sequence_regression" else LABELS
     head, model = "sequence_classification", build_model("sequence_classification", TINY, len(labels))
     initialise(model, TINY, seed=1)
     folder = tmp_path / "model"
     folder.mkdir()
-    write_model(folder, head, TINY, model.state_dict(), ModelOrigin("t" * 64, "finetune", head, 0, 1), labels)
+    write_model(folder, head, TINY, model.state_dict(), ModelOrigin("t" * 64, "finetune", head, 0, 1), labels, kind)
     loaded = transformers.AutoModelForSequenceClassification.from_pretrained(str(folder)).eval()
+    problems = {"sequence_multilabel": "multi_label_classification", "sequence_regression": "regression"}
+    assert loaded.config.problem_type == problems.get(kind, "single_label_classification")
     assert loaded.config.id2label == dict(enumerate(labels))
     assert loaded.config.label2id == {name: number for number, name in enumerate(labels)}
     columns = make_columns(kind, 3)

@@ -58,14 +58,15 @@ def write_questions(path: Path, count: int, cut: int = 0) -> Path:
     return path
 
 
-def write_texts(path: Path, count: int, regression: bool) -> Path:
-    labels = [f"{number % 7 / 3:g}" if regression else "abc"[number % 3] for number in range(count)]
+def write_texts(path: Path, count: int, form: str) -> Path:
+    forms = {"values": lambda n: f"{n % 7 / 3:g}", "several labels": lambda n: json.dumps(list("abc"[: n % 4]))}
+    labels = [forms.get(form, lambda n: "abc"[n % 3])(number) for number in range(count)]
     words = [f"{WORDS[number % len(WORDS)]} {WORDS[(number * 3 + 1) % len(WORDS)]}" for number in range(count)]
     write_csv(path, ["text", "label"], list(zip(words, labels, strict=True)))
     return path
 
 
-def make_inputs(folder: Path, kind: str, regression: bool) -> dict[str, Path]:
+def make_inputs(folder: Path, kind: str, form: str) -> dict[str, Path]:
     suffix = {"squad": "json", "ner": "conll", "classification": "csv"}[kind]
     found = {f"{split}_path": folder / f"{split}.{suffix}" for split in ("train", "dev")}
     for seed, path in enumerate(found.values()):
@@ -74,15 +75,15 @@ def make_inputs(folder: Path, kind: str, regression: bool) -> dict[str, Path]:
         elif kind == "ner":
             write_sentences(path, 40, seed)
         else:
-            write_texts(path, 40, regression)
+            write_texts(path, 40, form)
     return found
 
 
-def judged(data: Mapping[str, Path], kind: str, regression: bool = False, damage: Damage | None = None) -> Any:
+def judged(data: Mapping[str, Path], kind: str, form: str = "classes", damage: Damage | None = None) -> Any:
     """The verdicts on the rows of an entry in this folder, by their names."""
     entry: dict[str, Any] = {"kind": kind, "rows": SHAPES[kind], "data": {k: str(path) for k, path in data.items()}}
     entry["data"] |= {"source": "files"} if kind == "squad" else {}
-    entry |= {"regression": True} if regression else {}
+    entry |= {"values": {"regression": True}, "several labels": {"multilabel": True}}.get(form, {})
     params = validate_params(values_with({"squad": None, "mine": entry}))
     word_tokenizer(artifacts.TOKENIZER)
     found = find_entry(params, "mine")
@@ -121,21 +122,27 @@ def permute_labels(name: str, values: np.ndarray) -> np.ndarray:
     return np.where(values >= 0, (values + 1) % 3, values) if name in ("class_labels", "token_labels") else values
 
 
+def flip_a_flag(name: str, values: np.ndarray) -> np.ndarray:
+    if name == "label_flags":
+        values[0, 0] = 1 - values[0, 0]
+    return values
+
+
 def change_one_number(name: str, values: np.ndarray) -> np.ndarray:
     if name == "targets":
         values[0, 0] += 0.5
     return values
 
 
-KINDS = [("squad", False), ("ner", False), ("classification", False), ("classification", True)]
+KINDS = [("squad", ""), ("ner", ""), *(("classification", form) for form in ("classes", "several labels", "values"))]
 
 
-@pytest.mark.parametrize(("kind", "regression"), KINDS)
+@pytest.mark.parametrize(("kind", "form"), KINDS)
 def test_rows_of_every_kind_decode_to_the_labels_of_their_examples(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, regression: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, form: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    verdicts = judged(make_inputs(tmp_path, kind, regression), kind, regression)
+    verdicts = judged(make_inputs(tmp_path, kind, form), kind, form)
     assert [failed_checks(verdicts[name]) for name in ("train", HELD_OUT, "dev")] == [[], [], []]
     checks = {check["name"]: check["found"] for check in verdicts["train"]["checks"]}
     if kind == "squad":
@@ -146,26 +153,27 @@ def test_rows_of_every_kind_decode_to_the_labels_of_their_examples(
 
 
 @pytest.mark.parametrize(
-    ("kind", "damage", "failed"),
+    ("kind", "form", "damage", "failed"),
     [
-        ("squad", shift_spans, "targets"),
-        ("ner", shift_tags, "labels_as_in_examples"),
-        ("ner", permute_labels, "labels_as_in_examples"),
-        ("classification", permute_labels, "labels_as_in_examples"),
+        ("squad", "", shift_spans, "targets"),
+        ("ner", "", shift_tags, "labels_as_in_examples"),
+        ("ner", "", permute_labels, "labels_as_in_examples"),
+        ("classification", "classes", permute_labels, "labels_as_in_examples"),
+        ("classification", "several labels", flip_a_flag, "labels_as_in_examples"),
     ],
 )
 def test_labels_of_another_token_or_another_number_fail(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, damage: Damage, failed: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, form: str, damage: Damage, failed: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    verdicts = judged(make_inputs(tmp_path, kind, False), kind, damage=damage)
+    verdicts = judged(make_inputs(tmp_path, kind, form), kind, form, damage)
     assert failed in failed_checks(verdicts["train"])
     assert failed_checks(verdicts["dev"]) == []
 
 
 def test_a_number_that_is_not_that_of_the_example_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    verdicts = judged(make_inputs(tmp_path, "classification", True), "classification", True, change_one_number)
+    verdicts = judged(make_inputs(tmp_path, "classification", "values"), "classification", "values", change_one_number)
     assert failed_checks(verdicts["train"]) == ["labels_as_in_examples"]
 
 
@@ -183,7 +191,7 @@ def test_classes_of_rows_in_another_order_fail(tmp_path: Path, monkeypatch: pyte
         return summary
 
     monkeypatch.setattr(rows, "write_rows", write_other_names)
-    verdicts = judged(make_inputs(tmp_path, "classification", False), "classification")
+    verdicts = judged(make_inputs(tmp_path, "classification", "classes"), "classification")
     assert failed_checks(verdicts["dev"]) == ["labels_as_in_examples"]
 
 

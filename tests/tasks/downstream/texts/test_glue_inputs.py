@@ -15,7 +15,7 @@ from tasks.downstream.examples import make_examples
 from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_job
 from tasks.downstream.rows import PackedSplit, write_rows
 from tasks.downstream.texts.checks import LabelRows
-from tasks.downstream.texts.glue_files import GlueReader
+from tasks.downstream.texts.files import TextsReader
 from tasks.downstream.texts.params import GlueDataParams, GlueRowsParams
 from tasks.downstream.texts.rows import keep_longest_first
 from tasks.downstream.texts.task_table import TASKS
@@ -48,7 +48,8 @@ def put(folder: Path, name: str, files: dict[str, str]) -> Path:
 
 
 def read(folder: Path, name: str, split: str = "train") -> list[tuple]:
-    return [one[:3] for one in GlueReader(GlueDataParams(path=str(folder)), TASKS[name]).examples(split, ReadLog())]
+    reader = TextsReader(TASKS[name], GlueDataParams(path=str(folder)), "data")
+    return [one[:3] for one in reader.examples(split, ReadLog())]
 
 
 @pytest.mark.parametrize(
