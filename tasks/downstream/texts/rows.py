@@ -28,7 +28,7 @@ FEATURES_SCHEMA = pa.schema([pa.field(name, pa.int32(), nullable=False) for name
 
 
 class TextsRows(TextsSpec, RowsTask):
-    """Rows of texts, one sequence per example; classes not in train are no labels of dev examples."""
+    """Rows of texts, one sequence per example, without the labels of dev examples that are not in train."""
 
     chunk: ClassVar[int] = 65536
     columns: ClassVar[tuple[str, ...]] = (*TEXTS, "label")
