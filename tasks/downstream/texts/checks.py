@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.downstream.texts.rows import make_flags
-from tasks.downstream.texts.spec import TextsSpec
+from tasks.downstream.texts.spec import TextsSpec, make_flags
 from tasks.downstream.validate import ChecksTask
 from tasks.plan.kinds import TRAIN
 from tasks.records.labels import read_parquet_labels, read_row_labels

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tasks.downstream.rows import EncodedSequences, HeldOutPartition, RowsTask
-from tasks.downstream.texts.spec import TextsSpec
+from tasks.downstream.texts.spec import TextsSpec, make_flags
 from tasks.records.labels import add_labels, read_parquet_labels
 from tasks.rows.row_files import IGNORED, RowLayout, from_arrow
 from tasks.vocabulary.encoding import encode, join_sequences, read_tokenizer_info
@@ -71,15 +70,6 @@ class TextsRows(TextsSpec, RowsTask):
             return {"label_flags": flags.reshape(len(flags), -1)}
         name = "targets" if self.is_regression else "class_labels"
         return {name: layout.per_sequence(labels, IGNORED).astype(labels.dtype)}
-
-
-def make_flags(labels: pa.ListArray, count: int) -> np.ndarray:
-    """Return int8 [examples, count]: 1 where an example has the label; other numbers of labels are left out."""
-    flags = np.zeros((len(labels), count), np.int8)
-    example, number = (from_arrow(one) for one in (pc.list_parent_indices(labels), pc.list_flatten(labels)))
-    known = (number >= 0) & (number < count)
-    flags[example[known], number[known]] = 1
-    return flags
 
 
 def keep_longest_first(first: np.ndarray, second: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks.downstream.texts.task_table import text_task
 from tasks.params.entries import Entry
@@ -68,3 +70,12 @@ class TextsSpec(DownstreamTask):
             pa.field("label", pa.list_(label) if self.is_multilabel else label, nullable=False),
         ]
         return pa.schema(columns if self.spec.name else [*columns, pa.field("id", pa.string())])
+
+
+def make_flags(labels: pa.ListArray, count: int) -> np.ndarray:
+    """Return int8 [examples, count]: 1 where an example has the label; other numbers of labels are left out."""
+    flags = np.zeros((len(labels), count), np.int8)
+    example, number = (one.to_numpy() for one in (pc.list_parent_indices(labels), pc.list_flatten(labels)))
+    known = (number >= 0) & (number < count)
+    flags[example[known], number[known]] = 1
+    return flags
