@@ -22,15 +22,19 @@ FIRST_PHASE_SHARE = 0.9
 CONTINUE_DEFAULTS = {"learning_rate": 2e-5, "steps": 100_000}
 """Values that README recommends for further pre-training of an existing model on your own text."""
 
+source_options = options.combine_options(
+    click.option("--text", required=True, metavar="FILE", help="text file or folder (docs/inputs.md)"),
+    click.option("--model", metavar="DIR|NAME", help="BERT to continue from: a model folder or a Hub repository"),
+    click.option("--steps", type=click.IntRange(min=10), metavar="N", help="updates of both phases (BERT: 1,000,000)"),
+)
+
 
 @click.command(
     help="Pre-train BERT on your own text, in two phases. Without --model, train from scratch with a vocabulary built "
     "from the text; with it, continue from that model and its vocabulary. With --finetune KIND --train FILE, fine-tune "
     "the result."
 )
-@click.option("--text", required=True, metavar="FILE", help="text file or folder (docs/inputs.md)")
-@click.option("--model", metavar="DIR|NAME", help="BERT to continue from: a model folder or a Hub repository")
-@click.option("--steps", type=click.IntRange(min=10), metavar="N", help="updates of both phases (BERT: 1,000,000)")
+@source_options
 @options.parameter_option(PhaseParams, "learning_rate", help="learning rate of both phases")
 @options.parameter_option(PhaseParams, "global_batch_size", "batch-size", help="sequences per update, in both phases")
 @click.option("--finetune", "kind", metavar="KIND", help="then fine-tune for this kind (podium finetune --help)")

@@ -1,10 +1,10 @@
 """Search of `podium sweep --trials`: ranges of parameters, and the next values to try, which Optuna proposes.
 
-A proposal depends only on the ranges, the seed and the trials before it. The record in runs/sweeps therefore is the
+A proposal depends only on the ranges, the seed and the trials before it. The record in runs/sweeps is therefore the
 whole state of a search, and an interrupted search continues with the values that it would have tried.
 
-TPE proposes values after a few random ones. The median of the finished trials decides which trial is stopped: it needs
-four trials, while Hyperband divides its trials among brackets and needs dozens.
+TPE proposes values after a few random ones. A trial is stopped if it is worse than the median of the finished ones at
+the same evaluation, which takes four of them; Hyperband divides the trials among brackets and needs dozens.
 """
 
 from __future__ import annotations
@@ -12,42 +12,39 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    import optuna
+    from optuna import Study
+    from optuna.distributions import BaseDistribution
 
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-RANGE = re.compile(rf"\s*({NUMBER})\.\.({NUMBER})\s*")
+RANGE = re.compile(rf"({NUMBER})\.\.({NUMBER})")
 RANDOM_TRIALS = 5
 """Trials with random values before TPE proposes some."""
 TRIALS_TO_COMPARE = 4
 """Finished trials before one is stopped."""
-EVALUATIONS_TO_KEEP = 1
-"""Evaluations after which a trial is never stopped, as the learning rate still rises or has just peaked."""
+FIRST_TO_COMPARE = 2
+"""First evaluation after which a trial is stopped: at the one before, the learning rate has just been at its peak."""
 EVALUATION_SHARE = 0.2
-"""Share of the updates between evaluations in a search, if none is set: recipes with other numbers of updates are
-compared at equal shares of their schedules."""
-DIGITS = 4
-"""Significant digits of proposed values."""
-RUNNING, COMPLETE, PRUNED, FAILED = "running", "complete", "pruned", "failed"
-"""States of a trial. `pruned` was stopped early."""
+"""Share of the updates between evaluations in a search, unless an interval is set: trials that differ in the number of
+updates are compared at equal shares."""
+COMPLETE, PRUNED = "complete", "pruned"
+"""States of a trial that is not repeated; `pruned` was stopped early. The others are running and failed."""
 
 
-@dataclass(frozen=True)
-class Range:
-    """Numbers from `low` to `high`, both included: integers, or on a log scale unless `low` is 0 or negative."""
+class Range(NamedTuple):
+    """Numbers from `low` to `high`, both included; floats on a log scale unless `low` is 0 or less."""
 
     low: float
     high: float
-    whole: bool
 
     def __str__(self) -> str:
         return f"{self.low}..{self.high}"
 
 
-Space = Mapping[str, Sequence[Any] | Range]
-"""Name of a parameter -> values to try, or a range."""
+Space = Mapping[str, list[Any] | Range]
+"""Parameter -> values to try. A range of int is one of integers."""
 
 
 @dataclass
@@ -55,58 +52,56 @@ class Trial:
     """A trial of a search."""
 
     values: dict[str, Any]
-    state: str = RUNNING
+    state: str = "running"
     scores: list[float] = field(default_factory=list)
-    """Score of each evaluation during the training; larger is better."""
+    """Score after each evaluation; larger is better."""
     score: float | None = None
     """Score of the resulting weights; None unless complete."""
+    held_out: dict[str, Any] | None = None
+    """Metrics of these weights on held-out rows."""
 
 
 def parse_range(text: str, kinds: Collection[Any]) -> Range | None:
     """Parse LOW..HIGH; return None if the text has another form.
 
     Args:
-        text: text of an option.
+        text: value of an option.
         kinds: types of the parameter. A float gets integers only if both ends are integers from 1 on, as in 2..4.
 
     Raises:
-        ValueError: the ends are reversed, or the parameter is not a number.
+        ValueError: the parameter is not a number, or the range is reversed.
     """
     match = RANGE.fullmatch(text)
     if match is None:
         return None
     if not {int, float} & set(kinds):
-        raise ValueError(f"{text!r} is a range, but the parameter is not a number: set one value")
-    integers = [int(end) for end in match.groups() if re.fullmatch(r"[-+]?\d+", end)]
-    whole = len(integers) == 2 and (float not in kinds or min(integers) >= 1)
-    low, high = integers if whole else map(float, match.groups())
-    if not low < high:
-        raise ValueError(f"{text!r} is not a range: write the lower end first, as in 1e-5..1e-4")
-    return Range(low, high, whole)
+        raise ValueError(f"{text} is a range, but this parameter is not a number: set one value")
+    low, high = map(float, match.groups())
+    if low >= high:
+        raise ValueError(f"{text} is not a range: its lower end comes first, as in 1e-5..1e-4")
+    whole = not re.search(r"[.eE]", text.replace("..", "")) and (low >= 1 or float not in kinds)
+    return Range(int(low), int(high)) if whole else Range(low, high)
 
 
-class Proposal:
-    """Next trial of a search, with an opinion on its scores.
+class ProposedTrial:
+    """Next trial of a search.
 
     Args:
-        space: parameters and their ranges.
+        space: parameters and their distributions.
         seed: seed of the search.
-        before: all earlier trials.
+        before: earlier trials.
         values: values of an interrupted trial; None: propose some.
     """
 
-    def __init__(
-        self, space: Space, seed: int, before: Sequence[Trial], values: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, space: Space, seed: int, before: Sequence[Trial], values: dict[str, Any] | None = None) -> None:
         study = _make_study(space, before, seed + len(before))
         if values is not None:
-            study.enqueue_trial(dict(values))
-        self._live = study.ask({name: _make_distribution(one) for name, one in space.items()})
-        self.trial = Trial({name: _round(one, self._live.params[name]) for name, one in space.items()})
+            study.enqueue_trial(values)
+        self._live = study.ask(_make_distributions(space))
+        self.trial = Trial(dict(self._live.params))
 
     def is_hopeless(self, scores: Sequence[float]) -> bool:
-        """Enter the scores of all evaluations so far, up to the first that is worse than the median of the finished
-        trials; return whether there is such a score."""
+        """Enter the scores of all evaluations so far, until one decides to stop the trial; return whether one does."""
         for score in scores[len(self.trial.scores) :]:
             self.trial.scores.append(score)
             self._live.report(score, len(self.trial.scores))
@@ -117,47 +112,43 @@ class Proposal:
 
 def measure_importance(space: Space, trials: Sequence[Trial]) -> dict[str, float]:
     """Return the share of the score's variance that each parameter explains; empty for too few trials."""
-    import optuna
+    from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 
-    if len(space) < 2 or len({trial.score for trial in trials if trial.state == COMPLETE}) < TRIALS_TO_COMPARE:
+    if len({trial.score for trial in trials} - {None}) < TRIALS_TO_COMPARE:
         return {}
-    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
-    return optuna.importance.get_param_importances(_make_study(space, trials), evaluator=evaluator)
+    return get_param_importances(_make_study(space, trials), evaluator=FanovaImportanceEvaluator(seed=0))
 
 
-def _make_study(space: Space, trials: Sequence[Trial], seed: int = 0) -> optuna.Study:
+def _make_study(space: Space, trials: Sequence[Trial], seed: int = 0) -> Study:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = optuna.samplers.TPESampler(n_startup_trials=RANDOM_TRIALS, seed=seed % 2**32)
-    pruner = optuna.pruners.MedianPruner(TRIALS_TO_COMPARE, n_warmup_steps=EVALUATIONS_TO_KEEP + 1)
+    pruner = optuna.pruners.MedianPruner(TRIALS_TO_COMPARE, FIRST_TO_COMPARE)
     study = optuna.create_study(direction="maximize", sampler=sampler, pruner=pruner)
-    states = {COMPLETE: optuna.trial.TrialState.COMPLETE, RUNNING: optuna.trial.TrialState.RUNNING}
     for trial in trials:
         study.add_trial(
             optuna.trial.create_trial(
-                # A training that diverged counts as one that was stopped: TPE then avoids its values.
-                state=states.get(trial.state, optuna.trial.TrialState.PRUNED),
+                # A training that failed, as it diverged, counts as stopped: TPE avoids its values.
+                state=getattr(optuna.trial.TrialState, "COMPLETE" if trial.state == COMPLETE else "PRUNED"),
                 value=trial.score,
-                params=dict(trial.values),
-                distributions={name: _make_distribution(one) for name, one in space.items()},
+                params=trial.values,
+                distributions=_make_distributions(space),
                 intermediate_values=dict(enumerate(trial.scores, 1)),
             )
         )
     return study
 
 
-def _make_distribution(values: Sequence[Any] | Range) -> optuna.distributions.BaseDistribution:
-    import optuna
+def _make_distributions(space: Space) -> dict[str, BaseDistribution]:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    if not isinstance(values, Range):
-        return optuna.distributions.CategoricalDistribution(values)
-    if values.whole:
-        return optuna.distributions.IntDistribution(int(values.low), int(values.high))
-    return optuna.distributions.FloatDistribution(values.low, values.high, log=values.low > 0)
-
-
-def _round(values: Sequence[Any] | Range, value: Any) -> Any:
-    if not isinstance(values, Range) or values.whole:
-        return value
-    return min(max(float(f"{value:.{DIGITS}g}"), values.low), values.high)
+    made: dict[str, BaseDistribution] = {}
+    for name, values in space.items():
+        if isinstance(values, list):
+            made[name] = CategoricalDistribution(values)
+        elif isinstance(values.low, int):
+            made[name] = IntDistribution(values.low, int(values.high))
+        else:
+            made[name] = FloatDistribution(values.low, values.high, log=values.low > 0)
+    return made

@@ -1,39 +1,58 @@
-"""`podium sweep finetune KIND`: search recipes by their scores on held-out examples, in ordinary runs.
+"""`podium sweep finetune KIND` and `podium sweep pretrain`: search recipes by held-out scores, in ordinary runs.
 
-Every run trains and is scored on held-out training examples (`--to finetune@ENTRY`). The development set does not
-influence the choice: only the chosen run is evaluated on it and published. If recipes are repeated with several seeds,
-all models of the best recipe predict the development set, and the gate of the chosen run evaluates the recipe.
+Every run trains and is scored on held-out rows (`--to finetune@ENTRY`). The development set does not influence the
+choice: only the chosen run is evaluated on it and published. If recipes are repeated with several seeds, all models of
+the best recipe predict the development set, and the gate of the chosen run evaluates the recipe.
+
+Without --trials, a sweep runs every combination of lists. With it, it is a search (flows/commands/search.py): this
+process proposes values, watches the evaluations of each run, and writes every trial to runs/sweeps.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import json
+import math
+import operator
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from flows import dvc
-from flows.commands import finetune, options
+from flows.commands import finetune, options, pretrain
 from flows.commands.project import enter_project
+from flows.commands.search import (
+    COMPLETE,
+    EVALUATION_SHARE,
+    PRUNED,
+    ProposedTrial,
+    Range,
+    Space,
+    Trial,
+    measure_importance,
+    parse_range,
+)
 from flows.dvc.session import restore_outputs
 from flows.runs import checkout, report
-from flows.runs.stopping import stop
+from flows.runs.stopping import Interrupted, stop
+from flows.views.curves import read_evaluations
 from flows.views.run_view import RunView
 from ipu_model.files import new_folder, read_json, write_json
 from tasks.downstream.gate.released_scores import scores_json
 from tasks.downstream.gate.seed_scores import FINETUNE, HELD_OUT, SEED, WEIGHTS, recipe_params, seed_file_name
-from tasks.downstream.gate.verdict_text import held_out_score
+from tasks.downstream.gate.verdict_text import held_out_score, signed_figure
 from tasks.downstream.scoring.scores import ScoresTask
 from tasks.params.entries import find_entry
-from tasks.params.overlays import Setting, resolve
-from tasks.params.schema import load_params, validate_params
+from tasks.params.overlays import Setting, make_settings, resolve
+from tasks.params.schema import PHASES, load_params, types_at, validate_params
 from tasks.params.sections import FinetuneParams
 from tasks.plan.kinds import load_part
 from tasks.stage import artifacts, streams
@@ -47,25 +66,76 @@ NEVER = 10**9
 
 
 @dataclass(frozen=True)
+class Training:
+    """Training that the runs of a sweep repeat."""
+
+    stage: str
+    job: str
+    """Its name in metrics and plots."""
+    section: str
+    """Its section of params.yaml, with its seed and the interval of its evaluations."""
+    places: tuple[str, ...]
+    """Sections in which options set a parameter."""
+    held_out: str
+    """Parameter that holds out rows."""
+    judged_by: str | None = None
+    """Held-out figure that selects the recipe; None: the one that selects weights."""
+
+    def settings(self, values: Mapping[str, Any]) -> list[Setting]:
+        """Return the settings of a recipe. A name with dots is that of params.yaml."""
+        dotted = {key: one for key, one in values.items() if "." in key}
+        plain = {f"{place}.{key}": one for key, one in values.items() if "." not in key for place in self.places}
+        return make_settings(plain | dotted)
+
+
+def finetuning(entry: str) -> Training:
+    """Return the fine-tuning of an entry."""
+    section, held_out = f"downstream.{entry}.finetune", f"downstream.{entry}.rows.held_out_fraction"
+    return Training(f"finetune@{entry}", artifacts.job_name(entry, "finetune"), section, (section,), held_out)
+
+
+def pretraining(phase: str) -> Training:
+    """Return the pre-training up to a phase."""
+    places = tuple(f"pretrain.{one}" for one in PHASES)
+    held_out = "pretrain_rows.held_out_fraction"
+    return Training(f"pretrain@{phase}", f"pretrain-{phase}", "pretrain", places, held_out, "mlm_loss")
+
+
+@dataclass(frozen=True)
 class Sweep:
     """Search space and settings of a sweep."""
 
     name: str
-    entry: str
+    training: Training
     preset: str
     overrides: tuple[str, ...]
     """Values of --set for all runs."""
-    grid: dict[str, list[Any]]
-    """Parameter in the entry's section `finetune` -> values to try. `seed` repeats a recipe."""
+    space: Space
+    """Values to try. `seed` repeats a recipe."""
     extra_options: tuple[str, ...] = ()
     """Other options of `podium run`, such as --verbose."""
     worker_options: tuple[str, ...] = ()
     """Options that send stages to workers; empty: they run here."""
+    trials: int | None = None
+    """Number of trials of a search; None: every combination."""
+    seed: int = 0
+    """Seed of a search."""
+
+    @property
+    def item(self) -> str:
+        """Entry or phase."""
+        return self.training.stage.partition("@")[2]
+
+    @property
+    def search(self) -> dict[str, Any]:
+        """Everything that the trials of a search must have in common."""
+        space = {name: str(one) for name, one in self.space.items()}
+        return {"space": space, "seed": self.seed, "overrides": list(self.overrides)}
 
     def members(self) -> list[SweepRun]:
-        """Return the runs, grouped by recipe."""
-        names = sorted(self.grid, key=lambda name: name == SEED)
-        found = itertools.product(*(self.grid[name] for name in names))
+        """Return every combination, grouped by recipe."""
+        names = sorted(self.space, key=lambda name: name == SEED)
+        found = itertools.product(*(self.space[name] for name in names))
         return [SweepRun(self, dict(zip(names, values, strict=True))) for values in found]
 
 
@@ -75,16 +145,19 @@ class SweepRun:
 
     sweep: Sweep
     values: dict[str, Any]
+    trial: int | None = None
+    """Number of the trial, from 1; None: a combination."""
 
     @property
     def name(self) -> str:
         words = (f"{''.join(word[0] for word in name.split('_'))}{value:g}" for name, value in self.values.items())
-        return "-".join([self.sweep.name, *words])
+        return "-".join([self.sweep.name, *(words if self.trial is None else [f"{self.trial:02d}"])])
 
     @property
     def recipe(self) -> tuple[tuple[str, Any], ...]:
         """Values it was trained with, except the seed."""
-        return tuple((name, value) for name, value in self.values.items() if name != SEED)
+        number = {} if self.trial is None else {"trial": self.trial}
+        return tuple((name, value) for name, value in {**number, **self.values}.items() if name != SEED)
 
     def command(self, *last: str, here: bool = False) -> list[str]:
         """Return the command that runs it.
@@ -93,37 +166,43 @@ class SweepRun:
             last: options of this call only.
             here: run on this host even if the sweep uses workers.
         """
-        place = f"downstream.{self.sweep.entry}.finetune"
-        own = [f"{place}.{name}={value}" for name, value in self.values.items()]
-        args = [word for text in (*self.sweep.overrides, *own) for word in ("--set", text)]
-        start = [sys.executable, "-m", "flows", "run", "--preset", self.sweep.preset]
-        return [
-            *start,
-            *args,
-            "--name",
-            self.name,
-            *self.sweep.extra_options,
-            *(() if here else self.sweep.worker_options),
-            *last,
-        ]
+        sweep = self.sweep
+        own = [f"{one.name}={one.value}" for one in sweep.training.settings(self.values)]
+        args = [word for text in (*sweep.overrides, *own) for word in ("--set", text)]
+        start = [sys.executable, "-m", "flows", "run", "--preset", sweep.preset]
+        workers = () if here else sweep.worker_options
+        return [*start, *args, "--name", self.name, *sweep.extra_options, *workers, *last]
 
     def held_out(self, project: Path) -> dict[str, Any] | None:
         """Return the metrics on held-out rows; None if the training did not finish."""
-        path = checkout.checkout_folder(project, self.name) / artifacts.metrics_file(self.sweep.entry, "finetune")
-        return read_json(path).get("held_out") if path.is_file() else None
+        training = self.sweep.training
+        path = checkout.checkout_folder(project, self.name) / artifacts.metrics_file(training.job)
+        found = read_json(path).get("held_out") if path.is_file() else None
+        return found if training.judged_by is None or found is None else {**found, "judged_by": training.judged_by}
+
+    def scores(self, project: Path, figure: str) -> list[float]:
+        """Return the scores of all evaluations so far by a held-out figure; larger is better."""
+        root = checkout.checkout_folder(project, self.name)
+        return [signed_figure(figure, one) for one in read_evaluations(self.sweep.training.job, root).get(figure, ())]
 
 
-def require_held_out(values: Mapping[str, Any], entry: str) -> None:
-    """Require held-out training examples, as the development set must not decide the choice.
+def require_held_out(values: Mapping[str, Any], key: str) -> None:
+    """Require held-out rows, as the development set must not decide the choice.
+
+    Args:
+        values: the parameters.
+        key: dotted name of the parameter that holds them out.
 
     Raises:
-        ParamsError: the entry has no held-out examples.
+        ParamsError: there are none.
     """
-    if not values["downstream"][entry]["rows"]["held_out_fraction"]:
-        raise ParamsError(
-            "a sweep needs held-out training examples to compare recipes, but this entry has none: pass --set "
-            f"downstream.{entry}.rows.held_out_fraction=0.1"
-        )
+    if not read_value(values, key):
+        raise ParamsError(f"a sweep needs held-out rows to compare recipes, but there are none: pass --set {key}=0.1")
+
+
+def read_value(values: Mapping[str, Any], key: str) -> Any:
+    """Return the parameter with a dotted name."""
+    return functools.reduce(operator.getitem, key.split("."), values)
 
 
 def run_sweep(sweep: Sweep, project: Path, say: Say) -> dict[str, Any]:
@@ -133,34 +212,94 @@ def run_sweep(sweep: Sweep, project: Path, say: Say) -> dict[str, Any]:
 
     Raises:
         SystemExit: a run was stopped or its parameters are invalid; has its exit code.
+        ParamsError: the record on disk is of another search.
         PodiumError: no run finished.
     """
-    members = sweep.members()
-    for number, member in enumerate(members, 1):
-        say(f"run {number} of {len(members)}: {member.name}")
-        _run(member.command("--to", f"finetune@{sweep.entry}"), project, say)
-    ended = {member.name: figures for member in members if (figures := member.held_out(project)) is not None}
+    place = project / SWEEPS / f"{sweep.name}.json"
+    record: dict[str, Any] = {"name": sweep.name, "entry": sweep.item}
+    if sweep.trials is None:
+        members = sweep.members()
+        for number, member in enumerate(members, 1):
+            say(f"run {number} of {len(members)}: {member.name}")
+            _run(member.command("--to", sweep.training.stage), project, say)
+        figures = [member.held_out(project) for member in members]
+    else:
+        trials = _run_search(sweep, project, place, say)
+        record |= _search_record(sweep, trials) | {"importance": measure_importance(sweep.space, trials)}
+        members = [SweepRun(sweep, trial.values, number) for number, trial in enumerate(trials, 1)]
+        figures = [trial.held_out for trial in trials]
+    ended = {member.name: one for member, one in zip(members, figures, strict=True) if one is not None}
     if not ended:
         raise PodiumError(f"none of the {len(members)} runs finished; podium runs {sweep.name} lists them")
     recipes = _rank([member for member in members if member.name in ended], ended)
     alike = recipes[0][0]
     best = max(alike, key=lambda member: _score(ended[member.name]))
-    record = {
-        "name": sweep.name,
-        "entry": sweep.entry,
-        "judged_by": ended[best.name]["judged_by"],
-        "best": best.name,
-        "runs": [{"name": one.name, **one.values, "held_out": ended.get(one.name)} for one in members],
-        "recipes": [figures for _, figures in recipes],
-    }
-    place = project / SWEEPS / f"{sweep.name}.json"
+    record |= {"judged_by": ended[best.name]["judged_by"], "best": best.name}
+    record["runs"] = [{"name": one.name, **one.values, "held_out": ended.get(one.name)} for one in members]
+    record["recipes"] = [found for _, found in recipes]
     write_json(place, record)
-    say(f"best held-out {record['judged_by']}: {best.name}; evaluating it on the development set")
+    say(f"best held-out {record['judged_by']}: {best.name}; finishing this run")
     if code := _run(_final_command(best, alike, project, say), project, say):
         raise SystemExit(code)
     record["verdict"] = _recipe_verdict(best, project)
     write_json(place, record)
     return record
+
+
+def _search_record(sweep: Sweep, trials: Sequence[Trial]) -> dict[str, Any]:
+    return {"search": sweep.search, "trials": [asdict(one) for one in trials]}
+
+
+def _run_search(sweep: Sweep, project: Path, place: Path, say: Say) -> list[Trial]:
+    """Run the trials that have not finished, and return all. The record has each trial before its run starts.
+
+    Raises:
+        ParamsError: the record on disk is of another search.
+    """
+    record = read_json(place) if place.is_file() else _search_record(sweep, [])
+    if record.get("search") != sweep.search:
+        raise ParamsError(f"{place} is of a sweep with other ranges or parameters: pass another --name, or remove it")
+    trials = [Trial(**one) for one in record["trials"]]
+    total = max(sweep.trials or 0, len(trials))
+    for number in range(1, total + 1):
+        known, before = trials[number - 1 : number], trials[: number - 1]
+        if not known or known[0].state not in (COMPLETE, PRUNED):
+            proposal = ProposedTrial(sweep.space, sweep.seed, before, known[0].values if known else None)
+            member = SweepRun(sweep, proposal.trial.values, number)
+            trials[number - 1 : number] = [proposal.trial]
+            write_json(place, _search_record(sweep, trials))
+            shown = ", ".join(f"{name.rpartition('.')[2]} {value:.4g}" for name, value in member.values.items())
+            say(f"trial {number} of {total}: {member.name}, {shown}")
+            _run_trial(member, proposal, before, project, say)
+            write_json(place, _search_record(sweep, trials))
+        say(f"trial {number} of {total}: {_format_outcome(trials[:number])}")
+    return trials
+
+
+def _run_trial(member: SweepRun, proposal: ProposedTrial, before: Sequence[Trial], project: Path, say: Say) -> None:
+    """Run a trial to its end, or until it is hopeless; enter its state and scores."""
+    trial, stage = proposal.trial, member.sweep.training.stage
+    figures = [one.held_out["judged_by"] for one in before if one.held_out is not None]  # none: no trial is hopeless
+
+    def is_hopeless() -> bool:
+        return bool(figures) and proposal.is_hopeless(member.scores(project, figures[0]))
+
+    ended = not is_hopeless() and _run(member.command("--to", stage), project, say, is_hopeless) in (DONE, FAILED)
+    trial.state, trial.held_out = "failed" if ended else PRUNED, member.held_out(project)
+    if trial.held_out is not None:
+        trial.state, trial.score = COMPLETE, _score(trial.held_out)
+        trial.scores = member.scores(project, trial.held_out["judged_by"])
+
+
+def _format_outcome(trials: Sequence[Trial]) -> str:
+    """Describe the outcome of the last trial, and the best one so far."""
+    last, best = trials[-1], max(trials, key=lambda one: -math.inf if one.score is None else one.score)
+    found = last.state if last.score is not None else f"{last.state} after evaluation {len(last.scores)}"
+    for title, trial in (("", last), (f"; best: trial {trials.index(best) + 1}", best)):
+        if trial.held_out is not None:
+            figure = trial.held_out["judged_by"]
+            found += f"{title}, held-out {figure} {trial.held_out[figure]:.4f}"
+    return found
 
 
 def _recipe_verdict(best: SweepRun, project: Path) -> list[str]:
@@ -184,38 +323,50 @@ def _final_command(best: SweepRun, alike: Sequence[SweepRun], project: Path, say
         SystemExit: see `_run`, or one of them failed.
         PodiumError: one of them has no predictions.
     """
-    wanted = len(best.sweep.grid.get(SEED, [None]))
+    wanted = len(best.sweep.space.get(SEED, [None]))
     if len(alike) < wanted:
         say(f"{wanted - len(alike)} of {wanted} seeds of this recipe did not finish and are not in its mean")
     if len(alike) == 1:
         return best.command()
     for number, member in enumerate(alike, 1):
         say(f"predictions of seed {number} of {len(alike)}: {member.name}")
-        if code := _run(member.command("--to", f"evaluate@{best.sweep.entry}"), project, say):
+        if code := _run(member.command("--to", f"evaluate@{best.sweep.item}"), project, say):
             raise SystemExit(code)
     others = {member.values[SEED]: checkout.checkout_folder(project, member.name) for member in alike if member != best}
     folder = SWEEPS / best.sweep.name / best.name
-    write_seed_scores(project / folder, others, best.sweep.entry, say)
+    write_seed_scores(project / folder, others, best.sweep.item, say)
     # The scores of the other seeds are on this host only, so gate and publish run here.
-    return best.command("--set", f"downstream.{best.sweep.entry}.gate.seeds={folder.as_posix()}", here=True)
+    return best.command("--set", f"downstream.{best.sweep.item}.gate.seeds={folder.as_posix()}", here=True)
 
 
-def _run(command: list[str], project: Path, say: Say) -> int:
+def _run(command: list[str], project: Path, say: Say, ends_early: Callable[[], bool] | None = None) -> int:
     """Run one member and return its exit code. A failed member does not end the sweep, as a recipe may diverge.
 
     The member's line "next: ..." is left out; the sweep prints its own at the end.
 
+    Args:
+        command: its command.
+        project: project folder.
+        say: called with each line.
+        ends_early: called from time to time; after it returns True, the run is stopped as by Ctrl-C.
+
     Raises:
-        SystemExit: it was stopped, or its parameters were refused.
+        SystemExit: it was stopped otherwise, or its parameters were refused.
     """
+    stopped = False
 
     def repeat(line: str) -> None:
         if not line.startswith(streams.NEXT):
             say(f"  {line}")
 
-    code = stop.run_child(command, project, dvc.stage_environment(), repeat)
+    def watch() -> bool:
+        nonlocal stopped
+        stopped = ends_early is not None and ends_early()
+        return stopped
+
+    code = stop.run_child(command, project, dvc.stage_environment(), repeat, watch)
     stop.check()
-    if code not in (DONE, FAILED):
+    if code not in (DONE, FAILED) and not stopped:
         raise SystemExit(code)
     return code
 
@@ -281,40 +432,34 @@ def _scores_of(root: Path, name: str, say: Say) -> dict[str, Any]:
     }
 
 
-def _list_parser(name: str) -> Callable[[str], list[Any]]:
-    read_one = options.number_parser(FinetuneParams.model_fields[name])
+def _tried_values(name: str) -> Callable[[str], list[Any] | Range]:
+    field = FinetuneParams.model_fields[name]
+    read_one = options.number_parser(field)
 
-    def read(text: str) -> list[Any]:
+    def read(text: str) -> list[Any] | Range:
         try:
-            found = [read_one(part) for part in text.split(",")]
+            if (found := parse_range(text, {field.annotation})) is not None:
+                return found
+            listed = [read_one(part) for part in text.split(",")]
         except click.BadParameter as error:
             raise click.BadParameter(f"{text!r} is not a list such as 1e-5,3e-5: {error.message}") from None
-        if len(set(found)) < len(found):
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+        if len(set(listed)) < len(listed):
             raise click.BadParameter(f"{text!r} lists a number twice")
-        return found
+        return listed
 
     return read
 
 
+def _search_option(word: str, name: str, what: str) -> options.Decorator:
+    return click.option(word, name, type=_tried_values(name), metavar="N,...", help=f"{what} to try, or LOW..HIGH")
+
+
 search_options = options.combine_options(
-    click.option(
-        "--learning-rate", type=_list_parser("learning_rate"), metavar="RATE,...", help="learning rates to try"
-    ),
-    click.option("--epochs", type=_list_parser("epochs"), metavar="N,...", help="numbers of epochs to try"),
-    click.option(
-        "--batch-size",
-        "global_batch_size",
-        type=_list_parser("global_batch_size"),
-        metavar="N,...",
-        help="sizes to try",
-    ),
-    click.option(
-        "--seeds",
-        type=click.IntRange(min=1),
-        default=1,
-        metavar="N",
-        help="runs per recipe, with different seeds; the gate evaluates all of the best recipe",
-    ),
+    _search_option("--learning-rate", "learning_rate", "learning rates"),
+    _search_option("--batch-size", "global_batch_size", "sizes"),
+    click.option("--trials", type=click.IntRange(min=1), metavar="N", help="search with N trials; ends bad ones early"),
     click.option("--on-workers", is_flag=True, help="send the stages to workers (PREFECT_API_URL)"),
     click.option("--device-queue", metavar="POOL/QUEUE", help="queue for training and prediction"),
 )
@@ -328,10 +473,22 @@ def command() -> None:
 class _SweepCommands(finetune.KindCommands):
     def make_command(self, kind: str) -> click.Command:
         @finetune.kind_command(kind)
-        @options.combine_options(search_options, finetune.common_options)
+        @search_options
+        @_search_option("--epochs", "epochs", "numbers of epochs")
+        @click.option(
+            "--seeds",
+            type=click.IntRange(min=1),
+            default=1,
+            metavar="N",
+            help="runs per recipe, with different seeds; the gate evaluates all of the best recipe",
+        )
+        @finetune.common_options
         @click.pass_context
         def run(ctx: click.Context, **args: Any) -> None:
-            _start_sweep(ctx, kind, args)
+            project, space = enter_project(ctx), _take_space(args)
+            overrides = finetune.build_overrides(ctx, project, kind, args)
+            (entry,) = resolve({}, finetune.PRESET, overrides)["downstream"]
+            _start_sweep(project, finetuning(entry), finetune.PRESET, overrides, space, args)
 
         found: click.Command = run
         return found
@@ -342,29 +499,78 @@ def _finetune() -> None:
     pass
 
 
-def _start_sweep(ctx: click.Context, kind: str, args: dict[str, Any]) -> None:
-    from flows.runs.stopping import Interrupted, stop
+@command.command("pretrain", help="Sweep podium pretrain by the masked language modelling loss of held-out documents.")
+@pretrain.source_options
+@click.option(
+    "--phase",
+    type=click.Choice(PHASES),
+    default=PHASES[-1],
+    show_default=True,
+    help="train up to this phase and compare its loss; the best run then runs the rest",
+)
+@search_options
+@finetune.common_options
+@click.pass_context
+def _pretrain(ctx: click.Context, **args: Any) -> None:
+    project, space = enter_project(ctx), _take_space(args)
+    overrides = pretrain.build_overrides(ctx, project, {**args, "kind": None})
+    _start_sweep(project, pretraining(args["phase"]), pretrain.PRESET, overrides, space, args)
 
-    project = enter_project(ctx)
-    grid = {name: args[name] for name in finetune.HYPERPARAMETERS if args.get(name)}
-    said = args | dict.fromkeys(finetune.HYPERPARAMETERS)
-    overrides = finetune.build_overrides(ctx, project, kind, said)
-    values = resolve({}, finetune.PRESET, overrides)
-    (entry,) = values["downstream"]
-    require_held_out(values, entry)
-    tuning = values["downstream"][entry]["finetune"]
-    if tuning["evaluate_every_updates"] is None:
-        tuning["evaluate_every_updates"] = NEVER
-        overrides.append(Setting(f"downstream.{entry}.finetune.evaluate_every_updates", NEVER))
-    if args["seeds"] > 1:
-        grid[SEED] = [tuning["seed"] + number for number in range(args["seeds"])]
-    validate_params(values, "the parameters")
+
+def _take_space(args: dict[str, Any]) -> dict[str, list[Any] | Range]:
+    """Return the values to try, and remove them from the options, which then set one value each.
+
+    Raises:
+        ParamsError: a range is reversed, its parameter is not a number, or there is a range without --trials, or no
+            value with it.
+    """
+    space = {name: args[name] for name in finetune.HYPERPARAMETERS if args.get(name)}
+    args.update(dict.fromkeys(space))
+    for key, _, value in (text.partition("=") for text in args["overrides"]):
+        try:
+            span = parse_range(value, types_at(key.split(".")) or [float])  # an unknown name is refused later
+        except ValueError as error:
+            raise ParamsError(f"--set {key}: {error}") from None
+        if span is not None:
+            space[key] = span
+    args["overrides"] = [text for text in args["overrides"] if text.partition("=")[0] not in space]
+    ranges = [name for name, values in space.items() if isinstance(values, Range)]
+    if ranges and args["trials"] is None:
+        raise ParamsError(f"{', '.join(ranges)}: a range needs --trials N; without it, list the values to try")
+    if not space and args["trials"] is not None:
+        raise ParamsError("--trials needs values to try, such as --learning-rate 1e-5..1e-4")
+    return space
+
+
+def _start_sweep(
+    project: Path,
+    training: Training,
+    preset: str,
+    overrides: list[str | Setting],
+    space: dict[str, list[Any] | Range],
+    args: Mapping[str, Any],
+) -> None:
+    key, trials = f"{training.section}.evaluate_every_updates", args["trials"]
+    values = resolve({}, preset, overrides)
+    require_held_out(values, training.held_out)
+    if trials is not None and not any(str(one).startswith(f"{key}=") for one in overrides):
+        overrides.append(Setting(key, EVALUATION_SHARE))
+    elif read_value(values, key) is None:
+        overrides.append(Setting(key, NEVER))
+    seed = read_value(values, f"{training.section}.seed")
+    if args.get("seeds", 1) > 1:
+        if trials is not None:
+            raise ParamsError("--seeds repeats every recipe: search with --trials first, then repeat the best recipe")
+        space[SEED] = [seed + number for number in range(args["seeds"])]
     words = tuple(map(str, overrides))
-    name = args["name"] or "sweep-" + hashlib.sha256(json.dumps([words, grid]).encode()).hexdigest()[:8]
+    name = args["name"] or "sweep-" + hashlib.sha256(json.dumps([words, space], default=str).encode()).hexdigest()[:8]
     queue = ["--device-queue", args["device_queue"]] if args["device_queue"] else []
     more = ("--verbose",) if args["verbose"] else ()
     sent = ("--on-workers", *queue) if args["on_workers"] else ()
-    sweep = Sweep(name, entry, finetune.PRESET, words, grid, more, sent)
+    sweep = Sweep(name, training, preset, words, space, more, sent, trials, seed)
+    for end in (0, -1):
+        recipe = {name: one[end] for name, one in space.items()}
+        validate_params(resolve({}, preset, [*overrides, *training.settings(recipe)]), "the parameters")
     with stop.listen():
         try:
             found = run_sweep(sweep, project, _note if args["as_json"] else streams.say_line)
@@ -382,9 +588,13 @@ def _print_result(found: dict[str, Any], as_json: bool) -> None:
     from tasks.params.tables import format_table
 
     names = [name for name in found["recipes"][0] if name not in ("seeds", "mean", "deviation")]
-    heads = (*(name.replace("_", " ") for name in names), "seeds", f"held-out {found['judged_by']}")
+    heads = (*(name.rpartition(".")[2].replace("_", " ") for name in names), "seeds", f"held-out {found['judged_by']}")
     rows = [(*(f"{one[name]:g}" for name in names), str(one["seeds"]), _format_mean(one)) for one in found["recipes"]]
     text = "\n" + format_table([heads, *rows]) + "".join(f"{line}\n" for line in found["verdict"])
+    if counts := Counter(one["state"] for one in found.get("trials", ())):
+        text += "trials: " + ", ".join(f"{count} {state}" for state, count in counts.items()) + "\n"
+    if shares := found.get("importance"):
+        text += "importance: " + ", ".join(f"{name} {share:.2f}" for name, share in shares.items()) + "\n"
     options.print_result(as_json, found, text, f"podium runs show {found['best']}")
 
 

@@ -21,6 +21,8 @@ STOP_TIMEOUT_S = 600
 """Seconds that a stage may take to stop: the current call on IPUs, up to 90 s, and a checkpoint of a large model on a
 slow disk. Keep it equal to TimeoutStopSec in deploy/podium-worker@.service."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SECONDS_BETWEEN_CHECKS = 1.0
+"""Time between two calls that ask whether a child ends early."""
 RESUME_HINT = "run it again to continue"
 
 
@@ -124,7 +126,14 @@ class StopSignal:
             if not self._children:
                 signal.alarm(0)
 
-    def run_child(self, command: list[str], root: Path, env: dict[str, str], take: Callable[[str], None]) -> int:
+    def run_child(
+        self,
+        command: list[str],
+        root: Path,
+        env: dict[str, str],
+        take: Callable[[str], None],
+        ends_early: Callable[[], bool] = lambda: False,
+    ) -> int:
         """Run a child process to its end, forward signals to it, and return its exit code.
 
         Args:
@@ -132,13 +141,26 @@ class StopSignal:
             root: working directory.
             env: environment variables.
             take: called with each line of output, without the line end.
+            ends_early: called from time to time in another thread; after it returns True, the child is stopped as by
+                Ctrl-C.
         """
-        child = self.start(command, root, env)
+        child, ended = self.start(command, root, env), threading.Event()
         assert child.stdout is not None
+
+        def watch() -> None:
+            while not ended.wait(SECONDS_BETWEEN_CHECKS):
+                if ends_early():
+                    _send([child], signal.SIGINT)
+                    return
+
+        threading.Thread(target=watch, daemon=True).start()
         with self.forward_to(child):
-            for line in child.stdout:
-                take(line.rstrip())
-            return child.wait()
+            try:
+                for line in child.stdout:
+                    take(line.rstrip())
+                return child.wait()
+            finally:
+                ended.set()
 
     def check(self) -> None:
         """Raise Interrupted if a signal asked this process to end."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Sequence
 
@@ -116,8 +117,9 @@ class EvaluationConfig:
 
     rows: str
     """Folder of packed rows not used for training, of the same kind and tokenizer as the training rows."""
-    every_updates: int
-    """Updates between evaluations; one more evaluation follows the last update."""
+    every_updates: float
+    """Updates between evaluations, or their share of all updates if below 1; one more evaluation follows the last
+    update."""
     max_rows: Optional[int] = None
     """Maximum number of evaluated rows, spread evenly over the folder; null: all rows."""
     keep: str = "last"
@@ -128,17 +130,23 @@ class EvaluationConfig:
 
     def count_evaluations(self, updates: int) -> int:
         """Return the number of evaluations in a training of `updates` updates, including the one after the last."""
-        return -(-updates // self.every_updates)
+        return -(-updates // self.interval(updates))
+
+    def interval(self, updates: int) -> int:
+        """Return the updates between evaluations in a training of `updates` updates."""
+        return max(1, math.ceil(updates * self.every_updates)) if self.every_updates < 1 else int(self.every_updates)
 
     def count_rows(self, rows: int) -> int:
         """Return how many of `rows` rows are evaluated."""
         return min(rows, self.max_rows or rows)
 
     def __post_init__(self) -> None:
-        if self.every_updates < 1:
+        if self.every_updates <= 0:
             raise ConfigError(
-                f"evaluation.every_updates={self.every_updates} must be at least 1; to turn evaluation off, omit it"
+                f"evaluation.every_updates={self.every_updates} must be above 0; to turn evaluation off, omit it"
             )
+        if self.every_updates >= 1:  # JSON is read as a float, and checkpoints compare
+            object.__setattr__(self, "every_updates", int(self.every_updates))
         if self.keep not in KEEP_CHOICES:
             raise ConfigError(f"evaluation.keep={self.keep!r} is not one of {', '.join(KEEP_CHOICES)}")
         for name in ("max_rows", "patience"):

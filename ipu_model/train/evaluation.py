@@ -78,7 +78,7 @@ class Evaluator(Hook):
 
     def is_due(self, done: int, per_call: int) -> bool:
         """Return whether to evaluate after update `done`, the last of a call of `per_call` updates."""
-        every = self._config.every_updates
+        every = self._config.interval(self._updates)
         return done == self._updates or done // every > (done - per_call) // every
 
     def evaluate(self, done: int) -> float:
@@ -129,8 +129,9 @@ class Evaluator(Hook):
         selected = self._best_step if self._config.keep == "best" else last
         counts = {"rows": len(self._row_numbers()), "evaluations": len(self._lines), "best_step": self._best_step}
         seconds = round(self._seconds, 3)  # in this process
-        ended = {"stopped_early": last < self._updates, "seconds": seconds, "judged_by": self._head.best or "loss"}
-        return {**self._figures_at(selected), **counts, **ended}
+        ended = {"stopped_early": last < self._updates, "seconds": seconds}
+        figures, best = self._figures_at(selected), self._head.best
+        return {**figures, **counts, **ended, "judged_by": best if best in figures else "loss"}
 
     def state(self) -> Dict[str, Any]:
         """Return the state for a checkpoint, which stores `best` separately."""

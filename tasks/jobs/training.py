@@ -70,7 +70,7 @@ def optimizer_config(params: OptimizerParams, batch: BatchParams) -> OptimizerCo
     )
 
 
-def evaluation(rows: Path, every: int | None, **how: Any) -> EvaluationConfig | None:
+def evaluation(rows: Path, every: float | None, **how: Any) -> EvaluationConfig | None:
     """Return the evaluation during a training job; None if it has no held-out rows or no evaluations.
 
     Args:

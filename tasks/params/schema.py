@@ -40,6 +40,8 @@ PHASES = ("phase1", "phase2")
 
 FIXES = {"bool_type": "; write true or false", "string_type": "; put quotes around text"}
 """Type of a pydantic error -> how to fix it."""
+TYPE_PARTS = ("[key]", "constrained-int", "constrained-float")
+"""Parts of an error's place that name a type, not a parameter."""
 S = TypeVar("S", bound=Section)
 
 
@@ -286,7 +288,7 @@ def walk_parameters(
 
 
 def _explain(problem: Any, kind: type[Section]) -> str:
-    place = ".".join(str(part) for part in problem["loc"] if part != "[key]")
+    place = ".".join(str(part) for part in problem["loc"] if part not in TYPE_PARTS)
     if problem["type"] == "extra_forbidden":
         *section, key = problem["loc"]
         known = dict.fromkeys(name for one in _sections(types_at(section, kind)) for name in one.get_fields())

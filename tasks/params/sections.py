@@ -71,6 +71,8 @@ Moment = Annotated[float, Field(ge=0, lt=1)]
 Rate = Annotated[float, Field(gt=0)]
 Epochs = Annotated[float, Field(gt=0)]
 Updates = Annotated[int, Field(ge=0)]
+Interval = Positive | Annotated[float, Field(gt=0, lt=1)]
+"""Number of updates, or their share of all updates if below 1."""
 Minutes = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 CHECKPOINT_MINUTES = 10.0
 """Minutes of training that a failed host may lose. Young's formula, sqrt(2 x cost of a checkpoint x time between
@@ -275,8 +277,9 @@ class PretrainParams(OptimizerParams):
     0: only when the run is stopped."""
     checkpoint_every_updates: Updates = 0
     """Also write a checkpoint every N updates; 0: off."""
-    evaluate_every_updates: Positive | None = 1000
-    """Evaluate on the held-out rows every N updates and after the last one; null: never."""
+    evaluate_every_updates: Interval | None = 1000
+    """Evaluate on the held-out rows every N updates and after the last one; below 1: every such share of the updates;
+    null: never."""
     evaluate_rows: Positive | None = 1024
     """Maximum number of held-out rows per evaluation; null: all."""
     phase1: PhaseParams = PhaseParams()
@@ -301,8 +304,9 @@ class FinetuneParams(OptimizerParams, BatchParams):
     0: only when the run is stopped."""
     checkpoint_every_updates: Updates = 0
     """Also write a checkpoint every N updates; 0: off."""
-    evaluate_every_updates: Positive | None = None
-    """Evaluate on held-out training examples every N updates and after the last one; null: never."""
+    evaluate_every_updates: Interval | None = None
+    """Evaluate on held-out training examples every N updates and after the last one; below 1: every such share of the
+    updates; null: never."""
     keep: Literal["last", "best"] = "last"
     """Weights to save: last, or best on the held-out training examples."""
     patience: Positive | None = None

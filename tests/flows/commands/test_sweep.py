@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from flows.commands.sweep import SWEEPS, Sweep, _run, require_held_out, run_sweep, write_seed_scores
+from flows.commands.sweep import SWEEPS, Sweep, _run, finetuning, require_held_out, run_sweep, write_seed_scores
 from flows.runs import checkout
 from flows.runs.run_params import require_same_params
 from ipu_model.files import write_json
@@ -28,7 +28,7 @@ from tests.tasks.tiny_model import write_tiny_model
 from tests.tasks.trained_checkout import make_glue_checkout
 
 GRID: dict[str, list[Any]] = {"seed": [5, 6], "learning_rate": [1e-5, 3e-5]}
-SWEEP = Sweep("tries", "squad", "finetune", ("device.runtime=cpu",), GRID)
+SWEEP = Sweep("tries", finetuning("squad"), "finetune", ("device.runtime=cpu",), GRID)
 
 
 def test_every_recipe_is_run_with_every_seed_and_named_by_them() -> None:
@@ -111,7 +111,7 @@ def test_stages_go_to_workers_but_for_a_gate_that_reads_what_lies_here(
 ) -> None:
     one, several = {"learning_rate": [1e-5]}, {"learning_rate": [1e-5], "seed": [5, 6]}
     for grid, here in ((one, False), (several, True)):
-        sent = dataclasses.replace(SWEEP, grid=grid, worker_options=("--on-workers",))
+        sent = dataclasses.replace(SWEEP, space=grid, worker_options=("--on-workers",))
         figures = {"judged_by": "span_accuracy", "span_accuracy": 0.5}
         ran, _ = ended(tmp_path, monkeypatch, {member.name: figures for member in sent.members()})
         run_sweep(sent, tmp_path, lambda text: None)
@@ -153,7 +153,7 @@ def test_a_sweep_of_which_no_run_ends_has_failed(tmp_path: Path, monkeypatch: py
 
 def test_nothing_is_chosen_by_the_development_set() -> None:
     with pytest.raises(ParamsError, match=r"--set downstream.squad.rows.held_out_fraction=0.1"):
-        require_held_out({"downstream": {"squad": {"rows": {"held_out_fraction": 0.0}}}}, "squad")
+        require_held_out(values_with(), "downstream.squad.rows.held_out_fraction")
 
 
 @pytest.fixture
