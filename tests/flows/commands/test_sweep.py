@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from flows.commands.sweep import SWEEPS, Sweep, _run, finetuning, require_held_out, run_sweep, write_seed_scores
+from flows.commands.sweep import require_held_out
+from flows.commands.sweep_runs import SWEEPS, Sweep, _run, finetuning, run_sweep, write_seed_scores
 from flows.runs import checkout
 from flows.runs.run_params import require_same_params
 from ipu_model.files import write_json
@@ -71,8 +72,8 @@ def ended(
         write_json(folder / artifacts.metrics_file("squad", "finetune"), {"held_out": scores[name]})
         return 0
 
-    monkeypatch.setattr("flows.commands.sweep._run", run)
-    monkeypatch.setattr("flows.commands.sweep.write_seed_scores", lambda *told: others.append(told[:3]))
+    monkeypatch.setattr("flows.commands.sweep_runs._run", run)
+    monkeypatch.setattr("flows.commands.sweep_runs.write_seed_scores", lambda *told: others.append(told[:3]))
     return ran, others
 
 
