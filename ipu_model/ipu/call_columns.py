@@ -15,7 +15,7 @@ import numpy as np
 
 from ipu_model.errors import RowsError
 from ipu_model.models.config import ModelConfig
-from ipu_model.rows.format import Manifest, get_columns
+from ipu_model.rows.format import Manifest
 from ipu_model.rows.row_folder import Batch, RowFolder, UpdateRows
 
 TOKENS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
@@ -81,7 +81,7 @@ class CallLayout:
 
 def call_layout(manifest: Manifest, inputs: ProgramInputs, rows: int) -> CallLayout:
     """Return the layout of a call of `rows` rows."""
-    columns = {x.name: x for x in get_columns(manifest.kind, manifest.vocab_size)}
+    columns = {x.name: x for x in manifest.columns}
     selected = (columns[name] for name in inputs.columns)
     return CallLayout(rows, [(getattr(manifest, x.width), input_type(x.type)) for x in selected])
 

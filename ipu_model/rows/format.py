@@ -6,7 +6,7 @@ Needs numpy and pyarrow only, on Python 3.8 upwards.
 
 | column                  | type             | meaning                                                    |
 |-------------------------|------------------|------------------------------------------------------------|
-| input_ids[L]            | uint16 or uint32 | token ids; 0 = [PAD]                                       |
+| input_ids[L]            | uint16 or uint32 | token ids; `pad_id` of the manifest in padding             |
 | token_type_ids[L]       | uint8            | 0 first segment, 1 second; restart in every sequence       |
 | position_ids[L]         | uint16           | 0.. in every sequence                                      |
 | sequence_ids[L]         | uint8            | 1..S, 0 = padding; tokens attend only to their sequence    |
@@ -25,7 +25,7 @@ import json
 import pkgutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List, Mapping, Tuple, Union
+from typing import Dict, List, Mapping, Optional, Tuple, Union
 
 import numpy as np
 import pyarrow as pa
@@ -64,9 +64,16 @@ class Column:
     width: str
     """TOKENS, SEQUENCES, PREDICTIONS or SEQUENCE_LABELS."""
     least: int
-    """Minimum value, also the value of padding and unused slots."""
+    """Minimum value, also the value of padding and unused slots if `padding` is None."""
     below: Union[str, float]
     """Exclusive upper bound of values: a number, or the name of a size (`Manifest.sizes`)."""
+    padding: Optional[int] = None
+    """Value of padding that is not `least`."""
+
+    @property
+    def unused(self) -> int:
+        """Value of padding and unused slots."""
+        return self.least if self.padding is None else self.padding
 
     def end(self, sizes: Mapping[str, int]) -> float:
         """Return the exclusive upper bound of values."""
@@ -100,6 +107,8 @@ class Manifest:
     """File name -> rows in it, in reading order (sorted names)."""
     num_labels: int = 0
     """Number of classes, 1 for a regression, 0 for other kinds of rows."""
+    pad_id: int = 0
+    """Token id in padding; written if it is not 0."""
     schema_version: int = SCHEMA_VERSION
 
     @property
@@ -112,6 +121,11 @@ class Manifest:
     def sequence_labels(self) -> int:
         """Labels of all sequences of a row: those of one sequence follow each other."""
         return self.max_sequences * self.num_labels
+
+    @property
+    def columns(self) -> Tuple[Column, ...]:
+        """Columns of the rows, in order."""
+        return get_columns(self.kind, self.vocab_size, self.pad_id)
 
     def sizes(self, vocab_size: int, type_vocab_size: int, max_positions: int) -> Dict[str, int]:
         """Return the upper bounds of column values by name, for a model or tokenizer of these sizes."""
@@ -136,6 +150,8 @@ class Manifest:
 
     def to_json(self) -> str:
         values = dataclasses.asdict(self)
+        if not self.pad_id:
+            del values["pad_id"]
         values["packing_factor"] = round(self.packing_factor, 4)
         values["packing_efficiency"] = round(self.packing_efficiency, 4)
         return json.dumps(values, indent=2, sort_keys=True) + "\n"
@@ -147,7 +163,7 @@ def list_row_kinds() -> List[str]:
 
 
 @functools.lru_cache(maxsize=None)  # called for every batch
-def get_columns(kind: str, vocab_size: int) -> Tuple[Column, ...]:
+def get_columns(kind: str, vocab_size: int, pad_id: int = 0) -> Tuple[Column, ...]:
     """Return the columns of a kind of rows, in order.
 
     Raises:
@@ -157,7 +173,7 @@ def get_columns(kind: str, vocab_size: int) -> Tuple[Column, ...]:
         raise ConfigError(f"rows of kind {kind!r} are not known; valid: {', '.join(list_row_kinds())}")
     own: Tuple[Column, ...] = importlib.import_module(f"{row_kinds.__name__}.{kind}").COLUMNS
     return (
-        Column("input_ids", "uint16" if vocab_size <= 65536 else "uint32", TOKENS, 0, "vocab_size"),
+        Column("input_ids", "uint16" if vocab_size <= 65536 else "uint32", TOKENS, 0, "vocab_size", pad_id),
         Column("token_type_ids", "uint8", TOKENS, 0, "type_vocab_size"),
         Column("position_ids", "uint16", TOKENS, 0, "max_positions"),
         Column("sequence_ids", "uint8", TOKENS, 0, "sequence_numbers"),

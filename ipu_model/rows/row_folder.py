@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from ipu_model.errors import ConfigError, RowsError
 from ipu_model.models.config import ModelConfig
-from ipu_model.rows.format import ABSENT, IGNORED, MANIFEST, from_arrow, get_columns, read_manifest
+from ipu_model.rows.format import ABSENT, IGNORED, MANIFEST, from_arrow, read_manifest
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -156,8 +156,8 @@ class RowFolder:
         columns = {name: np.empty((len(rows), x.shape[1]), dtype=x.dtype) for name, x in kinds.items()}
         for group in groups:
             if rows[group[0]] == NO_ROW:
-                for column in get_columns(self.manifest.kind, self.manifest.vocab_size):
-                    columns[column.name][group] = column.least  # the value of padding
+                for column in self.manifest.columns:
+                    columns[column.name][group] = column.unused
                 continue
             source, in_chunk = self._chunks[chunks[group[0]]][2], inside[group]
             # In a large folder nearly every row is in a different chunk, and plain numbers index three times as
@@ -177,7 +177,7 @@ class RowFolder:
 
     def _check_values(self, batch: Batch) -> None:
         sizes = self.sizes
-        for column in get_columns(self.manifest.kind, self.manifest.vocab_size):
+        for column in self.manifest.columns:
             name, low, values = column.name, column.least, batch.columns[column.name]
             high = column.end(sizes)
             if values.size == 0 or (values.max() < high and values.min() >= low):

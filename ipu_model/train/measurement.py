@@ -24,7 +24,7 @@ from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import JobPlan, make_plan
 from ipu_model.models.config import ModelConfig
 from ipu_model.progress import Emit
-from ipu_model.rows.format import FEATURE_IDS, PREDICTIONS, TOKENS, Column, Manifest, get_columns, read_manifest
+from ipu_model.rows.format import FEATURE_IDS, PREDICTIONS, TOKENS, Column, Manifest, read_manifest
 from ipu_model.rows.row_folder import Batch, RowFolder
 from ipu_model.runtimes.auto_precision import choose_faster
 from ipu_model.runtimes.runtime import Runtime
@@ -71,9 +71,9 @@ class GeneratedRows(RowFolder):
 
     def _batch(self, rows: np.ndarray, tokens: Optional[float]) -> Batch:
         manifest = self.manifest
-        kinds = get_columns(manifest.kind, manifest.vocab_size)
+        kinds = manifest.columns
         shapes = {x.name: (len(rows), getattr(manifest, x.width)) for x in kinds}
-        columns = {x.name: np.full(shapes[x.name], x.least, dtype=x.type) for x in kinds}
+        columns = {x.name: np.full(shapes[x.name], x.unused, dtype=x.type) for x in kinds}
         for index, number in enumerate(rows):
             rng = np.random.Generator(np.random.PCG64(int(number)))
             total = self._mean + self._spread * rng.uniform(-1, 1) if tokens is None else tokens
@@ -91,7 +91,7 @@ class GeneratedRows(RowFolder):
 
     def _fill(self, row: Dict[str, np.ndarray], lengths: List[int], rng: np.random.Generator) -> None:
         manifest, at = self.manifest, 0
-        own = [x for x in get_columns(manifest.kind, manifest.vocab_size) if x.name not in COMMON]
+        own = [x for x in manifest.columns if x.name not in COMMON]
         for slot, length in enumerate(lengths):
             here = slice(at, at + length)
             row["input_ids"][here] = rng.integers(1, manifest.vocab_size, length)

@@ -289,9 +289,16 @@ def _write(
     vocabulary = read_tokenizer_info(load_tokenizer(tokenizer))
     shape, labels = task.entry.rows, len(task.labels)
     rows = RowWriter(
-        folder, task.row_kind, shape.row_length, shape.max_sequences_per_row, 0, vocabulary.size, num_labels=labels
+        folder,
+        task.row_kind,
+        shape.row_length,
+        shape.max_sequences_per_row,
+        0,
+        vocabulary.size,
+        num_labels=labels,
+        pad_id=vocabulary.pad,
     )
-    unknown = UnknownTokens(vocabulary.unk, (vocabulary.cls, vocabulary.sep))
+    unknown = UnknownTokens(vocabulary.unk, (vocabulary.cls, *vocabulary.between, vocabulary.sep))
     sequences, examples, counts = 0, 0, Counter[str]()
     with contextlib.ExitStack() as stack:
         stack.enter_context(rows)

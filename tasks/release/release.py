@@ -25,8 +25,8 @@ SETTINGS = "podium.json"
 """Settings that inference needs in addition to the model, if any."""
 MODEL_FILES = ("config.json", WEIGHTS)
 OPTIONAL_MODEL_FILES = ("ipu_config.json",)
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
-OPTIONAL_TOKENIZER_FILES = ("special_tokens_map.json",)
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+OPTIONAL_TOKENIZER_FILES = ("special_tokens_map.json", "vocab.txt")
 METRICS, SCORES = "evaluation/metrics.json", "evaluation/scores.json"
 PREDICTIONS, PAGE = "evaluation/predictions.json", "evaluation/report.html"
 """Examples: files that quote the data, published if publish.examples is true."""

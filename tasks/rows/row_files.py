@@ -182,8 +182,9 @@ class RowWriter:
         vocab_size: int,
         rows_per_file: int = ROWS_PER_FILE,
         num_labels: int = 0,
+        pad_id: int = 0,
     ) -> None:
-        self.folder, self.rows_per_file, self.num_labels = Path(folder), rows_per_file, num_labels
+        self.folder, self.rows_per_file, self.num_labels, self.pad_id = Path(folder), rows_per_file, num_labels, pad_id
         self._shape = kind, row_length, max_sequences, max_predictions, vocab_size
         self.schema = row_schema(*self._shape, num_labels)
         self.files: dict[str, int] = {}
@@ -204,8 +205,14 @@ class RowWriter:
         return sum(self.files.values())
 
     def write(self, columns: Columns) -> None:
-        """Append rows: one array [rows, width] per column of the schema, of the dtype of the column."""
+        """Append rows: one array [rows, width] per column of the schema, of the dtype of the column.
+
+        Padding of `input_ids` is replaced by the pad id.
+        """
         rows, done = len(columns["input_ids"]), 0
+        if self.pad_id:
+            ids = columns["input_ids"]
+            columns = {**columns, "input_ids": np.where(columns["sequence_ids"] == 0, ids.dtype.type(self.pad_id), ids)}
         self.sequences += int((columns["cls_positions"] != ABSENT).sum())
         self.real_tokens += int((columns["sequence_ids"] != 0).sum())
         while done < rows:
@@ -256,6 +263,7 @@ class RowWriter:
             real_tokens=self.real_tokens,
             files=dict(self.files),
             num_labels=self.num_labels,
+            pad_id=self.pad_id,
         )
         (self.folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
         return manifest

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from ipu_model.files import read_json, sha256_of
+from ipu_model.files import sha256_of
 from tasks.records.parquet import read_batches
 from tasks.rows.row_files import (
     ABSENT,
@@ -25,14 +25,13 @@ from tasks.rows.row_files import (
     Column,
     UnknownTokens,
     from_arrow,
-    get_columns,
 )
 from tasks.stage.errors import InputError
 from tasks.stage.row_folders import read_manifest
 from tasks.validation.checks import RECORD, DataCheck, DataSet, Frame, TotalFeature, Totals
 from tasks.validation.histograms import Histogram
+from tasks.vocabulary.encoding import TokenizerInfo, find_tokenizer_file, load_tokenizer, read_tokenizer_info
 
-CLS, SEP, UNK = "[CLS]", "[SEP]", "[UNK]"
 BATCH_TOKENS = 1 << 20
 """Tokens checked at a time: temporary arrays stay in the processor's cache."""
 
@@ -184,14 +183,12 @@ class RowData(DataSet):
         self.advice = source.advice
         self.manifest = read_manifest(self.folder)
         self.schema = self.manifest.schema
-        tokenizer = source.tokenizer / "tokenizer.json"
-        special, vocab_size = read_tokenizer(tokenizer)
-        self.tokenizer_sha256, self._cls_id = sha256_of(tokenizer), special[CLS]
-        self._unknown = UnknownTokens(special.get(UNK), [special[token] for token in (CLS, SEP) if token in special])
-        sizes = self.manifest.sizes(vocab_size, TOKEN_TYPES, source.max_positions)
-        declared = get_columns(self.manifest.kind, self.manifest.vocab_size)
-        self._ends = {column: column.end(sizes) for column in declared if column.name not in STRUCTURE}
-        self.prerequisites = self._prerequisites(vocab_size)
+        vocabulary = read_tokenizer_info(load_tokenizer(source.tokenizer))
+        self.tokenizer_sha256, self._cls_id = sha256_of(find_tokenizer_file(source.tokenizer)), vocabulary.cls
+        self._unknown = UnknownTokens(vocabulary.unk, (vocabulary.cls, *vocabulary.between, vocabulary.sep))
+        sizes = self.manifest.sizes(vocabulary.size, TOKEN_TYPES, source.max_positions)
+        self._ends = {column: column.end(sizes) for column in self.manifest.columns if column.name not in STRUCTURE}
+        self.prerequisites = self._prerequisites(vocabulary)
         self.total_checks = self._total_checks(source.max_unknown_share)
         self.record_checks = (*self._sequence_checks(), *self._column_checks())
         self._seen = dict.fromkeys(("rows", "sequences", "real_tokens", "nulls"), 0)
@@ -199,17 +196,19 @@ class RowData(DataSet):
         """Occurrences of each number in feature_ids."""
         self._tokens_per_sequence, self._sequences_per_row = Histogram(), Histogram()
 
-    def _prerequisites(self, vocab_size: int) -> tuple[DataCheck, ...]:
+    def _prerequisites(self, vocabulary: TokenizerInfo) -> tuple[DataCheck, ...]:
         changed = f"{self.folder} was changed or half-written: delete it; {self.advice}"
         columns = f"the columns and types of a {self.manifest.kind} row, {self.manifest.row_length} tokens long"
         tokenizer = f"the tokenizer of data/tokenizer: SHA-256 of tokenizer.json {self.tokenizer_sha256}"
         later = f"the tokenizer changed after the rows were made: {self.advice}"
-        size = f"the {vocab_size:,} tokens of the tokenizer"
+        size = f"the {vocabulary.size:,} tokens of the tokenizer"
         return (
             DataCheck("schema", "all", columns, changed),
             DataCheck("manifest_files", "manifest.json", "the files and rows that manifest.json lists", changed),
             DataCheck("tokenizer", "manifest.json", tokenizer, later),
-            DataCheck("vocab_size", "manifest.json", size, self.advice, minimum=vocab_size, maximum=vocab_size),
+            DataCheck(
+                "vocab_size", "manifest.json", size, self.advice, minimum=vocabulary.size, maximum=vocabulary.size
+            ),
         )
 
     def _total_checks(self, max_unknown_share: float) -> tuple[DataCheck, ...]:
@@ -414,14 +413,14 @@ def _describe(column: Column, end: float) -> str:
         values += f", as {column.below} is {int(end):,}"
     # Kinds may allow tokens or sequences without a label; masked tokens always have one.
     or_none = f", or {IGNORED} for none" if column.least == IGNORED and column.width != PREDICTIONS else ""
-    return f"{values}{or_none}; {column.least} {UNUSED[column.width]}"
+    return f"{values}{or_none}; {column.unused} {UNUSED[column.width]}"
 
 
 def _find_invalid(values: np.ndarray, used: np.ndarray, column: Column, end: float) -> np.ndarray:
     right = np.isfinite(values) if end == float("inf") else (values >= 0) & (values < end)
     if column.least == IGNORED:
         right |= values == IGNORED
-    return np.where(used, ~right, values != column.least)
+    return np.where(used, ~right, values != column.unused)
 
 
 def _open(path: Path) -> pa.ipc.RecordBatchFileReader:
@@ -429,26 +428,3 @@ def _open(path: Path) -> pa.ipc.RecordBatchFileReader:
         return pa.ipc.open_file(pa.memory_map(str(path)))
     except pa.ArrowInvalid as error:
         raise InputError(f"{path} is not an Arrow file, or cut off ({error}): make the rows again") from None
-
-
-def read_tokenizer(path: Path) -> tuple[dict[str, int], int]:
-    """Read the ids of the special tokens and the size of the vocabulary from tokenizer.json.
-
-    Raises:
-        InputError: missing, not JSON, or without [CLS].
-    """
-    try:
-        values = read_json(path)
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist: run the tokenizer stage first") from None
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON ({error}): rerun the tokenizer stage") from None
-    try:
-        vocabulary = dict(values.get("model", {}).get("vocab", {}))
-        vocabulary.update({token["content"]: token["id"] for token in values.get("added_tokens", [])})
-        size = max(vocabulary.values(), default=0) + 1
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise InputError(f"{path} is not a tokenizer: rerun the tokenizer stage") from None
-    if CLS not in vocabulary:
-        raise InputError(f"{path} has no token [CLS], which BERT needs: check tokenizer.path")
-    return {token: vocabulary[token] for token in (CLS, SEP, UNK) if token in vocabulary}, size

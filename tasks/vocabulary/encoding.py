@@ -1,9 +1,10 @@
-"""Encoding of text into token ids with a WordPiece tokenizer, and the ids of its special tokens.
+"""Encoding of text into token ids with a fast tokenizer, and the template of its special tokens.
 
 Each distinct word is tokenized once per process. BERT's tokenizer normalizes and splits every word independently, so
 the tokens of a text are the concatenated tokens of its words. Split at ASCII white space and punctuation, where every
 such tokenizer splits, texts consist mostly of words seen before: on Wikipedia paragraphs, looking them up is about 8
-times as fast as tokenizing.
+times as fast as tokenizing. Other tokenizers are split at blanks between words if they treat them independently
+(fast_tokenizer.py), else they encode whole texts.
 
 Legend: K pieces of the texts (a word, or a punctuation mark, with the space before it), W distinct pieces.
 """
@@ -12,8 +13,9 @@ from __future__ import annotations
 
 import functools
 import re
+import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +25,9 @@ from ipu_model.files import sha256_of
 from tasks.rows.row_files import concatenate_ranges
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
+from tasks.vocabulary.fast_tokenizer import read_template
 from tasks.vocabulary.hub_tokenizer import FILES, TOKENIZER, VOCABULARY, read_tokenizer_folder
-from tasks.vocabulary.tokenizer_files import build_tokenizer
-from tasks.vocabulary.wordpiece import SPECIAL_TOKENS
+from tasks.vocabulary.tokenizer_files import Vocabulary
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -34,37 +36,71 @@ BATCH_TEXTS = 512
 """Texts per call; an encoding takes far more memory than its ids."""
 MAX_WORDS = 1 << 18
 """Words cached; a full cache is cleared, which bounds its memory (about 50 MB)."""
+MAX_CHARACTERS = 1 << 24
+"""Characters of the cached words, which are long in languages without blanks between them."""
 BATCH_PIECES = 256
 """New pieces tokenized as one text."""
 _MARK = r"!-/:-@\[-`{-~"
 _SPACE = r" \t\n\r"
 _PIECES = re.compile(rf" ?[^{_SPACE}{_MARK}]+| ?[{_MARK}]|[{_SPACE}]")
 """Every character belongs to one piece, so the lengths of the pieces give their offsets."""
+_BLANKS = re.compile(r"(?<=\S)(?= \S)")
+"""Boundaries of the pieces of other tokenizers: before a single blank between two words."""
 
 
 @dataclass(frozen=True)
 class TokenizerInfo:
-    """Vocabulary size and special token ids of a tokenizer.
+    """Vocabulary size, special token ids and template of a tokenizer.
 
-    `size` counts all entries; the other fields are token ids. The row format requires `pad` to be 0.
+    A sequence is `cls` text `sep`, or `cls` text `between` text `sep`.
     """
 
     size: int
+    """Number of ids."""
     pad: int
     unk: int
     cls: int
     sep: int
     mask: int
+    between: tuple[int, ...]
+    """Tokens between two texts."""
+    second_type: int | None
+    """Number of tokens of `between` with token type 0; the rest of the sequence has type 1. None: all types are 0."""
+    further: tuple[int, ...] = ()
+    """Ids of further special tokens with a role."""
+    blank_before_words: bool = False
+    """A word on its own needs a blank before it, to be encoded as it is within a text."""
+    bert: bool = True
+    """BERT's WordPiece, whose special tokens cannot be tokens of a text."""
+    independent_words: bool = True
+    """The tokens of a text are those of its words."""
 
     @property
     def special(self) -> tuple[int, ...]:
         """Ids that are never masked, and never drawn as a random replacement."""
-        return (self.pad, self.unk, self.cls, self.sep, self.mask)
+        return (self.pad, self.unk, self.cls, self.sep, self.mask, *self.further)
+
+    @property
+    def special_per_text(self) -> int:
+        """Number of special tokens of a sequence with one text."""
+        return 2
+
+    @property
+    def special_per_pair(self) -> int:
+        """Number of special tokens of a sequence with two texts."""
+        return 2 + len(self.between)
+
+    def as_word(self, word: str) -> str:
+        """Return the text to encode for a word of a sentence that is already split into words."""
+        return f" {word}" if self.blank_before_words and not word.startswith(" ") else word
 
     @property
     def dtype(self) -> Any:
         """NumPy type of the ids: uint16 if it suffices, else uint32."""
         return np.uint16 if self.size <= 65536 else np.uint32
+
+
+_INFOS: weakref.WeakKeyDictionary[Tokenizer, TokenizerInfo] = weakref.WeakKeyDictionary()
 
 
 def find_tokenizer_file(folder: Path) -> Path:
@@ -84,14 +120,14 @@ def find_tokenizer_file(folder: Path) -> Path:
 
 
 def load_tokenizer(folder: Path = artifacts.TOKENIZER) -> Tokenizer:
-    """Load the tokenizer of `folder`, built from its vocabulary, without truncation and padding.
+    """Load the tokenizer of `folder`, without truncation and padding.
 
-    It gives the same ids as AutoTokenizer, with one exception: BERT's special tokens in a text, such as "[SEP]", are
-    ordinary characters, so that no text can forge the structure of a sequence. Further special tokens of the model are
-    recognized in a text.
+    It gives the same ids as AutoTokenizer, with one exception: tokens of the template in a text, such as "[SEP]", are
+    ordinary characters (or the unknown token), so that no text can forge the structure of a sequence. Further special
+    tokens of the model are recognized in a text.
 
     Raises:
-        InputError: missing, unreadable, or not a BERT tokenizer.
+        InputError: missing, unreadable, or not supported.
     """
     folder = find_tokenizer_file(folder).parent
     return _load(folder, tuple(sha256_of(folder / name) for name in FILES if (folder / name).is_file()))
@@ -100,17 +136,37 @@ def load_tokenizer(folder: Path = artifacts.TOKENIZER) -> Tokenizer:
 @functools.lru_cache(maxsize=2)
 def _load(folder: Path, hashes: tuple[str, ...]) -> Tokenizer:
     """Load a tokenizer; `hashes` are part of the cache key, so that changed files are read again."""
-    vocabulary = read_tokenizer_folder(folder, True, str(folder))
-    extra = tuple(replace(token, special=False) for token in vocabulary.extra)
-    tokenizer = build_tokenizer(replace(vocabulary, extra=extra))
-    tokenizer.encode_special_tokens = True  # affects only BERT's own: the others were added as ordinary tokens
+    found = read_tokenizer_folder(folder, True, str(folder))
+    tokenizer = found.build(for_texts=True)
+    template = read_template(tokenizer, str(folder))
+    tokenizer.encode_special_tokens = True  # affects only tokens with a role: the others were added as ordinary tokens
+    numbers = {name: tokenizer.token_to_id(content) for name, content in found.roles.items()}
+    ids = {name: number for name, number in numbers.items() if number is not None}  # every role has one
+    pad, unk, mask = (ids.pop(f"{name}_token") for name in ("pad", "unk", "mask"))
+    if isinstance(found, Vocabulary):
+        bert, blank, independent = True, False, works_word_by_word(tokenizer)
+    else:
+        bert, blank, independent = False, found.blank_before_words, found.treats_words_independently(tokenizer)
+    _INFOS[tokenizer] = TokenizerInfo(
+        size=len(found.tokens),
+        pad=pad,
+        unk=unk,
+        cls=template.cls,
+        sep=template.sep,
+        mask=mask,
+        between=template.between,
+        second_type=template.second_type,
+        further=tuple({*ids.values(), *template.between} - {template.cls, template.sep}),
+        blank_before_words=blank,
+        bert=bert,
+        independent_words=independent,
+    )
     return tokenizer
 
 
 def read_tokenizer_info(tokenizer: Tokenizer) -> TokenizerInfo:
-    """Return size and special ids of a tokenizer built by `load_tokenizer`: it has all of them, and [PAD] has id 0."""
-    ids = [number for number in map(tokenizer.token_to_id, SPECIAL_TOKENS) if number is not None]
-    return TokenizerInfo(tokenizer.get_vocab_size(with_added_tokens=True), *ids)
+    """Return the info of a tokenizer built by `load_tokenizer`."""
+    return _INFOS[tokenizer]
 
 
 @dataclass(frozen=True)
@@ -130,25 +186,43 @@ class EncodedTexts:
         return np.cumsum(self.lengths) - self.lengths
 
 
-def join_sequences(
-    vocabulary: TokenizerInfo, *pieces: tuple[np.ndarray, np.ndarray, np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Build sequences [CLS] piece [SEP], or [CLS] piece [SEP] piece [SEP], and concatenate them.
+@dataclass(frozen=True)
+class JoinedSequences:
+    """N concatenated sequences with special tokens."""
+
+    token_ids: np.ndarray
+    """Ids of all tokens, uint16 or uint32."""
+    lengths: np.ndarray
+    """int64[N] tokens of every sequence."""
+    text_starts: tuple[np.ndarray, ...]
+    """int64[N] for each text of the sequences: position of its first token in the sequence."""
+    second_starts: np.ndarray
+    """int64[N] first position with token type 1; the length if there is none."""
+
+
+def join_sequences(vocabulary: TokenizerInfo, *pieces: tuple[np.ndarray, np.ndarray, np.ndarray]) -> JoinedSequences:
+    """Build sequences of one or two texts with the tokenizer's template, and concatenate them.
 
     Args:
         pieces: the source tokens, and for every sequence its first token and number of tokens, int64[N] each.
-
-    Returns:
-        Ids of all tokens, uint16 or uint32, and the length of every sequence, int64[N].
     """
-    lengths = 1 + np.sum([counts + 1 for _, _, counts in pieces], axis=0)
-    places = np.cumsum(lengths) - lengths
+    special = vocabulary.special_per_text if len(pieces) == 1 else vocabulary.special_per_pair
+    lengths = special + np.sum([counts for _, _, counts in pieces], axis=0)
+    firsts = np.cumsum(lengths) - lengths
     token_ids = np.full(int(lengths.sum()), vocabulary.sep, dtype=vocabulary.dtype)
-    token_ids[places] = vocabulary.cls
-    for tokens, starts, counts in pieces:
-        token_ids[concatenate_ranges(places + 1, counts)] = tokens[concatenate_ranges(starts, counts)]
-        places = places + counts + 1
-    return token_ids, lengths
+    token_ids[firsts] = vocabulary.cls
+    places, text_starts = firsts + 1, []
+    for number, (tokens, starts, counts) in enumerate(pieces):
+        for token in vocabulary.between if number else ():
+            token_ids[places] = token
+            places = places + 1
+        text_starts.append(places - firsts)
+        token_ids[concatenate_ranges(places, counts)] = tokens[concatenate_ranges(starts, counts)]
+        places = places + counts
+    second_starts = lengths
+    if len(pieces) > 1 and vocabulary.second_type is not None:
+        second_starts = text_starts[1] - len(vocabulary.between) + vocabulary.second_type
+    return JoinedSequences(token_ids, lengths, tuple(text_starts), second_starts)
 
 
 def works_word_by_word(tokenizer: Tokenizer) -> bool:
@@ -179,6 +253,10 @@ class WordCache:
         self._tokenizer = tokenizer
         self._clear()
 
+    def _split(self, text: str) -> list[str]:
+        """Split a text into its pieces."""
+        return _PIECES.findall(text)
+
     def _clear(self) -> None:
         self._numbers = _Numbers()
         self._tokens = np.empty(0, dtype=np.uint32)  # of all cached pieces, in order of their numbers
@@ -188,12 +266,12 @@ class WordCache:
 
     def encode(self, texts: Sequence[str]) -> EncodedTexts:
         """Encode `texts` as the tokenizer does."""
-        if len(self._numbers) > MAX_WORDS:
+        if len(self._numbers) > MAX_WORDS or self._characters.sum() > MAX_CHARACTERS:
             self._clear()
         pieces: list[str] = []
         borders = [0]
         for text in texts:
-            pieces += _PIECES.findall(text)
+            pieces += self._split(text)
             borders.append(len(pieces))
         numbers = np.fromiter(map(self._numbers.__getitem__, pieces), np.int64, len(pieces))  # [K]
         self._learn()
@@ -206,14 +284,25 @@ class WordCache:
         return EncodedTexts(self._tokens[tokens], per_text, offsets)
 
     def _learn(self) -> None:
-        """Tokenize the new pieces, many in one text: a call for each would take much longer."""
+        """Tokenize the new pieces."""
         new, self._numbers.new = self._numbers.new, []
         if not new:
             return
+        tokens, spans, counts = self._tokenize(new)
+        self._tokens, self._spans = np.concatenate([self._tokens, tokens]), np.concatenate([self._spans, spans])
+        self._counts = np.concatenate([self._counts, counts])
+        self._characters = np.concatenate([self._characters, np.fromiter(map(len, new), np.int64, len(new))])
+
+    def _tokenize(self, new: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Tokenize pieces, many in one text: a call for each would take much longer.
+
+        Returns:
+            All tokens, their characters in their piece, and the number of tokens of each piece.
+        """
         groups = [new[start : start + BATCH_PIECES] for start in range(0, len(new), BATCH_PIECES)]
         encodings = self._tokenizer.encode_batch([" ".join(group) for group in groups], add_special_tokens=False)
         lengths = np.fromiter(map(len, new), np.int64, len(new))
-        tokens, spans, owners = [self._tokens], [self._spans], []
+        tokens, spans, owners = [], [], []
         for number, encoding in enumerate(encodings):
             first = number * BATCH_PIECES
             own = lengths[first : first + BATCH_PIECES] + 1
@@ -223,9 +312,19 @@ class WordCache:
             tokens.append(np.array(encoding.ids, dtype=np.uint32))
             spans.append(offsets - starts[owner].astype(np.int32)[:, None])
             owners.append(owner + first)
-        self._tokens, self._spans = np.concatenate(tokens), np.concatenate(spans)
-        self._counts = np.concatenate([self._counts, np.bincount(np.concatenate(owners), minlength=len(new))])
-        self._characters = np.concatenate([self._characters, lengths])
+        counts = np.bincount(np.concatenate(owners), minlength=len(new))
+        return np.concatenate(tokens), np.concatenate(spans), counts
+
+
+class BlankSeparatedCache(WordCache):
+    """Cache of the tokens of words, each with the blank before it, of a tokenizer that treats these independently."""
+
+    def _split(self, text: str) -> list[str]:
+        return _BLANKS.split(text)
+
+    def _tokenize(self, new: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        found = _encode_uncached(self._tokenizer, new)
+        return found.token_ids, found.offsets, found.lengths
 
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> EncodedTexts:
@@ -239,15 +338,26 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> EncodedTexts:
 
 @functools.lru_cache(maxsize=2)
 def _word_cache(tokenizer: Tokenizer) -> WordCache | None:
-    return WordCache(tokenizer) if works_word_by_word(tokenizer) else None
+    info = read_tokenizer_info(tokenizer)
+    if not info.independent_words:
+        return None
+    return WordCache(tokenizer) if info.bert else BlankSeparatedCache(tokenizer)
 
 
 def _encode_uncached(tokenizer: Tokenizer, texts: Sequence[str]) -> EncodedTexts:
-    """Encode texts without the cache, for tokenizers with tokens that are matched across words."""
+    """Encode texts without the cache. Tokens of the template become the unknown token: a text has only ordinary ones.
+
+    The library would find "</s>" in a text if it is an entry of a Unigram vocabulary.
+    """
+    info = read_tokenizer_info(tokenizer)
+    texts_only = np.arange(info.size, dtype=np.uint32)
+    if not info.bert:
+        texts_only[list(info.special)] = info.unk
     ids, offsets, lengths = [np.empty(0, np.uint32)], [np.empty((0, 2), np.int32)], []
     for start in range(0, len(texts), BATCH_TEXTS):
         for encoding in tokenizer.encode_batch(list(texts[start : start + BATCH_TEXTS]), add_special_tokens=False):
             ids.append(np.array(encoding.ids, dtype=np.uint32))
             offsets.append(np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2))
             lengths.append(len(encoding.ids))
-    return EncodedTexts(np.concatenate(ids), np.array(lengths, dtype=np.int64), np.concatenate(offsets))
+    found = texts_only[np.concatenate(ids)]
+    return EncodedTexts(found, np.array(lengths, dtype=np.int64), np.concatenate(offsets))

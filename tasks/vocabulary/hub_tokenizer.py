@@ -1,12 +1,12 @@
-"""Tokenizer of a Hub model or of a local model folder: the WordPiece vocabulary and normalization of a fast tokenizer.
+"""Tokenizer of a Hub model or of a local model folder: BERT's WordPiece, or a fast tokenizer of another kind.
 
-It is read as AutoTokenizer of transformers 4 and 5 reads it. tokenizer_config.json, defaults included, overrides the
-normalization in tokenizer.json, because transformers builds BERT's tokenizer from it. Settings that the two versions
-read differently, or that Podium does not support, are refused by name.
+BERT's is read as AutoTokenizer of transformers 4 and 5 reads it. tokenizer_config.json, defaults included, overrides
+the normalization in tokenizer.json, because transformers builds BERT's tokenizer from it. Settings that the two
+versions read differently, or that Podium does not support, are refused by name.
 
-A tokenizer.json can describe arbitrary replacements over the text, which could run forever or fill the memory. So the
-library never loads the file: only the vocabulary and three switches of BERT's own kind are read, and a new tokenizer is
-built from them (tokenizer_files.py).
+Only the vocabulary and three switches of BERT's own kind are read, and a new tokenizer is built from them
+(tokenizer_files.py). A tokenizer.json of another kind is loaded by the library, without parts that could fill the
+memory (fast_tokenizer.py).
 """
 
 import logging
@@ -19,6 +19,7 @@ from ipu_model.files import read_json
 from tasks.plan.named_files import require_readable
 from tasks.records.hub_inputs import download_files
 from tasks.stage.errors import InputError
+from tasks.vocabulary.fast_tokenizer import FastTokenizer, read_fast_tokenizer
 from tasks.vocabulary.tokenizer_files import (
     MAX_CHARACTERS_PER_WORD,
     MAX_ENTRIES,
@@ -75,7 +76,11 @@ OLD_NAMES = (*NAMES, "bos_token", "eos_token", "additional_special_tokens")
 """Names of special tokens in transformers 4; version 5 accepts any NAME_token, and extra_special_tokens."""
 
 
-def load_local_vocabulary(path: Path, lowercase: bool, key: str = "tokenizer.path") -> Vocabulary:
+AnyTokenizer = Vocabulary | FastTokenizer
+"""BERT's tokenizer, or one of another kind."""
+
+
+def load_local_vocabulary(path: Path, lowercase: bool, key: str = "tokenizer.path") -> AnyTokenizer:
     """Load the vocabulary of a vocab.txt, or of a model folder with its tokenizer.
 
     Args:
@@ -92,8 +97,8 @@ def load_local_vocabulary(path: Path, lowercase: bool, key: str = "tokenizer.pat
     return Vocabulary(read_vocabulary(path, key), lowercase)
 
 
-def load_hub_vocabulary(repository: str | None, revision: str | None, lowercase: bool) -> Vocabulary:
-    """Load the vocabulary of a Hub model (or of a local model folder) with a fast WordPiece tokenizer.
+def load_hub_vocabulary(repository: str | None, revision: str | None, lowercase: bool) -> AnyTokenizer:
+    """Load the vocabulary of a Hub model (or of a local model folder) with a fast tokenizer.
 
     Args:
         repository: `user/name`, or a local folder.
@@ -101,8 +106,7 @@ def load_hub_vocabulary(repository: str | None, revision: str | None, lowercase:
         lowercase: used only if the model has a vocab.txt and does not specify it.
 
     Raises:
-        InputError: no name, not found, no connection, or a tokenizer that is slow, of another kind, or needs its own
-            code.
+        InputError: no name, not found, no connection, or a tokenizer that is slow or needs its own code.
     """
     if not repository:
         raise InputError("tokenizer.source is hub, but tokenizer.repository is not set: set it to a model, user/name")
@@ -114,7 +118,7 @@ def load_hub_vocabulary(repository: str | None, revision: str | None, lowercase:
     return _read(files, present, lowercase, source)
 
 
-def read_tokenizer_folder(folder: Path, lowercase: bool, source: str) -> Vocabulary:
+def read_tokenizer_folder(folder: Path, lowercase: bool, source: str) -> AnyTokenizer:
     """Load the vocabulary of a local model folder as AutoTokenizer reads it.
 
     Args:
@@ -129,11 +133,17 @@ def read_tokenizer_folder(folder: Path, lowercase: bool, source: str) -> Vocabul
     return _read({name: folder / name for name in FILES if name in present}, present, lowercase, source)
 
 
-def _read(files: Mapping[str, Path], present: list[str], lowercase: bool, source: str) -> Vocabulary:
-    config = _read_config(files, source, TOKENIZER in files)
+def _read(files: Mapping[str, Path], present: list[str], lowercase: bool, source: str) -> AnyTokenizer:
+    config = _read_config(files, source)
     if TOKENIZER in files:
-        return _apply_config(_read_tokenizer_json(files[TOKENIZER], source), config, None)
+        values = _read_object(files[TOKENIZER], source)
+        if not _is_bert(values):
+            named = _find_special_tokens(config.values, source)
+            return read_fast_tokenizer(values, config.values, config.added, named, source)
+        _require_bert_class(config, True)
+        return _apply_config(_read_tokenizer_json(values, source), config, None)
     if VOCABULARY in files:
+        _require_bert_class(config, False)
         return _apply_config(Vocabulary(read_vocabulary(files[VOCABULARY], source), lowercase), config, lowercase)
     raise _no_fast_tokenizer_error(source, present)
 
@@ -147,7 +157,8 @@ def _no_fast_tokenizer_error(source: str, present: list[str]) -> InputError:
     )
     return InputError(
         f"{source} has neither {TOKENIZER} nor {VOCABULARY}{why}. "
-        "Set tokenizer.repository to a model with a fast WordPiece tokenizer"
+        "Set tokenizer.repository to a model with a fast tokenizer, or save this one with save_pretrained of "
+        "transformers, which writes tokenizer.json"
     )
 
 
@@ -169,21 +180,27 @@ def _read_object(path: Path, source: str) -> dict[str, Any]:
     return values
 
 
-def _read_tokenizer_json(path: Path, source: str) -> Vocabulary:
-    """Read vocabulary and normalization from a tokenizer.json.
+def _is_bert(values: Mapping[str, Any]) -> bool:
+    """Tell whether a tokenizer.json is WordPiece with one of BERT's special tokens."""
+    model = values.get("model")
+    if not isinstance(model, dict) or model.get("type", "WordPiece") != "WordPiece":
+        return not isinstance(model, dict)
+    vocabulary = model.get("vocab")
+    return not isinstance(vocabulary, dict) or not {"[CLS]", "[SEP]", "[PAD]", "[MASK]"}.isdisjoint(vocabulary)
+
+
+def _read_tokenizer_json(values: dict[str, Any], source: str) -> Vocabulary:
+    """Read vocabulary and normalization from the content of a tokenizer.json.
 
     Args:
-        path: the file.
+        values: content of the file.
         source: setting that named it, for messages.
 
     Raises:
         InputError: damaged, or of another kind; the message names the part.
     """
-    values, where = _read_object(path, source), f"{source}: {path.name}"
+    where = f"{source}: {TOKENIZER}"
     model = _get_object(values, "model", where)
-    kind = model.get("type", "WordPiece" if "max_input_chars_per_word" in model else "an unnamed kind")
-    if kind != "WordPiece":
-        raise InputError(f"{where} is of type {kind!s:.80}; WordPiece is required (the tokenizer of a BERT model)")
     _require_kinds(values, where)
     for name, required in REQUIRED_VALUES.items():
         if model.get(name, required) != required:
@@ -269,20 +286,25 @@ class TokenizerConfig:
 
     values: Mapping[str, Any]
     """Content of tokenizer_config.json, and of special_tokens_map.json if transformers reads that file."""
-    added: Mapping[int, ExtraToken]
-    """Tokens by id, including BERT's own."""
-    builds_bert: bool
-    """Normalization follows the settings; otherwise tokenizer.json."""
+    added: Mapping[int, Any]
+    """Added tokens by id, as in tokenizer.json, including those with a role."""
+    model: Mapping[str, Any] | None
+    """Content of config.json; None without that file."""
     source: str
 
+    @property
+    def named_class(self) -> str | None:
+        """Class of transformers that the files name, without its endings."""
+        named = self.values.get("tokenizer_class") or (self.model or {}).get("tokenizer_class")
+        return None if named is None else str(named).removesuffix("Fast").removesuffix("Tokenizer")
 
-def _read_config(files: Mapping[str, Path], source: str, has_tokenizer_json: bool) -> TokenizerConfig:
+
+def _read_config(files: Mapping[str, Path], source: str) -> TokenizerConfig:
     """Read the settings of a tokenizer folder.
 
     Args:
         files: files of the folder by name; each may be missing.
         source: setting that named the folder, for messages.
-        has_tokenizer_json: the folder has a tokenizer.json.
 
     Raises:
         InputError: damaged, or unsupported settings.
@@ -291,21 +313,19 @@ def _read_config(files: Mapping[str, Path], source: str, has_tokenizer_json: boo
     values, where = found[CONFIG], f"{source}: {CONFIG}"
     for name, (harmless, why) in REFUSED.items():
         if values.get(name) not in (None, harmless):
-            raise InputError(
-                f"{source} {why}; a standard fast WordPiece tokenizer (tokenizer.json or vocab.txt) is required"
-            )
-    builds_bert = _builds_bert(values, found[MODEL], MODEL in files, has_tokenizer_json, source)
+            raise InputError(f"{source} {why}; a standard fast tokenizer (tokenizer.json or vocab.txt) is required")
+    model = found[MODEL] if MODEL in files else None
     stated = values.get("added_tokens_decoder")
     if stated is not None:
-        return TokenizerConfig(values, _read_added_tokens(stated, where), builds_bert, source)
+        return TokenizerConfig(values, _read_added_tokens(stated, where), model, source)
     values = {**values, **found[SPECIAL_MAP]}
     special = {content for _, content in _find_special_tokens(values, source)}
     added = {}
     for content, number in found[ADDED].items():
         if type(number) is not int:
             raise InputError(f"{source}: {ADDED} gives {content!r:.80} the id {number!r:.80}; a number is required")
-        added[number] = ExtraToken(content, content not in special, content in special)
-    return TokenizerConfig(values, added, builds_bert, source)
+        added[number] = {"content": content, "normalized": content not in special, "special": content in special}
+    return TokenizerConfig(values, added, model, source)
 
 
 def _apply_config(vocabulary: Vocabulary, config: TokenizerConfig, lowercase: bool | None) -> Vocabulary:
@@ -319,11 +339,13 @@ def _apply_config(vocabulary: Vocabulary, config: TokenizerConfig, lowercase: bo
     Raises:
         InputError: a setting of another type, another special token, or ids that differ from AutoTokenizer's.
     """
-    if config.builds_bert:
+    builds_bert = _builds_bert(config, lowercase is None)
+    if builds_bert:
         vocabulary = replace(vocabulary, **_read_normalization(vocabulary, config, lowercase))
-    vocabulary = replace(vocabulary, extra=_merge_extra_tokens(vocabulary, config))
+    added = {number: _read_extra_token(token, f"{config.source}: {CONFIG}") for number, token in config.added.items()}
+    vocabulary = replace(vocabulary, extra=_merge_extra_tokens(vocabulary, config, added, builds_bert))
     ids = {token: number for number, token in enumerate(vocabulary.tokens)}
-    for number, token in config.added.items():
+    for number, token in added.items():
         if ids.get(token.content) != number:
             raise InputError(
                 f"{config.source} gives the added token {token.content!r:.80} the id {number!r:.20}, but "
@@ -337,21 +359,20 @@ def _apply_config(vocabulary: Vocabulary, config: TokenizerConfig, lowercase: bo
     return vocabulary
 
 
-def _builds_bert(
-    values: Mapping[str, Any], model: Mapping[str, Any], has_model: bool, has_tokenizer_json: bool, source: str
-) -> bool:
-    named = values.get("tokenizer_class") or model.get("tokenizer_class")
-    if named is None:
-        return has_model or not has_tokenizer_json
-    kind = str(named).removesuffix("Fast").removesuffix("Tokenizer")
-    if kind in UNCHANGED_CLASSES and has_tokenizer_json:
-        return False
-    if kind not in BERT:
+def _builds_bert(config: TokenizerConfig, has_tokenizer_json: bool) -> bool:
+    """Tell whether normalization follows the settings; otherwise it follows tokenizer.json."""
+    if config.named_class is None:
+        return config.model is not None or not has_tokenizer_json
+    return not (config.named_class in UNCHANGED_CLASSES and has_tokenizer_json)
+
+
+def _require_bert_class(config: TokenizerConfig, has_tokenizer_json: bool) -> None:
+    named = config.named_class
+    if named is not None and named not in BERT and not (named in UNCHANGED_CLASSES and has_tokenizer_json):
         raise InputError(
-            f"{source} has the tokenizer_class {named!s:.80}; BertTokenizer is required, or PreTrainedTokenizerFast "
-            "with a tokenizer.json"
+            f"{config.source} has the tokenizer_class {named!s:.80}Tokenizer; BertTokenizer is required, or "
+            "PreTrainedTokenizerFast with a tokenizer.json"
         )
-    return True
 
 
 def _read_normalization(vocabulary: Vocabulary, config: TokenizerConfig, lowercase: bool | None) -> dict[str, Any]:
@@ -367,24 +388,28 @@ def _read_normalization(vocabulary: Vocabulary, config: TokenizerConfig, lowerca
     return found
 
 
-def _merge_extra_tokens(vocabulary: Vocabulary, config: TokenizerConfig) -> tuple[ExtraToken, ...]:
+def _merge_extra_tokens(
+    vocabulary: Vocabulary, config: TokenizerConfig, added: Mapping[int, ExtraToken], builds_bert: bool
+) -> tuple[ExtraToken, ...]:
     """Return the tokens of both files in order of their ids, then special tokens without an id."""
     ids = {token: number for number, token in enumerate(vocabulary.tokens)}
     ours = {ids[token.content]: token for token in vocabulary.extra}
     if "added_tokens_decoder" in config.values:
-        stated = {token.content for token in config.added.values()}
+        stated = {token.content for token in added.values()}
         lost = [token.content for token in ours.values() if token.content not in stated]
-        if lost and config.builds_bert:
+        if lost and builds_bert:
             raise InputError(
                 f"{config.source}: tokenizer.json adds the token {lost[0]!r:.80}, but added_tokens_decoder of {CONFIG} "
                 "lacks it; transformers 4 and 5 read this differently. Save the tokenizer again with save_pretrained"
             )
-        ours = {**ours, **config.added}
+        ours = {**ours, **added}
     else:
-        ours = {**config.added, **ours}
+        ours = {**added, **ours}
     extra = {ours[number].content: ours[number] for number in sorted(ours)}
     for name, content in _find_special_tokens(config.values, config.source):
-        if content not in extra and name not in OLD_NAMES:
+        if content != NAMES.get(name, content):
+            raise InputError(f"{config.source} has {name} {content!r:.80}; {NAMES[name]} is required, as in BERT")
+        if content not in (*extra, *SPECIAL_TOKENS) and name not in OLD_NAMES:
             raise InputError(
                 f"{config.source} has {name} {content!r:.80}, which only transformers 5 reads as a token. Save the "
                 "tokenizer again with save_pretrained"
@@ -394,10 +419,10 @@ def _merge_extra_tokens(vocabulary: Vocabulary, config: TokenizerConfig) -> tupl
 
 
 def _find_special_tokens(values: Mapping[str, Any], source: str) -> Iterator[tuple[str, str]]:
-    """Yield the setting and the content of each special token that is not BERT's own.
+    """Yield the setting and the content of each special token.
 
     Raises:
-        InputError: one of BERT's tokens is replaced, or a value is not a token.
+        InputError: a value is not a token.
     """
     for name, stated in values.items():
         for value in _list_tokens(stated) if name.endswith("_special_tokens") else [stated]:
@@ -406,20 +431,17 @@ def _find_special_tokens(values: Mapping[str, Any], source: str) -> Iterator[tup
                 continue
             if not isinstance(content, str) or not content:
                 raise InputError(f"{source} has {name} {value!r:.80}; a token is required")
-            if content != NAMES.get(name, content):
-                raise InputError(f"{source} has {name} {content!r:.80}; {NAMES[name]} is required, as in BERT")
-            if content not in SPECIAL_TOKENS:
-                yield name, content
+            yield name, content
 
 
 def _list_tokens(stated: Any) -> list[Any]:
     return list(stated.values()) if isinstance(stated, Mapping) else stated if isinstance(stated, list) else [stated]
 
 
-def _read_added_tokens(stated: Any, where: str) -> dict[int, ExtraToken]:
+def _read_added_tokens(stated: Any, where: str) -> dict[int, Any]:
     if not isinstance(stated, Mapping) or len(stated) > MAX_ENTRIES or not all(map(_is_id, stated)):
         raise InputError(f"{where} must have an object added_tokens_decoder of id: token")
-    return {int(number): _read_extra_token(token, where) for number, token in stated.items()}
+    return {int(number): token for number, token in stated.items()}
 
 
 def _is_id(text: str) -> bool:

@@ -1,9 +1,9 @@
-"""Stage `tokenizer`: a fast WordPiece tokenizer in data/tokenizer, loadable by AutoTokenizer.
+"""Stage `tokenizer`: a fast tokenizer in data/tokenizer, loadable by AutoTokenizer.
 
     python -m tasks.vocabulary.tokenizer
 
-`train` trains a vocabulary on the corpus; `file` uses a vocab.txt or a model folder, `hub` a Hub model. The same corpus
-and parameters give the same bytes in every process, with any number of threads.
+`train` trains a WordPiece vocabulary on the corpus; `file` uses a vocab.txt or a model folder, `hub` a Hub model. The
+same corpus and parameters give the same bytes in every process, with any number of threads.
 """
 
 import argparse
@@ -17,8 +17,8 @@ from tasks.params.schema import TokenizerParams, load_sections
 from tasks.plan.main import run_main
 from tasks.records.parquet import list_corpus_files, read_batches
 from tasks.stage import artifacts
-from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary, load_local_vocabulary
-from tasks.vocabulary.tokenizer_files import Vocabulary, write_tokenizer
+from tasks.vocabulary.hub_tokenizer import AnyTokenizer, load_hub_vocabulary, load_local_vocabulary
+from tasks.vocabulary.tokenizer_files import Vocabulary
 from tasks.vocabulary.wordpiece import train_vocabulary
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ CAPITALS_WARNING_SHARE = 0.05
 """Share of entries with capitals above which a vocabulary is probably cased."""
 
 
-def make_tokenizer(params: TokenizerParams, max_length: int, corpus: Path, output: Path) -> Vocabulary:
+def make_tokenizer(params: TokenizerParams, max_length: int, corpus: Path, output: Path) -> AnyTokenizer:
     """Write the tokenizer described by `params` to the folder `output`, atomically.
 
     Args:
@@ -41,14 +41,15 @@ def make_tokenizer(params: TokenizerParams, max_length: int, corpus: Path, outpu
     """
     if params.source == "train":
         entries = train_vocabulary(lambda: read_corpus_texts(corpus), params.vocabulary_size, params.lowercase)
-        vocabulary = Vocabulary(tuple(entries), params.lowercase)
+        vocabulary: AnyTokenizer = Vocabulary(tuple(entries), params.lowercase)
     elif params.source == "file":
         vocabulary = load_local_vocabulary(Path(params.path), params.lowercase)
     else:
         vocabulary = load_hub_vocabulary(params.repository, params.revision, params.lowercase)
-    _warn_about_capitals(vocabulary)
+    if isinstance(vocabulary, Vocabulary):
+        _warn_about_capitals(vocabulary)
     with new_folder(output) as folder:
-        write_tokenizer(vocabulary, max_length, folder)
+        vocabulary.write(max_length, folder)
     return vocabulary
 
 
@@ -83,8 +84,8 @@ def main() -> None:
     started_at = time.perf_counter()
     vocabulary = make_tokenizer(params, own.model.max_positions, artifacts.CORPUS, artifacts.TOKENIZER)
     print(
-        f"tokenizer ({params.source}): {len(vocabulary.tokens):,} entries, "
-        f"{'lower case' if vocabulary.lowercase else 'cased'}, {time.perf_counter() - started_at:.1f} s"
+        f"tokenizer ({params.source}): {len(vocabulary.tokens):,} entries, {vocabulary.kind}, "
+        f"{time.perf_counter() - started_at:.1f} s"
     )
 
 

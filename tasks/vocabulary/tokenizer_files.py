@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders
@@ -54,6 +54,68 @@ class Vocabulary:
         """Everything that has an id, in order of the ids."""
         known = set(self.entries)
         return (*self.entries, *(token.content for token in self.extra if token.content not in known))
+
+    @property
+    def kind(self) -> str:
+        """Description for the terminal."""
+        return "lower case" if self.lowercase else "cased"
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """Special tokens by their name in transformers."""
+        return NAMES
+
+    def build(self, *, for_texts: bool = False) -> Tokenizer:
+        """Return BERT's fast tokenizer: pairs become [CLS] a [SEP] b [SEP] with type ids 0 and 1.
+
+        Args:
+            for_texts: special tokens without a role are ordinary added tokens, which are recognized in texts.
+        """
+        extra = tuple(replace(token, special=False) for token in self.extra) if for_texts else self.extra
+        ids = {entry: number for number, entry in enumerate(self.entries)}
+        longest = MAX_CHARACTERS_PER_WORD
+        model = WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=longest, continuing_subword_prefix=PREFIX)
+        tokenizer = Tokenizer(model)
+        tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL_TOKENS])
+        for token in extra:
+            add = tokenizer.add_special_tokens if token.special else tokenizer.add_tokens
+            add([AddedToken(token.content, normalized=token.normalized, special=token.special)])
+        tokenizer.normalizer = BertNormalizer(
+            clean_text=True,
+            handle_chinese_chars=self.handle_chinese_chars,
+            strip_accents=self.strip_accents,
+            lowercase=self.lowercase,
+        )
+        tokenizer.pre_tokenizer = BertPreTokenizer()
+        tokenizer.decoder = decoders.WordPiece(prefix=PREFIX)
+        tokenizer.post_processor = TemplateProcessing(
+            single="[CLS]:0 $A:0 [SEP]:0",
+            pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+            special_tokens=[("[CLS]", ids["[CLS]"]), ("[SEP]", ids["[SEP]"])],
+        )
+        return tokenizer
+
+    def write(self, max_length: int, folder: Path) -> None:
+        """Write tokenizer.json, tokenizer_config.json, special_tokens_map.json and vocab.txt into `folder`.
+
+        Args:
+            max_length: positions of the model; the `model_max_length` at which transformers warns or truncates.
+            folder: an existing folder.
+        """
+        self.build().save(str(folder / "tokenizer.json"))
+        config = {
+            "tokenizer_class": "BertTokenizer",
+            "do_lower_case": self.lowercase,
+            "strip_accents": self.strip_accents,
+            "tokenize_chinese_chars": self.handle_chinese_chars,
+            "clean_up_tokenization_spaces": True,
+            "model_max_length": max_length,
+            **NAMES,
+        }
+        write_json(folder / "tokenizer_config.json", config)
+        write_json(folder / "special_tokens_map.json", NAMES)
+        with (folder / "vocab.txt").open("w", encoding="utf-8", newline="\n") as stream:
+            stream.writelines(entry + "\n" for entry in self.entries)
 
 
 def read_vocabulary(path: Path, key: str) -> tuple[str, ...]:
@@ -118,55 +180,3 @@ def check_vocabulary(entries: list[str], source: str) -> None:
         problems.append(f"has {len(repeated)} repeated entries: {shown}; every line must be unique")
     if problems:
         raise InputError(f"{source} " + "; it ".join(problems))
-
-
-def build_tokenizer(vocabulary: Vocabulary) -> Tokenizer:
-    """Build BERT's fast tokenizer: pairs become [CLS] a [SEP] b [SEP] with type ids 0 and 1."""
-    ids = {entry: number for number, entry in enumerate(vocabulary.entries)}
-    tokenizer = Tokenizer(
-        WordPiece(
-            ids, unk_token="[UNK]", max_input_chars_per_word=MAX_CHARACTERS_PER_WORD, continuing_subword_prefix=PREFIX
-        )
-    )
-    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL_TOKENS])
-    for token in vocabulary.extra:
-        add = tokenizer.add_special_tokens if token.special else tokenizer.add_tokens
-        add([AddedToken(token.content, normalized=token.normalized, special=token.special)])
-    tokenizer.normalizer = BertNormalizer(
-        clean_text=True,
-        handle_chinese_chars=vocabulary.handle_chinese_chars,
-        strip_accents=vocabulary.strip_accents,
-        lowercase=vocabulary.lowercase,
-    )
-    tokenizer.pre_tokenizer = BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece(prefix=PREFIX)
-    tokenizer.post_processor = TemplateProcessing(
-        single="[CLS]:0 $A:0 [SEP]:0",
-        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", ids["[CLS]"]), ("[SEP]", ids["[SEP]"])],
-    )
-    return tokenizer
-
-
-def write_tokenizer(vocabulary: Vocabulary, max_length: int, folder: Path) -> None:
-    """Write tokenizer.json, tokenizer_config.json, special_tokens_map.json and vocab.txt into `folder`.
-
-    Args:
-        vocabulary: the vocabulary to write.
-        max_length: positions of the model; the `model_max_length` at which transformers warns or truncates.
-        folder: an existing folder.
-    """
-    build_tokenizer(vocabulary).save(str(folder / "tokenizer.json"))
-    config = {
-        "tokenizer_class": "BertTokenizer",
-        "do_lower_case": vocabulary.lowercase,
-        "strip_accents": vocabulary.strip_accents,
-        "tokenize_chinese_chars": vocabulary.handle_chinese_chars,
-        "clean_up_tokenization_spaces": True,
-        "model_max_length": max_length,
-        **NAMES,
-    }
-    write_json(folder / "tokenizer_config.json", config)
-    write_json(folder / "special_tokens_map.json", NAMES)
-    with (folder / "vocab.txt").open("w", encoding="utf-8", newline="\n") as stream:
-        stream.writelines(entry + "\n" for entry in vocabulary.entries)

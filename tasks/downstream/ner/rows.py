@@ -1,8 +1,8 @@
 """Conversion of sentences to rows: windows of their words, and features.parquet to map them back.
 
-A sequence is [CLS] tokens of the words [SEP]. A sentence that is longer than a row is split between words into windows,
-which overlap. Each word belongs to the window in which it has the most context, and is labelled and predicted only
-there, so that no word is lost or counted twice.
+A sequence is the tokens of the words between the first and last special token. A sentence that is longer than a row is
+split between words into windows, which overlap. Each word belongs to the window in which it has the most context, and
+is labelled and predicted only there, so that no word is lost or counted twice.
 
 Legend: W words of all sentences, F windows, T their tokens. A piece is a token of a word.
 """
@@ -80,9 +80,10 @@ def split_windows(pieces: Sequence[int], room: int, overlap: int) -> list[tuple[
 
 def make_windows(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], row_length: int, overlap: int) -> NerWindows:
     """Return windows of at most `row_length` tokens; every sentence has at least one word."""
-    room = row_length - 2
+    vocabulary = read_tokenizer_info(tokenizer)
+    room = row_length - vocabulary.special_per_text
     bounds = np.concatenate([[0], np.cumsum([len(words) for words in sentences], dtype=np.int64)])
-    encoded = encode(tokenizer, [word for words in sentences for word in words])
+    encoded = encode(tokenizer, [vocabulary.as_word(word) for words in sentences for word in words])
     pieces = np.clip(encoded.lengths, 1, room)
     ends = np.cumsum(pieces)
     starts = ends - pieces
@@ -95,11 +96,10 @@ def make_windows(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], row_l
     example, first_words, stop_words = np.array(found, dtype=np.int64).reshape(-1, 3).T
     begin, inner = starts[first_words], ends[stop_words - 1] - starts[first_words]
     window, positions = _owners(first_words, stop_words, pieces, starts, begin, inner)
-    vocabulary = read_tokenizer_info(tokenizer)
-    token_ids, lengths = join_sequences(vocabulary, (_pieces_of_words(encoded, pieces, vocabulary), begin, inner))
+    joined = join_sequences(vocabulary, (_pieces_of_words(encoded, pieces, vocabulary), begin, inner))
     return NerWindows(
-        token_ids=token_ids,
-        lengths=lengths,
+        token_ids=joined.token_ids,
+        lengths=joined.lengths,
         example_index=example,
         own_words=np.bincount(window, minlength=len(example)),
         positions=positions,
@@ -148,7 +148,7 @@ def _owners(
 
 
 class NerRows(NerSpec, RowsTask):
-    """Rows of sentences: one or more windows [CLS] words [SEP] each."""
+    """Rows of sentences: one or more windows of words each."""
 
     chunk: ClassVar[int] = 16384
     columns: ClassVar[tuple[str, ...]] = ("tokens", "tags")

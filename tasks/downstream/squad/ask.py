@@ -41,8 +41,6 @@ from tasks.vocabulary.encoding import load_tokenizer
 
 MAX_ANSWER_LENGTH = SquadEvaluateParams().max_answer_length
 ROWS_AT_ONCE = 8
-CONTINUING = "##"
-"""Prefix of a WordPiece token that continues a word."""
 CPU = RuntimeSpec("cpu", "fp32")
 MAX_ROW_LENGTH, MAX_DOC_STRIDE = 384, 128
 """Defaults of transformers 4's pipeline (max_seq_len, doc_stride)."""
@@ -140,11 +138,8 @@ def number_words(tokenizer: Tokenizer, question: str, context: str, shape: Windo
     features = make_features(
         tokenizer, [question], [context], shape.row_length, shape.doc_stride, max_question_length=shape.row_length
     )
-    first_tokens = np.cumsum(features.lengths) - features.lengths
-    tokens = features.token_ids[concatenate_ranges(first_tokens + features.context_starts, features.context_lengths)]
-    begins = np.ones(tokenizer.get_vocab_size(with_added_tokens=True), dtype=np.int64)
-    begins[[number for token, number in tokenizer.get_vocab().items() if token.startswith(CONTINUING)]] = 0
-    return np.cumsum(begins[tokens])
+    words = np.array(tokenizer.encode(context, add_special_tokens=False).word_ids, dtype=np.int64)
+    return words[concatenate_ranges(features.context_tokens, features.context_lengths)]
 
 
 def _predict(

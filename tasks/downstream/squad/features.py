@@ -1,4 +1,4 @@
-"""Conversion of questions and contexts to features: windows of [CLS] question [SEP] context [SEP] that fit a row.
+"""Conversion of questions and contexts to features: pairs of a question and a window of its context that fit a row.
 
 Only the context is split. As in Hugging Face, `doc_stride` is the number of context tokens that two neighbouring
 windows share. The functions are pure and used for training, prediction and `podium ask`.
@@ -19,9 +19,6 @@ from tasks.vocabulary.encoding import encode, join_sequences, read_tokenizer_inf
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-SPECIAL_PER_FEATURE = 3
-"""[CLS] question [SEP] context [SEP]"""
-
 
 @dataclass(frozen=True)
 class Features:
@@ -35,7 +32,11 @@ class Features:
     lengths: np.ndarray
     """int64[F] tokens of each feature; sum T."""
     context_starts: np.ndarray
-    """int64[F] position of the first context token in the feature; token types are 1 from there on."""
+    """int64[F] position of the first context token in the feature."""
+    second_starts: np.ndarray
+    """int64[F] first position with token type 1."""
+    context_tokens: np.ndarray
+    """int64[F] number of the first context token in its context."""
     offsets: np.ndarray
     """int32[C, 2] characters of each context token in the context, end exclusive."""
     example_index: np.ndarray
@@ -83,7 +84,8 @@ def make_features(
     """
     asked, about = encode(tokenizer, questions), encode(tokenizer, contexts)
     question_lengths = np.minimum(asked.lengths, max_question_length)
-    room = row_length - SPECIAL_PER_FEATURE - question_lengths
+    vocabulary = read_tokenizer_info(tokenizer)
+    room = row_length - vocabulary.special_per_pair - question_lengths
     tight = np.flatnonzero(room <= doc_stride)
     if len(tight):
         first = int(tight[0])
@@ -91,13 +93,15 @@ def make_features(
     context = np.arange(len(questions)) if context_of is None else np.asarray(context_of, dtype=np.int64)
     example, start, stop = _all_windows(about.lengths[context], room, doc_stride)
     first_tokens = about.starts[context][example] + start
-    token_ids, lengths = join_sequences(
-        read_tokenizer_info(tokenizer),
+    joined = join_sequences(
+        vocabulary,
         (asked.token_ids, asked.starts[example], question_lengths[example]),
         (about.token_ids, first_tokens, stop - start),
     )
     offsets = about.offsets[concatenate_ranges(first_tokens, stop - start)]
-    return Features(token_ids, lengths, question_lengths[example] + 2, offsets, example)
+    return Features(
+        joined.token_ids, joined.lengths, joined.text_starts[1], joined.second_starts, start, offsets, example
+    )
 
 
 def _all_windows(

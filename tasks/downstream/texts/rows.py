@@ -1,4 +1,4 @@
-"""Conversion of texts to rows: [CLS] text [SEP], or [CLS] first [SEP] second [SEP].
+"""Conversion of texts to rows: one text or a pair per sequence, with the special tokens of the tokenizer's template.
 
 The classes of the training examples are stored in features.parquet. Sequences that are too long are truncated at the
 end of the longer text first, as by `longest_first` of Hugging Face's tokenizers.
@@ -94,15 +94,15 @@ def make_sequences(
     tokenizer: Tokenizer, firsts: list[str], seconds: list[str] | None, row_length: int
 ) -> EncodedSequences:
     """Return sequences of single sentences or pairs of at most `row_length` tokens, without labels."""
-    one = encode(tokenizer, firsts)
+    info, one = read_tokenizer_info(tokenizer), encode(tokenizer, firsts)
     if seconds is None:
-        kept = np.minimum(one.lengths, row_length - 2)
+        kept = np.minimum(one.lengths, row_length - info.special_per_text)
         pieces = [(one.token_ids, one.starts, kept)]
         shortened = kept < one.lengths
     else:
         two = encode(tokenizer, seconds)
-        kept, others = keep_longest_first(one.lengths, two.lengths, row_length - 3)
+        kept, others = keep_longest_first(one.lengths, two.lengths, row_length - info.special_per_pair)
         pieces = [(one.token_ids, one.starts, kept), (two.token_ids, two.starts, others)]
         shortened = kept + others < one.lengths + two.lengths
-    token_ids, lengths = join_sequences(read_tokenizer_info(tokenizer), *pieces)
-    return EncodedSequences(token_ids, lengths, kept + 2, labels={}, counts={"truncated to fit": int(shortened.sum())})
+    joined, counts = join_sequences(info, *pieces), {"truncated to fit": int(shortened.sum())}
+    return EncodedSequences(joined.token_ids, joined.lengths, joined.second_starts, labels={}, counts=counts)

@@ -292,18 +292,19 @@ def make_rows(
     rng: np.random.Generator,
 ) -> dict[str, np.ndarray]:
     """Return the columns of `pretrain` rows with all `pairs`, masked and packed."""
-    token_ids, lengths = join_sequences(
+    joined = join_sequences(
         vocabulary,
         (text_ids, pairs.first_start, pairs.first_length),
         (text_ids, pairs.second_start, pairs.second_length),
     )
+    token_ids, lengths = joined.token_ids, joined.lengths
     layout = RowLayout.from_packs(
         pack_sequences(lengths, settings.row_length, settings.max_sequences), lengths, settings.row_length
     )
     maskable = count_maskable(token_ids, lengths, vocabulary.special)
     counts = count_predictions(lengths, maskable, layout.packs, settings.masked_fraction, settings.max_predictions)
     masked = mask_tokens(token_ids, lengths, counts, vocabulary.special, vocabulary.mask, replacements, rng)
-    return build_columns(layout, masked, pairs.first_length + 2, pairs.labels, settings.max_predictions)
+    return build_columns(layout, masked, joined.second_starts, pairs.labels, settings.max_predictions)
 
 
 def build_columns(

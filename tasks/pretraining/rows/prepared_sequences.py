@@ -132,7 +132,7 @@ def _content_problems(found: PreparedSequences, real: np.ndarray, lengths: np.nd
             ids[np.arange(len(ids)), lengths - 1] != vocabulary.sep,
             f"does not end with [SEP], id {vocabulary.sep}: {other}",
         ),
-        (np.any(~real & (ids != vocabulary.pad), axis=1), "has token ids other than 0 in its padding"),
+        (np.any(~real & (ids != vocabulary.pad), axis=1), f"has token ids other than {vocabulary.pad} in its padding"),
         (
             np.any(real & (types != 0) & (types != 1), axis=1)
             | np.any(real[:, 1:] & (types[:, 1:] < types[:, :-1]), axis=1)

@@ -77,7 +77,11 @@ def write_prepared_rows(
         kept = partial / HELD_OUT
         kept.mkdir()
         sizes = (limits.row_length, params.max_sequences_per_row, limits.max_predictions, limits.vocabulary.size)
-        with RowWriter(partial, "pretrain", *sizes) as writer, RowWriter(kept, "pretrain", *sizes) as other:
+        pad_id = limits.vocabulary.pad
+        with (
+            RowWriter(partial, "pretrain", *sizes, pad_id=pad_id) as writer,
+            RowWriter(kept, "pretrain", *sizes, pad_id=pad_id) as other,
+        ):
             rows, held_out = (_RowFolderWriter(one, params, limits, reading) for one in (writer, other))
             for sequences in _read(own, params, limits, reading, progress):
                 chosen = _choose_held_out(sequences, params)

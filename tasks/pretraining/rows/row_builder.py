@@ -89,7 +89,7 @@ class ShardBuilder:
         settings = resolve_row_settings(params, phase, tokenizer)
         # Held-out documents are masked once.
         self._settings = {TRAINING: settings, HELD_OUT: dataclasses.replace(settings, duplicates=1)}
-        self._phase, self._vocabulary = phase, read_tokenizer_info(load_tokenizer(tokenizer)).size
+        self._phase, self._vocabulary = phase, read_tokenizer_info(load_tokenizer(tokenizer))
         self._tokenizer_sha256 = sha256_of(find_tokenizer_file(settings.tokenizer))
         self._held_out = functools.partial(is_held_out, fraction=params.held_out_fraction, seed=settings.seed)
         files = list_corpus_files(corpus)
@@ -124,11 +124,12 @@ class ShardBuilder:
     def _write(self, folder: Path, made: Iterator[PairRows], progress: StageProgress) -> dict[str, Counts]:
         """Write the rows of a shard's chunks to its folder; return the counts, by part."""
         own, counts = self._settings[TRAINING], {part: Counts() for part in PARTS}
-        sizes = (own.row_length, own.max_sequences, own.max_predictions, self._vocabulary)
+        sizes = (own.row_length, own.max_sequences, own.max_predictions, self._vocabulary.size)
+        make = functools.partial(RowWriter, pad_id=self._vocabulary.pad)
         with contextlib.ExitStack() as stack:
             for part in PARTS:
                 (folder / part).mkdir()
-            writers = {part: stack.enter_context(RowWriter(folder / part, "pretrain", *sizes)) for part in PARTS}
+            writers = {part: stack.enter_context(make(folder / part, "pretrain", *sizes)) for part in PARTS}
             for rows in made:
                 counts[rows.part].update(rows.counts)
                 for columns in rows.columns:

@@ -19,7 +19,7 @@ from tasks.pretraining.rows.prepared_sequences import RowLimits, validate_and_un
 from tasks.records.text_files import ReadLog
 from tasks.stage.errors import PodiumError
 from tests.fuzzing import damaged_bytes, require_clean
-from tests.tasks.pretraining.row_inputs import pretrain_params, tokenizer_of, word_tokenizer
+from tests.tasks.pretraining.row_inputs import pretrain_params, word_tokenizer
 from tests.tasks.pretraining.test_prepared_rows import GOLDEN
 
 COUNT = 60
@@ -53,9 +53,9 @@ def as_documents(path: Path) -> Any:
 
 
 def as_sequences(path: Path) -> Any:
-    from tasks.vocabulary.encoding import read_tokenizer_info
+    from tasks.vocabulary.encoding import load_tokenizer, read_tokenizer_info
 
-    limits = RowLimits(read_tokenizer_info(tokenizer_of(path.parent / "tokenizer")), 16, 4, "pretrain_rows.phase1")
+    limits = RowLimits(read_tokenizer_info(load_tokenizer(path.parent / "tokenizer")), 16, 4, "pretrain_rows.phase1")
     found = read_prepared_batches(pretrain_params(path=str(path)).phase1, "files", "pretrain_rows.phase1", ReadLog())
     return [validate_and_unpad(one, limits) for one in found]
 

@@ -8,7 +8,8 @@ import pytest
 from tasks.downstream.squad.features import make_features
 from tasks.rows.packing import pack_sequences, plan_packs
 from tasks.stage.errors import InputError
-from tests.tasks.pretraining.row_inputs import bert_tokenizer, squad_questions, tokenizer_of
+from tasks.vocabulary.encoding import load_tokenizer
+from tests.tasks.pretraining.row_inputs import bert_tokenizer, squad_questions
 
 
 def histogram(lengths: list[int], row_length: int) -> list[int]:
@@ -92,7 +93,7 @@ def test_what_cannot_lie_in_a_row_is_refused(lengths: list[int], message: str) -
 def test_real_question_features_pack_to_97_percent_in_milliseconds(tmp_path: Path) -> None:
     questions = squad_questions("new-wiki-train.json") + squad_questions("new-wiki-dev.json")
     features = make_features(
-        tokenizer_of(bert_tokenizer(tmp_path)),
+        load_tokenizer(bert_tokenizer(tmp_path)),
         [question["question"] for question in questions],
         [question["context"] for question in questions],
         row_length=384,

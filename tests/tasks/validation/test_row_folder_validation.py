@@ -83,11 +83,12 @@ def test_missing_or_changed_features_stop_the_validation(judge, tmp_path, tokeni
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [(None, "run the tokenizer stage first"), ("{", "is not JSON"), ('{"model": {"vocab": {}}}', r"no token \[CLS\]")],
+    [(None, "tokenizer` first"), ("{", "is not JSON"), ('{"model": {"vocab": {}}}', "cannot be loaded")],
 )
 def test_a_tokenizer_that_cannot_be_used_is_named(tmp_path, tokenizer, text, said):
     folder = write_rows(tmp_path / "phase1", PRETRAIN, row_columns(PRETRAIN), tokenizer)
-    (tokenizer / "tokenizer.json").unlink()
+    for name in ("tokenizer.json", "vocab.txt"):
+        (tokenizer / name).unlink()
     if text is not None:
         (tokenizer / "tokenizer.json").write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=said):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from tasks.validation.pretraining_checks import PretrainRows
 from tasks.validation.row_checks import RowData, RowSource
 from tasks.validation.validate import validate_data
 from tasks.validation.validators import GxValidator
+from tasks.vocabulary.tokenizer_files import Vocabulary
 
 CLS, SEP, VOCABULARY = 2, 3, 40
 ROW_LENGTH, MAX_SEQUENCES, MAX_PREDICTIONS, MAX_POSITIONS = 16, 2, 3, 8
@@ -79,15 +79,11 @@ def write_questions(
 
 
 def write_tokenizer(folder: Path) -> Path:
-    """A tokenizer.json with as much as the checks read of it."""
+    """A tokenizer with special tokens 0 to 4."""
     folder.mkdir(parents=True, exist_ok=True)
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    vocabulary = special + [f"word{i}" for i in range(VOCABULARY - len(special))]
-    values = {
-        "added_tokens": [{"id": i, "content": token} for i, token in enumerate(special)],
-        "model": {"type": "WordPiece", "vocab": {token: i for i, token in enumerate(vocabulary)}},
-    }
-    (folder / "tokenizer.json").write_text(json.dumps(values), encoding="utf-8")
+    special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    words = tuple(f"word{i}" for i in range(VOCABULARY - len(special)))
+    Vocabulary((*special, *words), lowercase=True).write(512, folder)
     return folder
 
 

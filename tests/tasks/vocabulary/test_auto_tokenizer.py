@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Tokenizer
 from tasks.stage.errors import InputError
 from tasks.vocabulary.encoding import encode, load_tokenizer
 from tasks.vocabulary.hub_tokenizer import load_local_vocabulary
-from tasks.vocabulary.tokenizer_files import Vocabulary, build_tokenizer, write_tokenizer
+from tasks.vocabulary.tokenizer_files import Vocabulary
 from tests.tasks.tiny_model import SPECIAL
 
 WORDS = "ada Ada cafe café CAFÉ 東 京 x ##x arger ärger Ärger naïve tab in text ent ##ent Entity entity ENT foo ##foo a"
@@ -47,7 +47,7 @@ def folder(
     if vocab_txt:
         (path / "vocab.txt").write_text("".join(f"{entry}\n" for entry in ENTRIES))
     else:
-        saved = build_tokenizer(Vocabulary(tuple(ENTRIES), not cased))
+        saved = Vocabulary(tuple(ENTRIES), not cased).build()
         for one in added:
             (saved.add_special_tokens if one.special else saved.add_tokens)([one])
         saved.save(str(path / "tokenizer.json"))
@@ -134,7 +134,7 @@ def test_what_is_written_of_it_has_the_same_ids(tmp_path: Path, name: str) -> No
     (tmp_path / "model").mkdir()
     (tmp_path / "ours").mkdir()
     path = folder(tmp_path / "model", **SAME[name])
-    write_tokenizer(load_local_vocabulary(path, True), 512, tmp_path / "ours")
+    load_local_vocabulary(path, True).write(512, tmp_path / "ours")
     written = require_same(tmp_path / "ours")
     assert written.get_vocab() == load_tokenizer(path).get_vocab()
 

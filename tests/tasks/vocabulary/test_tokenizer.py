@@ -413,7 +413,7 @@ def test_a_tokenizer_with_code_of_its_own_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "value", "said"),
     [
-        (("model", "type"), "BPE", "is of type BPE; WordPiece is required"),
+        (("model", "type"), "BPE", "cannot be loaded"),
         (("normalizer", "type"), "NFC", "has the normalizer NFC; BertNormalizer is required"),
         (("pre_tokenizer", "type"), "Whitespace", "has the pre_tokenizer Whitespace; BertPreTokenizer is required"),
         (("model", "vocab", "[MASK]"), 40, "without gaps"),

@@ -15,7 +15,7 @@ from tasks.stage.errors import InputError
 from tasks.vocabulary import hub_tokenizer, tokenizer_files
 from tasks.vocabulary.encoding import load_tokenizer
 from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary
-from tasks.vocabulary.tokenizer_files import Vocabulary, read_vocabulary, write_tokenizer
+from tasks.vocabulary.tokenizer_files import Vocabulary, read_vocabulary
 from tests.fuzzing import damaged_json, require_clean
 from tests.tasks.pretraining.row_inputs import real_data
 from tests.tasks.tiny_model import SPECIAL, write_tiny_model
@@ -66,7 +66,7 @@ def test_a_folder_of_transformers_gives_its_own_ids(tmp_path: Path, options: dic
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_a_folder_of_ours_gives_its_own_ids(tmp_path: Path, lowercase: bool) -> None:
     entries = read_vocabulary(real_data("vocab/bert-base-uncased.txt"), "tokenizer.path")
-    write_tokenizer(Vocabulary(entries, lowercase), 512, tmp_path)
+    Vocabulary(entries, lowercase).write(512, tmp_path)
     require_same(tmp_path)
 
 
@@ -105,7 +105,7 @@ CHANGES: dict[str, tuple[tuple[str, ...], Any, str]] = {
     ),
     "another prefix": (("model", "continuing_subword_prefix"), "@@", "continuing_subword_prefix '@@'"),
     "another unknown": (("model", "unk_token"), "[MASK]", "unk_token '[MASK]'"),
-    "another model": (("model", "type"), "BPE", "is of type BPE"),
+    "another model": (("model", "type"), "BPE", "cannot be loaded"),
     "a vocabulary that is a list": (("model", "vocab"), ["a"], "must have an object 'vocab'"),
     "an id that is not a number": (("model", "vocab", "ada"), "5", "has ids with gaps; 0 to"),
     "an id that is a truth": (("model", "vocab", "[UNK]"), True, "has ids with gaps; 0 to"),

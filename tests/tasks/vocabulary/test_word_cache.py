@@ -92,10 +92,10 @@ def test_no_text_and_texts_without_a_token_have_none(tokenizer: Tokenizer) -> No
     check(WordCache(tokenizer), tokenizer, ["", " ", "\x00", "\n\n"])
 
 
-def test_a_tokenizer_with_tokens_across_words_encodes_its_texts_in_full(tokenizer: Tokenizer) -> None:
-    added = Tokenizer.from_str(tokenizer.to_str())
-    added.encode_special_tokens = True
-    added.add_tokens([AddedToken("ba de")])  # a token across words
+def test_a_tokenizer_with_tokens_across_words_encodes_its_texts_in_full(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    tokenizer.add_tokens([AddedToken("ba de")])  # a token across words
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    added = load_tokenizer(tmp_path)
     assert not works_word_by_word(added)
     texts = ["ba de, ba.", "", "Go![SEP]" * 3]
     encoded = encode(added, texts)

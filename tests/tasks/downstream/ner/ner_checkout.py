@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks.params.schema import Params
 from tasks.stage import artifacts
-from tasks.vocabulary.tokenizer_files import Vocabulary, write_tokenizer
+from tasks.vocabulary.tokenizer_files import Vocabulary
 from tests.tasks.downstream.entries import values_with, write_parameters
 from tests.tasks.pretraining.row_inputs import SPECIAL, WORDS
 from tests.tasks.trained_checkout import write_lock
@@ -77,7 +77,7 @@ def write_vocabulary(folder: Path, params: Params) -> None:
     (folder / "inputs/ipu").mkdir(parents=True)
     (folder / artifacts.TOKENIZER).mkdir(parents=True)
     made = Vocabulary((*SPECIAL, *WORDS), lowercase=True)
-    write_tokenizer(made, params.model.max_positions, folder / artifacts.TOKENIZER)
+    made.write(params.model.max_positions, folder / artifacts.TOKENIZER)
 
 
 def values_of(path: Path) -> Any:

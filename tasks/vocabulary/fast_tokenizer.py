@@ -1,0 +1,315 @@
+"""Fast tokenizers of other kinds than BERT's WordPiece: byte-level BPE, Unigram and others, from their tokenizer.json.
+
+The library builds them from the file, completed from the settings next to it as AutoTokenizer does. What is written for
+a release names no class of transformers, so that AutoTokenizer uses tokenizer.json unchanged and gives the same ids.
+"""
+
+import functools
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from ipu_model.files import write_json
+from tasks.stage.errors import InputError
+from tasks.vocabulary.tokenizer_files import MAX_ENTRIES
+
+USUAL_TOKENS = {"pad_token": ("<pad>", "[PAD]"), "unk_token": ("<unk>", "[UNK]"), "mask_token": ("<mask>", "[MASK]")}
+"""Special tokens that the template does not contain -> the usual ones, used if no file names one."""
+FLAGS = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+"""Flags of an added token that does not state them."""
+PER_WORD = ("BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Nmt", "Precompiled", "StripAccents", "Strip")
+"""Normalizers that do not read across a blank between words."""
+BLANKS = ({"Regex": " {2,}"}, {"Regex": r"\s{2,}|[\n\r\t]"}, {"String": "``"}, {"String": "''"})
+"""Patterns of replacements that do not read across a single blank between words."""
+PROBE = "a b c"
+
+
+class LibraryErrors:
+    """Context in which errors of the tokenizers library, which raises plain Exception, become InputErrors."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is Exception or (kind is not None and kind.__name__ == "PanicException"):
+            raise InputError(
+                f"{self._where} cannot be loaded ({error!s:.200}). Save the tokenizer again with save_pretrained"
+            ) from None
+
+
+@dataclass(frozen=True)
+class Template:
+    """Special tokens of a sequence: `cls` text `sep`, or `cls` text `between` text `sep`."""
+
+    cls: int
+    between: tuple[int, ...]
+    sep: int
+    second_type: int | None
+    """Number of tokens of `between` with token type 0; the rest of the sequence has type 1. None: all types are 0."""
+
+
+def read_template(tokenizer: Tokenizer, where: str) -> Template:
+    """Return the template with which a tokenizer encodes one text and pairs of texts.
+
+    Raises:
+        InputError: another template; the message begins with `where`.
+    """
+    single, pair = tokenizer.encode("a"), tokenizer.encode("a", "a")
+    ids, types, texts = pair.ids, pair.type_ids, pair.sequence_ids
+    middle, first = 1 + texts.count(0), len(texts) - 1 - texts.count(1)
+    switch = types.index(1) if 1 in types else None
+    if (
+        texts != [None, *[0] * (middle - 1), *[None] * (first - middle), *[1] * (len(texts) - 1 - first), None]
+        or not 1 < middle < first
+        or single.ids != [*ids[:middle], ids[-1]]
+        or types != ([0] * len(ids) if switch is None else [0] * switch + [1] * (len(ids) - switch))
+        or not (switch is None or middle <= switch <= first)
+    ):
+        raise InputError(
+            f"{where} encodes a text as {single.tokens!s:.80} and a pair as {pair.tokens!s:.120}; one special token "
+            "before the first text, at least one between texts and one at the end are required"
+        )
+    return Template(ids[0], tuple(ids[middle:first]), ids[-1], None if switch is None else switch - middle)
+
+
+@dataclass(frozen=True)
+class FastTokenizer:
+    """A tokenizer.json, the roles of its special tokens, and the settings that are kept for a release."""
+
+    values: Mapping[str, Any]
+    """Content of tokenizer.json."""
+    roles: Mapping[str, str]
+    """Special tokens by their name in transformers, such as pad_token."""
+    settings: Mapping[str, Any]
+    """Content of tokenizer_config.json."""
+    source: str
+
+    @property
+    def kind(self) -> str:
+        """Description for the terminal."""
+        return str(self.values["model"].get("type", "no named kind"))
+
+    @functools.cached_property
+    def tokens(self) -> tuple[str, ...]:
+        """Everything that has an id, in order of the ids; empty texts for unused ids."""
+        ids = self._build(self.values).get_vocab(with_added_tokens=True)
+        found = [""] * (1 + max(ids.values()))
+        for token, number in ids.items():
+            found[number] = token
+        return tuple(found)
+
+    def _build(self, values: Mapping[str, Any]) -> Tokenizer:
+        with LibraryErrors(f"{self.source}: tokenizer.json"):
+            return Tokenizer.from_str(json.dumps(values))
+
+    def build(self, *, for_texts: bool = False) -> Tokenizer:
+        """Return the tokenizer.
+
+        Args:
+            for_texts: special tokens without a role are ordinary added tokens, which are recognized in texts.
+        """
+        if not for_texts:
+            return self._build(self.values)
+        roles = set(self.roles.values())
+        added = [{**one, "special": one["special"] and one["content"] in roles} for one in self.values["added_tokens"]]
+        return self._build({**self.values, "added_tokens": added})
+
+    def write(self, max_length: int, folder: Path) -> None:
+        """Write tokenizer.json, tokenizer_config.json and special_tokens_map.json into an existing folder.
+
+        Args:
+            max_length: positions of the model; `model_max_length` unless the settings have a smaller one.
+        """
+        tokenizer = self.build()
+        tokenizer.save(str(folder / "tokenizer.json"))
+        stated = self.settings.get("model_max_length")
+        longest = min(max_length, stated) if type(stated) is int and stated > 0 else max_length
+        typed = read_template(tokenizer, self.source).second_type is not None
+        byte_level = next(iter(_byte_levels(self.values)), None)
+        config = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            **({"add_prefix_space": byte_level["add_prefix_space"]} if byte_level else {}),
+            "clean_up_tokenization_spaces": bool(self.settings.get("clean_up_tokenization_spaces", False)),
+            "model_input_names": ["input_ids", *(["token_type_ids"] if typed else []), "attention_mask"],
+            "model_max_length": longest,
+            **self.roles,
+        }
+        write_json(folder / "tokenizer_config.json", config)
+        write_json(folder / "special_tokens_map.json", dict(self.roles))
+
+    @property
+    def blank_before_words(self) -> bool:
+        """Tell whether a word on its own needs a blank before it, as within a text."""
+        return any(not one["add_prefix_space"] for one in _byte_levels(self.values))
+
+    def treats_words_independently(self, tokenizer: Tokenizer) -> bool:
+        """Tell whether the tokens of a text are those of its words, each with the single blank before it.
+
+        Args:
+            tokenizer: from `build(for_texts=True)`.
+        """
+        if not (_splits_at_blanks(self.values.get("pre_tokenizer")) and _reads_words(self.values.get("normalizer"))):
+            return False
+        for token in tokenizer.get_added_tokens_decoder().values():
+            across = token.lstrip or token.rstrip or token.normalized or len(token.content.split()) != 1
+            if across and not token.special:
+                return False
+        whole = tokenizer.encode(PROBE, add_special_tokens=False)
+        ids, offsets = list[int](), list[tuple[int, int]]()
+        for piece, place in zip(("a", " b", " c"), (0, 1, 3), strict=True):
+            one = tokenizer.encode(piece, add_special_tokens=False)
+            ids += one.ids
+            offsets += [(first + place, last + place) for first, last in one.offsets]
+        return (ids, offsets) == (whole.ids, whole.offsets)
+
+
+def read_fast_tokenizer(
+    values: dict[str, Any],
+    settings: Mapping[str, Any],
+    added: Mapping[int, Any],
+    named: Iterable[tuple[str, str]],
+    source: str,
+) -> FastTokenizer:
+    """Complete a tokenizer.json from the files next to it, as AutoTokenizer does.
+
+    Args:
+        values: content of tokenizer.json; changed.
+        settings: content of tokenizer_config.json.
+        added: further added tokens by id.
+        named: names and contents of the special tokens in the settings.
+        source: setting that named the tokenizer, for messages.
+
+    Raises:
+        InputError: damaged, without a role or template that rows need, or with parts that are not deterministic or can
+            fill the memory.
+    """
+    where, roles = f"{source}: tokenizer.json", dict[str, str]()
+    values |= {"truncation": None, "padding": None}
+    _require_safe(values, where)
+    tokens = _merge_added_tokens(values.get("added_tokens") or [], added, where)
+    values["added_tokens"] = list(tokens.values())
+    if type(prefix := settings.get("add_prefix_space")) is bool:
+        for one in _byte_levels(values):
+            one["add_prefix_space"] = prefix
+    found = FastTokenizer(values, roles, settings, source)
+    tokenizer = found.build()
+    for one in tokens.values():
+        if tokenizer.token_to_id(one["content"]) != one.get("id"):
+            raise InputError(
+                f"{where} gives the added token {one['content']!r:.80} the id {one.get('id')!r:.20}, but AutoTokenizer "
+                f"gives it {tokenizer.token_to_id(one['content'])}. Save the tokenizer again with save_pretrained"
+            )
+    size = len(found.tokens)
+    if size > MAX_ENTRIES:
+        raise InputError(f"{where} has {size:,} entries; at most {MAX_ENTRIES:,} are allowed")
+    names = dict(named)
+    roles |= _find_roles(tokenizer, names, values, where)
+    special = dict.fromkeys([*roles.values(), *names.values()])
+    for content in special:
+        if content not in tokens:
+            number = tokenizer.token_to_id(content)
+            number, size = (size, size + 1) if number is None else (number, size)
+            tokens[content] = {"id": number, "content": content, **FLAGS}
+        tokens[content]["special"] = True
+    return FastTokenizer({**values, "added_tokens": list(tokens.values())}, roles, settings, source)
+
+
+def _merge_added_tokens(stated: Any, added: Mapping[int, Any], where: str) -> dict[str, dict[str, Any]]:
+    """Return the added tokens of tokenizer.json and of the settings by content; the settings take precedence."""
+    tokens: dict[str, dict[str, Any]] = {}
+    further = [{**token, "id": number} if isinstance(token, dict) else token for number, token in added.items()]
+    for one in [*(stated if isinstance(stated, list) else [stated]), *further]:
+        if not isinstance(one, dict) or not isinstance(one.get("content"), str):
+            raise InputError(f"{where} adds {one!r:.120}; a token with content and id is required")
+        tokens[one["content"]] = {**FLAGS, **tokens.get(one["content"], {}), **one}
+    return tokens
+
+
+def _find_roles(
+    tokenizer: Tokenizer, named: Mapping[str, str], values: Mapping[str, Any], where: str
+) -> Iterator[tuple[str, str]]:
+    """Return the special tokens by name: those of the template, of the settings, of the model, and the usual ones."""
+    with LibraryErrors(where):
+        template = read_template(tokenizer, where)
+    model = values["model"]
+    found = {name: content for name, content in named.items() if name.endswith("_token")}
+    found |= {
+        "cls_token": tokenizer.id_to_token(template.cls) or "",
+        "sep_token": tokenizer.id_to_token(template.sep) or "",
+    }
+    if "unk_token" not in found and isinstance(model.get("unk_token"), str):
+        found["unk_token"] = model["unk_token"]
+    if "unk_token" not in found and isinstance(model.get("unk_id"), int):
+        found["unk_token"] = tokenizer.id_to_token(model["unk_id"]) or ""
+    for name, usual in USUAL_TOKENS.items():
+        found.setdefault(name, next((one for one in usual if tokenizer.token_to_id(one) is not None), ""))
+    missing = [name for name, content in found.items() if tokenizer.token_to_id(content) is None]
+    if missing:
+        raise InputError(
+            f"{where} has no {', '.join(sorted(missing))}: add it to the tokenizer and save it with save_pretrained"
+        )
+    return iter(found.items())
+
+
+def _parts(part: Any, name: str) -> Iterator[dict[str, Any]]:
+    """Yield a part of tokenizer.json, or those of a sequence."""
+    if isinstance(part, dict):
+        inner = part.get(name)
+        if part.get("type") == "Sequence" and isinstance(inner, list):
+            for one in inner:
+                yield from _parts(one, name)
+        else:
+            yield part
+
+
+def _byte_levels(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the byte-level pre-tokenizers."""
+    for one in _parts(values.get("pre_tokenizer"), "pretokenizers"):
+        if one.get("type") == "ByteLevel":
+            one.setdefault("add_prefix_space", True)
+            yield one
+
+
+def _require_safe(values: Mapping[str, Any], where: str) -> None:
+    """Refuse parts that draw at random, or lengthen a text without a limit."""
+    model = values.get("model")
+    if not isinstance(model, dict):
+        raise InputError(f"{where} must have an object 'model', found {type(model).__name__}")
+    if model.get("dropout"):
+        raise InputError(f"{where} has dropout {model['dropout']!r:.20}; null is required, so that ids do not vary")
+    for one in _parts(values.get("normalizer"), "normalizers"):
+        content = one.get("content") if one.get("type") == "Replace" else ""
+        if not isinstance(content, str) or len(content) > 1:
+            raise InputError(
+                f"{where} has a normalizer that replaces with {content!r:.40}; at most one character is allowed, so "
+                "that texts do not grow"
+            )
+
+
+def _splits_at_blanks(part: Any) -> bool:
+    """Tell whether a pre-tokenizer splits before every single blank between words, and regards nothing further."""
+    kinds = list(_parts(part, "pretokenizers"))
+    names = [one.get("type") for one in kinds]
+    last = kinds[-1] if kinds else {}
+    if names[-1:] == ["Metaspace"]:
+        always = last.get("prepend_scheme", "always") == "always" and last.get("split", True) is True
+        return always and names[:-1] in ([], ["WhitespaceSplit"])
+    return names == ["BertPreTokenizer"] or (names == ["ByteLevel"] and last.get("use_regex", True) is True)
+
+
+def _reads_words(part: Any) -> bool:
+    """Tell whether a normalizer reads single words."""
+    return all(
+        one.get("type") in PER_WORD or (one.get("type") == "Replace" and one.get("pattern") in BLANKS)
+        for one in _parts(part, "normalizers")
+    )
