@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ipu_model.units import shorten
 from tasks.downstream.examples import ExamplesTask
-from tasks.downstream.texts.files import TextsReader, detect_labels
+from tasks.downstream.texts.files import SHOWN_LABELS, TextsReader, detect_labels
 from tasks.downstream.texts.labels import match_known, sort_classes
 from tasks.downstream.texts.params import ClassificationColumnParams, ClassificationDataParams, GlueDataParams
 from tasks.downstream.texts.spec import TextsSpec
@@ -26,6 +27,7 @@ from tasks.records.parquet import has_first_value, read_batches, write_records
 from tasks.records.splits import require_known_labels, require_several_labels
 from tasks.records.tables import column_setting
 from tasks.records.text_files import ReadLog, write_reading
+from tasks.stage import streams
 from tasks.stage.errors import InputError
 
 ROW_GROUP = 8192
@@ -54,7 +56,11 @@ class TextsExamples(TextsSpec, ExamplesTask):
             return {}
         fields = ClassificationColumnParams.model_fields
         named = {part: name for part, name in options["columns"].items() if part in fields}
-        return detect_labels(train, ClassificationColumnParams(**named))
+        detected = detect_labels(train, ClassificationColumnParams(**named))
+        if detected:
+            names = detected.get("data.columns.label") or ["lists"]
+            streams.note(f"several labels per text found: {shorten(names, SHOWN_LABELS)}")
+        return detected
 
     def write_examples(self, folder: Path) -> str:
         reading, counts, pairs = ReadLog(), dict[str, int](), set[bool]()

@@ -44,10 +44,13 @@ def write_texts(path: Path, count: int, seed: int, *, pairs: bool = False, regre
     return rows
 
 
-def values_of(data: Mapping[str, Any], *, regression: bool = False, **sections: Any) -> dict[str, Any]:
+def values_of(
+    data: Mapping[str, Any], *, regression: bool = False, multilabel: bool = False, **sections: Any
+) -> dict[str, Any]:
     """Parameters with an entry alone that reads `data`."""
     parts = {section: {**ENTRY.get(section, {}), **sections.get(section, {})} for section in {**ENTRY, **sections}}
-    entry = {"kind": "classification", "regression": regression, "data": dict(data), **parts}
+    form = {"regression": regression, "multilabel": multilabel}
+    entry = {"kind": "classification", **form, "data": dict(data), **parts}
     return values_with({"squad": None, NAME: entry}, pretrain={"enabled": False}, model=SIZE)
 
 
