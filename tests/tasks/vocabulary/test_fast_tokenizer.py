@@ -1,0 +1,194 @@
+"""Ids and offsets of byte-level BPE, Unigram and other tokenizers are AutoTokenizer's, in rows of every kind and in a
+release; or the tokenizer is refused by name."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import pre_tokenizers
+
+from tasks.downstream.ner.rows import make_windows
+from tasks.downstream.squad.features import make_features
+from tasks.downstream.texts.rows import make_sequences
+from tasks.stage.errors import InputError
+from tasks.vocabulary import encoding
+from tasks.vocabulary.encoding import encode, load_tokenizer, read_tokenizer_info
+from tasks.vocabulary.hub_tokenizer import load_local_vocabulary
+from tests.fuzzing import damaged_json, require_clean
+from tests.tasks.vocabulary.fast_tokenizers import CORPUS, HOSTILE, KINDS, save_fast_tokenizer
+
+PIECES = [*"aA bé \t\n.,'`5"] + [
+    "  ",
+    "\u0301",
+    "\u200b",
+    "\u3000",
+    "ﬁ",
+    "👍🏽",
+    "中",
+    "don't",
+    " ba",
+    "ＡＢ",
+    "\xa0",
+    "''",
+]
+
+
+@pytest.fixture(params=KINDS)
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return save_fast_tokenizer(request.param, tmp_path / request.param)
+
+
+def auto_tokenizer(folder: Path, **options: Any) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(str(folder), **options)
+
+
+def drawn_texts(count: int) -> list[str]:
+    draw = random.Random(7)
+    return ["".join(draw.choices(PIECES, k=draw.randint(0, 25))) for _ in range(count)]
+
+
+def test_ids_and_offsets_are_those_of_auto_tokenizer(folder: Path) -> None:
+    texts = [*HOSTILE, *drawn_texts(300), *CORPUS[:50]]
+    ours, theirs = encode(load_tokenizer(folder), texts), auto_tokenizer(folder)
+    for text, start, length in zip(texts, ours.starts, ours.lengths, strict=True):
+        own = theirs(text, add_special_tokens=False, return_offsets_mapping=True)
+        found = slice(start, start + length)
+        assert ours.token_ids[found].tolist() == own["input_ids"], repr(text)
+        assert [tuple(pair) for pair in ours.offsets[found].tolist()] == own["offset_mapping"], repr(text)
+
+
+def test_most_tokenizers_look_words_up_and_whole_texts_give_the_same(folder: Path) -> None:
+    tokenizer, texts = load_tokenizer(folder), [*HOSTILE, *drawn_texts(100)]
+    if folder.name != "roberta-prefix":  # its offsets depend on the place in the text
+        assert read_tokenizer_info(tokenizer).independent_words
+    cached, whole = encode(tokenizer, texts), encoding._encode_uncached(tokenizer, texts)
+    for name in ("token_ids", "lengths", "offsets"):
+        assert (getattr(cached, name) == getattr(whole, name)).all()
+
+
+def test_sequences_are_those_of_auto_tokenizer(folder: Path) -> None:
+    tokenizer, theirs = load_tokenizer(folder), auto_tokenizer(folder)
+    firsts, seconds = list(HOSTILE), list(reversed(HOSTILE))
+    for pair in ((firsts, None), (firsts, seconds)):
+        made = make_sequences(tokenizer, *pair, row_length=40)
+        own = theirs(*pair, truncation="longest_first", max_length=40, return_token_type_ids=True)
+        assert [part.tolist() for part in np.split(made.token_ids, np.cumsum(made.lengths)[:-1])] == own["input_ids"]
+        types = [
+            [0] * second + [1] * (length - second)
+            for second, length in zip(made.second_starts, made.lengths, strict=True)
+        ]
+        assert types == own["token_type_ids"]
+
+
+def test_windows_of_questions_are_those_of_auto_tokenizer(folder: Path) -> None:
+    contexts = [" ".join(drawn_texts(12)), " ".join(HOSTILE), "ba de"]
+    questions = ["Who\u0301 is 👍🏽?", "  What <x>", ""]
+    made = make_features(load_tokenizer(folder), questions, contexts, 48, 7, 20)
+    own = auto_tokenizer(folder)(
+        questions, contexts, truncation="only_second", max_length=48, stride=7,
+        return_overflowing_tokens=True, return_offsets_mapping=True,
+    )  # fmt: skip
+    ids = np.split(made.token_ids, np.cumsum(made.lengths)[:-1])
+    offsets = np.split(made.offsets, np.cumsum(made.context_lengths)[:-1])
+    assert [one.tolist() for one in ids] == own["input_ids"]
+    assert made.example_index.tolist() == own["overflow_to_sample_mapping"]
+    for number, start in enumerate(made.context_starts):
+        texts = own.sequence_ids(number)
+        assert texts.count(1) == made.context_lengths[number]
+        assert 1 not in texts or texts.index(1) == start
+        kept = [pair for pair, text in zip(own["offset_mapping"][number], texts, strict=True) if text == 1]
+        if folder.name == "roberta-prefix":  # the library counts the blank to the first token of each window
+            kept[:1] = [tuple(pair) for pair in offsets[number][:1].tolist()]
+        assert [tuple(pair) for pair in offsets[number].tolist()] == kept
+
+
+def test_words_of_sentences_have_the_pieces_of_auto_tokenizer(folder: Path) -> None:
+    sentences = [text.split() for text in (*HOSTILE, *drawn_texts(60)) if text.split()]
+    made = make_windows(load_tokenizer(folder), sentences, 512, 0)
+    theirs = auto_tokenizer(folder, **({"add_prefix_space": True} if folder.name == "roberta" else {}))
+    if folder.name == "modernbert":  # transformers ignores add_prefix_space for a class that it uses unchanged
+        theirs.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    words = np.split(made.positions, np.cumsum(made.own_words)[:-1])
+    for ids, places, sentence in zip(
+        np.split(made.token_ids, np.cumsum(made.lengths)[:-1]), words, sentences, strict=True
+    ):
+        own = theirs(sentence, is_split_into_words=True)
+        numbers = own.word_ids()
+        if set(numbers) - {None} == set(range(len(sentence))):  # else a word has no tokens, and is unknown here
+            assert ids.tolist() == own["input_ids"], sentence
+            assert places.tolist() == [numbers.index(word) for word in range(len(sentence))]
+
+
+def test_a_text_cannot_forge_a_special_token(folder: Path) -> None:
+    tokenizer = load_tokenizer(folder)
+    info = read_tokenizer_info(tokenizer)
+    texts = [f"a {token} b{token}{token}c" for token in ("<s>", "</s>", "<pad>", "<mask>", "[CLS]", "[SEP]", "[MASK]")]
+    found = encode(tokenizer, [*texts, "ｘ ＜ｓ＞ ＜／ｓ＞"]).token_ids
+    assert not set(found.tolist()) & (set(info.special) - {info.unk})
+
+
+def test_a_release_gives_the_same_ids_and_roles(folder: Path, tmp_path: Path) -> None:
+    written = tmp_path / "written"
+    written.mkdir()
+    load_local_vocabulary(folder, True).write(512, written)
+    (written / "config.json").write_bytes((folder / "config.json").read_bytes())
+    before, after = auto_tokenizer(folder), auto_tokenizer(written)
+    for text in (*HOSTILE, "a <mask> b</s>[SEP] <x>"):
+        assert after(text, text)["input_ids"] == before(text, text)["input_ids"]
+    for role in ("pad", "unk", "cls", "sep", "mask"):
+        assert getattr(after, f"{role}_token_id") == getattr(before, f"{role}_token_id")
+    assert after.model_max_length == 512
+    assert read_tokenizer_info(load_tokenizer(written)) == read_tokenizer_info(load_tokenizer(folder))
+    again = tmp_path / "again"
+    again.mkdir()
+    load_local_vocabulary(written, True).write(512, again)
+    for path in again.iterdir():
+        assert path.read_bytes() == (written / path.name).read_bytes()
+
+
+REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
+REFUSED: dict[str, tuple[tuple[Any, ...], Any, str]] = {
+    "a growing text": (("normalizer",), {"type": "Sequence", "normalizers": [REPLACE]}, "at most one character"),
+    "drawn merges": (("model", "dropout"), 0.1, "has dropout 0.1; null is required"),
+    "no template": (("post_processor",), None, "one special token before the first text"),
+    "an unknown part": (("pre_tokenizer",), {"type": "Python"}, "cannot be loaded"),
+    "another id": (("added_tokens", 0, "id"), 7, "gives the added token '<s>' the id 7"),
+    "not a token": (("added_tokens", 0), "x", "adds 'x'"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_parts_that_rows_cannot_use_are_refused(tmp_path: Path, name: str) -> None:
+    path = save_fast_tokenizer("roberta", tmp_path) / "tokenizer.json"
+    place, value, why = REFUSED[name]
+    values = parent = json.loads(path.read_text())
+    for step in place[:-1]:
+        parent = parent[step]
+    parent[place[-1]] = value
+    path.write_text(json.dumps(values))
+    (tmp_path / "tokenizer_config.json").unlink()
+    with pytest.raises(InputError, match=why):
+        load_tokenizer(tmp_path)
+
+
+def test_a_tokenizer_without_a_mask_is_refused(tmp_path: Path) -> None:
+    path = save_fast_tokenizer("roberta", tmp_path) / "tokenizer.json"
+    path.write_text(path.read_text().replace("<mask>", "<hole>"))
+    (tmp_path / "tokenizer_config.json").unlink()
+    with pytest.raises(InputError, match="has no mask_token"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["roberta", "xlm-roberta"])
+def test_a_damaged_file_is_read_or_refused(tmp_path: Path, kind: str) -> None:
+    path = save_fast_tokenizer(kind, tmp_path) / "tokenizer.json"
+    for what, content in damaged_json(json.loads(path.read_text()), 60):
+        path.write_bytes(content)
+        require_clean(lambda: load_tokenizer(tmp_path), what, InputError)
