@@ -105,7 +105,7 @@ def read_documents(params: CorpusParams, reading: ReadLog) -> Iterator[Document]
         name, source = params.dataset, f"data set {params.dataset}"
         rows = open_dataset("corpus", name, params.dataset_config, params.dataset_split, params.dataset_revision)
         yield from make_documents(
-            select_columns(number_records("row", rows), columns, source, reading), str(name), source, reading
+            select_columns(number_records(rows), [columns], source, reading), str(name), source, reading
         )
 
 

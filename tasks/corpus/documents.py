@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 from tasks.plan.named_files import list_files
 from tasks.records import tables
-from tasks.records.tables import Columns, ColumnSpec, TableRow, convert_id, read_json_lines, select_columns
+from tasks.records.json_files import read_objects
+from tasks.records.tables import Columns, ColumnSpec, TableRow, convert_id, make_column, select_columns
 from tasks.records.text_files import ZERO_WIDTH, ReadLog, file_suffix, find_surrogate, peek, read_lines, refuse_empty
 from tasks.stage.errors import InputError
 
@@ -47,14 +48,11 @@ class Document(NamedTuple):
 
 
 def document_columns(text: str, title: str | None = None, id: str | None = None) -> Columns:
-    """Return the columns of the text, the title and the id of a document.
-
-    A column that params.yaml names is required. Otherwise title and id are optional and have their usual names.
-    """
+    """Return the columns of a document; title and id are optional unless params.yaml names them."""
     return {
-        "text": ColumnSpec(text, "corpus.text_column", True),
-        "title": ColumnSpec(title or TITLE_COLUMN, "corpus.title_column", title is not None),
-        "id": ColumnSpec(id or ID_COLUMN, "corpus.id_column", id is not None),
+        "text": ColumnSpec((text,), "corpus.text_column"),
+        "title": make_column(title, (TITLE_COLUMN,), "corpus.title_column", required=False),
+        "id": make_column(id, (ID_COLUMN,), "corpus.id_column", required=False),
     }
 
 
@@ -90,12 +88,12 @@ def _text(value: Any, source: str, line: TableRow, part: str) -> str:
         return ""
     if not isinstance(value, str):
         raise InputError(
-            f"{source}, {line.where}: {line.columns[part].name} must be text, found {type(value).__name__} "
+            f"{source}, {line.where}: {line.names[part]} must be text, found {type(value).__name__} "
             f"({str(value)[:40]}). Check corpus.text_column, corpus.title_column and corpus.id_column"
         )
     if (position := find_surrogate(value)) is not None:
         raise InputError(
-            f"{source}, {line.where}: {line.columns[part].name} contains an unpaired surrogate (character {position}), "
+            f"{source}, {line.where}: {line.names[part]} contains an unpaired surrogate (character {position}), "
             "which is not valid Unicode. Repair the file"
         )
     return value
@@ -123,7 +121,7 @@ def read_files(
         reading.files += 1
         ending = file_suffix(file)
         if ending in (*tables.ENDINGS, JSON):
-            lines = tables.read_table(file, columns, KEY, reading, separator)
+            lines = tables.read_table(file, [columns], KEY, reading, separator)
             yield from make_documents(lines, name, str(file), reading)
         else:
             chosen = _choose_layout(file, layout)
@@ -246,7 +244,7 @@ def read_wikiextractor(path: Path, name: str, reading: ReadLog) -> Iterator[Docu
     if not peek(path, HEAD_BYTES).startswith(b"{"):
         yield from _read_blocks(path, name)
         return
-    lines = select_columns(read_json_lines(path, KEY, reading), _WIKIEXTRACTOR, str(path), reading)
+    lines = select_columns(read_objects(path, KEY, reading), [_WIKIEXTRACTOR], str(path), reading)
     for document in make_documents(lines, name, str(path), reading):
         body = html.unescape(document.text).split("\n")
         yield document._replace(text=_remove_title(body, document.title))

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.plan.named_files import require_readable
 from tasks.stage.errors import InputError
 from tasks.stage.memory import iterate_limited
 from tasks.stage.process import is_sent
@@ -169,6 +168,8 @@ def _check_files(section: str, name: str, revision: str | None) -> None:
     from huggingface_hub import HfApi
 
     if Path(name).exists():
+        from tasks.plan.named_files import require_readable
+
         require_readable(Path(name), f"{section}.dataset", "none")
         return
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=choose_token(name))

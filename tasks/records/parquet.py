@@ -27,11 +27,6 @@ MAX_NAME_BYTES = 1 << 20
 Record = TypeVar("Record")
 
 
-def fold_name(name: str) -> str:
-    """Return a column name in lower case and without white space, so that similar names compare equal."""
-    return "".join(name.split()).casefold()
-
-
 @contextlib.contextmanager
 def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
     """Open a Parquet file to be read page by page: a row group need not fit into memory.

@@ -26,9 +26,10 @@ MAX_LINE_BYTES = 64 << 20
 BYTE_ORDER_MARKS = {b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 """Byte order mark -> encoding; longer marks first, because UTF-32's begins with UTF-16's."""
 BLOCK_BYTES = 1 << 20
-"""Bytes inspected to detect the line ending, and read at a time where lines end in a lone carriage return."""
+"""Bytes read at a time, and inspected to detect the line ending."""
 ZERO_WIDTH = "\u200b\ufeff"
 """Zero-width space and byte order mark: a line of only these looks blank."""
+BLANKS = f"{ZERO_WIDTH} \t\r\n"
 CODECS = {".gz": "gzip", ".zst": "zstd"}
 """Suffix of a packed file -> codec."""
 NEVER_PACKED = (".parquet", ".arrow")
@@ -37,7 +38,7 @@ FREE_BYTES = 64 << 20
 """Unpacked bytes that are always allowed."""
 MAX_RATIO = 200
 """Unpacked bytes allowed per packed byte, beyond FREE_BYTES."""
-NUMERIC_IDS = "numeric ids, converted to text"
+NUMERIC_IDS, BLANK_LINES = "numeric ids, converted to text", "blank lines skipped"
 SHOWN_NAMES = 20
 """File and column names listed in reading.json."""
 SHOWN_PLACES, QUOTED = 5, 40
@@ -117,6 +118,11 @@ class ProblemList:
         if len(shown) < SHOWN_PLACES:
             shown.append(where if found is None else f"{where} ({found!r:.{QUOTED}})")
 
+    @property
+    def count(self) -> int:
+        """Number of problems."""
+        return sum(self._counts.values())
+
     def refuse(self) -> None:
         """Raise InputError if there are any problems."""
         if not self._counts:
@@ -125,8 +131,7 @@ class ProblemList:
         for kind, count in self._counts.items():
             more = f" and {count - len(self._shown[kind]):,} more" if count > len(self._shown[kind]) else ""
             lines.append(f"\n  {kind}: {', '.join(self._shown[kind])}{more}")
-        total = sum(self._counts.values())
-        problems = "1 problem" if total == 1 else f"{total:,} problems"
+        problems = "1 problem" if self.count == 1 else f"{self.count:,} problems"
         raise InputError(f"{self.source} cannot be used as {self.required}; {problems}:{''.join(lines)}")
 
 
@@ -214,91 +219,87 @@ def peek(path: Path, most: int) -> bytes:
 
 
 def read_lines(path: Path, key: str) -> Iterator[str]:
-    """Yield the lines of `read_exact_lines`; lines of only ZERO_WIDTH characters and white space become empty."""
+    """Yield the lines of `read_raw_lines`; lines of only ZERO_WIDTH characters and white space become empty."""
     for line in read_raw_lines(path, key):
-        yield "\n" if _is_zero_width(line) else line
-
-
-def _is_zero_width(line: str) -> bool:
-    return bool(line) and not line.strip(ZERO_WIDTH + " \t\r\n") and not line.isspace()
+        is_blank = line[0] in BLANKS and not line.isspace() and not line.strip(BLANKS)
+        yield "\n" if is_blank else line
 
 
 def read_raw_lines(path: Path, key: str) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file, packed or not, with their line ends and without a byte order mark.
+    """Yield the lines of a text file with their ends.
 
-    A file without any "\\n" is split at "\\r".
+    A file without any "\\n" is split at "\\r" (classic Mac OS).
+
+    Args:
+        path, key: see `read_text`.
+
+    Raises:
+        InputError: see `read_text`, or a line longer than MAX_LINE_BYTES.
+    """
+    rest, end, number = "", "", 1
+    for block in read_text(path, key):
+        end = end or ("\r" if "\n" not in block and "\r" in block[:-1] else "\n")  # the last one may begin "\r\n"
+        *lines, rest = (rest + block).split(end)
+        if max(map(len, (*lines, rest))) > MAX_LINE_BYTES:
+            number += next(at for at, line in enumerate((*lines, rest)) if len(line) > MAX_LINE_BYTES)
+            raise InputError(f"{path}, line {number} is longer than {MAX_LINE_BYTES >> 20} MB: split it ({key})")
+        yield from (f"{line}\n" for line in lines)
+        number += len(lines)
+    if rest:
+        yield rest
+
+
+def read_text(path: Path, key: str) -> Iterator[str]:
+    """Yield the text of a UTF-8 file, packed or not, in blocks and without a byte order mark.
 
     Args:
         path: the file.
         key: params key that named it, for messages.
 
     Raises:
-        InputError: binary content, another encoding (with byte offset and line), a line longer than MAX_LINE_BYTES, or
-            a read error of the disk.
+        InputError: binary content, another encoding (with byte offset and line), or a read error of the disk.
     """
-    offset = 0
+    offset, line, rest = 0, 1, b""
     try:
         with open_unpacked(path) as stream:
-            head = stream.read(BLOCK_BYTES)
-        is_old = b"\n" not in head and b"\r" in head[:-1]  # the last byte may begin "\r\n"
-        with open_unpacked(path) as stream:
-            lines = _read_mac_lines(stream) if is_old else iter(lambda: stream.readline(MAX_LINE_BYTES + 1), b"")
-            for number, line in enumerate(lines, 1):
-                if len(line) > MAX_LINE_BYTES:
-                    most = f"{MAX_LINE_BYTES >> 20} MB"
-                    raise InputError(f"{path}, line {number} is longer than {most}: split it ({key})")
-                yield decode(line, path, key, number, offset)
-                offset += len(line)
+            while (block := stream.read(BLOCK_BYTES)) or rest:
+                content = rest + block
+                text, used = _decode(content, not block, path, key, offset, line)
+                yield text.removeprefix("\ufeff") if offset == 0 else text
+                offset, line, rest = offset + used, line + _count_lines(content[:used]), content[used:]
     except OSError as error:
         raise InputError(f"{path} cannot be read at offset {offset} ({error.strerror or error}) ({key})") from None
 
 
-def _read_mac_lines(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield lines that end in a lone "\\r" (classic Mac OS), or the first bytes of a line that is too long."""
-    rest = b""
-    while block := stream.read(BLOCK_BYTES):
-        *lines, rest = (rest + block).split(b"\r")
-        yield from (line + b"\n" for line in lines)
-        if len(rest) > MAX_LINE_BYTES:
-            break
-    if rest:
-        yield rest
-
-
-def decode(content: bytes, path: Path, key: str, number: int = 1, offset: int = 0) -> str:
-    """Decode a part of a UTF-8 file and remove the byte order mark of the file.
+def _decode(content: bytes, is_last: bool, path: Path, key: str, offset: int, line: int) -> tuple[str, int]:
+    """Return the text of a part of a file, and its number of bytes: the last character may be incomplete.
 
     Args:
-        path, key: see `read_exact_lines`.
-        number: line in which the part begins.
-        offset: offset of its first byte.
-
-    Raises:
-        InputError: binary content, or another encoding.
+        offset, line: position at which the part begins.
     """
-    encoding = (
-        next((name for mark, name in BYTE_ORDER_MARKS.items() if content.startswith(mark)), "") if number == 1 else ""
-    )
-    if encoding:
+    mark = next((name for one, name in BYTE_ORDER_MARKS.items() if content.startswith(one)), "")
+    if mark and offset == 0:
         raise InputError(
-            f"{path} is {encoding} (byte order mark at offset 0, line 1); UTF-8 is required. "
-            f"Convert the file, e.g. iconv -f {encoding} -t UTF-8 ({key})"
+            f"{path} is {mark} (byte order mark at offset 0, line 1); UTF-8 is required. "
+            f"Convert the file, e.g. iconv -f {mark} -t UTF-8 ({key})"
         )
     if (nul := content.find(b"\0")) >= 0:
-        line = number + content.count(b"\n", 0, nul)
         raise InputError(
             f"{path} is binary, or UTF-16 without a byte order mark: found a NUL byte at offset {offset + nul} "
-            f"(line {line}); a UTF-8 text file is required ({key})"
+            f"(line {line + _count_lines(content[:nul])}); a UTF-8 text file is required ({key})"
         )
     try:
-        return content.decode("utf-8-sig" if number == 1 else "utf-8")
+        return codecs.utf_8_decode(content, "strict", is_last)
     except UnicodeDecodeError as error:
-        at = error.start + len(content) - len(error.object)
-        line = number + content.count(b"\n", 0, at)
         raise InputError(
-            f"{path} is not UTF-8: found byte 0x{content[at]:02x} at offset {offset + at} (line {line}). "
+            f"{path} is not UTF-8: found byte 0x{content[error.start]:02x} at offset {offset + error.start} "
+            f"(line {line + _count_lines(content[: error.start])}). "
             f"Convert the file, e.g. iconv -f LATIN1 -t UTF-8 ({key})"
         ) from None
+
+
+def _count_lines(content: bytes) -> int:
+    return content.count(b"\n") or content.count(b"\r")
 
 
 # ---------------------------------------------------------------------------------------------- packed files

@@ -11,11 +11,12 @@ from tasks.downstream.inference.inference_task import COLUMN, ID, INPUT, UNKNOWN
 from tasks.downstream.ner.examples import ROW_GROUP
 from tasks.downstream.ner.params import NerDataParams
 from tasks.downstream.ner.scores import NerAnswers, NerDevSet, NerScores, WordLogits
-from tasks.downstream.ner.sentence_files import ENDINGS, open_sentences, read_valid
+from tasks.downstream.ner.sentence_files import ENDINGS, read_raw_sentences, read_valid, sentence_spec
 from tasks.downstream.ner.sentences import SCHEMA, TagStatistics, validate_sentences
 from tasks.downstream.ner.tags import find_entities, find_problem, split_tag
 from tasks.records.labels import read_example_labels, write_labels
 from tasks.records.parquet import write_records
+from tasks.records.tables import Records, open_file
 from tasks.records.text_files import ReadLog
 from tasks.stage.errors import InputError
 
@@ -51,8 +52,9 @@ class NerInference(NerScores, InferenceTask[NerDevSet, WordLogits, NerAnswers]):
         return found
 
     def read_unlabelled(self, path: Path, reading: ReadLog) -> Iterator[dict[str, Any]]:
-        raws, problems = open_sentences(path, INPUT, self._params, reading, COLUMN, tagged=False)
-        for raw in raws:
+        records = self._open(path, reading, tagged=False)
+        problems = records.problems
+        for raw in read_raw_sentences(records, reading):
             if not raw.words:
                 problems.add("empty sentence", raw.where)
             for _, tokens, tags in validate_sentences(
@@ -61,9 +63,13 @@ class NerInference(NerScores, InferenceTask[NerDevSet, WordLogits, NerAnswers]):
                 yield {ID: raw.id, "document": 0, "tokens": tokens, "tags": tags}
         problems.refuse()
 
+    def _open(self, path: Path, reading: ReadLog, *, tagged: bool = True) -> Records:
+        spec = sentence_spec(self._params.columns, COLUMN, tagged=tagged)
+        return open_file(path, INPUT, spec, reading, self._params.separator)
+
     def write_labelled(self, path: Path, target: Path, reading: ReadLog) -> None:
-        opened, found = open_sentences(path, INPUT, self._params, reading, COLUMN), TagStatistics()
-        write_records(read_valid(*opened, self._params, found, reading), target, SCHEMA, ROW_GROUP)
+        records, found = self._open(path, reading), TagStatistics()
+        write_records(read_valid(records, self._params, found, reading), target, SCHEMA, ROW_GROUP)
         labels = read_example_labels(target.parent, self.entry.stage("examples"))
         known = {split_tag(name)[1] for name in labels} - {""}
         if found.entities and known.isdisjoint(found.entities):

@@ -8,9 +8,10 @@ document. A line that begins with "# " at the start of a sentence and does not e
 is a word everywhere else.
 """
 
+import functools
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +20,19 @@ from tasks.downstream.ner.params import NerColumnParams, NerDataParams
 from tasks.downstream.ner.sentences import MAX_WORDS, RawSentence, Sentence, TagStatistics, validate_sentences
 from tasks.downstream.ner.tags import OUTSIDE, looks_like_tag
 from tasks.records.tables import (
-    BLANK_LINES,
-    Columns,
     ColumnSpec,
-    Selector,
+    Records,
+    RecordSpec,
     TableRow,
     column_setting,
     convert_id,
-    hub_split_name,
     list_empty,
-    pick_usual_name,
-    read_hub_rows,
-    read_table,
-    require_file,
+    make_column,
+    open_split,
 )
-from tasks.records.text_files import ProblemList, ReadLog, read_lines, refuse_empty
+from tasks.records.text_files import BLANK_LINES, ProblemList, ReadLog, read_lines
 from tasks.stage.errors import InputError
 
-MEANT = "tagged words"
 NO_JSON = "lists that are not JSON (Python literals are not supported: use json.dumps, JSON or Parquet)"
 CONLL = (".conll", ".txt", ".tsv", ".iob", ".iob2", ".bio")
 ENDINGS = (*CONLL, ".jsonl", ".parquet", ".json", ".csv")
@@ -54,6 +50,25 @@ MAX_LINE_CHARACTERS = 100_000
 _BLANKS = " \t"
 
 
+def sentence_spec(names: NerColumnParams, named_by: str, *, tagged: bool = True) -> RecordSpec:
+    """Return what to read.
+
+    Args:
+        names: column names that the parameters set.
+        named_by: setting that messages suggest for another column name.
+        tagged: read tags; else all are O, and a table may have texts instead of words, differently in each record.
+    """
+    tokens = make_column(names.tokens, TOKENS, named_by.format("tokens"))
+    layouts = [{"tokens": tokens, "tags": make_column(names.tags, TAGS, named_by.format("tags"))}]
+    if not tagged:
+        hint = f"{tokens.key}, or use text in a column {TEXT!r}"
+        id = {"id": ColumnSpec(("id",), named_by.format("id"), False)}
+        words = {"tokens": tokens._replace(key=hint), **id}
+        layouts = [words, {TEXT: ColumnSpec((TEXT,), hint), **id}, words]
+    parse = functools.partial(read_conll, tagged=tagged)
+    return RecordSpec("tagged words", layouts, ENDINGS, dict.fromkeys(CONLL, parse))
+
+
 def read_sentences(
     params: NerDataParams, section: str, split: str, found: TagStatistics, reading: ReadLog
 ) -> Iterator[Sentence]:
@@ -67,14 +82,31 @@ def read_sentences(
     Raises:
         InputError: an unreadable file; at the end, all problems with words and tags.
     """
-    return read_valid(*_opened(params, section, split, reading), params, found, reading)
+    return read_valid(_open_split(params, section, split, reading), params, found, reading)
 
 
-def read_valid(
-    raws: Iterable[RawSentence], problems: ProblemList, params: NerDataParams, found: TagStatistics, reading: ReadLog
-) -> Iterator[Sentence]:
+def check_sentences(params: NerDataParams, section: str, split: str) -> tuple[TagStatistics, bool]:
+    """Return tag statistics of the first sentences of a file, and True if there are no others.
+
+    Raises:
+        InputError: as `read_sentences`, for the first sentences.
+    """
+    found, reading = TagStatistics(), ReadLog()
+    records = _open_split(params, section, split, reading)
+    first = records._replace(rows=itertools.islice(records.rows, FIRST_SENTENCES))
+    for _ in read_valid(first, params, found, reading):
+        pass  # fills `found`
+    return found, next(records.rows, None) is None
+
+
+def _open_split(params: NerDataParams, section: str, split: str, reading: ReadLog) -> Records:
+    return open_split(params, section, split, sentence_spec(params.columns, column_setting(section)), reading)
+
+
+def read_valid(records: Records, params: NerDataParams, found: TagStatistics, reading: ReadLog) -> Iterator[Sentence]:
     """Yield the sentences of an opened source; see `read_sentences`."""
-    count = 0
+    count, problems = 0, records.problems
+    raws = read_raw_sentences(records, reading)
     for sentence in validate_sentences(raws, params.tag_scheme, found, problems, reading):
         count += 1
         yield sentence
@@ -87,88 +119,15 @@ def read_valid(
     reading.layouts[problems.source] = f"{reading.layouts.get(problems.source, 'table')} of {found.scheme}"
 
 
-def check_sentences(params: NerDataParams, section: str, split: str) -> tuple[TagStatistics, bool]:
-    """Return tag statistics of the first sentences of a file, and True if there are no others.
-
-    Raises:
-        InputError: as `read_sentences`, for the first sentences.
-    """
-    found, reading = TagStatistics(), ReadLog()
-    raws, problems = _opened(params, section, split, reading)
-    for _ in read_valid(itertools.islice(raws, FIRST_SENTENCES), problems, params, found, reading):
-        pass  # fills `found`
-    return found, next(raws, None) is None
-
-
-def _opened(
-    params: NerDataParams, section: str, split: str, reading: ReadLog
-) -> tuple[Iterator[RawSentence], ProblemList]:
-    if params.source == "hub":
-        problems = ProblemList(hub_split_name(params, split), MEANT)
-        lines = read_hub_rows(params, section, split, column_chooser(params.columns, column_setting(section)), reading)
-        return _table_sentences(lines, problems, reading), problems
-    return open_sentences(params.path_of(split), f"{section}.{split}_path", params, reading, column_setting(section))
-
-
-def open_sentences(
-    path: Path, key: str, params: NerDataParams, reading: ReadLog, named_by: str, *, tagged: bool = True
-) -> tuple[Iterator[RawSentence], ProblemList]:
-    """Open a file; return an iterator of its sentences, and the collected problems.
-
-    Args:
-        key: name of the file in messages.
-        tagged: read tags; else all are O, and a table may have texts instead of words.
-
-    Raises:
-        InputError: as `require_file`; unreadable content while the sentences are consumed.
-    """
-    problems = ProblemList(f"{path} ({key})", MEANT)
-    ending = require_file(path, key, ENDINGS, "tagged words in CoNLL format or a table")
-    reading.files += 1
-    if ending in CONLL:
-        reading.layouts[problems.source] = "columns"
-        return read_conll(path, key, reading, problems, tagged=tagged), problems
-    columns = column_chooser(params.columns, named_by) if tagged else _columns_without_tags(params.columns, named_by)
-    lines = read_table(path, columns, key, reading, params.separator)
-    return _table_sentences(lines, problems, reading, is_csv=ending == ".csv"), problems
-
-
-def column_chooser(names: NerColumnParams, named_by: str) -> Selector:
-    """Return a function that chooses columns: those set in the parameters, else those with usual names."""
-
-    def choose(present: Sequence[str]) -> Columns:
-        parts = {
-            "tokens": names.tokens or pick_usual_name(present, TOKENS),
-            "tags": names.tags or pick_usual_name(present, TAGS),
-        }
-        return {part: ColumnSpec(name, named_by.format(part), True) for part, name in parts.items()}
-
-    return choose
-
-
-def _columns_without_tags(names: NerColumnParams, named_by: str) -> Selector:
-    """Return a function as `column_chooser`; a text may replace the list of words, differently in each record."""
-
-    def choose(present: Sequence[str]) -> Columns:
-        tokens = column_chooser(names, f"{named_by}, or use text in a column {TEXT!r}")(present)["tokens"]
-        is_there = not {tokens.name, TEXT}.isdisjoint(present)
-        optional = {part: ColumnSpec(part, named_by.format(part), False) for part in ("id", TEXT)}
-        return {"tokens": tokens._replace(required=not is_there), **optional}
-
-    return choose
-
-
-def _table_sentences(
-    lines: Iterable[TableRow], problems: ProblemList, reading: ReadLog, *, is_csv: bool = False
-) -> Iterator[RawSentence]:
+def read_raw_sentences(records: Records, reading: ReadLog) -> Iterator[RawSentence]:
     """Yield a sentence for each record; CSV cells have lists as JSON or as words separated by spaces."""
-    document, sentences = 0, 0
-    for where, values, columns in lines:
+    document, sentences, problems = 0, 0, records.problems
+    for where, values, _ in records.rows:
         words: Any = values.get("tokens", values.get(TEXT))
         tags: Any = values.get("tags")
-        tagged = "tags" in columns
+        tagged = "tags" in values
         try:
-            if is_csv and "tokens" in values:
+            if records.is_text and "tokens" in values:
                 is_json = tags.lstrip().startswith("[") if tagged else words.startswith(('["', "['"))
                 cells = (words, tags if tagged else words)
                 words, tags = (parse_json(cell) if is_json else cell.split() for cell in cells)
@@ -187,12 +146,13 @@ def _table_sentences(
             problems.add(kind, where, words)
         elif len(words) > MAX_WORDS:
             problems.add(f"a sentence of more than {MAX_WORDS:,} words", where)
-        elif any(type(tag) is int for tag in tags):
+        elif numbers := [tag for tag in tags if type(tag) is int]:
             kind = "tags that are numbers without names (use names, or Parquet with the features of `datasets`)"
-            problems.add(kind, where, next(tag for tag in tags if type(tag) is int))
+            problems.add(kind, where, numbers[0])
         else:
             sentences += 1
-            yield RawSentence(document, words, tags, where, id=convert_id(values.get("id"), reading))
+            id = convert_id(values.get("id"), reading)
+            yield RawSentence(document, words, tags, where, values.get("lines", ()), id)
 
 
 # ---------------------------------------------------------------------------------------------- CoNLL
@@ -200,100 +160,76 @@ def _table_sentences(
 
 def read_conll(
     path: Path, key: str, reading: ReadLog, problems: ProblemList, *, tagged: bool = True
-) -> Iterator[RawSentence]:
-    """Yield the sentences of a CoNLL file, in order.
+) -> Iterator[TableRow]:
+    """Yield the sentences of a CoNLL file, in order, and the lines that begin a document.
 
     Args:
+        path: the file.
         key: parameter with the path, for messages.
-        reading: receives counts of skipped lines and the column separator.
+        reading: receives counts of skipped lines and the layout.
         problems: receives invalid lines.
         tagged: the last column is the tag; else only the first column is read, and all tags are O.
 
     Raises:
         InputError: text that is not UTF-8, or a line or sentence that is too long; see `read_lines`.
     """
-    refuse_empty(path, key)
-    return _Conll(path, key, reading, problems, tagged).sentences()
-
-
-class _Conll:
-    """Parser of one CoNLL file."""
-
-    def __init__(self, path: Path, key: str, reading: ReadLog, problems: ProblemList, tagged: bool) -> None:
-        self._path, self._key, self._reading, self._problems = path, key, reading, problems
-        self._tagged = tagged
-        self._tabs = False
-        self._columns = 0
-        """0 until the first line."""
-        self._document, self._in_document = 0, False
-        self._words: list[str] = []
-        self._tags: list[str] = []
-        self._lines: list[int] = []
-
-    def sentences(self) -> Iterator[RawSentence]:
-        blank = True
-        for number, text in enumerate(read_lines(self._path, self._key), 1):
-            if len(text) > MAX_LINE_CHARACTERS:
-                raise InputError(
-                    f"{self._path}: line {number} has {len(text):,} characters, more than {MAX_LINE_CHARACTERS:,}. "
-                    f"Each line must be a word with its tag ({self._key})"
-                )
-            line = text.rstrip("\r\n")
-            if not line.strip(_BLANKS):
-                yield from self._end()
-                self._reading.counts[BLANK_LINES] += blank
-                blank = True
-                continue
-            blank = self._fields(line)[0] == DOCUMENT  # usually a blank line follows
-            if blank:
-                yield from self._end()
-                self._document += self._in_document
-                self._in_document = False
-            elif self._is_comment(line):
-                self._reading.counts[COMMENTS] += 1
-            else:
-                self._take(line, number)
-        yield from self._end()
-
-    def _end(self) -> Iterator[RawSentence]:
-        if self._words:
-            self._in_document = True
-            yield RawSentence(self._document, self._words, self._tags, f"line {self._lines[0]}", self._lines)
-        self._words, self._tags, self._lines = [], [], []
-
-    def _is_comment(self, line: str) -> bool:
-        if self._words or not line.startswith("# "):
-            return False
-        words = line.split()
-        if self._tabs:
-            return "\t" not in line and len(words) > 1 and not (len(words) == 2 and looks_like_tag(words[1]))
-        return len(words) > 1 and not looks_like_tag(words[-1])
-
-    def _fields(self, line: str) -> list[str]:
-        if self._tabs or (not self._columns and "\t" in line):
-            return [field.strip(" ") for field in line.split("\t")]
-        return re.split(f"[{_BLANKS}]+", line.strip(_BLANKS))
-
-    def _take(self, line: str, number: int) -> None:
-        fields = self._fields(line)
-        if self._tagged and len(fields) < 2:
-            self._problems.add("a line with one column (word and tag are required)", f"line {number}", line)
-            return
-        if not self._columns:
-            self._columns, self._tabs = len(fields), "\t" in line
-        if len(fields) != self._columns:
-            kind = f"a line with other than {self._columns} columns, as the first line has"
-            self._problems.add(kind, f"line {number}", line)
-            return
-        tag = fields[-1] if self._tagged else OUTSIDE
-        if not fields[0] and tag == OUTSIDE:
-            self._reading.counts[NO_WORD] += 1
-            return
-        if len(self._words) == MAX_WORDS:
+    reading.layouts[problems.source] = "columns"
+    width, tabs, was_blank = 0, False, True
+    words: list[tuple[str, str, int]] = []
+    for number, text in enumerate(read_lines(path, key), 1):
+        if len(text) > MAX_LINE_CHARACTERS:
             raise InputError(
-                f"{self._path}: the sentence from line {self._lines[0]} has more than {MAX_WORDS:,} words. End "
-                f"sentences with a blank line ({self._key})"
+                f"{path}: line {number} has {len(text):,} characters, more than {MAX_LINE_CHARACTERS:,}. "
+                f"Each line must be a word with its tag ({key})"
             )
-        self._words.append(fields[0])
-        self._tags.append(tag)
-        self._lines.append(number)
+        line, where = text.rstrip("\r\n"), f"line {number}"
+        is_blank = not line.strip(_BLANKS)
+        fields = _split(line, tabs or (not width and "\t" in line))
+        if is_blank or fields[0] == DOCUMENT:
+            yield from _make_row(words)
+            words = []
+            if not is_blank:
+                yield TableRow(where, {"tokens": [DOCUMENT], "tags": [OUTSIDE]})
+            reading.counts[BLANK_LINES] += is_blank and was_blank
+            was_blank = True  # usually a blank line follows that of a document
+            continue
+        was_blank = False
+        if not words and _is_comment(line, tabs):
+            reading.counts[COMMENTS] += 1
+        elif tagged and len(fields) < 2:
+            problems.add("a line with one column (word and tag are required)", where, line)
+        elif width and len(fields) != width:
+            problems.add(f"a line with other than {width} columns, as the first line has", where, line)
+        else:
+            if not width:
+                width, tabs = len(fields), "\t" in line
+            tag = fields[-1] if tagged else OUTSIDE
+            if not fields[0] and tag == OUTSIDE:
+                reading.counts[NO_WORD] += 1
+                continue
+            words.append((fields[0], tag, number))
+            if len(words) > MAX_WORDS:
+                raise InputError(
+                    f"{path}: the sentence from line {words[0][2]} has more than {MAX_WORDS:,} words. End sentences "
+                    f"with a blank line ({key})"
+                )
+    yield from _make_row(words)
+
+
+def _make_row(words: list[tuple[str, str, int]]) -> Iterator[TableRow]:
+    if words:
+        tokens, tags, lines = map(list, zip(*words, strict=True))
+        yield TableRow(f"line {lines[0]}", {"tokens": tokens, "tags": tags, "lines": lines})
+
+
+def _is_comment(line: str, tabs: bool) -> bool:
+    words = line.split()
+    if not line.startswith("# ") or len(words) < 2 or (tabs and "\t" in line):
+        return False
+    return not looks_like_tag(words[-1]) or (tabs and len(words) > 2)
+
+
+def _split(line: str, tabs: bool) -> list[str]:
+    if tabs:
+        return [field.strip(" ") for field in line.split("\t")]
+    return re.split(f"[{_BLANKS}]+", line.strip(_BLANKS))

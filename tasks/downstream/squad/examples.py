@@ -19,18 +19,16 @@ from tasks.downstream.examples import ExamplesTask
 from tasks.downstream.squad.format import (
     UNANSWERABLE,
     ReferenceAnswer,
-    SquadProblems,
     SquadQuestion,
     refuse_common_ids,
-    require_room_for_file,
 )
 from tasks.downstream.squad.params import SquadDataParams
-from tasks.downstream.squad.question_tables import ENDINGS, parse_questions, question_columns, read_question_file
+from tasks.downstream.squad.question_tables import parse_questions, question_spec, read_question_file
 from tasks.downstream.squad.spec import SCHEMA, SquadSpec
 from tasks.records.parquet import write_records
 from tasks.records.splits import Groups
-from tasks.records.tables import hub_split_name, read_hub_rows, require_file
-from tasks.records.text_files import ReadLog, peek, write_reading
+from tasks.records.tables import open_split
+from tasks.records.text_files import ReadLog, write_reading
 from tasks.stage.errors import InputError
 
 SECTION = "downstream.*.data"
@@ -129,8 +127,6 @@ def _select_answerable(
 
 
 def _load(params: SquadDataParams, name: str, reading: ReadLog) -> list[SquadQuestion]:
-    if params.source == "files":
-        return read_question_file(params.path_of(name), f"{SECTION}.{name}_path", params, reading)
     if params.source == "demo":
         count = params.demo_train if name == "train" else params.demo_dev
         split: world.Split = "train" if name == "train" else "dev"
@@ -138,10 +134,8 @@ def _load(params: SquadDataParams, name: str, reading: ReadLog) -> list[SquadQue
             SquadQuestion(q.id, q.title, q.context, q.question, (ReferenceAnswer(q.answer, q.answer_start),))
             for q in world.make_questions(params.seed, split, count)
         ]
-    lines = read_hub_rows(params, SECTION, name, question_columns(params.columns), reading)
-    return parse_questions(
-        lines, params.columns, SquadProblems(hub_split_name(params, name), params.unanswerable, reading=reading)
-    )
+    records = open_split(params, SECTION, name, question_spec(params.columns), reading)
+    return parse_questions(records, params, reading)
 
 
 def check_question_file(path: Path, key: str, params: SquadDataParams) -> None:
@@ -150,19 +144,8 @@ def check_question_file(path: Path, key: str, params: SquadDataParams) -> None:
     Raises:
         InputError: file not found, unknown extension, or invalid questions (all problems).
     """
-    ending = require_file(path, key, ENDINGS, "questions")
-    is_large = path.stat().st_size > WHOLE_BYTES
-    if is_large and ending == ".json":
-        _check_start(path, key)
-    else:
-        read_question_file(path, key, params, ReadLog(), most=FIRST_RECORDS if is_large else None)
-
-
-def _check_start(path: Path, key: str) -> None:
-    require_room_for_file(path, key, path.stat().st_size)
-    start = peek(path, 64)
-    if not start.removeprefix(b"[").lstrip().startswith(b"{"):
-        raise InputError(f"{path} begins with {start[:8]!r}, but SQuAD JSON is an object. Set {key} to a SQuAD file")
+    is_large = path.is_file() and path.stat().st_size > WHOLE_BYTES
+    read_question_file(path, key, params, ReadLog(), most=FIRST_RECORDS if is_large else None)
 
 
 def write_questions(questions: Iterable[SquadQuestion], path: Path) -> None:

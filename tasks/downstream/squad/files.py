@@ -4,29 +4,19 @@ Scoring needs only ids and reference answers.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ipu_model.files import parse_json, read_json
-from tasks.downstream.squad.format import (
-    SquadProblems,
-    parse_document,
-    read_article_records,
-    read_flat_records,
-    read_id,
-    read_objects,
-    read_text,
-    wrap_articles,
-)
-from tasks.records.parquet import open_parquet, read_group_batches
-from tasks.records.text_files import ReadLog
+from ipu_model.files import read_json
+from tasks.downstream.squad.question_tables import list_objects, read_id, read_json_questions, read_text
+from tasks.records.tables import ColumnSpec, TableRow, read_table
+from tasks.records.text_files import NUMERIC_IDS, ProblemList, ReadLog, refuse_empty
 from tasks.stage.errors import InputError
-from tasks.stage.memory import iterate_limited
 
-READ_AT_ONCE = 1024
-"""Questions read at a time; row groups with long contexts have fewer."""
+KEY = "the file on the command line"
+STAGE = "its stage examples"
 
 
 @dataclass(frozen=True)
@@ -54,22 +44,27 @@ def read_references(path: Path, reading: ReadLog | None = None) -> list[tuple[st
     Raises:
         InputError: file not found, not JSON, not SQuAD's format (all problems with their locations), or no questions.
     """
-    problems = SquadProblems(str(path), reading=ReadLog() if reading is None else reading)
-    document = wrap_articles(_read_json(path, parse_document))
-    records = read_flat_records(document)
-    found = [_reference(*one, problems) for one in records or read_article_records(document, problems, whole=False)]
+    if not path.exists():
+        raise InputError(f"{path} not found")
+    refuse_empty(path, KEY)
+    problems, log = ProblemList(str(path), "questions"), ReadLog()
+    columns = {part: ColumnSpec((part,), KEY, False) for part in ("id", "answers")}
+    rows = read_json_questions(path, KEY, log, problems, columns=columns)
+    found = [_make_reference(row, problems, log) for row in rows]
+    if reading is not None:
+        reading.counts[NUMERIC_IDS] += log.counts[NUMERIC_IDS]
     problems.refuse()
     if not found:
         raise InputError(f"{path} contains no questions")
     return found
 
 
-def _reference(where: str, values: dict[str, Any], problems: SquadProblems) -> tuple[str, tuple[str, ...]]:
-    answers = values.get("answers")
-    if isinstance(answers, dict) and isinstance(texts := answers.get("text"), list):  # the format of `datasets`
+def _make_reference(row: TableRow, problems: ProblemList, reading: ReadLog) -> tuple[str, tuple[str, ...]]:
+    values, answers = row.values, row.values.get("answers")
+    if isinstance(answers, Mapping) and isinstance(texts := answers.get("text"), list):  # the format of `datasets`
         values = {**values, "answers": [{"text": text} for text in texts]}
-    given = [read_text(one, "text", place, problems) for one, place in read_objects(values, "answers", where, problems)]
-    return read_id(values, where, problems) or "", tuple(text for text in given if text is not None)
+    found = [read_text(one, "text", at, problems) for one, at in list_objects(values, "answers", row.where, problems)]
+    return read_id(values, row.where, problems, reading) or "", tuple(text for text in found if text is not None)
 
 
 def _kind(value: Any) -> str:
@@ -110,9 +105,9 @@ def read_predictions(path: Path) -> dict[str, str]:
     return values
 
 
-def _read_json(path: Path, parse: Callable[..., Any] = parse_json) -> Any:
+def _read_json(path: Path) -> Any:
     try:
-        return read_json(path, encoding="utf-8-sig", parse=parse)
+        return read_json(path, encoding="utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{path} not found") from None
     except IsADirectoryError:
@@ -137,31 +132,18 @@ def read_questions(path: Path, ids: Sequence[str] | None = None, most: int | Non
     wanted = None if ids is None else set(ids)
     found: list[ReferenceQuestion] = []
     contexts: dict[str, str] = {}
-    for row in _rows(path):
+    columns = {part: ColumnSpec((part,), STAGE) for part in ("id", "title", "question", "context", "answers")}
+    if not path.is_file():
+        raise InputError(f"{path} not found. Run {STAGE}")
+    for _, row, _ in read_table(path, [columns], STAGE, ReadLog()):
         if wanted is None or row["id"] in wanted:
             texts, starts = ([answer[key] for answer in row["answers"]] for key in ("text", "answer_start"))
             context = contexts.setdefault(row["context"], row["context"])  # the file repeats contexts
             found.append(
                 ReferenceQuestion(row["id"], row["question"], context, tuple(texts), tuple(starts), row["title"])
             )
+    if not contexts and wanted is None:
+        raise InputError(f"{path} contains no questions. Set dev_path of section data to a file with questions")
     if most is not None and len(found) > most:
         return [found[number * len(found) // most] for number in range(most)]
     return found
-
-
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    import pyarrow as pa
-
-    names, stage = ("id", "title", "question", "context", "answers"), "its stage examples"
-    try:
-        with open_parquet(path) as file:
-            if missing := [name for name in names if name not in file.schema_arrow.names]:
-                raise InputError(f"{path} lacks the columns {', '.join(missing)}. Run {stage} again")
-            if not file.metadata.num_rows:
-                raise InputError(f"{path} contains no questions. Set dev_path of section data to a file with questions")
-            for batch in iterate_limited(read_group_batches(file, names, READ_AT_ONCE), str(path)):
-                yield from batch.to_pylist()
-    except FileNotFoundError:
-        raise InputError(f"{path} not found. Run {stage}") from None
-    except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{path} cannot be read as questions ({error}). Run {stage} again") from None

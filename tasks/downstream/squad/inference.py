@@ -10,13 +10,14 @@ from tasks.downstream.inference.inference_task import COLUMN, ID, INPUT, Inferen
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.examples import write_questions
 from tasks.downstream.squad.files import ReferenceQuestion, read_questions
-from tasks.downstream.squad.format import SquadProblems, read_text, require_room_for_text
+from tasks.downstream.squad.format import require_room_for_text
 from tasks.downstream.squad.no_answer import NULL_THRESHOLD, read_null_threshold
 from tasks.downstream.squad.params import SquadDataParams
-from tasks.downstream.squad.question_tables import ENDINGS, question_columns, read_question_file, read_records
+from tasks.downstream.squad.question_tables import ENDINGS, question_spec, read_question_file, read_text
 from tasks.downstream.squad.scores import SquadScores
 from tasks.downstream.squad.spec import SCHEMA
 from tasks.downstream.squad.windows import WindowFiles
+from tasks.records.tables import open_file
 from tasks.records.text_files import ReadLog
 
 SPAN = [
@@ -66,13 +67,13 @@ class SquadInference(SquadScores, InferenceTask[list[ReferenceQuestion], WindowF
         return data
 
     def read_unlabelled(self, path: Path, reading: ReadLog) -> Iterator[dict[str, Any]]:
-        problems, columns = SquadProblems(str(path), reading=reading), question_columns(self._data.columns, COLUMN)
-        asked = {part: columns[part] for part in (ID, "context", "question")}
-        for where, values, _ in read_records(path, INPUT, self._data, asked, problems):
+        spec = question_spec(self._data.columns, COLUMN, (ID, "context", "question"))
+        rows, problems, _ = open_file(path, INPUT, spec, reading, self._data.separator)
+        for where, values, _ in rows:
             context, question = (read_text(values, key, where, problems) for key in ("context", "question"))
             for key, text in (("context", context), ("question", question)):
                 if text is not None and not text.strip():
-                    problems.add(f"{where}.{key} is empty")
+                    problems.add(f"{key} is empty", where)
             if context is not None and question is not None:
                 require_room_for_text(f"{path}: {where}.context", context)
                 yield {ID: values.get(ID), "title": "", "context": context, "question": question, "answers": []}

@@ -1,79 +1,132 @@
-"""Questions from SQuAD's JSON or from tables: .csv, .jsonl, .parquet, JSON with one object per question, or a Hub data
-set, with SQuAD's columns under any names.
+"""Reading of SQuAD questions from files or the Hub.
+
+A JSON file has articles with paragraphs and questions, as SQuAD is published, or one object per question, as `datasets`
+exports it and run_qa.py reads it. Other tables (.csv, .jsonl, .parquet, a Hub data set) have SQuAD's columns under any
+names.
 
 The answers of a row are in one column, as {"text": [...], "answer_start": [...]} or as a list of {"text": ...,
-"answer_start": ...}, both also as JSON text; or in two columns, answer_text and answer_start.
+"answer_start": ...}, both also as JSON text; or in two columns, answer_text and answer_start. Numeric ids are accepted
+and spaces around answers are stripped; both are counted.
 """
 
+from __future__ import annotations
+
+import functools
 import hashlib
 import itertools
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ipu_model.files import parse_json
-from tasks.downstream.squad.format import (
-    CHOICES,
-    SquadProblems,
-    SquadQuestion,
-    parse_file,
-    read_answers,
-    read_article_records,
-    read_flat_records,
-    read_id,
-    read_text,
-    require_valid,
-)
-from tasks.downstream.squad.params import SquadColumnParams, SquadDataParams
+from tasks.downstream.squad.format import CHOICES, ReferenceAnswer, SquadQuestion, require_valid
+from tasks.records.json_files import read_objects
 from tasks.records.tables import ENDINGS as TABLES
-from tasks.records.tables import Columns, ColumnSpec, TableRow, column_setting, read_table, require_file, select_columns
-from tasks.records.text_files import ReadLog, file_suffix
+from tasks.records.tables import (
+    Columns,
+    ColumnSpec,
+    Records,
+    RecordSpec,
+    TableRow,
+    column_setting,
+    make_column,
+    open_file,
+    select_columns,
+)
+from tasks.records.text_files import NUMERIC_IDS, ProblemList, ReadLog, find_surrogate
 from tasks.stage.errors import InputError
+
+if TYPE_CHECKING:
+    from tasks.downstream.squad.params import SquadColumnParams, SquadDataParams
 
 ENDINGS = (".json", *TABLES)
 TEXT, START, ANSWERS = "answer_text", "answer_start", "answers"
+PARTS = ("id", "title", "context", "question", ANSWERS, TEXT, START)
+"""Parts of a question."""
 IMPOSSIBLE = "is_impossible"
 MADE = "ids generated from context, question and position, without an id column"
 _DATA = "downstream.*.data"
 NAMED_BY = column_setting(_DATA)
 """Parameter that messages suggest for another column name."""
 _WHOLE = re.compile(r"[+-]?\d+")
+_WORDS = {"true": True, "1": True, "false": False, "0": False, "": None, "none": None}
 
 
-def question_columns(names: SquadColumnParams, named_by: str = NAMED_BY) -> Columns:
-    """Return part of a question -> its column; unset names default to SQuAD's."""
-    always = ("context", "question")
-    columns = {
-        part: ColumnSpec(name or part, named_by.format(part), part in always or name is not None)
-        for part, name in names.model_dump().items()
-    }
-    return {**columns, IMPOSSIBLE: ColumnSpec(IMPOSSIBLE, _DATA, False)}
-
-
-def read_records(
-    path: Path, key: str, data: SquadDataParams, columns: Columns, problems: SquadProblems
-) -> Iterator[TableRow]:
-    """Yield the records of a table, of JSON with one object per question, or of SQuAD's articles, which have no
-    columns.
+def question_spec(names: SquadColumnParams, named_by: str = NAMED_BY, parts: Sequence[str] = PARTS) -> RecordSpec:
+    """Return what to read; unset names default to SQuAD's.
 
     Args:
-        key: parameter with the path, for messages.
-        data: has the field separator.
-        problems: receives problems of articles; its `reading` receives the unused columns.
-
-    Raises:
-        InputError: an unreadable file or a missing column.
+        parts: parts of a question to read.
     """
-    problems.reading.files += 1
-    if require_file(path, key, ENDINGS, "questions") != ".json":
-        return read_table(path, columns, key, problems.reading, data.separator)
-    values = parse_file(path, key)
-    records = read_flat_records(values, {column.name for part, column in columns.items() if column.name != part})
-    if records is None:
-        return itertools.starmap(TableRow, read_article_records(values, problems))
-    return select_columns(records, columns, problems.source, problems.reading)
+    columns = {
+        part: make_column(
+            getattr(names, part), (part,), named_by.format(part), required=part in ("context", "question")
+        )
+        for part in parts
+    }
+    if ANSWERS in parts:
+        columns[IMPOSSIBLE] = ColumnSpec((IMPOSSIBLE,), _DATA, False)
+    return RecordSpec(
+        "questions", [columns], ENDINGS, {".json": functools.partial(read_json_questions, columns=columns)}
+    )
+
+
+def read_json_questions(
+    path: Path, key: str, reading: ReadLog, problems: ProblemList, *, columns: Columns
+) -> Iterator[TableRow]:
+    """Yield the questions of a JSON file, in articles or one object each."""
+    objects = read_objects(path, key, reading)
+    if (first := next(objects, None)) is None:
+        return iter(())
+    objects = itertools.chain([first], objects)
+    if "paragraphs" not in first[1]:
+        return select_columns(objects, [columns], problems.source, reading)
+    return itertools.chain.from_iterable(_read_article(where, one, problems) for where, one in objects)
+
+
+def _read_article(at: str, article: Mapping[str, Any], problems: ProblemList) -> Iterator[TableRow]:
+    for paragraph, where in list_objects(article, "paragraphs", at, problems):
+        for qa, place in list_objects(paragraph, "qas", where, problems):
+            yield TableRow(place, {"title": article.get("title"), **paragraph, **qa})
+
+
+def list_objects(
+    parent: Mapping[str, Any], key: str, at: str, problems: ProblemList
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield (object, its path) of the list `parent[key]`; add what is wrong to `problems`."""
+    items = parent.get(key)
+    if not isinstance(items, list):
+        problems.add(f"{key} is not a list" if key in parent else f"{key} is missing", at, *([items] * (key in parent)))
+        return
+    for index, item in enumerate(items):
+        if isinstance(item, dict):
+            yield item, f"{at}.{key}[{index}]"
+        else:
+            problems.add(f"an item of {key} is not an object", f"{at}.{key}[{index}]", item)
+
+
+def read_text(parent: Mapping[str, Any], key: str, at: str, problems: ProblemList) -> str | None:
+    """Return the text `parent[key]`, or None after adding a problem."""
+    value = parent.get(key)
+    if key not in parent:
+        problems.add(f"{key} is missing", at)
+    elif not isinstance(value, str):
+        problems.add(f"{key} is not text", at, value)
+    elif find_surrogate(value) is not None:
+        problems.add(f"{key} has half a surrogate pair, which is not valid Unicode", at)
+    else:
+        return value
+    return None
+
+
+def read_id(parent: Mapping[str, Any], at: str, problems: ProblemList, reading: ReadLog) -> str | None:
+    """Return the id `parent["id"]`, integers as text, or None after adding a problem."""
+    if type(parent.get("id")) is int:
+        reading.counts[NUMERIC_IDS] += 1
+        return str(parent["id"])
+    return read_text(parent, "id", at, problems)
 
 
 def read_question_file(
@@ -88,159 +141,153 @@ def read_question_file(
     """Read the questions of a .json, .csv, .jsonl or .parquet file, including unanswerable ones unless refused.
 
     Args:
+        path: the file.
         key: parameter with the path, for messages.
         data: columns, and handling of unanswerable questions.
         reading: receives unused columns and counts of changes.
+        named_by: setting that messages suggest for another column name.
+        choices: suggestion for refused questions without an answer.
         most: maximum number of records to read.
 
     Raises:
         InputError: an unreadable file, a missing column, or invalid questions (all problems in one message).
     """
-    problems = SquadProblems(f"{path} ({key})", data.unanswerable, choices, reading)
-    lines = read_records(path, key, data, question_columns(data.columns, named_by), problems)
-    is_csv = file_suffix(path) == ".csv"
-    return parse_questions(itertools.islice(lines, most), data.columns, problems, named_by, numbers_are_text=is_csv)
+    records = open_file(path, key, question_spec(data.columns, named_by), reading, data.separator)
+    first = records._replace(rows=itertools.islice(records.rows, most))
+    return parse_questions(first, data, reading, named_by, choices)
 
 
 def parse_questions(
-    lines: Iterator[TableRow],
-    names: SquadColumnParams,
-    problems: SquadProblems,
-    named_by: str = NAMED_BY,
-    *,
-    numbers_are_text: bool = False,
+    records: Records, data: SquadDataParams, reading: ReadLog, named_by: str = NAMED_BY, choices: str = CHOICES
 ) -> list[SquadQuestion]:
-    """Return checked questions from records, whose answers must all have one form.
-
-    Args:
-        lines: records read with `wanted_columns(names)`, or of articles.
-        names: section `columns` of the data.
-        numbers_are_text: parse numbers from text, as in CSV.
+    """Return checked questions from records of `question_spec`, whose answers must all have one form.
 
     Raises:
         InputError: no records, or invalid questions (all problems in one message).
     """
-    rows = _Rows(question_columns(names, named_by), problems, numbers_are_text)
-    rows.asks_flat = names.answer_text is not None or names.answer_start is not None
-    return require_valid(list(rows.questions(lines)), problems)
+    parser = _QuestionParser(data, records, reading, named_by)
+    return require_valid(list(parser.questions(records.rows)), records.problems, data.unanswerable, choices, reading)
 
 
-class _Rows:
-    """Conversion of the records of one file to questions; collects problems."""
+class _QuestionParser:
+    """Conversion of the records of one source to questions; collects problems."""
 
-    def __init__(self, columns: Columns, problems: SquadProblems, numbers_are_text: bool) -> None:
-        self.columns, self.problems, self.reading = columns, problems, problems.reading
-        self.numbers_are_text = numbers_are_text
-        self.asks_flat = False
-        """True if the parameters name two columns of answers."""
+    def __init__(self, data: SquadDataParams, records: Records, reading: ReadLog, named_by: str) -> None:
+        self.data, self.reading, self.named_by = data, reading, named_by
+        self.problems, self.is_text = records.problems, records.is_text
         self.contexts: dict[str, str] = {}
         """Distinct contexts; every row has its own copy."""
         self.forms: dict[str, str] = {}
         """Form of answers -> location of its first use."""
 
-    def questions(self, lines: Iterator[TableRow]) -> Iterator[SquadQuestion]:
+    def questions(self, rows: Iterable[TableRow]) -> Iterator[SquadQuestion]:
         flat: bool | None = None
-        for line in lines:
-            if flat is None:
-                flat = bool(line.columns) and self._is_flat(line.values)
-            question = self._question(line, flat)
-            if question is not None:
+        for row in rows:
+            flat = self._is_flat(row) if flat is None else flat
+            if (question := self._question(row, flat)) is not None:
                 yield question
         if len(self.forms) > 1:
-            met = "; ".join(f"{form} ({where})" for form, where in self.forms.items())
-            self.problems.add(f"answers have {len(self.forms)} forms, all rows must have the same: {met}")
+            kind = f"answers have {len(self.forms)} forms, all rows must have the same"
+            for form, where in self.forms.items():
+                self.problems.add(kind, f"{form} ({where})")
 
-    def _is_flat(self, parts: Collection[str]) -> bool:
-        columns = [self.columns[part] for part in (ANSWERS, TEXT, START)]
-        answers, text, start = (one.name for one in columns)
-        if not self.asks_flat and ANSWERS in parts:
-            self.reading.unused_columns |= {self.columns[part].name for part in (TEXT, START) if part in parts}
+    def _is_flat(self, row: TableRow) -> bool:
+        """Tell whether answers are in two columns."""
+        names, columns = row.names, self.data.columns
+        if not names:
             return False
-        if {TEXT, START} <= set(parts):
+        if ANSWERS in names and columns.answer_text is None and columns.answer_start is None:
+            self.reading.unused_columns |= {names[part] for part in (TEXT, START) if part in names}
+            return False
+        if {TEXT, START} <= set(names):
             return True
-        whole, words, place = (one.key for one in columns)
-        present = [*(self.columns[part].name for part in parts), *sorted(self.reading.unused_columns)]
+        whole, text, start = (getattr(columns, part) or part for part in (ANSWERS, TEXT, START))
         raise InputError(
-            f"{self.problems.source} has no column {answers!r}, and not both {text!r} and {start!r}; columns are "
-            f"{', '.join(present)}. Set {whole}, or {words} and {place}"
+            f"{self.problems.source} has no column {whole!r}, and not both {text!r} and {start!r}; columns are "
+            f"{', '.join([*names.values(), *sorted(self.reading.unused_columns)])}. Set "
+            "{}, or {} and {}".format(*map(self.named_by.format, (ANSWERS, TEXT, START)))
         )
 
-    def _question(self, line: TableRow, flat: bool) -> SquadQuestion | None:
-        at, row, columns = line
-        if columns and "id" not in row:
-            row = {**row, "id": self._made_id(row)}
-        name = read_id(row, at, self.problems)
-        context, wording = (read_text(row, part, at, self.problems) for part in ("context", "question"))
-        title = "" if row.get("title") is None else read_text(row, "title", at, self.problems)
-        if columns and name is not None and not name.strip():
-            self.problems.add(f"{at}.id is empty")
-            name = None
+    def _question(self, row: TableRow, flat: bool) -> SquadQuestion | None:
+        at, values, is_table = row.where, row.values, bool(row.names)
         before = self.problems.count
-        if columns:
-            row = {**row, ANSWERS: self._flat_answers(row, at) if flat else self._answers(row.get(ANSWERS), at)}
-        if self.problems.count > before:
+        if is_table:
+            answers = self._flat_answers(values, at) if flat else self._answers(values.get(ANSWERS), at)
+            values = {"id": self._make_id(values) if "id" not in values else "", **values, ANSWERS: answers}
+        name = read_id(values, at, self.problems, self.reading)
+        context, wording = (read_text(values, part, at, self.problems) for part in ("context", "question"))
+        title = "" if values.get("title") is None else read_text(values, "title", at, self.problems)
+        if is_table and name is not None and not name.strip():
+            self.problems.add("id is empty", at)
+        references = self._references(values, at, strict=not is_table)
+        if self.problems.count > before or name is None or context is None or wording is None or title is None:
             return None
-        impossible = self._is_true(row.get(IMPOSSIBLE), at, strict=not columns)
-        answers = read_answers(row, impossible, at, self.problems)
-        if name is None or context is None or wording is None or title is None or answers is None:
-            return None
-        return SquadQuestion(name, title, self.contexts.setdefault(context, context), wording, answers)
+        return SquadQuestion(name, title, self.contexts.setdefault(context, context), wording, references)
 
-    def _made_id(self, row: Mapping[str, Any]) -> str:
+    def _make_id(self, values: Mapping[str, Any]) -> str:
         """Return an id that depends only on the question and its position in the table."""
         self.reading.counts[MADE] += 1
-        place = [str(row.get(part)) for part in ("context", "question")] + [str(self.reading.counts[MADE])]
+        place = [str(values.get(part)) for part in ("context", "question")] + [str(self.reading.counts[MADE])]
         return hashlib.sha256(json.dumps(place).encode("ascii")).hexdigest()[:24]
 
     def _answers(self, value: Any, at: str) -> Any:
         """Return a list of {text, answer_start} from one cell; its items are checked later."""
         form = ""
         if isinstance(value, str) and value.strip():
-            value, form = self._parsed(value, at), "JSON text of "
+            try:
+                value, form = parse_json(value), "JSON text of "
+            except ValueError as error:
+                advice = "Python literals with single quotes are not supported: use json.dumps, or Parquet"
+                self.problems.add(f"answers is not JSON ({advice})", f"{at}: {error}")
+                return []
         if value is None or value == "":
             return []
         if isinstance(value, Mapping):
             self.forms.setdefault(f"{form}an object of lists", at)
-            return self._paired(value.get("text"), value.get("answer_start"), at)
+            return self._pair(value.get("text"), value.get(START), at)
         if isinstance(value, list) and value:
             self.forms.setdefault(f"{form}a list of objects", at)
         return value
 
-    def _parsed(self, text: str, at: str) -> Any:
-        try:
-            return parse_json(text)
-        except json.JSONDecodeError as error:
-            self.problems.add(
-                f"{at}.answers is not JSON ({error.msg} at character {error.pos}; Python literals with single quotes "
-                "are not supported). Export it with json.dumps, or as Parquet"
-            )
-        except ValueError as error:
-            self.problems.add(f"{at}.answers is not JSON: {error}")
-        return None
-
-    def _flat_answers(self, row: Mapping[str, Any], at: str) -> Any:
-        text, start = row.get(TEXT), row.get(START)
-        if self.numbers_are_text and isinstance(start, str):
+    def _flat_answers(self, values: Mapping[str, Any], at: str) -> Any:
+        text, start = values.get(TEXT), values.get(START)
+        if self.is_text and isinstance(start, str):
             start = int(start) if _WHOLE.fullmatch(start.strip()) else start or None
         if text is None or text == "":
             if start not in (None, -1):
-                self.problems.add(f"{at} has answer_start {start!r} but no answer_text")
+                self.problems.add("answer_start without answer_text", at, start)
             return []
         self.forms.setdefault("two columns", at)
-        return self._paired(text, start, at)
+        return self._pair(text, start, at)
 
-    def _paired(self, text: Any, start: Any, at: str) -> Any:
+    def _pair(self, text: Any, start: Any, at: str) -> Any:
         if not isinstance(text, list) and not isinstance(start, list):
             text, start = [text], [start]
         if not (isinstance(text, list) and isinstance(start, list) and len(text) == len(start)):
             counts = [len(one) if isinstance(one, list) else type(one).__name__ for one in (text, start)]
-            self.problems.add(f"{at}.answers: text and answer_start must be lists of equal length, found {counts}")
+            self.problems.add("text and answer_start are not lists of equal length", at, counts)
             return []
-        return [{"text": one, "answer_start": place} for one, place in zip(text, start, strict=True)]
+        return [{"text": one, START: place} for one, place in zip(text, start, strict=True)]
 
-    def _is_true(self, value: Any, at: str, *, strict: bool) -> bool | None:
-        words = {"true": True, "1": True, "false": False, "0": False, "": None, "none": None}
-        word = str(value).strip().lower()
-        if word not in words or (strict and not isinstance(value, bool | None)):
-            self.problems.add(f"{at}.{IMPOSSIBLE} must be true or false, found {value!r}")
-        return words.get(word)
+    def _references(self, values: Mapping[str, Any], at: str, *, strict: bool) -> tuple[ReferenceAnswer, ...]:
+        """Return the answers; add what is wrong with them to the problems."""
+        stated = values.get(IMPOSSIBLE)
+        word = str(stated).strip().lower()
+        if word not in _WORDS or (strict and not isinstance(stated, bool | None)):
+            self.problems.add(f"{IMPOSSIBLE} is not true or false", at, stated)
+        impossible = _WORDS.get(word)
+        if impossible is not None and impossible == bool(values.get(ANSWERS)) and self.data.unanswerable != "refuse":
+            kind = "is_impossible: true and an answer, or false and no answer; correct one of the two"
+            self.problems.add(kind, repr(values.get("id")))
+        if impossible:
+            return ()
+        answers = []
+        for answer, place in list_objects(values, ANSWERS, at, self.problems):
+            text, start = read_text(answer, "text", place, self.problems), answer.get(START)
+            if START not in answer:
+                self.problems.add(f"{START} is missing", place)
+            elif type(start) is not int:
+                self.problems.add(f"{START} is not an integer", place, start)
+            elif text is not None:
+                answers.append(ReferenceAnswer(text, start))
+        return tuple(answers)

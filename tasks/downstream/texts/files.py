@@ -6,7 +6,6 @@ in the development sets, because the official metrics include it.
 """
 
 import itertools
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,24 +16,19 @@ from tasks.downstream.texts.params import ClassificationColumnParams, Classifica
 from tasks.downstream.texts.task_table import TRAIN, TextExample, TextTask
 from tasks.plan.named_files import list_files
 from tasks.records.hub_inputs import open_dataset
-from tasks.records.parquet import fold_name
 from tasks.records.tables import (
-    BLANK_LINES,
-    NO_ROWS,
     Columns,
     ColumnSpec,
-    Located,
-    Selector,
     TableRow,
     convert_id,
+    find_layout,
     list_empty,
-    match_name,
+    make_column,
     number_records,
-    pick_usual_name,
     read_table,
     select_columns,
 )
-from tasks.records.text_files import ProblemList, ReadLog, file_suffix, find_surrogate, read_lines, refuse_empty
+from tasks.records.text_files import ProblemList, ReadLog, file_suffix, find_surrogate
 from tasks.stage.errors import InputError
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
@@ -58,35 +52,36 @@ COLA_FIELDS = ("source", LABEL, "mark", "sentence")
 DETECTION_ROWS, SHOWN_LABELS = 1000, 5
 
 
-def choose_texts(names: ClassificationColumnParams, present: Sequence[str]) -> dict[str, str | None]:
-    """Return the columns of text, text_pair and id: those set in the parameters, else those with usual names.
+def text_layouts(names: ClassificationColumnParams, key: str, *, labelled: bool = True) -> list[Columns]:
+    """Return the possible columns of your own texts: those set in the parameters, else those with usual names.
 
-    Names that differ only in case or spaces also match; the reader of the table adds a remark.
+    Args:
+        key: setting that messages suggest for another column name, with {} for the part.
+        labelled: require columns of labels.
     """
-    text, pair, name = names.text, names.text_pair, names.id
-    for there in (present, [one for one, count in Counter(map(fold_name, present)).items() if count == 1]):
-        if text is None and pair is None:
-            text, pair = next((both for both in PAIRS if set(both) <= set(there)), (None, None))
-        text = text or _first(TEXTS, [one for one in there if one not in (pair, names.label)])
-        name = name or _first(IDS, there)
-        if text is not None:
-            break
-    return {"text": text, "text_pair": pair, "id": name}
+    others = {"id": make_column(names.id, IDS, key.format("id"), required=False)}
+    if isinstance(names.label, list):
+        others |= {FLAG + name: ColumnSpec((name,), key.format(LABEL)) for name in names.label if labelled}
+    elif labelled:
+        others[LABEL] = make_column(names.label, LABELS, key.format(LABEL))
+    text = {"text": make_column(names.text, TEXTS, key.format("text"))}
+    if names.text_pair is not None:
+        text["text_pair"] = make_column(names.text_pair, (), key.format("text_pair"))
+    pairs = PAIRS if names.text is None and names.text_pair is None else ()
+    usual = [{part: ColumnSpec((name,), key) for part, name in zip(TEXT_PARTS, pair, strict=True)} for pair in pairs]
+    return [{**one, **others} for one in (*usual, text)]
 
 
-def _first(names: Iterable[str], present: Sequence[str]) -> str | None:
-    return next((name for name in names if name in present), None)
-
-
-def glue_columns(task: TextTask, present: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns of the sentences and the label in a table: the task's, or those of the official downloads."""
-    usual = (*task.columns, LABEL)
-    official = {match_name(present, name) for name in task.tsv}
-    return task.tsv if official and official <= set(present) and not _has_all(present, usual) else usual
-
-
-def _has_all(present: Sequence[str], names: Iterable[str]) -> bool:
-    return {match_name(present, name) for name in names} <= set(present)
+def glue_layouts(task: TextTask, key: str, *, labelled: bool = True) -> list[Columns]:
+    """Return the possible columns of a GLUE task: the task's, or those of the official downloads."""
+    names = f"{', '.join(task.columns)}, {LABEL}"
+    key = f"{key} to files with the columns {names}, or without a header and with the fields {names}"
+    layouts: list[Columns] = []
+    for *texts, label in filter(None, ((*task.columns, LABEL), task.tsv)):
+        columns = {part: ColumnSpec((name,), key) for part, name in zip(TEXT_PARTS, texts, strict=False)}
+        last = {LABEL: ColumnSpec((label,), key)} if labelled else {"id": ColumnSpec(("id",), key, False)}
+        layouts.append(columns | last)
+    return [*layouts, layouts[0]]
 
 
 class TextsReader(NamedTuple):
@@ -118,10 +113,9 @@ class TextsReader(NamedTuple):
         names = not self.task.name
         rows = open_dataset(self.section, data.dataset, config, name, data.dataset_revision, class_names=names)
         source = ", ".join(filter(None, (f"data set {data.dataset}", self.task.name, f"split {name}")))
-        columns = self._columns(source, f"{self.section}.dataset", reading)
-        yield from self._valid(
-            source, select_columns(number_records("row", rows), columns, source, reading), reading, split, most
-        )
+        layouts = self._layouts(f"{self.section}.dataset")
+        lines = select_columns(number_records(rows), layouts, source, reading)
+        yield from self._valid(source, lines, reading, split, most)
 
     def of_file(
         self,
@@ -140,39 +134,19 @@ class TextsReader(NamedTuple):
         """
         reading.files += 1
         source = f"{path} ({key})"
-        columns = self._columns(source, key, reading, labelled=labelled)
+        layouts = self._layouts(key, labelled=labelled)
+        headers: list[Sequence[str]] = []
         if self.task.name and file_suffix(path) == ".tsv":
-            lines = select_columns(_read_glue_tsv(self.task, path, key, reading), columns, str(path), reading)
-        else:
-            lines = read_table(path, columns, key, reading, self.data.separator, class_names=not self.task.name)
+            headers = [(*self.task.columns, LABEL), *([COLA_FIELDS] if self.task.name == "cola" else [])]
+        names, separator = not self.task.name, self.data.separator
+        lines = read_table(path, layouts, key, reading, separator, class_names=names, headers=headers)
         return self._valid(source, lines, reading, split, most, labelled=labelled)
 
-    def _columns(self, source: str, key: str, reading: ReadLog, *, labelled: bool = True) -> Selector:
-        """Return a function that chooses columns; those of labels only if `labelled`."""
-
-        def choose(present: Sequence[str]) -> Columns:
-            if isinstance(self.data, GlueDataParams):
-                *texts, label = glue_columns(self.task, present)
-                columns = {part: ColumnSpec(name, key, True) for part, name in zip(TEXT_PARTS, texts, strict=False)}
-                return (
-                    columns | {LABEL: ColumnSpec(label, key, True)}
-                    if labelled
-                    else columns | {"id": ColumnSpec("id", key, False)}
-                )
-            chosen, named = choose_texts(self.data.columns, present), self.data.columns.label
-            parts = {part: name for part, name in {**chosen, "text": chosen["text"] or TEXTS[0]}.items() if name}
-            layout = f"texts {' and '.join(parts[part] for part in TEXT_PARTS if part in parts)}"
-            if labelled:
-                labels = named if isinstance(named, list) else [named or pick_usual_name(present, LABELS)]
-                parts |= {FLAG + name: name for name in labels} if labels is named else {LABEL: labels[0]}
-                layout += f", labels {shorten(labels, SHOWN_LABELS)}"
-            reading.layouts[source] = layout
-            return {part: ColumnSpec(name, self._setting(part), True) for part, name in parts.items()}
-
-        return choose
-
-    def _setting(self, part: str) -> str:
-        return self.named_by.format(LABEL if part.startswith(FLAG) else part)
+    def _layouts(self, key: str, *, labelled: bool = True) -> list[Columns]:
+        """Return the possible columns; those of labels only if `labelled`."""
+        if isinstance(self.data, GlueDataParams):
+            return glue_layouts(self.task, key, labelled=labelled)
+        return text_layouts(self.data.columns, self.named_by, labelled=labelled)
 
     def _split_files(self, split: str) -> list[tuple[Path, str]]:
         """Return the files of a split, in order, each with the parameter that names it."""
@@ -209,6 +183,8 @@ class TextsReader(NamedTuple):
         parse = label_parser(self.task, separator) if labelled else None
         problems, count = ProblemList(source, "texts with labels"), 0
         for line in itertools.islice(lines, most):
+            if not count and not self.task.name:
+                reading.layouts[source] = _describe_layout(line.names)
             count += 1
             one = _make_example(line, parse, bool(self.task.name), problems, reading)
             if one is None:
@@ -233,6 +209,12 @@ class TextsReader(NamedTuple):
             )
 
 
+def _describe_layout(names: Mapping[str, str]) -> str:
+    texts = " and ".join(names[part] for part in TEXT_PARTS if part in names)
+    labels = [name for part, name in names.items() if part == LABEL or part.startswith(FLAG)]
+    return f"texts {texts}" + (f", labels {shorten(labels, SHOWN_LABELS)}" if labels else "")
+
+
 def _make_example(
     line: TableRow, parse: LabelParser | None, may_be_empty: bool, problems: ProblemList, reading: ReadLog
 ) -> TextExample | None:
@@ -250,7 +232,7 @@ def _make_example(
         problems.add(wrong, where, None if flags else values.get(LABEL))
     for part, (_, trouble) in texts.items():
         if trouble:
-            problems.add(f"{trouble} in the column {columns[part].name!r}", where)
+            problems.add(f"{trouble} in the column {columns[part]!r}", where)
     if wrong or any(trouble for _, trouble in texts.values()):
         return None
     given = convert_id(values.get("id"), reading)
@@ -319,46 +301,6 @@ def glue_files(task: TextTask, folder: Path, split: str, key: str) -> list[Path]
     return files
 
 
-def _read_glue_tsv(task: TextTask, path: Path, key: str, reading: ReadLog) -> Iterator[Located]:
-    """Yield the lines of a TSV file with or without a header; quotes are not interpreted."""
-    refuse_empty(path, key)
-    header: Sequence[str] = ()
-    rows = False
-    for number, text in enumerate(read_lines(path, key), 1):
-        fields = text.rstrip("\r\n").split("\t")
-        if fields == [""]:
-            reading.counts[BLANK_LINES] += 1
-            continue
-        if not header:
-            header = _glue_header(task, fields, path)
-            if header is fields:
-                continue
-        if len(fields) != len(header):
-            raise InputError(
-                f"{path}, line {number} has {len(fields)} fields, {len(header)} are required ({', '.join(header)}), "
-                "separated by tabs"
-            )
-        rows = True
-        yield f"line {number}", dict(zip(header, fields, strict=True))
-    if not rows:
-        reading.remark(f"{path.name} {NO_ROWS}")
-
-
-def _glue_header(task: TextTask, fields: Sequence[str], path: Path) -> Sequence[str]:
-    """Return the column names of a file: its first line, `fields`, or those of a file without a header."""
-    usual = (*task.columns, LABEL)
-    if _has_all(fields, glue_columns(task, fields)):
-        return fields
-    if task.name == "cola" and len(fields) == len(COLA_FIELDS):
-        return COLA_FIELDS
-    if len(fields) == len(usual):
-        return usual
-    raise InputError(
-        f"{path}, line 1: found the fields {', '.join(fields)}. Required is a header with "
-        f"{', '.join(task.tsv or usual)}, or no header and the fields {', '.join(usual)}, separated by tabs"
-    )
-
-
 def detect_labels(train: Path, columns: ClassificationColumnParams) -> dict[str, Any]:
     """Return the parameters for several labels if the first rows of a file have them beyond doubt, else none.
 
@@ -367,21 +309,20 @@ def detect_labels(train: Path, columns: ClassificationColumnParams) -> dict[str,
     """
     try:
         path = list_tables(train, "--train")[0]
-        lines = read_table(path, _every_column, "--train", ReadLog())
+        lines = read_table(path, [], "--train", ReadLog())
         rows: list[Mapping[str, Any]] = [line.values for line in itertools.islice(lines, DETECTION_ROWS)]
     except (InputError, OSError):
         return {}  # the check of files reports it
     present = list(rows[0]) if rows else []
-    label = columns.label or pick_usual_name(present, LABELS)
-    if isinstance(label, list) or all(isinstance(row.get(label), list) or is_list_text(row.get(label)) for row in rows):
+    if isinstance(columns.label, list):
         return {"multilabel": True} if rows else {}
-    chosen = choose_texts(columns, present)
-    others = [name for name in present if name not in chosen.values()]
+    if found := find_layout(present, text_layouts(columns, "--column")):
+        cells = [row.get(found[LABEL][0]) for row in rows]
+        return {"multilabel": True} if all(isinstance(one, list) or is_list_text(one) for one in cells) else {}
+    chosen = find_layout(present, text_layouts(columns, "--column", labelled=False)) or {}
+    texts = [name for name, _ in chosen.values()]
+    others = [name for name in present if name not in texts]
     flags = all(fold_flag(row.get(name)) in FLAGS for row in rows for name in others)
-    if label in present or columns.label or chosen["text"] not in present or len(others) < 2 or not flags:
+    if columns.label or not chosen or len(others) < 2 or not flags:
         return {}
     return {"multilabel": True, "data.columns.label": others}
-
-
-def _every_column(present: Sequence[str]) -> Columns:
-    return {name: ColumnSpec(name, "--column", False) for name in present}

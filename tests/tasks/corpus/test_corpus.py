@@ -320,7 +320,7 @@ def test_half_a_surrogate_pair_is_refused(tmp_path: Path) -> None:
     ("content", "said"),
     [
         ('{"text": "A."}\n{"text": \n', "line 2 is not JSON"),
-        ('["text"]\n', "line 1 is list, not a JSON object"),
+        ('["text"]\n', "record 0 is str; a list of objects is required"),
     ],
 )
 def test_broken_json_lines_are_refused_with_the_line(tmp_path: Path, content: str, said: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,13 @@ import pytest
 
 from tasks.params.overlays import read_base, resolve
 from tasks.params.schema import validate_params
-from tasks.records import tables
-from tasks.records.tables import BLANK_LINES, Columns, ColumnSpec, convert_id, list_empty, read_table
-from tasks.records.text_files import NUMERIC_IDS, ReadLog
+from tasks.records import text_files
+from tasks.records.tables import ColumnSpec, convert_id, list_empty, read_table
+from tasks.records.text_files import BLANK_LINES, NUMERIC_IDS, ReadLog
 from tasks.stage.errors import InputError, ParamsError
 from tests.places import ROOT
 
-COLUMNS = {"text": ColumnSpec("text", "KEY.text", True), "label": ColumnSpec("label", "KEY.label", True)}
+COLUMNS = {"text": ColumnSpec(("text",), "KEY.text"), "label": ColumnSpec(("label",), "KEY.label")}
 ROWS = [{"text": "good, really", "label": "1"}, {"text": "bad; very", "label": "0"}]
 
 
@@ -30,23 +29,11 @@ def put(path: Path, text: str) -> Path:
 
 
 def read(path: Path, reading: ReadLog | None = None, **more: Any) -> list[dict[str, Any]]:
-    return [line.values for line in read_table(path, COLUMNS, "KEY", reading or ReadLog(), **more)]
-
-
-def all_columns(present: Sequence[str]) -> Columns:
-    return {name: ColumnSpec(name, "KEY", True) for name in present}
+    return [line.values for line in read_table(path, [COLUMNS], "KEY", reading or ReadLog(), **more)]
 
 
 def column_names(path: Path, separator: str | None = None) -> list[str]:
-    """The columns that a table is asked to choose from."""
-    seen = list[str]()
-
-    def choose(present: Sequence[str]) -> Columns:
-        seen.extend(present)
-        return all_columns(present)
-
-    list(read_table(path, choose, "KEY", ReadLog(), separator))
-    return seen
+    return list(next(read_table(path, [], "KEY", ReadLog(), separator)).values)
 
 
 @pytest.mark.parametrize(
@@ -70,14 +57,16 @@ def test_the_separator_of_a_csv_file_is_found_and_said(tmp_path: Path, text: str
 
 def test_a_comma_counts_where_it_fits_and_a_stated_separator_always(tmp_path: Path) -> None:
     both = put(tmp_path / "a.csv", "text,label;x\na,b;c\nd,e;f\n")
-    assert list(read_table(both, all_columns, "KEY", ReadLog()))[0].values == {"text": "a", "label;x": "b;c"}
-    assert list(read_table(both, all_columns, "KEY", ReadLog(), ";"))[0].values == {"text,label": "a,b", "x": "c"}
+    assert list(read_table(both, [], "KEY", ReadLog()))[0].values == {"text": "a", "label;x": "b;c"}
+    assert list(read_table(both, [], "KEY", ReadLog(), ";"))[0].values == {"text,label": "a,b", "x": "c"}
     assert column_names(both, ";") == ["text,label", "x"]
     bars = put(tmp_path / "b.csv", "text|label\na|1\n")
     assert read(bars, separator="|") == [{"text": "a", "label": "1"}]
     single = put(tmp_path / "c.csv", "text;label\na;1\n")
-    named = [line.values for line in read_table(single, all_columns(["text;label"]), "KEY", ReadLog())]
-    assert named == [{"text;label": "a;1"}], "a column of that very name was asked for"
+    named = [
+        line.values for line in read_table(single, [{"all": ColumnSpec(("text;label",), "KEY")}], "KEY", ReadLog())
+    ]
+    assert named == [{"all": "a;1"}], "a column of that very name was asked for"
     tabs = put(tmp_path / "d.tsv", 'text\tlabel\n"a;\t1\n')
     assert read(tabs) == [{"text": '"a;', "label": "1"}], "quotes are letters in .tsv"
 
@@ -85,7 +74,7 @@ def test_a_comma_counts_where_it_fits_and_a_stated_separator_always(tmp_path: Pa
 def test_a_row_of_other_length_does_not_hide_the_separator_of_the_header(tmp_path: Path) -> None:
     path = put(tmp_path / "a.csv", "text;label\na;1\nb;0;more\n")
     with pytest.raises(InputError, match="line 3 has 3 fields, but the header has 2"):
-        list(read_table(path, all_columns, "KEY", ReadLog()))
+        list(read_table(path, [], "KEY", ReadLog()))
 
 
 def test_separators_are_stated_by_words_or_signs() -> None:
@@ -130,17 +119,17 @@ def test_a_column_whose_name_differs_in_case_or_blanks_is_taken_and_said(tmp_pat
 
 
 def test_what_is_not_required_is_taken_so_only_where_something_required_is(tmp_path: Path) -> None:
-    columns = {"text": ColumnSpec("text", "KEY", True), "title": ColumnSpec("title", "KEY", False)}
+    columns = {"text": ColumnSpec(("text",), "KEY"), "title": ColumnSpec(("title",), "KEY", False)}
     for header, expected in (("text,Title", None), ("Text,Title", "t")):
-        [line] = read_table(put(tmp_path / "a.csv", f"{header}\na,t\n"), columns, "KEY", ReadLog())
+        [line] = read_table(put(tmp_path / "a.csv", f"{header}\na,t\n"), [columns], "KEY", ReadLog())
         assert line.values.get("title") == expected
 
 
 def test_a_list_of_objects_and_lines_of_objects_are_read_under_json(tmp_path: Path, monkeypatch: Any) -> None:
     rows = [{"text": f'{{[é, "{number}\n', "label": number, "more": [{"a": None}]} for number in range(50)]
-    monkeypatch.setitem(COLUMNS, "more", ColumnSpec("more", "KEY.more", True))
+    monkeypatch.setitem(COLUMNS, "more", ColumnSpec(("more",), "KEY.more"))
     for size in (7, 1 << 20):
-        monkeypatch.setattr(tables, "BLOCK_BYTES", size)
+        monkeypatch.setattr(text_files, "BLOCK_BYTES", size)
         for text in (json.dumps(rows), "\ufeff \n" + json.dumps(rows, indent=1, ensure_ascii=False) + "\n \n"):
             assert read(put(tmp_path / "a.json", text)) == rows
     lines = "".join(json.dumps(row) + "\n" for row in rows)
@@ -158,9 +147,12 @@ def test_a_list_of_objects_and_lines_of_objects_are_read_under_json(tmp_path: Pa
         ('[{"text": "a", "label": 1}', "record 1 .* is not JSON"),
         ('[{"text": "a", "label": 1}] x', "record 1 .* is not JSON"),
         ('[{"text": "a", "text": "b"}]', "record 0 .*the key 'text' occurs twice"),
-        ('["a"]', "record 0 .* is str; a list of objects is required"),
+        ('["a"]', "record 0 is str; a list of objects is required"),
         ('{"text": {"0": "a"}, "label": {"0": 1}}\n', "text"),
-        ('{\n "data": []\n}', "line 1 is not JSON .*; a list of objects, or one object per line, is required"),
+        (
+            '{\n "data": x\n}',
+            r"line 1 is not JSON \(Expecting value in line 2: 'x.*one object per line, or a list of objects",
+        ),
         ("[" * 100_000, "record 0 .* cannot be read"),
         ('[{"text": "\udcff"}]', "is not UTF-8: found byte 0xff"),
     ],
@@ -185,7 +177,6 @@ def test_a_table_without_rows_is_named(tmp_path: Path) -> None:
         reading = ReadLog()
         assert read(tmp_path / f"a.{ending}", reading) == []
         assert list_empty(reading) == f" (a.{ending} has a header and no rows)"
-        assert column_names(tmp_path / f"a.{ending}") == ["text", "label"]
     assert list_empty(ReadLog()) == ""
 
 
@@ -207,14 +198,14 @@ def test_a_table_without_rows_is_named(tmp_path: Path) -> None:
 )
 def test_a_quote_that_is_not_closed_is_reported_where_it_opens(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        list(read_table(put(tmp_path / "a.csv", text), {}, "KEY", ReadLog()))
+        list(read_table(put(tmp_path / "a.csv", text), [], "KEY", ReadLog()))
 
 
 def test_a_row_that_is_too_long_says_where_its_quote_opens(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("tasks.records.tables.MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr("tasks.records.csv_files.MAX_LINE_BYTES", 1000)
     path = put(tmp_path / "a.csv", 'id,text\n1,a\n2,"open\n' + "3,x\n" * 500)
     with pytest.raises(InputError, match="line 3: a quote opens here, and the row is longer than"):
-        list(read_table(path, {}, "KEY", ReadLog()))
+        list(read_table(path, [], "KEY", ReadLog()))
 
 
 def test_ids_that_are_whole_numbers_become_text() -> None:

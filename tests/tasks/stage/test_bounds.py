@@ -22,10 +22,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ipu_model.files import NotAFile, open_regular, parse_json, read_json, sha256_of
+from ipu_model.files import NotAFile, open_regular, parse_json, read_json, reject_duplicate_keys, sha256_of
 from tasks.pretraining.rows import prepared_files
-from tasks.records import tables
-from tasks.records.tables import ColumnSpec, check_columns, reject_duplicate_keys
+from tasks.records import csv_files, tables
+from tasks.records.tables import ColumnSpec, match_columns
 from tasks.records.text_files import ReadLog, read_lines
 from tasks.stage.errors import InputError
 from tasks.stage.memory import iterate_limited, limit_memory
@@ -263,17 +263,17 @@ def test_json_of_a_hundred_megabytes(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_row_of_csv_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "MAX_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr(csv_files, "MAX_LINE_BYTES", 1 << 20)
     path = tmp_path / "text.csv"
     path.write_text("text\n" + "short\n" * 300_000)
     read = tables.read_table
     assert (
-        sum(1 for _ in read(path, {"text": ColumnSpec("text", "corpus.text_column", True)}, "corpus.path", ReadLog()))
+        sum(1 for _ in read(path, [{"text": ColumnSpec(("text",), "corpus.text_column")}], "corpus.path", ReadLog()))
         == 300_000
     )
     path.write_text("text\n" + '"a\n",' * 300_000)
     with pytest.raises(InputError, match="the row is longer than 1 MB"):
-        list(read(path, {"text": ColumnSpec("text", "corpus.text_column", True)}, "corpus.path", ReadLog()))
+        list(read(path, [{"text": ColumnSpec(("text",), "corpus.text_column")}], "corpus.path", ReadLog()))
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "socket"])
@@ -301,11 +301,14 @@ def test_what_is_no_file_on_the_command_line(tmp_path: Path, words: list[str], k
 
 @pytest.mark.slow
 def test_questions_of_many_empty_values(tmp_path: Path) -> None:
-    (tmp_path / "train.json").write_text('{"data": [' + "[]," * (60 << 20) + "0]}")
+    (tmp_path / "train.json").write_text('{"data": [{"id": [' + "[]," * (60 << 20) + "0]}]}")
     key = "downstream.squad.data.train_path"
-    code = f"from tasks.downstream.squad.format import parse_file; parse_file(Path(sys.argv[1]), {key!r})"
+    code = (
+        "from tasks.records.text_files import ReadLog; from tasks.records.json_files import read_objects; "
+        f"list(read_objects(Path(sys.argv[1]), {key!r}, ReadLog()))"
+    )
     said = refused(code, str(tmp_path / "train.json"), most_mb=2048)
-    assert "train.json (downstream.squad.data.train_path) expands to more than 1,080 MB" in said
+    assert "train.json, data[0] (line 1) (downstream.squad.data.train_path) expands to more than 1,024 MB" in said
 
 
 def test_the_bound_is_taken_back_and_holds_for_the_first_reader_that_enters() -> None:
@@ -408,4 +411,4 @@ def test_an_object_and_a_table_of_a_million_names_are_looked_through_once() -> N
     with pytest.raises(ValueError, match="'n0' occurs twice"):
         reject_duplicate_keys([(name, 0) for name in [*names, "n0"]])
     with pytest.raises(InputError, match="400,000 columns; at most 10,000"):
-        check_columns(names, {"text": ColumnSpec("text", "corpus.text_column", True)}, "a.csv", ReadLog())
+        match_columns(names, [{"text": ColumnSpec(("text",), "corpus.text_column")}], "a.csv", ReadLog())

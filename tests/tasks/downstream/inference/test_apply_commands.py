@@ -127,8 +127,8 @@ REFUSED: list[tuple[Sequence[str], int, str]] = [
     (["evaluate", "colours", "semicolon.csv", "--column", "text=Sentence"], 1, "no label is a class of the model"),
     (["predict", "qa", "columns.csv"], 1, "no column 'context' and no column 'question'"),
     (["predict", "qa", "columns.csv"], 1, "questions for question? Set --column context=NAME, --column question=NAME"),
-    (["predict", "qa", "without.json"], 1, "data[0].paragraphs[0].context is missing"),
-    (["predict", "qa", "blank.jsonl"], 1, "line 1.context is empty\n  line 2.question is empty"),
+    (["predict", "qa", "without.json"], 1, "context is missing: data[0].paragraphs[0].qas[0]"),
+    (["predict", "qa", "blank.jsonl"], 1, "context is empty: line 1\n  question is empty: line 2"),
     (["predict", "qa", "twice.jsonl", "out.json"], 1, "1 duplicate id(s)"),
     (
         ["predict", "qa", "text.txt"],

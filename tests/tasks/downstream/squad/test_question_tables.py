@@ -185,7 +185,7 @@ EMPTY = [
 @pytest.mark.parametrize(("name", "row"), EMPTY)
 def test_squad_v2_is_refused_alike_in_every_format(tmp_path: Path, name: str, row: dict[str, Any]) -> None:
     message = refusal(tmp_path, name, [{**row, "id": "a"}, {**row, "id": "b"}])
-    assert "2 question(s) have no answer (is_impossible: true, or an empty list), as in SQuAD 2.0" in message
+    assert "2 problems:\n  no answer (is_impossible: true, or an empty list), as in SQuAD 2.0; set " in message
     assert "set downstream.*.data.unanswerable to use" in message
     assert ": 'a', 'b'" in message
 
@@ -193,23 +193,41 @@ def test_squad_v2_is_refused_alike_in_every_format(tmp_path: Path, name: str, ro
 def test_is_impossible_false_is_no_squad_v2_also_as_text(tmp_path: Path) -> None:
     rows = [{**as_json_text(ONE), "is_impossible": "False"}]
     assert make(tmp_path, write_table(tmp_path / "t.csv", rows))["train"] == [ONE]
-    assert "must be true or false, found 'no'" in refusal(tmp_path / "x", "t.csv", [{**rows[0], "is_impossible": "no"}])
+    assert "is_impossible is not true or false: line 2 ('no')" in refusal(
+        tmp_path / "x", "t.csv", [{**rows[0], "is_impossible": "no"}]
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "rows", "said"),
     [
-        ("t.csv", [{**ONE, "answers": "{'text': ['hum'], 'answer_start': [20]}"}], "line 2.answers is not JSON"),
-        ("t.jsonl", [{**ONE, "answers": {"text": ["hum"], "answer_start": []}}], "of equal length, found [1, 0]"),
-        ("t.jsonl", [{**ONE, "answers": {"text": ["hum"], "answer_start": ["20"]}}], "an integer, found '20'"),
-        ("t.csv", [{**as_flat(ONE), "answer_start": "20.0"}], "an integer, found '20.0'"),
-        ("t.csv", [{**as_flat(ONE), "answer_text": "", "answer_start": "20"}], "answer_start 20 but no answer_text"),
-        ("t.jsonl", [{**ONE, "context": float("nan")}], "line 1.context must be text, found float"),
+        (
+            "t.csv",
+            [{**ONE, "answers": "{'text': ['hum'], 'answer_start': [20]}"}],
+            "answers is not JSON (Python literals with single quotes are not supported",
+        ),
+        ("t.jsonl", [{**ONE, "answers": {"text": ["hum"], "answer_start": []}}], "of equal length: line 1 ([1, 0])"),
+        (
+            "t.jsonl",
+            [{**ONE, "answers": {"text": ["hum"], "answer_start": ["20"]}}],
+            "answer_start is not an integer: line 1.answers[0] ('20')",
+        ),
+        (
+            "t.csv",
+            [{**as_flat(ONE), "answer_start": "20.0"}],
+            "answer_start is not an integer: line 2.answers[0] ('20.0')",
+        ),
+        (
+            "t.csv",
+            [{**as_flat(ONE), "answer_text": "", "answer_start": "20"}],
+            "answer_start without answer_text: line 2 (20)",
+        ),
+        ("t.jsonl", [{**ONE, "context": float("nan")}], "context is not text: line 1 (nan)"),
         ("t.jsonl", [ONE, as_struct({**ONE, "id": "q2"})], "answers have 2 forms"),
-        ("t.jsonl", [{**ONE, "id": " "}], "line 1.id is empty"),
-        ("t.jsonl", [{**ONE, "id": None}], "line 1.id must be text, found NoneType"),
-        ("t.jsonl", [{**ONE, "title": 5}], "line 1.title must be text, found int"),
-        ("t.jsonl", [ONE, {**ONE, "question": "Again?"}], "is not unique (questions number 1 and 2)"),
+        ("t.jsonl", [{**ONE, "id": " "}], "id is empty: line 1"),
+        ("t.jsonl", [{**ONE, "id": None}], "id is not text: line 1"),
+        ("t.jsonl", [{**ONE, "title": 5}], "title is not text: line 1 (5)"),
+        ("t.jsonl", [ONE, {**ONE, "question": "Again?"}], "an id that is not unique: 'q1' (questions number 1 and 2)"),
         (
             "t.parquet",
             [{k: v for k, v in ONE.items() if k != "answers"}],
@@ -238,9 +256,13 @@ def test_files_that_are_damaged_or_of_another_encoding_are_named(tmp_path: Path)
         ("wide.json", json.dumps(squad(qa())).encode("utf-16"), "UTF-16"),
         ("twice.csv", b"id,id,context\n1,2,3\n", "column 'id' more than once"),
         ("twice.jsonl", b'{"id": "a", "id": "b"}\n', "'id' occurs twice"),
-        ("lines.json", b'{"id": "a"}\n{"id": "b"}\n', "item 1 has no column 'context'"),
-        ("cut-lines.json", b'{"id": "a"}\n{"id": "b"\n', "Expecting ',' delimiter at line 2, column 11"),
-        ("after.json", b'{"id":\n"a"}\n{"id": "b"}\n', "Extra data at line 3, column 1"),
+        ("lines.json", b'{"id": "a"}\n{"id": "b"}\n', "line 1 has no column 'context'"),
+        (
+            "cut.json",
+            b'[{"id": "a"},\n{"id": "b"\n',
+            "record 1 (line 2) is not JSON (Expecting ',' delimiter in line 3",
+        ),
+        ("after.json", b'{"id":\n"a"}\n{"id": "b"}\n', "line 1 has no column 'context'"),
         ("empty.csv", b"id,context,question,answers\n", "contains no questions"),
         ("a.xlsx", b"PK", "has the suffix .xlsx"),
     ):
@@ -275,7 +297,9 @@ def test_questions_without_an_answer_are_read_alike_in_every_format(
 
 @pytest.mark.parametrize(("name", "row"), EMPTY[-2:])
 def test_an_answer_beside_is_impossible_is_a_contradiction(tmp_path: Path, name: str, row: dict[str, Any]) -> None:
-    assert "1 question(s) have is_impossible: true and an answer" in refusal(tmp_path, name, [row], unanswerable="drop")
+    assert "is_impossible: true and an answer, or false and no answer" in refusal(
+        tmp_path, name, [row], unanswerable="drop"
+    )
 
 
 def test_ids_are_made_where_no_column_holds_any_the_same_in_every_run_and_counted(tmp_path: Path) -> None:
@@ -319,8 +343,8 @@ def test_json_of_a_single_line_and_with_columns_of_other_names(tmp_path: Path) -
         path, "FILE", SquadDataParams(columns=columns(context="text", question="ask")), reading
     )
     assert (found.id, found.context, found.answers) == ("7", CONTEXT, (("hum", 20),))
-    assert reading.counts == {NUMERIC_IDS: 1}
-    with pytest.raises(InputError, match="item 2 must be an object, found int"):
+    assert +reading.counts == {NUMERIC_IDS: 1}
+    with pytest.raises(InputError, match="record 1 is int; a list of objects is required"):
         read_question_file(write(tmp_path / "two.json", [ONE, 2]), "FILE", SquadDataParams(), ReadLog())
 
 
@@ -335,7 +359,7 @@ def test_ids_that_are_numbers_are_text_and_counted(tmp_path: Path, form: str) ->
     if form != "table":
         reading = ReadLog()
         assert [name for name, _ in read_references(path, reading)] == ["7", "8"]
-        assert reading.counts == {NUMERIC_IDS: 2}
+        assert +reading.counts == {NUMERIC_IDS: 2}
 
 
 @pytest.mark.parametrize("form", ["articles", "table"])
@@ -356,5 +380,5 @@ def test_blanks_at_the_edges_of_answers_are_stripped_and_counted(tmp_path: Path,
     ]
     assert read_reading(tmp_path / "made/out")["numbers"][BLANKS] == 2
     answers[0]["answer_start"] = 20  # that of the answer without its blanks
-    with pytest.raises(InputError, match="answer ' hum, ' is not at answer_start 20"):
+    with pytest.raises(InputError, match="an answer is not at answer_start: question 'q1': ' hum, ' at 20"):
         make(tmp_path, write(tmp_path / "t.jsonl", lines([{**ONE, "answers": answers}])))

@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.downstream.squad import examples as questions
-from tasks.downstream.squad import format as squad_format
 from tasks.downstream.squad.examples import make_questions
 from tasks.downstream.squad.params import SquadColumnParams, SquadDataParams
 from tasks.stage.errors import InputError
@@ -155,35 +154,30 @@ def test_a_missing_file_and_a_folder_name_the_key(tmp_path: Path) -> None:
         make_questions(params(train_path=str(tmp_path / "in")), tmp_path / "out")
 
 
-def test_broken_json_is_refused_with_line_and_column(tmp_path: Path) -> None:
-    assert "at line 2, column 9" in refusal(tmp_path, b'{"version": "1.1",\n"data": x}')
+def test_broken_json_is_refused_with_its_line(tmp_path: Path) -> None:
+    assert "is not JSON (Expecting value in line 2: 'x}')" in refusal(tmp_path, b'{"version": "1.1",\n"data": x}')
 
 
 def test_another_encoding_is_refused_with_offset_and_line(tmp_path: Path) -> None:
     assert "byte 0xe9 at offset 6 (line 2)" in refusal(tmp_path, b'{\n"caf\xe9": 1}')
 
 
-def test_too_large_a_file_is_refused_with_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(squad_format, "MAX_FILE_BYTES", 20)
-    assert "the limit for SQuAD JSON is 20 bytes" in refusal(tmp_path, squad(qa()))
-
-
 def test_json_nested_too_deeply_is_refused(tmp_path: Path) -> None:
-    assert "nested too deeply" in refusal(tmp_path, b"[" * 200_000)
+    assert "record 0 (line 1) cannot be read (maximum recursion depth" in refusal(tmp_path, b"[" * 200_000)
 
 
 @pytest.mark.parametrize(
     ("place", "said"),
     [
-        (("data",), "data is missing"),
-        (("data", 0, "paragraphs"), "data[0].paragraphs is missing"),
-        (("data", 0, "paragraphs", 0, "context"), "data[0].paragraphs[0].context is missing"),
-        (("data", 0, "paragraphs", 0, "qas"), "data[0].paragraphs[0].qas is missing"),
-        (("data", 0, "paragraphs", 0, "qas", 0, "id"), "data[0].paragraphs[0].qas[0].id is missing"),
-        (("data", 0, "paragraphs", 0, "qas", 0, "answers"), "data[0].paragraphs[0].qas[0].answers is missing"),
+        (("data",), "has no column 'context' and no column 'question'; its columns are version"),
+        (("data", 0, "paragraphs"), "data[0] has no column 'context'"),
+        (("data", 0, "paragraphs", 0, "context"), "context is missing: data[0].paragraphs[0].qas[0]"),
+        (("data", 0, "paragraphs", 0, "qas"), "qas is missing: data[0].paragraphs[0]"),
+        (("data", 0, "paragraphs", 0, "qas", 0, "id"), "id is missing: data[0].paragraphs[0].qas[0]"),
+        (("data", 0, "paragraphs", 0, "qas", 0, "answers"), "answers is missing: data[0].paragraphs[0].qas[0]"),
         (
             ("data", 0, "paragraphs", 0, "qas", 0, "answers", 0, "answer_start"),
-            "data[0].paragraphs[0].qas[0].answers[0].answer_start is missing",
+            "answer_start is missing: data[0].paragraphs[0].qas[0].answers[0]",
         ),
     ],
 )
@@ -199,13 +193,19 @@ def test_a_missing_key_is_named_by_its_path(tmp_path: Path, place: tuple[Any, ..
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ([1], "the file must be an object, found list"),
-        ({"data": {}}, "data must be a list, found dict"),
-        ({"data": ["x"]}, "data[0] must be an object, found str"),
-        (squad(qa(name=True)), "qas[0].id must be text, found bool"),  # type: ignore[arg-type]
-        (squad(qa(name=5.0)), "qas[0].id must be text, found float"),  # type: ignore[arg-type]
-        (squad(qa(answers=(("hum", "20"),))), "answer_start must be an integer, found '20'"),
-        (squad(qa(answers=(("hum", 20.0),))), "answer_start must be an integer, found 20.0"),
+        ([1], "record 0 is int; a list of objects is required"),
+        ({"data": {}}, "line 1 has no column 'context' and no column 'question'; its columns are data"),
+        ({"data": ["x"]}, "data[0] is str; a list of objects is required"),
+        (squad(qa(name=True)), "id is not text: data[0].paragraphs[0].qas[0] (True)"),  # type: ignore[arg-type]
+        (squad(qa(name=5.0)), "id is not text: data[0].paragraphs[0].qas[0] (5.0)"),  # type: ignore[arg-type]
+        (
+            squad(qa(answers=(("hum", "20"),))),
+            "answer_start is not an integer: data[0].paragraphs[0].qas[0].answers[0] ('20')",
+        ),
+        (
+            squad(qa(answers=(("hum", 20.0),))),
+            "answer_start is not an integer: data[0].paragraphs[0].qas[0].answers[0] (20.0)",
+        ),
         (squad(qa(question="half \ud800")), "half a surrogate pair"),
         ({"data": []}, "contains no questions"),
         (squad(), "contains no questions"),
@@ -217,13 +217,13 @@ def test_another_layout_is_refused_with_its_place(tmp_path: Path, values: Any, s
 
 def test_an_answer_at_the_wrong_place_is_refused_with_what_stands_there_and_where_it_is(tmp_path: Path) -> None:
     message = refusal(tmp_path, squad(qa(answers=(("ees", 0),))))  # Bees at 15, bees at 29
-    assert "question 'q1': answer 'ees' is not at answer_start 0 (found 'Ant'); it is at 16, 30" in message
+    assert "an answer is not at answer_start: question 'q1': 'ees' at 0 (found 'Ant'; it is at 16, 30)" in message
     assert "the context does not contain it" in refusal(tmp_path, squad(qa(answers=(("wasps", 0),))))
     assert "found nothing" in refusal(tmp_path, squad(qa(answers=(("hum", 4000),))))
 
 
 def test_a_negative_answer_start_does_not_count_from_the_end(tmp_path: Path) -> None:
-    assert "not at answer_start -6" in refusal(tmp_path, squad(qa(answers=(("dance", -6),))))
+    assert "'dance' at -6 (found nothing; it is at 34)" in refusal(tmp_path, squad(qa(answers=(("dance", -6),))))
 
 
 def test_questions_without_answers_are_called_squad_v2(tmp_path: Path) -> None:
@@ -241,18 +241,18 @@ def test_an_empty_context_is_refused(tmp_path: Path) -> None:
 
 
 def test_repeated_ids_are_refused_within_a_file_and_between_the_two(tmp_path: Path) -> None:
-    assert "'q1' is not unique" in refusal(tmp_path, squad(qa(), qa(question="Again?")))
+    assert "an id that is not unique: 'q1'" in refusal(tmp_path, squad(qa(), qa(question="Again?")))
     message = refusal(tmp_path, squad(qa("same"), qa("other")), squad(qa("same")))
     assert "1 question id(s) are in both" in message
     assert "same" in message
     assert "Set train_path and dev_path to different questions" in message
 
 
-def test_all_problems_of_a_file_are_said_at_once_ten_of_them_in_words(tmp_path: Path) -> None:
+def test_all_problems_of_a_file_are_said_at_once_five_of_each_kind_in_words(tmp_path: Path) -> None:
     message = refusal(tmp_path, squad(*[qa(f"q{number}", answers=(("hum", 0),)) for number in range(25)]))
-    assert "25 problem(s)" in message
-    assert message.count("is not at answer_start") == 10
-    assert message.endswith("... and 15 more")
+    assert "25 problems" in message
+    assert message.count("found 'Ant'") == 5
+    assert message.endswith(" and 20 more")
 
 
 def test_the_development_file_is_checked_as_strictly(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_a_data_set_in_squads_columns_gives_the_same_rows_as_a_file(tmp_path: Pa
 
 def test_a_data_set_is_checked_as_strictly(tmp_path: Path) -> None:
     folder = hub_folder(tmp_path / "animals", [hub_row("q1", 19)], [hub_row("d1")])
-    with pytest.raises(InputError, match=r"split train.*1 problem.*\n.*it is at 20"):
+    with pytest.raises(InputError, match=r"split train.*1 problem:\n.*it is at 20"):
         make_questions(params(source="hub", dataset=str(folder)), tmp_path / "out")
     other = hub_folder(tmp_path / "other", [{"id": "q1", "text": "x"}], [hub_row("d1")])
     with pytest.raises(InputError, match="row 0 has no column 'context'"):
@@ -304,14 +304,17 @@ def test_of_a_large_file_the_beginning_is_looked_at_before_a_run(
     good.write_text("\ufeff" + json.dumps(squad(qa())), encoding="utf-8")
     bad.write_text("[1, 2, 3, 4, 5]")
     questions.check_question_file(good, "downstream.squad.data.train_path", params())
-    with pytest.raises(InputError, match=r"bad\.json begins with b'\[1, 2, .*Set downstream\.squad\.data\.train_path"):
+    with pytest.raises(
+        InputError,
+        match=r"bad\.json, record 0 is int; a list of objects is required \(downstream\.squad\.data\.train_path",
+    ):
         questions.check_question_file(bad, "downstream.squad.data.train_path", params())
     row = {"id": "a", "context": CONTEXT, "question": "?", "answers": [{"text": "hum", "answer_start": 20}]}
     table = tmp_path / "table.jsonl"
     table.write_text(json.dumps(row) + "\nno JSON\n")
     questions.check_question_file(table, "downstream.squad.data.train_path", params())
     table.write_text(json.dumps({**row, "context": "nothing"}) + "\n")
-    with pytest.raises(InputError, match=r"has 1 problem\(s\)"):
+    with pytest.raises(InputError, match="1 problem:"):
         questions.check_question_file(table, "downstream.squad.data.train_path", params())
 
 
@@ -348,11 +351,11 @@ def test_where_all_would_be_left_out_it_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("unanswerable", ["use", "drop"])
 def test_questions_that_contradict_themselves_are_named(tmp_path: Path, unanswerable: str) -> None:
     two = squad(qa("a", is_impossible=True), qa("b", answers=(), is_impossible=False), qa("c", is_impossible=False))
-    with pytest.raises(InputError, match=r"2 question\(s\) have is_impossible: true and an answer.*: 'a', 'b'"):
+    with pytest.raises(InputError, match="is_impossible: true and an answer, .*: 'a', 'b'"):
         kept(tmp_path, two, unanswerable)
 
 
 def test_is_impossible_must_be_true_or_false(tmp_path: Path) -> None:
-    assert "qas[0].is_impossible must be true or false, found 'false'" in refusal(
+    assert "is_impossible is not true or false: data[0].paragraphs[0].qas[0] ('false')" in refusal(
         tmp_path, squad(qa(is_impossible="false"))
     )
