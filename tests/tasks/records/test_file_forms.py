@@ -76,8 +76,8 @@ FORMS: dict[str, tuple[str, str, Read]] = {
     "questions.json": (json.dumps(SQUAD, indent=1, ensure_ascii=False) + "\n", QUESTIONS, questions_of),
     "questions.jsonl": (json.dumps(QUESTION, ensure_ascii=False) + "\n", QUESTIONS, questions_of),
     "questions.csv": (TABLE, QUESTIONS, questions_of),
-    "examples.tsv": (SST2, "downstream.*.data.path", sst2),
-    "examples.csv": (SST2.replace("\t", ","), "downstream.*.data.path", sst2),
+    "examples.tsv": (SST2, "downstream.glue-sst2.data.path", sst2),
+    "examples.csv": (SST2.replace("\t", ","), "downstream.glue-sst2.data.path", sst2),
     "vocab.txt": (VOCABULARY, "tokenizer.path", lambda path: read_vocabulary(path, "tokenizer.path")),
 }
 
