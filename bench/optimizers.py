@@ -90,8 +90,8 @@ def make_by_name(name: str, model: nn.Module) -> torch.optim.Optimizer:
         return make_optimizer(dataclasses.replace(OPTIMIZER, name=name), model)
     named = list(model.named_parameters())
     groups: list[dict[str, Any]] = [
-        {"params": [p for n, p in named if not is_exempt(n)], "weight_decay": OPTIMIZER.weight_decay},
-        {"params": [p for n, p in named if is_exempt(n)], "weight_decay": 0.0},
+        {"params": [p for _, p in named if not is_exempt(p)], "weight_decay": OPTIMIZER.weight_decay},
+        {"params": [p for _, p in named if is_exempt(p)], "weight_decay": 0.0},
     ]
     lr, betas, eps = OPTIMIZER.learning_rate, (OPTIMIZER.beta1, OPTIMIZER.beta2), OPTIMIZER.eps
     if name == "adamw-plain":

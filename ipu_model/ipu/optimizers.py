@@ -143,8 +143,8 @@ def load_optimizer_tensors(poptorch: Any, optimizer: Any, tensors: Dict[str, Ten
 
 def _groups(named_parameters: Iterable[Tuple[str, nn.Parameter]], lamb: bool) -> List[Dict[str, Any]]:
     trained = [(name, p) for name, p in named_parameters if p.requires_grad]
-    decayed: Dict[str, Any] = {"params": [p for name, p in trained if not is_exempt(name)]}
-    exempt: Dict[str, Any] = {"params": [p for name, p in trained if is_exempt(name)], "weight_decay": 0.0}
+    decayed: Dict[str, Any] = {"params": [p for _, p in trained if not is_exempt(p)]}
+    exempt: Dict[str, Any] = {"params": [p for _, p in trained if is_exempt(p)], "weight_decay": 0.0}
     if lamb:
         exempt["max_weight_norm"] = NO_TRUST_RATIO
     # The dispatcher of PopTorch's op optimizer_group needs at least one tensor to choose a device.

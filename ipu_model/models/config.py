@@ -35,6 +35,8 @@ class ModelConfig:
     """Position of the first token of a sequence in the table of positions."""
     embedding_size: Optional[int] = None
     """Width of the embeddings, which are projected to hidden_size; None: hidden_size."""
+    settings: Optional[Dict[str, Any]] = None
+    """Content of config.json, for a family without a file of its own."""
 
     @property
     def table_width(self) -> int:

@@ -45,6 +45,8 @@ class Tokens:
     token_type_ids: Tensor
     position_ids: Tensor
     attention: Attention
+    lengths: Sequence[int] = ()
+    """Tokens of each sequence without the filler, on the host; only where padding is dropped."""
 
 
 class Dense(nn.Linear):
@@ -60,7 +62,8 @@ class Dense(nn.Linear):
 
     def forward(self, values: Tensor) -> Tensor:
         """Compute [..., in] -> [..., out], in the precision of `factor`."""
-        return nn.functional.linear(values.to(self.factor.dtype), self.factor, self.bias.to(self.factor.dtype))
+        bias = None if self.bias is None else self.bias.to(self.factor.dtype)
+        return nn.functional.linear(values.to(self.factor.dtype), self.factor, bias)
 
 
 class TiedDecoder(nn.Module):

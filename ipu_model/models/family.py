@@ -7,9 +7,10 @@ config.json, when a model folder is read or written. ipu_model/models/families h
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import re
 from dataclasses import dataclass, field
-from typing import Any, Dict, Mapping, Tuple
+from typing import Any, Collection, Dict, Mapping, Tuple
 
 from ipu_model.models.config import ModelConfig
 
@@ -62,6 +63,8 @@ class Family:
     """True if the head that classifies sequences also applies dropout before this layer."""
     drops_attention: bool = True
     """True if dropout is applied to the output of the attention in each layer."""
+    own: bool = True
+    """True if Podium computes the encoder: packed, on every runtime, in pre-training as well."""
 
     def read_fields(self, values: Mapping[str, Any]) -> Dict[str, Any]:
         """Return the fields of ModelConfig in the content of a config.json."""
@@ -76,6 +79,34 @@ class Family:
         """Return a model with this head (models/head.py) and uninitialised weights."""
         return head.build(config, labels)
 
+    def build_encoder(self, config: ModelConfig) -> Any:
+        """Return the encoder alone, without pooler."""
+        return importlib.import_module("ipu_model.models.encoder").Bert(config, pooler=False)
+
+    def class_name(self, suffix: str) -> str:
+        """Return the name of a class in transformers; `suffix` is its end, as in Head.suffix."""
+        return self.prefix + suffix
+
+    @property
+    def inside(self) -> str:
+        """Beginning of Podium's names of the encoder's weights."""
+        return "bert."
+
+    def is_unknown(self, name: str, known: Collection[str]) -> bool:
+        """Return whether a weight that the model lacks shows that the folder does not match its config.json."""
+        return name.startswith(self.inside)
+
+    def check(self, runtime: str, pretrains: bool) -> None:
+        """Check that this Python can run a job with such a model.
+
+        Raises:
+            ConfigError: it cannot; the message names what is missing.
+        """
+
+    def describe(self) -> Dict[str, Any]:
+        """Return the part of a job's plan that is special to this family."""
+        return {}
+
     def write_values(self, config: ModelConfig) -> Dict[str, Any]:
         """Return the content of a config.json for an encoder: the inverse of `read_fields`."""
         fields = {**dataclasses.asdict(config), "max_positions": config.max_positions + config.position_offset}
@@ -88,9 +119,11 @@ class Family:
         for old, new in ((".gamma", ".weight"), (".beta", ".bias")):
             if name.endswith(old):
                 name = name[: -len(old)] + new
-        if BARE.match(name):
-            name = f"{self.base}.{name}"
-        return _translate(name, [(theirs, ours) for ours, theirs in (*self.class_names, *self.names)])
+        return _translate(self.add_base(name), [(theirs, ours) for ours, theirs in (*self.class_names, *self.names)])
+
+    def add_base(self, name: str) -> str:
+        """Return the name in a model with a head, for a name in a folder that was saved from an encoder alone."""
+        return f"{self.base}.{name}" if BARE.match(name) else name
 
     def to_theirs(self, state: Mapping[str, Any]) -> Dict[str, Any]:
         """Return weights by the names that transformers has for them."""

@@ -111,6 +111,7 @@ def flatten(batch: Batch, labels: Optional[Labels] = None) -> FlatBatch:
         token_type_ids=to_tensor(places.per_token("token_type_ids", 0)),
         position_ids=to_tensor(places.per_token("position_ids", 0)),
         attention=SequenceAttention(_blocks(lengths, -real % TOKEN_TILE)),
+        lengths=lengths.tolist(),
     )
     ids = columns["feature_ids"][at_row, at_slot] if "feature_ids" in columns else np.empty(0, dtype=np.int32)
     return FlatBatch(tokens, to_tensor(starts), lengths, labels(places) if labels is not None else {}, ids)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Type
+from typing import Any, Container, Dict, List, Mapping, Optional, Tuple, Type
 
 import numpy as np
 import torch
@@ -70,6 +70,11 @@ class Head(abc.ABC):
     def name(self) -> str:
         """Name in job.head, which is the name of its file."""
         return type(self).__module__.rpartition(".")[2]
+
+    def find_classes(self, weights: Container[str]) -> str:
+        """Return the name of the matrix whose rows are the classes, among names of weights; empty: there is none."""
+        nested = self.weight.replace(".weight", ".out_proj.weight")  # in some encoders of transformers
+        return next((name for name in (nested, self.weight) if name in weights), "")
 
     def row_kinds(self, labels: int) -> Tuple[str, ...]:
         """Return the kinds of rows that it is trained on, files in ipu_model/row_kinds; by default its own name."""

@@ -14,6 +14,7 @@ from ipu_model.errors import CheckpointError
 from ipu_model.models import families
 from ipu_model.models.architecture import CONFIG, read_class_name, read_config, read_object
 from ipu_model.models.config import ModelConfig
+from ipu_model.models.family import Family
 from ipu_model.models.model_folder import ModelFolder, ModelOrigin, missing_parameters, transformers_class, write_model
 from ipu_model.models.modeling import build_model
 from ipu_model.models.weight_files import read_weights
@@ -58,7 +59,7 @@ def import_model(source: Path, target: Path, tokenizer_sha256: str) -> ImportRep
     named = {family.to_ours(name): x for name, x in raw.items()}
     head, labels = _labels(source, names, named)
     expected = _expected(config, head, len(labels))
-    state, left_out = _select(named, expected, source)
+    state, left_out = _select(named, expected, family, source)
     missing = missing_parameters(ModelFolder(source, config, state, None, sha256), expected)
     types = [str(x.dtype).replace("torch.", "") for x in state.values() if x.dtype is not torch.float32]
     head = _detect_head(head, set(state))
@@ -79,8 +80,9 @@ def _labels(source: Path, names: List[str], weights: Dict[str, Tensor]) -> Tuple
     architecture = read_class_name(source)
     for name in heads.list_heads():
         head = heads.get_head(name)
-        if head.labelled and architecture.endswith(head.suffix) and head.weight in weights:
-            return name, names or [f"LABEL_{number}" for number in range(len(weights[head.weight]))]
+        matrix = head.find_classes(weights)
+        if head.labelled and architecture.endswith(head.suffix) and matrix:
+            return name, names or [f"LABEL_{number}" for number in range(len(weights[matrix]))]
     return "", []
 
 
@@ -94,14 +96,20 @@ def _row_kind(source: Path, head: str, labels: int) -> Optional[str]:
 def _expected(config: ModelConfig, labelled: str, labels: int) -> Dict[str, Tensor]:
     """Return all weights of models with our heads, without memory; of heads with classes, only those of `labelled`."""
     expected: Dict[str, Tensor] = {}
+    family = families.get_family(config.family)
     with torch.device("meta"):
-        for name in heads.list_heads():
-            if not heads.get_head(name).labelled or name == labelled:
-                expected.update(build_model(name, config, labels).state_dict())
+        for head in map(heads.get_head, heads.list_heads()):
+            if head.pretrains and not family.own:
+                continue
+            other = head.labelled and head.name != labelled  # its pooler may be part of the encoder
+            state = build_model(head.name, config, labels or 2).state_dict()
+            expected.update({name: x for name, x in state.items() if not other or name.startswith(family.inside)})
     return expected
 
 
-def _select(named: Dict[str, Tensor], known: Mapping[str, Tensor], source: Path) -> Tuple[Dict[str, Tensor], List[str]]:
+def _select(
+    named: Dict[str, Tensor], known: Mapping[str, Tensor], family: Family, source: Path
+) -> Tuple[Dict[str, Tensor], List[str]]:
     """Return the weights that Podium's models have, and the names of those that are not supported.
 
     Raises:
@@ -122,7 +130,7 @@ def _select(named: Dict[str, Tensor], known: Mapping[str, Tensor], source: Path)
                 "(tie_word_embeddings)"
             )
     unsupported = sorted(name for name in state if name not in known)
-    unknown = [name for name in unsupported if name.startswith("bert.")]
+    unknown = [name for name in unsupported if family.is_unknown(name, known)]
     if unknown:
         raise CheckpointError(
             f"{source}: {len(unknown)} weights of the encoder are unknown, the first is {unknown[0]}: its parts do not "

@@ -62,7 +62,8 @@ class ModelFolder:
         """Return the folder as the start of a model with this head, without classes of another head."""
         if not head.labelled or not self.architecture or self.architecture.endswith(head.suffix):
             return self
-        state = {name: x for name, x in self.state.items() if name.startswith("bert.")}
+        inside = families.get_family(self.config.family).inside
+        state = {name: x for name, x in self.state.items() if name.startswith(inside)}
         return dataclasses.replace(self, state=state, labels=())
 
     def for_labels(self, head: Head, labels: Sequence[str]) -> ModelFolder:
@@ -72,7 +73,7 @@ class ModelFolder:
         """
         if not self.labels or len(self.labels) == len(labels) == 1:
             return dataclasses.replace(self, labels=labels) if self.labels else self
-        part = head.weight.rpartition(".")[0]
+        part = head.find_classes(self.state).rpartition(".")[0]
         own = [name for name in self.state if name.startswith(f"{part}.")]
         order, note = match_labels(self.labels, labels)
         if order is None:
@@ -85,7 +86,7 @@ class ModelFolder:
 def transformers_class(family: str, head: str) -> str:
     """Return the transformers class that loads a model with this head, or with one of WITHOUT_HEAD."""
     suffix = WITHOUT_HEAD[head] if head in WITHOUT_HEAD else heads.get_head_spec(head).suffix
-    return families.get_family(family).prefix + suffix
+    return families.get_family(family).class_name(suffix)
 
 
 def write_model(
@@ -134,8 +135,8 @@ def read_model(folder: Path) -> ModelFolder:
     family = families.get_family(config.family)
     state = {family.to_ours(name): x.float() for name, x in state.items()}
     named = read_class_name(folder)
-    classes = [heads.get_head(name).weight for name in heads.list_heads() if heads.get_head(name).labelled]
-    if not any(weight in state for weight in classes):
+    labelled = [heads.get_head(name) for name in heads.list_heads() if heads.get_head(name).labelled]
+    if not any(head.find_classes(state) for head in labelled):
         labels = []  # transformers writes two default names for every model
     return ModelFolder(folder, config, state, origin.get("tokenizer_sha256"), sha256, labels, named)
 

@@ -6,11 +6,12 @@ import hashlib
 from typing import List, Optional
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ipu_model import heads
 from ipu_model.models import families
 from ipu_model.models.config import ModelConfig
+from ipu_model.models.transformers_encoder import FlatModel
 
 
 def build_model(head: str, config: ModelConfig, labels: int = 0) -> nn.Module:
@@ -32,6 +33,9 @@ def initialise(model: nn.Module, config: ModelConfig, seed: int, only: Optional[
     Args:
         only: Names to initialise; all by default.
     """
+    if isinstance(model, FlatModel):
+        model.draw_weights(seed)
+        return
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if only is not None and name not in only:
@@ -50,6 +54,6 @@ def initialise(model: nn.Module, config: ModelConfig, seed: int, only: Optional[
             model.get_parameter(words)[config.pad_id].zero_()  # as Hugging Face's padding_idx
 
 
-def is_exempt(name: str) -> bool:
-    """Return whether a parameter has no weight decay and no trust ratio: biases and LayerNorm."""
-    return name.endswith("bias") or "LayerNorm" in name
+def is_exempt(weight: Tensor) -> bool:
+    """Return whether a parameter has no weight decay and no trust ratio: biases and norms, which are vectors."""
+    return weight.dim() < 2

@@ -25,7 +25,6 @@ from ipu_model.files import open_regular, parse_json, read_json, reject_duplicat
 from ipu_model.memory import free_memory
 from ipu_model.models import families
 from ipu_model.models.config import ModelConfig
-from ipu_model.models.encoder import Bert
 from ipu_model.models.tensors import DTYPES, load_tensors
 
 T = TypeVar("T")
@@ -254,6 +253,7 @@ def require_sizes(config: ModelConfig, weights: Mapping[str, Tuple[int, ...]], s
 
 def _encoder_shapes(config: ModelConfig) -> Shapes:
     """Return the shapes of all weights except the pooler and the heads."""
+    family = families.get_family(config.family)
     with torch.device("meta"):  # takes no memory
-        weights = Bert(config, pooler=False).state_dict()
-    return {f"bert.{name}": tuple(x.shape) for name, x in weights.items()}
+        weights = family.build_encoder(config).state_dict()
+    return {f"{family.inside}{name}": tuple(x.shape) for name, x in weights.items()}

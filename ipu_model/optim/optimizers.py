@@ -326,8 +326,8 @@ def make_optimizer(
             "optimizer.bias_correction=false with adam: Adam always corrects. "
             "Set bias_correction to true, or use adamw or lamb, which support it"
         )
-    decayed = [p for name, p in model.named_parameters() if not is_exempt(name)]
-    exempt = [p for name, p in model.named_parameters() if is_exempt(name)]
+    decayed = [p for p in model.parameters() if not is_exempt(p)]
+    exempt = [p for p in model.parameters() if is_exempt(p)]
     groups: List[Dict[str, Any]] = [{"params": decayed}, {"params": exempt, "weight_decay": 0.0}]
     shared: Dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
     if config.name == "sgd":

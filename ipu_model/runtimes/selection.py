@@ -162,6 +162,6 @@ def make_runtime(
 
         compiling = partial(compile_optimizer, environ=os.environ, say=lambda text: emit("message", text=text))
     computing = (plan.micro_batch_size, plan.precision, optimizer, job.seed, where)
-    bert: Any = model.bert
-    bert.recompute = job.recompute
+    encoder: Any = getattr(model, "bert", model)
+    encoder.recompute = job.recompute
     return TorchRuntime(model, job.head, *computing, instances, compiling, deadline_near)

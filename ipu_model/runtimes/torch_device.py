@@ -95,7 +95,8 @@ def split_passes(flat: FlatBatch) -> Iterator[Tuple[int, Tokens, Tensor]]:
             for x in (flat.tokens.input_ids, flat.tokens.token_type_ids, flat.tokens.position_ids)
         )
         attention = EqualLengthAttention(lengths[begin:end])
-        yield tokens, Tokens(ids, types, positions, attention), flat.starts[begin:end] - first
+        passed = Tokens(ids, types, positions, attention, lengths[begin:end])
+        yield tokens, passed, flat.starts[begin:end] - first
         begin, first = end, first + tokens
 
 

@@ -25,6 +25,7 @@ from ipu_model.files import new_folder, write_text
 from ipu_model.jobs.job import Job, JobResult
 from ipu_model.jobs.plan import JobPlan, make_plan, set_replicas
 from ipu_model.memory import reserve_memory
+from ipu_model.models import families
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import ModelOrigin, write_model
 from ipu_model.models.tensors import require_finite
@@ -37,7 +38,7 @@ from ipu_model.train.checkpoint import Checkpoints, Fingerprint
 from ipu_model.train.checkpoint_writer import CheckpointWriter, require_time
 from ipu_model.train.evaluation import Evaluator
 from ipu_model.train.history import History
-from ipu_model.train.preparation import check_job, make_fingerprint, make_model, open_rows, read_inputs
+from ipu_model.train.preparation import check_family, check_job, make_fingerprint, make_model, open_rows, read_inputs
 from ipu_model.train.training import Totals, make_update_rows, train
 from ipu_model.units import format_bytes
 
@@ -90,6 +91,7 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
     check_job(job)
     (Path(job.run_folder) / RESULT).unlink(missing_ok=True)  # an existing file would be from an earlier run
     chosen, instances = choose_runtime(job.runtime), instances or Instances()
+    check_family(job, chosen.value)
     job, base, config, rows = read_inputs(job)
     precision = choose_precision(job.precision, chosen.value)
     stop.agree = instances.any_instance_each
@@ -97,6 +99,7 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
     if device is None:
         job = dataclasses.replace(job, geometry=set_replicas(job.geometry, instances.count))
     plan = make_plan(job, rows.manifest, chosen, precision, device)
+    plan = dataclasses.replace(plan, device={**plan.device, **families.get_family(config.family).describe()})
     fingerprint = make_fingerprint(job, plan, config, rows, base) if job.kind != "predict" else {}
     if plan.precision == "auto":
         precision = resolve_precision(plan, fingerprint, Path(job.run_folder), rows, instances, emit)

@@ -16,7 +16,8 @@ from ipu_model.errors import CheckpointError, ConfigError, RowsError
 from ipu_model.files import flatten_keys
 from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import JobPlan
-from ipu_model.models.architecture import adopt_weights, architecture_differences
+from ipu_model.models import families
+from ipu_model.models.architecture import CONFIG, adopt_weights, architecture_differences, read_config
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import ModelFolder, missing_parameters, read_model
 from ipu_model.models.modeling import build_model, initialise
@@ -76,6 +77,16 @@ def check_job(job: Job) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(str(folder), os.W_OK):
             raise PermissionError(13, "not writable", str(folder))
+
+
+def check_family(job: Job, runtime: str) -> None:
+    """Check that a model of the job's family can run here, before its weights are read.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    config = job.model or read_config(Path(str(job.init_checkpoint)) / CONFIG)[0]
+    families.get_family(config.family).check(runtime, job.kind == "pretrain")
 
 
 def read_inputs(job: Job) -> Tuple[Job, Optional[ModelFolder], ModelConfig, RowFolder]:

@@ -1,0 +1,180 @@
+"""Encoders that Podium has no family file for (DeBERTa, ModernBERT, MPNet, ALBERT ...): transformers' own modules.
+
+The only file that imports transformers. A model has transformers' parameter names, and the heads call it like their
+own: it takes flat tokens, pads sequences of similar length to a rectangle, and returns flat logits. Classes come from
+the installed library alone; code of a model repository never runs.
+
+Legend: T tokens of all sequences one after the other, N sequences, C classes; n sequences of a group, L its longest.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import sys
+from typing import Any, FrozenSet, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ipu_model.errors import CheckpointError, ConfigError
+from ipu_model.models.encoder import Dense, Tokens, draw_mask_for, drop
+
+GROUP_TOKENS = {"cpu": 256, "cuda": 8192}
+"""Tokens from which on a group may end: smaller groups cost more in calls than their padding costs."""
+SIMILAR = 0.9
+"""Smallest length in a group, as a share of its longest."""
+IGNORED_PREFIXES = ("_", "return_dict", "attn_implementation", "output_", "quantization_config", "reference_compile")
+"""Keys of config.json that choose an implementation, extra outputs or another number format."""
+OTHER_MODEL = "install a newer version, or start from another model (docs/models.md)"
+FAULTS = (ArithmeticError, AttributeError, ImportError, LookupError, RuntimeError, TypeError, ValueError)
+"""Errors that transformers raises for a config.json with impossible values."""
+
+
+def load_transformers(model_type: str) -> Any:
+    """Import transformers, which a model of this type needs.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        import transformers
+    except ImportError as error:
+        raise ConfigError(
+            f"models of type {model_type} need the package transformers, which does not load in {sys.executable} "
+            f"({error}): install podium[encoders] into it, or use a model that Podium trains itself (docs/models.md)"
+        ) from None
+    return transformers
+
+
+class FlatModel(nn.Module):
+    """Mixin for a model of transformers with a head: flat tokens in, flat logits out."""
+
+    config: Any
+
+    @property
+    def recompute(self) -> bool:
+        """True if the backward pass recomputes layers."""
+        return bool(getattr(self, "is_gradient_checkpointing", False))
+
+    @recompute.setter
+    def recompute(self, active: bool) -> None:
+        if active and not self.supports_gradient_checkpointing:
+            raise ConfigError(f"{self.config.model_type} does not support device.recompute: set it to false")
+        if active:
+            enable: Any = self.gradient_checkpointing_enable
+            enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+    def draw_weights(self, seed: int) -> None:
+        """Draw all weights from this seed, as transformers does for a new model."""
+        draw: Any = self._init_weights
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.apply(draw)
+
+    def forward(self, tokens: Tokens, cls_index: Optional[Tensor] = None) -> Tensor:
+        """Return [N, C] for a head that reads whole sequences, else [T, C], or [T, 2] for start and end."""
+        dense = next((module for module in self.modules() if isinstance(module, Dense)), None)
+        low = dense is not None and dense.copy is not None
+        device = tokens.input_ids.device.type
+        with torch.autocast(device, torch.bfloat16, enabled=low):
+            parts, start = [], 0
+            for lengths in group_lengths(tokens.lengths, GROUP_TOKENS.get(device, 0)):
+                parts.append(self._run_group(tokens, start, lengths))
+                start += int(lengths.sum())
+        logits = torch.cat(parts)
+        filler = 0 if cls_index is not None else len(tokens.input_ids) - start
+        return nn.functional.pad(logits, (0, 0, 0, filler)) if filler else logits
+
+    def _run_group(self, tokens: Tokens, start: int, lengths: np.ndarray) -> Tensor:
+        """Run the sequences that begin at token `start`; return [n, C] or the logits of their tokens."""
+        device, longest = tokens.input_ids.device, int(lengths.max())
+        firsts = start + np.cumsum(lengths) - lengths
+        columns = np.arange(longest)
+        real = columns < lengths[:, None]
+        index = torch.from_numpy(firsts[:, None] + np.minimum(columns, lengths[:, None] - 1)).to(device)
+        mask = torch.from_numpy(real).to(device)
+        inputs = {
+            "input_ids": tokens.input_ids[index].masked_fill(~mask, self.config.pad_token_id or 0),
+            "attention_mask": mask.long(),
+        }
+        if getattr(self.config, "type_vocab_size", 0) > 1:
+            inputs["token_type_ids"] = tokens.token_type_ids[index].masked_fill(~mask, 0)
+        outputs = super().forward(**inputs)
+        if "start_logits" in outputs:
+            logits = torch.stack([outputs["start_logits"], outputs["end_logits"]], -1)
+        else:
+            logits = outputs["logits"]
+        if logits.dim() == 2:
+            return logits
+        return logits.flatten(0, 1).index_select(0, torch.from_numpy(np.flatnonzero(real)).to(device))
+
+
+class FastDropout(nn.Dropout):
+    """nn.Dropout with the mask of encoder.py, which takes less time on a CPU."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        probability = self.p if self.training else 0.0
+        return drop(values, draw_mask_for(values, probability), probability)
+
+
+def group_lengths(lengths: Sequence[int], least: int) -> List[np.ndarray]:
+    """Split lengths, the longest first, into groups of similar length with at least `least` padded tokens each."""
+    groups, first = [], 0
+    for at, length in enumerate(lengths):
+        if lengths[first] * (at - first) >= max(1, least) and length < SIMILAR * lengths[first]:
+            groups.append(np.array(lengths[first:at]))
+            first = at
+    return [*groups, np.array(lengths[first:])]
+
+
+def build_encoder(task: str, model_type: str, values: Mapping[str, Any], labels: int) -> nn.Module:
+    """Build a model with uninitialised weights: call draw_weights or load_state_dict next.
+
+    Args:
+        task: End of the name of its class, such as ForSequenceClassification; empty: the encoder alone.
+        values: Content of its config.json.
+        labels: Number of classes; 0 for a head without classes.
+
+    Raises:
+        CheckpointError: transformers has no such encoder, or refuses its configuration.
+        ConfigError: transformers is not installed.
+    """
+    transformers = load_transformers(model_type)
+    version = f"transformers {transformers.__version__}"
+    if model_type not in transformers.models.auto.modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+        raise CheckpointError(f"{version} has no encoder of type {model_type}: {OTHER_MODEL}")
+    stated = {name: x for name, x in values.items() if name != "model_type" and not name.startswith(IGNORED_PREFIXES)}
+    strict = getattr(importlib.import_module("huggingface_hub.errors"), "StrictDataclassError", ValueError)
+    try:
+        settings = transformers.AutoConfig.for_model(model_type, num_labels=labels or 2, **stated)
+        with torch.random.fork_rng(devices=[]):
+            model: Any = getattr(transformers, f"AutoModel{task}").from_config(settings, trust_remote_code=False)
+    except (*FAULTS, strict) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise CheckpointError(f"{version} cannot build {model_type} {task} ({reason}): {OTHER_MODEL}") from None
+    if "attention_mask" not in inspect.signature(model.forward).parameters:
+        raise CheckpointError(f"{model_type} has no attention mask, so padding would change it: {OTHER_MODEL}")
+    for module in model.modules():
+        if type(module) is nn.Linear:
+            module.__class__ = Dense
+        elif type(module) is nn.Dropout:
+            module.__class__ = FastDropout
+    model.__class__ = type(type(model).__name__, (FlatModel, type(model)), {})
+    return model
+
+
+@functools.lru_cache(maxsize=None)
+def describe_type(model_type: str) -> Tuple[str, str, FrozenSet[str]]:
+    """Return for a model type: the beginning of its classes, that of its encoder's names, and the encoder's parts.
+
+    Raises:
+        ConfigError: transformers is not installed.
+        CheckpointError: it has no such encoder.
+    """
+    with torch.device("meta"):
+        model: Any = build_encoder("", model_type, {"num_hidden_layers": 1}, 0)
+    parts = frozenset(name for name, _ in model.named_children())
+    return type(model).__name__[: -len("Model")], model.base_model_prefix, parts

@@ -1,0 +1,113 @@
+"""Families without a file of their own: every other encoder of transformers, by its model_type. Standard library only.
+
+Their models are transformers' own modules (transformers_encoder.py), on CPU and CUDA, with its parameter names.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from dataclasses import dataclass
+from typing import Any, Collection, Dict, Mapping, Tuple
+
+from ipu_model.errors import ConfigError
+from ipu_model.models.config import ModelConfig
+from ipu_model.models.family import CONFIG_KEYS, Family
+
+DROPOUTS = {
+    "hidden_dropout": ("hidden_dropout_prob", "hidden_dropout", "embedding_dropout", "mlp_dropout"),
+    "attention_dropout": ("attention_probs_dropout_prob", "attention_dropout"),
+}
+"""Field of ModelConfig -> keys of config.json that set it."""
+OTHER_FAMILY = "fine-tune them on cpu or cuda, or start from a model that Podium computes itself (docs/models.md)"
+SIZES = ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_positions")
+NOT_KEPT = ("architectures", "auto_map", "id2label", "label2id", "num_labels", "problem_type", "dtype", "torch_dtype")
+"""Keys of config.json that depend on the task or the precision."""
+AFTER_PADDING = ("data2vec-text", "esm", "ibert", "longformer", "mpnet", "roberta-prelayernorm", "xlm-roberta-xl")
+"""Model types whose first token has the position after the pad id."""
+
+
+@dataclass(frozen=True)
+class TransformersFamily(Family):
+    """Encoder that transformers computes; classes and names of weights come from the installed transformers."""
+
+    def read_fields(self, values: Mapping[str, Any]) -> Dict[str, Any]:
+        """Return the fields of ModelConfig, and in `settings` all of config.json that describes the encoder.
+
+        Raises:
+            ConfigError: the model needs code of its own, or is not an encoder.
+        """
+        if values.get("auto_map"):
+            raise ConfigError("the model needs its own Python code (auto_map), which is never run")
+        if values.get("is_encoder_decoder"):
+            raise ConfigError(f"{self.model_type} models are not encoders (is_encoder_decoder)")
+        fields = {**super().read_fields(values), "type_vocab_size": 0}
+        fields.update({ours: values[keys[0]] for ours, keys in _find_dropouts(values).items() if keys})
+        if self.model_type in AFTER_PADDING:
+            fields["max_positions"] -= fields.get("pad_id", 1) + 1
+        fields["settings"] = {name: value for name, value in values.items() if name not in NOT_KEPT}
+        return fields
+
+    def write_values(self, config: ModelConfig) -> Dict[str, Any]:
+        """Return the content of a config.json for an encoder: that of the model it was read from.
+
+        Raises:
+            ConfigError: the dropout was changed, but the model's config.json has no key for it.
+        """
+        if config.settings is None:  # of a job without a model folder, which is only measured
+            sizes = {theirs: getattr(config, ours) for ours, theirs in CONFIG_KEYS.items() if ours in SIZES}
+            return {"model_type": self.model_type, **sizes}
+        values, before = dict(config.settings), self.read_fields(config.settings)
+        for ours, keys in _find_dropouts(values).items():
+            if getattr(config, ours) != before.get(ours, getattr(ModelConfig, ours)):
+                if not keys:
+                    raise ConfigError(f"config.json has none of {', '.join(DROPOUTS[ours])}: {ours} cannot be changed")
+                values.update(dict.fromkeys(keys, getattr(config, ours)))
+        return values
+
+    def check(self, runtime: str, pretrains: bool) -> None:
+        if runtime == "ipu" or pretrains:
+            what = "pre-trained" if pretrains else "run on IPUs"
+            raise ConfigError(f"{self.model_type} models cannot be {what}: {OTHER_FAMILY}")
+        _load_encoders().describe_type(self.model_type)
+
+    def build(self, head: Any, config: ModelConfig, labels: int) -> Any:
+        return _load_encoders().build_encoder(head.suffix, self.model_type, self.write_values(config), labels)
+
+    def build_encoder(self, config: ModelConfig) -> Any:
+        return _load_encoders().build_encoder("ForMaskedLM", self.model_type, self.write_values(config), 0).base_model
+
+    def class_name(self, suffix: str) -> str:
+        return f"{_load_encoders().describe_type(self.model_type)[0]}{suffix}"
+
+    @property
+    def inside(self) -> str:
+        return f"{_load_encoders().describe_type(self.model_type)[1]}."
+
+    def is_unknown(self, name: str, known: Collection[str]) -> bool:
+        """Return whether a weight is of a layer that the model does not have; others, such as poolers, have no use."""
+        return re.sub(r"\d+", "0", name) in {re.sub(r"\d+", "0", other) for other in known}
+
+    def add_base(self, name: str) -> str:
+        _, base, parts = _load_encoders().describe_type(self.model_type)
+        return f"{base}.{name}" if name.partition(".")[0] in parts else name
+
+    def describe(self) -> Dict[str, Any]:
+        """Return the part of a job's plan that is special to this family."""
+        return {"encoder": f"{self.model_type} of transformers, sequences padded in groups of similar length"}
+
+
+def _find_dropouts(values: Mapping[str, Any]) -> Dict[str, Tuple[str, ...]]:
+    """Return the keys of a config.json that set each dropout."""
+    return {ours: tuple(key for key in keys if values.get(key) is not None) for ours, keys in DROPOUTS.items()}
+
+
+def _load_encoders() -> Any:
+    """Import torch and transformers only where a model is built."""
+    return importlib.import_module("ipu_model.models.transformers_encoder")
+
+
+def make_family(model_type: str) -> Family:
+    """Return the family of a model type without a file of its own."""
+    keys = {ours: theirs for ours, theirs in CONFIG_KEYS.items() if ours != "type_vocab_size"}
+    return TransformersFamily(model_type, model_type, "", (), config_keys=keys, computed={}, pair_types=0, own=False)

@@ -1,0 +1,253 @@
+"""Encoders of transformers as models of our heads: the same logits, updates and folders; what is refused, by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any, Dict, Tuple
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from tiny_jobs import LABELS, labels_of, make_columns, make_job, run_here, write_rows
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from ipu_model import heads
+from ipu_model.errors import CheckpointError, ConfigError
+from ipu_model.jobs.job import BatchGeometry, ScheduleConfig
+from ipu_model.models.architecture import read_config
+from ipu_model.models.config import ModelConfig
+from ipu_model.models.flat import FlatBatch, flatten
+from ipu_model.models.import_model import import_model
+from ipu_model.models.model_folder import read_model
+from ipu_model.models.modeling import build_model
+from ipu_model.models.transformers_encoder import group_lengths
+from ipu_model.rows.row_folder import Batch
+from ipu_model.runtimes.torch_device import TorchRuntime
+from tests.optimizers import optimizer_config
+
+transformers = pytest.importorskip("transformers", reason="computes these encoders")
+
+SIZES = {"vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+SIZES.update(intermediate_size=32, max_position_embeddings=34)
+STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+DEBERTA_V3 = {"relative_attention": True, "position_buckets": 8, "norm_rel_ebd": "layer_norm", "share_att_key": True}
+DEBERTA_V3.update(pos_att_type=["p2c", "c2p"], type_vocab_size=0, position_biased_input=False, pooler_dropout=0.0)
+LAYERS = {"layer_types": ["full_attention", "sliding_attention"], "local_attention": 8}
+TOKENS = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
+CONFIGS: Dict[str, Dict[str, Any]] = {
+    "deberta-v2": {**SIZES, **STILL, **DEBERTA_V3},
+    "modernbert": {**SIZES, **LAYERS, **TOKENS},
+    "mpnet": {**SIZES, **STILL, "pad_token_id": 1},
+    "albert": {**SIZES, **STILL, "embedding_size": 8, "classifier_dropout_prob": 0.0},
+}
+HEADS = ("sequence_classification", "token_classification", "question_answering")
+TYPES = pytest.mark.parametrize("model_type", CONFIGS)
+
+
+def their_model(model_type: str, suffix: str, **changes: Any) -> Any:
+    """A random model of transformers; its biases and norms are random, too."""
+    torch.manual_seed(3)
+    values = {**CONFIGS[model_type], "initializer_range": 0.2, **changes}
+    config = transformers.AutoConfig.for_model(model_type, **values)
+    if "Classification" in suffix:
+        config.id2label, config.label2id = dict(enumerate(LABELS)), {name: n for n, name in enumerate(LABELS)}
+    model = getattr(transformers, f"AutoModel{suffix}").from_config(config)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.1 * torch.randn_like(weight) * (weight.dim() == 1))
+    return model.eval()
+
+
+def taken_in(folder: Path, model: Any) -> Path:
+    """The folder of a model as the stage base_model writes it."""
+    model.save_pretrained(str(folder / "theirs"))
+    (folder / "base").mkdir()
+    import_model(folder / "theirs", folder / "base", "t" * 64)
+    return folder / "base"
+
+
+def our_model(folder: Path, head: str) -> Any:
+    base = read_model(folder)
+    model = build_model(head, base.config, labels_of(head))
+    model.load_state_dict(base.state)
+    return model
+
+
+def make_batch(head: str) -> Tuple[Batch, FlatBatch]:
+    batch = Batch(np.arange(12), make_columns(head, 12, seed=3))
+    return batch, flatten(batch, heads.get_head(head).flat_labels)
+
+
+def padded(flat: FlatBatch, config: Any) -> Dict[str, Tensor]:
+    """The sequences of a batch in one rectangle, as a data collator of transformers makes it."""
+    shape = (len(flat.lengths), int(flat.lengths.max()))
+    inputs = {"input_ids": torch.full(shape, config.pad_token_id), "attention_mask": torch.zeros(shape).long()}
+    if getattr(config, "type_vocab_size", 0) > 1:
+        inputs["token_type_ids"] = torch.zeros(shape).long()
+    for number, (start, length) in enumerate(zip(flat.starts.tolist(), flat.lengths.tolist())):
+        for name, values in inputs.items():
+            own = torch.ones(length) if name == "attention_mask" else getattr(flat.tokens, name)[start : start + length]
+            values[number, :length] = own
+    return inputs
+
+
+def their_logits(model: Any, flat: FlatBatch) -> Tensor:
+    """Logits [N, C], or those of the real tokens."""
+    inputs = padded(flat, model.config)
+    found = model(**inputs)
+    logits = torch.stack([found.start_logits, found.end_logits], -1) if "start_logits" in found else found.logits
+    return logits if logits.dim() == 2 else logits[inputs["attention_mask"].bool()]
+
+
+@TYPES
+@pytest.mark.parametrize("head", HEADS)
+def test_logits_equal_those_of_transformers_in_and_out(tmp_path: Path, model_type: str, head: str) -> None:
+    theirs = their_model(model_type, heads.get_head(head).suffix)
+    batch, flat = make_batch(head)
+    ours = our_model(taken_in(tmp_path, theirs), head)
+    with torch.no_grad():
+        expected = their_logits(theirs, flat)
+    assert float(expected.std()) > 0.05
+    found = TorchRuntime(ours, head, 4, "fp32", None, 0).predict(batch)
+    names = heads.get_head(head).logits
+    each = [np.stack([x.columns[name] for name in names], -1).reshape(-1, expected.shape[1]) for x in found]
+    logits = np.concatenate(each)
+    np.testing.assert_allclose(logits, expected.numpy(), atol=1e-5, rtol=1e-5)
+    back, report = type(theirs).from_pretrained(str(tmp_path / "base"), output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    assert all(torch.equal(x, theirs.state_dict()[name]) for name, x in back.state_dict().items())
+
+
+@TYPES
+@pytest.mark.parametrize("head", HEADS)
+def test_three_updates_equal_those_of_transformers(tmp_path: Path, model_type: str, head: str) -> None:
+    """AdamW with weight decay on matrices alone, in micro-batches of 4 rows, and groups of similar lengths in each."""
+    theirs = their_model(model_type, heads.get_head(head).suffix)
+    batch, flat = make_batch(head)
+    ours = our_model(taken_in(tmp_path, theirs), head)
+    runtime = TorchRuntime(ours, head, 4, "fp32", optimizer_config("adamw", weight_decay=0.1), 0)
+    exempt = [p for p in theirs.parameters() if p.dim() < 2]
+    groups = [{"params": [p for p in theirs.parameters() if p.dim() > 1]}, {"params": exempt, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=1e-3, weight_decay=0.1, eps=1e-6)
+    for _ in range(3):
+        logits, labels = their_logits(theirs, flat), [x[x != -100] for x in flat.labels.values()]
+        if head == "question_answering":
+            parts = [part.split(flat.lengths.tolist()) for part in logits.unbind(-1)]
+            each = [cross_entropy(x[None], y[None]) for part, y_ in zip(parts, labels) for x, y in zip(part, y_)]
+            loss = torch.stack(each).mean()
+        else:
+            counted = next(iter(flat.labels.values()))[: len(logits)] != -100
+            loss = cross_entropy(logits[counted], labels[0])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        assert runtime.train_step(batch, 1e-3).loss == pytest.approx(loss.item(), rel=1e-5)
+    for name, weight in theirs.named_parameters():
+        if weight.grad is not None and float(weight.grad.abs().max()) > 1e-6:  # else Adam scales up rounding
+            torch.testing.assert_close(ours.get_parameter(name), weight, atol=1e-5, rtol=1e-5, msg=name)
+
+
+@TYPES
+def test_a_job_trains_resumes_and_predicts_in_bf16_with_recomputation(tmp_path: Path, model_type: str) -> None:
+    """A new head, drawn from the seed, on an encoder that was saved without one."""
+    kind = HEADS[0]
+    recompute = model_type in ("deberta-v2", "modernbert")
+    base = taken_in(tmp_path, their_model(model_type, ""))
+    columns = make_columns(kind, 24)
+    write_rows(tmp_path / "rows", kind, columns)
+    shared = {"head": kind, "labels": list(LABELS), "precision": "bf16", "runtime": "cpu"}
+    train = make_job(
+        tmp_path, "finetune", tmp_path / "rows", model=None, init_checkpoint=str(base), recompute=recompute, **shared,
+        geometry=BatchGeometry(8, 4), schedule=ScheduleConfig(steps=4),
+    )  # fmt: skip
+    finished = run_here(train)
+    (plan,) = finished.of("plan")
+    assert f"{model_type} of transformers" in plan["device"]["encoder"]
+    again = dataclasses.replace(train, run_folder=str(tmp_path / "2"), output=str(tmp_path / "second"), recompute=False)
+    run_here(again)
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("model", "second")]
+    assert weights[0] == weights[1]
+    assert read_model(tmp_path / "model").labels == list(LABELS)
+    predict = make_job(tmp_path, "predict", tmp_path / "rows", **shared, init_checkpoint=str(tmp_path / "model"))
+    run_here(dataclasses.replace(predict, run_folder=str(tmp_path / "3"), precision="fp32"))
+    with pa.memory_map(str(tmp_path / "logits.arrow")) as source:
+        logits = np.array(pa.ipc.open_file(source).read_all()["logits"].to_pylist())
+    loaded = transformers.AutoModelForSequenceClassification.from_pretrained(str(tmp_path / "model")).eval()
+    flat = flatten(Batch(np.arange(24), columns))
+    with torch.no_grad():
+        np.testing.assert_allclose(logits[flat.feature_ids], their_logits(loaded, flat).numpy(), atol=1e-5, rtol=1e-5)
+
+
+def test_sequences_are_grouped_by_length_without_small_groups() -> None:
+    lengths = [100, 95, 91, 60, 59, 58, 20, 6, 5]
+    groups = [x.tolist() for x in group_lengths(lengths, 100)]
+    assert groups == [[100, 95, 91], [60, 59, 58], [20, 6, 5]]
+    assert [x.tolist() for x in group_lengths(lengths, 10**6)] == [lengths]
+
+
+def test_classes_in_another_order_reorder_the_matrix_of_classes_alone(tmp_path: Path) -> None:
+    head = heads.get_head(HEADS[0])
+    base = read_model(taken_in(tmp_path, their_model("mpnet", head.suffix)))
+    found = base.for_labels(head, LABELS[::-1])
+    for name, weight in base.state.items():
+        assert torch.equal(found.state[name], weight.flip(0) if "out_proj" in name else weight), name
+    kept = base.for_labels(head, ["good", "bad"]).state
+    assert sorted(set(base.state) - set(kept)) == ["classifier.out_proj.bias", "classifier.out_proj.weight"]
+
+
+def test_what_cannot_run_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = taken_in(tmp_path, their_model("deberta-v2", ""))
+    write_rows(tmp_path / "rows", HEADS[0], make_columns(HEADS[0], 12))
+    job = make_job(
+        tmp_path,
+        "finetune",
+        tmp_path / "rows",
+        model=None,
+        init_checkpoint=str(base),
+        head=HEADS[0],
+        labels=list(LABELS),
+    )
+    family = importlib.import_module("ipu_model.models.families").get_family("deberta-v2")
+    with pytest.raises(ConfigError, match="deberta-v2 models cannot be run on IPUs"):
+        family.check("ipu", False)
+    with pytest.raises(ConfigError, match="deberta-v2 models cannot be pre-trained"):
+        family.check("cpu", True)
+    with pytest.raises(CheckpointError, match="has no encoder of type gpt2"):
+        build_model(HEADS[0], ModelConfig(60, family="gpt2"), 3)
+    config = json.loads((base / "config.json").read_text())
+    for change, message in (
+        ({"auto_map": {"AutoModel": "their--code"}}, "its own Python code"),
+        ({"hidden_act": "unheard-of"}, "cannot build deberta-v2"),
+        ({"num_hidden_layers": 3}, "lacks 16 weights"),
+    ):
+        (base / "config.json").write_text(json.dumps({**config, **change}))
+        with pytest.raises(CheckpointError, match=message):
+            run_here(job)
+    (tmp_path / "theirs" / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1}))
+    (tmp_path / "again").mkdir()
+    with pytest.raises(CheckpointError, match="16 weights of the encoder are unknown"):
+        import_model(tmp_path / "theirs", tmp_path / "again", "t" * 64)
+    (base / "config.json").write_text(json.dumps(config))
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ConfigError, match="deberta-v2 need the package transformers"):
+        run_here(job)
+
+
+def test_an_encoder_that_cannot_recompute_says_so() -> None:
+    model: Any = build_model(HEADS[0], ModelConfig(60, 16, 1, 2, 32, 32, family="mpnet"), 3)
+    with pytest.raises(ConfigError, match="mpnet does not support device.recompute"):
+        model.recompute = True
+
+
+def test_dropout_is_set_by_the_keys_of_its_own_config(tmp_path: Path) -> None:
+    base = taken_in(tmp_path, their_model("modernbert", ""))
+    config = dataclasses.replace(read_config(base / "config.json")[0], hidden_dropout=0.3, attention_dropout=0.2)
+    model = build_model(HEADS[0], config, 3)
+    assert (model.config.mlp_dropout, model.config.embedding_dropout, model.config.attention_dropout) == (0.3, 0.3, 0.2)
