@@ -168,7 +168,7 @@ def test_an_index_that_points_elsewhere_is_refused(tmp_path: Path, change: Dict[
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"model_type": "gpt2"}, "model_type is 'gpt2'; supported: .*bert"),
+        ({"model_type": "gpt2"}, "has no encoder of type gpt2"),
         ({"hidden_act": "gelu_new"}, "hidden_act is 'gelu_new'"),
         ({"position_embedding_type": "relative_key_query"}, "position_embedding_type"),
         ({"is_decoder": True}, "is_decoder is True"),
