@@ -151,7 +151,7 @@ def build_encoder(task: str, model_type: str, values: Mapping[str, Any], labels:
     try:
         settings = transformers.AutoConfig.for_model(model_type, num_labels=labels or 2, **stated)
         with torch.random.fork_rng(devices=[]):
-            model: Any = getattr(transformers, f"AutoModel{task}").from_config(settings, trust_remote_code=False)
+            model: Any = getattr(transformers, f"AutoModel{task}").from_config(settings)
     except (*FAULTS, strict) as error:
         reason = " ".join(str(error).split())[:300]
         raise CheckpointError(f"{version} cannot build {model_type} {task} ({reason}): {OTHER_MODEL}") from None
