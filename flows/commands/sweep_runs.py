@@ -32,7 +32,7 @@ from flows.commands.search import (
 from flows.dvc.session import restore_outputs
 from flows.runs import checkout, report
 from flows.runs.stopping import stop
-from flows.views.curves import read_evaluations
+from flows.views.curves import find_evaluations, read_columns
 from flows.views.run_view import RunView
 from ipu_model.files import new_folder, read_json, write_json
 from tasks.downstream.gate.released_scores import scores_json
@@ -169,7 +169,8 @@ class SweepRun:
     def scores(self, project: Path, figure: str) -> list[float]:
         """Return the scores of all evaluations so far by a held-out figure; larger is better."""
         root = checkout.checkout_folder(project, self.name)
-        return [signed_figure(figure, one) for one in read_evaluations(self.sweep.training.job, root).get(figure, ())]
+        columns = read_columns(find_evaluations(self.sweep.training.job, root))
+        return [signed_figure(figure, one) for one in columns.get(figure, ())]
 
 
 def run_sweep(sweep: Sweep, project: Path, say: Say) -> dict[str, Any]:

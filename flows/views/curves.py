@@ -75,15 +75,15 @@ def read_training(stage: Stage, root: Path, project: Path, began: float | None =
     return TrainingCurves(stage.name, *columns, log, _format_note(metrics), resumed, continued, _read_loss_unit(folder))
 
 
-def read_evaluations(job: str, root: Path) -> Columns:
-    """Return the evaluations on held-out rows of a running, stopped or finished training so far.
+def find_evaluations(job: str, root: Path) -> Path:
+    """Return the table of evaluations on held-out rows of a running, stopped or finished training.
 
     Args:
         job: name of its plots.
         root: the checkout of the run.
     """
     plot, folder = root / artifacts.held_out_plot(job), _find_run_folder(job, None, [root], None)
-    return read_columns(plot if plot.is_file() or folder is None else folder / "evaluations.csv")
+    return plot if plot.is_file() or folder is None else folder / "evaluations.csv"
 
 
 def _find_run_folder(name: str, fingerprint: str | None, places: Sequence[Path], began: float | None) -> Path | None:

@@ -58,14 +58,15 @@ def parse_report(data: str, names: Sequence[str], plan: Sequence[str], root: Pat
         root: the checkout, whose dvc.yaml lists the outs of each stage.
 
     Raises:
-        RunFailed: it is not the record of one of these stages with its figures, or dvc.lock.
+        RunFailed: it is not the record of one of these stages with its figures, dvc.lock, or plots of these stages.
     """
     try:
         sent = parse_json(data)
         if not isinstance(sent, dict) or not set(sent) <= {"record", "files"}:
             raise ValueError("not a record")
         record = _parse_record(sent["record"], names, read_plan(root)) if "record" in sent else None
-        known = [LOCK] if record is None else figure_files(record.name, root)
+        plots = [Path(plot) for name in names if name in read_plan(root) for plot in read_plan(root)[name].plots]
+        known = [LOCK, *plots] if record is None else figure_files(record.name, root)
         files = {_check_path(name, known): text for name, text in dict(sent["files"]).items()}
         return StageReport(record, {path: _check_text(path, text, plan, root) for path, text in files.items()})
     except (ValueError, TypeError, KeyError, AttributeError, csv.Error, ParamsError) as error:

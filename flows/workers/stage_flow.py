@@ -6,9 +6,12 @@ record and its small files. Models and data go only through the DVC remote.
 """
 
 import contextlib
+import contextvars
 import dataclasses
+import functools
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,14 +24,18 @@ from prefect.states import Completed, Failed
 from flows.dvc import stages
 from flows.runs import checkout, environment, locks, policy
 from flows.runs.report import RunReport, StageRecord
-from flows.server.api import retry_call
+from flows.server.api import call_optional, retry_call
+from flows.views import curves
 from flows.workers import reports
 from tasks.plan.dvc_records import LOCK
+from tasks.plan.plan_file import read_plan
 from tasks.stage.errors import InputError, ParamsError
 
 REPORT_KEY = "podium-stage"
 """Key of the artifacts with a stage's record and small files."""
 FLOW_NAME = "podium-stages"
+SECONDS_BETWEEN_PLOTS = 5.0
+"""Time between two looks for new evaluations of a running training."""
 
 
 @flow(name=FLOW_NAME, retries=0)
@@ -70,7 +77,8 @@ def run_stages(
         checkout.prepare_checkout(place)
         root = place.folder
         try:
-            stages.run_plan(names, root, run, publish, True, lambda record: _send_record(record, root), released)
+            with _send_evaluations(names, root):
+                stages.run_plan(names, root, run, publish, True, lambda record: _send_record(record, root), released)
         except stages.RunFailed as error:
             run.error = str(error)
             return Failed(message=f"on {socket.gethostname()}: {error}")
@@ -97,6 +105,31 @@ def _record_run(project: Path, name: str) -> Iterator[RunReport]:
     run.save(project)
 
 
+@contextlib.contextmanager
+def _send_evaluations(names: list[str], root: Path) -> Iterator[None]:
+    """Send the held-out plot of a running training after each evaluation, so that a sweep can stop it early."""
+    known, ended = read_plan(root), threading.Event()
+    trainings = [known[name] for name in names if curves.is_training(known[name])]
+
+    def send() -> None:
+        sent: dict[str, str] = {}
+        while not ended.wait(SECONDS_BETWEEN_PLOTS):
+            for curve, plot in (stage.plots for stage in trainings):
+                path = curves.find_evaluations(Path(curve).stem, root)
+                text = path.read_text(encoding="utf-8") if path.is_file() else ""
+                if text != sent.get(plot, ""):
+                    sent[plot] = text
+                    call_optional(functools.partial(_send, f"evaluations in {plot}", {plot: text}))
+
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(send,))
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 def _require_code(project: Path, code: dict[str, str]) -> None:
     ours = checkout.hash_code(project)
     different = [name for name in sorted(ours) if ours[name] != code.get(name)]
@@ -118,6 +151,9 @@ def _send_record(record: StageRecord, root: Path) -> None:
 def _send_files(description: str, names: list[Path], root: Path, **data: Any) -> None:
     """Send small files of the checkout and other data to the orchestrating flow."""
     found = [name for name in names if (root / name).is_file() and (root / name).stat().st_size <= reports.MAX_BYTES]
-    data["files"] = {name.as_posix(): (root / name).read_text(encoding="utf-8") for name in found}
-    artifact = Artifact(key=REPORT_KEY, type="result", description=description, data=data)
-    retry_call(artifact.create, get_run_logger().warning)
+    texts = {name.as_posix(): (root / name).read_text(encoding="utf-8") for name in found}
+    retry_call(lambda: _send(description, texts, **data), get_run_logger().warning)
+
+
+def _send(description: str, texts: dict[str, str], **data: Any) -> None:
+    Artifact(key=REPORT_KEY, type="result", description=description, data={**data, "files": texts}).create()

@@ -44,6 +44,13 @@ def test_figures_records_and_the_receipt_are_taken():
     ]
 
 
+def test_a_running_training_may_send_its_plots_and_nothing_else():
+    evaluations = {"plots/squad-finetune-held-out.csv": "step,loss\n1,2.0\n"}
+    taken = read(evaluations)
+    assert (taken.record, list(taken.files)) == (None, [Path("plots/squad-finetune-held-out.csv")])
+    refused({"metrics/squad-finetune.json": "{}"})
+
+
 @pytest.mark.parametrize(
     "name",
     [
