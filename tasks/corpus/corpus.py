@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from ipu_model.files import new_folder
 from tasks.corpus import world
-from tasks.corpus.documents import Document, document_columns, make_documents, read_files
+from tasks.corpus.documents import Document, add_ids, document_columns, make_documents, read_files
 from tasks.params.schema import CorpusParams, load_sections
 from tasks.plan.main import run_main
 from tasks.records.hub_inputs import open_dataset
@@ -104,9 +104,8 @@ def read_documents(params: CorpusParams, reading: ReadLog) -> Iterator[Document]
     elif params.source == "hub":
         name, source = params.dataset, f"data set {params.dataset}"
         rows = open_dataset("corpus", name, params.dataset_config, params.dataset_split, params.dataset_revision)
-        yield from make_documents(
-            select_columns(number_records(rows), [columns], source, reading), str(name), source, reading
-        )
+        lines = select_columns(number_records(rows), [columns], source, reading)
+        yield from add_ids(make_documents(lines, source, reading), str(name))
 
 
 def _write(documents: Iterable[Document], folder: Path, summary: CorpusSummary) -> None:

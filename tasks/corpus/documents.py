@@ -10,12 +10,12 @@ entities in the text but not in the title, and a block begins with its title on 
 """
 
 import html
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tasks.plan.named_files import list_files
 from tasks.records import tables
 from tasks.records.json_files import read_objects
 from tasks.records.tables import Columns, ColumnSpec, TableRow, convert_id, make_column, select_columns
@@ -27,6 +27,8 @@ SUFFIXES, JSON = (".txt", *tables.ENDINGS), ".json"
 """Suffixes of files that are read in a folder; and .json, which is read only if the file itself is named, because a
 folder may contain settings in .json files."""
 _NEEDED = f"{', '.join(SUFFIXES)} files, or files of WikiExtractor without a suffix (wiki_00)"
+_PACKED = re.compile(rf"(.*/)?(wiki_\d+|.*({'|'.join(map(re.escape, SUFFIXES))}))\.(bz2|gz|xz|zst)")
+"""Packed files of WikiExtractor (its --compress), or of text."""
 _TITLE = re.compile(r"^\s*=\s+(?!=)(.*?[^=\s])\s+=\s*$")
 _HEADING = re.compile(r"^\s*=\s?=.*=\s?=\s*$")
 ID_COLUMN, TITLE_COLUMN = "document_id", "title"
@@ -59,22 +61,23 @@ def document_columns(text: str, title: str | None = None, id: str | None = None)
 _WIKIEXTRACTOR = document_columns("text", "title", "id")
 
 
-def make_documents(lines: Iterable[TableRow], name: str, source: str, reading: ReadLog) -> Iterator[Document]:
-    """Yield documents from the records of a table read with `document_columns`.
-
-    Args:
-        name: prefix of generated ids.
+def make_documents(lines: Iterable[TableRow], source: str, reading: ReadLog) -> Iterator[Document]:
+    """Yield documents from the records of a table read with `document_columns`; the id may be empty.
 
     Raises:
         InputError: a value that is not text, such as a number or NaN; the message has its position.
     """
-    for number, line in enumerate(lines):
+    for line in lines:
         values = line.values | {"id": convert_id(line.values.get("id"), reading)}
         text, title, document_id = (_text(values.get(part), source, line, part) for part in ("text", "title", "id"))
-        document_id = document_id.strip()
-        if "id" in line.values and not document_id:
-            reading.counts[NUMBERED] += 1
-        yield Document(document_id or f"{name}:{number}", " ".join(title.split()), clean_paragraphs(text))
+        reading.counts[NUMBERED] += "id" in line.values and not document_id.strip()
+        yield Document(document_id.strip(), " ".join(title.split()), clean_paragraphs(text))
+
+
+def add_ids(documents: Iterable[Document], name: str) -> Iterator[Document]:
+    """Yield documents; those without an id get `name` and their number."""
+    for number, one in enumerate(documents):
+        yield one if one.document_id else one._replace(document_id=f"{name}:{number}")
 
 
 def clean_paragraphs(text: str) -> str:
@@ -114,25 +117,17 @@ def read_files(
     Raises:
         InputError: no such path, no usable file, or a file of another format than its suffix states.
     """
-    path = Path(path)
     for file in list_usable_files(path, reading):
         name = file.name if path.is_file() else file.relative_to(path).as_posix()
         refuse_empty(file, f"{KEY}={path}")
         reading.files += 1
-        ending = file_suffix(file)
-        if ending in (*tables.ENDINGS, JSON):
+        if file_suffix(file) in (*tables.ENDINGS, JSON):
             lines = tables.read_table(file, [columns], KEY, reading, separator)
-            yield from make_documents(lines, name, str(file), reading)
+            yield from add_ids(make_documents(lines, str(file), reading), name)
         else:
-            chosen = _choose_layout(file, layout)
+            chosen = layout if layout != "auto" and file.suffix else detect_layout(file)
             reading.layouts[name] = chosen
-            yield from _READ_TEXT[chosen](file, name, reading)
-
-
-def _choose_layout(file: Path, layout: str) -> str:
-    if not file.suffix:
-        return "wikiextractor"
-    return layout if layout != "auto" else detect_layout(file)
+            yield from add_ids(_READ_TEXT[chosen](file, reading), name)
 
 
 def list_usable_files(path: Path, reading: ReadLog) -> list[Path]:
@@ -141,50 +136,31 @@ def list_usable_files(path: Path, reading: ReadLog) -> list[Path]:
     Raises:
         InputError: no such path, no usable file, or packed files that are not supported.
     """
-    found = list_files(path, KEY)
-    if path.is_file():
-        if file_suffix(path) != JSON and not _is_usable(path):
-            suffix = f"the suffix {path.suffix}" if path.suffix else "no suffix"
-            raise InputError(f"{path} has {suffix}: {KEY} needs {_NEEDED}{_describe_packed([path.name])}")
-        return [path]
-    usable = []
-    for file in found:
-        hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
-        if hidden or not _is_usable(file):
-            reading.ignored.append(file.relative_to(path).as_posix())
-        else:
-            usable.append(file)
-    packed = [name for name in reading.ignored if _describe_packed([name])]
-    if packed or not usable:
-        content = f"contains only {', '.join(reading.ignored[:5])}" if reading.ignored else "is empty"
-        content = f"contains {', '.join(packed[:5])} next to {len(usable)} readable files" if usable else content
-        raise InputError(f"the folder {path} {content}: {KEY} needs {_NEEDED}{_describe_packed(packed)}")
+
+    def is_usable(file: Path) -> bool:
+        hidden = file != path and any(part.startswith(".") for part in file.relative_to(path).parts)
+        suffixes = (*SUFFIXES, JSON) if file == path else SUFFIXES
+        return not hidden and (file_suffix(file) in suffixes or (not file.suffix and is_wikiextractor(file)))
+
+    usable = tables.select_files(path, KEY, is_usable, f"{_NEEDED}. Unpack files of other formats first", reading)
+    if packed := [name for name in reading.ignored if _PACKED.fullmatch(name)]:
+        raise InputError(
+            f"the folder {path} contains {', '.join(packed[:5])} next to {len(usable)} readable files: {KEY} needs "
+            f"{_NEEDED}. Unpack {packed[0]} first"
+        )
     return usable
-
-
-def _is_usable(file: Path) -> bool:
-    return file_suffix(file) in SUFFIXES or (not file.suffix and is_wikiextractor(file))
-
-
-def _describe_packed(names: list[str]) -> str:
-    """Return a hint about packed files of WikiExtractor (its --compress) or packed text; empty if there are none."""
-    for name in names:
-        stem, _, ending = name.rpartition("/")[2].rpartition(".")
-        if ending in ("bz2", "gz", "xz", "zst") and (FILE_NAME.fullmatch(stem) or Path(stem).suffix in SUFFIXES):
-            return f". Unpack {name} first"
-    return ""
 
 
 # ---------------------------------------------------------------------------------------------- plain text
 
 
 def detect_layout(path: Path) -> str:
-    """Detect the layout of a .txt file.
+    """Detect the layout of a text file.
 
-    `wikiextractor` if it begins with one of its blocks. `wikitext` if it begins with a level-1 heading (= Title =) and
-    has another heading: a single line between equals signs may occur in any text. Else `paragraphs`.
+    `wikiextractor` if it has no suffix or begins with one of its blocks. `wikitext` if it begins with a level-1 heading
+    (= Title =) and has another heading: a single line between equals signs may occur in any text. Else `paragraphs`.
     """
-    if is_wikiextractor(path):
+    if not path.suffix or is_wikiextractor(path):
         return "wikiextractor"
     lines = (line for line in read_lines(path, KEY) if line.strip())
     if not _TITLE.match(next(lines, "")):
@@ -192,32 +168,24 @@ def detect_layout(path: Path) -> str:
     return "wikitext" if any(_TITLE.match(line) or _HEADING.match(line) for line in lines) else "paragraphs"
 
 
-def _read_wikitext(path: Path, name: str, reading: ReadLog) -> Iterator[Document]:
+def _read_wikitext(path: Path, reading: ReadLog) -> Iterator[Document]:
     """Yield a document for each level-1 heading; deeper headings are dropped, as they are not sentences."""
-    number, title, body = 0, "", list[str]()
+    title, body = "", list[str]()
     for line in read_lines(path, KEY):
         heading = _TITLE.match(line)
         if heading:
             if title or body:
-                yield Document(f"{name}:{number}", title, "\n".join(body))
-                number += 1
+                yield Document("", title, "\n".join(body))
             title, body = heading.group(1), []
         elif line.strip() and not _HEADING.match(line):
             body.append(line.strip())
-    yield Document(f"{name}:{number}", title, "\n".join(body))
+    yield Document("", title, "\n".join(body))
 
 
-def _read_paragraphs(path: Path, name: str, reading: ReadLog) -> Iterator[Document]:
+def _read_paragraphs(path: Path, reading: ReadLog) -> Iterator[Document]:
     """Yield a document for each block between blank lines; its lines are joined, as they may be hard-wrapped."""
-    number, lines = 0, list[str]()
-    for line in read_lines(path, KEY):
-        if line.strip():
-            lines.append(line.strip())
-        elif lines:
-            yield Document(f"{name}:{number}", "", " ".join(lines))
-            number, lines = number + 1, []
-    if lines:
-        yield Document(f"{name}:{number}", "", " ".join(lines))
+    blocks = itertools.groupby(map(str.strip, read_lines(path, KEY)), bool)
+    return (Document("", "", " ".join(lines)) for has_text, lines in blocks if has_text)
 
 
 # ---------------------------------------------------------------------------------------------- WikiExtractor
@@ -230,28 +198,27 @@ def is_wikiextractor(path: Path) -> bool:
     return peek(path, HEAD_BYTES).startswith(b'<doc id="')
 
 
-def read_wikiextractor(path: Path, name: str, reading: ReadLog) -> Iterator[Document]:
+def read_wikiextractor(path: Path, reading: ReadLog) -> Iterator[Document]:
     """Yield the articles of one file in either format; articles without text become empty documents.
 
     Args:
         path: the file.
-        name: prefix of the ids of articles without one.
         reading: filled while articles are read.
 
     Raises:
         InputError: text outside a block, a block that does not end (a truncated file), or invalid JSON, with the line.
     """
     if not peek(path, HEAD_BYTES).startswith(b"{"):
-        yield from _read_blocks(path, name)
+        yield from _read_blocks(path)
         return
     lines = select_columns(read_objects(path, KEY, reading), [_WIKIEXTRACTOR], str(path), reading)
-    for document in make_documents(lines, name, str(path), reading):
+    for document in make_documents(lines, str(path), reading):
         body = html.unescape(document.text).split("\n")
         yield document._replace(text=_remove_title(body, document.title))
 
 
-def _read_blocks(path: Path, name: str) -> Iterator[Document]:
-    begun, number = 0, 0
+def _read_blocks(path: Path) -> Iterator[Document]:
+    begun = 0
     document_id = title = ""
     body: list[str] = []
     for at, line in enumerate(read_lines(path, KEY), 1):
@@ -264,8 +231,8 @@ def _read_blocks(path: Path, name: str) -> Iterator[Document]:
                 f"again ({KEY})"
             )
         elif begun and line.strip() == _END:
-            yield Document(document_id or f"{name}:{number}", title, _remove_title(body, title))
-            begun, number = 0, number + 1
+            yield Document(document_id, title, _remove_title(body, title))
+            begun = 0
         elif begun:
             body.append(html.unescape(line).strip())
         elif line.strip():
@@ -282,7 +249,7 @@ def _remove_title(body: list[str], title: str) -> str:
     return "\n".join(lines[1:] if lines[0] == title.strip() else lines)
 
 
-_READ_TEXT: dict[str, Callable[[Path, str, ReadLog], Iterator[Document]]] = {
+_READ_TEXT: dict[str, Callable[[Path, ReadLog], Iterator[Document]]] = {
     "wikitext": _read_wikitext,
     "paragraphs": _read_paragraphs,
     "wikiextractor": read_wikiextractor,

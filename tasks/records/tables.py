@@ -182,7 +182,8 @@ def select_files(path: Path, key: str, is_usable: Callable[[Path], bool], needed
             reading.ignored.append(file.relative_to(path).as_posix() if path.is_dir() else file.name)
     if not usable:
         content = f"contains only {', '.join(reading.ignored[:SHOWN_FILES])}" if reading.ignored else "is empty"
-        content = f"the folder {path} {content}" if path.is_dir() else f"{path} cannot be used"
+        suffix = f"the suffix {path.suffix}" if path.suffix else "no suffix"
+        content = f"the folder {path} {content}" if path.is_dir() else f"{path} has {suffix}"
         raise InputError(f"{content}: {key} needs {needed}")
     return usable
 

@@ -10,10 +10,8 @@ of a tensorflow.Example, and their CRC; both CRCs are masked CRC-32C (tensorflow
 checked. Files may be packed with GZIP.
 """
 
-import contextlib
 import functools
 import gzip
-import itertools
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,10 +26,10 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message, message_fa
 
 from ipu_model.files import open_regular
 from tasks.params.sections import PhaseRowsParams
-from tasks.plan.named_files import list_files
 from tasks.pretraining.rows.prepared_sequences import PreparedSequences
 from tasks.records.hub_inputs import open_tables
-from tasks.records.parquet import read_checked_batches
+from tasks.records.parquet import read_checked_batches, split_into_groups
+from tasks.records.tables import ColumnSpec, match_columns, select_files
 from tasks.records.text_files import ReadLog
 from tasks.rows.row_files import IGNORED, MAX_ROW_LENGTH
 from tasks.stage.errors import InputError
@@ -70,23 +68,27 @@ NUMBERS_AT_ONCE = 8 << 20
 """Padded numbers per field and batch: batches of long sequences are smaller."""
 LISTS = ("input_ids", "attention_mask", "token_type_ids", "labels")
 NEXT = ("next_sentence_label", "next_sentence_labels")
+COLUMNS = {
+    **{name: ColumnSpec((name,), "pretrain_rows.source to corpus, if these are texts") for name in LISTS},
+    NEXT[0]: ColumnSpec(NEXT, "pretrain_rows.source to corpus, if these are texts"),
+}
 PACKED = "packed_input_ids"
 IDS, POSITIONS, WEIGHTS = "masked_lm_ids", "masked_lm_positions", "masked_lm_weights"
 FEATURES = ("input_ids", "input_mask", "segment_ids", POSITIONS, IDS, "next_sentence_labels")
 _TABLES = (".parquet", ".arrow")
-_KNOWN = (*_TABLES, *ENDINGS)
 
 
-def read_tfrecords(path: Path, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
+def read_tfrecords(path: Path, names: Sequence[str], required: Sequence[str] = ()) -> Iterator[dict[str, np.ndarray]]:
     """Yield the named features of every record, without those that a record lacks.
 
     Args:
         path: the file.
         names: features to read; integers, or floats that are whole numbers (weights).
+        required: features that every record must have.
 
     Raises:
-        InputError: cut off, damaged (wrong CRC), records of another type, or a feature that is not numeric; the
-            message has the record.
+        InputError: cut off, damaged (wrong CRC), records of another type, or a feature that is missing or not numeric;
+            the message has the record.
     """
     wanted = set(names)
     for number, content in enumerate(_read_records(path)):
@@ -97,17 +99,13 @@ def read_tfrecords(path: Path, names: Sequence[str]) -> Iterator[dict[str, np.nd
         except message.DecodeError:
             raise InputError(f"{where} is not a tensorflow.Example: use files of create_pretraining_data") from None
         features = example.features.feature
+        if missing := [name for name in required if name not in features]:
+            packed = ". Packed sequences are not supported, use the unpacked files" if PACKED in features else ""
+            raise InputError(
+                f"{where} has the features {', '.join(sorted(features))} but not {', '.join(missing)}; files of "
+                f"create_pretraining_data are required{packed}"
+            )
         yield {name: _read_integers(features[name], f"{where}, {name}") for name in sorted(wanted & set(features))}
-
-
-def read_feature_names(path: Path) -> list[str]:
-    """Return the sorted feature names of the first record; empty if the file has no records."""
-    for content in _read_records(path):
-        example = _example_class()()
-        with contextlib.suppress(message.DecodeError):
-            example.ParseFromString(content)
-        return sorted(example.features.feature)
-    return []
 
 
 def _read_integers(feature: Any, where: str) -> np.ndarray:
@@ -194,25 +192,21 @@ def read_prepared_batches(
         if file.name.lower().endswith(_TABLES):
             yield from columns.read(_read_table_batches(file), str(file))
         else:
-            reading.layouts[file.name] = "TFRecords, 0 in unused slots"
-            yield from _read_tfrecord_batches(file)
+            yield from columns.read(_read_tfrecord_batches(file), str(file))
+            reading.layouts[str(file)] = "TFRecords, 0 in unused slots"
 
 
 def _list_files(path: Path, key: str, reading: ReadLog) -> list[Path]:
-    needed = f"{key} needs {', '.join(_KNOWN)} files"
-    found = list_files(path, key)
     if (path / "dataset_dict.json").is_file():
         splits = sorted(p.name for p in path.iterdir() if p.is_dir())
         raise InputError(f"{key}={path} has several splits: name the folder of one of them ({', '.join(splits)})")
-    usable = [file for file in found if file.name.lower().endswith(_KNOWN)]
-    reading.ignored += [file.name for file in found if file not in usable]
-    if not usable:
-        content = f"contains only {', '.join(reading.ignored[:5])}" if reading.ignored else "is empty"
-        raise InputError(f"{key}={path} {content}: {needed}")
-    kinds = {file.name.lower().endswith(_TABLES) for file in usable}
-    if len(kinds) > 1:
+    known = (*_TABLES, *ENDINGS)
+    files = select_files(
+        path, key, lambda file: file.name.lower().endswith(known), f"{', '.join(known)} files", reading
+    )
+    if len({file.name.lower().endswith(_TABLES) for file in files}) > 1:
         raise InputError(f"{key}={path} contains both tables and TFRecords: move one kind to another folder")
-    return usable
+    return files
 
 
 def _read_table_batches(file: Path) -> Iterator[pa.RecordBatch]:
@@ -232,22 +226,13 @@ class _Columns:
     def read(self, batches: Iterable[pa.RecordBatch], source: str) -> Iterator[PreparedSequences]:
         first = 0
         for batch in batches:
-            self._check_names(batch.schema.names, source)
+            names = match_columns(batch.schema.names, [COLUMNS], source, self.reading)
+            batch = pa.RecordBatch.from_arrays([batch.column(name) for name in names.values()], names=list(names))
             for start in range(0, batch.num_rows, SEQUENCES_AT_ONCE):
                 for part in _split_batch(batch.slice(start, SEQUENCES_AT_ONCE), source, first):
                     yield self._prepared(part, source, first)
                     first += part.num_rows
         self.reading.layouts[source] = f"columns of lists, label {self.ignored} where nothing is masked"
-
-    def _check_names(self, names: list[str], source: str) -> None:
-        missing = [name for name in LISTS if name not in names]
-        missing += [] if set(NEXT) & set(names) else [NEXT[0]]
-        if missing:
-            raise InputError(
-                f"{source} has the columns {', '.join(names)} but not {', '.join(missing)}. Prepared data need "
-                f"{', '.join(LISTS)} and {NEXT[0]}; for text, set pretrain_rows.source to corpus"
-            )
-        self.reading.unused_columns |= set(names) - {*LISTS, *NEXT}
 
     def _prepared(self, batch: pa.RecordBatch, source: str, first: int) -> PreparedSequences:
         lists = {name: _read_lists(batch.column(name), f"{source}, column {name}", first) for name in LISTS}
@@ -262,8 +247,7 @@ class _Columns:
         labels = self._labels(lists["labels"], source, first)
         present = np.arange(lengths.max(initial=0)) < lengths[:, None]
         matrices = {name: _pad(values, present, 0) for name, (values, _) in lists.items() if name != "labels"}
-        name = next(one for one in NEXT if one in batch.schema.names)
-        next_labels = _read_scalars(batch.column(name), f"{source}, column {name}", first)
+        next_labels = _read_scalars(batch.column(NEXT[0]), f"{source}, column {NEXT[0]}", first)
         return PreparedSequences(
             source, first, labels=_pad(labels, present, IGNORED), next_sentence_labels=next_labels, **matrices
         )
@@ -334,63 +318,44 @@ def _pad(values: np.ndarray, present: np.ndarray, fill: int) -> np.ndarray:
     return matrix
 
 
-def _read_tfrecord_batches(file: Path) -> Iterator[PreparedSequences]:
-    names = read_feature_names(file)
-    missing = [name for name in FEATURES if name not in names]
-    if missing:
-        packed = ". Packed sequences are not supported, use the unpacked files" if PACKED in names else ""
-        raise InputError(
-            f"{file} has the features {', '.join(names) or '(no records)'} but not {', '.join(missing)}; files of "
-            f"create_pretraining_data are required{packed}"
-        )
+def _read_tfrecord_batches(file: Path) -> Iterator[pa.RecordBatch]:
+    """Yield TFRecords with the columns of tables."""
     first = 0
-    examples = read_tfrecords(file, (*FEATURES, WEIGHTS))
-    start = next(examples, None)
-    if start is None:
-        return
-    width = _require_width(max(len(values) for values in start.values()), f"{file}, record 0")
-    at_once = min(SEQUENCES_AT_ONCE, NUMBERS_AT_ONCE // max(1, width))
-    examples = _require_equal_width(itertools.chain([start], examples), width, file)
-    while some := list(itertools.islice(examples, at_once)):
-        yield _make_batch(some, str(file), first)
-        first += len(some)
+    records = read_tfrecords(file, (*FEATURES, WEIGHTS), FEATURES)
+    groups = split_into_groups(records, lambda one: len(one["input_ids"]), SEQUENCES_AT_ONCE, NUMBERS_AT_ONCE)
+    for group in groups:
+        yield _make_batch(group, str(file), first)
+        first += len(group)
 
 
-def _require_equal_width(
-    examples: Iterable[dict[str, np.ndarray]], width: int, file: Path
-) -> Iterator[dict[str, np.ndarray]]:
-    """Yield the records, and refuse one that is wider than the first before the next is read."""
-    for number, example in enumerate(examples):
-        found = max(len(values) for values in example.values())
-        if found > width:
-            raise InputError(
-                f"{file}, record {number} has {found:,} entries, but the first {width:,}; equal numbers are required"
-            )
-        yield example
+def _make_batch(records: list[dict[str, np.ndarray]], source: str, first: int) -> pa.RecordBatch:
+    def join(name: str, like: str = "") -> np.ndarray:
+        for number, one in enumerate(records):
+            if like and len(one[name]) != len(one[like]):
+                entries = f"{name} has {len(one[name]):,} entries, but {like} has {len(one[like]):,}"
+                raise InputError(f"{source}, record {first + number}: {entries}; equal numbers are required")
+        return np.concatenate([one[name] for one in records])
 
-
-def _make_batch(examples: list[dict[str, np.ndarray]], source: str, first: int) -> PreparedSequences:
-    def matrix(name: str) -> np.ndarray:
-        lengths = {len(example.get(name, ())) for example in examples}
-        if len(lengths) > 1:
-            raise InputError(f"{source}: {name} has {sorted(lengths)} entries; equal numbers are required")
-        return np.stack([example[name] for example in examples])
-
-    ids, positions, slots = matrix("input_ids"), matrix(POSITIONS), matrix(IDS)
-    used = slots != 0
-    problems = [
-        (used & ((positions < 1) | (positions >= ids.shape[1])), f"has {POSITIONS} outside the sequence"),
-        (~used & (positions != 0), f"has a position in an unused slot ({IDS} is 0)"),
-    ]
-    if all(WEIGHTS in example for example in examples):
-        problems.append((used != (matrix(WEIGHTS) != 0), f"has {WEIGHTS} that contradict {IDS}, where 0 is unused"))
-    labels = np.full(ids.shape, IGNORED, np.int64)
-    row = np.repeat(np.arange(len(ids)), used.sum(axis=1))
-    labels[row, np.clip(positions[used], 0, ids.shape[1] - 1)] = slots[used]
-    twice = (labels != IGNORED).sum(axis=1) != used.sum(axis=1)
-    problems.append((twice[:, None], f"repeats a position in {POSITIONS}"))
-    for wrong, what in problems:
+    def refuse(wrong: np.ndarray, what: str) -> None:
         if wrong.any():
-            raise InputError(f"{source}, record {first + int(np.argmax(wrong.any(axis=1)))} {what}")
-    next_labels = matrix("next_sentence_labels").reshape(len(ids), -1)[:, 0]
-    return PreparedSequences(source, first, ids, matrix("input_mask"), matrix("segment_ids"), labels, next_labels)
+            raise InputError(f"{source}, record {first + int(row[np.argmax(wrong)])} {what}")
+
+    columns = {name: join(feature, "input_ids") for name, feature in zip(LISTS, FEATURES[:3], strict=False)}
+    widths, counts = (np.array([len(one[name]) for one in records]) for name in ("input_ids", IDS))
+    row = np.repeat(np.arange(len(records)), counts)
+    slots, positions = join(IDS), join(POSITIONS, IDS)
+    used = slots != 0
+    refuse(used & ((positions < 1) | (positions >= widths[row])), f"has {POSITIONS} outside the sequence")
+    refuse(~used & (positions != 0), f"has a position in an unused slot ({IDS} is 0)")
+    if all(WEIGHTS in one for one in records):
+        refuse(used != (join(WEIGHTS, IDS) != 0), f"has {WEIGHTS} that contradict {IDS}, where 0 is unused")
+    places = (np.cumsum(widths) - widths)[row] + positions
+    repeated = used.copy()
+    repeated[np.flatnonzero(used)[np.unique(places[used], return_index=True)[1]]] = False
+    refuse(repeated, f"repeats a position in {POSITIONS}")
+    labels = np.full(widths.sum(), IGNORED, np.int64)
+    labels[places[used]] = slots[used]
+    offsets = pa.array(np.concatenate([[0], np.cumsum(widths)]), pa.int32())
+    lists = [pa.ListArray.from_arrays(offsets, pa.array(values)) for values in (*columns.values(), labels)]
+    next_labels = pa.array([one["next_sentence_labels"] for one in records], pa.list_(pa.int64()))
+    return pa.RecordBatch.from_arrays([*lists, next_labels], names=[*LISTS, NEXT[0]])

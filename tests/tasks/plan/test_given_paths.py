@@ -130,7 +130,7 @@ LISTING: dict[str, tuple[str, Read]] = {
     "corpus": ("corpus.path", lambda path: documents_of(path)),
     "size": ("corpus.path", lambda path: expected_mb(corpus_params(path=str(path)))),
     "prepared": ("pretrain_rows.phase1.path", lambda path: list(prepared(path))),
-    "glue": ("downstream.*.data.path", lambda path: glue(path)),
+    "glue": ("downstream.glue-sst2.data.path", lambda path: glue(path)),
     "dataset": ("corpus.dataset", lambda path: list(open_dataset("corpus", str(path), None, "train", None))),
 }
 """Everything that reads all of a folder."""

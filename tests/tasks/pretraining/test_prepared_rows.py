@@ -275,7 +275,7 @@ DEFECTS = [
     (lambda columns: columns["next_sentence_label"].__setitem__(4, 2), "sequence 4 has a next_sentence_label other"),
     (lambda columns: columns["input_ids"].__setitem__(4, None), "input_ids is null in sequence 4"),
     (change(4, "labels", 6, None), "labels has a null in sequence 4"),
-    (lambda columns: columns.pop("labels"), "but not labels"),
+    (lambda columns: columns.pop("labels"), "has no column 'labels'"),
     (lambda columns: columns.update(labels=[[0.5]] * len(columns["labels"])), "a list of integers is required"),
 ]
 

@@ -235,7 +235,7 @@ def record(content: bytes, length: int | None = None) -> bytes:
 def test_a_record_that_claims_to_be_huge(tmp_path: Path, length: int) -> None:
     (tmp_path / "a.tfrecord").write_bytes(record(b"", length))
     with pytest.raises(InputError, match=f"record 0 has {length:,} bytes; at most 4,194,304"):
-        prepared_files.read_feature_names(tmp_path / "a.tfrecord")
+        list(prepared_files.read_tfrecords(tmp_path / "a.tfrecord", ["input_ids"]))
 
 
 def test_records_that_are_zeros_for_ever(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_records_that_are_zeros_for_ever(tmp_path: Path) -> None:
         for _ in range(64):
             stream.write(bytes(1 << 20))
     with pytest.raises(InputError, match="a length with a wrong CRC"):
-        prepared_files.read_feature_names(tmp_path / "a.tfrecord.gz")
+        list(prepared_files.read_tfrecords(tmp_path / "a.tfrecord.gz", ["input_ids"]))
 
 
 LARGE_JSON: dict[str, Callable[[], str]] = {

@@ -257,11 +257,7 @@ def test_files_that_are_damaged_or_of_another_encoding_are_named(tmp_path: Path)
         ("twice.csv", b"id,id,context\n1,2,3\n", "column 'id' more than once"),
         ("twice.jsonl", b'{"id": "a", "id": "b"}\n', "'id' occurs twice"),
         ("lines.json", b'{"id": "a"}\n{"id": "b"}\n', "line 1 has no column 'context'"),
-        (
-            "cut.json",
-            b'[{"id": "a"},\n{"id": "b"\n',
-            "record 1 (line 2) is not JSON (Expecting ',' delimiter in line 3",
-        ),
+        ("cut.json", b'[{"id": "b"\n', "record 0 (line 1) is not JSON (Expecting ',' delimiter in line 2"),
         ("after.json", b'{"id":\n"a"}\n{"id": "b"}\n', "line 1 has no column 'context'"),
         ("empty.csv", b"id,context,question,answers\n", "contains no questions"),
         ("a.xlsx", b"PK", "has the suffix .xlsx"),
