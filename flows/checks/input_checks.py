@@ -141,14 +141,19 @@ def _base_folder(entry: Entry, params: Params) -> Path | None:
 
 
 def _require_token_types(what: str, folder: Path) -> None:
-    """Require a model with token types for text pairs."""
+    """Require a model with token types for text pairs, if its tokenizer gives them types."""
     from tasks.models.model_folders import read_architecture
+    from tasks.vocabulary.encoding import load_tokenizer, read_tokenizer_info
 
     try:
         types = read_architecture(folder, str(folder)).type_vocab_size
     except InputError:
         return  # reported by `check_base_model`
-    if types < 2:
+    typed = types < 2
+    if typed:
+        with contextlib.suppress(InputError):  # a folder without a tokenizer, or one that is reported elsewhere
+            typed = read_tokenizer_info(load_tokenizer(folder)).second_type is not None
+    if typed:
         raise InputError(
             f"{folder} has one token type (type_vocab_size in config.json), but {what} reads text pairs, which require "
             "two. Start from a model with two token types"

@@ -29,7 +29,7 @@ from tasks.plan.named_files import require_readable
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 from tasks.stage.process import parse_no_arguments
-from tasks.vocabulary.encoding import find_tokenizer_file, load_tokenizer
+from tasks.vocabulary.encoding import find_tokenizer_file
 from tasks.vocabulary.hub_tokenizer import TOKENIZER, VOCABULARY, load_local_vocabulary
 
 RECORD = "base_model.json"
@@ -92,8 +92,7 @@ def import_matching_model(source: Path, model: ModelParams, tokenizer: Path, tar
         InputError: see write_base_model.
     """
     size = check_architecture(source, model, key)
-    vocabulary = load_tokenizer(tokenizer).get_vocab(with_added_tokens=True)
-    _require_same_vocabulary(source, size, sorted(vocabulary, key=lambda entry: vocabulary[entry]), key)
+    _require_same_vocabulary(source, size, load_local_vocabulary(tokenizer, True).tokens, key)
     return dataclasses.asdict(import_model_folder(source, target, sha256_of(find_tokenizer_file(tokenizer)), key))
 
 
@@ -147,14 +146,15 @@ def check_model_folder(params: BaseModelParams, model: ModelParams, entries: Seq
 def _require_same_vocabulary(source: Path, size: int, entries: Sequence[str], key: str) -> None:
     """Require the tokenizer to have the entries that the weights were trained with, in the same order."""
     again = "Use the tokenizer of the model (tokenizer.source: hub or file)"
-    if len(entries) != size:
+    has_tokenizer = any((source / name).is_file() for name in (TOKENIZER, VOCABULARY))
+    if len(entries) > size or (len(entries) < size and not has_tokenizer):
         raise InputError(f"{key} has {size} word embeddings, but the tokenizer has {len(entries)} entries. {again}")
-    if not any((source / name).is_file() for name in (TOKENIZER, VOCABULARY)):
+    if not has_tokenizer:
         return
     theirs = load_local_vocabulary(source, True, key.partition("=")[0]).tokens
     different = [number for number, pair in enumerate(zip(theirs, entries, strict=False)) if pair[0] != pair[1]]
-    if different or len(theirs) != size:
-        at = different[0] if different else min(len(theirs), size)
+    if different or len(theirs) != len(entries):
+        at = different[0] if different else min(len(theirs), len(entries))
         model, run = (repr(words[at]) if at < len(words) else "nothing" for words in (theirs, entries))
         raise InputError(f"{key}: entry {at} of its vocabulary is {model}, but {run} in the tokenizer. {again}")
 
