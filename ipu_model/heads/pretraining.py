@@ -1,23 +1,13 @@
-"""Pre-training head: masked language modelling (MLM) and next sentence prediction (NSP).
+"""Pre-training head of BERT: masked language modelling (MLM) and next sentence prediction (NSP).
 
-Legend: T tokens of all sequences concatenated, H hidden size, E embedding size (mostly H), N sequences, M masked
-positions, V vocabulary size; B rows of a micro-batch, S maximum sequences and P maximum masked positions per row.
-
-Vocabulary logits of masked tokens and their loss are the most expensive part of a small BERT. Plain torch allocates six
-fp32 tensors [M, V] for the logits and their gradient. Here the gradient replaces the logits in place, while a few rows
-of them are in the cache: 23 ms for M = 640, V = 30522 in bf16 on one core of a Xeon (Sapphire Rapids), where
-log_softmax and its gradient alone took 56 ms of a step.
+Legend: H hidden size, N sequences; B rows of a micro-batch, S maximum sequences per row.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-import numpy as np
-import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ipu_model.ipu.device_model import (
     DeviceModel,
@@ -28,74 +18,26 @@ from ipu_model.ipu.device_model import (
     sum_by_row,
 )
 from ipu_model.models.config import ModelConfig
-from ipu_model.models.encoder import Bert, Dense, TiedDecoder, Tokens, normalise
-from ipu_model.models.flat import TOKEN_TILE, FlatBatch, FlatIndex, append_filler, to_tensor
-from ipu_model.models.head import Head, evaluate_logits, sum_loss
-from ipu_model.rows.format import IGNORED
+from ipu_model.models.encoder import Dense
+from ipu_model.models.flat import FlatIndex, to_tensor
+from ipu_model.models.head import evaluate_logits, sum_loss
+from ipu_model.models.masked_lm import BertForMaskedLM, MaskedLmHead
 from ipu_model.rows.row_folder import Batch
 
-MAX_LOGITS = 1 << 24
-"""Limit on the vocabulary logits of masked tokens in evaluation: fp32 numbers, 64 MB."""
-LOGITS_IN_CACHE = 1 << 18
-"""fp32 numbers that fit the cache of a core, 1 MB."""
-LOGITS_ON_ACCELERATOR = 1 << 28
-"""fp32 numbers per block on an accelerator, 1 GB: the number of calls matters there, not the cache."""
 
-
-class PredictionHead(TiedDecoder):
-    """MLM head: transforms hidden states for the tied decoder (the word table), and holds the bias of the logits."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.transform = nn.ModuleDict(
-            {
-                "dense": Dense(config.hidden_size, config.table_width),
-                "LayerNorm": nn.LayerNorm(config.table_width, eps=config.layer_norm_eps),
-            }
-        )
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """[M, H] -> [M, E]."""
-        norm: Any = self.transform["LayerNorm"]
-        return normalise(nn.functional.gelu(self.transform["dense"](hidden)), norm.weight, norm.bias, norm.eps)
-
-    def decoder(self, words: Tensor) -> Tuple[Tensor, Tensor]:
-        """Return the word table [V, E] in the precision of products, and the bias [V]: hidden @ table.T + bias."""
-        return words if self.words_copy is None else self.words_copy, self.bias
-
-
-class BertForPreTraining(nn.Module):
+class BertForPreTraining(BertForMaskedLM):
     """BERT with MLM and NSP heads."""
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.bert = Bert(config, pooler=True)
-        self.cls = nn.ModuleDict(
-            {"predictions": PredictionHead(config), "seq_relationship": Dense(config.hidden_size, 2)}
-        )
+        super().__init__(config, pooler=True)
+        self.cls["seq_relationship"] = Dense(config.hidden_size, 2)
 
-    def forward(self, tokens: Tokens, masked_index: Tensor, cls_index: Tensor) -> Dict[str, Tensor]:
-        """Return the inputs of both losses, at the selected tokens only.
-
-        Args:
-            masked_index: [M] positions in the flattened tokens.
-            cls_index: [N] positions of the [CLS] tokens.
-
-        Returns:
-            masked_hidden [M, H], which `decoder` turns into logits, and next_sentence_logits [N, 2].
-        """
-        hidden = self.bert(tokens).flatten(0, -2)
+    def select(self, hidden: Tensor, masked_index: Tensor, cls_index: Tensor) -> Dict[str, Tensor]:
+        """Return masked_hidden, and next_sentence_logits [N, 2]."""
         return {
-            "masked_hidden": self.cls["predictions"](hidden[masked_index]),
+            **super().select(hidden, masked_index, cls_index),
             "next_sentence_logits": self.cls["seq_relationship"](self.bert.pool(hidden[cls_index])),
         }
-
-    def decoder(self) -> Tuple[Tensor, Tensor]:
-        """Return word table [V, E], in the precision of products, and bias [V]: masked_hidden @ table.T + bias."""
-        head: Any = self.cls["predictions"]
-        decoder: Tuple[Tensor, Tensor] = head.decoder(self.bert.embeddings.word_embeddings.weight)
-        return decoder
 
 
 class PretrainingOnIpu(DeviceModel):
@@ -126,7 +68,7 @@ class PretrainingOnIpu(DeviceModel):
             pooled = model.bert.pool(select_positions(hidden, cls_positions))  # [B, S, H]
         with self.ops.block("heads", placement.heads):
             words, following = (
-                self._predictions(select_positions(hidden, masked_positions)),
+                self.vocabulary_logits(select_positions(hidden, masked_positions)),
                 model.cls["seq_relationship"](pooled),
             )
             mlm, nsp = label_losses(words, masked_labels), label_losses(following, next_sentence_labels)
@@ -138,24 +80,18 @@ class PretrainingOnIpu(DeviceModel):
             mlm, nsp = (mlm * label_weights[:, :1]).sum(), (nsp * label_weights[:, 1:]).sum()
             return self.ops.final_loss(mlm + nsp), mlm, nsp
 
-    def _predictions(self, hidden: Tensor) -> Tensor:
-        """Return vocabulary logits, [B, P, H] -> [B, P, V]; the decoder is the word table, hence on the same IPU."""
-        head = self.bert_model.cls["predictions"]
-        hidden = head.transform["LayerNorm"](functional.gelu(head.transform["dense"](hidden)))
-        words = self.bert_model.bert.embeddings.word_embeddings.weight
-        return self.ops.serial_matmul(hidden, words.t(), self.layout.projection_serialization_factor) + head.bias
 
-
-class Pretraining(Head):
+class Pretraining(MaskedLmHead):
     """Head with the sum of MLM and NSP losses, as in BertForPreTraining."""
 
     pretrains = True
     suffix = "ForPreTraining"
     weight = "cls.seq_relationship.weight"
-    parts = ("mlm_loss", "nsp_loss")
-    sums = ("mlm_loss", "mlm_right", "mlm_labels", "nsp_loss", "nsp_right", "nsp_labels")
+    parts = (*MaskedLmHead.parts, "nsp_loss")
+    sums = (*MaskedLmHead.sums, "nsp_loss", "nsp_right", "nsp_labels")
     title = "MLM and NSP heads"
     stage = "heads"
+    pooler = True
     tied = True
     inputs = ("cls_positions", "masked_positions")
     on_ipu = PretrainingOnIpu
@@ -167,116 +103,31 @@ class Pretraining(Head):
         return BertForPreTraining(config)
 
     def label_columns(self, batch: Batch) -> Dict[str, str]:
-        return {"mlm_loss": "masked_labels", "nsp_loss": "next_sentence_labels"}
+        return {**super().label_columns(batch), "nsp_loss": "next_sentence_labels"}
 
     def flat_labels(self, places: FlatIndex) -> Dict[str, Tensor]:
-        """Return masked_index [M], masked_labels [M], next_sentence_labels [N]; M is a multiple of TOKEN_TILE."""
-        columns = places.columns
-        rows, length = columns["input_ids"].shape
-        flat_position = np.zeros(rows * length, dtype=np.int64)
-        flat_position[places.source] = np.arange(len(places.source))
-        row, slot = np.nonzero(columns["masked_labels"] != IGNORED)
-        positions = columns["masked_positions"][row, slot].astype(np.int64)
-        filler = -len(positions) % TOKEN_TILE
-        return {
-            "masked_index": to_tensor(append_filler(flat_position[row * length + positions], filler)),
-            "masked_labels": to_tensor(append_filler(columns["masked_labels"][row, slot], filler, IGNORED)),
-            "next_sentence_labels": to_tensor(places.per_sequence("next_sentence_labels")),
-        }
+        """Return the labels of masked tokens, and next_sentence_labels [N]."""
+        labels = super().flat_labels(places)
+        return {**labels, "next_sentence_labels": to_tensor(places.per_sequence("next_sentence_labels"))}
 
-    def loss(self, model: Any, flat: FlatBatch, counts: Mapping[str, int]) -> Tuple[Tensor, Dict[str, Tensor]]:
-        outputs, labels = model(flat.tokens, flat.labels["masked_index"], flat.starts), flat.labels
-        words, bias = model.decoder()
-        masked = masked_token_loss(outputs["masked_hidden"], words, bias, labels["masked_labels"])
-        following = sum_loss(outputs["next_sentence_logits"], labels["next_sentence_labels"])
-        parts = {"mlm_loss": masked / counts["mlm_loss"], "nsp_loss": following / counts["nsp_loss"]}
-        return parts["mlm_loss"] + parts["nsp_loss"], parts
+    def sum_losses(self, model: Any, outputs: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> Dict[str, Tensor]:
+        losses = super().sum_losses(model, outputs, labels)
+        return {**losses, "nsp_loss": sum_loss(outputs["next_sentence_logits"], labels["next_sentence_labels"])}
 
-    def add_up(self, model: Any, flat: FlatBatch) -> Tensor:
-        outputs = model(flat.tokens, flat.labels["masked_index"], flat.starts)
-        words, bias = model.decoder()
-        hidden, labels = outputs["masked_hidden"], flat.labels["masked_labels"]
-        block = max(1, MAX_LOGITS // len(words))
-        masked = [
-            evaluate_logits(torch.mm(hidden[part], words.t()).float() + bias, labels[part])
-            for part in (slice(first, first + block) for first in range(0, len(labels), block))
-        ]
-        following = evaluate_logits(outputs["next_sentence_logits"].float(), flat.labels["next_sentence_labels"])
-        return torch.cat([torch.stack(masked).sum(0) if masked else torch.zeros_like(following), following])
+    def evaluate(self, model: Any, outputs: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> List[Tensor]:
+        following = evaluate_logits(outputs["next_sentence_logits"].float(), labels["next_sentence_labels"])
+        return [*super().evaluate(model, outputs, labels), following]
 
     def figures(self, sums: Mapping[str, float]) -> Dict[str, float]:
-        """Return losses, accuracies from 0 to 1, and perplexity = exp(mlm_loss) of the masked tokens, as Devlin et al.
-        (arXiv 1810.04805, table 6) report it for held-out text."""
-        mlm, nsp = (max(1.0, sums[name]) for name in ("mlm_labels", "nsp_labels"))
-        mlm_loss, nsp_loss = sums["mlm_loss"] / mlm, sums["nsp_loss"] / nsp
+        """Return also loss and accuracy of the next sentences; `loss` is the sum of both losses."""
+        masked, labels = super().figures(sums), max(1.0, sums["nsp_labels"])
+        loss = sums["nsp_loss"] / labels
         return {
-            "loss": mlm_loss + nsp_loss,
-            "mlm_loss": mlm_loss,
-            "mlm_accuracy": sums["mlm_right"] / mlm,
-            "perplexity": math.exp(min(mlm_loss, 700.0)),
-            "nsp_loss": nsp_loss,
-            "nsp_accuracy": sums["nsp_right"] / nsp,
+            **masked,
+            "loss": masked["mlm_loss"] + loss,
+            "nsp_loss": loss,
+            "nsp_accuracy": sums["nsp_right"] / labels,
         }
-
-
-def masked_token_loss(hidden: Tensor, words: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
-    """Return the sum of -log softmax(hidden words^T + bias)[label] over the real labels, a scalar in fp32 or wider.
-
-    Args:
-        hidden: [M, H], in the precision of `words`.
-        words: [V, H].
-        bias: [V].
-        labels: [M] int64, -100 = none.
-    """
-    return _MaskedTokenLoss.apply(hidden, words, bias, labels)
-
-
-class _MaskedTokenLoss(torch.autograd.Function):
-    """Loss with d loss / d logits = softmax - onehot for real labels, 0 for others."""
-
-    @staticmethod
-    def forward(ctx: Any, hidden: Tensor, words: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
-        logits = torch.mm(hidden, words.t())
-        real = (labels != IGNORED)[:, None]
-        index = labels.clamp(min=0)[:, None]
-        at_label = logits.gather(1, index) + bias[index]
-        largest, total = to_gradient(logits, bias, real)
-        probability = (at_label - largest).exp() / total
-        logits.scatter_(1, index, ((probability - 1) * real).to(logits.dtype))
-        ctx.save_for_backward(hidden, words, logits)
-        return ((total.log() + largest - at_label) * real).sum()
-
-    @staticmethod
-    def backward(ctx: Any, d_loss: Tensor) -> Tuple[Any, ...]:
-        hidden, words, d_logits = ctx.saved_tensors
-        d_hidden = torch.mm(d_logits, words).mul_(d_loss)
-        d_words = torch.mm(d_logits.t(), hidden * d_loss)
-        # A sum over rows as a product: four times as fast as sum() on a CPU, and accumulated in fp32.
-        d_bias = torch.mm(d_logits.new_ones(1, len(hidden)), d_logits)[0]
-        return d_hidden, d_words, d_bias.to(d_loss.dtype) * d_loss, None
-
-
-def to_gradient(logits: Tensor, bias: Tensor, real: Tensor) -> Tuple[Tensor, Tensor]:
-    """Turn logits [M, V] without bias into softmax(logits + bias), 0 in rows without a label, in place.
-
-    Args:
-        bias: [V], in fp32 or wider, like the results.
-        real: [M, 1] bool.
-
-    Returns:
-        The largest logit, and the sum of exponentials of all logits minus the largest; [M, 1] each.
-    """
-    count, vocabulary = logits.shape
-    rows = max(1, (LOGITS_IN_CACHE if logits.device.type == "cpu" else LOGITS_ON_ACCELERATOR) // vocabulary)
-    largest, total = bias.new_empty(count, 1), bias.new_empty(count, 1)
-    buffer = bias.new_empty(min(rows, count), vocabulary)
-    for start in range(0, count, rows):
-        part = slice(start, min(start + rows, count))
-        wide = torch.add(logits[part], bias, out=buffer[: part.stop - start])
-        torch.amax(wide, 1, keepdim=True, out=largest[part])
-        torch.sum(wide.sub_(largest[part]).exp_(), 1, keepdim=True, out=total[part])
-        torch.mul(wide, real[part] / total[part], out=logits[part])
-    return largest, total
 
 
 HEAD = Pretraining()

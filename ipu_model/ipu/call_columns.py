@@ -135,7 +135,7 @@ def fill_slots(
     requests: Iterator[Tuple[int, int]],
     memory: int,
     slots: int,
-    folder: Tuple[str, str, Dict[str, Any], int],
+    folder: Tuple[str, str, Dict[str, Any], int, Optional[int]],
     sha256: str,
     order: Tuple[int, int, int, Tuple[int, int], Optional[int]],
     updates: int,
@@ -157,8 +157,8 @@ def fill_slots(
         RowsError: the folder is damaged, or is not the one that the training was planned with; or a value is outside
             the tables of the model (with the file and the row).
     """
-    path, kind, model, classes = folder
-    rows = RowFolder(Path(path), kind, ModelConfig(**model), classes)
+    path, kind, model, classes, masking_seed = folder
+    rows = RowFolder(Path(path), kind, ModelConfig(**model), classes, masking_seed)
     if rows.sha256 != sha256:
         raise RowsError(f"{path} was replaced since this training began: run the job again")
     count, per_update, seed, share, total = order
@@ -167,10 +167,11 @@ def fill_slots(
     shape = call_layout(rows.manifest, inputs, (share[1] - share[0]) * updates)
     mapped = mmap.mmap(memory, slots * shape.bytes)
     for step, slot in requests:
-        piece = row_reader(rows, numbers_of(step, updates))
+        piece = row_reader(rows, numbers_of, step, updates)
         yield slot, fill_columns(piece, updates, inputs, shape.views(mapped, slot))
 
 
-def row_reader(rows: RowFolder, numbers: np.ndarray) -> RowReader:
+def row_reader(rows: RowFolder, order: UpdateRows, step: int, updates: int) -> RowReader:
     """Return a reader of the rows of a call, from their folder."""
-    return lambda first, stop: rows.take(numbers[first:stop])
+    numbers, epochs = order(step, updates), order.epochs(step, updates)
+    return lambda first, stop: rows.take(numbers[first:stop], epochs[first:stop])

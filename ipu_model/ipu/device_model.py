@@ -171,6 +171,13 @@ class DeviceModel(nn.Module):
         inner = functional.gelu(layer.intermediate["dense"](hidden))
         return finish(layer.output, inner, hidden)
 
+    def vocabulary_logits(self, hidden: Tensor) -> Tensor:
+        """Return vocabulary logits, [B, P, H] -> [B, P, V]; the decoder is the word table, hence on the same IPU."""
+        head = self.bert_model.cls["predictions"]
+        hidden = head.transform["LayerNorm"](functional.gelu(head.transform["dense"](hidden)))
+        words = self.bert_model.bert.embeddings.word_embeddings.weight
+        return self.ops.serial_matmul(hidden, words.t(), self.layout.projection_serialization_factor) + head.bias
+
 
 def block_mask(sequence_ids: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the mask [B, L] -> [B, 1, L, L] in `dtype`: 0 where a query may attend to a key, MASKED elsewhere.

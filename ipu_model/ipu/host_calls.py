@@ -76,7 +76,8 @@ class RowPrefetcher:
         descriptor = shared_memory("podium-rows", size)
         try:
             memory = mmap.mmap(descriptor, size)
-            folder = (str(rows.folder), rows.manifest.kind, vars(rows.model), rows.manifest.num_labels)
+            kind = (rows.manifest.kind, vars(rows.model), rows.manifest.num_labels)
+            folder = (str(rows.folder), *kind, rows.masking_seed)
             numbers = (len(rows), order.rows_per_update, order.seed, (first, stop), order.total)
             work = (folder, rows.sha256, numbers, steps.step, inputs.columns, inputs.labels)
             self._companion = Companion(fill_slots, descriptor, SLOTS, *work, memory=descriptor)
@@ -240,7 +241,7 @@ def read_calls(rows: RowFolder, order: UpdateRows, steps: range, inputs: Program
         RowsError: from the generator: rows are damaged (with the file and the row).
     """
     shape = call_layout(rows.manifest, inputs, len(order(0, steps.step)))
-    return _make_in_turn((row_reader(rows, order(step, steps.step)) for step in steps), shape, steps.step, inputs)
+    return _make_in_turn((row_reader(rows, order, step, steps.step) for step in steps), shape, steps.step, inputs)
 
 
 def single_call(batch: Batch, inputs: ProgramInputs, updates: int) -> RowSource:

@@ -28,6 +28,7 @@ STATE_PRECISIONS = ("auto", "fp32", "fp16")
 INFERENCE_MODES = ("auto", "sharded", "pipelined")
 COMPILE_MODES = ("none", "optimizer")
 KEEP_CHOICES = ("last", "best")
+MASKINGS = ("static", "dynamic")
 SCHEDULES = ("linear", "cosine", "square_root", "constant")
 
 
@@ -200,6 +201,9 @@ class Job:
     executables: Optional[str] = None
     """On ipu: folder of programs that can be copied between hosts. A compile_only job fills it; other jobs load
     verified programs from it that their host's cache lacks. null: no such folder."""
+    masking: str = "static"
+    """Masked tokens of a pretrain job: static, as in the rows, or dynamic, others in every epoch (held-out rows stay
+    as they are)."""
     labels: Optional[List[str]] = None
     """Class names in order of their numbers, for a head with classes; one name for a regression. null: those of
     init_checkpoint, or a head without classes."""
@@ -211,6 +215,7 @@ class Job:
         _require_one_of("precision", self.precision, PRECISIONS)
         _require_one_of("inference_execution", self.inference_execution, INFERENCE_MODES)
         _require_one_of("compile", self.compile, COMPILE_MODES)
+        _require_one_of("masking", self.masking, MASKINGS[: 1 + (self.kind == "pretrain")])
         if self.optimizer is not None:
             _require_one_of("optimizer.name", self.optimizer.name, OPTIMIZERS)
         if self.model is None and self.init_checkpoint is None:

@@ -146,4 +146,4 @@ def _detect_head(labelled: str, weights: Set[str]) -> str:
     for name in reversed(heads.list_heads()):
         if not heads.get_head(name).labelled and heads.get_head(name).weight in weights:
             return name
-    return "masked_lm" if "cls.predictions.bias" in weights else "encoder"
+    return "encoder"

@@ -24,7 +24,7 @@ from ipu_model.models.tensors import save_tensors
 from ipu_model.models.weight_files import WEIGHTS, read_weights
 
 ORIGIN = "podium.json"
-WITHOUT_HEAD = {"masked_lm": "ForMaskedLM", "encoder": "Model"}
+WITHOUT_HEAD = {"encoder": "Model"}
 """Kinds of imported models without one of our heads, and the end of the name of their class in transformers."""
 
 

@@ -9,10 +9,6 @@
 
 from __future__ import annotations
 
-from ipu_model.rows.format import IGNORED, PREDICTIONS, SEQUENCES, Column
+from ipu_model.rows.format import IGNORED, MASKED_TOKENS, SEQUENCES, Column
 
-COLUMNS = (
-    Column("masked_positions", "int16", PREDICTIONS, 0, "row_length"),
-    Column("masked_labels", "int32", PREDICTIONS, IGNORED, "vocab_size"),
-    Column("next_sentence_labels", "int8", SEQUENCES, IGNORED, 2),
-)
+COLUMNS = (*MASKED_TOKENS, Column("next_sentence_labels", "int8", SEQUENCES, IGNORED, 2))

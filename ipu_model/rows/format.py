@@ -85,6 +85,13 @@ FEATURE_IDS = Column("feature_ids", "int32", SEQUENCES, ABSENT, 2**31 - 1)
 prediction have this column."""
 
 
+MASKED_TOKENS = (
+    Column("masked_positions", "int16", PREDICTIONS, 0, "row_length"),
+    Column("masked_labels", "int32", PREDICTIONS, IGNORED, "vocab_size"),
+)
+"""Absolute positions of masked tokens in the row, and their original ids."""
+
+
 @dataclass(frozen=True)
 class Manifest:
     """Manifest of a row folder; readers check it against the files and the job."""
@@ -110,6 +117,10 @@ class Manifest:
     pad_id: int = 0
     """Token id in padding; written if it is not 0."""
     schema_version: int = SCHEMA_VERSION
+    mask_id: Optional[int] = None
+    """Id of [MASK]; None without masked tokens."""
+    special_ids: Optional[List[int]] = None
+    """Ids that are never masked, and never replace a masked token; None without masked tokens."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -149,7 +160,7 @@ class Manifest:
         return self.real_tokens / (self.rows * self.row_length) if self.rows else 0.0
 
     def to_json(self) -> str:
-        values = dataclasses.asdict(self)
+        values = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
         if not self.pad_id:
             del values["pad_id"]
         values["packing_factor"] = round(self.packing_factor, 4)

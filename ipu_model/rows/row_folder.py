@@ -19,6 +19,7 @@ import pyarrow as pa
 from ipu_model.errors import ConfigError, RowsError
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import ABSENT, IGNORED, MANIFEST, from_arrow, read_manifest
+from ipu_model.rows.masking import DynamicMasking
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -63,19 +64,24 @@ class RowFolder:
         kind: Kind of rows that the job needs (format.list_row_kinds).
         model: The model that will read the rows.
         labels: Number of classes of its head; 0 without classes.
+        masking_seed: Seed of dynamic masking; None: tokens stay masked as in the rows.
 
     Raises:
-        RowsError: the rows are damaged, of another kind or schema, differ in number from the manifest, or have a
-            larger vocabulary than the model.
+        RowsError: the rows are damaged, of another kind or schema, differ in number from the manifest, have a larger
+            vocabulary than the model, or cannot be masked.
         ConfigError: the rows are longer than the positions of the model.
     """
 
-    def __init__(self, folder: Path, kind: str, model: ModelConfig, labels: int = 0) -> None:
+    def __init__(
+        self, folder: Path, kind: str, model: ModelConfig, labels: int = 0, masking_seed: Optional[int] = None
+    ) -> None:
         self.folder = Path(folder)
         self.manifest = read_manifest(self.folder)
         self.sha256 = hashlib.sha256((self.folder / MANIFEST).read_bytes()).hexdigest()
         self.model = model
         self._check_against_job(kind, labels)
+        self.masking_seed = masking_seed
+        self._masking = self._make_masking()
         self._starts: List[int] = []
         self._chunks: List[Tuple[str, int, Columns]] = []
         first = 0
@@ -103,6 +109,17 @@ class RowFolder:
                 f"rows of {manifest.row_length} tokens in {self.folder} are longer than the model's "
                 f"{model.max_positions} positions: lower row_length or raise model.max_positions"
             )
+
+    def _make_masking(self) -> Optional[DynamicMasking]:
+        manifest = self.manifest
+        if self.masking_seed is None:
+            return None
+        if manifest.mask_id is None or manifest.special_ids is None:
+            raise RowsError(
+                f"the manifest of {self.folder} has no mask_id and special_ids, which dynamic masking needs: make the "
+                "rows again, or set pretrain.masking to static"
+            )
+        return DynamicMasking(self.masking_seed, manifest.mask_id, manifest.special_ids, manifest.vocab_size)
 
     def _open(self, name: str, first: int, expected: int) -> int:
         """Map one file; return the number of the row after its last."""
@@ -141,8 +158,11 @@ class RowFolder:
     def __len__(self) -> int:
         return self.manifest.rows
 
-    def take(self, rows: np.ndarray) -> Batch:
+    def take(self, rows: np.ndarray, epochs: Optional[np.ndarray] = None) -> Batch:
         """Copy the rows with these numbers, in this order; NO_ROW gives an empty row.
+
+        Args:
+            epochs: int64[R], epoch of each row, for dynamic masking; None: masked as in the files.
 
         Raises:
             RowsError: a value is out of the model's range; the message names the file and the row.
@@ -167,7 +187,9 @@ class RowFolder:
                 target[to] = source[name][at]
         batch = Batch(rows, columns)
         self._check_values(batch)
-        return batch
+        if self._masking is None or epochs is None:
+            return batch
+        return Batch(rows, self._masking.mask(columns, rows, epochs))
 
     @property
     def sizes(self) -> Dict[str, int]:
@@ -242,6 +264,11 @@ class UpdateRows:
     def all_rows(self, step: int, updates: int = 1) -> np.ndarray:
         """Return all row numbers [updates x rows_per_update], regardless of the share."""
         return UpdateRows(self._rows, self.rows_per_update, self.seed, total=self.total)(step, updates)
+
+    def epochs(self, step: int, updates: int = 1) -> np.ndarray:
+        """Return the epoch of every row in the share of update `step` and of the next `updates - 1`."""
+        first = np.arange(step, step + updates)[:, None] * self.rows_per_update
+        return ((first + np.arange(self._first, self._stop)) // self._rows).reshape(-1)
 
     def _of_update(self, step: int) -> List[np.ndarray]:
         """Return the share of one update, in one part per epoch."""

@@ -235,7 +235,11 @@ class TorchRuntime:
 
     def calls(self, rows: RowFolder, order: UpdateRows, steps: range) -> Generator[Batch, None, None]:
         """Yield batches, prepared in another thread if the device reads ahead."""
-        return prefetch(lambda step: self.prepare(rows.take(order(step, steps.step))), steps, self.reads_ahead)
+
+        def read(step: int) -> Batch:
+            return self.prepare(rows.take(order(step, steps.step), order.epochs(step, steps.step)))
+
+        return prefetch(read, steps, self.reads_ahead)
 
     def train_step(self, batch: Batch, learning_rate: float) -> StepMetrics:
         """Make one update: forward and backward per micro-batch, clip, step.

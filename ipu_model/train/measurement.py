@@ -60,7 +60,7 @@ class GeneratedRows(RowFolder):
         self._mean = manifest.real_tokens / manifest.rows
         self._spread = max(0.0, min(manifest.row_length - self._mean, self._mean - MIN_SEQUENCE_TOKENS))
 
-    def take(self, rows: np.ndarray) -> Batch:
+    def take(self, rows: np.ndarray, epochs: Optional[np.ndarray] = None) -> Batch:
         """Generate the rows with these numbers; a number always gives the same row."""
         return self._batch(rows, None)
 

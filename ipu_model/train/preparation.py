@@ -100,7 +100,7 @@ def read_inputs(job: Job) -> Tuple[Job, Optional[ModelFolder], ModelConfig, RowF
     """
     base = read_base_model(job)
     config, job = resolve_architecture(job, base), resolve_labels(job, base)
-    rows = open_rows(job, job.rows, config)
+    rows = open_rows(job, job.rows, config, job.seed if job.masking == "dynamic" else None)
     check_tokenizer(rows, base)
     return job, base, config, rows
 
@@ -118,15 +118,18 @@ def read_base_model(job: Job) -> Optional[ModelFolder]:
     return base if job.kind == "predict" or job.labels is None else base.for_labels(head, job.labels)
 
 
-def open_rows(job: Job, folder: str, config: ModelConfig) -> RowFolder:
+def open_rows(job: Job, folder: str, config: ModelConfig, masking_seed: Optional[int] = None) -> RowFolder:
     """Open rows of the kind that the job's head is trained on.
+
+    Args:
+        masking_seed: Seed of dynamic masking; None: static.
 
     Raises:
         RowsError, ConfigError: the rows are damaged, or do not match the model.
     """
     labels = len(job.labels or ())
     kinds, found = heads.get_head(job.head).row_kinds(labels), read_manifest(Path(folder)).kind
-    return RowFolder(Path(folder), found if found in kinds else kinds[0], config, labels)
+    return RowFolder(Path(folder), found if found in kinds else kinds[0], config, labels, masking_seed)
 
 
 def resolve_architecture(job: Job, base: Optional[ModelFolder]) -> ModelConfig:

@@ -125,7 +125,7 @@ class RowEstimator:
             factor, fill = min(factor, float(section.max_sequences_per_row)), FILL
             words = (f"{factor:.3g} sequences per row of {length} tokens, {of}",)
         manifest = Manifest(
-            kind="pretrain",
+            kind=section.row_kind,
             row_length=length,
             max_sequences=section.max_sequences_per_row,
             max_predictions=rows.max_predictions_per_row or default_max_predictions(length, section.masked_fraction),

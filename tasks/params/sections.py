@@ -181,6 +181,10 @@ class Phase2RowsParams(PhaseRowsParams):
     row_length: RowLength = 512
 
 
+PRETRAINING_HEADS = {"pretrain": "pretraining", "masked_lm": "masked_lm"}
+"""Kind of pre-training rows (ipu_model/row_kinds) -> the head that is trained on them (ipu_model/heads)."""
+
+
 class PretrainRowsParams(Section):
     source: Literal["corpus", "files", "hub"] = "corpus"
     """corpus: build rows from the corpus; files, hub: read sequences that are already tokenized and masked
@@ -189,6 +193,9 @@ class PretrainRowsParams(Section):
     """Random seed for sentence pairs, masking and the held-out split."""
     masked_fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.15
     """Share of tokens that are masked."""
+    next_sentence: bool = True
+    """Make sentence pairs for next-sentence prediction, as BERT; false: fill sequences with full sentences of one
+    document, for masked language modelling alone, as RoBERTa."""
     short_sequence_probability: Fraction = 0.1
     """Share of sequences that are made shorter than the row allows."""
     max_sequences_per_row: Annotated[int, Field(ge=1, le=255)] = 1
@@ -202,6 +209,11 @@ class PretrainRowsParams(Section):
     """Rows of the first phase, short by default."""
     phase2: Phase2RowsParams = Phase2RowsParams()
     """Rows of the second phase, long by default."""
+
+    @property
+    def row_kind(self) -> str:
+        """Kind of the rows, one of PRETRAINING_HEADS."""
+        return "pretrain" if self.next_sentence else "masked_lm"
 
     @model_validator(mode="after")
     def _shares_are_counted_up(self) -> PretrainRowsParams:
@@ -280,6 +292,8 @@ class PretrainParams(OptimizerParams):
     evaluate_every_updates: Interval | None = 1000
     """Evaluate on the held-out rows every N updates and after the last one; below 1: every such share of the updates;
     null: never."""
+    masking: Literal["static", "dynamic"] = "static"
+    """static: masked tokens as in the rows; dynamic: others in every epoch, as RoBERTa (set duplicates to 1)."""
     evaluate_rows: Positive | None = 1024
     """Maximum number of held-out rows per evaluation; null: all."""
     phase1: PhaseParams = PhaseParams()

@@ -19,7 +19,7 @@ from typing import Any
 from ipu_model.files import write_text
 from tasks.params.entries import BASE, Entry, entries, find_upstream, learns_text, needs_corpus, start_model
 from tasks.params.schema import PHASES, Params
-from tasks.params.sections import RuntimeSpec
+from tasks.params.sections import PRETRAINING_HEADS, RuntimeSpec
 from tasks.params.strict_yaml import yaml_text
 from tasks.plan.dvc_records import LOCK, compute_md5
 from tasks.plan.kinds import load_spec
@@ -58,12 +58,17 @@ def compose(params: Params) -> dict[str, Any]:
     """
     phases = PHASES if params.pretrain.enabled else ()
     corpus, base, ahead = needs_corpus(params, phases), params.base_model.source != "none", _compiles_ahead(params)
+    kind = params.pretrain_rows.row_kind
     found = {
         "corpus": {"text": {"given": input_path(params.corpus, "tasks/corpus")}} if corpus else {},
         "tokenizer": _made_of(
             None if params.tokenizer.source == "train" else input_path(params.tokenizer, "tasks/records")
         ),
         "validate": _validate(corpus, phases),
+        "pretraining": {
+            "head": f"ipu_model/heads/{PRETRAINING_HEADS[kind]}.py",
+            "rows": f"ipu_model/row_kinds/{kind}.py",
+        },
         "row_shares": params.pretrain_rows.shares if phases else [],
         "base_model": {"given": {"path": input_path(params.base_model, "tasks/records")}} if base else {},
         "phases": {phase: _phase(phase, params, base) for phase in phases},

@@ -1,4 +1,4 @@
-"""Stages pretrain@phase1 and pretrain@phase2: train a BERT with its pre-training heads on rows.
+"""Stages pretrain@phase1 and pretrain@phase2: train a BERT with its pre-training head on rows.
 
     python -m tasks.pretraining.pretrain phase1|phase2
 
@@ -25,6 +25,7 @@ from tasks.jobs.training import (
     train,
 )
 from tasks.params.schema import PHASES, Params, load_sections
+from tasks.params.sections import PRETRAINING_HEADS
 from tasks.plan.main import run_main
 from tasks.stage import artifacts
 from tasks.stage.process import parse_item
@@ -41,17 +42,18 @@ def make_pretrain_job(
         params: sections pretrain, model, device and ipu are used.
         root: the checkout.
         base: phase 1 starts from the model of stage base_model.
-        untrained: phase 2 also starts from random weights, so that it can be compiled before phase 1 has run.
+        untrained: only compile or estimate: phase 2 also starts from random weights, and nothing is masked.
     """
     training, device = params.pretrain, params.device
     settings = training.phase1 if phase == "phase1" else training.phase2
     rows = root / artifacts.rows_folder(phase)
+    manifest = read_manifest(rows)
     first = phase == PHASES[0]
     start = artifacts.BASE_MODEL if first else artifacts.MODELS / PHASES[0]
     fresh = untrained or (first and not base)
     return Job(
         kind="pretrain",
-        head="pretraining",
+        head=PRETRAINING_HEADS[manifest.kind],
         rows=str(rows),
         output=str(root / artifacts.MODELS / phase),
         run_folder="",
@@ -61,7 +63,8 @@ def make_pretrain_job(
         compile=device.compile,
         recompute=device.recompute,
         seed=training.seed,
-        model=model_config(params.model, read_manifest(rows)) if first or untrained else None,
+        masking="static" if untrained else training.masking,
+        model=model_config(params.model, manifest) if first or untrained else None,
         init_checkpoint=None if fresh else str(root / start),
         optimizer=optimizer_config(training, settings),
         schedule=ScheduleConfig(
@@ -76,7 +79,7 @@ def make_pretrain_job(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Pre-train one phase (MLM and next-sentence prediction).")
+    parser = argparse.ArgumentParser(description="Pre-train one phase.")
     parser.add_argument("phase", type=parse_item, choices=PHASES)
     phase = parser.parse_args().phase
     params = load_sections("pretrain", "model", "base_model", "device", "ipu", "checkpoint", "tracking")

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -247,8 +248,11 @@ class RowWriter:
             self._file.close()
             self._file = None
 
-    def finish(self, tokenizer_sha256: str, seed: int) -> Manifest:
+    def finish(self, tokenizer_sha256: str, seed: int, **masking: Any) -> Manifest:
         """Close the last file and write manifest.json.
+
+        Args:
+            masking: mask_id and special_ids, for rows with masked tokens.
 
         Returns:
             The manifest as written.
@@ -264,6 +268,7 @@ class RowWriter:
             files=dict(self.files),
             num_labels=self.num_labels,
             pad_id=self.pad_id,
+            **masking,
         )
         (self.folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
         return manifest

@@ -140,10 +140,10 @@ def _total_checks(limits: ValidateParams) -> tuple[DataCheck, ...]:
     )
 
 
-class PretrainRows(RowData):
-    """Pre-training rows: checks of masked positions and their labels, and of next-sentence labels."""
+class MaskedLmRows(RowData):
+    """Rows for masked language modelling: checks of masked positions and their labels."""
 
-    kinds: ClassVar[tuple[str, ...]] = ("pretrain",)
+    kinds: ClassVar[tuple[str, ...]] = ("masked_lm",)
 
     def __init__(self, source: RowSource, masked_fraction: float) -> None:
         """Open the rows.
@@ -152,21 +152,10 @@ class PretrainRows(RowData):
             masked_fraction: pretrain_rows.masked_fraction.
         """
         super().__init__(source)
-        self.total_checks += self._label_checks(masked_fraction)
-        real = "masked positions are real tokens, not padding"
-        self.record_checks += (
-            DataCheck("masked_in_sequence", "masked_positions", real, self.advice),
-            DataCheck("masked_once", "masked_positions", "no position masked twice", self.advice),
-            DataCheck("next_sentences", "next_sentence_labels", "a label for every sequence", self.advice),
-        )
-        self._masked_per_row, self._random_next = Histogram(), 0
-
-    def _label_checks(self, masked_fraction: float) -> tuple[DataCheck, ...]:
         manifest = self.manifest
         # The number of masked tokens in a sequence is rounded up, and at least one.
         most = masked_fraction + manifest.sequences / max(1, manifest.real_tokens)
-        low, high = RANDOM_NEXT_SHARE if manifest.sequences >= ENOUGH_SEQUENCES else (0.0, 1.0)
-        return (
+        self.total_checks += (
             DataCheck("masked_tokens", "masked_labels", "at least one masked token", self.advice, minimum=1),
             DataCheck(
                 "masked_share",
@@ -176,32 +165,22 @@ class PretrainRows(RowData):
                 f"check pretrain_rows.masked_fraction; {self.advice}",
                 maximum=most,
             ),
-            DataCheck(
-                "random_next_share",
-                "next_sentence_labels",
-                f"between {low:.4g} and {high:.4g} of the sequences have a random next sentence"
-                + ("" if low else f" (stricter for {ENOUGH_SEQUENCES} or more sequences)"),
-                "documents of one sentence have no next sentence: check corpus.layout",
-                minimum=low,
-                maximum=high,
-            ),
         )
+        real = "masked positions are real tokens, not padding"
+        self.record_checks += (
+            DataCheck("masked_in_sequence", "masked_positions", real, self.advice),
+            DataCheck("masked_once", "masked_positions", "no position masked twice", self.advice),
+        )
+        self._masked_per_row = Histogram()
 
     def kind_features(self, rows: Columns, found: RowSequences) -> Columns:
-        labels = rows["next_sentence_labels"]
-        present = found.present(labels.shape[1])
         self._masked_per_row.add((rows["masked_labels"] != IGNORED).sum(axis=1))
-        self._random_next += int((present & (labels == 1)).sum())
-        return {**mask_features(rows, found), "next_sentences": (present & (labels == IGNORED)).sum(axis=1)}
+        return mask_features(rows, found)
 
     @property
     def _figures(self) -> dict[str, float]:
-        masked, manifest = self._masked_per_row.sum, self.manifest
-        return {
-            "masked_tokens": masked,
-            "masked_share": masked / max(1, manifest.real_tokens),
-            "random_next_share": self._random_next / max(1, manifest.sequences),
-        }
+        masked = self._masked_per_row.sum
+        return {"masked_tokens": masked, "masked_share": masked / max(1, self.manifest.real_tokens)}
 
     def totals(self) -> Totals:
         return {**super().totals(), **{name: TotalFeature(value) for name, value in self._figures.items()}}
@@ -212,11 +191,53 @@ class PretrainRows(RowData):
             **read_reading(self.folder)["numbers"],
             "masked tokens": self._figures["masked_tokens"],
             "share of masked tokens": round(self._figures["masked_share"], 4),
-            "share of random next sentences": round(self._figures["random_next_share"], 4),
         }
 
     def histograms(self) -> list[dict[str, Any]]:
         return [*super().histograms(), self._masked_per_row.histogram("Masked tokens in a row", "tokens")]
+
+
+class PretrainRows(MaskedLmRows):
+    """Rows of sentence pairs: also checks of next-sentence labels."""
+
+    kinds: ClassVar[tuple[str, ...]] = ("pretrain",)
+
+    def __init__(self, source: RowSource, masked_fraction: float) -> None:
+        super().__init__(source, masked_fraction)
+        low, high = RANDOM_NEXT_SHARE if self.manifest.sequences >= ENOUGH_SEQUENCES else (0.0, 1.0)
+        self.total_checks += (
+            DataCheck(
+                "random_next_share",
+                "next_sentence_labels",
+                f"between {low:.4g} and {high:.4g} of the sequences have a random next sentence"
+                + ("" if low else f" (stricter for {ENOUGH_SEQUENCES} or more sequences)"),
+                "documents of one sentence have no next sentence: check corpus.layout",
+                minimum=low,
+                maximum=high,
+            ),
+        )
+        self.record_checks += (
+            DataCheck("next_sentences", "next_sentence_labels", "a label for every sequence", self.advice),
+        )
+        self._random_next = 0
+
+    def kind_features(self, rows: Columns, found: RowSequences) -> Columns:
+        labels = rows["next_sentence_labels"]
+        present = found.present(labels.shape[1])
+        self._random_next += int((present & (labels == 1)).sum())
+        return {**super().kind_features(rows, found), "next_sentences": (present & (labels == IGNORED)).sum(axis=1)}
+
+    @property
+    def _figures(self) -> dict[str, float]:
+        return {**super()._figures, "random_next_share": self._random_next / max(1, self.manifest.sequences)}
+
+    def numbers(self) -> dict[str, Any]:
+        share = round(self._figures["random_next_share"], 4)
+        return {**super().numbers(), "share of random next sentences": share}
+
+
+ROW_CHECKS = {kind: checks for checks in (MaskedLmRows, PretrainRows) for kind in checks.kinds}
+"""Kind of rows -> their checks."""
 
 
 def mask_features(rows: Columns, found: RowSequences) -> Columns:

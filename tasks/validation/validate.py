@@ -45,7 +45,7 @@ from tasks.validation.checks import (
     format_failures,
     format_number,
 )
-from tasks.validation.pretraining_checks import PretrainRows, open_corpus
+from tasks.validation.pretraining_checks import ROW_CHECKS, open_corpus
 from tasks.validation.row_checks import RowSource
 from tasks.validation.validators import GxValidator, LimitValidator, load_gx, make_expectation, make_suite
 
@@ -194,7 +194,7 @@ def open_data_sets(name: str, params: Params, root: Path = Path()) -> list[DataS
         return [open_corpus(root / artifacts.CORPUS, params.validate_)]
     rows = root / artifacts.rows_folder(name)
     return [
-        PretrainRows(
+        ROW_CHECKS[params.pretrain_rows.row_kind](
             RowSource(
                 name,
                 folder,

@@ -95,6 +95,11 @@ class TokenizerInfo:
         return f" {word}" if self.blank_before_words and not word.startswith(" ") else word
 
     @property
+    def masking(self) -> dict[str, Any]:
+        """Keys for the manifest of rows with masked tokens."""
+        return {"mask_id": self.mask, "special_ids": list(self.special)}
+
+    @property
     def dtype(self) -> Any:
         """NumPy type of the ids: uint16 if it suffices, else uint32."""
         return np.uint16 if self.size <= 65536 else np.uint32

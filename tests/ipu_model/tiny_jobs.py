@@ -27,6 +27,8 @@ L, S, P = 24, 3, 4
 LABELS = ("no", "yes", "maybe")
 """Classes of sequences, and of tokens, that make_columns makes."""
 CLS, SEP, MASK = 2, 3, 4
+MASKED_KINDS = ("pretrain", "masked_lm")
+"""Kinds of rows with masked tokens."""
 
 
 def make_columns(kind: str, rows: int, seed: int = 0, vocab: int = 60) -> Dict[str, np.ndarray]:
@@ -39,7 +41,7 @@ def make_columns(kind: str, rows: int, seed: int = 0, vocab: int = 60) -> Dict[s
         "sequence_ids": np.zeros((rows, L), np.uint8),
         "cls_positions": np.full((rows, S), -1, np.int16),
     }
-    if kind == "pretrain":
+    if kind in MASKED_KINDS:
         columns["masked_positions"] = np.zeros((rows, P), np.int16)
         columns["masked_labels"] = np.full((rows, P), -100, np.int32)
         columns["next_sentence_labels"] = np.full((rows, S), -100, np.int8)
@@ -70,7 +72,7 @@ def make_columns(kind: str, rows: int, seed: int = 0, vocab: int = 60) -> Dict[s
             columns["position_ids"][row, here] = np.arange(length)
             columns["sequence_ids"][row, here] = slot + 1
             columns["cls_positions"][row, slot] = at
-            if kind == "pretrain":
+            if kind in MASKED_KINDS:
                 columns["masked_positions"][row, slot] = at + 1 + int(rng.integers(length - 2))
                 columns["masked_labels"][row, slot] = rng.integers(5, vocab)
                 columns["next_sentence_labels"][row, slot] = rng.integers(2)
@@ -104,7 +106,7 @@ def head_of(kind: str) -> str:
 
 def labels_of(kind: str) -> int:
     """Labels of the head that rows of this kind are for."""
-    return {"pretrain": 0, "question_answering": 0, "sequence_regression": 1}.get(kind, len(LABELS))
+    return {"pretrain": 0, "masked_lm": 0, "question_answering": 0, "sequence_regression": 1}.get(kind, len(LABELS))
 
 
 def write_rows(
@@ -113,7 +115,7 @@ def write_rows(
     """Write columns as a row folder of several files."""
     folder.mkdir(parents=True)
     rows, length = columns["input_ids"].shape
-    masked = columns["masked_positions"].shape[1] if kind == "pretrain" else 0
+    masked = columns["masked_positions"].shape[1] if kind in MASKED_KINDS else 0
     schema = row_schema(kind, length, columns["cls_positions"].shape[1], masked, vocab, labels_of(kind))
     counts = {}
     for number, part in enumerate(np.array_split(np.arange(rows), files)):
@@ -129,6 +131,8 @@ def write_rows(
     sequences, tokens = int((columns["cls_positions"] >= 0).sum()), int((columns["sequence_ids"] > 0).sum())
     shape = (length, columns["cls_positions"].shape[1], masked, vocab)
     manifest = Manifest(kind, *shape, tokenizer, 0, rows, sequences, tokens, counts, num_labels=labels_of(kind))
+    if kind in MASKED_KINDS:
+        manifest = dataclasses.replace(manifest, mask_id=MASK, special_ids=list(range(5)))
     (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     return manifest
 

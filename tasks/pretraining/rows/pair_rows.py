@@ -1,4 +1,4 @@
-"""Conversion of a chunk of documents into packed, masked rows of sentence pairs; a pure function of the chunk.
+"""Conversion of a chunk of documents into packed, masked rows; a pure function of the chunk.
 
 A sentence ends at the end of a paragraph (newline), and after `.`, `!`, `?` or `...` with closing quotes and brackets,
 if white space follows and the next word does not begin in lower case (opening quotes and brackets are ignored). `.`
@@ -12,23 +12,34 @@ consecutive sentences are one span. One difference from BERT's data script: a se
 split into pieces of half a row, which are paired like sentences (`split_long_sentence`). The script truncates it to one
 pair, which would discard most of a text without full stops.
 
+Without next-sentence prediction, a sequence is one span of full sentences of a document, as many as fit (DOC-SENTENCES
+of RoBERTa, arXiv 1907.11692, section 4.2); packing fills what is left of a row.
+
 Legend: R rows, L tokens per row, S sequences per row at most, P masked positions per row at most, T tokens of all
 sequences, concatenated.
 """
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tasks.pretraining.rows.masking import MaskedTokens, count_maskable, count_predictions, mask_tokens
+from tasks.pretraining.rows.masking import (
+    GeneratorDraws,
+    MaskedTokens,
+    count_maskable,
+    count_predictions,
+    mask_tokens,
+    masked_columns,
+)
 from tasks.pretraining.rows.row_shards import Chunk, Counts
 from tasks.rows.packing import pack_sequences
 from tasks.rows.row_files import IGNORED, RowLayout
@@ -39,7 +50,7 @@ if TYPE_CHECKING:
 
 
 SPECIAL_PER_PAIR = 3
-"""[CLS] A [SEP] B [SEP]"""
+"""[CLS] A [SEP] B [SEP]; a sequence of one segment has one less."""
 REAL_NEXT, RANDOM_NEXT = 0, 1
 OTHER_DOCUMENT_TRIES = 10
 ABBREVIATIONS = frozenset((
@@ -86,23 +97,38 @@ class SentencePairs:
     labels: np.ndarray
 
     @property
-    def lengths(self) -> np.ndarray:
-        """int64[N], tokens of each pair including special tokens."""
-        return self.first_length + self.second_length + SPECIAL_PER_PAIR
-
-    def __len__(self) -> int:
-        return len(self.labels)
+    def segments(self) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+        """Start and length of every segment."""
+        return (self.first_start, self.first_length), (self.second_start, self.second_length)
 
 
-def split_long_sentence(length: int, row_length: int) -> list[int]:
+@dataclass(frozen=True)
+class FullSentences:
+    """N sequences of one segment: token_ids[start : start + length]; int64[N]."""
+
+    start: np.ndarray
+    length: np.ndarray
+
+    @property
+    def segments(self) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+        """Start and length of the only segment."""
+        return ((self.start, self.length),)
+
+    @property
+    def labels(self) -> np.ndarray:
+        """int8[N]: no next-sentence labels."""
+        return np.full(len(self.start), IGNORED, np.int8)
+
+
+def split_long_sentence(length: int, row_length: int, segments: int = 2) -> list[int]:
     """Return the lengths of the pieces into which a sentence of `length` tokens is split.
 
-    split_long_sentence(70, row_length=64) == [30, 30, 10]. Up to row_length - 3 tokens stay whole; 0 gives no piece.
+    split_long_sentence(70, row_length=64) == [30, 30, 10]. What a row can hold stays whole; 0 gives no piece.
     """
-    budget = row_length - SPECIAL_PER_PAIR
+    budget = row_length - SPECIAL_PER_PAIR + 2 - segments
     if length <= budget:
         return [length] if length else []
-    piece = budget // 2
+    piece = budget // segments
     return [piece] * (length // piece) + ([length % piece] if length % piece else [])
 
 
@@ -194,6 +220,30 @@ def _truncate(spans: np.ndarray, budget: int, rng: np.random.Generator) -> Sente
     )
 
 
+def fill_sequences(
+    documents: TokenizedDocuments, row_length: int, short_sequence_probability: float, rng: np.random.Generator
+) -> FullSentences:
+    """Fill sequences with consecutive sentences of one document; every sentence is in exactly one sequence.
+
+    Target lengths are drawn as for pairs. A sequence has as many sentences as fit its target, at least one.
+    """
+    draw = random.Random(int(rng.integers(2**63)))
+    budget, starts = row_length - SPECIAL_PER_PAIR + 1, documents.sentence_starts
+    borders: list[tuple[int, int]] = []
+    for sentence, last in itertools.pairwise(documents.document_starts):
+        target = draw.randint(2, budget) if draw.random() < short_sequence_probability else budget
+        while sentence < last:
+            stop = bisect.bisect_right(starts, starts[sentence] + target, sentence + 2, last + 1) - 1
+            borders.append((starts[sentence], starts[stop]))
+            sentence = stop
+    begin, end = np.array(borders, dtype=np.int64).reshape(-1, 2).T
+    return FullSentences(begin, end - begin)
+
+
+SEQUENCE_MAKERS: dict[int, Callable[..., SentencePairs | FullSentences]] = {1: fill_sequences, 2: make_pairs}
+"""Segments of a sequence -> the function that makes sequences."""
+
+
 def split_sentences(text: str) -> list[str]:
     """Split `text` into stripped, non-empty sentences.
 
@@ -239,6 +289,8 @@ class RowSettings:
     max_predictions: int
     masked_fraction: float
     short_sequence_probability: float
+    segments: int
+    """Segments of a sequence: 2 with next-sentence prediction, else 1."""
 
 
 class PairRows(NamedTuple):
@@ -256,19 +308,21 @@ def make_chunk_rows(settings: Mapping[str, RowSettings], chunk: Chunk) -> PairRo
     own = settings[chunk.part]
     tokenizer = load_tokenizer(own.tokenizer)
     vocabulary = read_tokenizer_info(tokenizer)
-    documents = tokenize_documents(tokenizer, chunk.texts, own.row_length, vocabulary.dtype)
+    documents = tokenize_documents(tokenizer, chunk.texts, own, vocabulary.dtype)
     replacements = np.setdiff1d(np.arange(vocabulary.size), vocabulary.special)
     columns = []
     for duplicate in range(own.duplicates if len(documents) else 0):
         rng = np.random.default_rng([own.seed, own.phase, duplicate, chunk.number])
-        pairs = make_pairs(documents, own.row_length, own.short_sequence_probability, rng)
-        columns.append(make_rows(documents.token_ids, pairs, own, vocabulary, replacements, rng))
+        sequences = SEQUENCE_MAKERS[own.segments](documents, own.row_length, own.short_sequence_probability, rng)
+        columns.append(make_rows(documents.token_ids, sequences, own, vocabulary, replacements, rng))
     skipped = len(chunk.texts) - len(documents)
     counts = Counts(documents=len(chunk.texts), skipped=skipped, tokens=len(documents.token_ids))
     return PairRows(chunk.shard, chunk.part, columns, counts)
 
 
-def tokenize_documents(tokenizer: Tokenizer, texts: Sequence[str], row_length: int, dtype: Any) -> TokenizedDocuments:
+def tokenize_documents(
+    tokenizer: Tokenizer, texts: Sequence[str], settings: RowSettings, dtype: Any
+) -> TokenizedDocuments:
     """Split texts into sentences and tokenize them; texts without a token are left out."""
     by_text = [split_sentences(text) for text in texts]
     encoded = encode(tokenizer, list(itertools.chain.from_iterable(by_text)))
@@ -276,7 +330,7 @@ def tokenize_documents(tokenizer: Tokenizer, texts: Sequence[str], row_length: i
     lengths = iter(encoded.lengths.tolist())
     for sentences in by_text:
         for length in itertools.islice(lengths, len(sentences)):
-            for piece in split_long_sentence(length, row_length):
+            for piece in split_long_sentence(length, settings.row_length, settings.segments):
                 sentence_starts.append(sentence_starts[-1] + piece)
         if len(sentence_starts) - 1 > document_starts[-1]:
             document_starts.append(len(sentence_starts) - 1)
@@ -285,26 +339,23 @@ def tokenize_documents(tokenizer: Tokenizer, texts: Sequence[str], row_length: i
 
 def make_rows(
     text_ids: np.ndarray,
-    pairs: SentencePairs,
+    sequences: SentencePairs | FullSentences,
     settings: RowSettings,
     vocabulary: TokenizerInfo,
     replacements: np.ndarray,
     rng: np.random.Generator,
 ) -> dict[str, np.ndarray]:
-    """Return the columns of `pretrain` rows with all `pairs`, masked and packed."""
-    joined = join_sequences(
-        vocabulary,
-        (text_ids, pairs.first_start, pairs.first_length),
-        (text_ids, pairs.second_start, pairs.second_length),
-    )
+    """Return the columns of rows with all sequences, masked and packed."""
+    joined = join_sequences(vocabulary, *((text_ids, *segment) for segment in sequences.segments))
     token_ids, lengths = joined.token_ids, joined.lengths
     layout = RowLayout.from_packs(
         pack_sequences(lengths, settings.row_length, settings.max_sequences), lengths, settings.row_length
     )
     maskable = count_maskable(token_ids, lengths, vocabulary.special)
     counts = count_predictions(lengths, maskable, layout.packs, settings.masked_fraction, settings.max_predictions)
-    masked = mask_tokens(token_ids, lengths, counts, vocabulary.special, vocabulary.mask, replacements, rng)
-    return build_columns(layout, masked, joined.second_starts, pairs.labels, settings.max_predictions)
+    draws = GeneratorDraws(rng)
+    masked = mask_tokens(token_ids, lengths, counts, vocabulary.special, vocabulary.mask, replacements, draws)
+    return build_columns(layout, masked, joined.second_starts, sequences.labels, settings.max_predictions)
 
 
 def build_columns(
@@ -319,16 +370,8 @@ def build_columns(
     """
     targets = layout.targets()[masked.places]
     order = np.argsort(targets)
-    rows, positions = np.divmod(targets[order], layout.row_length)
-    per_row = np.bincount(rows, minlength=len(layout.packs))
-    slots = np.arange(len(rows)) - np.repeat(np.cumsum(per_row) - per_row, per_row)
-    shape = (len(layout.packs), most)
-    masked_positions, masked_labels = np.zeros(shape, np.int16), np.full(shape, IGNORED, np.int32)
-    masked_positions[rows, slots] = positions
-    masked_labels[rows, slots] = masked.labels[order]
     return {
         **layout.columns(masked.token_ids, second_starts),
-        "masked_positions": masked_positions,
-        "masked_labels": masked_labels,
+        **masked_columns(targets[order], masked.labels[order], len(layout.packs), layout.row_length, most),
         "next_sentence_labels": layout.per_sequence(next_sentence_labels, IGNORED).astype(np.int8),
     }

@@ -79,15 +79,15 @@ def write_prepared_rows(
         sizes = (limits.row_length, params.max_sequences_per_row, limits.max_predictions, limits.vocabulary.size)
         pad_id = limits.vocabulary.pad
         with (
-            RowWriter(partial, "pretrain", *sizes, pad_id=pad_id) as writer,
-            RowWriter(kept, "pretrain", *sizes, pad_id=pad_id) as other,
+            RowWriter(partial, params.row_kind, *sizes, pad_id=pad_id) as writer,
+            RowWriter(kept, params.row_kind, *sizes, pad_id=pad_id) as other,
         ):
             rows, held_out = (_RowFolderWriter(one, params, limits, reading) for one in (writer, other))
             for sequences in _read(own, params, limits, reading, progress):
                 chosen = _choose_held_out(sequences, params)
                 rows.add(sequences.filter(pa.array(~chosen)))
                 held_out.add(sequences.filter(pa.array(chosen)))
-            manifest, others = rows.finish(sha256, params.seed), held_out.finish(sha256, params.seed)
+            manifest, others = (one.finish(sha256, params.seed) for one in (rows, held_out))
         if others is None:
             kept.rmdir()
         if manifest is None:
@@ -176,7 +176,8 @@ class _RowFolderWriter:
         """Write the manifest and return it; without any sequence, write no file and return None."""
         if self.held:
             self._write()
-        return self.writer.finish(tokenizer_sha256, seed) if self.writer.rows else None
+        masking = self.limits.vocabulary.masking
+        return self.writer.finish(tokenizer_sha256, seed, **masking) if self.writer.rows else None
 
 
 def split_overfull_rows(packs: np.ndarray, masked_counts: np.ndarray, max_predictions: int) -> tuple[np.ndarray, int]:

@@ -39,7 +39,7 @@ CHUNKS_FOR_PROCESSES = 4
 """Chunks from which more processes pay off. A chunk takes 0.27 s (five duplicates), nearly all of it in the worker:
 5.1 M tokens (20 chunks) take 5.3 s in one process, 3.2 s with two more on two cores."""
 ROW_SOURCES = (
-    "ipu_model/row_kinds/pretrain.py",
+    "ipu_model/row_kinds",
     "ipu_model/rows",
     "tasks/pretraining/rows",
     "tasks/rows",
@@ -71,6 +71,7 @@ def resolve_row_settings(params: PretrainRowsParams, phase: str, tokenizer: Path
         max_predictions=predictions,
         masked_fraction=params.masked_fraction,
         short_sequence_probability=params.short_sequence_probability,
+        segments=1 + params.next_sentence,
     )
 
 
@@ -89,6 +90,7 @@ class ShardBuilder:
         settings = resolve_row_settings(params, phase, tokenizer)
         # Held-out documents are masked once.
         self._settings = {TRAINING: settings, HELD_OUT: dataclasses.replace(settings, duplicates=1)}
+        self._kind = params.row_kind
         self._phase, self._vocabulary = phase, read_tokenizer_info(load_tokenizer(tokenizer))
         self._tokenizer_sha256 = sha256_of(find_tokenizer_file(settings.tokenizer))
         self._held_out = functools.partial(is_held_out, fraction=params.held_out_fraction, seed=settings.seed)
@@ -129,7 +131,7 @@ class ShardBuilder:
         with contextlib.ExitStack() as stack:
             for part in PARTS:
                 (folder / part).mkdir()
-            writers = {part: stack.enter_context(make(folder / part, "pretrain", *sizes)) for part in PARTS}
+            writers = {part: stack.enter_context(make(folder / part, self._kind, *sizes)) for part in PARTS}
             for rows in made:
                 counts[rows.part].update(rows.counts)
                 for columns in rows.columns:
@@ -137,7 +139,7 @@ class ShardBuilder:
                 progress.add(rows.counts["documents"])
             for part, writer in writers.items():
                 if writer.rows:
-                    writer.finish(self._tokenizer_sha256, own.seed)
+                    writer.finish(self._tokenizer_sha256, own.seed, **self._vocabulary.masking)
                 else:
                     (folder / part).rmdir()
         return counts

@@ -27,7 +27,9 @@ STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0, ini
 
 
 def test_a_head_that_is_not_there_is_refused_with_those_that_are() -> None:
-    with pytest.raises(ConfigError, match="head='tagging' is not one of pretraining, question_answering, sequence_"):
+    with pytest.raises(
+        ConfigError, match="head='tagging' is not one of masked_lm, pretraining, question_answering, sequence_"
+    ):
         heads.get_head("tagging")
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from ipu_jobs import rows_of
 from tiny_ipu import FOUR_LAYERS
-from tiny_jobs import ROOT, head_of, labels_of, make_columns, start, write_rows
+from tiny_jobs import MASKED_KINDS, ROOT, head_of, labels_of, make_columns, start, write_rows
 
 from ipu_model import heads
 from ipu_model.distributed.instances import Instances
@@ -29,6 +29,7 @@ from ipu_model.rows.row_folder import RowFolder, UpdateRows
 
 KINDS = [
     "pretrain",
+    "masked_lm",
     "question_answering",
     "sequence_classification",
     "sequence_multilabel",
@@ -45,7 +46,8 @@ TOTAL = 9 * PER_UPDATE + 17
 
 
 def open_rows(folder: Path, kind: str) -> RowFolder:
-    return RowFolder(folder, kind, FOUR_LAYERS, labels_of(kind))
+    """Rows with masked tokens are masked in another way in every epoch."""
+    return RowFolder(folder, kind, FOUR_LAYERS, labels_of(kind), 5 if kind in MASKED_KINDS else None)
 
 
 def inputs_of(rows: RowFolder) -> ProgramInputs:
@@ -62,7 +64,8 @@ def expected(rows: RowFolder, share: slice) -> List[Tuple[np.ndarray, ...]]:
     for step in STEPS:
         parts, weights = [], []
         for update in range(step, step + UPDATES):
-            own = rows.take(UpdateRows(ROWS, PER_UPDATE, 7, total=TOTAL)(update)[share])
+            order = UpdateRows(ROWS, PER_UPDATE, 7, total=TOTAL)
+            own = rows.take(order(update)[share], order.epochs(update)[share])
             counts = head.label_counts(own)
             parts.append(own)
             weights += [[np.float32(MICRO_BATCHES / counts[part]) for part in head.parts]] * len(own.rows)

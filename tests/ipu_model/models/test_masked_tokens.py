@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ipu_model.heads import pretraining as decoding
-from ipu_model.heads.pretraining import masked_token_loss, to_gradient
+from ipu_model.models import masked_lm as decoding
+from ipu_model.models.masked_lm import masked_token_loss, to_gradient
 
 LABELS = torch.tensor([3, -100, 0, 7, 7])
 

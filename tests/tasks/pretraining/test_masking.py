@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
+from ipu_model.rows.masking import MASKED
 from tasks.pretraining.rows.masking import (
-    MASKED,
+    GeneratorDraws,
     count_maskable,
     count_predictions,
     default_max_predictions,
@@ -61,7 +62,7 @@ def test_masking_chooses_evenly_and_replaces_80_10_10() -> None:
     maskable = count_maskable(token_ids, lengths, SPECIAL)
     counts = np.minimum(maskable, np.maximum(1, np.rint(0.15 * lengths)).astype(int))
     replacements = np.arange(5, 1000)
-    masked = mask_tokens(token_ids, lengths, counts, SPECIAL, MASK, replacements, rng)
+    masked = mask_tokens(token_ids, lengths, counts, SPECIAL, MASK, replacements, GeneratorDraws(rng))
 
     owner = np.repeat(np.arange(len(lengths)), lengths)
     assert np.bincount(owner[masked.places], minlength=len(lengths)).tolist() == counts.tolist()
@@ -105,8 +106,8 @@ def test_the_same_seed_masks_the_same_tokens_and_another_masks_others() -> None:
     token_ids, lengths = sequences(np.random.default_rng(0), 50)
     counts = np.minimum(2, count_maskable(token_ids, lengths, SPECIAL))
     one, same, other = (
-        mask_tokens(token_ids, lengths, counts, SPECIAL, MASK, np.arange(5, 1000), np.random.default_rng(seed))
-        for seed in (1, 1, 2)
+        mask_tokens(token_ids, lengths, counts, SPECIAL, MASK, np.arange(5, 1000), GeneratorDraws(rng))
+        for rng in map(np.random.default_rng, (1, 1, 2))
     )
     assert one.token_ids.tolist() == same.token_ids.tolist()
     assert one.places.tolist() != other.places.tolist()

@@ -194,7 +194,7 @@ def test_pairs_have_the_statistics_of_the_plain_construction(row_length: int) ->
         made = np.array(plain_pairs(sentences, row_length, 0.1, random.Random(seed)))
         plain.append([len(made), made[:, 0].mean(), made[:, 1].mean()])
         pairs = pairs_of(documents, row_length, 0.1, 1000 + seed)
-        ours.append([len(pairs), pairs.labels.mean(), pairs.lengths.mean()])
+        ours.append([len(pairs.labels), pairs.labels.mean(), (pairs.first_length + pairs.second_length + 3).mean()])
     deviation = np.sqrt((np.var(plain, axis=0) + np.var(ours, axis=0)) / 60)
     assert (np.abs(np.mean(plain, axis=0) - np.mean(ours, axis=0)) < 4 * deviation).all()
 

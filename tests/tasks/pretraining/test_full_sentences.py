@@ -1,0 +1,141 @@
+"""Pre-training without next-sentence prediction: rows of full sentences, and a model trained on them."""
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM
+
+from tasks.jobs import training
+from tasks.jobs.training import train
+from tasks.pretraining.pretrain import make_pretrain_job
+from tasks.pretraining.rows.pair_rows import fill_sequences, split_long_sentence, split_sentences
+from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
+from tasks.stage import artifacts
+from tasks.stage.row_folders import HELD_OUT, read_manifest
+from tests.tasks.pretraining.row_inputs import (
+    CLS,
+    SEP,
+    pretrain_params,
+    random_texts,
+    read_rows,
+    tokenizer_of,
+    word_tokenizer,
+    write_corpus,
+)
+from tests.tasks.pretraining.test_evaluated_training import SMALL, in_this_process, params_with
+from tests.tasks.pretraining.test_pairs import documents_of, random_documents
+
+
+def filled(sentence_lengths: list[int], budget: int) -> list[int]:
+    """Tokens of every sequence of a document: as many sentences as fit."""
+    sequences: list[int] = []
+    for length in sentence_lengths:
+        if sequences and sequences[-1] + length <= budget and sequences[-1] > 0:
+            sequences[-1] += length
+        else:
+            sequences.append(length)
+    return sequences
+
+
+def unmasked_sequences(rows: dict[str, np.ndarray]) -> list[list[int]]:
+    """The tokens of every sequence of rows, without special tokens and masks."""
+    found = []
+    for row in range(len(rows["input_ids"])):
+        tokens = rows["input_ids"][row].astype(int)
+        used = rows["masked_labels"][row] != -100
+        tokens[rows["masked_positions"][row][used]] = rows["masked_labels"][row][used]
+        for slot in range(int(rows["sequence_ids"][row].max())):
+            sequence = tokens[rows["sequence_ids"][row] == slot + 1].tolist()
+            assert (sequence[0], sequence[-1]) == (CLS, SEP)
+            assert not {CLS, SEP} & set(sequence[1:-1])
+            found.append(sequence[1:-1])
+    assert not rows["token_type_ids"].any()
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sequences_are_the_sentences_of_a_document_as_many_as_fit(seed: int) -> None:
+    lengths = random_documents(seed, 40)
+    documents = documents_of(lengths)
+    sequences = fill_sequences(documents, 64, 0.0, np.random.default_rng(seed))
+    assert sequences.length.tolist() == [tokens for document in lengths for tokens in filled(document, 62)]
+    assert sequences.start.tolist() == [0, *np.cumsum(sequences.length)[:-1].tolist()]
+    short = fill_sequences(documents, 64, 1.0, np.random.default_rng(seed))  # each document to a length of its own
+    assert short.start.tolist() == [0, *np.cumsum(short.length)[:-1].tolist()]
+    assert set(documents.document_starts) <= set(np.searchsorted(documents.sentence_starts, short.start)) | {
+        documents.document_starts[-1]
+    }
+    assert short.length.max() <= 62
+    assert len(short.start) > 1.3 * len(sequences.start)
+
+
+def test_a_sentence_longer_than_a_row_is_cut_into_full_rows() -> None:
+    assert split_long_sentence(62, 64, segments=1) == [62]
+    assert split_long_sentence(150, 64, segments=1) == [62, 62, 26]
+
+
+def test_rows_decode_back_to_the_corpus(tmp_path: Path) -> None:
+    long = " ".join(random.Random(1).choice(["ba", "de", "fi"]) for _ in range(150)) + "."
+    texts = [*random_texts(80), long]
+    tokenizer = word_tokenizer(tmp_path / "tokenizer")
+    params = pretrain_params(row_length=64, max_sequences_per_row=4, duplicates=2, next_sentence=False)
+    params = params.model_copy(update={"short_sequence_probability": 0.0, "held_out_fraction": 0.1})
+    rows = tmp_path / "rows"
+    write_pretrain_rows(params, "phase1", write_corpus(tmp_path / "corpus", texts), tokenizer, rows, 1)
+    encode = tokenizer_of(tokenizer).encode
+    expected: Counter[tuple[int, ...]] = Counter()
+    for text in texts:
+        tokens = [encode(sentence, add_special_tokens=False).ids for sentence in split_sentences(text)]
+        pieces = [piece for ids in tokens for piece in split_long_sentence(len(ids), 64, 1)]
+        flat, start = [token for ids in tokens for token in ids], 0
+        for length in filled(pieces, 62):
+            expected[tuple(flat[start : start + length])] += 2
+            start += length
+    found = Counter(map(tuple, unmasked_sequences(read_rows(rows))))
+    held_out = Counter(map(tuple, unmasked_sequences(read_rows(rows / HELD_OUT))))
+    assert held_out.total() > 5
+    assert found + held_out + held_out == expected  # held-out documents are masked once
+    manifest = read_manifest(rows)
+    assert (manifest.kind, manifest.sequences) == ("masked_lm", found.total())
+    assert "next_sentence_labels" not in manifest.schema.names
+    assert manifest.special_ids == [0, 1, 2, 3, 4]
+    assert manifest.mask_id == 4
+
+
+@pytest.mark.parametrize("masking", ["static", "dynamic"])
+def test_a_model_pre_trained_without_next_sentences_is_a_masked_lm_of_transformers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, masking: str
+) -> None:
+    monkeypatch.setattr(training, "run_device_job", in_this_process)
+    params = params_with(*SMALL, "pretrain_rows.next_sentence=false", f"pretrain.masking={masking}")
+    tokenizer = word_tokenizer(tmp_path / artifacts.TOKENIZER)
+    rows = tmp_path / artifacts.rows_folder("phase1")
+    corpus = write_corpus(tmp_path / "corpus", random_texts(120))
+    write_pretrain_rows(params.pretrain_rows, "phase1", corpus, tokenizer, rows, 1)
+    job = make_pretrain_job("phase1", params, tmp_path)
+    assert (job.head, job.masking) == ("masked_lm", masking)
+    train(job, "pretrain-phase1", tmp_path)
+    figures = json.loads((tmp_path / "metrics" / "pretrain-phase1.json").read_text())["held_out"]
+    assert not [name for name in figures if "nsp" in name]
+    assert figures["loss"] == figures["mlm_loss"]
+    model, report = AutoModelForMaskedLM.from_pretrained(job.output, output_loading_info=True)
+    assert type(model).__name__ == "BertForMaskedLM"
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    losses = []
+    held_out = read_rows(rows / HELD_OUT)
+    for row in range(figures["rows"]):
+        for slot in range(int(held_out["sequence_ids"][row].max())):
+            here = np.flatnonzero(held_out["sequence_ids"][row] == slot + 1)
+            ids = torch.tensor(held_out["input_ids"][row][here].astype(int))[None]
+            with torch.no_grad():
+                logits = model.eval()(input_ids=ids).logits[0]
+            for position, label in zip(held_out["masked_positions"][row], held_out["masked_labels"][row], strict=True):
+                if label != -100 and here[0] <= position <= here[-1]:
+                    losses.append(-logits[position - here[0]].log_softmax(0)[label].item())
+    assert figures["mlm_loss"] == pytest.approx(np.mean(losses), rel=1e-5)
