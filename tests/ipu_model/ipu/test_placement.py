@@ -80,7 +80,7 @@ def test_a_layout_that_does_not_hold_the_model_is_refused(layout: List[int], ipu
 
 
 def test_an_unknown_head_is_refused() -> None:
-    with pytest.raises(ConfigError, match="head='qa' is not one of pretraining, question_answering"):
+    with pytest.raises(ConfigError, match="head='qa' is not one of masked_lm, pretraining"):
         place_by_layers("qa", 12, [12], 1)
 
 
