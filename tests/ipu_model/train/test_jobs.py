@@ -275,7 +275,7 @@ def test_a_model_that_does_not_fit_on_the_disk_leaves_the_checkpoints_and_only_i
     [
         ({"geometry": BatchGeometry(12, 4, replication_factor=2)}, "ConfigError", "the number of processes is 1"),
         ({"precision": "fp16"}, "ConfigError", "fp32, bf16 or auto"),
-        ({"head": "question_answering"}, "ConfigError", "a pretrain job has the head pretraining"),
+        ({"head": "question_answering"}, "ConfigError", "a pretrain job has the head masked_lm or pretraining"),
         ({"log_every_updates": 0}, "ConfigError", "log_every_updates"),
         ({"geometry": BatchGeometry(1000)}, "RowsError", "set global_batch_size to at most"),
         ({"init_checkpoint": "nowhere"}, "CheckpointError", "nowhere is not a model folder"),
