@@ -87,8 +87,8 @@ class CardTask(DownstreamTask):
         return {}
 
     def released_metrics(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the metrics without text of the user."""
-        return dict(metrics)
+        """Return the metrics without text of the user: without types or labels that the model does not know."""
+        return {**metrics, "slices": [part for part in metrics.get("slices", []) if part.get("learnt", True)]}
 
 
 def write_card(

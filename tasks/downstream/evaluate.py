@@ -15,7 +15,9 @@ from tasks.downstream.scoring.calibration import Bin, Calibration, compute_calib
 from tasks.downstream.scoring.metrics import Array, Slice
 from tasks.downstream.scoring.near_duplicates import NearDuplicateScores, score_without_duplicates
 from tasks.downstream.scoring.scores import A, E, L, ScoresTask
+from tasks.downstream.scoring.thresholds import RiskCoverage
 from tasks.pages.markup import csv_text
+from tasks.pages.plots import Plot, PlotLine, plot_lines
 from tasks.params.entries import entry_argument, load_entry
 from tasks.plan.kinds import load_part
 from tasks.plan.main import run_main
@@ -55,7 +57,7 @@ class PageTask(ScoresTask[E, L, A]):
     def page(self, found: EvaluationView[E, A]) -> str:
         """Return the report as HTML."""
 
-    def more_figures(self, examples: Mapping[str, E], answers: Mapping[str, A]) -> dict[str, float]:
+    def more_figures(self, examples: Mapping[str, E], answers: Mapping[str, A]) -> dict[str, Any]:
         """Return additional figures of this kind that need more than the predictions."""
         return {}
 
@@ -114,8 +116,9 @@ def plot_tables(task: PageTask[E, Any, A], found: EvaluationView[E, A]) -> dict[
     """Return name -> CSV of the plots in dvc.yaml: the leading metric of every slice in percent with its interval, and
     predicted probabilities with observed accuracy."""
     slices = []
-    for part in (one.record() for one in found.slices):
-        lead = next(name for name in (task.limits[0].metric, *task.metrics.titles) if name in part)
+    for one in found.slices:
+        part, names = one.record(), (task.limits[0].metric, *task.metrics.titles, *one.figures)
+        lead = next(name for name in names if name in one.figures)
         slices.append((part["by"], part["slice"], lead, part[lead], part[f"{lead}_low"], part[f"{lead}_high"]))
     bins = [] if found.calibrated is None else [astuple(one) for one in found.calibrated.bins if one.count]
     return {
@@ -168,6 +171,20 @@ def _calibrated(
         stated += confidences
         right += task.correctness(outcomes[split]).tolist()
     return compute_calibration(stated, right)
+
+
+def plot_risk_coverage(curve: RiskCoverage, threshold: float, shown: str, record: str) -> Plot:
+    """Plot a risk-coverage curve, with a mark at the threshold that is used.
+
+    Args:
+        shown: text of the threshold.
+        record: name of an example.
+    """
+    lines = [PlotLine("most confident first", [point[:2] for point in curve.sample()])]
+    if (chosen := curve.look_up(threshold))[0]:
+        lines.append(PlotLine(f"the threshold {shown}", [chosen], marks=True))
+    across, up = f"coverage (share of {record}s answered)", "risk (share of answers wrong)"
+    return plot_lines(lines, across, up, f"risk-coverage curve, area {curve.area:.3f}")
 
 
 def format_summary(task: ScoresTask[Any, Any, Any], found: Mapping[str, Any]) -> str:

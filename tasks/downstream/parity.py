@@ -44,7 +44,6 @@ def compare_logits(task: AnyScores, first: Logits, second: Logits, root: Path = 
         InputError: the files do not belong together.
     """
     task.prepare(root)
-    quantities = {name: column for column, name in enumerate(task.quantities) if column >= task.known_quantities}
     distances: list[dict[str, Any]] = []
     changed: list[dict[str, Any]] = []
     outcomes: tuple[dict[str, Any], dict[str, Any]] = {}, {}
@@ -55,6 +54,7 @@ def compare_logits(task: AnyScores, first: Logits, second: Logits, root: Path = 
         distances.append(logit_differences(task.flat_logits(logits[0]), task.flat_logits(logits[1]), names))
         before, after = (task.answer(examples, one) for one in logits)
         pair = task.predictions(before), task.predictions(after)
+        quantities = {name: column for column, name in enumerate(task.quantities) if column >= task.known_quantities}
         for found, predictions in zip(outcomes, pair, strict=True):
             found[split] = task.outcomes(examples, predictions)
         turned = changed_answers(names, pair, (outcomes[0][split], outcomes[1][split]), quantities)

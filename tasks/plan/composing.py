@@ -153,6 +153,7 @@ def _entry(entry: Entry, params: Params) -> dict[str, Any]:
     return {
         **_parts(entry),
         "facts": {**entry.params.options, "development": list(task.development), "labels": list(task.labels)},
+        "predicted": list(task.predicted),
         "given": _input_paths(entry),
         "text": str(artifacts.CORPUS) if learns_text(entry, params) else "tasks/records",
         "start": str(start) if start else CODE,

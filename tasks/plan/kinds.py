@@ -78,6 +78,11 @@ class DownstreamTask(ABC):
         return self.development
 
     @property
+    def decision_files(self) -> tuple[Path, ...]:
+        """Files of the evaluation from which the gate decides the predictions again."""
+        return ()
+
+    @property
     def splits(self) -> tuple[str, ...]:
         """Names of the training set and the development sets."""
         return (TRAIN, *self.development)

@@ -99,6 +99,7 @@ def gather_evidence(
     predictions = task.read_predictions(root / subject.predictions, examples)
     belong = all(one["sha256"] == hashes[one["path"]] for one in metrics["files"] if one["path"] in scored_files)
     outcomes = task.outcomes_of(examples, predictions)
+    task.verify_decisions(metrics, predictions, root)
     if belong:  # otherwise the check of hashes reports it
         verify_scores(root / subject.metrics, metrics, task.figures(examples, outcomes), subject.stages["evaluate"])
     if os.path.lexists(root / released):  # a lost link is not "none released"

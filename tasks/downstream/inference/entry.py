@@ -100,7 +100,8 @@ def _select_kind(model: InferenceModel, task: str | None) -> tuple[str, dict[str
         raise InputError(
             f"{model.folder} is {', '.join(named)}, not a fine-tuned model. Supported architectures: {known}"
         )
-    found = {word: values for one in fitting for word, values in one.match_tasks(model.labels).items()}
+    problem = model.config.get("problem_type")
+    found = {word: values for one in fitting for word, values in one.match_tasks(model.labels, problem).items()}
     if not found:
         raise InputError(
             f"{model.folder / CONFIG} has the classes {', '.join(model.labels)}, which match no supported task"

@@ -36,8 +36,11 @@ class InferenceTask(ScoresTask[E, L, A]):
 
     @classmethod
     @abstractmethod
-    def match_tasks(cls, labels: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    def match_tasks(cls, labels: tuple[str, ...], problem: str | None) -> dict[str, dict[str, Any]]:
         """Return the tasks that a model with these classes may have been fine-tuned for.
+
+        Args:
+            problem: problem_type of its config.json; None if it has none.
 
         Returns:
             Value of --task -> parameters of its entry: the kind and the options of that kind.

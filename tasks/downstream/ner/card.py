@@ -1,8 +1,5 @@
 """Model card of a named entity recognition model."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from tasks.downstream.card import CardFacts, CardTask, evaluated_on, hub_metadata, percentage, write_card
 from tasks.downstream.ner.scores import METRICS
 from tasks.downstream.ner.spec import NerSpec
@@ -42,7 +39,3 @@ class NerCard(NerSpec, CardTask):
             total=metrics["examples"],
             types=sorted({split_tag(label)[1] for label in facts.config["id2label"].values()} - {""}),
         )
-
-    def released_metrics(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the metrics without types unknown to the model, because their names are the user's text."""
-        return {**metrics, "slices": [part for part in metrics["slices"] if part.get("learnt", True)]}

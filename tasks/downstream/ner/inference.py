@@ -34,7 +34,7 @@ class NerInference(NerScores, InferenceTask[NerDevSet, WordLogits, NerAnswers]):
     endings = labelled_endings = ENDINGS
 
     @classmethod
-    def match_tasks(cls, labels: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    def match_tasks(cls, labels: tuple[str, ...], problem: str | None) -> dict[str, dict[str, Any]]:
         return {} if any(map(find_problem, labels)) else {"ner": {"kind": "ner"}}
 
     @classmethod

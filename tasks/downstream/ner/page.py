@@ -9,7 +9,6 @@ import numpy as np
 from tasks.downstream.evaluate import EvaluationView, PageTask
 from tasks.downstream.ner.scores import (
     CORRECT,
-    ENTITY_METRICS,
     FOUND,
     GOLD,
     NerAnswers,
@@ -19,7 +18,7 @@ from tasks.downstream.ner.scores import (
     count_outcomes,
 )
 from tasks.downstream.ner.tags import Entity, find_entities, split_tag
-from tasks.downstream.scoring.metrics import Array, Metrics, Slice, label_ranges, slice_by
+from tasks.downstream.scoring.metrics import Array, Slice, label_ranges, slice_by, slice_groups
 from tasks.pages.render import render_html
 
 TYPE = "type"
@@ -63,14 +62,9 @@ def type_slices(gold: Sequence[Sequence[str]], predictions: Sequence[str | None]
     answered = [[] if text is None else text.split(" ") for text in predictions]
     learnt = {split_tag(label)[1] for label in labels}
     types = sorted({one.type for some in (gold, answered) for tags in some for one in find_entities(tags)})
-    found = []
-    for name in types:
-        outcomes = count_outcomes(gold, predictions, only=name)
-        gold_of_type, seen, correct = (int(outcomes[:, column].sum()) for column in (GOLD, FOUND, CORRECT))
-        figures = Metrics(ENTITY_METRICS).figures({"dev": outcomes})
-        counts = {"found": seen, "correct": correct, "learnt": name in learnt}
-        found.append(Slice(TYPE, name, gold_of_type, figures, "gold", counts))
-    return found
+    counted = np.array([count_outcomes(gold, predictions, only=name) for name in types]).reshape(-1, len(gold), 5)
+    gold_counts, found, correct = (counted[:, :, column].T for column in (GOLD, FOUND, CORRECT))
+    return slice_groups(TYPE, types, [name in learnt for name in types], gold_counts, found, correct, counted="gold")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from tasks.downstream.ner.spec import NerSpec
 from tasks.downstream.ner.tags import OUTSIDE, find_entities, find_problem
 from tasks.downstream.scoring.logits import FeatureFiles
-from tasks.downstream.scoring.metrics import Array, Metric, Metrics, Outcomes, ratio_metric
+from tasks.downstream.scoring.metrics import Array, Metrics, Outcomes, count_rates, ratio_metric
 from tasks.downstream.scoring.scores import Limit, ScoresTask, hash_texts
 from tasks.records.labels import read_parquet_labels
 from tasks.records.parquet import read_batches
@@ -216,22 +216,13 @@ def _extremes(outcomes: Array) -> tuple[Array, Array]:
     return np.array([gold, words, gold, 0.0, 0.0]), np.array([gold, words, gold, gold, words])
 
 
-def _metric(name: str, title: str, above: int, *below: int) -> Metric:
-    """Return a metric of sums of quantities: 100 * above / (mean of those below), or 0."""
-    return ratio_metric(
-        name,
-        title,
-        lambda outcomes: len(below) * outcomes[:, above],
-        lambda outcomes: outcomes[:, below].sum(axis=1),
-        empty=0.0,
-        extremes=_extremes,
-    )
-
-
-ENTITY_METRICS = (
-    _metric("f1", "F1", CORRECT, FOUND, GOLD),
-    _metric("precision", "precision", CORRECT, FOUND),
-    _metric("recall", "recall", CORRECT, GOLD),
+ENTITY_METRICS = count_rates(lambda rows: (rows[:, GOLD], rows[:, FOUND], rows[:, CORRECT]), _extremes)
+_TAG_ACCURACY = ratio_metric(
+    "token_accuracy",
+    "tag accuracy",
+    lambda rows: rows[:, RIGHT],
+    lambda rows: rows[:, WORDS],
+    empty=0.0,
+    extremes=_extremes,
 )
-"""F1 is 2 * correct / (found + gold), the harmonic mean of precision and recall."""
-METRICS = Metrics((*ENTITY_METRICS, _metric("token_accuracy", "tag accuracy", RIGHT, WORDS)))
+METRICS = Metrics((*ENTITY_METRICS, _TAG_ACCURACY))

@@ -99,6 +99,89 @@ def mean_metric(name: str, title: str, quantity: int, right: int | None = None) 
     return ratio_metric(name, title, lambda rows: rows[:, quantity], lambda rows: np.ones(len(rows)), right=right)
 
 
+RATES = {"f1": ("F1", 2, 1, 1), "precision": ("precision", 1, 0, 1), "recall": ("recall", 1, 1, 0)}
+"""Rate -> title and factors of the counts: rate = a * correct / (b * gold + c * found), in percent."""
+_GROUPS_AT_ONCE = 256
+
+
+def count_rates(
+    count: Callable[[Array], tuple[Array, Array, Array]],
+    extremes: Callable[[Array], tuple[Array, Array]],
+    what: str = "",
+) -> tuple[Metric, ...]:
+    """Return F1, precision and recall of everything counted together; 0 if there is nothing to count.
+
+    F1 is 2 * correct / (found + gold), the harmonic mean of precision and recall.
+
+    Args:
+        count: returns the numbers of true, found, and correct items of each example, [N] each, from [N, Q] outcomes.
+        what: word before the names, such as micro; empty: none.
+    """
+
+    def rate(name: str, title: str, times: int, of_gold: int, of_found: int) -> Metric:
+        def below(outcomes: Array) -> Array:
+            gold, found, _ = count(outcomes)
+            total: Array = of_gold * gold + of_found * found
+            return total
+
+        prefixes = (f"{what}_", f"{what} ") if what else ("", "")
+        return ratio_metric(
+            prefixes[0] + name,
+            prefixes[1] + title,
+            lambda outcomes: times * count(outcomes)[2],
+            below,
+            empty=0.0,
+            extremes=extremes,
+        )
+
+    return tuple(rate(name, *values) for name, values in RATES.items())
+
+
+def rates_by_group(gold: Array, found: Array, correct: Array, both: bool = True) -> list[dict[str, float]]:
+    """Return F1, precision and recall of each group with their 95% intervals, in percent.
+
+    Args:
+        gold, found, correct: numbers of true, found, and correct items by example and group, [N, groups] each.
+        both: the worst example misses true items and has as many wrong ones; False: it has one of the two.
+    """
+    figures: list[dict[str, float]] = []
+    for first in range(0, gold.shape[1], _GROUPS_AT_ONCE):
+        part = [one[:, first : first + _GROUPS_AT_ONCE] for one in (gold, found, correct)]
+        some = np.maximum(1, (part[0] > 0).sum(axis=0))
+        size = np.where(part[0].any(axis=0), part[0].sum(axis=0) / some, 1.0)
+        drawn: list[list[Array]] = [[], [], [], []]
+        for weights in draw_weights(len(gold), RESAMPLES, np.random.default_rng(0)):
+            sums = [*(weights[:, :-1] @ one for one in part), weights[:, -1:] * size]
+            for kept, one in zip(drawn, sums, strict=True):
+                kept.append(one)
+        totals = [one.sum(axis=0) for one in part]
+        blocks = [np.concatenate(one) for one in drawn]
+        by_rate = {name: _rates(totals, blocks, both and name == "f1", *RATES[name][1:]) for name in RATES}
+        figures += [
+            {
+                f"{name}{end}": round(float(values[row][group]), 4)
+                for name, values in by_rate.items()
+                for row, end in enumerate(("", "_low", "_high"))
+            }
+            for group in range(part[0].shape[1])
+        ]
+    return figures
+
+
+def _rates(
+    totals: Sequence[Array], blocks: Sequence[Array], twice: bool, times: int, of_gold: int, of_found: int
+) -> tuple[Array, Array, Array]:
+    """Return a rate of each group and its bounds: the worst and the best example are added to the draws [R, groups]."""
+    (gold, found, correct), (drawn_gold, drawn_found, drawn_correct, added) = totals, blocks
+    below, drawn = of_gold * gold + of_found * found, of_gold * drawn_gold + of_found * drawn_found
+    value = np.divide(100.0 * times * correct, below, out=np.zeros(len(below)), where=below > 0)
+    worst = 100 * (times * drawn_correct) / (drawn + (1 + twice) * added)
+    best = 100 * (times * (drawn_correct + added)) / (drawn + times * added)
+    low: Array = np.quantile(worst, 0.025, axis=0)
+    high: Array = np.quantile(best, 0.975, axis=0)
+    return value, low, high
+
+
 @dataclass(frozen=True)
 class Metrics:
     """Official metrics of a task."""
@@ -309,6 +392,30 @@ def slice_by(
     rows = {name: outcomes[members == name] for name in order}
     return [
         Slice(by, name, len(some), here.figures({split: some}), counted) for name, some in rows.items() if len(some)
+    ]
+
+
+def slice_groups(
+    by: str,
+    names: Sequence[str],
+    learnt: Sequence[bool],
+    gold: Array,
+    found: Array,
+    correct: Array,
+    *,
+    counted: str = "examples",
+    both: bool = True,
+) -> list[Slice]:
+    """Return a slice for each group, with its counts; other arguments as for `rates_by_group`.
+
+    Args:
+        learnt: True for each group that the model knows.
+    """
+    totals = zip(*(one.sum(axis=0).astype(int).tolist() for one in (gold, found, correct)), strict=True)
+    figures = rates_by_group(gold, found, correct, both)
+    return [
+        Slice(by, name, there, rates, counted, {"found": seen, "correct": right, "learnt": known})
+        for name, known, (there, seen, right), rates in zip(names, learnt, totals, figures, strict=True)
     ]
 
 

@@ -198,6 +198,15 @@ class ScoresTask(DownstreamTask, Generic[E, L, A]):
         """Return outcomes of the best answer without a model; None if there is no baseline."""
         return None
 
+    def verify_decisions(
+        self, metrics: Mapping[str, Any], predictions: Mapping[str, Sequence[Any]], root: Path
+    ) -> None:
+        """Check that predictions follow from the settings in the metrics file, in the checkout `root`.
+
+        Raises:
+            InputError: they do not, or a file is missing.
+        """
+
     def read_all(self, root: Path = Path()) -> dict[str, E]:
         """Read every development set of the checkout `root`; raises the errors of `read_examples`."""
         return {split: self.read_examples(self.examples_file(split, root)) for split in self.development}

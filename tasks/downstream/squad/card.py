@@ -75,5 +75,4 @@ class SquadCard(SquadSpec, CardTask):
 
     def released_metrics(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Return the metrics without slices by title, because titles are the user's text."""
-        slices = [part for part in metrics.get("slices", []) if part.get("by") != TITLE]
-        return {**metrics, "slices": slices} if "slices" in metrics else dict(metrics)
+        return {**metrics, "slices": [part for part in metrics["slices"] if part.get("by") != TITLE]}

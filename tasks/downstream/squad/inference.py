@@ -41,7 +41,7 @@ class SquadInference(SquadScores, InferenceTask[list[ReferenceQuestion], WindowF
     endings = labelled_endings = ENDINGS
 
     @classmethod
-    def match_tasks(cls, labels: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    def match_tasks(cls, labels: tuple[str, ...], problem: str | None) -> dict[str, dict[str, Any]]:
         return {"squad": {"kind": "squad"}}
 
     @classmethod

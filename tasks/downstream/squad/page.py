@@ -5,18 +5,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from tasks.downstream.evaluate import EvaluationView, PageTask
+from tasks.downstream.evaluate import EvaluationView, PageTask, plot_risk_coverage
 from tasks.downstream.scoring.calibration import Calibration
 from tasks.downstream.scoring.metrics import Array, Slice
+from tasks.downstream.scoring.thresholds import RiskCoverage, risk_coverage
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.files import ReferenceQuestion
 from tasks.downstream.squad.metrics import best_figures
-from tasks.downstream.squad.no_answer import RiskCoverage, best_span, null_odds, risk_coverage
+from tasks.downstream.squad.no_answer import best_span, null_odds
 from tasks.downstream.squad.scores import EXACT, OVERLAP, SquadScores, has_answers
 from tasks.downstream.squad.slices import f1_counts, slice_scores
 from tasks.downstream.squad.windows import WindowFiles
 from tasks.pages.markup import csv_text
-from tasks.pages.plots import Plot, PlotLine, Trace, plot_lines, plot_overlay
+from tasks.pages.plots import Plot, Trace, plot_overlay
 from tasks.pages.render import render_html
 
 SHOWN_MISTAKES = 25
@@ -43,7 +44,7 @@ class SquadPage(SquadScores, PageTask[list[ReferenceQuestion], WindowFiles, list
         odds, spans = [null_odds(one) for one in answers[split]], _span_scores(self, questions, answers[split])
         answered = [bool(best_span(one).text) for one in answers[split]]
         chosen = self.threshold
-        interval = {"lower": chosen.low, "upper": chosen.high, "questions": chosen.questions or None}
+        interval = {"lower": chosen.low, "upper": chosen.high, "questions": chosen.examples or None}
         return {
             "null_threshold": chosen.value,
             **{f"null_threshold_{name}": value for name, value in interval.items() if value is not None},
@@ -55,7 +56,7 @@ class SquadPage(SquadScores, PageTask[list[ReferenceQuestion], WindowFiles, list
         [(split, questions)] = found.examples.items()
         exact, overlap = (found.outcomes[split][:, column].tolist() for column in (EXACT, OVERLAP))
         assert found.calibrated is not None
-        curve = self._curve(found)
+        curve, threshold = self._curve(found), self.threshold.value
         return render_html(
             __file__,
             "squad.html.j2",
@@ -63,7 +64,8 @@ class SquadPage(SquadScores, PageTask[list[ReferenceQuestion], WindowFiles, list
             metrics=found.metrics,
             titles=self.metrics.titles,
             curve=curve,
-            curve_plot=None if curve is None else _risk_plot(curve, found.metrics["null_threshold"]),
+            record=self.record,
+            curve_plot=curve and plot_risk_coverage(curve, threshold, f"{threshold:.2f}", self.record),
             reliability_plot=reliability_plot(found.calibrated),
             slices={by: list(parts) for by, parts in groupby(found.slices, lambda part: part.by)},
             f1_counts=f1_counts(overlap),
@@ -147,14 +149,6 @@ def worst_mistakes(
         if not match
     ]
     return sorted(wrong, key=lambda mistake: (mistake.f1, -mistake.prediction.probability))
-
-
-def _risk_plot(curve: RiskCoverage, threshold: float) -> Plot:
-    lines = [PlotLine("most confident first", [point[:2] for point in curve.sample()])]
-    if (chosen := curve.look_up(threshold))[0]:
-        lines.append(PlotLine(f"the threshold {threshold:.2f}", [chosen], marks=True))
-    across, up = "coverage (share of questions answered)", "risk (share of answers wrong)"
-    return plot_lines(lines, across, up, f"risk-coverage curve, area {curve.area:.3f}")
 
 
 def reliability_plot(found: Calibration) -> Plot:

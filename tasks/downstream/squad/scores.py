@@ -13,11 +13,11 @@ import numpy as np
 from tasks.downstream.scoring.logits import FeatureFiles
 from tasks.downstream.scoring.metrics import Array, Metric, Metrics, Outcomes, mean_metric, ratio_metric, unit_extremes
 from tasks.downstream.scoring.scores import Limit, ScoresTask
+from tasks.downstream.scoring.thresholds import ChosenThreshold
 from tasks.downstream.squad.answers import Answer, best_answers
 from tasks.downstream.squad.files import ReferenceQuestion, read_predictions, read_questions
 from tasks.downstream.squad.metrics import exact_match, f1, figures_v2
 from tasks.downstream.squad.no_answer import (
-    NullThreshold,
     best_span,
     choose_threshold,
     null_odds,
@@ -85,7 +85,7 @@ class SquadScores(SquadSpec, ScoresTask[list[ReferenceQuestion], WindowFiles, li
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry)
         stated = self._params.null_threshold
-        self.threshold = NullThreshold(0.0 if stated == "auto" else stated)
+        self.threshold = ChosenThreshold(0.0 if stated == "auto" else stated)
         """No-answer threshold, if questions may have no answer; BERT's until `prepare` chooses one."""
         self.rule: str | None = None
         """Baseline rule; None until it is chosen or restored."""

@@ -1,15 +1,25 @@
 """Model card of a text classification or regression model."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from tasks.downstream.card import CardFacts, CardTask, evaluated_on, hub_metadata, require_finite, write_card
-from tasks.downstream.texts.scores import TextsScores
+from tasks.downstream.texts.scores import MIN_PROBABILITY, THRESHOLD, THRESHOLDS, TextsScores
 
 TASK = "text-classification"
-HUB_METRICS = {"macro_f1": "f1", "pearson": "pearsonr", "spearman": "spearmanr"}
+HUB_METRICS = {"macro_f1": "f1", "micro_f1": "f1", "pearson": "pearsonr", "spearman": "spearmanr"}
 """Names of Hub metrics that differ from Podium's."""
 
 
 class TextsCard(TextsScores, CardTask):
     """Model cards for text classification and regression."""
+
+    def settings(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the thresholds of the decision: a number, or one per label."""
+        found = {key: metrics[key] for key in (THRESHOLD, MIN_PROBABILITY) if key in metrics}
+        if THRESHOLDS in metrics:
+            found[THRESHOLD] = {one["label"]: one[THRESHOLD] for one in metrics[THRESHOLDS]}
+        return found
 
     def card(self, facts: CardFacts) -> str:
         """Return the model card; see `tasks.downstream.card.write_card`. Hub metrics are fractions.
@@ -38,9 +48,17 @@ class TextsCard(TextsScores, CardTask):
             hub_metadata(facts, TASK, tags, dataset, results),
             {one.name: one.title for one in parts},
             task=spec,
+            decision={THRESHOLD: None, MIN_PROBABILITY: None, **self.settings(metrics)},
+            chosen_on=_count_held_out(metrics),
             dataset=dataset[0],
             total=metrics["examples"],
             labels=spec.labels
             or [name for _, name in sorted(facts.config["id2label"].items(), key=lambda one: int(one[0]))],
             constant_score=require_finite(metrics.get("constant_score"), "constant_score"),
         )
+
+
+def _count_held_out(metrics: Mapping[str, Any]) -> int:
+    """Return the number of held-out examples that selected the thresholds; 0 if they were set."""
+    found = [metrics, *metrics.get(THRESHOLDS, [])]
+    return max(one.get(f"{THRESHOLD}_examples", 0) for one in found)

@@ -8,19 +8,24 @@ import pyarrow as pa
 
 from tasks.downstream.inference.inference_task import COLUMN, ID, INPUT, UNKNOWN_TO_MODEL, InferenceTask
 from tasks.downstream.scoring.metrics import Array
+from tasks.downstream.scoring.thresholds import read_recorded
+from tasks.downstream.texts.answers import NO_ANSWER
 from tasks.downstream.texts.examples import distinct_labels, flatten_labels, make_reader, write_numbers, write_split
 from tasks.downstream.texts.files import ENDINGS
 from tasks.downstream.texts.labels import match_known, sort_classes
-from tasks.downstream.texts.scores import TextsDevSet, TextsScores, probabilities
+from tasks.downstream.texts.scores import MIN_PROBABILITY, THRESHOLD, THRESHOLDS, TextsDevSet, TextsScores
 from tasks.downstream.texts.task_table import TASKS
 from tasks.params.entries import Entry
 from tasks.records.labels import add_labels, read_example_labels, write_labels
 from tasks.records.text_files import ReadLog
 from tasks.stage.errors import InputError
 
+MULTILABEL = "multi_label_classification"
+"""problem_type of transformers for several labels."""
+
 
 class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
-    """Most probable class with all probabilities, or the value."""
+    """Class or labels with all probabilities, or the value."""
 
     architecture: ClassVar[str] = "BertForSequenceClassification"
     fallback_task: ClassVar[str] = "classification"
@@ -31,8 +36,10 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
         self.endings = tuple(one for one in ENDINGS if one != ".tsv" or not self.spec.name)
 
     @classmethod
-    def match_tasks(cls, labels: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    def match_tasks(cls, labels: tuple[str, ...], problem: str | None) -> dict[str, dict[str, Any]]:
         """Match GLUE tasks by the names of their classes, or by their number if they are unnamed."""
+        if problem == MULTILABEL:
+            return {cls.fallback_task: {"kind": cls.fallback_task, "multilabel": True}}
         unnamed = tuple(f"LABEL_{number}" for number in range(len(labels)))
         return {
             cls.fallback_task: {"kind": cls.fallback_task, "regression": len(labels) == 1},
@@ -42,6 +49,17 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
                 if task.labels == labels or (labels == unnamed and len(task.labels) == len(labels))
             },
         }
+
+    @classmethod
+    def read_params(cls, folder: Path) -> dict[str, Any]:
+        """Return the thresholds that were recorded with the model."""
+        one = read_recorded(folder, THRESHOLD, _is_decision, "a probability, or one per label")
+        several = read_recorded(folder, THRESHOLDS, lambda some: isinstance(some, list), "a list")
+        least = read_recorded(folder, MIN_PROBABILITY, _is_probability, "a probability")
+        if several is not None:
+            one = {part["label"]: part[THRESHOLD] for part in several}
+        found = {key: value for key, value in ((THRESHOLD, one), (MIN_PROBABILITY, least)) if value is not None}
+        return {"evaluate": found} if found else {}
 
     def write_label_files(self, folder: Path, labels: Sequence[str]) -> None:
         """Write labels.json, which the schema of the examples needs."""
@@ -78,13 +96,28 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
         if self.is_regression:
             return pa.schema([("value", pa.float64())])
         each = pa.struct([(name, pa.float64()) for name in self.labels or labels])
+        if self.is_multilabel:
+            return pa.schema([("labels", pa.list_(pa.string())), ("scores", each)])
         return pa.schema([("label", pa.string()), ("score", pa.float64()), ("scores", each)])
 
     def records(self, examples: TextsDevSet, answers: Array, n_best: int) -> Iterator[dict[str, Any]]:
         if self.is_regression:
             yield from ({"value": value} for value in self.predictions(answers))
             return
-        shares, names = probabilities(answers).round(6).tolist(), self.classes(examples)[: self.learned(examples)]
-        for number, scored in zip(self.predictions(answers), shares, strict=True):
+        shares, names = self.form.probabilities(answers), self.classes(examples)[: self.learned(examples)]
+        for answer, scored in zip(self.predictions(answers), shares.round(6).tolist(), strict=True):
             scores = dict(zip(names, scored, strict=True))
-            yield {"label": names[number], "score": scored[number], "scores": scores}
+            if self.is_multilabel:
+                yield {"labels": [names[number] for number in answer], "scores": scores}
+            elif answer == NO_ANSWER:
+                yield {"label": None, "score": max(scored), "scores": scores}
+            else:
+                yield {"label": names[answer], "score": scored[answer], "scores": scores}
+
+
+def _is_probability(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value <= 1
+
+
+def _is_decision(value: Any) -> bool:
+    return _is_probability(value) or (isinstance(value, dict) and all(map(_is_probability, value.values())))

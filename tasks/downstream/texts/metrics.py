@@ -1,74 +1,168 @@
-"""Official metrics of classes and values, also for weighted examples."""
+"""Metrics of classes, several labels, and values, also for weighted examples, as scikit-learn and scipy compute them.
+
+Legend: N examples, C classes or labels, R resamples.
+"""
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
-from tasks.downstream.scoring.metrics import Array, Metric
+from tasks.downstream.scoring.metrics import RATES, Array, Metric, count_rates, ratio_metric
 
 LABEL, PREDICTION = range(2)
-"""Columns of the outcomes."""
+"""Columns of the outcomes of classes and values."""
 
 
 def metric(name: str, *, title: str = "", called: str = "", split: str = "dev") -> Metric:
-    """Return one of the metrics in `WEIGHTED`.
+    """Return one of the metrics in `WEIGHTED`; it is 0 if a constant prediction leaves it undefined.
 
     Args:
         title: name for users; empty: derived from the name.
         called: key in the metrics file, if it differs.
     """
     called = called or name
-    extremes = functools.partial(_extremes, name)
-    title = title or called.replace("_", " ")
-    return Metric(called, title, functools.partial(_whole, name), WEIGHTED[name], split, extremes)
+    return _metric(called, title or called.replace("_", " "), WEIGHTED[name], functools.partial(_extremes, name), split)
 
 
-def official_score(metric: str, labels: Array, predictions: Array) -> float:
-    """Return a metric in percent, by scikit-learn or scipy; 0 if a constant prediction leaves it undefined."""
-    from scipy.stats import pearsonr, spearmanr
-    from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+def _metric(
+    name: str,
+    title: str,
+    weighted: Callable[[Array, Array], Array],
+    extremes: Callable[[Array], tuple[Array, Array]],
+    split: str = "dev",
+) -> Metric:
+    def whole(outcomes: Array) -> float:
+        return float(weighted(outcomes, np.ones((1, len(outcomes))))[0])
 
-    if metric in ("pearson", "spearman"):
-        if len(np.unique(predictions)) < 2 or len(np.unique(labels)) < 2:
-            return 0.0
-        return 100 * float((pearsonr if metric == "pearson" else spearmanr)(labels, predictions).statistic)
-    of_classes: dict[str, Callable[[], float]] = {
-        "accuracy": lambda: accuracy_score(labels, predictions),
-        "f1": lambda: f1_score(labels, predictions, pos_label=1, zero_division=0.0),
-        "macro_f1": lambda: f1_score(labels, predictions, average="macro", zero_division=0.0),
-        "matthews_correlation": lambda: matthews_corrcoef(labels, predictions),
-    }
-    return 100 * float(of_classes[metric]())
+    return Metric(name, title, whole, weighted, split, extremes)
 
 
-def _whole(metric: str, outcomes: Array) -> float:
-    return official_score(metric, outcomes[:, LABEL], outcomes[:, PREDICTION])
+def label_metrics() -> tuple[Metric, ...]:
+    """Return the metrics of several labels, micro F1 and macro F1 first; macro metrics are means over all labels."""
+
+    def count(outcomes: Array) -> tuple[Array, Array, Array]:
+        gold, found, correct = (one.sum(axis=1) for one in count_labels(outcomes))
+        return gold, found, correct
+
+    micro = count_rates(count, _label_extremes, "micro")
+    macro = [
+        _metric(f"macro_{rate}", f"macro {title}", functools.partial(_macro_rate, rate), _label_extremes)
+        for rate, (title, *_) in RATES.items()
+    ]
+    exact = ratio_metric(
+        "exact_match", "exact match", is_exact, lambda rows: np.ones(len(rows)), extremes=_label_extremes
+    )
+    return micro[0], macro[0], *micro[1:], *macro[1:], exact
 
 
-def _extremes(metric: str, outcomes: Array) -> tuple[Array, Array]:
+def selective_metrics() -> tuple[Metric, ...]:
+    """Return coverage and accuracy of the answered examples, for classes with a minimum probability."""
+
+    def answered(outcomes: Array) -> Array:
+        found: Array = (outcomes[:, PREDICTION] >= 0).astype(np.float64)
+        return found
+
+    extremes = functools.partial(_extremes, "accuracy")
+    return (
+        ratio_metric("coverage", "coverage", answered, lambda rows: np.ones(len(rows)), extremes=_answer_extremes),
+        ratio_metric("answered_accuracy", "accuracy of answers", _is_right, answered, empty=0.0, extremes=extremes),
+    )
+
+
+def class_f1(name: str, number: Callable[[], int], several: bool) -> Metric:
+    """Return F1 of one class or label.
+
+    Args:
+        number: returns its number.
+        several: the outcomes are of several labels.
+    """
+
+    def count(outcomes: Array) -> tuple[Array, Array, Array]:
+        if not several:
+            return count_class(outcomes, number())
+        gold, found = (one[:, number()] for one in split_labels(outcomes))
+        return gold, found, gold * found
+
+    def extremes(outcomes: Array) -> tuple[Array, Array]:
+        if not several:
+            return _extremes("f1", outcomes, number())
+        missed = np.zeros(outcomes.shape[1])
+        missed[number()] = 1
+        right = missed.copy()
+        right[number() + len(missed) // 2] = 1
+        return missed, right
+
+    return replace(count_rates(count, extremes)[0], name=f"f1_of_{name}", title=f"F1 of {name}")
+
+
+def split_labels(outcomes: Array) -> tuple[Array, Array]:
+    """Return 1 or 0 for each true and for each predicted label, [N, C] each."""
+    half = outcomes.shape[1] // 2
+    return outcomes[:, :half], outcomes[:, half:]
+
+
+def count_labels(outcomes: Array) -> tuple[Array, Array, Array]:
+    """Return 1 or 0 for each true, each predicted, and each correct label, [N, C] each."""
+    gold, found = split_labels(outcomes)
+    return gold, found, gold * found
+
+
+def count_class(outcomes: Array, number: float) -> tuple[Array, Array, Array]:
+    """Return 1 or 0 for each example: it is of this class, is predicted as such, and both; [N] each."""
+    gold, found = ((outcomes[:, column] == number).astype(np.float64) for column in (LABEL, PREDICTION))
+    return gold, found, gold * found
+
+
+def is_exact(outcomes: Array) -> Array:
+    """Return 1 for each example whose labels are all predicted and no other, else 0."""
+    gold, found = split_labels(outcomes)
+    right: Array = (gold == found).all(axis=1).astype(np.float64)
+    return right
+
+
+def _is_right(outcomes: Array) -> Array:
+    found: Array = (outcomes[:, LABEL] == outcomes[:, PREDICTION]).astype(np.float64)
+    return found
+
+
+def _label_extremes(outcomes: Array) -> tuple[Array, Array]:
+    """Return the worst and the best example: the rarest labels, as many as an example with labels has on average,
+    predicted as the most frequent others and as themselves."""
+    gold, _ = split_labels(outcomes)
+    counts, some = gold.sum(axis=0), max(1, int((gold.sum(axis=1) > 0).sum()))
+    size = max(1, round(float(counts.sum()) / some))
+    true, wrong = np.zeros(len(counts)), np.zeros(len(counts))
+    true[np.argsort(np.where(counts > 0, counts, np.inf), kind="stable")[:size]] = 1
+    wrong[[number for number in np.argsort(-counts, kind="stable") if not true[number]][:size]] = 1
+    return np.concatenate([true, wrong]), np.concatenate([true, true])
+
+
+def _answer_extremes(outcomes: Array) -> tuple[Array, Array]:
+    return np.array([0.0, -1.0]), np.array([0.0, 0.0])
+
+
+def _extremes(metric: str, outcomes: Array, number: float = 1.0) -> tuple[Array, Array]:
     """Return the worst and the best example: for values, the largest one predicted as the smallest and as itself; for
-    classes, one of the rarest class (1 for F1) predicted as another class and as itself."""
+    classes, one of the rarest class (`number` for F1) predicted as another class and as itself."""
     values, counts = np.unique(outcomes[:, LABEL], return_counts=True)
     if metric in ("pearson", "spearman"):
         return np.array([values[-1], values[0]]), np.array([values[-1], values[-1]])
-    label = 1.0 if metric == "f1" else values[counts.argmin()]
+    label = number if metric == "f1" else values[counts.argmin()]
     other = next((one for one in values[np.argsort(-counts)] if one != label), 1.0 - label)
     return np.array([label, other]), np.array([label, label])
 
 
 def _accuracy(outcomes: Array, weights: Array) -> Array:
-    right = outcomes[:, LABEL] == outcomes[:, PREDICTION]
-    found: Array = 100 * (weights @ right) / weights.sum(axis=1)
+    found: Array = 100 * (weights @ _is_right(outcomes)) / weights.sum(axis=1)
     return found
 
 
 def _counts(outcomes: Array, weights: Array) -> tuple[Array, Array, Array, Array]:
-    """Return true positives, false positives, false negatives and true negatives of class 1; [resamples] each."""
-    label, predicted = outcomes[:, LABEL] == 1, outcomes[:, PREDICTION] == 1
-    tp, fp, fn, tn = (
-        weights @ both for both in (label & predicted, ~label & predicted, label & ~predicted, ~label & ~predicted)
-    )
+    """Return true positives, false positives, false negatives and true negatives of class 1; [R] each."""
+    gold, found, both = count_class(outcomes, 1)
+    tp, fp, fn, tn = (weights @ one for one in (both, found - both, gold - both, 1 - gold - found + both))
     return tp, fp, fn, tn
 
 
@@ -80,12 +174,20 @@ def _f1(outcomes: Array, weights: Array) -> Array:
 def _macro_f1(outcomes: Array, weights: Array) -> Array:
     """Return the mean F1 of classes that occur or are predicted in a resample, as in scikit-learn."""
     total, classes = np.zeros(len(weights)), np.zeros(len(weights))
-    for number in np.unique(outcomes):
-        label, predicted = (outcomes[:, column] == number for column in (LABEL, PREDICTION))
-        below = weights @ (label.astype(np.float64) + predicted)
-        total += _ratio(2 * (weights @ (label & predicted)), below)
+    for number in np.unique(outcomes[outcomes >= 0]):
+        gold, found, both = count_class(outcomes, number)
+        below = weights @ (gold + found)
+        total += _ratio(2 * (weights @ both), below)
         classes += below > 0
     return 100 * _ratio(total, classes)
+
+
+def _macro_rate(rate: str, outcomes: Array, weights: Array) -> Array:
+    """Return the mean of a rate over all labels; it is 0 for a label without the counts that it needs."""
+    gold, found, correct = (weights @ one for one in count_labels(outcomes))
+    _, times, of_gold, of_found = RATES[rate]
+    means: Array = 100 * _ratio(times * correct, of_gold * gold + of_found * found).mean(axis=1)
+    return means
 
 
 def _matthews(outcomes: Array, weights: Array) -> Array:
@@ -116,9 +218,10 @@ def _ranks(values: Array, weights: Array) -> Array:
 def _correlation(one: Array, other: Array, weights: Array) -> Array:
     """Return Pearson's correlation of every resample; 0 if a variable is constant."""
     total = weights.sum(axis=1, keepdims=True)
+    varies = (np.ptp(one, axis=1) > 0) & (np.ptp(other, axis=1) > 0)
     one, other = (x - (weights * x).sum(axis=1, keepdims=True) / total for x in (one, other))
     spread = (weights * one * one).sum(axis=1) * (weights * other * other).sum(axis=1)
-    return _ratio((weights * one * other).sum(axis=1), np.sqrt(spread))
+    return _ratio((weights * one * other).sum(axis=1), np.sqrt(spread) * varies)
 
 
 def _ratio(above: Array, below: Array) -> Array:

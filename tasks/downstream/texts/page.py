@@ -1,15 +1,17 @@
-"""Evaluation report of texts: scores, confusion matrix, and the worst mistakes."""
+"""Evaluation report of texts: scores, classes or labels, confusion matrix, and the worst mistakes."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tasks.downstream.evaluate import EvaluationView, PageTask
-from tasks.downstream.scoring.metrics import Array, Metrics, Slice, label_ranges, slice_by
-from tasks.downstream.texts.metrics import PREDICTION
-from tasks.downstream.texts.scores import TextsDevSet, TextsScores, probabilities
+from tasks.downstream.evaluate import EvaluationView, PageTask, plot_risk_coverage
+from tasks.downstream.scoring.metrics import Array, Metrics, Slice, label_ranges, slice_by, slice_groups
+from tasks.downstream.scoring.thresholds import RiskCoverage, risk_coverage
+from tasks.downstream.texts.metrics import LABEL, PREDICTION, count_class, count_labels
+from tasks.downstream.texts.scores import TextsDevSet, TextsScores
+from tasks.pages.markup import csv_text
 from tasks.pages.render import render_html
 
 WORST = 25
@@ -19,7 +21,7 @@ _WORDS = ((5, "up to 5 words"), (10, "6-10 words"), (20, "11-20 words"), (40, "2
 
 
 class ClassScores(NamedTuple):
-    """Scores of one class, in percent."""
+    """Scores of one class or label, in percent."""
 
     name: str
     learned: bool
@@ -27,24 +29,52 @@ class ClassScores(NamedTuple):
     recall: float
     f1: float
     examples: int
+    threshold: float | None = None
 
 
 class TextsPage(TextsScores, PageTask[TextsDevSet, Array, Array]):
-    """Report with scores by class and text length, confusion matrix, and the worst mistakes."""
+    """Report with scores by class or label and by text length, confusion matrix, and the worst mistakes."""
 
     def slices(self, split: str, examples: TextsDevSet, logits: Array, outcomes: Array) -> Sequence[Slice]:
         names, order = label_ranges([len(text.split()) for text in examples.texts], _WORDS, "over 40 words")
         prefix = "" if len(self.development) == 1 else f"{split}, "
         found = slice_by(f"{prefix}length", names, order, self.metrics, split, outcomes)
-        if not self.is_regression:
-            named = self.classes(examples)
-            classes, order = [named[int(label)] for label in examples.labels], named[: self.learned(examples)]
+        named, known = self.classes(examples), self.learned(examples)
+        if self.is_multilabel:
+            is_known = [number < known for number in range(len(named))]
+            found += slice_groups("label", named, is_known, *count_labels(outcomes), both=False)
+        elif not self.is_regression:
+            classes, order = [named[int(label)] for label in examples.labels], named[:known]
             # For your own texts, only accuracy is meaningful within one class.
             metrics = self.metrics if self.spec.name else Metrics(self.metrics.parts[:1])
             found += slice_by(f"{prefix}class", classes, order, metrics, split, outcomes)
         return found
 
+    def more_figures(self, examples: Mapping[str, TextsDevSet], answers: Mapping[str, Array]) -> dict[str, Any]:
+        found, curve = self.threshold_figures(), self._curve(examples, answers)
+        return found if curve is None else {**found, "risk_coverage_area": round(curve.area, 6)}
+
+    def more_files(self, found: EvaluationView[TextsDevSet, Array]) -> dict[str, str]:
+        files = {}
+        for path, (split, logits) in zip(self.decision_files, found.answers.items(), strict=False):
+            names = self.classes(found.examples[split])[: logits.shape[1]]
+            files[path.name] = csv_text(names, self.form.probabilities(logits).tolist())
+        if (curve := self._curve(found.examples, found.answers)) is None:
+            return files
+        points = ((coverage, risk, -doubt) for coverage, risk, doubt in curve.points)
+        return {**files, "risk-coverage.csv": csv_text(("coverage", "risk", "probability"), points)}
+
+    def _curve(self, examples: Mapping[str, TextsDevSet], answers: Mapping[str, Array]) -> RiskCoverage | None:
+        """Return the curve over all development sets if the least probable answers are not given, else None."""
+        if self.decision.min_probability is None:
+            return None
+        doubts = [-one for logits in answers.values() for one in self.form.confidences(logits) or ()]
+        choices = ((split, self.form.choose(self.form.probabilities(logits))) for split, logits in answers.items())
+        right = [choice == examples[split].labels for split, choice in choices]
+        return risk_coverage(doubts, np.concatenate(right).astype(np.float64).tolist())
+
     def page(self, found: EvaluationView[TextsDevSet, Array]) -> str:
+        curve, least = self._curve(found.examples, found.answers), self.decision.min_probability
         return render_html(
             __file__,
             "texts.html.j2",
@@ -55,41 +85,65 @@ class TextsPage(TextsScores, PageTask[TextsDevSet, Array, Array]):
             metrics=found.metrics,
             titles=self.metrics.titles,
             constant=found.metrics["constant_score"],
-            slices=found.slices,
+            slices=[part for part in found.slices if part.by != "label"],
             sliced={
                 name: title
                 for name, title in self.metrics.titles.items()
-                if any(name in part.figures for part in found.slices)
+                if any(name in part.figures for part in found.slices if part.by != "label")
             },
+            is_multilabel=self.is_multilabel,
+            thresholds=self.threshold_figures(),
+            curve=curve,
+            record=self.record,
+            curve_plot=curve and plot_risk_coverage(curve, -(least or 0), f"{least:g}", self.record),
             sets=[
-                self._figures(split, examples, found.answers[split], found.outcomes[split][:, PREDICTION])
+                self._figures(split, examples, found.answers[split], found.outcomes[split])
                 for split, examples in found.examples.items()
             ],
         )
 
-    def _figures(self, split: str, examples: TextsDevSet, logits: Array, predictions: Array) -> dict[str, Any]:
+    def _figures(self, split: str, examples: TextsDevSet, logits: Array, outcomes: Array) -> dict[str, Any]:
         labels = self.classes(examples)
-        few, classes = len(labels) <= SHOWN_CLASSES, not self.is_regression
+        few, single = len(labels) <= SHOWN_CLASSES, not self.is_regression and not self.is_multilabel
         return {
             "split": split,
             "examples": len(examples.labels),
             "labels": labels,
-            "classes": class_scores(labels, self.learned(examples), examples.labels, predictions) if classes else None,
-            "confusion": count_confusions(labels, examples.labels, predictions) if classes and few else None,
-            "confused": None if few else frequent_confusions(labels, examples.labels, predictions),
-            "mistakes": self._mistakes(examples, logits, predictions),
+            "classes": None if self.is_regression else self._class_scores(labels, self.learned(examples), outcomes),
+            "confusion": count_confusions(labels, outcomes) if single and few else None,
+            "confused": frequent_confusions(labels, outcomes) if single and not few else None,
+            "mistakes": self._mistakes(examples, logits, outcomes),
         }
 
-    def _mistakes(self, examples: TextsDevSet, logits: Array, predictions: Array) -> list[dict[str, Any]]:
+    def _class_scores(self, names: Sequence[str], learned: int, outcomes: Array) -> list[ClassScores]:
+        """Return precision, recall and F1 of every class that occurs or is predicted."""
+        limits = [one.value for one in self.form.thresholds]
+        found = []
+        for number, name in enumerate(names):
+            columns = (
+                count_class(outcomes, number)
+                if not self.is_multilabel
+                else (one[:, number] for one in count_labels(outcomes))
+            )
+            gold, seen, correct = (float(one.sum()) for one in columns)
+            rates = (100 * correct / seen if seen else 0.0, 100 * correct / gold if gold else 0.0)
+            limit = limits[min(number, len(limits) - 1)] if self.is_multilabel and number < learned else None
+            if gold or seen or self.is_multilabel:
+                f1 = 200 * correct / (gold + seen) if gold + seen else 0.0
+                found.append(ClassScores(name, number < learned, *rates, f1, int(gold), limit))
+        return found
+
+    def _mistakes(self, examples: TextsDevSet, logits: Array, outcomes: Array) -> list[dict[str, Any]]:
+        right, predictions = self.form.correctness(outcomes), self.predictions(logits)
         if self.is_regression:
-            badness = np.abs(predictions - examples.labels)
-            shown = [f"{value:.2f}" for value in predictions]
-            truth = [f"{value:.2f}" for value in examples.labels]
+            badness = np.abs(outcomes[:, PREDICTION] - outcomes[:, LABEL])
+            shown, truth = ([f"{value:.2f}" for value in outcomes[:, one]] for one in (PREDICTION, LABEL))
         else:
-            sure, labels = probabilities(logits).max(axis=1), self.classes(examples)
-            badness = np.where(predictions == examples.labels, 0.0, sure)
-            shown = [f"{labels[int(p)]} ({s:.3f})" for p, s in zip(predictions, sure, strict=True)]
-            truth = [labels[int(label)] for label in examples.labels]
+            labels, sure = self.classes(examples), np.array(self.form.confidences(logits))
+            badness = np.where(right == 1, 0.0, sure)
+            shown = [f"{_name(labels, one)} ({s:.3f})" for one, s in zip(predictions, sure, strict=True)]
+            true = map(np.flatnonzero, examples.labels) if self.is_multilabel else examples.labels.astype(int)
+            truth = [_name(labels, one) for one in true]
         names = self.names(examples)
         return [
             {"name": names[number], "label": truth[number], "predicted": shown[number], "text": examples.texts[number]}
@@ -98,30 +152,21 @@ class TextsPage(TextsScores, PageTask[TextsDevSet, Array, Array]):
         ]
 
 
-def class_scores(names: Sequence[str], learned: int, labels: Array, predictions: Array) -> list[ClassScores]:
-    """Return precision, recall and F1 of every class that occurs or is predicted, by scikit-learn."""
-    from sklearn.metrics import precision_recall_fscore_support
-
-    numbers = range(len(names))
-    columns = precision_recall_fscore_support(labels, predictions, labels=numbers, zero_division=0.0)
-    predicted = set(predictions.tolist())
-    return [
-        ClassScores(name, number < learned, 100 * float(precision), 100 * float(recall), 100 * float(f1), int(count))
-        for number, name, precision, recall, f1, count in zip(numbers, names, *columns, strict=True)
-        if count or number in predicted
-    ]
+def _name(names: Sequence[str], answer: Any) -> str:
+    """Return the class or the labels of an answer by name."""
+    if np.ndim(answer) == 0:
+        return names[answer] if answer >= 0 else "no answer"
+    return ", ".join(names[one] for one in answer) or "none"
 
 
-def count_confusions(names: Sequence[str], labels: Array, predictions: Array) -> list[tuple[str, list[int]]]:
+def count_confusions(names: Sequence[str], outcomes: Array) -> list[tuple[str, list[int]]]:
     """Return the confusion matrix: each class with the number of predictions of each class."""
-    from sklearn.metrics import confusion_matrix
-
-    counts = confusion_matrix(labels, predictions, labels=range(len(names)))
+    size, pairs = len(names), outcomes[outcomes[:, PREDICTION] >= 0].astype(int)
+    counts = np.bincount(pairs[:, LABEL] * size + pairs[:, PREDICTION], minlength=size**2).reshape(size, size)
     return list(zip(names, counts.tolist(), strict=True))
 
 
-def frequent_confusions(names: Sequence[str], labels: Array, predictions: Array) -> list[tuple[str, str, int]]:
+def frequent_confusions(names: Sequence[str], outcomes: Array) -> list[tuple[str, str, int]]:
     """Return the most frequent confusions: label, predicted class, and count."""
-    pairs = zip(labels.tolist(), predictions.tolist(), strict=True)
-    counts = Counter((int(one), int(other)) for one, other in pairs if one != other)
-    return [(names[one], names[other], count) for (one, other), count in counts.most_common(WORST)]
+    counts = Counter((one, other) for one, other in outcomes.astype(int).tolist() if one != other)
+    return [(names[one], _name(names, other), count) for (one, other), count in counts.most_common(WORST)]

@@ -10,6 +10,7 @@ from tasks.downstream.texts.task_table import OWN_TASKS, TASKS, text_task
 from tasks.params.downstream import (
     DataParams,
     EntryParams,
+    EvaluateParams,
     ExpectedExamples,
     OwnDataParams,
     Points,
@@ -20,6 +21,9 @@ from tasks.params.downstream import (
 from tasks.params.sections import Epochs, FinetuneParams, Name, Positive, Rate, Section, Separator
 
 Floor = Annotated[float, Field(ge=-100, le=100)]
+Probability = Annotated[float, Field(ge=0, le=1)]
+SELECTIVE_FLOORS = ("min_coverage", "min_answered_accuracy")
+"""Floors for answers with a minimum probability."""
 
 
 class ClassificationColumnParams(Section):
@@ -73,6 +77,20 @@ class TextsFinetuneParams(FinetuneParams):
     epochs: Epochs = 3.0
 
 
+class ClassificationEvaluateParams(EvaluateParams):
+    threshold: Literal["auto", "per_label"] | Probability | dict[Name, Probability] | None = None
+    """Probability above which a label, or the second of two classes, is predicted: a number, a number per label, auto
+    (chosen on held-out training examples), per_label (one chosen per label); null: 0.5 for labels, for classes the most
+    probable."""
+    min_probability: Probability | None = None
+    """Probability of the predicted class below which no class is predicted; null: a class is always predicted."""
+
+    @property
+    def is_chosen(self) -> bool:
+        """True if thresholds are chosen on held-out examples."""
+        return isinstance(self.threshold, str)
+
+
 class ClassificationGateParams(ReleaseParams):
     min_accuracy: Points | None = None
     """Floor of the accuracy, in percent; null: none."""
@@ -84,6 +102,12 @@ class ClassificationGateParams(ReleaseParams):
     """Floor of Pearson's correlation times 100, for regression; null: none."""
     min_spearman: Floor | None = None
     """Floor of Spearman's correlation times 100, for regression; null: none."""
+    min_f1_by_class: dict[Name, Points] = Field(default_factory=dict)
+    """Floors of F1 of single classes or labels, in percent, by name."""
+    min_coverage: Points | None = None
+    """Floor of the share of texts with an answer, in percent, for evaluate.min_probability; null: none."""
+    min_answered_accuracy: Points | None = None
+    """Floor of the accuracy of the answers alone, in percent, for evaluate.min_probability; null: none."""
     max_drop: Points = 0.0
     """Tolerated drop against the released model, in points."""
 
@@ -107,7 +131,28 @@ class ClassificationParams(EntryParams):
     data: ClassificationDataParams = ClassificationDataParams()
     rows: ClassificationRowsParams = ClassificationRowsParams()
     finetune: TextsFinetuneParams = TextsFinetuneParams()
+    evaluate: ClassificationEvaluateParams = ClassificationEvaluateParams()
     gate: ClassificationGateParams = ClassificationGateParams()
+
+    @model_validator(mode="after")
+    def _decisions_fit_the_labels(self) -> ClassificationParams:
+        how, task = self.evaluate, text_task(self.options)
+        if task.is_regression and (how != ClassificationEvaluateParams() or self.gate.min_f1_by_class):
+            raise ValueError("evaluate and gate.min_f1_by_class apply to classes and labels, but regression is true")
+        per_label = how.threshold == "per_label" or isinstance(how.threshold, dict)
+        if per_label and not task.is_multilabel:
+            raise ValueError("evaluate.threshold per label needs several labels. Set multilabel: true, or one number")
+        if how.is_chosen and not self.rows.held_out_fraction:
+            raise ValueError(
+                f"evaluate.threshold={how.threshold} is chosen on held-out training examples, never on dev. Set "
+                "rows.held_out_fraction, for example to 0.1, or a number"
+            )
+        if how.min_probability is not None and task.is_multilabel:
+            raise ValueError("evaluate.min_probability applies to one class per text. Set evaluate.threshold")
+        for name in SELECTIVE_FLOORS:
+            if how.min_probability is None and getattr(self.gate, name) is not None:
+                raise ValueError(f"gate.{name} requires evaluate.min_probability. Set it, for example to 0.9")
+        return self
 
     @model_validator(mode="after")
     def _one_form_of_labels(self) -> ClassificationParams:

@@ -6,10 +6,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.downstream.texts.params import ClassificationEvaluateParams
 from tasks.downstream.texts.task_table import text_task
 from tasks.params.entries import Entry
 from tasks.plan.kinds import DownstreamTask
 from tasks.records.labels import read_row_labels
+from tasks.stage.artifacts import HELD_OUT, evaluation_folder
+
+PROBABILITIES = "probabilities.csv"
+"""File of the evaluation with the probability of every class or label, if thresholds decide."""
 
 
 class TextsSpec(DownstreamTask):
@@ -48,6 +53,24 @@ class TextsSpec(DownstreamTask):
     @property
     def development(self) -> tuple[str, ...]:
         return self.spec.splits[1:]
+
+    @property
+    def decision(self) -> ClassificationEvaluateParams:
+        """Rules that turn logits into answers; GLUE's tasks have no choice."""
+        found = self.entry.params.evaluate
+        return found if isinstance(found, ClassificationEvaluateParams) else ClassificationEvaluateParams()
+
+    @property
+    def predicted(self) -> tuple[str, ...]:
+        """Splits to predict; includes held-out examples if they select thresholds."""
+        held_out = self.decision.is_chosen and self.entry.rows.held_out_fraction > 0
+        return (*self.development, *([HELD_OUT] if held_out else []))
+
+    @property
+    def decision_files(self) -> tuple[Path, ...]:
+        if not self.is_multilabel and self.decision == ClassificationEvaluateParams():
+            return ()
+        return (evaluation_folder(self.entry.name) / PROBABILITIES,)
 
     @property
     def head(self) -> str:

@@ -6,16 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tasks.downstream.scoring.thresholds import ChosenThreshold, risk_coverage
 from tasks.downstream.squad.answers import Answer, probable_answers
 from tasks.downstream.squad.metrics import best_threshold
 from tasks.downstream.squad.no_answer import (
-    NullThreshold,
     best_span,
     choose_threshold,
     null_odds,
     null_scores,
     rank_with_null,
-    risk_coverage,
 )
 from tests.tasks.downstream.entries import task_with
 from tests.tasks.downstream.squad.window_files import Window, read_windows, words, write_windows
@@ -51,7 +50,7 @@ def test_no_answer_is_given_above_the_threshold(null: float, threshold: float, t
     leads = {"": null - threshold, "red house": 6.0, "house": 4.0}
     ranked = sorted(leads.values(), reverse=True)
     task = task_with("squad", "scores")
-    task.threshold = NullThreshold(threshold)
+    task.threshold = ChosenThreshold(threshold)
     assert task.margin([found], 0) == ranked[0] - ranked[1]
 
 
@@ -91,7 +90,7 @@ def test_the_interval_holds_the_threshold_and_narrows_with_more_questions() -> N
         has_answer = draw.random(count) < 0.5
         odds = draw.normal(np.where(has_answer, -1.0, 1.0), 1.5)
         found = choose_threshold(odds.tolist(), np.where(has_answer, 0.9, 0.0).tolist(), has_answer.tolist())
-        assert found.questions == count
+        assert found.examples == count
         assert found.low is not None
         assert found.high is not None
         assert found.low <= found.value <= found.high

@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from scipy.stats import pearsonr, spearmanr
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from tasks.downstream.scoring.metrics import resampled_interval
-from tasks.downstream.texts.metrics import WEIGHTED, official_score
+from tasks.downstream.texts.metrics import WEIGHTED, metric
 from tasks.downstream.texts.scores import TextsDevSet, metric_names
 from tasks.downstream.texts.task_table import TASKS
 from tests.tasks.downstream.entries import task_with
@@ -20,12 +22,22 @@ GUESSES = np.array([1, 0, 1, 0, 1, 1.0])
 
 def test_metrics_are_those_worked_out_by_hand():
     """3 hits, 1 false alarm, 1 miss, 1 right no: accuracy 4/6, F1 6/8, Matthews (3*1 - 1*1) / sqrt(4*4*2*2)."""
-    assert official_score("accuracy", LABELS, GUESSES) == pytest.approx(400 / 6)
-    assert official_score("f1", LABELS, GUESSES) == pytest.approx(75)
-    assert official_score("matthews_correlation", LABELS, GUESSES) == pytest.approx(25)
-    assert official_score("pearson", np.arange(4.0), np.array([0, 1, 2, 9.0])) == pytest.approx(1400 / 250**0.5)
-    assert official_score("spearman", np.arange(4.0), np.array([0, 1, 2, 9.0])) == pytest.approx(100)
-    assert official_score("pearson", np.arange(4.0), np.zeros(4)) == 0.0
+    for name, value in (("accuracy", 400 / 6), ("f1", 75), ("matthews_correlation", 25)):
+        assert metric(name).whole(outcomes_of(LABELS, GUESSES)) == pytest.approx(value)
+    values = outcomes_of(np.arange(4.0), np.array([0, 1, 2, 9.0]))
+    assert metric("pearson").whole(values) == pytest.approx(1400 / 250**0.5)
+    assert metric("spearman").whole(values) == pytest.approx(100)
+    for constant in (0.0, 0.1, 1e9 / 3):
+        assert metric("pearson").whole(outcomes_of(np.arange(7.0), np.full(7, constant))) == 0.0
+
+
+LIBRARY = {
+    "accuracy": accuracy_score,
+    "f1": f1_score,
+    "matthews_correlation": matthews_corrcoef,
+    "pearson": lambda truth, guesses: pearsonr(truth, guesses).statistic,
+    "spearman": lambda truth, guesses: spearmanr(truth, guesses).statistic,
+}
 
 
 @pytest.mark.parametrize("name", sorted(TASKS))
@@ -39,17 +51,17 @@ def test_a_resample_of_examples_has_the_metrics_of_the_library(name):
         truth = generator.integers(len(task.labels), size=60).astype(float)
         guesses = np.where(generator.random(60) < 0.7, truth, generator.integers(len(task.labels), size=60))
     weights = generator.integers(0, 4, size=(3, 60))
-    for metric in task.spec.metrics:
-        again = [official_score(metric, truth.repeat(row), guesses.repeat(row)) for row in weights]
-        assert WEIGHTED[metric](outcomes_of(truth, guesses), weights.astype(float)) == pytest.approx(again)
+    for name in task.spec.metrics:
+        again = [100 * LIBRARY[name](truth.repeat(row), guesses.repeat(row)) for row in weights]
+        assert WEIGHTED[name](outcomes_of(truth, guesses), weights.astype(float)) == pytest.approx(again)
     outcomes = dict.fromkeys(task.development, outcomes_of(truth, guesses))
     exact = task.metrics.compute(outcomes)
     [found] = task.metrics.resample([outcomes], resamples=1500)
     assert set(found) == set(exact)
-    for metric, value in exact.items():
-        assert found[metric].shape == (1500,)
-        assert found[metric].mean() == pytest.approx(value, abs=3)
-        bounds = resampled_interval(found[metric], value)
+    for part, value in exact.items():
+        assert found[part].shape == (1500,)
+        assert found[part].mean() == pytest.approx(value, abs=3)
+        bounds = resampled_interval(found[part], value)
         assert bounds.low < value < bounds.high
     assert exact["score"] == pytest.approx(np.mean([v for n, v in exact.items() if n != "score"]))
 

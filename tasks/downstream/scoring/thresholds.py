@@ -1,0 +1,176 @@
+"""Decision thresholds chosen on held-out examples, their record, and the risk-coverage curve of answers.
+
+Legend: M items (an example, or a label of an example), E examples, R resamples.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ipu_model.files import read_json, sha256_of
+from tasks.downstream.scoring.metrics import Array, draw_counts
+from tasks.downstream.scoring.significance import RESAMPLES
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError
+
+WEIGHTS, SETTINGS = "model.safetensors", "podium.json"
+_CELLS = 4_000_000
+"""Memory limit: 32 MB for each column of a block of resamples."""
+
+
+def choose_cut(
+    keys: Array,
+    columns: Sequence[Array],
+    score: Callable[..., Array],
+    owners: np.ndarray | None = None,
+    resamples: int = RESAMPLES,
+) -> tuple[Array, int, np.ndarray]:
+    """Choose how many items to accept, in ascending order of their keys, for the best score; equal keys stay together.
+
+    Args:
+        keys: [M].
+        columns: values [M] to sum over the accepted items.
+        score: returns the score [R, cuts] from these sums, [R, cuts] each; the first cut accepts nothing.
+        owners: [M] example of each item; None: item n is example n.
+
+    Returns:
+        The distinct keys in ascending order; the number of them to accept, the lowest of equally good ones; and the
+        same for each bootstrap resample of the examples, [R].
+    """
+    order = np.argsort(keys, kind="stable")
+    ascending = np.asarray(keys, np.float64)[order]
+    ends = np.flatnonzero(np.append(np.diff(ascending) > 0, True))
+    rows = order if owners is None else owners[order]
+
+    def best(weights: Array) -> np.ndarray:
+        sums = [np.cumsum(weights[:, rows] * column[order], axis=1)[:, ends] for column in columns]
+        found: np.ndarray = np.argmax(score(*(np.pad(one, ((0, 0), (1, 0))) for one in sums)), axis=1)
+        return found
+
+    examples, step = int(rows.max()) + 1, max(1, _CELLS // len(order))
+    drawn = [
+        best(block[first : first + step])
+        for block in draw_counts(examples, resamples, np.random.default_rng(0))
+        for first in range(0, len(block), step)
+    ]
+    return ascending[ends], int(best(np.ones((1, examples)))[0]), np.concatenate(drawn)
+
+
+@dataclass(frozen=True)
+class ChosenThreshold:
+    """Threshold of a decision."""
+
+    value: float
+    low: float | None = None
+    """95% bootstrap interval over the examples that selected it; None if it was set."""
+    high: float | None = None
+    examples: int = 0
+    """Number of examples that selected it."""
+
+
+def score_f1(hits: Array, accepted: Array) -> Array:
+    """Return F1 of accepting items, from the weights of true and of all accepted items, [R, cuts]; see `choose_cut`."""
+    found: Array = 2 * hits / np.maximum(accepted + hits[:, -1:], np.finfo(np.float64).tiny)
+    return found
+
+
+def score_both_classes(hits: Array, accepted: Array) -> Array:
+    """Return the mean F1 of the accepted class and of the other, like `score_f1`."""
+    left = accepted[:, -1:] - accepted
+    right = left - (hits[:, -1:] - hits)  # not accepted, and not true
+    others = accepted[:, -1:] - hits[:, -1:]
+    found: Array = score_f1(hits, accepted) + 2 * right / np.maximum(left + others, np.finfo(np.float64).tiny)
+    return found / 2
+
+
+def choose_probability(
+    probabilities: Array, truth: Array, score: Callable[..., Array] = score_f1, owners: np.ndarray | None = None
+) -> ChosenThreshold:
+    """Choose the probability above which an item is accepted: halfway between two of the items.
+
+    Args:
+        probabilities, truth: [M]; 1 is true, 0 is not. Without a true item, the threshold is 0.5.
+        owners: see `choose_cut`.
+    """
+    if not truth.any():
+        return ChosenThreshold(0.5)
+    columns = [truth, np.ones(len(truth))]
+    distinct, best, drawn = choose_cut(-probabilities, columns, score, owners, RESAMPLES // 10)
+    bounds = np.concatenate([[1.0], -distinct, [0.0]])
+    places = ((bounds[:-1] + bounds[1:]) / 2).round(6)
+    low, high = (float(x) for x in np.quantile(places[drawn], (0.025, 0.975)))
+    return ChosenThreshold(float(places[best]), low, high, len(truth) if owners is None else int(owners.max()) + 1)
+
+
+@dataclass(frozen=True)
+class RiskCoverage:
+    """Risk-coverage curve: share of wrong answers by share of answered examples, most confident first."""
+
+    points: tuple[tuple[float, float, float], ...]
+    """Coverage (0 to 1, ascending), risk (0 to 1), and the threshold with that coverage."""
+
+    @property
+    def area(self) -> float:
+        """Area under the curve, 0 to 1: the mean risk over all coverages (Geifman and El-Yaniv 2017)."""
+        return sum(risk for _, risk, _ in self.points) / len(self.points)
+
+    def sample(self, most: int = 200) -> list[tuple[float, float, float]]:
+        """Return about `most` of the points, including the last."""
+        step = max(1, len(self.points) // most)
+        return list(self.points[::-step][::-1])
+
+    def look_up(self, threshold: float) -> tuple[float, float]:
+        """Return coverage and risk of a threshold; no risk if nothing is answered."""
+        below = [point for point in self.points if point[2] <= threshold]
+        return below[-1][:2] if below else (0.0, 0.0)
+
+
+def risk_coverage(odds: Sequence[float], right: Sequence[float]) -> RiskCoverage:
+    """Return the curve over all examples.
+
+    Args:
+        odds: doubt in each answer; the least doubtful answers come first.
+        right: 1.0 if the answer is correct, else 0.0.
+    """
+    order = np.argsort(odds, kind="stable")
+    answered = np.arange(1, len(order) + 1)
+    wrong = np.cumsum(1 - np.asarray(right, np.float64)[order]) / answered
+    columns = (answered / len(order), wrong, np.asarray(odds, np.float64)[order])
+    return RiskCoverage(tuple(zip(*(column.tolist() for column in columns), strict=True)))
+
+
+def read_recorded(folder: Path, key: str, is_valid: Callable[[Any], bool], required: str) -> Any:
+    """Return a setting that was recorded with a model; None: it has none.
+
+    A release records it in podium.json, a checkout in metrics/NAME.json for models/NAME if its weights are the same.
+
+    Args:
+        required: description of a valid value, for messages.
+
+    Raises:
+        InputError: the recorded value is not valid.
+    """
+    own = folder.resolve()
+    for path in (folder / SETTINGS, own.parent.parent / artifacts.metrics_file(own.name)):
+        try:
+            values = read_json(path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except ValueError:
+            raise InputError(f"{path} is not JSON. Create or download it again") from None
+        if not isinstance(values, dict) or key not in values:
+            continue
+        if not is_valid(values[key]):
+            raise InputError(f"{path}: {key} must be {required}, found {values[key]!r:.40}")
+        if path.name == SETTINGS or _is_about(values, folder / WEIGHTS):
+            return values[key]
+    return None
+
+
+def _is_about(metrics: Mapping[str, Any], weights: Path) -> bool:
+    files = metrics.get("files", [])
+    stated = [one.get("sha256") for one in files if Path(str(one.get("path"))).name == weights.name]
+    return weights.is_file() and stated == [sha256_of(weights)]

@@ -1,0 +1,291 @@
+"""Several labels of a text, after the logits: scores, thresholds, gate, page, card, and predictions."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sklearn.metrics import accuracy_score, f1_score, precision_recall_fscore_support
+
+from ipu_model.files import read_json, write_json
+from tasks.downstream.evaluate import evaluate
+from tasks.downstream.gate.gate import GateDecision, gate
+from tasks.downstream.gate.released_scores import scores_json
+from tasks.downstream.inference.predict import open_writer
+from tasks.downstream.texts.inference import TextsInference
+from tasks.params.entries import find_entry
+from tasks.params.schema import validate_params
+from tasks.plan.kinds import load_part
+from tasks.records.labels import add_labels
+from tasks.rows.held_out import is_held_out
+from tasks.stage import artifacts
+from tasks.stage.errors import InputError, ParamsError
+from tests.tasks.downstream.entries import no_near_duplicates, values_with
+
+NAME = "mine"
+LABELS = ("art", "sport", "war", "weather")
+"""No example has the label war."""
+
+
+def entry_values(**sections: Any) -> dict[str, Any]:
+    entry = {"kind": "classification", "multilabel": True, "data": {"train_path": "a.csv", "dev_path": "b.csv"}}
+    return values_with({"squad": None, NAME: {**entry, **sections}}, pretrain={"enabled": False})
+
+
+def part(name: str, **sections: Any) -> Any:
+    return load_part(find_entry(validate_params(entry_values(**sections)), NAME), name)
+
+
+def write_split(root: Path, split: str, labels: list[Any], schema: pa.Schema) -> None:
+    """Examples whose texts are numbers."""
+    names = [f"{split} text {number}" for number in range(len(labels))]
+    columns = {"first": names, "second": [None] * len(names), "label": labels, "id": names}
+    path = root / artifacts.examples_file(NAME, split)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({name: columns[name] for name in schema.names}, schema=schema), path)
+
+
+def write_logits(root: Path, split: str, logits: np.ndarray) -> None:
+    """Logits as stage predict leaves them, and the features that they belong to."""
+    rows = part("spec").rows_folder(split, root)
+    rows.mkdir(parents=True, exist_ok=True)
+    numbers = pa.array(range(len(logits)), pa.int32())
+    pq.write_table(pa.table({"feature_id": numbers, "example_index": numbers}), rows / artifacts.FEATURES)
+    path = root / artifacts.logits_file(NAME, split)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    values = pa.array(logits.astype(np.float32).tolist(), pa.list_(pa.float32()))
+    table = pa.table({"feature_id": numbers, "logits": values})
+    with pa.ipc.new_file(str(path), table.schema) as file:
+        file.write_table(table)
+
+
+def write_model(root: Path) -> None:
+    (root / "models" / NAME).mkdir(parents=True)
+    (root / "models" / NAME / "model.safetensors").write_bytes(b"weights")
+    no_near_duplicates(root, NAME)
+
+
+def draw(count: int, seed: int, shift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    """True labels and logits that mostly agree; the third label is never true, the logits are too low by `shift`."""
+    generator = np.random.default_rng(seed)
+    truth = (generator.random((count, len(LABELS))) < (0.5, 0.2, 0.0, 0.1)).astype(int)
+    return truth, generator.normal(4 * truth - 2, 1.5) - shift
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A run up to stage predict; dev has a label that train lacks."""
+    train, logits = draw(400, 0, shift=1.5)
+    schema = part("spec").schema
+    write_split(tmp_path, "train", list(map(numbers_of, train)), add_labels(schema, LABELS))
+    kept = [is_held_out(f"train text {number}", 0.5, seed=0) for number in range(400)]
+    write_logits(tmp_path, artifacts.HELD_OUT, logits[kept])
+    dev, logits = draw(120, 1, shift=1.5)
+    unknown = (np.arange(120) < 3).astype(int)[:, None]
+    write_split(
+        tmp_path, "dev", list(map(numbers_of, np.hstack([dev, unknown]))), add_labels(schema, LABELS, ("unknown",))
+    )
+    write_logits(tmp_path, "dev", logits)
+    write_model(tmp_path)
+    return tmp_path
+
+
+def numbers_of(marks: np.ndarray) -> list[int]:
+    found: list[int] = np.flatnonzero(marks).tolist()
+    return found
+
+
+def truth_of(root: Path) -> np.ndarray:
+    return mark(pq.read_table(root / artifacts.examples_file(NAME, "dev"))["label"].to_pylist())
+
+
+def answers_of(root: Path) -> np.ndarray:
+    return mark(read_json(root / f"evaluation/{NAME}/predictions.json")["dev"])
+
+
+def mark(lists: list[list[int]]) -> np.ndarray:
+    found = np.zeros((len(lists), 5))
+    for row, some in zip(found, lists, strict=True):
+        row[some] = 1
+    return found
+
+
+CHOSEN = {"rows": {"held_out_fraction": 0.5}}
+
+
+@pytest.mark.parametrize("threshold", [None, 0.3, "auto", "per_label"])
+def test_scores_are_those_of_scikit_learn_on_the_same_answers(checkout: Path, threshold: Any) -> None:
+    metrics = evaluate(part("page", evaluate={"threshold": threshold}, **CHOSEN), checkout)
+    truth, answers = truth_of(checkout), answers_of(checkout)
+    assert not truth[:, 2].any(), "never true"
+    assert not answers[:, 4].any(), "never predicted"
+    for average in ("micro", "macro"):
+        found = [metrics[f"{average}_{rate}"] for rate in ("precision", "recall", "f1")]
+        theirs = precision_recall_fscore_support(truth, answers, average=average, zero_division=0)[:3]
+        assert found == pytest.approx([100 * one for one in theirs], abs=1e-4)
+    assert metrics["exact_match"] == pytest.approx(100 * accuracy_score(truth, answers), abs=1e-4)
+    columns = zip(*precision_recall_fscore_support(truth, answers, zero_division=0), strict=True)
+    slices = [one for one in metrics["slices"] if one["by"] == "label"]
+    assert [one["slice"] for one in slices] == [*LABELS, "unknown"]
+    for one, (precision, recall, f1, support) in zip(slices, columns, strict=True):
+        theirs = [100 * precision, 100 * recall, 100 * f1]
+        assert [one["precision"], one["recall"], one["f1"]] == pytest.approx(theirs, abs=1e-4)
+        assert one["examples"] == support
+        assert one["f1_low"] <= one["f1"] <= one["f1_high"]
+    assert metrics["micro_f1_low"] < metrics["micro_f1"] < metrics["micro_f1_high"]
+
+
+def best_by_trying(scores: np.ndarray, truth: np.ndarray) -> float:
+    """Best F1 of all thresholds between two of the scores."""
+    cuts = [-1.0, *np.unique(scores)]
+    return float(max(f1_score(truth, scores > cut, zero_division=0) for cut in cuts))
+
+
+def test_thresholds_have_the_best_f1_on_held_out_examples(checkout: Path) -> None:
+    task = part("scores", evaluate={"threshold": "per_label"}, **CHOSEN)
+    task.prepare(checkout)
+    train, logits = draw(400, 0, shift=1.5)
+    kept = [is_held_out(f"train text {number}", 0.5, seed=0) for number in range(400)]
+    truth, shares = train[kept], 1 / (1 + np.exp(-logits[kept].astype(np.float32).astype(float)))
+    for number, chosen in enumerate(task.form.thresholds):
+        found = f1_score(truth[:, number], shares[:, number] > chosen.value, zero_division=0)
+        assert found == pytest.approx(best_by_trying(shares[:, number], truth[:, number]))
+        assert chosen.examples == (0 if number == 2 else sum(kept))
+    assert task.form.thresholds[2].value == 0.5, "no held-out example has this label"
+    task = part("scores", evaluate={"threshold": "auto"}, **CHOSEN)
+    task.prepare(checkout)
+    [chosen] = task.form.thresholds
+    assert chosen.low <= chosen.value <= chosen.high
+    found = f1_score(truth.ravel(), shares.ravel() > chosen.value)
+    assert found == pytest.approx(best_by_trying(shares.ravel(), truth.ravel()))
+
+
+def test_a_chosen_threshold_scores_better_than_a_half_where_logits_are_low(checkout: Path) -> None:
+    found = [
+        evaluate(part("page", evaluate={"threshold": one}, **CHOSEN), checkout)["micro_f1"] for one in (None, "auto")
+    ]
+    assert found[1] > found[0] + 5
+
+
+def decided(root: Path, **sections: Any) -> GateDecision:
+    """The gate's decision where all data are valid."""
+    for name in ("corpus", NAME, f"{NAME}-rows"):
+        write_json(root / artifacts.validation_report(name), {"data": name, "valid": True})
+    write_json(root / f"metrics/{NAME}-finetune.json", {"final_loss": 0.5, "steps": 10})
+    return gate(entry_values(**sections), NAME, root)
+
+
+def test_the_gate_has_floors_by_label_and_compares_with_the_best_set_of_labels(checkout: Path) -> None:
+    how = {"evaluate": {"threshold": "per_label"}, **CHOSEN}
+    floors = {"min_micro_f1": 60.0, "min_macro_f1": 10.0, "min_f1_by_class": {"sport": 40.0, "war": 1.0}}
+    metrics = evaluate(part("page", gate=floors, **how), checkout)
+    found = decided(checkout, gate=floors, **how)
+    assert found.reasons == ("F1 of war is 0, below the floor of 1 (downstream.mine.gate.min_f1_by_class.war).",)
+    truth = truth_of(checkout)
+    sets = [
+        mark([list(range(count))] * 120) for count in range(1, 5)
+    ]  # the labels are sorted by frequency, but for war
+    best = max(f1_score(truth, one, average="micro") for one in sets)
+    assert metrics["constant_score"] == pytest.approx(100 * best, abs=1e-4)
+    with pytest.raises(InputError, match=r"min_f1_by_class\.tennis: there is no such class; classes are art, sport"):
+        evaluate(part("page", gate={"min_f1_by_class": {"tennis": 1.0}}, **how), checkout)
+
+
+def test_the_gate_compares_with_the_released_model_example_by_example(checkout: Path) -> None:
+    how: dict[str, Any] = {"evaluate": {"threshold": "auto"}, **CHOSEN}
+    evaluate(part("page", **how), checkout)
+    task = part("scores", **how)
+    examples = task.read_all(checkout)
+    perfect = [numbers_of(one[:4]) for one in truth_of(checkout)]
+    (checkout / "inputs/released").mkdir(parents=True)
+    released = scores_json(task, examples, {"dev": perfect})
+    assert "text" not in released
+    (checkout / "inputs/released/scores.json").write_text(released)
+    reasons = decided(checkout, **how).reasons
+    assert [one.split(" dropped")[0] for one in reasons] == ["Micro F1", "Macro F1"]
+    assert decided(checkout, **how, gate={"max_drop": 60.0}).accepted
+
+
+@pytest.mark.parametrize("threshold", ["auto", "per_label"])
+def test_the_gate_refuses_thresholds_that_do_not_give_the_predictions(checkout: Path, threshold: str) -> None:
+    how: dict[str, Any] = {"evaluate": {"threshold": threshold}, **CHOSEN}
+    metrics = evaluate(part("page", **how), checkout)
+    assert decided(checkout, **how).accepted
+    one = metrics["thresholds"][0] if threshold == "per_label" else metrics
+    one["threshold"] += 0.2
+    write_json(checkout / f"metrics/{NAME}.json", metrics)
+    with pytest.raises(InputError, match="the recorded thresholds of mine are not those of its parameters, or do not"):
+        decided(checkout, **how)
+
+
+@pytest.mark.parametrize("threshold", ["auto", "per_label"])
+def test_a_run_and_a_release_record_the_thresholds_of_a_model(checkout: Path, threshold: str) -> None:
+    metrics = evaluate(part("page", evaluate={"threshold": threshold}, **CHOSEN), checkout)
+    model, release = checkout / "models" / NAME, checkout / "release"
+    release.mkdir()
+    write_json(release / "podium.json", part("card").settings(metrics))
+    used = part("scores", evaluate={"threshold": threshold}, **CHOSEN)
+    used.prepare(checkout)
+    values = [one.value for one in used.form.thresholds]
+    for folder in (model, release):
+        found = TextsInference.read_params(folder)["evaluate"]["threshold"]
+        assert (list(found.values()) if isinstance(found, dict) else [found]) == values
+        applied = part("scores", evaluate={"threshold": found})
+        applied.read_all(checkout)
+        assert [one.value for one in applied.form.thresholds] == values
+    write_json(release / "podium.json", {"threshold": "high"})
+    with pytest.raises(InputError, match="threshold must be a probability, or one per label, found 'high'"):
+        TextsInference.read_params(release)
+
+
+def test_the_page_has_a_row_per_label_and_names_in_the_mistakes(checkout: Path) -> None:
+    metrics = evaluate(part("page", evaluate={"threshold": "per_label"}, **CHOSEN), checkout)
+    page = (checkout / f"evaluation/{NAME}/report.html").read_text(encoding="utf-8")
+    by_label = {one["label"]: one["threshold"] for one in metrics["thresholds"]}
+    for one in (part for part in metrics["slices"] if part["by"] == "label"):
+        limit = f"{by_label[one['slice']]:.3f}" if one["slice"] in by_label else ""
+        cells = [f"{one['examples']:,}", f"{one['precision']:.2f}", f"{one['recall']:.2f}", f"{one['f1']:.2f}", limit]
+        quiet = "" if limit else ' <span class="quiet">(not in train)</span>'
+        assert f"<td>{one['slice']}{quiet}</td>" + "".join(f'<td class="number">{cell}</td>' for cell in cells) in page
+    assert "art, sport" in page
+    published = part("card").released_metrics(metrics)
+    assert [one["slice"] for one in published["slices"] if one["by"] == "label"] == list(LABELS)
+
+
+def test_predictions_are_names_with_the_scores_of_all_labels(checkout: Path) -> None:
+    task = part("inference", evaluate={"threshold": 0.3})
+    examples = task.read_examples(checkout / artifacts.examples_file(NAME, "dev"))
+    logits = np.array([[2.0, -3.0, 0.0, -1.0], [-5.0] * 4])
+    records = list(task.records(examples, task.answer(examples, logits), 0))
+    assert [one["labels"] for one in records] == [["art", "war"], []]
+    assert records[0]["scores"] == pytest.approx(dict(zip(LABELS, 1 / (1 + np.exp(-logits[0])), strict=True)), abs=1e-6)
+    stream, schema = io.BytesIO(), pa.schema([("id", pa.string()), *task.record_schema(LABELS, 0)])
+    with open_writer(stream, "csv", schema, "") as write:
+        write([{"id": "a", **records[0]}])
+    header, line = csv.reader(stream.getvalue().decode().splitlines())
+    assert header == ["id", "labels", "scores"]
+    assert json.loads(line[1]) == ["art", "war"]
+    assert json.loads(line[2]) == records[0]["scores"]
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"evaluate": {"threshold": "auto"}}, "never on dev. Set rows.held_out_fraction"),
+        ({"evaluate": {"min_probability": 0.9}}, "min_probability applies to one class per text"),
+        ({"multilabel": False, "evaluate": {"threshold": "per_label"}, **CHOSEN}, "needs several labels"),
+        ({"multilabel": False, "gate": {"min_coverage": 50.0}}, "requires evaluate.min_probability"),
+        ({"multilabel": False, "regression": True, "evaluate": {"threshold": 0.5}}, "but regression is true"),
+        ({"evaluate": {"threshold": 1.5}}, "less than or equal to 1"),
+    ],
+)
+def test_decisions_that_do_not_fit_the_labels_are_refused_before_a_run(sections: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParamsError, match=message):
+        part("spec", **sections)
