@@ -71,7 +71,7 @@ def count_flops(training: Training, batch: Batch) -> int:
     distinct, counts = np.unique(ids, return_counts=True)
     lengths = counts[distinct % 256 != 0].tolist()
     if training.task == "pretrain":
-        return pretraining_flops(training.model, lengths, batch.labels("masked_labels"))
+        return pretraining_flops(training.model, lengths, int(batch.labels("masked_labels")))
     return answering_flops(training.model, lengths)
 
 

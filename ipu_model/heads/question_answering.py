@@ -106,7 +106,7 @@ class QuestionAnswering(Head):
             labels[name] = to_tensor(np.where(absolute == IGNORED, IGNORED, inside))
         return labels
 
-    def loss(self, model: Any, flat: FlatBatch, counts: Mapping[str, int]) -> Tuple[Tensor, Dict[str, Tensor]]:
+    def loss(self, model: Any, flat: FlatBatch, counts: Mapping[str, float]) -> Tuple[Tensor, Dict[str, Tensor]]:
         tokens = pad_logits(model(flat.tokens).float(), flat.starts, flat.lengths)  # [N, longest, 2]
         parts = {
             "start_loss": sum_loss(tokens[..., 0], flat.labels["start_labels"]) / counts["start_loss"],

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from ipu_model.ipu.device_model import (
     DeviceModel,
@@ -29,7 +29,7 @@ from ipu_model.models.encoder import Bert, Dense, Tokens, draw_mask_for, drop
 from ipu_model.models.flat import FlatBatch, FlatIndex, to_tensor
 from ipu_model.models.head import Head, evaluate_logits, sum_loss
 from ipu_model.rows.format import IGNORED
-from ipu_model.rows.row_folder import Batch
+from ipu_model.rows.row_folder import Batch, weigh
 
 
 class BertForSequenceClassification(nn.Module):
@@ -64,7 +64,8 @@ class SequenceClassificationOnIpu(DeviceModel):
         label_weights: Optional[Tensor] = None,
     ) -> Any:
         """All inputs [B, width] int32, the columns of the rows; labels [B, S] int32 classes, [B, S * C] int32 flags, or
-        [B, S] fp32 values of a regression (C = 1); label_weights [B, 1] fp32, see ipu/host_calls.py.
+        [B, S] fp32 values of a regression (C = 1); label_weights [B, 1] fp32, or [B, S] with class weights, see
+        ipu/host_calls.py.
 
         Returns:
             With weights: loss and label_loss, the same fp32 scalar. With labels alone: Head.sums of every row,
@@ -125,14 +126,19 @@ class SequenceClassification(Head):
         return {"label_loss": _label_column(batch.columns)}
 
     def flat_labels(self, places: FlatIndex) -> Dict[str, Tensor]:
-        """Return class_labels [N], label_flags [N * C], or targets [N] in fp64."""
+        """Return class_labels [N] (and label_weights [N] in fp64), label_flags [N * C], or targets [N] in fp64."""
         name = _label_column(places.columns)
         values = places.per_sequence(name)
+        if places.class_weights is not None:
+            return {name: to_tensor(values), "label_weights": torch.from_numpy(weigh(values, places.class_weights))}
         return {name: torch.from_numpy(values.astype(np.float64)) if name == "targets" else to_tensor(values)}
 
-    def loss(self, model: Any, flat: FlatBatch, counts: Mapping[str, int]) -> Tuple[Tensor, Dict[str, Tensor]]:
+    def loss(self, model: Any, flat: FlatBatch, counts: Mapping[str, float]) -> Tuple[Tensor, Dict[str, Tensor]]:
         logits = model(flat.tokens, flat.starts)
-        if "class_labels" in flat.labels:
+        if "label_weights" in flat.labels:
+            losses = cross_entropy(logits.float(), flat.labels["class_labels"], ignore_index=IGNORED, reduction="none")
+            total = (losses * flat.labels["label_weights"].float()).sum()
+        elif "class_labels" in flat.labels:
             total = sum_loss(logits, flat.labels["class_labels"])
         elif "label_flags" in flat.labels:
             total = _flag_losses(logits, flat.labels["label_flags"]).sum()

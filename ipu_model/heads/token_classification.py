@@ -91,7 +91,7 @@ class TokenClassification(Head):
         """Return token_labels [T], -100 = none."""
         return {"token_labels": to_tensor(places.per_token("token_labels", IGNORED))}
 
-    def loss(self, model: Any, flat: FlatBatch, counts: Mapping[str, int]) -> Tuple[Tensor, Dict[str, Tensor]]:
+    def loss(self, model: Any, flat: FlatBatch, counts: Mapping[str, float]) -> Tuple[Tensor, Dict[str, Tensor]]:
         total = sum_loss(model(flat.tokens), flat.labels["token_labels"])
         parts = {"label_loss": total / counts["label_loss"]}
         return parts["label_loss"], parts

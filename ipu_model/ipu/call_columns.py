@@ -20,8 +20,9 @@ from ipu_model.rows.row_folder import Batch, RowFolder, UpdateRows
 
 TOKENS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
 """First columns of every program."""
-Counts = Dict[str, int]
+Counts = Dict[str, float]
 """Counts over the rows of a call: `sequences`, `real_tokens` and, under `label_count`, the labels of every update."""
+WHOLE_COUNTS = ("sequences", "real_tokens")
 RowReader = Callable[[int, int], Batch]
 """piece(first, stop) returns rows first..stop-1 of a call."""
 ROWS_PER_COPY = 4096
@@ -40,6 +41,8 @@ class ProgramInputs:
     """Part of the loss -> column of its labels."""
     one_sequence: bool = False
     """True where every row has one sequence: a micro-batch then has one row of positions (share_positions)."""
+    class_weights: Optional[np.ndarray] = None
+    """[C] weight of each class in the loss, for a program whose last column is that of the labels; None: all 1."""
 
 
 def label_count(part: str, update: int) -> str:
@@ -113,7 +116,7 @@ def fill_columns(piece: RowReader, updates: int, inputs: ProgramInputs, into: Se
     Raises:
         RowsError: rows are damaged (raised by `piece`); `into` is then partly written.
     """
-    counts: Counts = {"sequences": 0, "real_tokens": 0}
+    counts: Counts = dict.fromkeys(WHOLE_COUNTS, 0)
     per_update = len(into[0]) // updates
     for update in range(updates):
         end = (update + 1) * per_update
@@ -135,7 +138,7 @@ def fill_slots(
     requests: Iterator[Tuple[int, int]],
     memory: int,
     slots: int,
-    folder: Tuple[str, str, Dict[str, Any], int, Optional[int]],
+    folder: Tuple[str, str, Dict[str, Any], int, Optional[int], Optional[List[float]]],
     sha256: str,
     order: Tuple[int, int, int, Tuple[int, int], Optional[int]],
     updates: int,
@@ -157,8 +160,8 @@ def fill_slots(
         RowsError: the folder is damaged, or is not the one that the training was planned with; or a value is outside
             the tables of the model (with the file and the row).
     """
-    path, kind, model, classes, masking_seed = folder
-    rows = RowFolder(Path(path), kind, ModelConfig(**model), classes, masking_seed)
+    path, kind, model, classes, masking_seed, weights = folder
+    rows = RowFolder(Path(path), kind, ModelConfig(**model), classes, masking_seed, weights)
     if rows.sha256 != sha256:
         raise RowsError(f"{path} was replaced since this training began: run the job again")
     count, per_update, seed, share, total = order

@@ -28,6 +28,7 @@ from ipu_model.distributed.instances import Instances
 from ipu_model.errors import RowWorkerLost
 from ipu_model.ipu.call_columns import (
     TOKENS,
+    WHOLE_COUNTS,
     CallLayout,
     Counts,
     ProgramInputs,
@@ -41,7 +42,7 @@ from ipu_model.ipu.call_columns import (
 )
 from ipu_model.models.head import Head, Logits
 from ipu_model.rows.format import ABSENT, IGNORED
-from ipu_model.rows.row_folder import Batch, RowFolder, UpdateRows
+from ipu_model.rows.row_folder import Batch, RowFolder, UpdateRows, weigh
 
 SLOTS = 3
 """One slot that the IPUs read, one that is ready, one that is being filled."""
@@ -77,7 +78,8 @@ class RowPrefetcher:
         try:
             memory = mmap.mmap(descriptor, size)
             kind = (rows.manifest.kind, vars(rows.model), rows.manifest.num_labels)
-            folder = (str(rows.folder), *kind, rows.masking_seed)
+            weights = None if rows.class_weights is None else rows.class_weights.tolist()
+            folder = (str(rows.folder), *kind, rows.masking_seed, weights)
             numbers = (len(rows), order.rows_per_update, order.seed, (first, stop), order.total)
             work = (folder, rows.sha256, numbers, steps.step, inputs.columns, inputs.labels)
             self._companion = Companion(fill_slots, descriptor, SLOTS, *work, memory=descriptor)
@@ -136,7 +138,8 @@ class HostCall:
 def training_inputs(head: Head, example: Batch) -> ProgramInputs:
     """Return the columns that the training program of a head reads from rows like these."""
     one = example.columns["cls_positions"].shape[1] == 1
-    return ProgramInputs(TOKENS + head.inputs + head.label_inputs(example), head.label_columns(example), one)
+    columns = TOKENS + head.inputs + head.label_inputs(example)
+    return ProgramInputs(columns, head.label_columns(example), one, example.class_weights)
 
 
 class TrainingFeed:
@@ -164,6 +167,7 @@ class TrainingFeed:
     ) -> None:
         self._source, self._left, self._instances = source, calls, instances
         self._updates, self._micro_batches, self._parts = updates, micro_batches, tuple(inputs.labels)
+        self._class_weights = inputs.class_weights
         self._size_to_share = micro_batch_size if inputs.one_sequence else 0
         self._positions: Optional[Tensor] = None
         self._next: Optional[PreparedCall] = None
@@ -179,7 +183,7 @@ class TrainingFeed:
             tensors = tuple(torch.from_numpy(column) for column in call.columns)
             if self._size_to_share:
                 tensors = self._share_positions(tensors)
-            yield HostCall((*tensors, self._weights(len(tensors[0]), counts)), counts, self._mean)
+            yield HostCall((*tensors, self._weights(call.columns, counts)), counts, self._mean)
 
     def _share_positions(self, tensors: Tuple[Tensor, ...]) -> Tuple[Tensor, ...]:
         """Replace the positions by shared ones, which are the same in every call and are created once."""
@@ -204,17 +208,22 @@ class TrainingFeed:
         return means
 
     def _sums(self, means: Mapping[str, float]) -> Counts:
-        return {name: round(mean * self._instances.count) for name, mean in means.items()}
+        """Return sums over the instances: whole numbers, other than sums of class weights."""
+        sums = {name: mean * self._instances.count for name, mean in means.items()}
+        weighted = self._class_weights is not None
+        return {name: x if weighted and name not in WHOLE_COUNTS else round(x) for name, x in sums.items()}
 
-    def _weights(self, rows: int, counts: Counts) -> Tensor:
-        """Return the weight of a label, [rows, parts] fp32.
+    def _weights(self, columns: Sequence[np.ndarray], counts: Counts) -> Tensor:
+        """Return the weight of a label, [rows, parts] fp32; with class weights, of every label, [rows, S].
 
         PopTorch averages gradients over the micro-batches of an update. With a weight of micro_batches / labels of the
         update for each label, the average is the mean over all labels, as on every runtime.
         """
-        labels = [[max(1, counts[label_count(x, update)]) for x in self._parts] for update in range(self._updates)]
-        weights = (self._micro_batches / np.array(labels)).astype(np.float32)
-        return torch.from_numpy(np.repeat(weights, rows // self._updates, axis=0))
+        labels = [[counts[label_count(x, update)] or 1 for x in self._parts] for update in range(self._updates)]
+        weights = np.repeat(self._micro_batches / np.array(labels), len(columns[0]) // self._updates, axis=0)
+        if self._class_weights is not None:
+            weights = weights * weigh(columns[-1], self._class_weights)
+        return torch.from_numpy(weights.astype(np.float32))
 
 
 def prefetch_calls(

@@ -207,6 +207,8 @@ class Job:
     labels: Optional[List[str]] = None
     """Class names in order of their numbers, for a head with classes; one name for a regression. null: those of
     init_checkpoint, or a head without classes."""
+    class_weights: Optional[List[float]] = None
+    """Weight of each class in the loss of training, a weighted mean; null: all 1."""
 
     def __post_init__(self) -> None:
         _require_one_of("kind", self.kind, KINDS)

@@ -75,6 +75,8 @@ class FlatIndex:
     """[N] int64: index of its first token among the R * L of the rows."""
     source: np.ndarray
     """[T] int64: index of each token, without the filler, among the R * L of the rows."""
+    class_weights: Optional[np.ndarray] = None
+    """[C] fp64: weight of each class in the loss; None: all 1."""
 
     def per_sequence(self, column: str) -> np.ndarray:
         """Return [N] values of a column that has one for each sequence; [N * K] of a column that has K."""
@@ -105,7 +107,7 @@ def flatten(batch: Batch, labels: Optional[Labels] = None) -> FlatBatch:
     starts = np.cumsum(lengths) - lengths
     real = int(lengths.sum())
     source = np.repeat(firsts - starts, lengths) + np.arange(real)  # [T] position in the rows
-    places = FlatIndex(columns, at_row, at_slot, firsts, source)
+    places = FlatIndex(columns, at_row, at_slot, firsts, source, batch.class_weights)
     tokens = Tokens(
         input_ids=to_tensor(places.per_token("input_ids", 0)),
         token_type_ids=to_tensor(places.per_token("token_type_ids", 0)),

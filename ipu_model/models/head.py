@@ -88,16 +88,17 @@ class Head(abc.ABC):
     def label_columns(self, batch: Batch) -> Dict[str, str]:
         """Return the column of labels for each part of the loss."""
 
-    def label_counts(self, batch: Batch) -> Dict[str, int]:
-        """Return the labels of a whole update by part of the loss; at least 1, so that no labels means loss 0."""
-        return {part: max(1, batch.labels(column)) for part, column in self.label_columns(batch).items()}
+    def label_counts(self, batch: Batch) -> Dict[str, float]:
+        """Return the labels of a whole update by part of the loss, or the sums of their class weights; 1 instead of 0,
+        so that no labels means loss 0."""
+        return {part: batch.labels(column) or 1 for part, column in self.label_columns(batch).items()}
 
     @abc.abstractmethod
     def flat_labels(self, places: FlatIndex) -> Dict[str, Tensor]:
         """Return the labels of rows without padding (FlatBatch.labels)."""
 
     @abc.abstractmethod
-    def loss(self, model: Any, flat: FlatBatch, counts: Mapping[str, int]) -> Tuple[Tensor, Dict[str, Tensor]]:
+    def loss(self, model: Any, flat: FlatBatch, counts: Mapping[str, float]) -> Tuple[Tensor, Dict[str, Tensor]]:
         """Return the share of a micro-batch in the loss of the update, and in its parts, in their order.
 
         Sums run only over real labels, in fp32, and are divided by the number of labels in the whole update, so that

@@ -112,7 +112,7 @@ class MaskedLmHead(Head):
             "masked_labels": to_tensor(append_filler(columns["masked_labels"][row, slot], filler, IGNORED)),
         }
 
-    def loss(self, model: Any, flat: FlatBatch, counts: Mapping[str, int]) -> Tuple[Tensor, Dict[str, Tensor]]:
+    def loss(self, model: Any, flat: FlatBatch, counts: Mapping[str, float]) -> Tuple[Tensor, Dict[str, Tensor]]:
         outputs = model(flat.tokens, flat.labels["masked_index"], flat.starts)
         losses = self.sum_losses(model, outputs, flat.labels)
         parts = {name: loss / counts[name] for name, loss in losses.items()}

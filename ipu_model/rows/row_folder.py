@@ -11,7 +11,7 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Deque, Dict, Generator, Iterable, List, Optional, Tuple, TypeVar
+from typing import Any, Callable, Deque, Dict, Generator, Iterable, List, Optional, Sequence, Tuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +38,8 @@ class Batch:
     """[R] int64: row numbers in the folder; NO_ROW for an empty row."""
     columns: Columns
     """Column name -> [R, width], with the types of `ipu_model.rows.format`."""
+    class_weights: Optional[np.ndarray] = None
+    """[C] fp64: weight of each class in the loss; None: all 1."""
 
     @property
     def sequences(self) -> int:
@@ -47,13 +49,18 @@ class Batch:
     def real_tokens(self) -> int:
         return int((self.columns["sequence_ids"] != 0).sum())
 
-    def labels(self, column: str) -> int:
-        """Return how many slots of a label column are part of the loss."""
-        return int((self.columns[column] != IGNORED).sum())
+    def labels(self, column: str) -> float:
+        """Return how many slots of a label column are part of the loss, or the sum of their class weights."""
+        real = self.columns[column] != IGNORED
+        if self.class_weights is None:
+            return int(real.sum())
+        return float(self.class_weights[self.columns[column][real]].sum())
 
     def part(self, start: int, stop: int) -> Batch:
         """Return rows start..stop-1 of this batch as a micro-batch."""
-        return Batch(self.rows[start:stop], {name: x[start:stop] for name, x in self.columns.items()})
+        return Batch(
+            self.rows[start:stop], {name: x[start:stop] for name, x in self.columns.items()}, self.class_weights
+        )
 
 
 class RowFolder:
@@ -65,6 +72,7 @@ class RowFolder:
         model: The model that will read the rows.
         labels: Number of classes of its head; 0 without classes.
         masking_seed: Seed of dynamic masking; None: tokens stay masked as in the rows.
+        class_weights: Weight of each class in the loss; None: all 1.
 
     Raises:
         RowsError: the rows are damaged, of another kind or schema, differ in number from the manifest, have a larger
@@ -73,12 +81,19 @@ class RowFolder:
     """
 
     def __init__(
-        self, folder: Path, kind: str, model: ModelConfig, labels: int = 0, masking_seed: Optional[int] = None
+        self,
+        folder: Path,
+        kind: str,
+        model: ModelConfig,
+        labels: int = 0,
+        masking_seed: Optional[int] = None,
+        class_weights: Optional[Sequence[float]] = None,
     ) -> None:
         self.folder = Path(folder)
         self.manifest = read_manifest(self.folder)
         self.sha256 = hashlib.sha256((self.folder / MANIFEST).read_bytes()).hexdigest()
         self.model = model
+        self.class_weights = None if class_weights is None else np.array(class_weights, dtype=np.float64)
         self._check_against_job(kind, labels)
         self.masking_seed = masking_seed
         self._masking = self._make_masking()
@@ -185,7 +200,7 @@ class RowFolder:
             to, at = (group, in_chunk) if len(group) > 1 else (int(group[0]), int(in_chunk[0]))
             for name, target in columns.items():
                 target[to] = source[name][at]
-        batch = Batch(rows, columns)
+        batch = Batch(rows, columns, self.class_weights)
         self._check_values(batch)
         if self._masking is None or epochs is None:
             return batch
@@ -216,6 +231,12 @@ class RowFolder:
                 f"{self.folder / file}, row {inside}: {name}[{slot}] is {values[row, slot]}, required: at least {low} "
                 f"and below {high}; {fix}"
             )
+
+
+def weigh(labels: np.ndarray, class_weights: np.ndarray) -> np.ndarray:
+    """Return the weight of every label, of the shape of `labels`; 0 where there is none."""
+    weights: np.ndarray = np.where(labels == IGNORED, 0.0, class_weights[np.maximum(labels, 0)])
+    return weights
 
 
 def row_order(rows: int, seed: int, epoch: int) -> np.ndarray:

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from ipu_model import heads
 from ipu_model.errors import CheckpointError, ConfigError
-from ipu_model.ipu.call_columns import ProgramInputs, require_positions
+from ipu_model.ipu.call_columns import WHOLE_COUNTS, ProgramInputs, require_positions
 from ipu_model.ipu.compile_watch import CompileProfile, compile_timeout, watch_compile
 from ipu_model.ipu.device_model import DeviceModel, cut_table, join_pieces, poptorch_ops
 from ipu_model.ipu.executables import ExecutableCache, cache_root
@@ -258,7 +258,8 @@ class IpuRuntime:
         figures = call.mean(figures)
         loss = figures.pop("loss")
         scaling = self._job.optimizer.loss_scaling if self._job.optimizer is not None else None
-        return StepMetrics(loss, figures, call.counts["sequences"], call.counts["real_tokens"], None, scaling)
+        sequences, tokens = (int(call.counts[name]) for name in WHOLE_COUNTS)
+        return StepMetrics(loss, figures, sequences, tokens, None, scaling)
 
     def _mean(self, output: Tensor) -> float:
         if self._plan.config.output_mode == "sum":

@@ -217,7 +217,7 @@ class TorchRuntime:
     def prepare(self, batch: Batch) -> PreparedBatch:
         """Drop the padding and move the inputs of a step to the device."""
         flats = [self._flatten(batch)] if self._optimizer is None else list(self._share(batch))
-        return PreparedBatch(batch.rows, batch.columns, tuple(self._device.move_batch(flat) for flat in flats))
+        return PreparedBatch(batch.rows, batch.columns, batch.class_weights, tuple(map(self._device.move_batch, flats)))
 
     def _share(self, batch: Batch) -> Iterator[FlatBatch]:
         share = self._instances.share(len(batch.rows))
@@ -260,7 +260,7 @@ class TorchRuntime:
             loss, *means, norm_before = torch.cat([figures, norm.double().reshape(1)]).tolist()
         return StepMetrics(loss, dict(zip(self._head.parts, means)), batch.sequences, batch.real_tokens, norm_before)
 
-    def _accumulate(self, micro_batches: Sequence[FlatBatch], counts: Dict[str, int]) -> Tensor:
+    def _accumulate(self, micro_batches: Sequence[FlatBatch], counts: Dict[str, float]) -> Tensor:
         """Compute the gradients of this process's share; return the loss and its parts over all processes, in fp64."""
         generators = self._device.rng_state() if self._deadline_near is not None else {}
         shares: List[Tensor] = []

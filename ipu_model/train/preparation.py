@@ -22,7 +22,7 @@ from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import ModelFolder, missing_parameters, read_model
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.progress import Emit
-from ipu_model.rows.format import MANIFEST, read_manifest
+from ipu_model.rows.format import MANIFEST, get_columns, read_manifest
 from ipu_model.rows.row_folder import RowFolder
 from ipu_model.train.checkpoint import Fingerprint
 
@@ -63,6 +63,8 @@ def check_job(job: Job) -> None:
         raise ConfigError(f"a {job.kind} job has the head {valid}, found {job.head}: change job.head")
     if job.labels is not None and not (head.labelled and job.labels):
         raise ConfigError(f"job.labels={job.labels}: {job.head} has {'one or more' if head.labelled else 'none'}")
+    if job.class_weights is not None and len(job.class_weights) != len(job.labels or ()):
+        raise ConfigError(f"job.class_weights has {len(job.class_weights)} weights for {len(job.labels or ())} labels")
     if job.kind == "predict" and job.init_checkpoint is None and not job.compile_only:
         raise ConfigError("a predict job needs init_checkpoint: the model folder to predict with")
     if job.log_every_updates < 1:
@@ -129,7 +131,10 @@ def open_rows(job: Job, folder: str, config: ModelConfig, masking_seed: Optional
     """
     labels = len(job.labels or ())
     kinds, found = heads.get_head(job.head).row_kinds(labels), read_manifest(Path(folder)).kind
-    return RowFolder(Path(folder), found if found in kinds else kinds[0], config, labels, masking_seed)
+    kind = found if found in kinds else kinds[0]
+    if job.class_weights is not None and "class_labels" not in {x.name for x in get_columns(kind, config.vocab_size)}:
+        raise ConfigError(f"job.class_weights needs rows with one class per sequence, found {kind}: set it to null")
+    return RowFolder(Path(folder), kind, config, labels, masking_seed, job.class_weights)
 
 
 def resolve_architecture(job: Job, base: Optional[ModelFolder]) -> ModelConfig:

@@ -57,6 +57,10 @@ class DownstreamTask(ABC):
         """Return the labels of a model for the rows in this folder; a kind may read them from the data."""
         return self.labels
 
+    def class_weights(self, rows: Path) -> list[float] | None:
+        """Return the weight of each class in the loss of training on the rows in this folder; None: all 1."""
+        return None
+
     @property
     @abstractmethod
     def row_kind(self) -> str:

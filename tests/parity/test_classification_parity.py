@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,29 @@ def test_three_updates_with_several_labels_end_at_the_weights_of_transformers(tm
     found = runtime.state_dict()
     for name, value in theirs.state_dict().items():
         if not name.endswith("key.bias"):  # its gradient is 0 but for rounding, which Adam scales up
+            torch.testing.assert_close(found[name], value, rtol=0, atol=1e-5)
+
+
+def test_balanced_classes_have_the_loss_and_the_updates_of_torchs_weighted_mean(tmp_path: Path) -> None:
+    weights = np.array([0.4, 3.0, 1.5])
+    ours, theirs = make_models(tmp_path / "model", HEAD, CONFIG, AutoModelForSequenceClassification)
+    batch = dataclasses.replace(make_batch(tmp_path / "rows", HEAD, CONFIG), class_weights=weights)
+    runtime = TorchRuntime(ours, HEAD, 4, "fp32", optimizer_config(learning_rate=1e-3, weight_decay=0.0), 0)
+    optimizer = torch.optim.AdamW(theirs.parameters(), lr=1e-3, weight_decay=0.0, betas=(0.9, 0.999), eps=1e-6)
+    theirs.eval()  # without dropout
+    mean = torch.nn.CrossEntropyLoss(torch.from_numpy(weights).float())
+    for _ in range(3):
+        optimizer.zero_grad()
+        answers = [
+            (theirs(x["input_ids"], token_type_ids=x["token_type_ids"]).logits, x["labels"]) for x in samples(batch)
+        ]
+        loss = mean(*map(torch.cat, zip(*answers, strict=True)))
+        loss.backward()
+        optimizer.step()
+        assert runtime.train_step(batch, 1e-3).loss == pytest.approx(loss.item(), rel=1e-5)
+    found = runtime.state_dict()
+    for name, value in theirs.state_dict().items():
+        if not name.endswith("key.bias"):
             torch.testing.assert_close(found[name], value, rtol=0, atol=1e-5)
 
 

@@ -34,6 +34,7 @@ def build_finetune_job(task: DownstreamTask, params: Params, root: Path = Path()
         kind=FINETUNE,
         head=task.head,
         labels=list(task.labels_of(rows)) or None,
+        class_weights=task.class_weights(rows),
         rows=str(rows),
         output=str(root / artifacts.model_folder(entry.name)),
         run_folder="",

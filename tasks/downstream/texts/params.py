@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -75,6 +75,8 @@ class TextsFinetuneParams(FinetuneParams):
     global_batch_size: Positive = 32
     learning_rate: Rate = 3e-5
     epochs: Epochs = 3.0
+    class_weights: Literal["balanced"] | None = None
+    """Weights of classes in the loss: balanced (the rarer the class, the larger) or null (all equal)."""
 
 
 class ClassificationEvaluateParams(EvaluateParams):
@@ -119,6 +121,14 @@ class GlueGateParams(ReleaseParams):
     """Tolerated drop against the released model, in points."""
 
 
+def require_classes(params: Any) -> Any:
+    """Reject class weights where texts have no or several classes."""
+    task = text_task(params.options)
+    if params.finetune.class_weights is not None and (task.is_regression or task.is_multilabel):
+        raise ValueError("finetune.class_weights needs texts with one class each. Set it to null")
+    return params
+
+
 class ClassificationParams(EntryParams):
     """Entry of kind classification."""
 
@@ -133,6 +143,8 @@ class ClassificationParams(EntryParams):
     finetune: TextsFinetuneParams = TextsFinetuneParams()
     evaluate: ClassificationEvaluateParams = ClassificationEvaluateParams()
     gate: ClassificationGateParams = ClassificationGateParams()
+
+    _weights_are_of_classes = model_validator(mode="after")(require_classes)
 
     @model_validator(mode="after")
     def _decisions_fit_the_labels(self) -> ClassificationParams:
@@ -201,6 +213,8 @@ class GlueParams(EntryParams):
     rows: GlueRowsParams = GlueRowsParams()
     finetune: TextsFinetuneParams = TextsFinetuneParams()
     gate: GlueGateParams = GlueGateParams()
+
+    _weights_are_of_classes = model_validator(mode="after")(require_classes)
 
     @property
     def expected(self) -> ExpectedExamples:

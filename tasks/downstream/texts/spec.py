@@ -6,12 +6,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.downstream.texts.params import ClassificationEvaluateParams
+from tasks.downstream.texts.params import ClassificationEvaluateParams, TextsFinetuneParams
 from tasks.downstream.texts.task_table import text_task
 from tasks.params.entries import Entry
 from tasks.plan.kinds import DownstreamTask
 from tasks.records.labels import read_row_labels
 from tasks.stage.artifacts import HELD_OUT, evaluation_folder
+from tasks.stage.row_folders import read_manifest
 
 PROBABILITIES = "probabilities.csv"
 """File of the evaluation with the probability of every class or label, if thresholds decide."""
@@ -49,6 +50,19 @@ class TextsSpec(DownstreamTask):
     def labels_of(self, rows: Path) -> tuple[str, ...]:
         """Return the classes of the task or of the training examples, in order."""
         return self.labels or read_row_labels(rows)
+
+    def class_weights(self, rows: Path) -> list[float] | None:
+        """Return the weights of `balanced`: all classes have the same weight in sum. Rows without files have 1."""
+        finetune = self.entry.params.finetune
+        if not isinstance(finetune, TextsFinetuneParams) or finetune.class_weights is None:
+            return None
+        counts = np.zeros(len(self.labels_of(rows)))
+        for path in filter(Path.is_file, (rows / name for name in read_manifest(rows).files)):
+            with pa.memory_map(str(path)) as source:
+                labels = pa.ipc.open_file(source).read_all().column("class_labels").combine_chunks().values.to_numpy()
+                counts += np.bincount(labels[labels >= 0], minlength=len(counts))
+        found: list[float] = (counts.sum() / (len(counts) * np.maximum(counts, 1))).tolist()
+        return found if counts.any() else [1.0] * len(counts)
 
     @property
     def development(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Dict, List, Tuple
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from test_parity import largest_differences, optimizer_of
-from tiny_ipu import ipu_job, ipu_runtime, make_batches, make_model, train
+from tiny_ipu import ACCUMULATION, ipu_job, ipu_runtime, make_batches, make_model, train
 from tiny_jobs import head_of
 
 from ipu_model.jobs.job import BatchGeometry
@@ -36,6 +37,25 @@ def test_ten_updates_on_ipus_follow_the_cpu(
     learned, idle = largest_differences(weights["ipu"], weights["cpu"])
     assert learned < 1e-5
     assert idle < 1e-4
+
+
+@pytest.mark.ipu
+def test_updates_with_class_weights_on_ipus_follow_the_cpu(tmp_path: Path) -> None:
+    kind, replicas = "sequence_classification", 2
+    batches = [
+        dataclasses.replace(batch, class_weights=np.array([0.4, 3.0, 1.5]))
+        for batch in make_batches(kind, 3, ACCUMULATION * replicas)
+    ]
+    ipu = ipu_runtime(ipu_job(kind, optimizer_of("adamw"), tmp_path, replicas, 1, labels=["a", "b", "c"]))
+    cpu = TorchRuntime(make_model(kind), kind, ACCUMULATION, "fp32", optimizer_of("adamw"), seed=7)
+    try:
+        ipu.compile(batches[0])
+        for batch in batches:
+            assert ipu.train_step(batch, 1e-3).loss == pytest.approx(cpu.train_step(batch, 1e-3).loss, rel=1e-5)
+        learned, _ = largest_differences(ipu.state_dict(), cpu.state_dict())
+    finally:
+        ipu.close()
+    assert learned < 1e-5
 
 
 @pytest.mark.ipu

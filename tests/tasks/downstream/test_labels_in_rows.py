@@ -12,20 +12,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from sklearn.utils.class_weight import compute_class_weight
 
 from tasks.downstream import rows
 from tasks.downstream.examples import make_examples
 from tasks.downstream.validate_rows import row_data_sets
 from tasks.params.entries import find_entry
 from tasks.params.schema import validate_params
-from tasks.plan.kinds import load_part
+from tasks.plan.kinds import load_part, load_spec
 from tasks.stage import artifacts
+from tasks.stage.errors import ParamsError
 from tasks.stage.row_folders import HELD_OUT
 from tasks.validation.validators import GxValidator
 from tests.tasks.downstream.entries import values_with
 from tests.tasks.downstream.ner.ner_checkout import write_sentences
 from tests.tasks.downstream.texts.classification_checkout import write_csv
-from tests.tasks.pretraining.row_inputs import WORDS, word_tokenizer
+from tests.tasks.pretraining.row_inputs import WORDS, read_rows, word_tokenizer
 from tests.tasks.validation.validation_data import failed_checks, validate
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -169,6 +171,22 @@ def test_labels_of_another_token_or_another_number_fail(
     verdicts = judged(make_inputs(tmp_path, kind, form), kind, form, damage)
     assert failed in failed_checks(verdicts["train"])
     assert failed_checks(verdicts["dev"]) == []
+
+
+def test_balanced_weights_are_those_of_scikit_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = {"train_path": tmp_path / "a.csv", "dev_path": tmp_path / "b.csv"}
+    labels = [number % 10 // 7 + number % 2 for number in range(40)]
+    for path in data.values():
+        write_csv(path, ["text", "label"], [(f"{WORDS[7 + n]} {WORDS[n]}", label) for n, label in enumerate(labels)])
+    judged(data, "classification")
+    entry = {"kind": "classification", "rows": SHAPES["classification"], "finetune": {"class_weights": "balanced"}}
+    task = load_spec(find_entry(validate_params(values_with({"squad": None, "mine": entry})), "mine"))
+    learned = read_rows(task.rows_folder("train"))["class_labels"]
+    expected = compute_class_weight("balanced", classes=np.arange(3), y=learned[learned >= 0])
+    np.testing.assert_allclose(task.class_weights(task.rows_folder("train")), expected)
+    with pytest.raises(ParamsError, match="finetune.class_weights needs texts with one class each"):
+        validate_params(values_with({"squad": None, "mine": {**entry, "regression": True}}))
 
 
 def test_a_number_that_is_not_that_of_the_example_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
