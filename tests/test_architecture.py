@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ipu_model.models.config import ModelConfig
 from tasks.downstream.gate.subject import make_subject
 from tasks.params.downstream import kind_names, kind_params
 from tasks.params.entries import entries
@@ -268,6 +269,21 @@ def test_no_head_of_bert_is_named_outside_its_own_file():
     for name in names:
         others = {f"ipu_model/heads/{other}.py" for other in names - {name}}
         assert not others & import_closure(folder / f"{name}.py"), name
+
+
+def test_no_family_of_encoders_is_named_outside_its_own_file():
+    """A family is one file of ipu_model/models/families; only the default of parameters, BERT, is named elsewhere."""
+    folder = ROOT / "ipu_model" / "models" / "families"
+    names = {path.stem.replace("_", "-") for path in folder.glob("*.py")} - {"--init--", ModelConfig.family}
+    assert len(names) > 4
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {node.value}"
+        for path in sources("flows", "tasks", "ipu_model")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and node.value in names
+        if path != folder / f"{node.value.replace('-', '_')}.py"
+    ]
+    assert found == []
 
 
 NAME_A_KIND = {

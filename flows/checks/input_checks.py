@@ -123,7 +123,7 @@ def _describe_head(entry: Entry, task: ExamplesTask, folder: Path) -> str:
 
     if not task.first_labels:
         return ""
-    return describe_head(folder, load_part(entry, "inference").architecture, task.first_labels, task.has_all_labels)
+    return describe_head(folder, load_part(entry, "inference").suffix, task.first_labels, task.has_all_labels)
 
 
 def _reads_files(entry: Entry) -> bool:
@@ -149,7 +149,7 @@ def _require_token_types(what: str, folder: Path) -> None:
         types = read_architecture(folder, str(folder)).type_vocab_size
     except InputError:
         return  # reported by `check_base_model`
-    typed = types < 2
+    typed = types == 1  # a model without token types ignores them
     if typed:
         with contextlib.suppress(InputError):  # a folder without a tokenizer, or one that is reported elsewhere
             typed = read_tokenizer_info(load_tokenizer(folder)).second_type is not None

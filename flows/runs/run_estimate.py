@@ -20,9 +20,9 @@ from tasks.estimates.job_estimates import (
     EstimatedJob,
     EstimateOptions,
     Interval,
-    ModelConfig,
     add_intervals,
     as_values,
+    configure_model,
     estimate_jobs,
     model_parameters,
     scaled,
@@ -216,7 +216,7 @@ def estimate_model_bytes(request: RunRequest) -> float:
     """Estimate the bytes of the trained models, and of the checkpoints of one of them."""
     made = [out for stage in request.stages if stage.holds_device for out in stage.outs]
     trained = [out for out in made if out.startswith(MODELS)]
-    model = ModelConfig(request.params.tokenizer.vocabulary_size, **request.params.model.model_dump())
+    model = configure_model(request.params.tokenizer.vocabulary_size, **request.params.model.model_dump())
     weights = 4.0 * model_parameters(model, "pretraining")
     return weights * (len(trained) + 3 * CHECKPOINTS) if trained else 0.0
 

@@ -130,7 +130,7 @@ def read_object(path: Path) -> Dict[str, Any]:
 
 
 def adopt_weights(configured: ModelConfig, actual: ModelConfig) -> ModelConfig:
-    """Return a configured architecture with the fields of a model that its weights decide and nobody configures."""
+    """Return a configured architecture with the fields of a model that its weights decide."""
     decided = ("type_vocab_size", "pad_id", "position_offset", "embedding_size", "settings")
     return dataclasses.replace(configured, **{name: getattr(actual, name) for name in decided})
 

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Collection, Dict, Mapping, Tuple
 
+from ipu_model.errors import ConfigError
 from ipu_model.models.config import ModelConfig
 
 SAME = ("vocab_size", "hidden_size", "intermediate_size", "type_vocab_size", "layer_norm_eps", "initializer_range")
@@ -54,7 +55,7 @@ class Family:
     offset_positions: bool = False
     """True if the first token of a sequence has the position after the pad id, instead of 0."""
     pair_types: int = 2
-    """Token types of a pair of texts: a model with fewer cannot read pairs."""
+    """Token types of a pair of texts, and of a model with new weights."""
     activation: str = "tanh"
     """Function in torch after the dense layer that pools the first token."""
     pools_in_head: bool = False
@@ -66,13 +67,29 @@ class Family:
     own: bool = True
     """True if Podium computes the encoder: packed, on every runtime, in pre-training as well."""
 
+    def configure(self, **fields: Any) -> ModelConfig:
+        """Return the architecture of a model with new weights.
+
+        Raises:
+            ConfigError: a field is out of range, or not a parameter of this family.
+        """
+        values = {"type_vocab_size": self.pair_types, **self.defaults, **fields, "family": self.model_type}
+        config = ModelConfig(**values)
+        if self.offset_positions:
+            config = dataclasses.replace(config, position_offset=config.pad_id + 1)
+        for name in fields.keys() - self.config_keys.keys() - {"family"}:
+            fixed = getattr(ModelConfig, name)
+            if fields[name] != fixed:
+                raise ConfigError(f"model.{name}={fields[name]}: a {self.model_type} model has {fixed}")
+        return config
+
     def read_fields(self, values: Mapping[str, Any]) -> Dict[str, Any]:
         """Return the fields of ModelConfig in the content of a config.json."""
         stated = {ours: values[theirs] for ours, theirs in self.config_keys.items() if values.get(theirs) is not None}
-        fields = {"family": self.model_type, **self.defaults, **stated}
+        fields = {"max_positions": ModelConfig.max_positions, **self.defaults, **stated, "family": self.model_type}
         if self.offset_positions:
             fields["position_offset"] = fields["pad_id"] + 1
-            fields["max_positions"] = fields.get("max_positions", ModelConfig.max_positions) - fields["position_offset"]
+            fields["max_positions"] -= fields["position_offset"]
         return fields
 
     def build(self, head: Any, config: ModelConfig, labels: int) -> Any:

@@ -34,6 +34,7 @@ from ipu_model.estimates.record import MEMORY, SECONDS, TOKENS, job_shape, rows_
 from ipu_model.estimates.shapes import model_parameters
 from ipu_model.jobs.plan import Choice, make_plan
 from ipu_model.models.config import ModelConfig
+from ipu_model.models.families import configure_model
 from ipu_model.units import format_bytes
 from tasks.estimates.planned_jobs import PlannedJob, planned_jobs
 from tasks.host import ledger
@@ -68,6 +69,7 @@ __all__ = [
     "MemoryEstimate",
     "ModelConfig",
     "Term",
+    "configure_model",
     "estimate_jobs",
     "model_parameters",
     "add_intervals",

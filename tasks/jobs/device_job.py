@@ -28,6 +28,7 @@ from ipu_model.files import write_text
 from ipu_model.ipu.config import read_ipu_config
 from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job, JobResult, OptimizerConfig, ScheduleConfig
 from ipu_model.models.config import ModelConfig
+from ipu_model.models.families import configure_model
 from ipu_model.units import format_duration
 from tasks.host import ledger
 from tasks.host.launcher import DEVICE_PYTHON, device_python
@@ -42,6 +43,7 @@ __all__ = [
     "ModelConfig",
     "OptimizerConfig",
     "ScheduleConfig",
+    "configure_model",
     "read_ipu_config",
     "run_device_job",
 ]

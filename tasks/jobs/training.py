@@ -19,6 +19,7 @@ from tasks.jobs.device_job import (
     JobResult,
     ModelConfig,
     OptimizerConfig,
+    configure_model,
     format_figures,
     run_device_job,
 )
@@ -50,7 +51,7 @@ IPU_CONFIG = "ipu_config.json"
 
 def model_config(params: ModelParams, manifest: Manifest) -> ModelConfig:
     """Return the architecture in params.yaml with the vocabulary size of the rows."""
-    return ModelConfig(vocab_size=manifest.vocab_size, **params.model_dump())
+    return configure_model(manifest.vocab_size, pad_id=manifest.pad_id, **params.model_dump())
 
 
 def geometry(batch: BatchParams, device: DeviceParams) -> BatchGeometry:

@@ -10,9 +10,9 @@ import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ipu_model.files import sha256_of
 from tasks.records.hub_inputs import download_files
@@ -98,7 +98,7 @@ def read_architecture(source: Path, key: str) -> ModelConfig:
         key: setting that named it, for messages.
 
     Raises:
-        InputError: not a model folder, or not a supported BERT.
+        InputError: not a model folder, or not a supported model.
     """
     from ipu_model.errors import DeviceJobError
     from ipu_model.models.architecture import read_config
@@ -110,12 +110,28 @@ def read_architecture(source: Path, key: str) -> ModelConfig:
         raise InputError(f"{key}: {error}") from None
 
 
-def describe_head(source: Path, architecture: str, labels: Sequence[str], all_known: bool) -> str:
+def read_positions(values: Mapping[str, Any]) -> int:
+    """Return the tokens of the longest sequence of a model, from its config.json.
+
+    Raises:
+        InputError: the model is not supported.
+    """
+    from ipu_model.errors import DeviceJobError
+    from ipu_model.models.families import get_family
+
+    try:
+        positions: int = get_family(values.get("model_type") or "bert").read_fields(values)["max_positions"]
+    except DeviceJobError as error:
+        raise InputError(str(error)) from None
+    return positions
+
+
+def describe_head(source: Path, suffix: str, labels: Sequence[str], all_known: bool) -> str:
     """Describe how a model's classes change when it is fine-tuned for others; empty if they do not.
 
     Args:
         source: folder of the model.
-        architecture: class of transformers with the head of the task.
+        suffix: end of the name of the class of transformers with the head of the task.
         labels: classes of the examples, in order of their numbers.
         all_known: the examples may have no other classes.
     """
@@ -126,7 +142,7 @@ def describe_head(source: Path, architecture: str, labels: Sequence[str], all_kn
         names = read_config(source / CONFIG)[1] or DEFAULT_LABELS
     except DeviceJobError:
         return ""  # reported when the model is read
-    if read_class_name(source) != architecture or len(names) == len(labels) == 1:
+    if not read_class_name(source).endswith(suffix) or len(names) == len(labels) == 1:
         return ""
     if len(labels) < len(names) and not all_known:
         return ""
@@ -175,7 +191,7 @@ def import_model_folder(source: Path, target: Path, tokenizer_sha256: str, key: 
         key: setting that named the model, for messages.
 
     Raises:
-        InputError: not a supported BERT, incomplete, damaged, or weights that are not finite.
+        InputError: not a supported model, incomplete, damaged, or weights that are not finite.
     """
     from ipu_model.errors import DeviceJobError
     from ipu_model.models.import_model import import_model  # imports torch: loaded only when needed

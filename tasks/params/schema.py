@@ -30,6 +30,7 @@ from tasks.params.sections import (
     Section,
     TokenizerParams,
     TrackingParams,
+    Word,
     get_default,
 )
 from tasks.params.strict_yaml import read_yaml
@@ -65,6 +66,8 @@ class ValidateParams(Section):
 class ModelParams(Section):
     """Model architecture; the defaults are those of bert-base-uncased."""
 
+    family: Word = "bert"
+    """Family of encoders, by its model_type in transformers (docs/models.md)."""
     hidden_size: Positive = 768
     """Hidden size; a multiple of num_heads."""
     num_layers: Positive = 12

@@ -52,7 +52,7 @@ def write_base_model(
         Content of `base_model.json`.
 
     Raises:
-        InputError: no such model, not a supported BERT, weights that are incomplete or unsafe to read, or a mismatch
+        InputError: no such model, not a supported one, weights that are incomplete or unsafe to read, or a mismatch
             with the architecture in the parameters or with the vocabulary of the tokenizer.
     """
     with new_folder(folder) as partial:
@@ -106,15 +106,15 @@ def check_architecture(source: Path, model: ModelParams, key: str) -> int:
         Number of word embeddings.
 
     Raises:
-        InputError: not a supported BERT, or another architecture.
+        InputError: not a supported model, or another architecture.
     """
     from ipu_model.errors import DeviceJobError
     from ipu_model.models.architecture import adopt_weights, architecture_differences
-    from ipu_model.models.config import ModelConfig
+    from ipu_model.models.families import configure_model
 
     actual = read_architecture(source, key)
     try:
-        expected = adopt_weights(ModelConfig(actual.vocab_size, **model.model_dump()), actual)
+        expected = adopt_weights(configure_model(actual.vocab_size, **model.model_dump()), actual)
     except DeviceJobError as error:
         raise InputError(f"{key}: {error}") from None
     if differ := architecture_differences(expected, actual):
@@ -132,7 +132,7 @@ def check_model_folder(params: BaseModelParams, model: ModelParams, entries: Seq
         entries: entries of the vocabulary, if it is already known.
 
     Raises:
-        InputError: not a model folder, no weights, not a supported BERT, another architecture, or another vocabulary.
+        InputError: not a model folder, no weights, not a supported model, another architecture or vocabulary.
     """
     source, key = Path(params.path), f"base_model.path={params.path}"
     require_config(source, key)

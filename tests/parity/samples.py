@@ -77,6 +77,8 @@ def samples(batch: Batch) -> Iterator[dict[str, torch.Tensor]]:
             elif "label_flags" in columns:
                 flags = columns["label_flags"][row].reshape(len(columns["cls_positions"][row]), -1)[slot]
                 sample["labels"] = torch.tensor(flags[None].astype("float32"))
+            elif "token_labels" in columns:
+                sample["labels"] = torch.tensor(columns["token_labels"][row][here].astype(int)[None])
             else:
                 sample["labels"] = torch.tensor([float(columns["targets"][row, slot])])
             if "feature_ids" in columns:

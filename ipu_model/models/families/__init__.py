@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from typing import List
+from typing import Any, List
 
+from ipu_model.models.config import ModelConfig
 from ipu_model.models.family import Family
 from ipu_model.models.transformers_family import make_family
 
@@ -24,3 +25,8 @@ def get_family(model_type: str) -> Family:
         return make_family(model_type)
     family: Family = importlib.import_module(f"{__name__}.{model_type.replace('-', '_')}").FAMILY
     return family
+
+
+def configure_model(vocab_size: int, family: str, **fields: Any) -> ModelConfig:
+    """Return the architecture of a model with new weights; see Family.configure."""
+    return get_family(family).configure(vocab_size=vocab_size, **fields)

@@ -93,10 +93,10 @@ def _released(model: InferenceModel) -> dict[str, Any]:
 def _select_kind(model: InferenceModel, task: str | None) -> tuple[str, dict[str, Any]]:
     """Return the kind that uses a model of this architecture, and the options that select its task."""
     parts = list(dict.fromkeys(map(_inference_class, kind_names())))
-    named = model.architectures or [one.architecture for one in parts]
-    fitting = [one for one in parts if one.architecture in named]
+    named = model.architectures or [one.suffix for one in parts]
+    fitting = [one for one in parts if any(name.endswith(one.suffix) for name in named)]
     if not fitting:
-        known = ", ".join(sorted({one.architecture for one in parts}))
+        known = ", ".join(sorted({f"...{one.suffix}" for one in parts}))
         raise InputError(
             f"{model.folder} is {', '.join(named)}, not a fine-tuned model. Supported architectures: {known}"
         )

@@ -21,10 +21,10 @@ COLUMN = "--column {}=NAME"
 class InferenceTask(ScoresTask[E, L, A]):
     """Reading of unlabelled files, and conversion of answers to records."""
 
-    architecture: ClassVar[str]
-    """Transformers class of the supported models."""
+    suffix: ClassVar[str]
+    """End of the names of the transformers classes of the supported models."""
     fallback_task: ClassVar[str] = ""
-    """Key of `match_tasks` that fits any model of this architecture; keys that match its classes take precedence."""
+    """Key of `match_tasks` that fits any model of such a class; keys that match its classes take precedence."""
     answer_field: ClassVar[str] = ""
     """Field of a record that is the answer in a .json file of {id: answer}; empty: .json is not supported."""
     has_n_best: ClassVar[bool] = False

@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.files import read_json
-from tasks.models.model_folders import NO_WEIGHTS, download_model, list_weight_files, select_model_files
+from tasks.models.model_folders import (
+    NO_WEIGHTS,
+    download_model,
+    list_weight_files,
+    read_positions,
+    select_model_files,
+)
 from tasks.params.sections import HUB_NAME
 from tasks.plan.named_files import leads_outside
 from tasks.stage import artifacts
@@ -101,7 +107,7 @@ def find_model(name: str, tokenizer: Path | None = None) -> InferenceModel:
             f"{holder / 'tokenizer.json'} is missing, and there is no vocab.txt: a published folder has one; for a "
             f"folder of models/ add --tokenizer {artifacts.TOKENIZER}"
         ) from None
-    return InferenceModel(folder, holder, config["max_position_embeddings"], config)
+    return InferenceModel(folder, holder, read_positions(config), config)
 
 
 def read_files(folder: Path) -> list[Path]:
@@ -129,7 +135,7 @@ def _config(folder: Path) -> dict[str, Any]:
     except ValueError as error:
         raise InputError(f"{path} is not JSON ({error}). Publish or download the model again") from None
     if not isinstance(values, dict) or "max_position_embeddings" not in values:
-        raise InputError(f"{path} is not a BERT configuration: max_position_embeddings is missing")
+        raise InputError(f"{path} is not the configuration of an encoder: max_position_embeddings is missing")
     positions = values["max_position_embeddings"]
     if type(positions) is not int or positions < 1:
         raise InputError(f"{path}: max_position_embeddings is {positions!r:.80}, a positive integer is required")

@@ -30,7 +30,7 @@ ENTITY = pa.struct(
 class NerInference(NerScores, InferenceTask[NerDevSet, WordLogits, NerAnswers]):
     """Tag of each word with its probability, and the decoded entities."""
 
-    architecture: ClassVar[str] = "BertForTokenClassification"
+    suffix: ClassVar[str] = "ForTokenClassification"
     endings = labelled_endings = ENDINGS
 
     @classmethod

@@ -53,9 +53,10 @@ def find_model(name: str, tokenizer: Path | None = None) -> InferenceModel:
         InputError: as `find_any_model`, or the model is for another task.
     """
     found = find_any_model(name, tokenizer)
-    if found.architectures and SquadInference.architecture not in found.architectures:
+    suffix = SquadInference.suffix
+    if found.architectures and not any(name.endswith(suffix) for name in found.architectures):
         raise InputError(
-            f"{found.folder} is {', '.join(found.architectures)}, {SquadInference.architecture} is required. Name a "
+            f"{found.folder} is {', '.join(found.architectures)}, a class ...{suffix} is required. Name a "
             "model fine-tuned on questions (models/squad or its published folder)"
         )
     return found

@@ -35,7 +35,7 @@ WITHOUT_ANSWER = "this model always returns an answer; pass --null-threshold 0 t
 class SquadInference(SquadScores, InferenceTask[list[ReferenceQuestion], WindowFiles, list[list[Answer]]]):
     """Answers with score, probability among the n best, and character span."""
 
-    architecture: ClassVar[str] = "BertForQuestionAnswering"
+    suffix: ClassVar[str] = "ForQuestionAnswering"
     answer_field: ClassVar[str] = "answer"
     has_n_best: ClassVar[bool] = True
     endings = labelled_endings = ENDINGS

@@ -27,7 +27,7 @@ MULTILABEL = "multi_label_classification"
 class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
     """Class or labels with all probabilities, or the value."""
 
-    architecture: ClassVar[str] = "BertForSequenceClassification"
+    suffix: ClassVar[str] = "ForSequenceClassification"
     fallback_task: ClassVar[str] = "classification"
 
     def __init__(self, entry: Entry) -> None:

@@ -248,7 +248,7 @@ def test_longer_windows_than_the_model_takes_are_refused(model: Path) -> None:
         (
             "config.json",
             '{"max_position_embeddings": 8, "architectures": ["BertForPreTraining"]}',
-            "BertForQ.* is required",
+            "ForQ.* is required",
         ),
         ("model.safetensors", None, "has no weights"),
         *(

@@ -1,0 +1,136 @@
+"""Every family next to transformers' own model: logits, updates, and folders in both directions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from samples import samples
+from tiny_jobs import LABELS, TINY, labels_of, make_columns, write_rows
+
+from ipu_model.models.families import configure_model, get_family, list_families
+from ipu_model.models.import_model import import_model
+from ipu_model.models.model_folder import ModelFolder, missing_parameters, read_model
+from ipu_model.models.modeling import build_model, is_exempt
+from ipu_model.rows.row_folder import Batch, RowFolder
+from ipu_model.runtimes.torch_device import TorchRuntime
+from tests.optimizers import optimizer_config
+
+HEADS = {
+    "question_answering": ("QuestionAnswering", ("start_logits", "end_logits")),
+    "sequence_classification": ("SequenceClassification", ("logits",)),
+    "token_classification": ("TokenClassification", ("logits",)),
+}
+ROWS, RATE, DECAY = 12, 1e-3, 0.1
+EPS = 1e-4
+"""Far above the gradients that are zero but for rounding, as those of key biases are; Adam would scale them up."""
+
+
+def their_config(family: str, labels: int) -> Any:
+    sizes = {name: getattr(TINY, name) for name in ("hidden_size", "num_layers", "num_heads", "intermediate_size")}
+    rates = {"hidden_dropout": 0.0, "attention_dropout": 0.0, "initializer_range": 0.5}
+    config = configure_model(60, family, max_positions=24, **sizes, **rates)
+    values = get_family(family).write_values(config)
+    values.update({"embedding_size": 8} if "embedding_size" in values else {})
+    values.update(dict.fromkeys(("qa_dropout", "seq_classif_dropout"), 0.0))
+    names = {"id2label": {str(number): name for number, name in enumerate(LABELS)}} if labels else {}
+    return transformers.AutoConfig.for_model(**values, **names)
+
+
+def make_pair(family: str, task: str, kind: str, folder: Path) -> tuple[Any, ModelFolder]:
+    """Their random model, and ours that was imported from its folder."""
+    torch.manual_seed(5)
+    theirs = getattr(transformers, f"AutoModelFor{task}").from_config(their_config(family, labels_of(kind))).eval()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn(parameter.shape) * 0.3)
+    theirs.save_pretrained(folder / "theirs")
+    (folder / "ours").mkdir()
+    report = import_model(folder / "theirs", folder / "ours", "t" * 64)
+    assert (report.architecture, report.left_out) == (type(theirs).__name__, [])
+    return theirs, read_model(folder / "ours")
+
+
+def build(found: ModelFolder, kind: str) -> torch.nn.Module:
+    model = build_model(kind, found.config, labels_of(kind))
+    assert missing_parameters(found, model.state_dict()) == []
+    model.load_state_dict({name: found.state[name] for name in model.state_dict()})
+    return model
+
+
+def make_batch(folder: Path, kind: str, found: ModelFolder) -> Batch:
+    columns = make_columns(kind, ROWS, seed=3)
+    if found.config.type_vocab_size == 1:
+        columns["token_type_ids"][:] = 0
+    write_rows(folder / "rows", kind, columns)
+    return RowFolder(folder / "rows", kind, found.config, labels_of(kind)).take(np.arange(ROWS))
+
+
+def inputs(sample: dict[str, torch.Tensor], found: ModelFolder) -> dict[str, torch.Tensor]:
+    """What their model reads of a sample, without and with its labels."""
+    unread = {"feature_id"} if found.config.type_vocab_size else {"feature_id", "token_type_ids"}
+    return {name: x for name, x in sample.items() if name not in unread}
+
+
+@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("family", list_families())
+def test_packed_rows_give_the_logits_of_transformers(tmp_path: Path, family: str, kind: str) -> None:
+    task, names = HEADS[kind]
+    theirs, found = make_pair(family, task, kind, tmp_path)
+    again = getattr(transformers, f"AutoModelFor{task}").from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(again[1][key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert type(again[0]) is type(theirs)
+    batch = make_batch(tmp_path, kind, found)
+    runtime = TorchRuntime(build(found, kind), kind, 4, "fp32", None, 0)
+    logits = {x.feature_id: x.columns for x in runtime.predict(batch)}
+    for sample in samples(batch):
+        for model in (theirs, again[0].eval()):
+            with torch.no_grad():
+                alone = model(**{k: x for k, x in inputs(sample, found).items() if k.endswith("_ids")})
+            for name in names:
+                expected = alone[name][0].flatten().numpy()
+                ours = logits[int(sample["feature_id"])][name]
+                np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
+    assert len(logits) == batch.sequences
+
+
+@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("family", list_families())
+def test_three_updates_end_with_the_weights_of_transformers(tmp_path: Path, family: str, kind: str) -> None:
+    theirs, found = make_pair(family, HEADS[kind][0], kind, tmp_path)
+    model, batch = build(found, kind), make_batch(tmp_path, kind, found)
+    optimizer = optimizer_config(learning_rate=RATE, weight_decay=DECAY, eps=EPS)
+    runtime = TorchRuntime(model, kind, 4, "fp32", optimizer, seed=0)
+    own = get_family(family).to_theirs({name: name for name in model.state_dict()})
+    groups = [
+        {"params": [p for n, p in theirs.named_parameters() if is_exempt(own[n]) is exempt], "weight_decay": decay}
+        for exempt, decay in ((False, DECAY), (True, 0.0))
+    ]
+    stepper = torch.optim.AdamW(groups, lr=RATE, eps=EPS)
+    for _ in range(3):
+        losses, counts = [], []
+        for sample in samples(batch):
+            losses.append(theirs.train()(**inputs(sample, found)).loss)
+            counts.append(int((sample["labels"] != -100).sum()) if kind == "token_classification" else 1)
+        expected = sum(loss * count for loss, count in zip(losses, counts, strict=True) if count) / sum(counts)
+        stepper.zero_grad()
+        expected.backward()
+        stepper.step()
+        assert runtime.train_step(batch, RATE).loss == pytest.approx(expected.item(), rel=1e-5)
+    ours = get_family(family).to_theirs(runtime.state_dict())
+    for name, weight in theirs.named_parameters():
+        torch.testing.assert_close(ours[name], weight, rtol=1e-5, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.parametrize("family", list_families())
+def test_a_masked_language_model_goes_in_and_out_bit_for_bit(tmp_path: Path, family: str) -> None:
+    theirs, found = make_pair(family, "MaskedLM", "pretrain", tmp_path)
+    again = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "ours")
+    for name, weight in theirs.state_dict().items():
+        assert torch.equal(again.state_dict()[name], weight), name
+    assert "cls.predictions.transform.dense.weight" in found.state
