@@ -35,7 +35,7 @@ NAVIGATION = {
         Workers and devices <workers>
         Reference <made/reference>""",
     "start": "how-it-works doctor",
-    "finetune": "inputs downstream classification glue ner checkpoints",
+    "finetune": "inputs downstream classification glue ner models checkpoints",
     "pretrain": "data-scale",
     "evaluation": "publish security",
     "runs": "plan pages tracking experiments survive ending faults",

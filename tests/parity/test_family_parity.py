@@ -134,3 +134,13 @@ def test_a_masked_language_model_goes_in_and_out_bit_for_bit(tmp_path: Path, fam
     for name, weight in theirs.state_dict().items():
         assert torch.equal(again.state_dict()[name], weight), name
     assert "cls.predictions.transform.dense.weight" in found.state
+
+
+def test_the_table_of_documents_has_every_family_and_what_it_reads() -> None:
+    lines = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8").splitlines()
+    rows = [[cell.strip(" `.") for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| `")]
+    types = {0: "none", 1: "one", 2: "two for pairs"}
+    positions = {False: "from 0", True: "after the pad id"}
+    described = [(name, get_family(name)) for name in list_families()]
+    table = [[n, f.prefix, types[f.pair_types], positions[f.offset_positions]] for n, f in described]
+    assert rows[: len(table)] == table
