@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ipu_model.units import shorten
 from tasks.downstream.texts.labels import FLAGS, LabelParser, fold_flag, is_list_text, label_parser
 from tasks.downstream.texts.params import ClassificationColumnParams, ClassificationDataParams, GlueDataParams
-from tasks.downstream.texts.task_table import TRAIN, TextExample, TextTask
+from tasks.downstream.texts.task_table import OFFICIAL_COLUMNS, TRAIN, TextExample, TextTask
 from tasks.plan.named_files import list_files
 from tasks.records.hub_inputs import open_dataset
 from tasks.records.tables import (
@@ -77,7 +77,7 @@ def glue_layouts(task: TextTask, key: str, *, labelled: bool = True) -> list[Col
     names = f"{', '.join(task.columns)}, {LABEL}"
     key = f"{key} to files with the columns {names}, or without a header and with the fields {names}"
     layouts: list[Columns] = []
-    for *texts, label in filter(None, ((*task.columns, LABEL), task.tsv)):
+    for *texts, label in filter(None, ((*task.columns, LABEL), OFFICIAL_COLUMNS.get(task.name))):
         columns = {part: ColumnSpec((name,), key) for part, name in zip(TEXT_PARTS, texts, strict=False)}
         last = {LABEL: ColumnSpec((label,), key)} if labelled else {"id": ColumnSpec(("id",), key, False)}
         layouts.append(columns | last)

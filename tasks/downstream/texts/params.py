@@ -168,22 +168,16 @@ class ClassificationParams(EntryParams):
 
     @model_validator(mode="after")
     def _one_form_of_labels(self) -> ClassificationParams:
-        columns = self.data.columns.label
-        several = [
-            name
-            for name, is_set in (
-                ("multilabel: true", self.multilabel),
-                ("data.columns.label with several columns", isinstance(columns, list)),
-                ("data.label_separator", self.data.label_separator is not None),
+        columns, separator = self.data.columns.label, self.data.label_separator is not None
+        listed = isinstance(columns, list)
+        if self.regression and self.multilabel:
+            raise ValueError("regression: true excludes multilabel: true. Remove one of them")
+        if (listed or separator) and not self.multilabel:
+            raise ValueError("data.columns.label with several columns, or data.label_separator: set multilabel: true")
+        if listed and separator:
+            raise ValueError(
+                "data.columns.label with several columns excludes data.label_separator. Remove one of them"
             )
-            if is_set
-        ]
-        if self.regression and several:
-            raise ValueError(f"regression: true excludes {several[0]}. Remove one of them")
-        if several and not self.multilabel:
-            raise ValueError(f"{several[0]} means that a text has several labels. Set multilabel: true")
-        if len(several) == 3:
-            raise ValueError(f"{several[1]} excludes {several[2]}. Remove one of them")
         if isinstance(columns, list) and len(set(columns)) < max(2, len(columns)):
             raise ValueError("data.columns.label must list two or more different columns")
         return self

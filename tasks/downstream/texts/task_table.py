@@ -1,7 +1,7 @@
 """Table of text tasks: columns, classes, official metrics and files.
 
 GLUE tasks (arXiv 1804.07461) have the column and class names of the Hub data set nyu-mll/glue, whose class numbers
-start at 0 in this order; `tsv` is the header of the official downloads, if it differs. Metrics are those of the
+start at 0 in this order. Metrics are those of the
 leaderboard; the score of a task is their mean, over both development sets if there are two.
 """
 
@@ -38,18 +38,19 @@ class TextTask:
     """Class names by number; one name for a regression; empty: defined by the training examples."""
     metrics: tuple[str, ...]
     """Names of metrics in metrics.py, the leading one first."""
-    tsv: tuple[str, ...] = ()
-    """Header of the official files: sentence columns, then label; empty: `columns` and "label"."""
-    dev: tuple[tuple[str, str], ...] = (("dev", "validation"),)
-    """Name of each development set and of its split on the Hub."""
+    examples: tuple[int, int] = (0, 0)
+    """Number of training and development examples, from the card of nyu-mll/glue."""
     limits: tuple[float, float] | None = None
     """Smallest and largest value or class number; None: derived from `labels`."""
     is_multilabel: bool = False
     """True if an example has any number of labels, also none."""
-    mean: str = "score"
-    """Name of the mean of all metrics, over both development sets if there are two; empty: none."""
-    examples: tuple[int, int] = (0, 0)
-    """Number of training and development examples, from the card of nyu-mll/glue."""
+    dev: tuple[tuple[str, str], ...] = (("dev", "validation"),)
+    """Name of each development set and of its split on the Hub."""
+
+    @property
+    def mean(self) -> str:
+        """Name of the mean of all metrics, over both development sets if there are two; empty: none."""
+        return "score" if self.name else ""
 
     @property
     def is_regression(self) -> bool:
@@ -76,78 +77,34 @@ class TextTask:
         return dict(self.dev).get(split, split)
 
 
-PAIR = ("sentence1", "sentence2")
+SINGLE, PAIR = ("sentence",), ("sentence1", "sentence2")
 ENTAILMENT = ("entailment", "not_entailment")
-TASKS = {
-    task.name: task
-    for task in (
-        TextTask(
-            "cola",
-            "CoLA",
-            ("sentence",),
-            ("unacceptable", "acceptable"),
-            ("matthews_correlation",),
-            examples=(8_551, 1_043),
-        ),
-        TextTask("sst2", "SST-2", ("sentence",), ("negative", "positive"), ("accuracy",), examples=(67_349, 872)),
-        TextTask(
-            "mrpc",
-            "MRPC",
-            PAIR,
-            ("not_equivalent", "equivalent"),
-            ("f1", "accuracy"),
-            tsv=("#1 String", "#2 String", "Quality"),
-            examples=(3_668, 408),
-        ),
-        TextTask(
-            "stsb",
-            "STS-B",
-            PAIR,
-            ("similarity",),
-            ("pearson", "spearman"),
-            tsv=(*PAIR, "score"),
-            limits=(0.0, 5.0),
-            examples=(5_749, 1_500),
-        ),
-        TextTask(
-            "qqp",
-            "QQP",
-            ("question1", "question2"),
-            ("not_duplicate", "duplicate"),
-            ("f1", "accuracy"),
-            tsv=("question1", "question2", "is_duplicate"),
-            examples=(363_846, 40_430),
-        ),
-        TextTask(
-            "mnli",
-            "MNLI",
-            ("premise", "hypothesis"),
-            ("entailment", "neutral", "contradiction"),
-            ("accuracy",),
-            tsv=(*PAIR, "gold_label"),
-            dev=(("dev_matched", "validation_matched"), ("dev_mismatched", "validation_mismatched")),
-            examples=(392_702, 19_647),
-        ),
-        TextTask("qnli", "QNLI", ("question", "sentence"), ENTAILMENT, ("accuracy",), examples=(104_743, 5_463)),
-        TextTask("rte", "RTE", PAIR, ENTAILMENT, ("accuracy",), examples=(2_490, 277)),
-        TextTask("wnli", "WNLI", PAIR, ("not_entailment", "entailment"), ("accuracy",), examples=(635, 71)),
-    )
+NLI = ("entailment", "neutral", "contradiction")
+ACCURACY, F1 = ("accuracy",), ("f1", "accuracy")
+MNLI_DEV = (("dev_matched", "validation_matched"), ("dev_mismatched", "validation_mismatched"))
+GLUE = (
+    TextTask("cola", "CoLA", SINGLE, ("unacceptable", "acceptable"), ("matthews_correlation",), (8_551, 1_043)),
+    TextTask("sst2", "SST-2", SINGLE, ("negative", "positive"), ACCURACY, (67_349, 872)),
+    TextTask("mrpc", "MRPC", PAIR, ("not_equivalent", "equivalent"), F1, (3_668, 408)),
+    TextTask("stsb", "STS-B", PAIR, ("similarity",), ("pearson", "spearman"), (5_749, 1_500), (0.0, 5.0)),
+    TextTask("qqp", "QQP", ("question1", "question2"), ("not_duplicate", "duplicate"), F1, (363_846, 40_430)),
+    TextTask("mnli", "MNLI", ("premise", "hypothesis"), NLI, ACCURACY, (392_702, 19_647), dev=MNLI_DEV),
+    TextTask("qnli", "QNLI", ("question", "sentence"), ENTAILMENT, ACCURACY, (104_743, 5_463)),
+    TextTask("rte", "RTE", PAIR, ENTAILMENT, ACCURACY, (2_490, 277)),
+    TextTask("wnli", "WNLI", PAIR, ENTAILMENT[::-1], ACCURACY, (635, 71)),
+)
+TASKS = {task.name: task for task in GLUE}
+OFFICIAL_COLUMNS = {
+    "mrpc": ("#1 String", "#2 String", "Quality"),
+    "stsb": (*PAIR, "score"),
+    "qqp": ("question1", "question2", "is_duplicate"),
+    "mnli": (*PAIR, "gold_label"),
 }
-
-OWN_CLASSES = TextTask("", "text classification", (), (), ("accuracy", "macro_f1"), limits=(0, math.inf), mean="")
-OWN_LABELS = TextTask(
-    "",
-    "multi-label classification",
-    (),
-    (),
-    ("micro_f1", "macro_f1"),
-    limits=(0, math.inf),
-    mean="",
-    is_multilabel=True,
-)
-OWN_VALUES = TextTask(
-    "", "text regression", (), ("value",), ("pearson", "spearman"), limits=(-math.inf, math.inf), mean=""
-)
+"""Task -> columns of the sentences and the label in the official downloads, where they differ from the Hub's."""
+ANY_CLASS, ANY_VALUE = (0.0, math.inf), (-math.inf, math.inf)
+OWN_CLASSES = TextTask("", "text classification", (), (), ("accuracy", "macro_f1"), limits=ANY_CLASS)
+OWN_LABELS = TextTask("", "multi-label classification", (), (), ("micro_f1", "macro_f1"), (0, 0), ANY_CLASS, True)
+OWN_VALUES = TextTask("", "text regression", (), ("value",), ("pearson", "spearman"), limits=ANY_VALUE)
 OWN_TASKS = {"classes": OWN_CLASSES, "several labels": OWN_LABELS, "values": OWN_VALUES}
 """Tasks on your own texts, by what their labels are."""
 

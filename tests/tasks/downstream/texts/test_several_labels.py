@@ -128,8 +128,11 @@ def test_a_list_for_one_class_names_the_parameter(tmp_path: Path) -> None:
     ("values", "message"),
     [
         ({"regression": True, "multilabel": True}, "regression: true excludes multilabel: true"),
-        ({"data": {"label_separator": "pipe"}}, "data.label_separator means that .* Set multilabel: true"),
-        ({"data": {"columns": {"label": ["a", "b"]}}}, "data.columns.label .* Set multilabel: true"),
+        ({"data": {"label_separator": "pipe"}}, "or data.label_separator: set multilabel: true"),
+        (
+            {"data": {"columns": {"label": ["a", "b"]}}},
+            "data.columns.label with several columns, .* set multilabel: true",
+        ),
         ({"multilabel": True, "data": {"columns": {"label": ["a", "a"]}}}, "two or more different columns"),
         ({"multilabel": True, "data": {"columns": {"label": ["a", "b"]}, "label_separator": ","}}, "excludes"),
         ({"multilabel": True, "gate": {"min_accuracy": 50}}, "gate.min_accuracy does not apply to several labels"),
