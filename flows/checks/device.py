@@ -17,6 +17,7 @@ from flows.runs.run_request import RunRequest
 from flows.views.plan_page import JobView
 from tasks.estimates.job_estimates import EstimatedJob, EstimateOptions, count_attached_ipus
 from tasks.host.launcher import DEVICE_LAUNCHER, DEVICE_PYTHON, parse_launcher
+from tasks.models.model_folders import packs_rows
 from tasks.params.sections import RuntimeSpec
 from tasks.plan.dvc_records import StageStatus
 from tasks.plan.plan_file import ANYWHERE, COMPILER, DEVICE, Stage
@@ -65,12 +66,16 @@ def probe_device(request: RunRequest) -> Iterator[Probe]:
     stages = _stages(request)
     places = _required_devices(request, stages)
     own = os.environ.get(DEVICE_PYTHON)
-    if not stages or not (own or request.thorough or any(place["runtime"] != "cpu" for place in places)):
+    family = request.params.model.family
+    here = not own and not request.thorough and all(place["runtime"] == "cpu" for place in places)
+    if not stages or (here and packs_rows(family)):
         return
     device = request.params.device
     wanted = {
         "places": places,
         "processes": device.processes if device.launcher == "torchrun" and not os.environ.get(DEVICE_LAUNCHER) else 1,
+        "family": family,
+        "pretrains": request.params.pretrain.enabled,
         "compile_only": all(stage.host == COMPILER for stage in stages),
         "ipus": _ipus(request, stages) if any(place["runtime"] in ("ipu", "auto") for place in places) else 1,
     }

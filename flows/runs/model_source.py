@@ -12,7 +12,7 @@ from typing import Any
 
 from flows.runs.checkout import checkout_folder
 from flows.runs.run_params import read_run_params
-from tasks.models.model_folders import download_model, read_architecture
+from tasks.models.model_folders import download_model, packs_rows, read_architecture
 from tasks.params.schema import PHASES, ModelParams
 from tasks.params.sections import HUB_NAME
 from tasks.stage import artifacts
@@ -44,7 +44,8 @@ def model_parameters(model: str, here: Path, project: Path) -> dict[str, Any]:
     else:
         folder, given = _download(model)
     found = read_architecture(folder, f"--model {model}")
-    return given | {f"model.{name}": getattr(found, name) for name in ModelParams.model_fields}
+    packing = {} if packs_rows(found.family) else {"packing": False}
+    return given | packing | {f"model.{name}": getattr(found, name) for name in ModelParams.model_fields}
 
 
 def _download(model: str) -> tuple[Path, dict[str, Any]]:

@@ -130,9 +130,13 @@ def read_object(path: Path) -> Dict[str, Any]:
 
 
 def adopt_weights(configured: ModelConfig, actual: ModelConfig) -> ModelConfig:
-    """Return a configured architecture with the fields of a model that its weights decide."""
+    """Return a configured architecture with the fields of a model that its weights decide.
+
+    The word table may be larger than the vocabulary: some models pad it to a round size.
+    """
     decided = ("type_vocab_size", "pad_id", "position_offset", "embedding_size", "settings")
-    return dataclasses.replace(configured, **{name: getattr(actual, name) for name in decided})
+    size = max(configured.vocab_size, actual.vocab_size)
+    return dataclasses.replace(configured, vocab_size=size, **{name: getattr(actual, name) for name in decided})
 
 
 def architecture_differences(configured: ModelConfig, actual: ModelConfig) -> List[str]:

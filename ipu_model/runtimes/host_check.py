@@ -3,8 +3,9 @@
     python -m ipu_model.runtimes.host_check < REQUEST
 
 REQUEST is JSON: `places`, a list of objects with `knob` (the parameter that sets the runtime, for messages), `runtime`
-and `precision`; `processes` of a training job on this host; `compile_only` if no IPUs are needed; `ipus` of the largest
-job. Each result is printed as a line of JSON. Like the whole package it runs on Python 3.8 and torch 2.0.1 upwards.
+and `precision`; `family` of the model, and `pretrains` if it is pre-trained; `processes` of a training job on this
+host; `compile_only` if no IPUs are needed; `ipus` of the largest job. Each result is printed as a line of JSON. Like
+the whole package it runs on Python 3.8 and torch 2.0.1 upwards.
 """
 
 from __future__ import annotations
@@ -54,11 +55,13 @@ _FIX = (
 
 
 def _check_device(device: Mapping[str, Any], request: Mapping[str, Any]) -> Iterator[Dict[str, Any]]:
+    from ipu_model.models.families import get_family
     from ipu_model.runtimes.selection import choose_precision, choose_runtime
 
     runtime, failed = device["runtime"], False
     try:
         chosen = choose_runtime(runtime)
+        get_family(request["family"]).check(chosen.value, request["pretrains"])
         runtime, text = chosen.value, f"{chosen.value} ({chosen.reason})"
         if runtime == "ipu":
             text += f"; {_check_ipus(request.get('ipus', 1), request['compile_only'])}"

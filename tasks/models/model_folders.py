@@ -110,6 +110,13 @@ def read_architecture(source: Path, key: str) -> ModelConfig:
         raise InputError(f"{key}: {error}") from None
 
 
+def packs_rows(family: str) -> bool:
+    """Return whether models of a family are trained on rows of several sequences, by Podium's own modules."""
+    from ipu_model.models.families import get_family
+
+    return get_family(family).own
+
+
 def read_positions(values: Mapping[str, Any]) -> int:
     """Return the tokens of the longest sequence of a model, from its config.json.
 

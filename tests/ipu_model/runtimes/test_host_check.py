@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def told(runtime: str = "cpu", precision: str = "fp32", processes: int = 1) -> Dict[str, Any]:
     place = {"knob": f"device.runtime={runtime}", "runtime": runtime, "precision": precision}
-    return {"places": [place], "processes": processes, "compile_only": False}
+    return {"places": [place], "family": "bert", "pretrains": True, "processes": processes, "compile_only": False}
 
 
 def found(**what: Any) -> List[Dict[str, Any]]:
