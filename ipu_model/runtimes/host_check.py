@@ -58,10 +58,11 @@ def _check_device(device: Mapping[str, Any], request: Mapping[str, Any]) -> Iter
     from ipu_model.models.families import get_family
     from ipu_model.runtimes.selection import choose_precision, choose_runtime
 
-    runtime, failed = device["runtime"], False
+    runtime, failed, family = device["runtime"], False, get_family(request["family"])
     try:
+        family.check(runtime, request["pretrains"])
         chosen = choose_runtime(runtime)
-        get_family(request["family"]).check(chosen.value, request["pretrains"])
+        family.check(chosen.value, request["pretrains"])  # auto may choose IPUs
         runtime, text = chosen.value, f"{chosen.value} ({chosen.reason})"
         if runtime == "ipu":
             text += f"; {_check_ipus(request.get('ipus', 1), request['compile_only'])}"

@@ -17,9 +17,12 @@ from ipu_model.runtimes import host_check
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def told(runtime: str = "cpu", precision: str = "fp32", processes: int = 1) -> Dict[str, Any]:
+def told(
+    runtime: str = "cpu", precision: str = "fp32", processes: int = 1, family: str = "bert", pretrains: bool = True
+) -> Dict[str, Any]:
     place = {"knob": f"device.runtime={runtime}", "runtime": runtime, "precision": precision}
-    return {"places": [place], "family": "bert", "pretrains": True, "processes": processes, "compile_only": False}
+    model = {"family": family, "pretrains": pretrains}
+    return {"places": [place], **model, "processes": processes, "compile_only": False}
 
 
 def found(**what: Any) -> List[Dict[str, Any]]:
@@ -49,6 +52,17 @@ def test_without_a_gpu_cuda_is_a_problem_of_the_host_and_both_reasons_are_said()
     assert not runtime["of_parameters"]
     assert runtime["text"].endswith("set device.runtime to cpu or auto; found device.runtime=cuda")
     assert precision["of_parameters"]
+
+
+def test_an_encoder_of_transformers_is_checked_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)  # as if it were not installed
+    for what, said in (
+        ({"runtime": "ipu"}, "deberta-v2 models cannot be run on IPUs"),
+        ({"pretrains": True}, "deberta-v2 models cannot be pre-trained"),
+        ({}, "deberta-v2 need the package transformers"),
+    ):
+        last = found(**{"family": "deberta-v2", "pretrains": False, **what})[-1]
+        assert (last["level"], said in last["text"]) == ("problem", True), last
 
 
 def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
