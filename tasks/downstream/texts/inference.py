@@ -77,7 +77,7 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
 
     def read_unlabelled(self, path: Path, reading: ReadLog) -> Iterator[dict[str, Any]]:
         for one in make_reader(self, COLUMN).of_file(path, INPUT, reading, labelled=False):
-            yield {**one._asdict(), ID: one.id}
+            yield {**one._asdict(), ID: one.id, **({"label": []} if self.is_multilabel else {})}
 
     def write_labelled(self, path: Path, target: Path, reading: ReadLog) -> None:
         write_split(self, make_reader(self, COLUMN).of_file(path, INPUT, reading), target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from click.testing import CliRunner
 from scipy.stats import pearsonr
 from sklearn.metrics import accuracy_score, f1_score
+from transformers import pipeline
 
+from flows.cli import cli
 from tasks.downstream import evaluate, examples, parity, rows, validate, validate_rows
 from tasks.downstream.gate import gate
 from tasks.downstream.jobs import finetune, predict
@@ -86,6 +90,55 @@ def test_classes_are_learnt_scored_published_and_the_same_in_transformers(
     theirs, config = published_logits(folder / "published" / NAME, [texts for *texts, _ in dev])
     np.testing.assert_allclose(own_logits(folder), theirs, rtol=1e-4, atol=1e-5)
     assert [config.id2label[number] for number in range(3)] == list(CLASSES)
+
+
+@pytest.mark.parametrize("threshold", ["auto", "per_label"])
+def test_several_labels_are_learnt_decided_published_and_the_same_in_a_pipeline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threshold: str
+) -> None:
+    for name, count, seed in (("train", 300, 0), ("dev", 60, 1)):
+        write_texts(tmp_path / f"{name}.csv", count, seed=seed)
+        lines = (tmp_path / f"{name}.csv").read_text(encoding="utf-8").splitlines()[1:]
+        pairs = [line.rpartition(",") for line in lines]
+        # Happy texts are good news, angry and sad ones are none; sad ones are also long.
+        more = {"happy": "happy|good", "sad": "sad|long", "angry": ""}
+        rows = [[text, more[label]] for text, _, label in pairs]
+        write_csv(tmp_path / f"{name}.csv", ["text", "labels"], rows)
+    data = {"train_path": str(tmp_path / "train.csv"), "dev_path": str(tmp_path / "dev.csv"), "label_separator": "pipe"}
+    sections: dict[str, Any] = {"evaluate": {"threshold": threshold}, "rows": {"held_out_fraction": 0.2}}
+    gates = {"min_micro_f1": 90.0, "min_f1_by_class": {"good": 80.0}}
+    folder = make_checkout(tmp_path / "checkout", data, multilabel=True, gate=gates, **sections)
+    metrics = run(folder, monkeypatch)
+    verdict = read_json(folder / f"metrics/{NAME}-gate.json")
+    assert verdict["accepted"], verdict["reasons"]
+    run_stage(publish, NAME)
+    published = folder / "published" / NAME
+    limits = read_json(published / "podium.json")["threshold"]
+    card = (published / "README.md").read_text(encoding="utf-8")
+    assert "any of 4 labels (good, happy, long, sad)" in card
+    classify = pipeline("text-classification", model=str(published), top_k=None)
+    texts = pa.parquet.read_table(folder / f"data/examples/{NAME}/dev.parquet")["first"].to_pylist()
+    theirs = [{one["label"]: one["score"] for one in scores} for scores in classify(texts)]
+    shares = 1 / (1 + np.exp(-own_logits(folder)))
+    names = sorted(theirs[0])
+    np.testing.assert_allclose(shares, [[one[name] for name in names] for one in theirs], rtol=1e-4, atol=1e-5)
+    guesses = read_json(folder / f"evaluation/{NAME}/predictions.json")["dev"]
+    above = [[limits[name] if isinstance(limits, dict) else limits for name in names]] * len(texts)
+    assert guesses == [np.flatnonzero(one).tolist() for one in shares > np.array(above)]
+    [code] = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    scope: dict[str, Any] = {}
+    monkeypatch.chdir(published)
+    exec(code.replace("A text like the training texts.", texts[0]), scope)
+    assert metrics["micro_f1_low"] > 80
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(cli, ["predict", str(published), "dev.csv", "out.jsonl", "--column", "text=text"])
+    assert result.exit_code == 0, result.output
+    records = [json.loads(line) for line in Path("out.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [[names.index(label) for label in one["labels"]] for one in records] == guesses
+    result = CliRunner().invoke(cli, ["evaluate", str(published), "dev.csv", "--json"])
+    assert result.exit_code == 0, result.output
+    again = json.loads(result.stdout)
+    assert (again["micro_f1"], again["exact_match"]) == (metrics["micro_f1"], metrics["exact_match"])
 
 
 def test_values_are_learnt_from_a_part_of_one_file_and_published(
