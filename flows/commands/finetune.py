@@ -5,7 +5,7 @@ The run is one of `--preset finetune` with an entry of `downstream`, in a checko
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -200,7 +200,7 @@ def entry_parameters(
     own = {name: args[name] for name in own_names if args.get(name) is not None}
     name = "-".join([kind, *(value for value in own.values() if isinstance(value, str))])
     data, gate = (params.model_fields[section].annotation for section in ("data", "gate"))
-    options_of_kind = {**own, "columns": join_columns(args["columns"])}
+    options_of_kind = {**own, "columns": options.join_columns(args["columns"])}
     values = part_class(params, "examples").recipe_for(resolve_path(ctx, Path(args["train"])), options_of_kind)
     values |= {f"data.{key}": value for key, value in _pick_data(ctx, project, data, args)}
     values |= {f"finetune.{key}": args[key] for key in HYPERPARAMETERS if args.get(key) is not None}
@@ -219,15 +219,7 @@ def _pick_data(ctx: click.Context, project: Path, section: Any, args: Mapping[st
     else:
         yield "source", "files"
         yield from _pick_files(ctx, project, section, args)
-    yield from ((f"columns.{part}", name) for part, name in join_columns(args["columns"]).items())
-
-
-def join_columns(columns: Iterable[tuple[str, str]]) -> dict[str, str | list[str]]:
-    """Return part -> its column, or its columns if --column names several."""
-    named: dict[str, list[str]] = {}
-    for part, name in columns:
-        named.setdefault(part, []).append(name)
-    return {part: names if len(names) > 1 else names[0] for part, names in named.items()}
+    yield from ((f"columns.{part}", name) for part, name in options.join_columns(args["columns"]).items())
 
 
 def _pick_files(ctx: click.Context, project: Path, section: Any, args: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.commands.options import FILE, combine_options, parameter_option, parse_column
+from flows.commands.options import FILE, combine_options, join_columns, parameter_option, parse_column
 from flows.commands.project import CommandContext, resolve_path
 from tasks.params.downstream import RowsParams
 from tasks.params.sections import DeviceParams
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tasks.params.entries import Entry
 
 AT_LEAST_ONE = click.IntRange(min=1)
+PROBABILITY = click.FloatRange(0, 1)
 ROWS_AT_ONCE, ROWS_ON_IPU = 64, 8
 
 tokenizer_option = click.option("--tokenizer", type=FILE, metavar="DIR", help="tokenizer, if the model folder has none")
@@ -44,11 +45,14 @@ inference_options = combine_options(
         help="column of the file that holds PART (context, question, ...); repeatable",
     ),
     click.option("--separator", metavar="SIGN", help="field separator of a .csv file (default: detect)"),
+    click.option("--label-separator", metavar="SIGN", help="character between the labels of a text (default: lists)"),
     parameter_option(
         RowsParams, "row_length", metavar="TOKENS", help="window length (default: of the release, else 384)"
     ),
     click.option("--doc-stride", type=AT_LEAST_ONE, metavar="TOKENS", help="overlap of consecutive windows of a text"),
     null_threshold_option,
+    click.option("--threshold", type=PROBABILITY, metavar="P", help="predict labels above this probability"),
+    click.option("--min-probability", type=PROBABILITY, metavar="P", help="predict no class below this probability"),
     click.option("--batch-size", type=AT_LEAST_ONE, metavar="ROWS", help=f"rows per forward pass ({ROWS_AT_ONCE})"),
     parameter_option(DeviceParams, "runtime", default="auto"),
     parameter_option(
@@ -86,13 +90,17 @@ def load_model(ctx: click.Context, name: str, args: Mapping[str, Any]) -> tuple[
     named = resolve_model(ctx, name, args["tokenizer"])
     model = find_model(named.name, named.tokenizer)
     rows = {key: args[key] for key in ("row_length", "doc_stride") if args[key] is not None}
-    columns = {**named.entry.get("data", {}).get("columns", {}), **dict(args["columns"])}
+    given = named.entry.get("data", {})
+    columns = {**given.get("columns", {}), **join_columns(args["columns"])}
     data: dict[str, Any] = {"columns": columns} if columns else {}
-    if args["separator"] is not None:
-        data["separator"] = args["separator"]
-    sections = {"rows": rows, "data": data}
+    separators = {
+        "separator": args["separator"],
+        "label_separator": args["label_separator"] or given.get("label_separator"),
+    }
+    data |= {key: value for key, value in separators.items() if value is not None}
+    decisions = ("null_threshold", "threshold", "min_probability")
+    sections = {"rows": rows, "data": data, "evaluate": {key: args[key] for key in decisions if args[key] is not None}}
     if args["null_threshold"] is not None:
-        sections["evaluate"] = {"null_threshold": args["null_threshold"]}
         data["unanswerable"] = "use"
     own = {name: values for name, values in sections.items() if values}
     return model, infer_entry(model, args["task"], own, named.entry)

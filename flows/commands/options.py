@@ -184,6 +184,14 @@ def parse_column(text: str) -> tuple[str, str]:
     return part, name
 
 
+def join_columns(columns: Iterable[tuple[str, str]]) -> dict[str, str | list[str]]:
+    """Return part -> its column, or its columns if --column names several."""
+    named: dict[str, list[str]] = {}
+    for part, name in columns:
+        named.setdefault(part, []).append(name)
+    return {part: names if len(names) > 1 else names[0] for part, names in named.items()}
+
+
 def print_result(as_json: bool, values: Any, text: str, after: str) -> None:
     """Print the result of a command: as JSON, or as text followed by the next useful step."""
     if as_json:

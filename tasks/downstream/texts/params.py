@@ -104,8 +104,8 @@ class ClassificationGateParams(ReleaseParams):
     """Floor of Pearson's correlation times 100, for regression; null: none."""
     min_spearman: Floor | None = None
     """Floor of Spearman's correlation times 100, for regression; null: none."""
-    min_f1_by_class: dict[Name, Points] = Field(default_factory=dict)
-    """Floors of F1 of single classes or labels, in percent, by name."""
+    min_f1_by_class: dict[Name, Points] | None = None
+    """Floors of F1 of single classes or labels, in percent, by name; null: none."""
     min_coverage: Points | None = None
     """Floor of the share of texts with an answer, in percent, for evaluate.min_probability; null: none."""
     min_answered_accuracy: Points | None = None

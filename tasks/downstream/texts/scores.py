@@ -221,7 +221,7 @@ class TextsScores(TextsSpec, ScoresTask[TextsDevSet, Array, Array]):
     @property
     def metrics(self) -> Metrics:
         parts = [one for split in self.development for one in self.form.metrics(split, metric_names(self.spec, split))]
-        floors = getattr(self.entry.params.gate, "min_f1_by_class", {})
+        floors = getattr(self.entry.params.gate, "min_f1_by_class", None) or {}
         parts += [class_f1(name, functools.partial(self._number, name), self.is_multilabel) for name in floors]
         return Metrics(tuple(parts), self.spec.mean)
 
@@ -234,7 +234,7 @@ class TextsScores(TextsSpec, ScoresTask[TextsDevSet, Array, Array]):
     @property
     def limits(self) -> tuple[Limit, ...]:
         floors = (*self.spec.floors, *(SELECTIVE_FLOORS if self.decision.min_probability is not None else ()))
-        by_class = getattr(self.entry.params.gate, "min_f1_by_class", {})
+        by_class = getattr(self.entry.params.gate, "min_f1_by_class", None) or {}
         return (
             *(self.make_limit(floor.removeprefix("min_"), floor, "max_drop") for floor in floors),
             *(Limit(f"f1_of_{one}", floor, f"min_f1_by_class.{one}", None, "") for one, floor in by_class.items()),

@@ -135,7 +135,7 @@ def test_several_labels_are_learnt_decided_published_and_the_same_in_a_pipeline(
     assert result.exit_code == 0, result.output
     records = [json.loads(line) for line in Path("out.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [[names.index(label) for label in one["labels"]] for one in records] == guesses
-    result = CliRunner().invoke(cli, ["evaluate", str(published), "dev.csv", "--json"])
+    result = CliRunner().invoke(cli, ["evaluate", str(published), "dev.csv", "--label-separator", "pipe", "--json"])
     assert result.exit_code == 0, result.output
     again = json.loads(result.stdout)
     assert (again["micro_f1"], again["exact_match"]) == (metrics["micro_f1"], metrics["exact_match"])
