@@ -188,7 +188,7 @@ def test_a_model_of_another_task_is_refused(checkout: Path, jobs: list[Any], tmp
     swap(checkout, write_head_model(tmp_path / "model", "sequence_classification", ["bad", "good"], ["river"]))
     with pytest.raises(
         InputError,
-        match=r"is for kind classification, regression False, this entry for kind squad\. "
+        match=r"is for kind classification, regression False, multilabel False, this entry for kind squad\. "
         r"Set downstream\.squad\.gate\.released to a folder",
     ):
         run_stage(checkout)
