@@ -15,12 +15,9 @@ import click
 
 from flows.commands import finetune, options, pretrain
 from flows.commands.project import enter_project
-from flows.commands.search import (
-    EVALUATION_SHARE,
-    Range,
-    parse_range,
-)
+from flows.commands.search import EVALUATION_SHARE, Range, parse_range
 from flows.commands.sweep_runs import Sweep, Training, finetuning, pretraining, run_sweep
+from flows.runs import locks
 from flows.runs.stopping import Interrupted, stop
 from tasks.downstream.gate.seed_scores import SEED
 from tasks.params.overlays import Setting, resolve
@@ -191,7 +188,7 @@ def _start_sweep(
     for end in (0, -1):
         recipe = {name: one[end] for name, one in space.items()}
         validate_params(resolve({}, preset, [*overrides, *training.settings(recipe)]), "the parameters")
-    with stop.listen():
+    with stop.listen(), locks.hold_run(project, f"{name}-sweep", _note):
         try:
             found = run_sweep(sweep, project, _note if args["as_json"] else streams.say_line)
         except Interrupted:

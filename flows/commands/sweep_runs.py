@@ -21,14 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from flows import dvc
-from flows.commands.search import (
-    COMPLETE,
-    PRUNED,
-    ProposedTrial,
-    Space,
-    Trial,
-    measure_importance,
-)
+from flows.commands.search import COMPLETE, PRUNED, ProposedTrial, Space, Trial, measure_importance
 from flows.dvc.session import restore_outputs
 from flows.runs import checkout, report
 from flows.runs.stopping import stop
@@ -193,7 +186,7 @@ def run_sweep(sweep: Sweep, project: Path, say: Say) -> dict[str, Any]:
         figures = [member.held_out(project) for member in members]
     else:
         trials = _run_search(sweep, project, place, say)
-        record |= _search_record(sweep, trials) | {"importance": measure_importance(sweep.space, trials)}
+        record |= read_json(place) | {"importance": measure_importance(sweep.space, trials)}
         members = [SweepRun(sweep, trial.values, number) for number, trial in enumerate(trials, 1)]
         figures = [trial.held_out for trial in trials]
     ended = {member.name: one for member, one in zip(members, figures, strict=True) if one is not None}
@@ -214,20 +207,20 @@ def run_sweep(sweep: Sweep, project: Path, say: Say) -> dict[str, Any]:
     return record
 
 
-def _search_record(sweep: Sweep, trials: Sequence[Trial]) -> dict[str, Any]:
-    return {"search": sweep.search, "trials": [asdict(one) for one in trials]}
-
-
 def _run_search(sweep: Sweep, project: Path, place: Path, say: Say) -> list[Trial]:
     """Run the trials that have not finished, and return all. The record has each trial before its run starts.
 
     Raises:
         ParamsError: the record on disk is of another search.
     """
-    record = read_json(place) if place.is_file() else _search_record(sweep, [])
+    record: dict[str, Any] = read_json(place) if place.is_file() else {"search": sweep.search, "trials": []}
     if record.get("search") != sweep.search:
         raise ParamsError(f"{place} is of a sweep with other ranges or parameters: pass another --name, or remove it")
     trials = [Trial(**one) for one in record["trials"]]
+
+    def save() -> None:
+        write_json(place, {"search": sweep.search, "trials": [asdict(one) for one in trials]})
+
     total = max(sweep.trials or 0, len(trials))
     for number in range(1, total + 1):
         known, before = trials[number - 1 : number], trials[: number - 1]
@@ -235,11 +228,11 @@ def _run_search(sweep: Sweep, project: Path, place: Path, say: Say) -> list[Tria
             proposal = ProposedTrial(sweep.space, sweep.seed, before, known[0].values if known else None)
             member = SweepRun(sweep, proposal.trial.values, number)
             trials[number - 1 : number] = [proposal.trial]
-            write_json(place, _search_record(sweep, trials))
+            save()
             shown = ", ".join(f"{name.rpartition('.')[2]} {value:.4g}" for name, value in member.values.items())
             say(f"trial {number} of {total}: {member.name}, {shown}")
             _run_trial(member, proposal, before, project, say)
-            write_json(place, _search_record(sweep, trials))
+            save()
         say(f"trial {number} of {total}: {_format_outcome(trials[:number])}")
     return trials
 

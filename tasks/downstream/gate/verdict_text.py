@@ -49,4 +49,4 @@ def held_out_score(figures: Mapping[str, Any]) -> tuple[str, float]:
 
 def signed_figure(name: str, score: float) -> float:
     """Convert a figure to the value of `held_out_score`, or back."""
-    return -score if name == "loss" else score
+    return -score if name.endswith("loss") else score

@@ -22,6 +22,10 @@ from click.testing import CliRunner
 from flows.cli import cli
 from flows.commands.search import COMPLETE, PRUNED, ProposedTrial, Range, Space, Trial, measure_importance, parse_range
 from flows.commands.sweep import _take_space
+from flows.commands.sweep_runs import Sweep, SweepRun, pretraining
+from flows.runs.checkout import checkout_folder
+from ipu_model.files import write_json, write_text
+from tasks.downstream.gate.verdict_text import held_out_score
 from tasks.stage.errors import ParamsError
 from tests.places import ROOT
 from tests.tasks.tiny_model import write_tiny_model
@@ -143,6 +147,22 @@ def test_a_search_is_refused_before_its_first_run(tmp_path: Path, words: list[st
     done = CliRunner().invoke(cli, ["--project", str(ROOT), "sweep", "finetune", "ner", *model, *held_out, *words])
     assert message in f"{done.output} {done.exception}"
     assert done.exit_code != 0
+
+
+def test_pre_training_is_judged_by_the_loss_of_masked_tokens_and_sets_both_phases(tmp_path: Path) -> None:
+    sweep = Sweep("p", pretraining("phase2"), "bert", (), {}, trials=2)
+    member = SweepRun(sweep, {"learning_rate": 1e-4, "pretrain.weight_decay": 0.1}, 1)
+    words = [text for text in member.command() if "=" in text]
+    assert words == [
+        "pretrain.phase1.learning_rate=0.0001",
+        "pretrain.phase2.learning_rate=0.0001",
+        "pretrain.weight_decay=0.1",
+    ]
+    root = checkout_folder(tmp_path, "p-01")
+    write_json(root / "metrics/pretrain-phase2.json", {"held_out": {"judged_by": "loss", "loss": 3.0, "mlm_loss": 2.5}})
+    write_text(root / "plots/pretrain-phase2-held-out.csv", "step,loss,mlm_loss\n1,4.0,3.5\n2,3.0,2.5\n")
+    assert held_out_score(member.held_out(tmp_path) or {}) == ("mlm_loss", -2.5)
+    assert member.scores(tmp_path, "mlm_loss") == [-3.5, -2.5]
 
 
 TRAINER = """

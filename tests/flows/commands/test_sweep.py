@@ -302,3 +302,22 @@ def test_the_gate_of_a_sweep_over_seeds_judges_the_recipe_and_the_same_command_c
     shown = [sys.executable, "-m", "flows", "runs", "show", record["best"]]
     told = subprocess.run(shown, cwd=project, env=environment, text=True, capture_output=True)
     assert record["verdict"][0] in told.stdout, told.stdout + told.stderr
+
+
+@pytest.mark.soak
+def test_a_search_that_is_killed_continues_in_the_run_it_was_in(tmp_path: Path) -> None:
+    project, command, environment = real_sweep(tmp_path, "--trials", "2", "--learning-rate", "1e-4..1e-2")
+    first = subprocess.Popen(command, cwd=project, env=environment, stderr=subprocess.PIPE, text=True)
+    assert first.stderr is not None
+    next(line for line in first.stderr if line.startswith("trial 2 of 2: t-02"))
+    first.kill()
+    before = json.loads((project / SWEEPS / "t.json").read_text())["trials"]
+    assert [trial["state"] for trial in before] == ["complete", "running"]
+    again = subprocess.run(command, cwd=project, env=environment, text=True, capture_output=True)
+    assert again.returncode == 0, again.stderr
+    assert "trial 1 of 2: t-01" not in again.stderr
+    record = json.loads(again.stdout)
+    assert [trial["values"] for trial in record["trials"]] == [trial["values"] for trial in before]
+    assert [len(trial["scores"]) for trial in record["trials"]] == [5, 5]
+    assert record["best"] in {"t-01", "t-02"}
+    assert (project / "published/t/model.safetensors").is_file()
