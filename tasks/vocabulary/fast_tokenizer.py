@@ -1,4 +1,4 @@
-"""Fast tokenizers of other kinds than BERT's WordPiece: byte-level BPE, Unigram and others, from their tokenizer.json.
+"""Fast tokenizers of any kind, from their tokenizer.json: byte-level BPE, Unigram, WordPiece and others.
 
 The library builds them from the file, completed from the settings next to it as AutoTokenizer does. What is written for
 a release names no class of transformers, so that AutoTokenizer uses tokenizer.json unchanged and gives the same ids.
@@ -16,12 +16,22 @@ from tokenizers import Tokenizer
 
 from ipu_model.files import write_json
 from tasks.stage.errors import InputError
-from tasks.vocabulary.tokenizer_files import MAX_ENTRIES
+from tasks.vocabulary.tokenizer_files import MAX_CHARACTERS_PER_WORD, MAX_ENTRIES, NAMES, ExtraToken, Vocabulary
+from tasks.vocabulary.wordpiece import PREFIX, SPECIAL_TOKENS
 
 USUAL_TOKENS = {"pad_token": ("<pad>", "[PAD]"), "unk_token": ("<unk>", "[UNK]"), "mask_token": ("<mask>", "[MASK]")}
 """Special tokens that the template does not contain -> the usual ones, used if no file names one."""
-FLAGS = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token", "bos_token", "eos_token")
+"""Names of special tokens that cannot be in a text."""
+STRIPPING = dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
 """Flags of an added token that does not state them."""
+BERT_MODEL = {
+    "type": "WordPiece",
+    "unk_token": "[UNK]",
+    "continuing_subword_prefix": PREFIX,
+    "max_input_chars_per_word": MAX_CHARACTERS_PER_WORD,
+}
+BERT_NORMALIZER = {"type": "BertNormalizer", "clean_text": True}
 PER_WORD = ("BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Nmt", "Precompiled", "StripAccents", "Strip")
 """Normalizers that do not read across a blank between words."""
 BLANKS = ({"Regex": " {2,}"}, {"Regex": r"\s{2,}|[\n\r\t]"}, {"String": "``"}, {"String": "''"})
@@ -102,8 +112,13 @@ class FastTokenizer:
     @functools.cached_property
     def tokens(self) -> tuple[str, ...]:
         """Everything that has an id, in order of the ids; empty texts for unused ids."""
-        ids = self._build(self.values).get_vocab(with_added_tokens=True)
-        found = [""] * (1 + max(ids.values()))
+        ids = self.build().get_vocab(with_added_tokens=True)
+        size, where = 1 + max(ids.values()), f"{self.source}: tokenizer.json"
+        if size > MAX_ENTRIES:
+            raise InputError(f"{where} has {size:,} entries; at most {MAX_ENTRIES:,} are allowed")
+        if len(set(ids.values())) < len(ids):
+            raise InputError(f"{where} gives several tokens the same id. Save the tokenizer again with save_pretrained")
+        found = [""] * size
         for token, number in ids.items():
             found[number] = token
         return tuple(found)
@@ -111,6 +126,31 @@ class FastTokenizer:
     def _build(self, values: Mapping[str, Any]) -> Tokenizer:
         with LibraryErrors(f"{self.source}: tokenizer.json"):
             return Tokenizer.from_str(json.dumps(values))
+
+    def as_vocabulary(self) -> Vocabulary | None:
+        """Return the vocabulary and normalization of BERT's own kind; None for another kind."""
+        model, normalizer, added = self.values["model"], self.values.get("normalizer"), self.values["added_tokens"]
+        if (
+            {**BERT_MODEL, **model, **BERT_MODEL} != {**BERT_MODEL, **model}
+            or not isinstance(normalizer, dict)
+            or {**BERT_NORMALIZER, **normalizer, **BERT_NORMALIZER} != normalizer
+            or self.values.get("pre_tokenizer") != {"type": "BertPreTokenizer"}
+            or {name: self.roles.get(name) for name in NAMES} != NAMES
+            or read_template(self.build(), self.source).second_type != 1
+            or self.tokens[0] != SPECIAL_TOKENS[0]
+            or any(one[flag] for one in added for flag in STRIPPING)
+        ):
+            return None
+        entries = tuple(one for one in self.tokens if one in model["vocab"] or one in SPECIAL_TOKENS)
+        extra = sorted((one for one in added if one["content"] not in SPECIAL_TOKENS), key=lambda one: int(one["id"]))
+        found = Vocabulary(
+            entries,
+            lowercase=normalizer.get("lowercase", True),
+            strip_accents=normalizer.get("strip_accents"),
+            handle_chinese_chars=normalizer.get("handle_chinese_chars", True),
+            extra=tuple(ExtraToken(one["content"], one["normalized"], one["special"]) for one in extra),
+        )
+        return found if found.tokens == self.tokens else None
 
     def build(self, *, for_texts: bool = False) -> Tokenizer:
         """Return the tokenizer.
@@ -210,16 +250,13 @@ def read_fast_tokenizer(
                 f"gives it {tokenizer.token_to_id(one['content'])}. Save the tokenizer again with save_pretrained"
             )
     size = len(found.tokens)
-    if size > MAX_ENTRIES:
-        raise InputError(f"{where} has {size:,} entries; at most {MAX_ENTRIES:,} are allowed")
-    names = dict(named)
-    roles |= _find_roles(tokenizer, names, values, where)
-    special = dict.fromkeys([*roles.values(), *names.values()])
-    for content in special:
+    named = list(named)
+    roles |= _find_roles(tokenizer, dict(named), values["model"], where)
+    for content in dict.fromkeys([*roles.values(), *(content for _, content in named)]):
         if content not in tokens:
             number = tokenizer.token_to_id(content)
             number, size = (size, size + 1) if number is None else (number, size)
-            tokens[content] = {"id": number, "content": content, **FLAGS}
+            tokens[content] = {"id": number, "content": content, **STRIPPING, "normalized": False}
         tokens[content]["special"] = True
     return FastTokenizer({**values, "added_tokens": list(tokens.values())}, roles, settings, source)
 
@@ -231,34 +268,33 @@ def _merge_added_tokens(stated: Any, added: Mapping[int, Any], where: str) -> di
     for one in [*(stated if isinstance(stated, list) else [stated]), *further]:
         if not isinstance(one, dict) or not isinstance(one.get("content"), str):
             raise InputError(f"{where} adds {one!r:.120}; a token with content and id is required")
-        tokens[one["content"]] = {**FLAGS, **tokens.get(one["content"], {}), **one}
+        special = bool(one.get("special", False))
+        flags = {**STRIPPING, "normalized": not special, "special": special}
+        tokens[one["content"]] = {**flags, **tokens.get(one["content"], {}), **one}
     return tokens
 
 
-def _find_roles(
-    tokenizer: Tokenizer, named: Mapping[str, str], values: Mapping[str, Any], where: str
-) -> Iterator[tuple[str, str]]:
+def _find_roles(tokenizer: Tokenizer, named: Mapping[str, str], model: Mapping[str, Any], where: str) -> dict[str, str]:
     """Return the special tokens by name: those of the template, of the settings, of the model, and the usual ones."""
+    found = {name: named[name] for name in ROLES if name in named}
     with LibraryErrors(where):
         template = read_template(tokenizer, where)
-    model = values["model"]
-    found = {name: content for name, content in named.items() if name.endswith("_token")}
-    found |= {
-        "cls_token": tokenizer.id_to_token(template.cls) or "",
-        "sep_token": tokenizer.id_to_token(template.sep) or "",
-    }
-    if "unk_token" not in found and isinstance(model.get("unk_token"), str):
-        found["unk_token"] = model["unk_token"]
-    if "unk_token" not in found and isinstance(model.get("unk_id"), int):
-        found["unk_token"] = tokenizer.id_to_token(model["unk_id"]) or ""
+    for name, number in (("cls_token", template.cls), ("sep_token", template.sep)):
+        if found.setdefault(name, token := tokenizer.id_to_token(number) or "") != token:
+            raise InputError(f"{where} has {name} {found[name]!r:.80}, but its template has {token!r:.80}")
+    if isinstance(model.get("unk_token"), str):
+        found.setdefault("unk_token", model["unk_token"])
+    if isinstance(model.get("unk_id"), int):
+        found.setdefault("unk_token", tokenizer.id_to_token(model["unk_id"]) or "")
     for name, usual in USUAL_TOKENS.items():
         found.setdefault(name, next((one for one in usual if tokenizer.token_to_id(one) is not None), ""))
-    missing = [name for name, content in found.items() if tokenizer.token_to_id(content) is None]
-    if missing:
+    missing = sorted(name for name, content in found.items() if tokenizer.token_to_id(content) is None)
+    if missing or found["unk_token"] in [content for name, content in found.items() if name != "unk_token"]:
         raise InputError(
-            f"{where} has no {', '.join(sorted(missing))}: add it to the tokenizer and save it with save_pretrained"
+            f"{where} has no {', '.join(missing) or 'unk_token of its own'}: add it to the tokenizer and save it with "
+            "save_pretrained"
         )
-    return iter(found.items())
+    return found
 
 
 def _parts(part: Any, name: str) -> Iterator[dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import subprocess
 import sys
@@ -408,25 +407,3 @@ def test_a_tokenizer_with_code_of_its_own_is_refused(tmp_path: Path) -> None:
     assert "needs its own Python code" in refusal(
         tmp_path, source="hub", repository=str(folder_of(tmp_path / "own", files))
     )
-
-
-@pytest.mark.parametrize(
-    ("place", "value", "said"),
-    [
-        (("model", "type"), "BPE", "cannot be loaded"),
-        (("normalizer", "type"), "NFC", "has the normalizer NFC; BertNormalizer is required"),
-        (("pre_tokenizer", "type"), "Whitespace", "has the pre_tokenizer Whitespace; BertPreTokenizer is required"),
-        (("model", "vocab", "[MASK]"), 40, "without gaps"),
-    ],
-)
-def test_a_fast_tokenizer_of_another_kind_is_refused(
-    tmp_path: Path, place: tuple[str, ...], value: Any, said: str
-) -> None:
-    values = json.loads(model_files(tmp_path)["tokenizer.json"])
-    values["added_tokens"] = []
-    parent = values
-    for step in place[:-1]:
-        parent = parent[step]
-    parent[place[-1]] = value
-    folder = folder_of(tmp_path / "odd", {"tokenizer.json": json.dumps(values).encode()})
-    assert said in refusal(tmp_path, source="hub", repository=str(folder))

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from tasks.downstream.squad.ask import WindowShape, find_model
 from tasks.stage.errors import InputError
-from tasks.vocabulary import hub_tokenizer, tokenizer_files
+from tasks.vocabulary import fast_tokenizer, tokenizer_files
 from tasks.vocabulary.encoding import load_tokenizer
 from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary
 from tasks.vocabulary.tokenizer_files import Vocabulary, read_vocabulary
@@ -75,47 +75,43 @@ def test_a_plain_folder_gives_its_own_ids(tmp_path: Path) -> None:
 
 
 REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
-CHANGES: dict[str, tuple[tuple[str, ...], Any, str]] = {
+CHANGES: dict[str, tuple[tuple[Any, ...], Any, str | None]] = {
     "a chain of replacements": (
         ("normalizer",),
         {"type": "Sequence", "normalizers": [REPLACE] * 9},
-        "the normalizer Sequence; BertNormalizer",
+        "at most one character is allowed",
     ),
-    "a replacement": (("normalizer",), REPLACE, "the normalizer Replace"),
+    "a replacement": (("normalizer",), REPLACE, "at most one character is allowed"),
     "a table of characters": (
         ("normalizer",),
         {"type": "Precompiled", "precompiled_charsmap": ""},
-        "the normalizer Precompiled",
+        "cannot be loaded",
     ),
-    "no clean-up": (("normalizer",), None, "the normalizer None"),
-    "a text as clean-up": (("normalizer",), "BertNormalizer", "must have an object 'normalizer'"),
-    "dirt kept": (("normalizer", "clean_text"), False, "clean_text False"),
-    "half a switch": (("normalizer", "lowercase"), 1, "lowercase 1"),
+    "no clean-up": (("normalizer",), None, None),
+    "a text as clean-up": (("normalizer",), "BertNormalizer", "cannot be loaded"),
+    "dirt kept": (("normalizer", "clean_text"), False, None),
+    "half a switch": (("normalizer", "clean_text"), 1, "cannot be loaded"),
     "a regular expression": (
         ("pre_tokenizer",),
-        {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False},
-        "the pre_tokenizer Split; BertPreTokenizer",
+        {"type": "Split", "pattern": {"Regex": " +"}, "behavior": "Isolated", "invert": False},
+        None,
     ),
-    "another post-processor": (("post_processor",), {"type": "ByteLevel"}, "the post_processor ByteLevel"),
-    "another decoder": (("decoder",), {"type": "Sequence", "decoders": []}, "the decoder Sequence; WordPiece"),
-    "endless words": (
-        ("model", "max_input_chars_per_word"),
-        2**40,
-        "max_input_chars_per_word 1099511627776; 100 is required",
-    ),
-    "another prefix": (("model", "continuing_subword_prefix"), "@@", "continuing_subword_prefix '@@'"),
-    "another unknown": (("model", "unk_token"), "[MASK]", "unk_token '[MASK]'"),
+    "another post-processor": (("post_processor",), None, "one special token before the first text"),
+    "another decoder": (("decoder",), {"type": "Sequence", "decoders": []}, None),
+    "another prefix": (("model", "continuing_subword_prefix"), "@@", None),
+    "another unknown": (("model", "unk_token"), "[MASK]", "has no unk_token of its own"),
     "another model": (("model", "type"), "BPE", "cannot be loaded"),
-    "a vocabulary that is a list": (("model", "vocab"), ["a"], "must have an object 'vocab'"),
-    "an id that is not a number": (("model", "vocab", "ada"), "5", "has ids with gaps; 0 to"),
-    "an id that is a truth": (("model", "vocab", "[UNK]"), True, "has ids with gaps; 0 to"),
-    "an id past the end": (("model", "vocab", "ada"), 2**62, "has ids with gaps; 0 to"),
-    "an id twice": (("model", "vocab", "ada"), 0, "has ids with gaps; 0 to"),
-    "a stripping token": (("added_tokens", 4, "lstrip"), True, "without single_word, lstrip"),  # type: ignore[dict-item]
-    "two ids for a token": (("added_tokens", 4, "id"), 1, "gives '[MASK]' the ids"),  # type: ignore[dict-item]
-    "not a token": (("added_tokens", 4), "x", "adds 'x'"),  # type: ignore[dict-item]
+    "a vocabulary that is a list": (("model", "vocab"), ["a"], "cannot be loaded"),
+    "an id that is not a number": (("model", "vocab", "ada"), "5", "cannot be loaded"),
+    "an id that is a truth": (("model", "vocab", "[UNK]"), True, "cannot be loaded"),
+    "an id past the end": (("model", "vocab", "ada"), 2**31, "entries; at most"),
+    "an id twice": (("model", "vocab", "ada"), 0, "several tokens the same id"),
+    "a stripping token": (("added_tokens", 4, "lstrip"), True, None),
+    "two ids for a token": (("added_tokens", 4, "id"), 1, r"the added token '\[MASK\]' the id 1"),
+    "not a token": (("added_tokens", 4), "x", "adds 'x'"),
     "tokens that are none": (("added_tokens",), 7, "adds 7"),
 }
+"""What is changed in the file -> where, its value, and why it is refused; None: the library's own ids are used."""
 
 
 def changed(folder: Path, place: tuple[Any, ...], value: Any) -> Path:
@@ -130,15 +126,16 @@ def changed(folder: Path, place: tuple[Any, ...], value: Any) -> Path:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_is_not_of_berts_kind_is_refused(tmp_path: Path, change: str) -> None:
+def test_what_is_not_of_berts_kind_is_used_as_it_is_or_refused(tmp_path: Path, change: str) -> None:
     place, value, said = CHANGES[change]
     folder = changed(tmp_path, place, value)
-    with pytest.raises(InputError) as caught:
-        load_tokenizer(folder)
-    assert said in str(caught.value)
-    with pytest.raises(InputError) as caught:
-        load_hub_vocabulary(str(folder), None, True)
-    assert said in str(caught.value)
+    if said is None:
+        (folder / "tokenizer_config.json").unlink()
+        require_same(folder)
+        return
+    for load in (lambda: load_tokenizer(folder), lambda: load_hub_vocabulary(str(folder), None, True)):
+        with pytest.raises(InputError, match=said):
+            load()
 
 
 def test_special_tokens_of_others_are_entries_like_any(tmp_path: Path) -> None:
@@ -159,7 +156,7 @@ def test_whatever_stands_in_the_file_it_is_read_or_refused(tmp_path: Path) -> No
 def test_more_entries_than_any_vocabulary_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
     folder = write_theirs(tmp_path / "folder", ["a"])
-    for module in (tokenizer_files, hub_tokenizer):
+    for module in (tokenizer_files, fast_tokenizer):
         monkeypatch.setattr(module, "MAX_ENTRIES", 5)
     with pytest.raises(InputError, match="more than 5 lines"):
         read_vocabulary(tmp_path / "vocab.txt", "tokenizer.path")
