@@ -1,7 +1,7 @@
 """Tokenizer of a Hub model or of a local model folder, read as AutoTokenizer of transformers 4 and 5 reads it.
 
 tokenizer_config.json, defaults included, overrides the normalization in the tokenizer.json of BERT's classes, because
-transformers builds BERT's tokenizer from it. A tokenizer that is BERT's WordPiece is built anew from its vocabulary
+transformers builds BERT's tokenizer from it. A tokenizer that is BERT's WordPiece is rebuilt from its vocabulary
 (tokenizer_files.py); another one is loaded by the library (fast_tokenizer.py).
 """
 
