@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from tasks.records import tables
 from tasks.records.json_files import read_objects
 from tasks.records.tables import Columns, ColumnSpec, TableRow, convert_id, make_column, select_columns
-from tasks.records.text_files import ZERO_WIDTH, ReadLog, file_suffix, find_surrogate, peek, read_lines, refuse_empty
+from tasks.records.text_files import ZERO_WIDTH, ReadLog, file_suffix, find_text_problem, peek, read_lines, refuse_empty
 from tasks.stage.errors import InputError
 
 KEY = "corpus.path"
@@ -87,19 +87,12 @@ def clean_paragraphs(text: str) -> str:
 
 
 def _text(value: Any, source: str, line: TableRow, part: str) -> str:
-    if value is None:
-        return ""
-    if not isinstance(value, str):
+    if problem := find_text_problem("" if value is None else value):
         raise InputError(
-            f"{source}, {line.where}: {line.names[part]} must be text, found {type(value).__name__} "
-            f"({str(value)[:40]}). Check corpus.text_column, corpus.title_column and corpus.id_column"
+            f"{source}, {line.where}: {line.names[part]} {problem} (found {type(value).__name__} {value!r:.40}). Check "
+            "corpus.text_column, corpus.title_column and corpus.id_column"
         )
-    if (position := find_surrogate(value)) is not None:
-        raise InputError(
-            f"{source}, {line.where}: {line.names[part]} contains an unpaired surrogate (character {position}), "
-            "which is not valid Unicode. Repair the file"
-        )
-    return value
+    return value or ""
 
 
 def read_files(

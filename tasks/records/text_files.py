@@ -203,13 +203,12 @@ def refuse_empty(path: Path, key: str) -> None:
         raise InputError(f"{path} is empty: add rows or remove the file ({key})")
 
 
-def find_surrogate(text: str) -> int | None:
-    """Return the position of an unpaired surrogate, which is not valid Unicode text, or None."""
+def find_text_problem(value: Any) -> str:
+    """Return what is wrong with a value that must be text, such as "is not text"; empty if nothing is."""
     try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        return error.start
-    return None
+        return "" if isinstance(value, str) and value.encode() is not None else "is not text"
+    except UnicodeEncodeError:
+        return "has half a surrogate pair, which is not valid Unicode"
 
 
 def peek(path: Path, most: int) -> bytes:
@@ -239,11 +238,12 @@ def read_raw_lines(path: Path, key: str) -> Iterator[str]:
     rest, end, number = "", "", 1
     for block in read_text(path, key):
         end = end or ("\r" if "\n" not in block and "\r" in block[:-1] else "\n")  # the last one may begin "\r\n"
-        *lines, rest = (rest + block).split(end)
-        if max(map(len, (*lines, rest))) > MAX_LINE_BYTES:
-            number += next(at for at, line in enumerate((*lines, rest)) if len(line) > MAX_LINE_BYTES)
+        lines = io.StringIO(rest + block.replace(end, "\n"), newline="\n").readlines()
+        if max(map(len, lines)) > MAX_LINE_BYTES:
+            number += next(at for at, line in enumerate(lines) if len(line) > MAX_LINE_BYTES)
             raise InputError(f"{path}, line {number} is longer than {MAX_LINE_BYTES >> 20} MB: split it ({key})")
-        yield from (f"{line}\n" for line in lines)
+        rest = "" if lines[-1].endswith("\n") else lines.pop()
+        yield from lines
         number += len(lines)
     if rest:
         yield rest
@@ -265,8 +265,9 @@ def read_text(path: Path, key: str) -> Iterator[str]:
             while (block := stream.read(BLOCK_BYTES)) or rest:
                 content = rest + block
                 text, used = _decode(content, not block, path, key, offset, line)
-                yield text.removeprefix("\ufeff") if offset == 0 else text
-                offset, line, rest = offset + used, line + _count_lines(content[:used]), content[used:]
+                if text := text.removeprefix("\ufeff") if offset == 0 else text:
+                    yield text
+                offset, line, rest = offset + used, line + _count_lines(content, used), content[used:]
     except OSError as error:
         raise InputError(f"{path} cannot be read at offset {offset} ({error.strerror or error}) ({key})") from None
 
@@ -286,20 +287,20 @@ def _decode(content: bytes, is_last: bool, path: Path, key: str, offset: int, li
     if (nul := content.find(b"\0")) >= 0:
         raise InputError(
             f"{path} is binary, or UTF-16 without a byte order mark: found a NUL byte at offset {offset + nul} "
-            f"(line {line + _count_lines(content[:nul])}); a UTF-8 text file is required ({key})"
+            f"(line {line + _count_lines(content, nul)}); a UTF-8 text file is required ({key})"
         )
     try:
         return codecs.utf_8_decode(content, "strict", is_last)
     except UnicodeDecodeError as error:
         raise InputError(
             f"{path} is not UTF-8: found byte 0x{content[error.start]:02x} at offset {offset + error.start} "
-            f"(line {line + _count_lines(content[: error.start])}). "
+            f"(line {line + _count_lines(content, error.start)}). "
             f"Convert the file, e.g. iconv -f LATIN1 -t UTF-8 ({key})"
         ) from None
 
 
-def _count_lines(content: bytes) -> int:
-    return content.count(b"\n") or content.count(b"\r")
+def _count_lines(content: bytes, end: int) -> int:
+    return content.count(b"\n", 0, end) or content.count(b"\r", 0, end)
 
 
 # ---------------------------------------------------------------------------------------------- packed files

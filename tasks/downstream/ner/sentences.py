@@ -16,7 +16,7 @@ from tasks.downstream.ner.tags import (
     find_inside_starts,
     find_problem,
 )
-from tasks.records.text_files import ProblemList, ReadLog, find_surrogate
+from tasks.records.text_files import ProblemList, ReadLog, find_text_problem
 
 MAX_WORDS = 50_000
 """Maximum words of a sentence; longer ones usually lack blank lines between sentences."""
@@ -110,19 +110,16 @@ def _is_sound(raw: RawSentence, problems: ProblemList) -> bool:
         return False
     sound = True
     for number, (word, tag) in enumerate(zip(raw.words, raw.tags, strict=True)):
-        for kind, value in ((_problem_of_word(word), word), (find_problem(tag), tag)):
-            if kind is not None:
+        for kind, value in ((_find_word_problem(word), word), (find_problem(tag), tag)):
+            if kind:
                 problems.add(kind, raw.locate(number), value)
                 sound = False
     return sound
 
 
-def _problem_of_word(word: Any) -> str | None:
-    if not isinstance(word, str):
-        return "a word that is not text"
-    if not word.strip(" \t\r\n"):
-        return "an empty word"
-    return None if find_surrogate(word) is None else "a word with half a surrogate pair, which is not valid Unicode"
+def _find_word_problem(word: Any) -> str:
+    problem = find_text_problem(word)
+    return f"a word {problem}" if problem else "an empty word" * (not word.strip(" \t\r\n"))
 
 
 def _in_iob2(raw: RawSentence, scheme: str, found: TagStatistics, problems: ProblemList, reading: ReadLog) -> Sentence:

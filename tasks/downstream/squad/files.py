@@ -4,7 +4,7 @@ Scoring needs only ids and reference answers.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,24 +67,13 @@ def _make_reference(row: TableRow, problems: ProblemList, reading: ReadLog) -> t
     return read_id(values, row.where, problems, reading) or "", tuple(text for text in found if text is not None)
 
 
-def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "a string", bool: "true/false", type(None): "nothing"}
-    return names.get(type(value), "a number")
-
-
 def read_odds(path: Path) -> dict[str, float]:
     """Read {question id: odds of no answer}, the format of null_odds.json; odds are any numbers.
 
     Raises:
         InputError: file not found, not JSON, or not an object of numbers.
     """
-    values = _read_json(path)
-    if not isinstance(values, dict):
-        raise InputError(f'{path} must be an object {{"question id": number}}, found {_kind(values)}')
-    for identifier, odds in values.items():
-        if type(odds) not in (int, float) or not math.isfinite(odds):
-            raise InputError(f"{path}: the odds of question {identifier!r} must be a number, found {odds!r:.40}")
-    return values
+    return _read_by_id(path, "odds", "a number", lambda odds: type(odds) in (int, float) and math.isfinite(odds))
 
 
 def read_predictions(path: Path) -> dict[str, str]:
@@ -93,21 +82,12 @@ def read_predictions(path: Path) -> dict[str, str]:
     Raises:
         InputError: file not found, not JSON, or not an object of strings.
     """
-    values = _read_json(path)
-    if not isinstance(values, dict):
-        raise InputError(f'{path} must be an object {{"question id": "answer text"}}, found {_kind(values)}')
-    for identifier, text in values.items():
-        if not isinstance(text, str):
-            raise InputError(
-                f"{path}: the prediction of question {identifier!r} must be a string, found {_kind(text)}"
-                + ('. Use "" for no answer' if text is None else "")
-            )
-    return values
+    return _read_by_id(path, "prediction", 'a string ("" for no answer)', lambda text: isinstance(text, str))
 
 
-def _read_json(path: Path) -> Any:
+def _read_by_id(path: Path, what: str, required: str, is_valid: Callable[[Any], bool]) -> dict[str, Any]:
     try:
-        return read_json(path, encoding="utf-8-sig")
+        values = read_json(path, encoding="utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{path} not found") from None
     except IsADirectoryError:
@@ -116,6 +96,12 @@ def _read_json(path: Path) -> Any:
         raise InputError(f"{path} is not UTF-8 text ({error}). Convert it first") from None
     except ValueError as error:
         raise InputError(f"{path} is not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{path} must be an object of question ids, found {type(values).__name__}")
+    for name, value in values.items():
+        if not is_valid(value):
+            raise InputError(f"{path}: the {what} of question {name!r} must be {required}, found {value!r:.40}")
+    return values
 
 
 def read_questions(path: Path, ids: Sequence[str] | None = None, most: int | None = None) -> list[ReferenceQuestion]:

@@ -35,7 +35,7 @@ from tasks.records.tables import (
     open_file,
     select_columns,
 )
-from tasks.records.text_files import NUMERIC_IDS, ProblemList, ReadLog, find_surrogate
+from tasks.records.text_files import NUMERIC_IDS, ProblemList, ReadLog, find_text_problem
 from tasks.stage.errors import InputError
 
 if TYPE_CHECKING:
@@ -110,15 +110,9 @@ def list_objects(
 def read_text(parent: Mapping[str, Any], key: str, at: str, problems: ProblemList) -> str | None:
     """Return the text `parent[key]`, or None after adding a problem."""
     value = parent.get(key)
-    if key not in parent:
-        problems.add(f"{key} is missing", at)
-    elif not isinstance(value, str):
-        problems.add(f"{key} is not text", at, value)
-    elif find_surrogate(value) is not None:
-        problems.add(f"{key} has half a surrogate pair, which is not valid Unicode", at)
-    else:
-        return value
-    return None
+    if problem := find_text_problem(value) if key in parent else "is missing":
+        problems.add(f"{key} {problem}", at, value if key in parent else None)
+    return None if problem else str(value)
 
 
 def read_id(parent: Mapping[str, Any], at: str, problems: ProblemList, reading: ReadLog) -> str | None:

@@ -28,7 +28,7 @@ from tasks.records.tables import (
     read_table,
     select_columns,
 )
-from tasks.records.text_files import ProblemList, ReadLog, file_suffix, find_surrogate
+from tasks.records.text_files import ProblemList, ReadLog, file_suffix, find_text_problem
 from tasks.stage.errors import InputError
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
@@ -242,11 +242,9 @@ def _make_example(
 
 def _clean_text(value: Any, may_be_empty: bool) -> tuple[str, str]:
     """Return a text with collapsed white space, and what is wrong with it or an empty string."""
-    if not isinstance(value, str):
-        return "", "no text" if value is None else "a value that is not text"
+    if problem := find_text_problem(value):
+        return "", "no text" if value is None else f"a value that {problem}"
     text = " ".join(value.split())
-    if find_surrogate(text) is not None:
-        return "", "half a surrogate pair (invalid Unicode)"
     return text, "" if text or may_be_empty else "an empty text"
 
 

@@ -309,7 +309,7 @@ def test_an_absent_text_column_is_refused_even_without_rows(tmp_path: Path) -> N
 
 def test_a_column_that_is_no_text_is_refused(tmp_path: Path) -> None:
     message = refusal(tmp_path, write(tmp_path / "a.jsonl", '{"text": "A."}\n{"text": 5}\n'))
-    assert "line 2: text must be text, found int" in message
+    assert "line 2: text is not text (found int " in message
 
 
 def test_half_a_surrogate_pair_is_refused(tmp_path: Path) -> None:

@@ -90,9 +90,9 @@ def test_missing_predictions_count_zero_and_extra_ones_nothing_and_both_are_said
             r"an item of answers is not an object: .*qas\[0\].answers\[0\] \('x'\)",
         ),
         ({"data": []}, {}, "contains no questions"),
-        (QUESTIONS, [], "must be an object .*, found a list"),
-        (QUESTIONS, {"1": 5}, "prediction of question '1' must be a string, found a number"),
-        (QUESTIONS, {"1": None}, 'must be a string, found nothing. Use ""'),
+        (QUESTIONS, [], "must be an object of question ids, found list"),
+        (QUESTIONS, {"1": 5}, "prediction of question '1' must be a string .*, found 5"),
+        (QUESTIONS, {"1": None}, r'must be a string \("" for no answer\), found None'),
     ],
 )
 def test_bad_input_is_one_clear_message(tmp_path: Path, questions: Any, predictions: Any, message: str) -> None:
