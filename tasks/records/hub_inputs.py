@@ -138,18 +138,10 @@ def _translate_errors(
             f"{section.partition('.')[0]}.source is hub, but {section}.dataset is not set: "
             f"set {section}.dataset to a name such as user/name"
         )
-    _disable_telemetry()
-    import httpx2
-
-    try:
+    place = f"{section}.dataset={name} (config {config}, split {split}, revision {revision})"
+    advice = f". Data sets with Python code are not supported{_make_token_advice(choose_token(name))}"
+    with translate_hub_errors(place, name, f"{section}.dataset_revision", advice):
         yield name
-    except (ValueError, RuntimeError, OSError, httpx2.HTTPError) as error:
-        # the library's errors (not found, gated, bad configuration or split, no connection) have these types
-        raise InputError(
-            f"{section}.dataset={name} (config {config}, split {split}, revision {revision}) cannot be read: "
-            f"{type(error).__name__}: {error}. Check {section}.dataset, its configuration, split and revision, and the "
-            f"connection. Data sets with Python code are not supported{_make_token_advice(choose_token(name))}"
-        ) from None
 
 
 def _stream(section: str, name: str, config: str | None, split: str, revision: str | None) -> Any:
@@ -242,7 +234,7 @@ def download_files(
         else f"{repository} is not a local folder, and as a Hub repository it"
     )
     named = f"{section}.revision" if section else "the revision"
-    with translate_hub_errors(place, repository, named, api.endpoint, _make_token_advice(token)):
+    with translate_hub_errors(place, repository, named, _make_token_advice(token)):
         commit, present = _list_files(api, repository, revision)
         # by commit: a branch may move between two downloads
         files = {name: Path(api.hf_hub_download(repository, name, revision=commit)) for name in choose(present)}
@@ -250,14 +242,13 @@ def download_files(
 
 
 @contextlib.contextmanager
-def translate_hub_errors(place: str, repository: str, revision: str, endpoint: str, advice: str = "") -> Iterator[None]:
+def translate_hub_errors(place: str, repository: str, revision: str, advice: str = "") -> Iterator[None]:
     """Turn errors of the Hub's client into an InputError that distinguishes gated, missing and unreachable.
 
     Args:
         place: beginning of the message.
         repository: `user/name`.
         revision: the setting that names the revision.
-        endpoint: address of the Hub.
         advice: end of the message if the Hub shows no such repository.
     """
     _disable_telemetry()
@@ -268,7 +259,7 @@ def translate_hub_errors(place: str, repository: str, revision: str, endpoint: s
         yield
     except (httpx2.HTTPError, ValueError, RuntimeError, OSError) as error:
         # the client's errors (not found, gated, malformed name, offline) have these types
-        why = _explain_error(error, repository, revision, endpoint)
+        why = _explain_error(error, repository, revision)
         hidden = isinstance(error, errors.RepositoryNotFoundError)  # includes gated repositories
         raise InputError(f"{place} cannot be read: {why}{advice if hidden else ''}") from None
 
@@ -289,17 +280,18 @@ def _list_files(api: Any, repository: str, revision: str | None) -> tuple[str, l
     return str(info.sha), sorted(file.rfilename for file in info.siblings or [])
 
 
-def _explain_error(error: Exception, repository: str, revision: str, endpoint: str) -> str:
+def _explain_error(error: Exception, repository: str, revision: str) -> str:
     """Return why a model of the Hub cannot be read, and what to do."""
     import httpx2
     from huggingface_hub import constants, errors
 
+    endpoint = os.environ.get("HF_ENDPOINT") or constants.ENDPOINT
     if isinstance(error, errors.GatedRepoError):
         return f"it is gated. Request access at {endpoint}/{repository} and set HF_TOKEN of that account"
     if isinstance(error, errors.RevisionNotFoundError):
         return f"the revision does not exist. Check {revision}: a branch, tag or commit"
     if isinstance(error, errors.RepositoryNotFoundError):
-        return f"{endpoint} has no such model, or HF_TOKEN may not see it. Check the name and the token"
+        return f"{endpoint} has no such repository, or HF_TOKEN may not see it. Check the name and the token"
     if isinstance(error, errors.LocalEntryNotFoundError):
         offline = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{endpoint} does not answer"
         return f"{constants.HF_HUB_CACHE} has no copy, and it cannot be downloaded: {offline}"

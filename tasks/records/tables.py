@@ -90,6 +90,10 @@ class RecordSpec(NamedTuple):
     """Suffixes of the files."""
     parsers: Mapping[str, Parser] = {}
     """Suffix -> reader of a format other than tables."""
+    headers: Sequence[Sequence[str]] = ()
+    """Possible columns of a .tsv file without a header, told apart by their number."""
+    class_names: bool = True
+    """Replace class numbers by the names that a data set or a Parquet file declares."""
 
 
 class Records(NamedTuple):
@@ -118,9 +122,22 @@ def open_split(data: OwnDataParams, section: str, split: str, spec: RecordSpec, 
     """
     if data.source != "hub":
         return open_file(data.path_of(split), f"{section}.{split}_path", spec, reading, data.separator)
-    source = f"data set {data.dataset}, split {HUB_SPLITS[split]}"
-    name, config, revision = data.dataset, data.dataset_config, data.dataset_revision
-    rows = open_dataset(section, name, config, HUB_SPLITS[split], revision, class_names=True)
+    address = (data.dataset, data.dataset_config, HUB_SPLITS[split], data.dataset_revision)
+    return open_hub_split(section, *address, spec, reading)
+
+
+def open_hub_split(
+    section: str,
+    name: str | None,
+    config: str | None,
+    split: str,
+    revision: str | None,
+    spec: RecordSpec,
+    reading: ReadLog,
+) -> Records:
+    """Open the records of a split of a Hub data set; for arguments and errors see `open_dataset`."""
+    source = ", ".join(filter(None, (f"data set {name}", config, f"split {split}")))
+    rows = open_dataset(section, name, config, split, revision, class_names=spec.class_names)
     return Records(select_columns(number_records(rows), spec.layouts, source, reading), ProblemList(source, spec.what))
 
 
@@ -133,7 +150,8 @@ def open_file(path: Path, key: str, spec: RecordSpec, reading: ReadLog, separato
     ending, problems = require_file(path, key, spec.endings, spec.what), ProblemList(f"{path} ({key})", spec.what)
     reading.files += 1
     if ending not in spec.parsers:
-        rows = read_table(path, spec.layouts, key, reading, separator)
+        headers = spec.headers if ending == ".tsv" else ()
+        rows = read_table(path, spec.layouts, key, reading, separator, class_names=spec.class_names, headers=headers)
         return Records(rows, problems, ending in (".csv", ".tsv"))
     refuse_empty(path, key)
     return Records(spec.parsers[ending](path, key, reading, problems), problems)
@@ -218,7 +236,8 @@ def read_table(
     if ending in (".csv", ".tsv"):
         lines = _read_delimited(path, layouts, key, reading, separator, headers)
     elif ending == ".parquet":
-        lines = _read_parquet(path, layouts, key, reading, class_names)
+        batches = iterate_limited(_read_parquet(path, layouts, key, reading, class_names), f"{path} ({key})")
+        lines = itertools.chain.from_iterable(batches)
     else:
         lines = select_columns(read_objects(path, key, reading), layouts, str(path), reading)
     rows = False
@@ -384,19 +403,8 @@ def _read_delimited(
 
 def _read_parquet(
     path: Path, layouts: Sequence[Columns], key: str, reading: ReadLog, class_names: bool
-) -> Iterator[TableRow]:
-    rows = iterate_limited(_parquet_rows(path, layouts, key, reading, class_names), f"{path} ({key})")
-    number = 0
-    for some, names in rows:
-        for values in some:
-            yield TableRow(f"row {number}", values, names)
-            number += 1
-
-
-def _parquet_rows(
-    path: Path, layouts: Sequence[Columns], key: str, reading: ReadLog, class_names: bool
-) -> Iterator[tuple[list[dict[str, Any]], Mapping[str, str]]]:
-    """Yield batches of rows."""
+) -> Iterator[list[TableRow]]:
+    """Yield batches of records."""
     import pyarrow as pa
 
     row = 0
@@ -412,7 +420,7 @@ def _parquet_rows(
                 rows = pa.RecordBatch.from_arrays(parts, names=list(names)).to_pylist()
                 if any(classes.values()):
                     rows = [{part: name_classes(value, classes[part]) for part, value in one.items()} for one in rows]
-                yield rows, names
+                yield [TableRow(f"row {number}", values, names) for number, values in enumerate(rows, row)]
                 row += batch.num_rows
     except MemoryError:
         raise

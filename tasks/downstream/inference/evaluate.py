@@ -7,14 +7,13 @@ from typing import Any
 from ipu_model.files import new_folder, write_json, write_text
 from tasks.downstream.evaluate import PageTask, score_logits, write_evaluation
 from tasks.downstream.gate.released_scores import SCORES, scores_json
-from tasks.downstream.inference.inference_task import INPUT, InferenceTask
+from tasks.downstream.inference.inference_task import InferenceTask
 from tasks.downstream.inference.job import InferenceOptions, run_inference, scratch_checkout
 from tasks.downstream.inference.model import InferenceModel
 from tasks.downstream.jobs.predict import prediction_figures, prediction_measurements
 from tasks.params.entries import Entry
 from tasks.plan.kinds import load_part
 from tasks.plan.named_files import escape_name
-from tasks.records.tables import require_file
 from tasks.records.text_files import ReadLog
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
@@ -47,7 +46,6 @@ def evaluate(entry: Entry, model: InferenceModel, path: Path, folder: Path, how:
     """
     task: InferenceTask[Any, Any, Any] = load_part(entry, "inference")
     judge: PageTask[Any, Any, Any] = load_part(entry, "page")
-    require_file(path, INPUT, task.labelled_endings, f"{task.record}s")
     if folder.exists():
         raise InputError(f"{folder} already exists. Move it away, or pass another folder with --output")
     model, split, reading = model.with_absolute_paths(), task.development[0], ReadLog()

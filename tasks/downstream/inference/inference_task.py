@@ -29,10 +29,6 @@ class InferenceTask(ScoresTask[E, L, A]):
     """Field of a record that is the answer in a .json file of {id: answer}; empty: .json is not supported."""
     has_n_best: ClassVar[bool] = False
     """True if records can contain the n best answers."""
-    endings: tuple[str, ...]
-    """File extensions that `read_unlabelled` reads."""
-    labelled_endings: tuple[str, ...]
-    """File extensions that `write_labelled` reads."""
 
     @classmethod
     @abstractmethod

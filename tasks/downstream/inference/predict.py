@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ipu_model.files import new_file
-from tasks.downstream.inference.inference_task import ID, INPUT, InferenceTask
+from tasks.downstream.inference.inference_task import ID, InferenceTask
 from tasks.downstream.inference.job import InferenceOptions, run_inference, scratch_checkout
 from tasks.downstream.inference.model import InferenceModel
 from tasks.downstream.rows import shift_ids
@@ -30,7 +30,7 @@ from tasks.pages.markup import csv_text
 from tasks.params.entries import Entry
 from tasks.plan.kinds import load_part
 from tasks.records.parquet import read_group_batches, split_into_groups
-from tasks.records.tables import list_empty, require_file
+from tasks.records.tables import list_empty
 from tasks.records.text_files import NUMERIC_IDS, ReadLog, count_repetitions
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
@@ -75,7 +75,6 @@ def predict(
         DeviceJobFailed: the model cannot run on this device.
     """
     task: AnyInference = load_part(entry, "inference")
-    require_file(path, INPUT, task.endings, f"{task.record}s")
     if output.kind == "json" and not task.answer_field:
         raise ParamsError(f"a .json file cannot hold predictions for {task.record}s. Use .jsonl, .csv or .parquet")
     if output.n_best and not task.has_n_best:

@@ -11,7 +11,7 @@ from tasks.downstream.inference.inference_task import COLUMN, ID, INPUT, UNKNOWN
 from tasks.downstream.ner.examples import ROW_GROUP
 from tasks.downstream.ner.params import NerDataParams
 from tasks.downstream.ner.scores import NerAnswers, NerDevSet, NerScores, WordLogits
-from tasks.downstream.ner.sentence_files import ENDINGS, read_raw_sentences, read_valid, sentence_spec
+from tasks.downstream.ner.sentence_files import read_raw_sentences, read_valid, sentence_spec
 from tasks.downstream.ner.sentences import SCHEMA, TagStatistics, validate_sentences
 from tasks.downstream.ner.tags import find_entities, find_problem, split_tag
 from tasks.records.labels import read_example_labels, write_labels
@@ -31,7 +31,6 @@ class NerInference(NerScores, InferenceTask[NerDevSet, WordLogits, NerAnswers]):
     """Tag of each word with its probability, and the decoded entities."""
 
     suffix: ClassVar[str] = "ForTokenClassification"
-    endings = labelled_endings = ENDINGS
 
     @classmethod
     def match_tasks(cls, labels: tuple[str, ...], problem: str | None) -> dict[str, dict[str, Any]]:

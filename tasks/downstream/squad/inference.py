@@ -13,7 +13,7 @@ from tasks.downstream.squad.files import ReferenceQuestion, read_questions
 from tasks.downstream.squad.format import require_room_for_text
 from tasks.downstream.squad.no_answer import NULL_THRESHOLD, read_null_threshold
 from tasks.downstream.squad.params import SquadDataParams
-from tasks.downstream.squad.question_tables import ENDINGS, question_spec, read_question_file, read_text
+from tasks.downstream.squad.question_tables import question_spec, read_question_file, read_text
 from tasks.downstream.squad.scores import SquadScores
 from tasks.downstream.squad.spec import SCHEMA
 from tasks.downstream.squad.windows import WindowFiles
@@ -38,7 +38,6 @@ class SquadInference(SquadScores, InferenceTask[list[ReferenceQuestion], WindowF
     suffix: ClassVar[str] = "ForQuestionAnswering"
     answer_field: ClassVar[str] = "answer"
     has_n_best: ClassVar[bool] = True
-    endings = labelled_endings = ENDINGS
 
     @classmethod
     def match_tasks(cls, labels: tuple[str, ...], problem: str | None) -> dict[str, dict[str, Any]]:

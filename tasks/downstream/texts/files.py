@@ -6,7 +6,7 @@ in the development sets, because the official metrics include it.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,18 +15,19 @@ from tasks.downstream.texts.labels import FLAGS, LabelParser, fold_flag, is_list
 from tasks.downstream.texts.params import ClassificationColumnParams, ClassificationDataParams, GlueDataParams
 from tasks.downstream.texts.task_table import OFFICIAL_COLUMNS, TRAIN, TextExample, TextTask
 from tasks.plan.named_files import list_files
-from tasks.records.hub_inputs import open_dataset
 from tasks.records.tables import (
     Columns,
     ColumnSpec,
+    Records,
+    RecordSpec,
     TableRow,
     convert_id,
     find_layout,
     list_empty,
     make_column,
-    number_records,
+    open_file,
+    open_hub_split,
     read_table,
-    select_columns,
 )
 from tasks.records.text_files import ProblemList, ReadLog, file_suffix, find_text_problem
 from tasks.stage.errors import InputError
@@ -108,14 +109,11 @@ class TextsReader(NamedTuple):
             for path, key in self._split_files(split):
                 yield from self.of_file(path, key, reading, most, split)
             return
-        data, name = self.data, self.task.hub_split(split)
+        data = self.data
         config = data.dataset_config if isinstance(data, ClassificationDataParams) else self.task.name
-        names = not self.task.name
-        rows = open_dataset(self.section, data.dataset, config, name, data.dataset_revision, class_names=names)
-        source = ", ".join(filter(None, (f"data set {data.dataset}", self.task.name, f"split {name}")))
-        layouts = self._layouts(f"{self.section}.dataset")
-        lines = select_columns(number_records(rows), layouts, source, reading)
-        yield from self._valid(source, lines, reading, split, most)
+        address = (data.dataset, config, self.task.hub_split(split), data.dataset_revision)
+        records = open_hub_split(self.section, *address, self._spec(f"{self.section}.dataset"), reading)
+        yield from self._valid(records, reading, split, most)
 
     def of_file(
         self,
@@ -132,21 +130,18 @@ class TextsReader(NamedTuple):
         Args:
             key: name of the file, or the parameter with its path, in messages.
         """
-        reading.files += 1
-        source = f"{path} ({key})"
-        layouts = self._layouts(key, labelled=labelled)
-        headers: list[Sequence[str]] = []
-        if self.task.name and file_suffix(path) == ".tsv":
-            headers = [(*self.task.columns, LABEL), *([COLA_FIELDS] if self.task.name == "cola" else [])]
-        names, separator = not self.task.name, self.data.separator
-        lines = read_table(path, layouts, key, reading, separator, class_names=names, headers=headers)
-        return self._valid(source, lines, reading, split, most, labelled=labelled)
+        records = open_file(path, key, self._spec(key, labelled=labelled), reading, self.data.separator)
+        return self._valid(records, reading, split, most, labelled=labelled)
 
-    def _layouts(self, key: str, *, labelled: bool = True) -> list[Columns]:
-        """Return the possible columns; those of labels only if `labelled`."""
-        if isinstance(self.data, GlueDataParams):
-            return glue_layouts(self.task, key, labelled=labelled)
-        return text_layouts(self.data.columns, self.named_by, labelled=labelled)
+    def _spec(self, key: str, *, labelled: bool = True) -> RecordSpec:
+        """Return what to read; columns of labels, and GLUE's TSV files, only if `labelled`."""
+        what = "texts with labels" if labelled else "texts"
+        if isinstance(self.data, ClassificationDataParams):
+            return RecordSpec(what, text_layouts(self.data.columns, self.named_by, labelled=labelled), ENDINGS)
+        headers = [(*self.task.columns, LABEL), *([COLA_FIELDS] if self.task.name == "cola" else [])]
+        endings = [one for one in ENDINGS if labelled or one != ".tsv"]
+        layouts = glue_layouts(self.task, key, labelled=labelled)
+        return RecordSpec(what, layouts, endings, headers=headers, class_names=False)
 
     def _split_files(self, split: str) -> list[tuple[Path, str]]:
         """Return the files of a split, in order, each with the parameter that names it."""
@@ -169,20 +164,13 @@ class TextsReader(NamedTuple):
         return [str(path.relative_to(place)) for path in list_files(place, f"{self.section}.path") if path not in used]
 
     def _valid(
-        self,
-        source: str,
-        lines: Iterable[TableRow],
-        reading: ReadLog,
-        split: str,
-        most: int | None,
-        *,
-        labelled: bool = True,
+        self, records: Records, reading: ReadLog, split: str, most: int | None, *, labelled: bool = True
     ) -> Iterator[TextExample]:
         """Yield the examples of a table; at the end, refuse all problems with texts and labels."""
         separator = self.data.label_separator if isinstance(self.data, ClassificationDataParams) else None
         parse = label_parser(self.task, separator) if labelled else None
-        problems, count = ProblemList(source, "texts with labels"), 0
-        for line in itertools.islice(lines, most):
+        problems, source, count = records.problems, records.problems.source, 0
+        for line in itertools.islice(records.rows, most):
             if not count and not self.task.name:
                 reading.layouts[source] = _describe_layout(line.names)
             count += 1

@@ -11,11 +11,9 @@ from tasks.downstream.scoring.metrics import Array
 from tasks.downstream.scoring.thresholds import read_recorded
 from tasks.downstream.texts.answers import NO_ANSWER
 from tasks.downstream.texts.examples import distinct_labels, flatten_labels, make_reader, write_numbers, write_split
-from tasks.downstream.texts.files import ENDINGS
 from tasks.downstream.texts.labels import match_known, sort_classes
 from tasks.downstream.texts.scores import MIN_PROBABILITY, THRESHOLD, THRESHOLDS, TextsDevSet, TextsScores
 from tasks.downstream.texts.task_table import TASKS
-from tasks.params.entries import Entry
 from tasks.records.labels import add_labels, read_example_labels, write_labels
 from tasks.records.text_files import ReadLog
 from tasks.stage.errors import InputError
@@ -29,11 +27,6 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
 
     suffix: ClassVar[str] = "ForSequenceClassification"
     fallback_task: ClassVar[str] = "classification"
-
-    def __init__(self, entry: Entry) -> None:
-        super().__init__(entry)
-        self.labelled_endings = ENDINGS
-        self.endings = tuple(one for one in ENDINGS if one != ".tsv" or not self.spec.name)
 
     @classmethod
     def match_tasks(cls, labels: tuple[str, ...], problem: str | None) -> dict[str, dict[str, Any]]:

@@ -36,7 +36,7 @@ def newest_releases(repository: str, key: str, count: int) -> list[Tagged]:
     from huggingface_hub import HfApi, errors
 
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None)
-    with translate_hub_errors(f"{key}={repository}", repository, "its tags", api.endpoint):
+    with translate_hub_errors(f"{key}={repository}", repository, "its tags"):
         try:
             tags = _tags(api, repository)
         except errors.GatedRepoError:

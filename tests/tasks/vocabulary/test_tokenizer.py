@@ -353,7 +353,7 @@ def test_a_tokenizer_is_downloaded_from_the_hub(
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("user/absent", "has no such model, or HF_TOKEN may not see it"),
+        ("user/absent", "has no such repository, or HF_TOKEN may not see it"),
         ("no/such/name", "tokenizer.revision"),
         ("user/tiny", "the revision does not exist. Check tokenizer.revision"),
     ],
