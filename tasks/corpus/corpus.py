@@ -24,9 +24,8 @@ from tasks.corpus import world
 from tasks.corpus.documents import Document, add_ids, document_columns, make_documents, read_files
 from tasks.params.schema import CorpusParams, load_sections
 from tasks.plan.main import run_main
-from tasks.records.hub_inputs import open_dataset
 from tasks.records.parquet import split_into_groups
-from tasks.records.tables import list_empty, number_records, select_columns
+from tasks.records.tables import RecordSpec, list_empty, open_hub_split
 from tasks.records.text_files import ReadLog, count_repetitions, write_reading
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
@@ -102,10 +101,10 @@ def read_documents(params: CorpusParams, reading: ReadLog) -> Iterator[Document]
     elif params.source == "files":
         yield from read_files(Path(params.path), columns, params.layout, reading, params.separator)
     elif params.source == "hub":
-        name, source = params.dataset, f"data set {params.dataset}"
-        rows = open_dataset("corpus", name, params.dataset_config, params.dataset_split, params.dataset_revision)
-        lines = select_columns(number_records(rows), [columns], source, reading)
-        yield from add_ids(make_documents(lines, source, reading), str(name))
+        address = (params.dataset, params.dataset_config, params.dataset_split, params.dataset_revision)
+        spec = RecordSpec("documents", [columns], (), class_names=False)
+        rows, problems, _ = open_hub_split("corpus", *address, spec, reading)
+        yield from add_ids(make_documents(rows, problems.source, reading), str(params.dataset))
 
 
 def _write(documents: Iterable[Document], folder: Path, summary: CorpusSummary) -> None:

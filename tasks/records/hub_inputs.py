@@ -41,8 +41,8 @@ def open_dataset(
     revision: str | None,
     *,
     class_names: bool = False,
-) -> Iterator[dict[str, Any]]:
-    """Yield the rows of one split of a Hub data set, or of a local folder of data files.
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the rows of one split of a Hub data set, or of a local folder of data files, each with its position.
 
     Args:
         section: section of params.yaml for messages (`corpus` or `questions`).
@@ -59,8 +59,9 @@ def open_dataset(
     with _translate_errors(section, name, config, split, revision) as given:
         rows = _stream(section, given, config, split, revision)
         names = {key: get_class_names(one) for key, one in (rows.features or {}).items() if class_names}
-        for row in iterate_limited(rows, f"{section}.dataset={name}", ROWS_AT_ONCE, ALLOWANCE):
-            yield {key: name_classes(value, names.get(key, ())) for key, value in row.items()}
+        limited = iterate_limited(rows, f"{section}.dataset={name}", ROWS_AT_ONCE, ALLOWANCE)
+        for number, row in enumerate(limited):
+            yield f"row {number}", {key: name_classes(value, names.get(key, ())) for key, value in row.items()}
 
 
 def choose_token(name: str) -> bool | None:

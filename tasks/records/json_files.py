@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.files import parse_json, reject_duplicate_keys
-from tasks.records.text_files import BLANK_LINES, BLOCK_BYTES, MAX_LINE_BYTES, ZERO_WIDTH, ReadLog, read_text
+from tasks.records.text_files import (
+    BLANK_LINES,
+    BLOCK_BYTES,
+    MAX_LINE_BYTES,
+    ZERO_WIDTH,
+    ReadLog,
+    file_suffix,
+    read_text,
+)
 from tasks.stage.errors import InputError
 from tasks.stage.memory import limit_memory
 
@@ -23,7 +31,7 @@ QUOTED = 40
 NEAR = 16
 """Characters before the end of a block in which an error may be due to the cut."""
 _SCALAR = r'"(?:[^"\\]|\\.)*"|[^\s"{}\[\],]+'
-_BEFORE = re.compile(rf'\s*\{{\s*(?:"[^"\\]*"\s*:\s*(?:{_SCALAR})\s*,\s*)*"data"\s*:\s*(?=\[)')
+_BEFORE = re.compile(rf'\s*\{{\s*(?:"[^"\\]*"\s*:\s*(?:{_SCALAR})\s*,\s*)*"data"\s*:\s*(?=\[\s*[{{\]])')
 """Text before the list "data", which only plain values may precede here."""
 _FIRST, _NEXT, _SPACE = (re.compile(rf"[\s{ZERO_WIDTH}]*{sign}[\s{ZERO_WIDTH}]*") for sign in (r"\[", ",", ""))
 """Text before the first record of a list, before its others, and before a record without a list."""
@@ -53,7 +61,8 @@ class _Objects:
         self.blocks = read_text(path, key)
         self.text, self.line, self.number = next(self.blocks, ""), 1, 0
         """`line` is that of the position."""
-        before = _BEFORE.match(self.text)
+        self.may_nest = file_suffix(path) != ".jsonl"
+        before = _BEFORE.match(self.text) if self.may_nest else None
         self.at = before.end() if before else 0
         self.place = "data[{}]" if before else "record {}" if self.text.lstrip().startswith("[") else ""
         """Position of a record in a list; empty: there is no list, and records are located by their lines."""
@@ -62,7 +71,7 @@ class _Objects:
     def objects(self) -> Iterator[Located]:
         while (found := self._next()) is not None:
             where, values = found
-            items = values.get("data") if isinstance(values, dict) and not self.place else None
+            items = values.get("data") if isinstance(values, dict) and self.may_nest and not self.place else None
             if isinstance(items, list) and not self.number and not self.text[self.at :].strip():
                 for number, one in enumerate(items):  # other lists or objects precede "data"
                     yield f"data[{number}]", self._require_object(f"data[{number}]", one)

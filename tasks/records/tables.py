@@ -138,32 +138,11 @@ def open_hub_split(
     """Open the records of a split of a Hub data set; for arguments and errors see `open_dataset`."""
     source = ", ".join(filter(None, (f"data set {name}", config, f"split {split}")))
     rows = open_dataset(section, name, config, split, revision, class_names=spec.class_names)
-    return Records(select_columns(number_records(rows), spec.layouts, source, reading), ProblemList(source, spec.what))
+    return Records(select_columns(rows, spec.layouts, source, reading), ProblemList(source, spec.what))
 
 
 def open_file(path: Path, key: str, spec: RecordSpec, reading: ReadLog, separator: str | None = None) -> Records:
     """Open the records of one file; for other arguments and errors while they are read, see `read_table`.
-
-    Raises:
-        InputError: as `require_file`.
-    """
-    ending, problems = require_file(path, key, spec.endings, spec.what), ProblemList(f"{path} ({key})", spec.what)
-    reading.files += 1
-    if ending not in spec.parsers:
-        headers = spec.headers if ending == ".tsv" else ()
-        rows = read_table(path, spec.layouts, key, reading, separator, class_names=spec.class_names, headers=headers)
-        return Records(rows, problems, ending in (".csv", ".tsv"))
-    refuse_empty(path, key)
-    return Records(spec.parsers[ending](path, key, reading, problems), problems)
-
-
-def require_file(path: Path, key: str, endings: Sequence[str], what: str) -> str:
-    """Return the suffix of a file of records, which must be one of `endings`.
-
-    Args:
-        path: the file.
-        key: params key that named it, for messages.
-        what: the kind of records, for messages.
 
     Raises:
         InputError: no such file, a folder, or another suffix.
@@ -171,13 +150,20 @@ def require_file(path: Path, key: str, endings: Sequence[str], what: str) -> str
     from tasks.plan.named_files import require_readable
 
     require_readable(path, key)
-    needed = f"{key} needs one file of {what} ({', '.join(endings)})"
+    ending, needed = file_suffix(path), f"{key} needs one file of {spec.what} ({', '.join(spec.endings)})"
     if path.is_dir():
-        inside = sorted(file.name for file in path.iterdir() if file_suffix(file) in endings)[:SHOWN_FILES]
+        inside = sorted(file.name for file in path.iterdir() if file_suffix(file) in spec.endings)[:SHOWN_FILES]
         raise InputError(f"{path} is a folder (with {', '.join(inside) or 'no such file'}): {needed}")
-    if (ending := file_suffix(path)) not in endings:
+    if ending not in spec.endings:
         raise InputError(f"{path} has {f'the suffix {ending}' if ending else 'no suffix'}: {needed}")
-    return ending
+    problems = ProblemList(f"{path} ({key})", spec.what)
+    reading.files += 1
+    if ending in spec.parsers:
+        refuse_empty(path, key)
+        return Records(spec.parsers[ending](path, key, reading, problems), problems)
+    headers = spec.headers if ending == ".tsv" else ()
+    rows = read_table(path, spec.layouts, key, reading, separator, class_names=spec.class_names, headers=headers)
+    return Records(rows, problems, ending in (".csv", ".tsv"))
 
 
 def select_files(path: Path, key: str, is_usable: Callable[[Path], bool], needed: str, reading: ReadLog) -> list[Path]:
@@ -246,11 +232,6 @@ def read_table(
         yield line
     if not rows and ending in TABLES_WITH_HEADER:
         reading.remark(f"{path.name} {NO_ROWS}")
-
-
-def number_records(records: Iterable[dict[str, Any]]) -> Iterator[Located]:
-    """Yield each record with its position, such as "row 0"."""
-    return ((f"row {number}", values) for number, values in enumerate(records))
 
 
 def list_empty(reading: ReadLog) -> str:

@@ -12,7 +12,7 @@ from tasks.downstream.ner.examples import ROW_GROUP
 from tasks.downstream.ner.params import NerDataParams
 from tasks.downstream.ner.scores import NerAnswers, NerDevSet, NerScores, WordLogits
 from tasks.downstream.ner.sentence_files import read_raw_sentences, read_valid, sentence_spec
-from tasks.downstream.ner.sentences import SCHEMA, TagStatistics, validate_sentences
+from tasks.downstream.ner.sentences import SCHEMA, TagStatistics, validate_sentence
 from tasks.downstream.ner.tags import find_entities, find_problem, split_tag
 from tasks.records.labels import read_example_labels, write_labels
 from tasks.records.parquet import write_records
@@ -56,10 +56,9 @@ class NerInference(NerScores, InferenceTask[NerDevSet, WordLogits, NerAnswers]):
         for raw in read_raw_sentences(records, reading):
             if not raw.words:
                 problems.add("empty sentence", raw.where)
-            for _, tokens, tags in validate_sentences(
-                [raw], self._params.tag_scheme, TagStatistics(), problems, reading
-            ):
-                yield {ID: raw.id, "document": 0, "tokens": tokens, "tags": tags}
+            one = validate_sentence(raw, self._params.tag_scheme, TagStatistics(), problems, reading)
+            if one is not None:
+                yield {ID: raw.id, **one._asdict(), "document": 0}
         problems.refuse()
 
     def _open(self, path: Path, reading: ReadLog, *, tagged: bool = True) -> Records:

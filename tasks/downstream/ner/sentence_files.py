@@ -17,7 +17,7 @@ from typing import Any
 
 from ipu_model.files import parse_json
 from tasks.downstream.ner.params import NerColumnParams, NerDataParams
-from tasks.downstream.ner.sentences import MAX_WORDS, RawSentence, Sentence, TagStatistics, validate_sentences
+from tasks.downstream.ner.sentences import MAX_WORDS, RawSentence, Sentence, TagStatistics, validate_sentence
 from tasks.downstream.ner.tags import OUTSIDE, looks_like_tag
 from tasks.records.tables import (
     ColumnSpec,
@@ -106,10 +106,10 @@ def _open_split(params: NerDataParams, section: str, split: str, reading: ReadLo
 def read_valid(records: Records, params: NerDataParams, found: TagStatistics, reading: ReadLog) -> Iterator[Sentence]:
     """Yield the sentences of an opened source; see `read_sentences`."""
     count, problems = 0, records.problems
-    raws = read_raw_sentences(records, reading)
-    for sentence in validate_sentences(raws, params.tag_scheme, found, problems, reading):
-        count += 1
-        yield sentence
+    for raw in read_raw_sentences(records, reading):
+        if sentence := validate_sentence(raw, params.tag_scheme, found, problems, reading):
+            count += 1
+            yield sentence
     problems.refuse()
     if not count:
         raise InputError(

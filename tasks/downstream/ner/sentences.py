@@ -1,7 +1,7 @@
 """Sentences as read, and checked sentences with tags in IOB2."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -82,54 +82,43 @@ class TagStatistics:
         return "IOB1" if self.begun_inside else "IOB2"
 
 
-def validate_sentences(
-    raws: Iterable[RawSentence], scheme: str, found: TagStatistics, problems: ProblemList, reading: ReadLog
-) -> Iterator[Sentence]:
-    """Yield the valid sentences, in IOB2.
+def validate_sentence(
+    raw: RawSentence, scheme: str, found: TagStatistics, problems: ProblemList, reading: ReadLog
+) -> Sentence | None:
+    """Return a sentence in IOB2, or None if it is empty or invalid.
 
     Args:
         scheme: auto, iob1 or iob2 (parameter tag_scheme).
-        found: receives tag statistics while the sentences are consumed.
-        problems: receives problems of invalid sentences.
+        found: receives tag statistics.
+        problems: receives problems.
         reading: receives counts of skipped and changed sentences.
     """
-    for raw in raws:
-        if scheme == "auto" and (other := detect_scheme(raw.tags)):
-            found.other = found.other if found.other not in ("", "BIOES") else other
-            raw = raw._replace(tags=convert_bioes(raw.tags))
-        if not raw.words and not raw.tags:
-            reading.counts[EMPTY] += 1
-        elif _is_sound(raw, problems):
-            yield _in_iob2(raw, scheme, found, problems, reading)
-
-
-def _is_sound(raw: RawSentence, problems: ProblemList) -> bool:
+    if scheme == "auto" and (other := detect_scheme(raw.tags)):
+        found.other = found.other if found.other not in ("", "BIOES") else other
+        raw = raw._replace(tags=convert_bioes(raw.tags))
+    before = problems.count
     if len(raw.words) != len(raw.tags):
         counts = f"{len(raw.words)} words, {len(raw.tags)} tags"
         problems.add("a sentence with different numbers of tags and words", raw.where, counts)
-        return False
-    sound = True
+        return None
     for number, (word, tag) in enumerate(zip(raw.words, raw.tags, strict=True)):
         for kind, value in ((_find_word_problem(word), word), (find_problem(tag), tag)):
             if kind:
                 problems.add(kind, raw.locate(number), value)
-                sound = False
-    return sound
-
-
-def _find_word_problem(word: Any) -> str:
-    problem = find_text_problem(word)
-    return f"a word {problem}" if problem else "an empty word" * (not word.strip(" \t\r\n"))
-
-
-def _in_iob2(raw: RawSentence, scheme: str, found: TagStatistics, problems: ProblemList, reading: ReadLog) -> Sentence:
+    reading.counts[EMPTY] += not raw.words
+    if not raw.words or problems.count > before:
+        return None
     inside = find_inside_starts(raw.tags)
-    if scheme == "iob2":
-        for number in inside:
-            kind = "I- after O or another type, which IOB2 does not allow (tag_scheme: auto reads it as conlleval does)"
-            problems.add(kind, raw.locate(number), raw.tags[number])
+    for number in inside if scheme == "iob2" else ():
+        kind = "I- after O or another type, which IOB2 does not allow (tag_scheme: auto reads it as conlleval does)"
+        problems.add(kind, raw.locate(number), raw.tags[number])
     reading.counts[REPAIRED] += len(inside)
     found.begun_inside += len(inside)
     found.begun_apart += len(find_begin_starts(raw.tags))
     found.entities.update(one.type for one in find_entities(raw.tags))
     return Sentence(raw.document, raw.words, convert_to_iob2(raw.tags))
+
+
+def _find_word_problem(word: Any) -> str:
+    problem = find_text_problem(word)
+    return f"a word {problem}" if problem else "an empty word" * (not word.strip(" \t\r\n"))

@@ -16,9 +16,9 @@ def test_lists_of_class_numbers_come_as_names_where_the_features_state_them(tmp_
     kind = datasets.ClassLabel(names=["O", "B-person"]) if named else datasets.Value("int64")
     features = datasets.Features({"tokens": WORDS, "tags": datasets.List(kind)})
     datasets.Dataset.from_dict(ROWS, features=features).to_parquet(str(tmp_path / "train.parquet"))
-    rows = list(open_dataset("corpus", str(tmp_path), None, "train", None, class_names=True))
+    rows = [row for _, row in open_dataset("corpus", str(tmp_path), None, "train", None, class_names=True)]
     assert [row["tags"] for row in rows] == ([["B-person", "O"], []] if named else [[1, 0], []])
-    assert list(open_dataset("corpus", str(tmp_path), None, "train", None))[0]["tags"] == [1, 0]
+    assert list(open_dataset("corpus", str(tmp_path), None, "train", None))[0][1]["tags"] == [1, 0]
 
 
 def test_what_is_no_number_of_a_class_stays_as_it_is() -> None:
