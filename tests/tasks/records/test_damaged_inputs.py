@@ -21,7 +21,6 @@ from tasks.params.schema import load_params
 from tasks.records.text_files import ReadLog
 from tasks.release.provenance import read_json
 from tasks.stage.errors import ParamsError, PodiumError
-from tasks.validation.row_checks import read_tokenizer
 from tasks.vocabulary.tokenizer_files import read_vocabulary
 from tests.fuzzing import damaged_bytes, damaged_json, require_clean
 from tests.places import ROOT as PROJECT
@@ -51,12 +50,10 @@ SQUAD = {
 QUESTION = {"id": "1", "context": "Ada came.", "question": "Who?", "answers": {"text": ["Ada"], "answer_start": [0]}}
 TRAIN_PATH = "downstream.squad.data.train_path"
 GATE = {"accepted": True, "reasons": ["none"], "metrics": {"f1": 90.0}}
-TOKENIZER = {"model": {"vocab": {"[PAD]": 0, "[CLS]": 1}}, "added_tokens": [{"content": "[SEP]", "id": 2}]}
 READERS: dict[str, tuple[Any, Callable[[Path], Any]]] = {
     "questions.json": (SQUAD, lambda path: read_question_file(path, TRAIN_PATH, SquadDataParams(), ReadLog())),
     "predictions.json": ({"1": "Ada", "2": ""}, read_predictions),
     "metrics.json": (GATE, lambda path: read_json(path, "dvc repro")),
-    "tokenizer.json": (TOKENIZER, read_tokenizer),
     "questions.jsonl": (QUESTION, lambda path: read_question_file(path, TRAIN_PATH, SquadDataParams(), ReadLog())),
     "wiki_00": (
         {"id": "1", "title": "Ada", "text": "Ada\n\nShe came."},
