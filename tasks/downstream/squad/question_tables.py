@@ -196,10 +196,11 @@ class _QuestionParser:
         if {TEXT, START} <= set(names):
             return True
         whole, text, start = (getattr(columns, part) or part for part in (ANSWERS, TEXT, START))
+        keys = [self.named_by.format(part) for part in (ANSWERS, TEXT, START)]
         raise InputError(
             f"{self.problems.source} has no column {whole!r}, and not both {text!r} and {start!r}; columns are "
-            f"{', '.join([*names.values(), *sorted(self.reading.unused_columns)])}. Set "
-            "{}, or {} and {}".format(*map(self.named_by.format, (ANSWERS, TEXT, START)))
+            f"{', '.join([*names.values(), *sorted(self.reading.unused_columns)])}. Set {keys[0]}, or {keys[1]} and "
+            f"{keys[2]}"
         )
 
     def _question(self, row: TableRow, flat: bool) -> SquadQuestion | None:

@@ -14,6 +14,7 @@ import pytest
 from tasks.params.overlays import read_base, resolve
 from tasks.params.schema import validate_params
 from tasks.records import text_files
+from tasks.records.json_files import read_objects
 from tasks.records.tables import ColumnSpec, convert_id, list_empty, read_table
 from tasks.records.text_files import BLANK_LINES, NUMERIC_IDS, ReadLog
 from tasks.stage.errors import InputError, ParamsError
@@ -137,6 +138,31 @@ def test_a_list_of_objects_and_lines_of_objects_are_read_under_json(tmp_path: Pa
     assert reading.counts[BLANK_LINES] == 1
     (tmp_path / "b.json.gz").write_bytes(gzip.compress(json.dumps(rows).encode()))
     assert read(tmp_path / "b.json.gz") == rows
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "places"),
+    [
+        ("a.json", '{"version": "1", "data": [{"text": 1}, {"text": 2}], "more": {"x": [1]}}', ["data[0]", "data[1]"]),
+        ("a.json", '{"more": {"x": [1]}, "data": [{"text": 1}, {"text": 2}]}', ["data[0]", "data[1]"]),
+        ("a.json", '{\n"text": 1}\n\n{"text":\n2}', ["line 1", "line 4"]),
+        ("a.jsonl", '{"data": [1], "text": 1}\n{"data": [2], "text": 2}\n', ["line 1", "line 2"]),
+        ("a.json", '{"data": []}', []),
+    ],
+)
+def test_objects_are_read_wherever_json_has_them_with_their_place(
+    tmp_path: Path, name: str, text: str, places: list[str]
+) -> None:
+    found = list(read_objects(put(tmp_path / name, text), "KEY", ReadLog()))
+    assert [where for where, _ in found] == places
+    assert [values["text"] for _, values in found] == [1, 2][: len(places)]
+
+
+def test_an_object_that_is_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.records.json_files.MAX_LINE_BYTES", 1 << 20)
+    path = put(tmp_path / "a.json", '[{"text": "a"}, {"text": "' + "x" * (3 << 20) + '"}]')
+    with pytest.raises(InputError, match=r"record 1 \(line 1\) is longer than 1 MB: split it"):
+        list(read_objects(path, "KEY", ReadLog()))
 
 
 @pytest.mark.parametrize(
