@@ -26,7 +26,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message, message_fa
 
 from ipu_model.files import open_regular
 from tasks.params.sections import PhaseRowsParams
-from tasks.pretraining.rows.prepared_sequences import PreparedSequences
+from tasks.pretraining.rows.prepared_sequences import PreparedSequences, make_lists
 from tasks.records.hub_inputs import open_tables
 from tasks.records.parquet import read_checked_batches, split_into_groups
 from tasks.records.tables import ColumnSpec, match_columns, select_files
@@ -99,13 +99,14 @@ def read_tfrecords(path: Path, names: Sequence[str], required: Sequence[str] = (
         except message.DecodeError:
             raise InputError(f"{where} is not a tensorflow.Example: use files of create_pretraining_data") from None
         features = example.features.feature
-        if missing := [name for name in required if name not in features]:
-            packed = ". Packed sequences are not supported, use the unpacked files" if PACKED in features else ""
+        there = set(features)
+        if missing := [name for name in required if name not in there]:
+            packed = ". Packed sequences are not supported, use the unpacked files" if PACKED in there else ""
             raise InputError(
-                f"{where} has the features {', '.join(sorted(features))} but not {', '.join(missing)}; files of "
+                f"{where} has the features {', '.join(sorted(there))} but not {', '.join(missing)}; files of "
                 f"create_pretraining_data are required{packed}"
             )
-        yield {name: _read_integers(features[name], f"{where}, {name}") for name in sorted(wanted & set(features))}
+        yield {name: _read_integers(features[name], f"{where}, {name}") for name in sorted(wanted & there)}
 
 
 def _read_integers(feature: Any, where: str) -> np.ndarray:
@@ -355,7 +356,7 @@ def _make_batch(records: list[dict[str, np.ndarray]], source: str, first: int) -
     refuse(repeated, f"repeats a position in {POSITIONS}")
     labels = np.full(widths.sum(), IGNORED, np.int64)
     labels[places[used]] = slots[used]
-    offsets = pa.array(np.concatenate([[0], np.cumsum(widths)]), pa.int32())
-    lists = [pa.ListArray.from_arrays(offsets, pa.array(values)) for values in (*columns.values(), labels)]
-    next_labels = pa.array([one["next_sentence_labels"] for one in records], pa.list_(pa.int64()))
-    return pa.RecordBatch.from_arrays([*lists, next_labels], names=[*LISTS, NEXT[0]])
+    labels_each = np.array([len(one["next_sentence_labels"]) for one in records])
+    lists = [make_lists(widths, values) for values in (*columns.values(), labels)]
+    lists.append(make_lists(labels_each, join("next_sentence_labels")))
+    return pa.RecordBatch.from_arrays(lists, names=[*LISTS, NEXT[0]])

@@ -65,16 +65,17 @@ def validate_and_unpad(found: PreparedSequences, limits: RowLimits) -> pa.Table:
     _raise_problems(found, _content_problems(found, real, lengths, limits))
     masked = found.labels != IGNORED
     columns = {
-        "token_ids": _lists(lengths, found.input_ids[real].astype(limits.vocabulary.dtype)),
+        "token_ids": make_lists(lengths, found.input_ids[real].astype(limits.vocabulary.dtype)),
         "second_start": (real & (found.token_type_ids == 0)).sum(axis=1),
-        "places": _lists(masked.sum(axis=1), np.nonzero(masked)[1]),
-        "labels": _lists(masked.sum(axis=1), found.labels[masked]),
+        "places": make_lists(masked.sum(axis=1), np.nonzero(masked)[1]),
+        "labels": make_lists(masked.sum(axis=1), found.labels[masked]),
         "next_sentence_label": found.next_sentence_labels,
     }
     return pa.table(columns)
 
 
-def _lists(lengths: np.ndarray, values: np.ndarray) -> pa.ListArray:
+def make_lists(lengths: np.ndarray, values: np.ndarray) -> pa.ListArray:
+    """Return lists of these lengths with concatenated values."""
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values))
 
