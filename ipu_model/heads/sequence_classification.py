@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+from torch.nn.functional import cross_entropy
 
 from ipu_model.ipu.device_model import (
     DeviceModel,
@@ -141,7 +141,7 @@ class SequenceClassification(Head):
         elif "class_labels" in flat.labels:
             total = sum_loss(logits, flat.labels["class_labels"])
         elif "label_flags" in flat.labels:
-            total = _flag_losses(logits, flat.labels["label_flags"]).sum()
+            total = flag_losses(logits, flat.labels["label_flags"]).sum()
         else:
             total = _squares(logits, flat.labels["targets"]).sum()
         parts = {"label_loss": total / counts["label_loss"]}
@@ -153,10 +153,11 @@ class SequenceClassification(Head):
             loss, mark_correct, labels = evaluate_logits(logits, flat.labels["class_labels"])
             return torch.stack([loss, mark_correct, labels, labels])
         if "label_flags" in flat.labels:
-            flags = flat.labels["label_flags"].view(logits.shape)
-            real, right = flags != IGNORED, ((logits > 0) == (flags == 1)).all(1)
-            total = _flag_losses(logits, flags).double().sum()
-            return torch.stack([total, *(x.sum().double() for x in (right & real[:, 0], real, real[:, 0]))])
+            flags = flat.labels["label_flags"]
+            real, right = mark_labels(flags), mark_all_correct(logits, flags)
+            classes = real.view(logits.shape)[:, 0]
+            sums = flag_losses(logits, flags), right * classes, real, classes
+            return torch.stack([x.double().sum() for x in sums])
         targets = flat.labels["targets"]
         total, labels = _squares(logits, targets).double().sum(), (targets != IGNORED).sum().double()
         return torch.stack([total, torch.zeros_like(total), labels, torch.zeros_like(total)])
@@ -181,12 +182,6 @@ class SequenceClassification(Head):
 
 def _label_column(columns: Mapping[str, Any]) -> str:
     return next(name for name in ("class_labels", "label_flags", "targets") if name in columns)
-
-
-def _flag_losses(logits: Tensor, flags: Tensor) -> Tensor:
-    """Return the binary cross-entropy [N, C] of logits [N, C] and flags [N * C]; 0 where there is no flag."""
-    flags = flags.view(logits.shape)
-    return binary_cross_entropy_with_logits(logits.float(), (flags == 1).float(), reduction="none") * (flags != IGNORED)
 
 
 def _squares(logits: Tensor, targets: Tensor) -> Tensor:

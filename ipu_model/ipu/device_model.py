@@ -247,19 +247,18 @@ def squared_errors(values: Tensor, targets: Tensor) -> Tensor:
 
 
 def flag_losses(logits: Tensor, flags: Tensor) -> Tensor:
-    """Return the binary cross-entropy of every flag, [B, N * C] fp32, 0 where there is none.
+    """Return the binary cross-entropy of every flag, of the shape of `flags`, 0 where there is none.
 
     Args:
-        logits: [B, N, C].
-        flags: [B, N * C] int32: 1, 0, or -100 = none.
+        logits: [..., C].
+        flags: [B, N * C] or [N * C]: 1, 0, or -100 = none.
     """
-    targets = (flags == 1).float()
-    losses = functional.binary_cross_entropy_with_logits(logits.flatten(1).float(), targets, reduction="none")
-    return losses * mark_labels(flags)
+    logits, targets = logits.float().view(flags.shape), (flags == 1).float()
+    return functional.binary_cross_entropy_with_logits(logits, targets, reduction="none") * mark_labels(flags)
 
 
 def mark_all_correct(logits: Tensor, flags: Tensor) -> Tensor:
-    """Return 1 where all flags are as predicted at a threshold of 0.5, else 0: [B, N, C], [B, N * C] -> [B, N] fp32."""
+    """Return 1 where all flags are as predicted at a threshold of 0.5, else 0: [..., C] -> [...] fp32."""
     right = ((logits.float() > 0).float() == (flags == 1).float().view(logits.shape)).float()
     return (right.sum(-1) == logits.shape[-1]).float()
 

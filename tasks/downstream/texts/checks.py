@@ -180,8 +180,7 @@ class LabelRows(RowData):
 
     def kind_features(self, rows: Columns, found: RowSequences) -> Columns:
         ids = rows["feature_ids"]
-        labels = next(rows[name] for name in ("class_labels", "label_flags", "targets") if name in rows)
-        labels = labels.reshape(*ids.shape, -1)
+        labels = rows[self.schema.names[-1]].reshape(*ids.shape, -1)
         self._labelled += int((found.present(ids.shape[1]) & (labels[..., 0] != IGNORED)).sum())
         if self._read_expected is None:
             return {}

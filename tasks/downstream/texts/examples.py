@@ -91,9 +91,7 @@ class TextsExamples(TextsSpec, ExamplesTask):
             self._check_dev(split, found[TRAIN], found[split])
         if self.labels:
             return {}
-        dev = flatten_labels(found[self.development[0]])
-        others = sort_classes(set(match_known(dev, labels).values()) - set(labels))
-        return {UNKNOWN: sum(write_numbers(path, self.schema, labels, others) for path in files.values())}
+        return {UNKNOWN: write_numbers(files.values(), self.schema, labels)}
 
     def _require_classes(self, labels: Sequence[str], most: float) -> None:
         if not 2 <= len(labels) <= most:
@@ -178,24 +176,27 @@ def flatten_labels(labels: Iterable[Any]) -> list[Any]:
     return list(dict.fromkeys(one for label in labels for one in (label if isinstance(label, tuple) else (label,))))
 
 
-def write_numbers(path: Path, schema: pa.Schema, labels: tuple[str, ...], others: tuple[str, ...]) -> int:
-    """Replace class names by numbers, with columns of `schema`; return the number of examples with classes not in
-    `labels`."""
-    schema, names = add_labels(schema, labels, others), [*labels, *others]
-    known = match_known(flatten_labels(distinct_labels(path)), labels)
+def write_numbers(paths: Collection[Path], schema: pa.Schema, labels: Sequence[str]) -> int:
+    """Replace class names by the numbers of `labels`, and of others after them, with columns of `schema`.
+
+    Returns:
+        The number of examples with classes not in `labels`.
+    """
+    known = match_known(flatten_labels(itertools.chain.from_iterable(map(distinct_labels, paths))), labels)
+    names = (*labels, *sort_classes(set(known.values()) - set(labels)))
+    schema = add_labels(schema, labels, names[len(labels) :])
     number_of = {name: names.index(known_name) for name, known_name in known.items()}
-    partial, count = path.with_suffix(".part"), 0
-    with pq.ParquetWriter(partial, schema, compression="zstd") as writer:
-        for batch in read_batches(path, None, ROW_GROUP, "examples"):
-            numbers = [
-                sorted({number_of[one] for one in label}) if isinstance(label, list) else number_of[label]
-                for label in batch.column("label").to_pylist()
-            ]
-            count += sum(
-                max(one, default=-1) >= len(labels) if isinstance(one, list) else one >= len(labels) for one in numbers
-            )
-            found = pa.array(numbers, schema.field("label").type)
-            columns = [found if name == "label" else batch.column(name) for name in schema.names]
-            writer.write_table(pa.Table.from_arrays(columns, schema=schema))
-    partial.rename(path)
+    count = 0
+    for path in paths:
+        partial = path.with_suffix(".part")
+        with pq.ParquetWriter(partial, schema, compression="zstd") as writer:
+            for batch in read_batches(path, None, ROW_GROUP, "examples"):
+                found = batch.column("label").to_pylist()
+                lists = [sorted({number_of[x] for x in (one if isinstance(one, list) else [one])}) for one in found]
+                count += sum(max(one, default=-1) >= len(labels) for one in lists)
+                numbers = lists if pa.types.is_list(schema.field("label").type) else [one[0] for one in lists]
+                column = pa.array(numbers, schema.field("label").type)
+                columns = [column if name == "label" else batch.column(name) for name in schema.names]
+                writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+        partial.rename(path)
     return count

@@ -11,7 +11,7 @@ from tasks.downstream.scoring.metrics import Array
 from tasks.downstream.scoring.thresholds import read_recorded
 from tasks.downstream.texts.answers import NO_ANSWER
 from tasks.downstream.texts.examples import distinct_labels, flatten_labels, make_reader, write_numbers, write_split
-from tasks.downstream.texts.labels import match_known, sort_classes
+from tasks.downstream.texts.labels import match_known
 from tasks.downstream.texts.scores import MIN_PROBABILITY, THRESHOLD, THRESHOLDS, TextsDevSet, TextsScores
 from tasks.downstream.texts.task_table import TASKS
 from tasks.records.labels import add_labels, read_example_labels, write_labels
@@ -82,8 +82,7 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
                 f"{path}: no label is a class of the model ({', '.join(self.model_classes)}); found "
                 f"{', '.join(list(names)[:5])}. Pass {COLUMN.format('label')}"
             )
-        others = sort_classes(set(names) - set(self.model_classes))
-        reading.counts[UNKNOWN_TO_MODEL] += write_numbers(target, self.schema, self.model_classes, others)
+        reading.counts[UNKNOWN_TO_MODEL] += write_numbers([target], self.schema, self.model_classes)
 
     def record_schema(self, labels: Sequence[str], n_best: int) -> pa.Schema:
         if self.is_regression:

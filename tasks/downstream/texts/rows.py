@@ -16,7 +16,7 @@ import pyarrow as pa
 from tasks.downstream.rows import EncodedSequences, HeldOutPartition, RowsTask
 from tasks.downstream.texts.spec import TextsSpec, make_flags
 from tasks.records.labels import add_labels, read_parquet_labels
-from tasks.rows.row_files import IGNORED, RowLayout, from_arrow
+from tasks.rows.row_files import IGNORED, RowLayout, from_arrow, get_columns
 from tasks.vocabulary.encoding import encode, join_sequences, read_tokenizer_info
 
 if TYPE_CHECKING:
@@ -64,11 +64,7 @@ class TextsRows(TextsSpec, RowsTask):
 
     def label_columns(self, layout: RowLayout, sequences: EncodedSequences) -> dict[str, np.ndarray]:
         labels = sequences.labels["label"]
-        if self.is_multilabel:
-            present = layout.packs[..., None] >= 0
-            flags = np.where(present, labels[layout.packs], IGNORED).astype(labels.dtype)
-            return {"label_flags": flags.reshape(len(flags), -1)}
-        name = "targets" if self.is_regression else "class_labels"
+        name = get_columns(self.row_kind, vocab_size=0)[-1].name
         return {name: layout.per_sequence(labels, IGNORED).astype(labels.dtype)}
 
 
