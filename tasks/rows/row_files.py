@@ -129,7 +129,7 @@ class RowLayout:
         return concatenate_ranges(self.row_of * self.row_length + self.start_of, self.lengths)
 
     def per_sequence(self, values: np.ndarray, absent: int) -> np.ndarray:
-        """Return [R, S] with `values[n]` in the slot of sequence n, `absent` in unused slots; [N, C] gives [R, S * C]."""
+        """Return [R, S] with `values[n]` in the slot of sequence n, else `absent`; of values [N, C]: [R, S * C]."""
         if values.ndim == 1:
             return np.where(self.packs >= 0, values[self.packs], absent)
         return np.where(self.packs[..., None] >= 0, values[self.packs], absent).reshape(len(self.packs), -1)
