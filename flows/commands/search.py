@@ -110,16 +110,7 @@ class ProposedTrial:
         return False
 
 
-def measure_importance(space: Space, trials: Sequence[Trial]) -> dict[str, float]:
-    """Return the share of the score's variance that each parameter explains; empty for too few trials."""
-    from optuna.importance import FanovaImportanceEvaluator, get_param_importances
-
-    if len({trial.score for trial in trials} - {None}) < TRIALS_TO_COMPARE:
-        return {}
-    return get_param_importances(_make_study(space, trials), evaluator=FanovaImportanceEvaluator(seed=0))
-
-
-def _make_study(space: Space, trials: Sequence[Trial], seed: int = 0) -> Study:
+def _make_study(space: Space, trials: Sequence[Trial], seed: int) -> Study:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -143,12 +134,11 @@ def _make_study(space: Space, trials: Sequence[Trial], seed: int = 0) -> Study:
 def _make_distributions(space: Space) -> dict[str, BaseDistribution]:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    made: dict[str, BaseDistribution] = {}
-    for name, values in space.items():
+    def make(values: list[Any] | Range) -> BaseDistribution:
         if isinstance(values, list):
-            made[name] = CategoricalDistribution(values)
-        elif isinstance(values.low, int):
-            made[name] = IntDistribution(values.low, int(values.high))
-        else:
-            made[name] = FloatDistribution(values.low, values.high, log=values.low > 0)
-    return made
+            return CategoricalDistribution(values)
+        if isinstance(values.low, int):
+            return IntDistribution(values.low, int(values.high))
+        return FloatDistribution(values.low, values.high, log=values.low > 0)
+
+    return {name: make(values) for name, values in space.items()}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
-import operator
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,6 +17,7 @@ from flows.commands.search import EVALUATION_SHARE, Range, parse_range
 from flows.commands.sweep_runs import Sweep, Training, finetuning, pretraining, run_sweep
 from flows.runs import locks
 from flows.runs.stopping import Interrupted, stop
+from ipu_model.files import flatten_keys
 from tasks.downstream.gate.seed_scores import SEED
 from tasks.params.overlays import Setting, resolve
 from tasks.params.schema import PHASES, types_at, validate_params
@@ -28,25 +27,6 @@ from tasks.stage.errors import ParamsError
 
 NEVER = 10**9
 """Interval of evaluations, in updates, that leaves only the evaluation after the last update."""
-
-
-def require_held_out(values: Mapping[str, Any], key: str) -> None:
-    """Require held-out rows, as the development set must not decide the choice.
-
-    Args:
-        values: the parameters.
-        key: dotted name of the parameter that holds them out.
-
-    Raises:
-        ParamsError: there are none.
-    """
-    if not read_value(values, key):
-        raise ParamsError(f"a sweep needs held-out rows to compare recipes, but there are none: pass --set {key}=0.1")
-
-
-def read_value(values: Mapping[str, Any], key: str) -> Any:
-    """Return the parameter with a dotted name."""
-    return functools.reduce(operator.getitem, key.split("."), values)
 
 
 def _tried_values(name: str) -> Callable[[str], list[Any] | Range]:
@@ -105,7 +85,9 @@ class _SweepCommands(finetune.KindCommands):
             project, space = enter_project(ctx), _take_space(args)
             overrides = finetune.build_overrides(ctx, project, kind, args)
             (entry,) = resolve({}, finetune.PRESET, overrides)["downstream"]
-            _start_sweep(project, finetuning(entry), finetune.PRESET, overrides, space, args)
+            _start_sweep(
+                project, finetuning(entry), f"downstream.{entry}.rows", finetune.PRESET, overrides, space, args
+            )
 
         found: click.Command = run
         return found
@@ -131,7 +113,7 @@ def _finetune() -> None:
 def _pretrain(ctx: click.Context, **args: Any) -> None:
     project, space = enter_project(ctx), _take_space(args)
     overrides = pretrain.build_overrides(ctx, project, {**args, "kind": None})
-    _start_sweep(project, pretraining(args["phase"]), pretrain.PRESET, overrides, space, args)
+    _start_sweep(project, pretraining(args["phase"]), "pretrain_rows", pretrain.PRESET, overrides, space, args)
 
 
 def _take_space(args: dict[str, Any]) -> dict[str, list[Any] | Range]:
@@ -162,19 +144,24 @@ def _take_space(args: dict[str, Any]) -> dict[str, list[Any] | Range]:
 def _start_sweep(
     project: Path,
     training: Training,
+    rows: str,
     preset: str,
     overrides: list[str | Setting],
     space: dict[str, list[Any] | Range],
     args: Mapping[str, Any],
 ) -> None:
     key, trials = f"{training.section}.evaluate_every_updates", args["trials"]
-    values = resolve({}, preset, overrides)
-    require_held_out(values, training.held_out)
+    values = flatten_keys(resolve({}, preset, overrides))
+    if not values[f"{rows}.held_out_fraction"]:  # the development set must not decide the choice
+        raise ParamsError(
+            "a sweep needs held-out rows to compare recipes, but there are none: pass --set "
+            f"{rows}.held_out_fraction=0.1"
+        )
     if trials is not None and not any(str(one).startswith(f"{key}=") for one in overrides):
         overrides.append(Setting(key, EVALUATION_SHARE))
-    elif read_value(values, key) is None:
+    elif values[key] is None:
         overrides.append(Setting(key, NEVER))
-    seed = read_value(values, f"{training.section}.seed")
+    seed = values[f"{training.section}.seed"]
     if args.get("seeds", 1) > 1:
         if trials is not None:
             raise ParamsError("--seeds repeats every recipe: search with --trials first, then repeat the best recipe")
@@ -210,8 +197,6 @@ def _print_result(found: dict[str, Any], as_json: bool) -> None:
     text = "\n" + format_table([heads, *rows]) + "".join(f"{line}\n" for line in found["verdict"])
     if counts := Counter(one["state"] for one in found.get("trials", ())):
         text += "trials: " + ", ".join(f"{count} {state}" for state, count in counts.items()) + "\n"
-    if shares := found.get("importance"):
-        text += "importance: " + ", ".join(f"{name} {share:.2f}" for name, share in shares.items()) + "\n"
     options.print_result(as_json, found, text, f"podium runs show {found['best']}")
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from flows import dvc
-from flows.commands.search import COMPLETE, PRUNED, ProposedTrial, Space, Trial, measure_importance
+from flows.commands.search import COMPLETE, PRUNED, ProposedTrial, Space, Trial
 from flows.dvc.session import restore_outputs
 from flows.runs import checkout, report
 from flows.runs.stopping import stop
@@ -55,8 +55,6 @@ class Training:
     """Its section of params.yaml, with its seed and the interval of its evaluations."""
     places: tuple[str, ...]
     """Sections in which options set a parameter."""
-    held_out: str
-    """Parameter that holds out rows."""
     judged_by: str | None = None
     """Held-out figure that selects the recipe; None: the one that selects weights."""
 
@@ -69,15 +67,14 @@ class Training:
 
 def finetuning(entry: str) -> Training:
     """Return the fine-tuning of an entry."""
-    section, held_out = f"downstream.{entry}.finetune", f"downstream.{entry}.rows.held_out_fraction"
-    return Training(f"finetune@{entry}", artifacts.job_name(entry, "finetune"), section, (section,), held_out)
+    section = f"downstream.{entry}.finetune"
+    return Training(f"finetune@{entry}", artifacts.job_name(entry, "finetune"), section, (section,))
 
 
 def pretraining(phase: str) -> Training:
     """Return the pre-training up to a phase."""
     places = tuple(f"pretrain.{one}" for one in PHASES)
-    held_out = "pretrain_rows.held_out_fraction"
-    return Training(f"pretrain@{phase}", f"pretrain-{phase}", "pretrain", places, held_out, "mlm_loss")
+    return Training(f"pretrain@{phase}", f"pretrain-{phase}", "pretrain", places, "mlm_loss")
 
 
 @dataclass(frozen=True)
@@ -186,7 +183,7 @@ def run_sweep(sweep: Sweep, project: Path, say: Say) -> dict[str, Any]:
         figures = [member.held_out(project) for member in members]
     else:
         trials = _run_search(sweep, project, place, say)
-        record |= read_json(place) | {"importance": measure_importance(sweep.space, trials)}
+        record |= read_json(place)
         members = [SweepRun(sweep, trial.values, number) for number, trial in enumerate(trials, 1)]
         figures = [trial.held_out for trial in trials]
     ended = {member.name: one for member, one in zip(members, figures, strict=True) if one is not None}
@@ -272,13 +269,7 @@ def _recipe_verdict(best: SweepRun, project: Path) -> list[str]:
 
 
 def _final_command(best: SweepRun, alike: Sequence[SweepRun], project: Path, say: Say) -> list[str]:
-    """Predict the development set with all models of the best recipe; return the command that finishes the best run.
-
-    Args:
-        best: the best run.
-        alike: all finished runs of its recipe, including itself.
-        project: project folder.
-        say: called with each message.
+    """Predict the development set with all finished runs of the best recipe; return the command that finishes the best.
 
     Raises:
         SystemExit: see `_run`, or one of them failed.
@@ -303,13 +294,8 @@ def _final_command(best: SweepRun, alike: Sequence[SweepRun], project: Path, say
 def _run(command: list[str], project: Path, say: Say, ends_early: Callable[[], bool] | None = None) -> int:
     """Run one member and return its exit code. A failed member does not end the sweep, as a recipe may diverge.
 
-    The member's line "next: ..." is left out; the sweep prints its own at the end.
-
-    Args:
-        command: its command.
-        project: project folder.
-        say: called with each line.
-        ends_early: called from time to time; after it returns True, the run is stopped as by Ctrl-C.
+    The member's line "next: ..." is left out; the sweep prints its own at the end. Once `ends_early` returns True, the
+    run is stopped as by Ctrl-C.
 
     Raises:
         SystemExit: it was stopped otherwise, or its parameters were refused.
@@ -351,13 +337,7 @@ def _rank(
 
 
 def write_seed_scores(folder: Path, checkouts: Mapping[int, Path], entry: str, say: Say) -> None:
-    """Write the folder for `gate.seeds` atomically.
-
-    Args:
-        folder: target; an existing one is replaced.
-        checkouts: seed -> checkout of the run with that seed.
-        entry: name of the entry.
-        say: called with messages about files restored from the DVC remote.
+    """Write the folder for `gate.seeds` atomically, from the checkout of the run with each seed.
 
     Raises:
         PodiumError: a model has no predictions for the development set.

@@ -20,7 +20,7 @@ import pytest
 from click.testing import CliRunner
 
 from flows.cli import cli
-from flows.commands.search import COMPLETE, PRUNED, ProposedTrial, Range, Space, Trial, measure_importance, parse_range
+from flows.commands.search import COMPLETE, PRUNED, ProposedTrial, Range, Space, Trial, parse_range
 from flows.commands.sweep import _take_space
 from flows.commands.sweep_runs import Sweep, SweepRun, pretraining
 from flows.runs.checkout import checkout_folder
@@ -76,13 +76,10 @@ def test_proposals_depend_on_the_seed_and_earlier_trials_only_and_stay_in_their_
     assert ProposedTrial(SPACE, 42, whole[:5], interrupted).trial.values == interrupted
 
 
-def test_a_search_finds_better_values_than_random_ones_and_what_matters() -> None:
+def test_a_search_finds_better_values_than_random_ones() -> None:
     found = search([], 40)
     late, early = (statistics.median(trial.score or 0.0 for trial in part) for part in (found[-20:], found[:5]))
     assert late > early + 0.5
-    shares = measure_importance(SPACE, found)
-    assert max(shares, key=lambda name: shares[name]) == "learning_rate"
-    assert measure_importance(SPACE, found[:3]) == {}
 
 
 def test_a_trial_is_hopeless_below_the_median_of_finished_ones_from_the_second_evaluation_on() -> None:
@@ -136,7 +133,10 @@ def test_values_that_cannot_be_searched_are_refused(args: dict[str, Any], messag
         (["--trials", "3", "--set", "downstream.ner.finetune.warmup_fraction=0..2"], "less than or equal to 1"),
         (["--trials", "3", "--batch-size", "0..8"], "greater than or equal to 1"),
         (["--trials", "3", "--epochs", "2..4", "--seeds", "2"], "--seeds repeats every recipe"),
-        (["--trials", "3", "--epochs", "2..4", "--set", "downstream.ner.rows.held_out_fraction=0.0"], "held-out rows"),
+        (
+            ["--trials", "3", "--epochs", "2..4", "--set", "downstream.ner.rows.held_out_fraction=0.0"],
+            "pass --set downstream.ner",
+        ),
     ],
 )
 def test_a_search_is_refused_before_its_first_run(tmp_path: Path, words: list[str], message: str) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from flows.commands.sweep import require_held_out
 from flows.commands.sweep_runs import SWEEPS, Sweep, _run, finetuning, run_sweep, write_seed_scores
 from flows.runs import checkout
 from flows.runs.run_params import require_same_params
@@ -150,11 +149,6 @@ def test_a_sweep_of_which_no_run_ends_has_failed(tmp_path: Path, monkeypatch: py
     ended(tmp_path, monkeypatch, {})
     with pytest.raises(PodiumError, match="none of the 4 runs finished"):
         run_sweep(SWEEP, tmp_path, lambda text: None)
-
-
-def test_nothing_is_chosen_by_the_development_set() -> None:
-    with pytest.raises(ParamsError, match=r"--set downstream.squad.rows.held_out_fraction=0.1"):
-        require_held_out(values_with(), "downstream.squad.rows.held_out_fraction")
 
 
 @pytest.fixture
