@@ -225,11 +225,8 @@ def _preset_row(preset: Preset, params: Params) -> str:
 def _format_phases(params: Params) -> str:
     if not params.pretrain.enabled:
         return f"none; starts from {params.base_model.repository or params.base_model.path}"
-    rows, training = params.pretrain_rows, params.pretrain
-    return "; ".join(
-        f"{shape.row_length}, {batch.global_batch_size:,}, {batch.steps:,}"
-        for shape, batch in ((rows.phase1, training.phase1), (rows.phase2, training.phase2))
-    )
+    phases = [(getattr(params.pretrain_rows, phase), getattr(params.pretrain, phase)) for phase in params.phases]
+    return "; ".join(f"{rows.row_length}, {batch.global_batch_size:,}, {batch.steps:,}" for rows, batch in phases)
 
 
 def _preset_section(preset: Preset) -> str:

@@ -88,10 +88,10 @@ def check_prepared_rows(params: Params) -> str:
     from tasks.pretraining.rows.prepared_files import read_prepared_batches
     from tasks.records.text_files import ReadLog
 
-    for phase in PHASES:
+    for phase in params.phases:
         section = getattr(params.pretrain_rows, phase)
         next(read_prepared_batches(section, "files", f"pretrain_rows.{phase}", ReadLog()), None)
-    return " and ".join(getattr(params.pretrain_rows, phase).path for phase in PHASES)
+    return " and ".join(getattr(params.pretrain_rows, phase).path for phase in params.phases)
 
 
 def make_entry_check(entry: Entry) -> InputCheck:
@@ -185,7 +185,7 @@ def check_ipu_config(params: Params) -> str:
     from tasks.jobs.device_job import read_ipu_config
     from tasks.jobs.training import ipu_config as laid_over
 
-    overrides = {phase: getattr(params.ipu, phase) for phase in PHASES if params.pretrain.enabled}
+    overrides = {phase: getattr(params.ipu, phase) for phase in params.phases}
     for entry in entries(params):
         overrides |= {f"{entry.name}-{job}": getattr(entry.params.ipu, job) for job in ("finetune", "predict")}
     for job, keys in overrides.items():

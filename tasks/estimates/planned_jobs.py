@@ -16,7 +16,7 @@ import numpy as np
 from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_job
 from tasks.jobs.device_job import Job
 from tasks.params.entries import entries, find_entry
-from tasks.params.schema import PHASES, Params, apply_packing
+from tasks.params.schema import Params, apply_packing
 from tasks.plan.kinds import TRAIN, DownstreamTask, load_spec
 from tasks.pretraining.pretrain import make_pretrain_job
 from tasks.pretraining.rows.masking import default_max_predictions
@@ -78,7 +78,7 @@ class RowEstimator:
     def all(self) -> Folders:
         """Return every folder of rows that a device job reads."""
         found: Folders = {}
-        for phase in PHASES if self._params.pretrain.enabled else ():
+        for phase in self._params.phases:
             found |= self._phase(phase)
         for entry in entries(self._params):
             found |= self._entry(load_spec(entry))

@@ -187,8 +187,8 @@ class EntryParams(Section):
     kind: str
     """Kind of task, which decides the entry's sections and defaults (docs/downstream.md)."""
     start: Literal["auto", "base", "phase1", "phase2"] = "auto"
-    """Weights to start from: base (base_model), phase1, phase2, or auto: phase2 if pre-training is enabled, otherwise
-    base_model, otherwise random weights."""
+    """Weights to start from: base (base_model), phase1, phase2, or auto: the last phase if pre-training is enabled,
+    otherwise base_model, otherwise random weights."""
     data: DataParams
     """Source of the examples."""
     rows: RowsParams

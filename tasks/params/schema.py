@@ -129,6 +129,11 @@ class Params(Section):
     publish: PublishParams = PublishParams()
     """Publishing of releases; each entry sets its own target (downstream.*.publish)."""
 
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """Phases of the pre-training, in order; none without pre-training."""
+        return PHASES[: 1 + (self.pretrain.phase2.steps > 0)] if self.pretrain.enabled else ()
+
     @model_validator(mode="after")
     def _releases_have_places_of_their_own(self) -> Params:
         for key in ("folder", "repository"):
@@ -180,15 +185,18 @@ class Params(Section):
         for name, entry in self.downstream.items():
             if entry.start == "base" and self.base_model.source == "none":
                 raise ValueError(f"downstream.{name}.start: base needs a base model: set base_model.source")
-            if entry.start in PHASES and not self.pretrain.enabled:
-                raise ValueError(f"downstream.{name}.start: {entry.start} needs pretrain.enabled: true")
+            if entry.start in PHASES and entry.start not in self.phases:
+                raise ValueError(
+                    f"downstream.{name}.start: {entry.start} needs pretrain.enabled: true, and "
+                    f"pretrain.{entry.start}.steps above 0"
+                )
         return self
 
     @model_validator(mode="after")
     def _rows_fit_the_model(self) -> Params:
-        phases = {f"pretrain_rows.{phase}": getattr(self.pretrain_rows, phase) for phase in PHASES}
+        phases = {f"pretrain_rows.{phase}": getattr(self.pretrain_rows, phase) for phase in self.phases}
         found = {f"downstream.{name}.rows": entry.rows for name, entry in self.downstream.items()}
-        for name, rows in (found | (phases if self.pretrain.enabled else {})).items():
+        for name, rows in (found | phases).items():
             if rows.row_length > self.model.max_positions:
                 raise ValueError(
                     f"{name}.row_length={rows.row_length} exceeds model.max_positions={self.model.max_positions}"

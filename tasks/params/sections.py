@@ -254,7 +254,8 @@ class PhaseParams(BatchParams):
 
 
 class Phase2Params(PhaseParams):
-    steps: Positive = 100_000
+    steps: Updates = 100_000
+    """Number of optimizer updates; 0: there is no second phase."""
 
 
 class OptimizerParams(Section):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,31 @@ def test_a_preset_says_what_its_source_says(name: str, tmp_path: Path):
     plan = planned(jobs["predict"], model, 1.0)
     assert (plan.micro_batch_size, plan.replicas, plan.updates_per_call, layers_of(plan)) == recipe.predict
     assert plan.pipelined_inference
+
+
+def test_mosaic_says_what_its_source_says(tmp_path: Path):
+    """mosaicml/examples: mosaic-bert-base-uncased.yaml."""
+    params = resolved("mosaic")
+    rows, training = params.pretrain_rows, params.pretrain
+    assert (rows.next_sentence, rows.masked_fraction, training.masking) == (False, 0.3, "dynamic")
+    assert params.phases == ("phase1",)
+    assert (rows.phase1.row_length, rows.phase1.duplicates) == (128, 1)
+    folder = tmp_path / artifacts.rows_folder("phase1")
+    folder.mkdir(parents=True)
+    found = dataclasses.replace(manifest("phase1", 128, 1.0), kind=rows.row_kind)
+    (folder / "manifest.json").write_text(found.to_json())
+    job = make_pretrain_job("phase1", params, tmp_path)
+    assert (job.head, job.seed, job.runtime, job.precision) == ("masked_lm", 17, "cuda", "bf16")
+    assert job.schedule.steps * job.geometry.global_batch_size == 286_720_000
+    assert (job.geometry.global_batch_size, job.geometry.micro_batch_size) == (4096, 128)
+    assert (job.schedule.warmup_fraction, job.schedule.shape) == (0.06, "linear")
+    optimizer = job.optimizer
+    assert (optimizer.name, optimizer.learning_rate, optimizer.max_grad_norm) == ("adamw", 5e-4, None)
+    assert (optimizer.beta1, optimizer.beta2, optimizer.eps, optimizer.bias_correction) == (0.9, 0.98, 1e-6, True)
+    assert optimizer.weight_decay * optimizer.learning_rate == pytest.approx(1e-5)
+    model = model_config(params.model, found)
+    assert (model.hidden_size, model.num_layers, model.num_heads, model.intermediate_size) == BASE_MODEL
+    assert (model.hidden_dropout, model.attention_dropout, model.layer_norm_eps) == (0.1, 0.0, 1e-12)
 
 
 def seconds_to_stop(plan: IpuPlan, model: ModelConfig, row_length: int, masks: int) -> float:

@@ -50,6 +50,15 @@ def test_fresh_weights_need_a_vocabulary_alone() -> None:
     assert not [dep for dep in plan["finetune@squad"].deps if dep.startswith("models/")]
 
 
+def test_without_updates_there_is_no_second_phase() -> None:
+    one = ("pretrain.phase2.steps=0", "pretrain_rows.phase2.row_length=4096")
+    second = {name for name in PRETRAINING if name.endswith("phase2")}
+    assert set(plan_of(*one)) == {"corpus@text", "validate@corpus", "tokenizer", *PRETRAINING, *OF_AN_ENTRY} - second
+    assert entry_of(*one)["start"] == "models/phase1"
+    with pytest.raises(ParamsError, match=r"squad\.start: phase2 needs .* pretrain\.phase2\.steps above 0"):
+        validate_params(values_with(*one, "downstream.squad.start=phase2"))
+
+
 def test_prepared_rows_need_no_corpus() -> None:
     plan = plan_of("pretrain_rows.source=files", "corpus.source=none", "tokenizer.source=file")
     assert "corpus@text" not in plan
