@@ -171,7 +171,7 @@ def check_base_model(params: Params) -> str:
         except (PodiumError, OSError):
             tokens = None  # reported by the check of the vocabulary
     check_model_folder(params.base_model, params.model, tokens)
-    if params.pretrain.enabled and params.pretrain_rows.source == "corpus":
+    if params.phases and params.pretrain_rows.source == "corpus" and params.pretrain_rows.next_sentence:
         _require_token_types("pre-training", Path(params.base_model.path))
     for entry in entries(params):
         if entry.start == BASE and not _reads_files(entry) and load_part(entry, "examples").has_pairs:

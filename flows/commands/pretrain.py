@@ -9,7 +9,7 @@ import click
 from flows.commands import finetune, options
 from flows.commands.project import enter_project, resolve_path
 from tasks.params.overlays import Setting, make_settings
-from tasks.params.schema import PHASES
+from tasks.params.schema import NEXT_SENTENCE_FAMILY, PHASES
 from tasks.params.sections import PhaseParams, PretrainRowsParams
 from tasks.stage import streams
 from tasks.stage.errors import ParamsError
@@ -71,6 +71,8 @@ def build_overrides(ctx: click.Context, project: Path, args: dict[str, Any]) -> 
         values |= {"pretrain.phase1.steps": first, "pretrain.phase2.steps": said["steps"] - first}
     for name, value in (("learning_rate", said["learning_rate"]), ("global_batch_size", args["global_batch_size"])):
         values |= {f"pretrain.{phase}.{name}": value for phase in PHASES if value is not None}
+    if model.get("model.family", NEXT_SENTENCE_FAMILY) != NEXT_SENTENCE_FAMILY:
+        values["pretrain_rows.next_sentence"] = False
     entry: dict[str, Any] = {}
     if args["kind"] is not None:
         released = finetune.release_name(args["model"] or args["text"])

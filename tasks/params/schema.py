@@ -38,6 +38,8 @@ from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
 
 PHASES = ("phase1", "phase2")
+NEXT_SENTENCE_FAMILY = "bert"
+"""Only family that is pre-trained with next-sentence prediction."""
 
 FIXES = {"bool_type": "; write true or false", "string_type": "; put quotes around text"}
 """Type of a pydantic error -> how to fix it."""
@@ -190,6 +192,16 @@ class Params(Section):
                     f"downstream.{name}.start: {entry.start} needs pretrain.enabled: true, and "
                     f"pretrain.{entry.start}.steps above 0"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _next_sentences_have_a_head(self) -> Params:
+        found = self.model.family
+        if self.phases and self.pretrain_rows.next_sentence and found != NEXT_SENTENCE_FAMILY:
+            raise ValueError(
+                f"pretrain_rows.next_sentence: true needs model.family: {NEXT_SENTENCE_FAMILY}, found {found}: set "
+                "pretrain_rows.next_sentence to false"
+            )
         return self
 
     @model_validator(mode="after")

@@ -68,7 +68,8 @@ def samples(batch: Batch) -> Iterator[dict[str, torch.Tensor]]:
                     if label != -100 and here[position]:
                         labels[0, position - first] = int(label)
                 sample["labels"] = labels
-                sample["next_sentence_label"] = torch.tensor([int(columns["next_sentence_labels"][row, slot])])
+                if "next_sentence_labels" in columns:
+                    sample["next_sentence_label"] = torch.tensor([int(columns["next_sentence_labels"][row, slot])])
             elif "start_positions" in columns:
                 sample["start_positions"] = torch.tensor([int(columns["start_positions"][row, slot] - first)])
                 sample["end_positions"] = torch.tensor([int(columns["end_positions"][row, slot] - first)])

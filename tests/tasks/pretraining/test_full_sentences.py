@@ -1,22 +1,31 @@
 """Pre-training without next-sentence prediction: rows of full sentences, and a model trained on them."""
 
 import json
+import os
 import random
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from transformers import AutoModelForMaskedLM
 
 from tasks.jobs import training
 from tasks.jobs.training import train
+from tasks.params.overlays import resolve
+from tasks.params.schema import validate_params
+from tasks.plan.composing import compose, write_plan
 from tasks.pretraining.pretrain import make_pretrain_job
 from tasks.pretraining.rows.pair_rows import fill_sequences, split_long_sentence, split_sentences
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.stage import artifacts
+from tasks.stage.errors import ParamsError
 from tasks.stage.row_folders import HELD_OUT, read_manifest
+from tests.places import ROOT, copy_project
 from tests.tasks.pretraining.row_inputs import (
     CLS,
     SEP,
@@ -107,12 +116,20 @@ def test_rows_decode_back_to_the_corpus(tmp_path: Path) -> None:
     assert manifest.mask_id == 4
 
 
-@pytest.mark.parametrize("masking", ["static", "dynamic"])
+@pytest.mark.parametrize(
+    ("family", "masking", "name"),
+    [
+        ("bert", "static", "BertForMaskedLM"),
+        ("roberta", "dynamic", "RobertaForMaskedLM"),
+        ("distilbert", "dynamic", "DistilBertForMaskedLM"),
+    ],
+)
 def test_a_model_pre_trained_without_next_sentences_is_a_masked_lm_of_transformers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, masking: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, masking: str, name: str
 ) -> None:
     monkeypatch.setattr(training, "run_device_job", in_this_process)
-    params = params_with(*SMALL, "pretrain_rows.next_sentence=false", f"pretrain.masking={masking}")
+    shape = (f"model.family={family}", "pretrain_rows.next_sentence=false", f"pretrain.masking={masking}")
+    params = params_with(*SMALL, *shape)
     tokenizer = word_tokenizer(tmp_path / artifacts.TOKENIZER)
     rows = tmp_path / artifacts.rows_folder("phase1")
     corpus = write_corpus(tmp_path / "corpus", random_texts(120))
@@ -121,10 +138,10 @@ def test_a_model_pre_trained_without_next_sentences_is_a_masked_lm_of_transforme
     assert (job.head, job.masking) == ("masked_lm", masking)
     train(job, "pretrain-phase1", tmp_path)
     figures = json.loads((tmp_path / "metrics" / "pretrain-phase1.json").read_text())["held_out"]
-    assert not [name for name in figures if "nsp" in name]
+    assert not [figure for figure in figures if "nsp" in figure]
     assert figures["loss"] == figures["mlm_loss"]
     model, report = AutoModelForMaskedLM.from_pretrained(job.output, output_loading_info=True)
-    assert type(model).__name__ == "BertForMaskedLM"
+    assert type(model).__name__ == name
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
     losses = []
@@ -139,3 +156,37 @@ def test_a_model_pre_trained_without_next_sentences_is_a_masked_lm_of_transforme
                 if label != -100 and here[0] <= position <= here[-1]:
                     losses.append(-logits[position - here[0]].log_softmax(0)[label].item())
     assert figures["mlm_loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+def test_next_sentences_need_berts_head() -> None:
+    with pytest.raises(
+        ParamsError, match="true needs model.family: bert, found roberta: set pretrain_rows.next_sentence"
+    ):
+        params_with("model.family=roberta")
+
+
+def test_the_stages_of_a_plan_pre_train_in_one_phase(tmp_path: Path) -> None:
+    """The preset `mosaic`, made small, on generated text."""
+    small = [override for override in SMALL if override.startswith(("model.", "pretrain"))]
+    text = ("corpus={source: demo, demo_documents: 300}", "tokenizer={source: train, vocabulary_size: 500}")
+    values = resolve({}, "mosaic", [*small, *text, "device={runtime: cpu, precision: fp32}"], ROOT / "presets")
+    project = copy_project(tmp_path / "project")
+    (project / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
+    write_plan(project, compose(validate_params(values)))
+    (project / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
+    command = [sys.executable, "-m", "dvc", "repro"]
+    done = subprocess.run(
+        command, cwd=project, capture_output=True, text=True, env={**os.environ, "PODIUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in (project / "models").iterdir()] == ["phase1"]
+    report = json.loads((project / "reports" / "validation" / "phase1.json").read_text())
+    assert report["valid"]
+    assert json.loads((project / "metrics" / "pretrain-phase1.json").read_text())["steps"] == 25
+    manifest = read_manifest(project / "data" / "rows" / "phase1")
+    assert manifest.kind == "masked_lm"
+    assert masked_share(read_rows(project / "data" / "rows" / "phase1")) == pytest.approx(0.3, abs=0.01)
+
+
+def masked_share(rows: dict[str, np.ndarray]) -> float:
+    return float((rows["masked_labels"] != -100).sum() / (rows["sequence_ids"] != 0).sum())
