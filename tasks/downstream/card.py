@@ -11,6 +11,7 @@ from typing import Any
 
 from tasks.downstream.gate.verdict_text import RECIPE, WITHOUT_FLOOR, format_recipe
 from tasks.downstream.scoring.near_duplicates import FROM, WITHOUT
+from tasks.models.model_folders import read_fields
 from tasks.pages.render import render_markdown
 from tasks.params.downstream import OwnDataParams
 from tasks.params.entries import Entry
@@ -121,7 +122,7 @@ def write_card(
         front_matter=front_matter,
         title=facts.title,
         name=facts.name,
-        config=facts.config,
+        sizes=read_fields(facts.config),
         base={"source": "none", **(provenance["base_model"] or {}), "name": _base_name(facts)},
         pretraining=PRETRAINING[len(facts.phases)],
         scores=[row for name, words in scores.items() for row in _rows(facts.metrics, name, words)],
@@ -184,7 +185,7 @@ def hub_metadata(
     Args:
         facts: facts about the release.
         task: the Hub's name of the kind of task.
-        tags: tags in addition to "bert" and "podium".
+        tags: tags in addition to the family and "podium".
         dataset: name and identifier from `evaluated_on`.
         results: other fields of `huggingface_hub.EvalResult`, whose split defaults to dev. Values must be Python
             floats: a numpy scalar would become a binary blob in the YAML, a NaN `.nan`.
@@ -204,7 +205,7 @@ def hub_metadata(
         base_model=_base_name(facts),
         library_name="transformers",
         pipeline_tag=task,
-        tags=["bert", "podium", *tags],
+        tags=[facts.config.get("model_type", "bert"), "podium", *tags],
         model_name=facts.title,
         eval_results=[EvalResult(**{**shared, **result}) for result in results],
     )

@@ -117,8 +117,8 @@ def packs_rows(family: str) -> bool:
     return get_family(family).own
 
 
-def read_positions(values: Mapping[str, Any]) -> int:
-    """Return the tokens of the longest sequence of a model, from its config.json.
+def read_fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of ModelConfig in the content of a model's config.json.
 
     Raises:
         InputError: the model is not supported.
@@ -127,10 +127,9 @@ def read_positions(values: Mapping[str, Any]) -> int:
     from ipu_model.models.families import get_family
 
     try:
-        positions: int = get_family(values.get("model_type") or "bert").read_fields(values)["max_positions"]
+        return get_family(values.get("model_type") or "bert").read_fields(values)
     except DeviceJobError as error:
         raise InputError(str(error)) from None
-    return positions
 
 
 def describe_head(source: Path, suffix: str, labels: Sequence[str], all_known: bool) -> str:

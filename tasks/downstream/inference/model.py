@@ -15,7 +15,7 @@ from tasks.models.model_folders import (
     NO_WEIGHTS,
     download_model,
     list_weight_files,
-    read_positions,
+    read_fields,
     select_model_files,
 )
 from tasks.params.sections import HUB_NAME
@@ -107,7 +107,7 @@ def find_model(name: str, tokenizer: Path | None = None) -> InferenceModel:
             f"{holder / 'tokenizer.json'} is missing, and there is no vocab.txt: a published folder has one; for a "
             f"folder of models/ add --tokenizer {artifacts.TOKENIZER}"
         ) from None
-    return InferenceModel(folder, holder, read_positions(config), config)
+    return InferenceModel(folder, holder, read_fields(config)["max_positions"], config)
 
 
 def read_files(folder: Path) -> list[Path]:

@@ -331,3 +331,10 @@ def test_a_given_model_is_named_as_what_training_started_from() -> None:
     assert front_matter(model_card(named))["base_model"] == "google/bert-tiny"
     assert "started from `google/bert-tiny`, fine-tuned with Podium" in model_card(named)
     assert "adamw for fine-tuning (cosine decay), after a linear warm-up" in card
+
+
+def test_the_card_of_another_family_states_its_sizes() -> None:
+    sizes = {"vocab_size": 90, "dim": 16, "n_layers": 3, "n_heads": 2, "hidden_dim": 32}
+    card = model_card(facts(config={"model_type": "distilbert", **sizes}))
+    assert "A DISTILBERT (number of layers 3, hidden size 16, attention heads 2, vocabulary entries 90)" in card
+    assert front_matter(card)["tags"] == ["distilbert", "podium", "question-answering"]
