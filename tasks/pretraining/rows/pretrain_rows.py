@@ -1,6 +1,10 @@
 """Stage pretrain_rows: make pre-training rows from the corpus (sentence pairs, masking, packing) or prepared data.
 
     python -m tasks.pretraining.rows.pretrain_rows phase1|phase2
+    python -m tasks.pretraining.rows.pretrain_rows 2
+
+The second command is stage row_share: where pretrain_rows.shares has n numbers, it makes every n-th shard of both
+phases, so that n workers share the work.
 
 The corpus is processed shard by shard (row_shards.py), and a shard in chunks of a fixed size. A chunk is tokenized once
 and turned into rows `duplicates` times, each time with different pairs and masks, drawn from (seed, phase, duplicate,
@@ -9,7 +13,7 @@ not grow with the corpus, and the rows do not depend on the number of processes.
 (tasks/rows/held_out.py) go through the same steps separately, once.
 
 A killed run keeps its finished shards, and the next run makes the others. Shards that other hosts made as their shares
-(tasks/pretraining/rows/row_share.py) are reused.
+are reused, so that with any number of shares, or none, the rows have the same bytes.
 
 Prepared data are not tokenized, paired or masked again: rows are packed from SEQUENCES_PER_CHUNK sequences at a time. A
 sequence keeps its masked tokens, so rows with more than P of them are split.
@@ -40,7 +44,7 @@ from tasks.rows.held_out import is_held_out
 from tasks.rows.packing import NO_SEQUENCE, pack_sequences
 from tasks.rows.row_files import IGNORED, RowLayout, RowWriter, check_geometry
 from tasks.stage import artifacts
-from tasks.stage.errors import InputError
+from tasks.stage.errors import InputError, ParamsError
 from tasks.stage.parallel import StageProgress
 from tasks.stage.process import parse_item
 from tasks.stage.row_folders import HELD_OUT, Manifest
@@ -248,15 +252,46 @@ def write_pretrain_rows(
     return PretrainRowsSummary(manifest, counts[TRAINING], held_out, progress.elapsed_s)
 
 
+def write_share(
+    params: PretrainRowsParams,
+    phase: str,
+    share: int,
+    corpus: Path = artifacts.CORPUS,
+    tokenizer: Path = artifacts.TOKENIZER,
+    work: Path | None = None,
+    workers: int | None = None,
+) -> str:
+    """Make the shards of a share: every n-th for n shares, from shard `share` - 1 on; see write_pretrain_rows.
+
+    Returns:
+        A summary for the stage's lines.
+    """
+    builder = ShardBuilder(params, phase, corpus, tokenizer, work or artifacts.row_shards(phase))
+    shards = builder.shards[share - 1 :: len(params.shares)]
+    _, progress = builder.make(shards, workers)
+    builder.export_share(share, shards)
+    documents = sum(shard.documents for shard in shards)
+    return (
+        f"share {share} of {len(params.shares)}, {len(shards)} shards of {documents} documents, "
+        f"{progress.elapsed_s:.1f} s"
+    )
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Make the pre-training rows of one phase from the corpus.")
-    parser.add_argument("phase", type=parse_item, choices=PHASES)
-    phase = parser.parse_args().phase
+    parser = argparse.ArgumentParser(description="Make the pre-training rows of a phase, or a share of both phases.")
+    parser.add_argument("item", type=parse_item, help="phase1, phase2, or a number in pretrain_rows.shares")
+    item = parser.parse_args().item
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     own = load_sections("pretrain_rows", "packing")
     params: PretrainRowsParams = apply_packing(own.pretrain_rows, own.packing)
-    made = _make_from_corpus(params, phase) if params.source == "corpus" else write_prepared_rows(params, phase)
-    print(f"{phase}: {made}")
+    if item in PHASES:
+        made = _make_from_corpus(params, item) if params.source == "corpus" else write_prepared_rows(params, item)
+        print(f"{item}: {made}")
+    elif item in map(str, params.shares):
+        for phase in PHASES:
+            print(f"{phase}: {write_share(params, phase, int(item))}")
+    else:
+        raise ParamsError(f"no phase or share {item}; pretrain_rows.shares={params.shares}")
 
 
 def _make_from_corpus(params: PretrainRowsParams, phase: str) -> str:

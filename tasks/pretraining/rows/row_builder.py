@@ -3,7 +3,7 @@
     <work>/<fingerprint>/shard-00000/rows/        a row folder; absent if the shard has no training rows
                                      held-out/    the same for held-out documents
                                      shard.json   counts, and the SHA-256 of every file; written last
-    <work>/share-2/<fingerprint>/...    shards made as a share (row_share.py), usually on another host
+    <work>/share-2/<fingerprint>/...    shards made as a share, usually on another host
 
 Shards survive when a run is killed, and are joined when all are finished.
 """

@@ -114,7 +114,7 @@ SHARE = """
 import os, sys, time
 from pathlib import Path
 from tasks.plan.main import run_main
-from tasks.pretraining.rows.row_share import main
+from tasks.pretraining.rows.pretrain_rows import main
 
 with open(os.environ["TOY_LOG"], "a") as log:
     log.write(f"{os.environ['DVC_STAGE']} {os.getpid()}\\n")
