@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import re
 import sys
 from typing import Any, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
@@ -26,27 +27,10 @@ GROUP_TOKENS = {"cpu": 256, "cuda": 8192}
 """Tokens from which on a group may end: smaller groups cost more in calls than their padding costs."""
 SIMILAR = 0.9
 """Smallest length in a group, as a share of its longest."""
-IGNORED_PREFIXES = ("_", "return_dict", "attn_implementation", "output_", "quantization_config", "reference_compile")
-"""Keys of config.json that choose an implementation, extra outputs or another number format."""
-OTHER_MODEL = "install a newer version, or start from another model (docs/models.md)"
+IGNORED = re.compile("_|model_type|return_dict|output_|quantization_config|reference_compile|.*_implementation")
+"""Beginnings of keys of config.json that choose an implementation, extra outputs or another number format."""
 FAULTS = (ArithmeticError, AttributeError, ImportError, LookupError, RuntimeError, TypeError, ValueError)
 """Errors that transformers raises for a config.json with impossible values."""
-
-
-def load_transformers(model_type: str) -> Any:
-    """Import transformers, which a model of this type needs.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
-    try:
-        import transformers
-    except ImportError as error:
-        raise ConfigError(
-            f"models of type {model_type} need the package transformers, which does not load in {sys.executable} "
-            f"({error}): install podium[encoders] into it, or use a model that Podium trains itself (docs/models.md)"
-        ) from None
-    return transformers
 
 
 class FlatModel(nn.Module):
@@ -54,18 +38,15 @@ class FlatModel(nn.Module):
 
     config: Any
 
-    @property
-    def recompute(self) -> bool:
-        """True if the backward pass recomputes layers."""
-        return bool(getattr(self, "is_gradient_checkpointing", False))
-
-    @recompute.setter
-    def recompute(self, active: bool) -> None:
+    def set_recompute(self, active: bool) -> None:
+        """Recompute layers in the backward pass, or store their activations."""
         if active and not self.supports_gradient_checkpointing:
             raise ConfigError(f"{self.config.model_type} does not support device.recompute: set it to false")
         if active:
             enable: Any = self.gradient_checkpointing_enable
             enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+    recompute = property(fset=set_recompute)
 
     def draw_weights(self, seed: int) -> None:
         """Draw all weights from this seed, as transformers does for a new model."""
@@ -103,10 +84,8 @@ class FlatModel(nn.Module):
         if getattr(self.config, "type_vocab_size", 0) > 1:
             inputs["token_type_ids"] = tokens.token_type_ids[index].masked_fill(~mask, 0)
         outputs = super().forward(**inputs)
-        if "start_logits" in outputs:
-            logits = torch.stack([outputs["start_logits"], outputs["end_logits"]], -1)
-        else:
-            logits = outputs["logits"]
+        spans = "start_logits" in outputs
+        logits = torch.stack([outputs[f"{end}_logits"] for end in ("start", "end")], -1) if spans else outputs["logits"]
         if logits.dim() == 2:
             return logits
         return logits.flatten(0, 1).index_select(0, torch.from_numpy(np.flatnonzero(real)).to(device))
@@ -142,11 +121,17 @@ def build_encoder(task: str, model_type: str, values: Mapping[str, Any], labels:
         CheckpointError: transformers has no such encoder, or refuses its configuration.
         ConfigError: transformers is not installed.
     """
-    transformers = load_transformers(model_type)
-    version = f"transformers {transformers.__version__}"
+    try:
+        import transformers
+    except ImportError as error:
+        raise ConfigError(
+            f"models of type {model_type} need the package transformers, which does not load in {sys.executable} "
+            f"({error}): install podium[encoders] into it, or use a model that Podium trains itself (docs/models.md)"
+        ) from None
+    version, other = transformers.__version__, "install a newer version, or use another model (docs/models.md)"
     if model_type not in transformers.models.auto.modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES:
-        raise CheckpointError(f"{version} has no encoder of type {model_type}: {OTHER_MODEL}")
-    stated = {name: x for name, x in values.items() if name != "model_type" and not name.startswith(IGNORED_PREFIXES)}
+        raise CheckpointError(f"transformers {version} has no encoder of type {model_type}: {other}")
+    stated = {name: x for name, x in values.items() if not IGNORED.match(name)}
     strict = getattr(importlib.import_module("huggingface_hub.errors"), "StrictDataclassError", ValueError)
     try:
         settings = transformers.AutoConfig.for_model(model_type, num_labels=labels or 2, **stated)
@@ -154,15 +139,15 @@ def build_encoder(task: str, model_type: str, values: Mapping[str, Any], labels:
             model: Any = getattr(transformers, f"AutoModel{task}").from_config(settings)
     except (*FAULTS, strict) as error:
         reason = " ".join(str(error).split())[:300]
-        raise CheckpointError(f"{version} cannot build {model_type} {task} ({reason}): {OTHER_MODEL}") from None
+        raise CheckpointError(f"transformers {version} cannot build {model_type} {task} ({reason}): {other}") from None
     if "attention_mask" not in inspect.signature(model.forward).parameters:
-        raise CheckpointError(f"{model_type} has no attention mask, so padding would change it: {OTHER_MODEL}")
+        raise CheckpointError(f"{model_type} has no attention mask, so padding would change it: {other}")
     for module in model.modules():
         if type(module) is nn.Linear:
             module.__class__ = Dense
         elif type(module) is nn.Dropout:
             module.__class__ = FastDropout
-    model.__class__ = type(type(model).__name__, (FlatModel, type(model)), {})
+    model.__class__ = type(type(model).__name__, (FlatModel, type(model)), {"versions": {"transformers": version}})
     return model
 
 

@@ -149,11 +149,14 @@ def make_runtime(
 
     instances = instances or Instances()
     where: Optional[Device] = None
+    encoder: Any = getattr(model, "bert", model)
+    encoder.recompute = job.recompute
     if plan.runtime == "cuda":
         from ipu_model.runtimes.cuda import CudaDevice
 
         where = CudaDevice(instances.local_index, plan.precision, config.num_heads, config.hidden_size)
-        emit("message", text=f"attention: {where.reason}")
+        if encoder is not model:  # transformers' modules have their own
+            emit("message", text=f"attention: {where.reason}")
     instances.join(plan.runtime)
     optimizer: Optional[OptimizerConfig] = job.optimizer if job.kind != "predict" else None
     compiling: Optional[Callable[[Optional[torch.optim.Optimizer]], None]] = None
@@ -162,6 +165,4 @@ def make_runtime(
 
         compiling = partial(compile_optimizer, environ=os.environ, say=lambda text: emit("message", text=text))
     computing = (plan.micro_batch_size, plan.precision, optimizer, job.seed, where)
-    encoder: Any = getattr(model, "bert", model)
-    encoder.recompute = job.recompute
     return TorchRuntime(model, job.head, *computing, instances, compiling, deadline_near)

@@ -360,8 +360,8 @@ class TorchRuntime:
         self._device.load_rng_state(self._instances.select_own(state))
 
     def versions(self) -> Dict[str, str]:
-        """Return the versions of CUDA and GPU; empty on a CPU."""
-        return self._device.versions()
+        """Return the versions of CUDA and GPU, and of the library that computes the model if it is not this one."""
+        return {**self._device.versions(), **getattr(self._model, "versions", {})}
 
     def peak_device_memory_mb(self) -> Optional[float]:
         """Return the peak memory of tensors on the GPU in MB of 2**20 bytes; None on a CPU."""

@@ -155,7 +155,7 @@ def test_three_updates_equal_those_of_transformers(tmp_path: Path, model_type: s
 
 
 @TYPES
-def test_a_job_trains_resumes_and_predicts_in_bf16_with_recomputation(tmp_path: Path, model_type: str) -> None:
+def test_a_job_trains_in_bf16_with_recomputation_and_predicts_as_transformers(tmp_path: Path, model_type: str) -> None:
     """A new head, drawn from the seed, on an encoder that was saved without one."""
     kind = HEADS[0]
     recompute = model_type in ("deberta-v2", "modernbert")
@@ -170,6 +170,8 @@ def test_a_job_trains_resumes_and_predicts_in_bf16_with_recomputation(tmp_path: 
     finished = run_here(train)
     (plan,) = finished.of("plan")
     assert f"{model_type} of transformers" in plan["device"]["encoder"]
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["versions"]["transformers"] == transformers.__version__
     again = dataclasses.replace(train, run_folder=str(tmp_path / "2"), output=str(tmp_path / "second"), recompute=False)
     run_here(again)
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("model", "second")]
