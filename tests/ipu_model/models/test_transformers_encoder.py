@@ -51,7 +51,7 @@ TYPES = pytest.mark.parametrize("model_type", CONFIGS)
 
 
 def their_model(model_type: str, suffix: str, **changes: Any) -> Any:
-    """A random model of transformers; its biases and norms are random, too."""
+    """A random model of transformers; its biases and norms are also random."""
     torch.manual_seed(3)
     values = {**CONFIGS[model_type], "initializer_range": 0.2, **changes}
     config = transformers.AutoConfig.for_model(model_type, **values)
