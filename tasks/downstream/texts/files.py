@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ipu_model.units import shorten
-from tasks.downstream.texts.labels import FLAGS, LabelParser, fold_flag, is_list_text, label_parser
+from tasks.downstream.texts.labels import FLAGS, LabelParser, fold_flag, is_list_text, label_parser, parse_labels
 from tasks.downstream.texts.params import ClassificationColumnParams, ClassificationDataParams, GlueDataParams
 from tasks.downstream.texts.task_table import OFFICIAL_COLUMNS, TRAIN, TextExample, TextTask
 from tasks.plan.named_files import list_files
@@ -304,7 +304,8 @@ def detect_labels(train: Path, columns: ClassificationColumnParams) -> dict[str,
         return {"multilabel": True} if rows else {}
     if found := find_layout(present, text_layouts(columns, "--column")):
         cells = [row.get(found[LABEL][0]) for row in rows]
-        return {"multilabel": True} if all(isinstance(one, list) or is_list_text(one) for one in cells) else {}
+        lists = all((isinstance(one, list) or is_list_text(one)) and not parse_labels(one, None)[1] for one in cells)
+        return {"multilabel": True} if lists else {}
     chosen = find_layout(present, text_layouts(columns, "--column", labelled=False)) or {}
     texts = [name for name, _ in chosen.values()]
     others = [name for name in present if name not in texts]

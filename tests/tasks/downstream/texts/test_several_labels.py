@@ -149,6 +149,7 @@ DETECTED: dict[str, Data] = {
     FORMS["columns"][1]: {"multilabel": True, "data.columns.label": ["new", "bad"]},
     FORMS["a separator"][1]: {},
     "text,label\na,new\nb,bad\n": {},
+    "text,label\na,[new]\nb,[bad]\n": {},
     "text,label,new,bad\na,x,0,1\nb,y,1,0\n": {},
     "text,new,bad\na,0,1\nb,1,2\n": {},
     "text,new,bad,when\na,0,1,May\n": {},
