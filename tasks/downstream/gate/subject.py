@@ -49,9 +49,7 @@ class ReleaseSubject:
     gate: Path
     receipt: Path
     references: tuple[Path, ...]
-    """Reference answers that the predictions are compared with."""
-    decisions: tuple[Path, ...]
-    """Probabilities that the predictions are decided from, if the gate verifies this."""
+    """Reference answers that the predictions are compared with, and probabilities that they are decided from."""
     rows: tuple[Path, ...]
     """Folders of packed rows that the model was trained and evaluated on."""
     base_model: Path | None
@@ -78,7 +76,7 @@ class ReleaseSubject:
         names = [path.relative_to(root) for folder in (self.model, artifacts.TOKENIZER) for path in _in(root / folder)]
         names += [folder / "manifest.json" for folder in self.rows]
         names += [*([self.base_model] if self.base_model else []), *self.references, self.predictions, self.page]
-        names += [*self.decisions, self.metrics]
+        names += [self.metrics]
         names += [artifacts.METRICS / f"{training}.json" for training in self.trainings]
         names += [artifacts.validation_report(name) for name in self.verdicts]
         found = {name.as_posix(): root / name for name in names}
@@ -118,8 +116,7 @@ def make_subject(task: DownstreamTask, params: Params) -> ReleaseSubject:
         prediction=artifacts.metrics_file(name, "predict"),
         gate=artifacts.metrics_file(name, "gate"),
         receipt=artifacts.receipt_file(name),
-        references=tuple(task.examples_file(split) for split in task.development),
-        decisions=task.decision_files,
+        references=(*(task.examples_file(split) for split in task.development), *task.decision_files),
         rows=of_phases,
         base_model=artifacts.BASE_MODEL / "base_model.json" if found.base_model else None,
         verdicts=(*(["corpus"] if found.corpus else []), *found.phases, entry.verdict(), entry.verdict("rows")),

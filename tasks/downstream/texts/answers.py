@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tasks.downstream.scoring.metrics import Array, Metric
 from tasks.downstream.scoring.thresholds import ChosenThreshold, choose_probability, score_both_classes
-from tasks.downstream.texts.metrics import LABEL, PREDICTION, is_exact, label_metrics, metric, selective_metrics
+from tasks.downstream.texts.metrics import is_exact, is_right, label_metrics, metric, selective_metrics
 from tasks.downstream.texts.params import ClassificationEvaluateParams
 from tasks.downstream.texts.spec import make_flags
 from tasks.downstream.texts.task_table import TextTask
@@ -67,8 +67,7 @@ class AnswerForm(ABC):
         return np.stack([labels, np.array(answers, dtype=np.float64)], axis=1)
 
     def correctness(self, outcomes: Array) -> Array:
-        found: Array = (outcomes[:, LABEL] == outcomes[:, PREDICTION]).astype(np.float64)
-        return found
+        return is_right(outcomes)
 
     def metrics(self, split: str, names: Mapping[str, str]) -> tuple[Metric, ...]:
         """Return the metrics of a development set.

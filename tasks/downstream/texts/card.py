@@ -49,16 +49,10 @@ class TextsCard(TextsScores, CardTask):
             {one.name: one.title for one in parts},
             task=spec,
             decision={THRESHOLD: None, MIN_PROBABILITY: None, **self.settings(metrics)},
-            chosen_on=_count_held_out(metrics),
+            is_chosen=self.decision.is_chosen,
             dataset=dataset[0],
             total=metrics["examples"],
             labels=spec.labels
             or [name for _, name in sorted(facts.config["id2label"].items(), key=lambda one: int(one[0]))],
             constant_score=require_finite(metrics.get("constant_score"), "constant_score"),
         )
-
-
-def _count_held_out(metrics: Mapping[str, Any]) -> int:
-    """Return the number of held-out examples that selected the thresholds; 0 if they were set."""
-    found = [metrics, *metrics.get(THRESHOLDS, [])]
-    return max(one.get(f"{THRESHOLD}_examples", 0) for one in found)

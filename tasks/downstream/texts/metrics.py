@@ -65,9 +65,10 @@ def selective_metrics() -> tuple[Metric, ...]:
         return found
 
     extremes = functools.partial(_extremes, "accuracy")
+    silent = np.array([0.0, -1.0]), np.array([0.0, 0.0])
     return (
-        ratio_metric("coverage", "coverage", answered, lambda rows: np.ones(len(rows)), extremes=_answer_extremes),
-        ratio_metric("answered_accuracy", "accuracy of answers", _is_right, answered, empty=0.0, extremes=extremes),
+        ratio_metric("coverage", "coverage", answered, lambda rows: np.ones(len(rows)), extremes=lambda _: silent),
+        ratio_metric("answered_accuracy", "accuracy of answers", is_right, answered, empty=0.0, extremes=extremes),
     )
 
 
@@ -122,7 +123,8 @@ def is_exact(outcomes: Array) -> Array:
     return right
 
 
-def _is_right(outcomes: Array) -> Array:
+def is_right(outcomes: Array) -> Array:
+    """Return 1 for each example whose class or value is predicted, else 0."""
     found: Array = (outcomes[:, LABEL] == outcomes[:, PREDICTION]).astype(np.float64)
     return found
 
@@ -139,10 +141,6 @@ def _label_extremes(outcomes: Array) -> tuple[Array, Array]:
     return np.concatenate([true, wrong]), np.concatenate([true, true])
 
 
-def _answer_extremes(outcomes: Array) -> tuple[Array, Array]:
-    return np.array([0.0, -1.0]), np.array([0.0, 0.0])
-
-
 def _extremes(metric: str, outcomes: Array, number: float = 1.0) -> tuple[Array, Array]:
     """Return the worst and the best example: for values, the largest one predicted as the smallest and as itself; for
     classes, one of the rarest class (`number` for F1) predicted as another class and as itself."""
@@ -155,7 +153,7 @@ def _extremes(metric: str, outcomes: Array, number: float = 1.0) -> tuple[Array,
 
 
 def _accuracy(outcomes: Array, weights: Array) -> Array:
-    found: Array = 100 * (weights @ _is_right(outcomes)) / weights.sum(axis=1)
+    found: Array = 100 * (weights @ is_right(outcomes)) / weights.sum(axis=1)
     return found
 
 

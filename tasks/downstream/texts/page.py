@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,18 +18,6 @@ WORST = 25
 SHOWN_CLASSES = 20
 """With more classes, the most frequent confusions replace the confusion matrix."""
 _WORDS = ((5, "up to 5 words"), (10, "6-10 words"), (20, "11-20 words"), (40, "21-40 words"))
-
-
-class ClassScores(NamedTuple):
-    """Scores of one class or label, in percent."""
-
-    name: str
-    learned: bool
-    precision: float
-    recall: float
-    f1: float
-    examples: int
-    threshold: float | None = None
 
 
 class TextsPage(TextsScores, PageTask[TextsDevSet, Array, Array]):
@@ -115,22 +103,18 @@ class TextsPage(TextsScores, PageTask[TextsDevSet, Array, Array]):
             "mistakes": self._mistakes(examples, logits, outcomes),
         }
 
-    def _class_scores(self, names: Sequence[str], learned: int, outcomes: Array) -> list[ClassScores]:
-        """Return precision, recall and F1 of every class that occurs or is predicted."""
-        limits = [one.value for one in self.form.thresholds]
-        found = []
+    def _class_scores(self, names: Sequence[str], learned: int, outcomes: Array) -> list[dict[str, Any]]:
+        """Return the scores, in percent, of every label, or of every class that occurs or is predicted."""
+        limits, found = [one.value for one in self.form.thresholds], []
         for number, name in enumerate(names):
-            columns = (
-                count_class(outcomes, number)
-                if not self.is_multilabel
-                else (one[:, number] for one in count_labels(outcomes))
-            )
-            gold, seen, correct = (float(one.sum()) for one in columns)
-            rates = (100 * correct / seen if seen else 0.0, 100 * correct / gold if gold else 0.0)
-            limit = limits[min(number, len(limits) - 1)] if self.is_multilabel and number < learned else None
-            if gold or seen or self.is_multilabel:
-                f1 = 200 * correct / (gold + seen) if gold + seen else 0.0
-                found.append(ClassScores(name, number < learned, *rates, f1, int(gold), limit))
+            columns = [one[:, number] for one in count_labels(outcomes)] if self.is_multilabel else []
+            gold, seen, correct = (float(one.sum()) for one in columns or count_class(outcomes, number))
+            if gold or seen or columns:
+                rates = {"precision": (correct, seen), "recall": (correct, gold), "f1": (2 * correct, gold + seen)}
+                figures = {rate: 100 * above / below if below else 0.0 for rate, (above, below) in rates.items()}
+                limit = limits[number % len(limits)] if columns and number < learned else None
+                more = {"name": name, "learned": number < learned, "examples": int(gold), "threshold": limit}
+                found.append({**more, **figures})
         return found
 
     def _mistakes(self, examples: TextsDevSet, logits: Array, outcomes: Array) -> list[dict[str, Any]]:
