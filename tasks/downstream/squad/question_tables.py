@@ -37,6 +37,7 @@ from tasks.records.tables import (
 )
 from tasks.records.text_files import NUMERIC_IDS, ProblemList, ReadLog, find_text_problem
 from tasks.stage.errors import InputError
+from tasks.stage.memory import require_memory
 
 if TYPE_CHECKING:
     from tasks.downstream.squad.params import SquadColumnParams, SquadDataParams
@@ -50,6 +51,8 @@ MADE = "ids generated from context, question and position, without an id column"
 _DATA = "downstream.*.data"
 NAMED_BY = column_setting(_DATA)
 """Parameter that messages suggest for another column name."""
+MEMORY_PER_BYTE = 3
+"""Bytes of memory per byte of a large JSON file of questions, which need about two."""
 _WHOLE = re.compile(r"[+-]?\d+")
 _WORDS = {"true": True, "1": True, "false": False, "0": False, "": None, "none": None}
 
@@ -147,6 +150,9 @@ def read_question_file(
         InputError: an unreadable file, a missing column, or invalid questions (all problems in one message).
     """
     records = open_file(path, key, question_spec(data.columns, named_by), reading, data.separator)
+    if path.suffix.lower() == ".json":
+        advice = "split it, or save it as .jsonl or .parquet"
+        require_memory(f"{path} ({key})", path.stat().st_size, MEMORY_PER_BYTE, advice)
     first = records._replace(rows=itertools.islice(records.rows, most))
     return parse_questions(first, data, reading, named_by, choices)
 

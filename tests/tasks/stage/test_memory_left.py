@@ -71,11 +71,11 @@ def squad_json(path: Path, context: str) -> Path:
 
 def test_a_file_of_questions_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = squad_json(tmp_path / "train.json", "Ada came. " * 100_000)
-    leave(monkeypatch, 5)
-    with pytest.raises(InputError, match=r"train\.json \(.*train_path\) has 1,000,\d+ bytes, which need about 5 MB of"):
+    leave(monkeypatch, 2)
+    with pytest.raises(InputError, match=r"train\.json \(.*train_path\) has 1,000,\d+ bytes, which need about 2 MB of"):
         read_question_file(path, KEY, SquadDataParams(), ReadLog())
     path.write_text(" " * (WHOLE_BYTES + 1))
-    with pytest.raises(InputError, match=r"train\.json .* 16,777,217 bytes, which need about 96 MB .* 5 MB are left"):
+    with pytest.raises(InputError, match=r"train\.json .* 16,777,217 bytes, which need about 48 MB .* 2 MB are left"):
         check_question_file(path, KEY, SquadDataParams())
 
 
@@ -108,7 +108,11 @@ def test_a_process_within_a_limit_refuses_a_file_early(tmp_path: Path) -> None:
     (tmp_path / "train.json").write_text('{"data": [' + " " * (60 * MB) + "]}")
     limit = "import resource; from tasks.stage.memory import _present; at = _present() + (200 << 20); "
     limit += "resource.setrlimit(resource.RLIMIT_DATA, (at, at)); "
-    code = limit + f"from tasks.downstream.squad.format import parse_file; parse_file(Path(sys.argv[1]), {KEY!r})"
+    code = limit + (
+        "from tasks.downstream.squad.params import SquadDataParams; from tasks.records.text_files import ReadLog; "
+        "from tasks.downstream.squad.question_tables import read_question_file; "
+        f"read_question_file(Path(sys.argv[1]), {KEY!r}, SquadDataParams(), ReadLog())"
+    )
     process, peak_mb = run(code, str(tmp_path / "train.json"))
     assert process.returncode == 1
     assert process.stderr.startswith(f"error: {tmp_path / 'train.json'} ({KEY}) has 62,914,572 bytes"), process.stderr
