@@ -25,7 +25,7 @@ from ipu_model.files import sha256_of
 from tasks.rows.row_files import concatenate_ranges
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
-from tasks.vocabulary.fast_tokenizer import read_template
+from tasks.vocabulary.fast_tokenizer import Template, read_template
 from tasks.vocabulary.hub_tokenizer import FILES, TOKENIZER, VOCABULARY, read_tokenizer_folder
 from tasks.vocabulary.tokenizer_files import Vocabulary
 
@@ -48,24 +48,15 @@ _BLANKS = re.compile(r"(?<=\S)(?= \S)")
 """Boundaries of the pieces of other tokenizers: before a single blank between two words."""
 
 
-@dataclass(frozen=True)
-class TokenizerInfo:
-    """Vocabulary size, special token ids and template of a tokenizer.
-
-    A sequence is `cls` text `sep`, or `cls` text `between` text `sep`.
-    """
+@dataclass(frozen=True, kw_only=True)
+class TokenizerInfo(Template):
+    """Vocabulary size, special token ids and template of a tokenizer."""
 
     size: int
     """Number of ids."""
     pad: int
     unk: int
-    cls: int
-    sep: int
     mask: int
-    between: tuple[int, ...]
-    """Tokens between two texts."""
-    second_type: int | None
-    """Number of tokens of `between` with token type 0; the rest of the sequence has type 1. None: all types are 0."""
     further: tuple[int, ...] = ()
     """Ids of further special tokens with a role."""
     blank_before_words: bool = False
@@ -153,14 +144,11 @@ def _load(folder: Path, hashes: tuple[str, ...]) -> Tokenizer:
     else:
         bert, blank, independent = False, found.blank_before_words, found.treats_words_independently(tokenizer)
     _INFOS[tokenizer] = TokenizerInfo(
+        **vars(template),
         size=len(found.tokens),
         pad=pad,
         unk=unk,
-        cls=template.cls,
-        sep=template.sep,
         mask=mask,
-        between=template.between,
-        second_type=template.second_type,
         further=tuple({*ids.values(), *template.between} - {template.cls, template.sep}),
         blank_before_words=blank,
         bert=bert,

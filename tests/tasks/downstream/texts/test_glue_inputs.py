@@ -1,5 +1,6 @@
 """Examples of GLUE from every layout, what is refused by file and line, and the rows made of them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,7 @@ from tests.tasks.downstream.entries import task_with, values_with
 from tests.tasks.downstream.texts.glue_checkout import WORDS, make_glue_data, write_examples
 from tests.tasks.pretraining.row_inputs import read_rows, save_tokenizer
 from tests.tasks.validation.validation_data import source_of, validate
+from tests.tasks.vocabulary.fast_tokenizers import save_fast_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -297,3 +299,34 @@ def test_the_recipe_of_the_model_card_is_what_its_preset_plans(tmp_path: Path) -
     )
     predict = plan_ipu(prediction, model, 1.0, True, PopRunInstances(), lambda text: None)
     assert (predict.micro_batch_size, predict.pipelined_inference) == (4, True)
+
+
+def test_rows_of_another_tokenizer_have_its_template_and_pad_id(tmp_path: Path, judge: GxValidator) -> None:
+    from transformers import AutoTokenizer
+
+    write_examples(tmp_path / "data", "rte", train=20, dev=20)
+    make_glue_data("rte", tmp_path / "data", tmp_path / "examples")
+    tokenizer = save_fast_tokenizer("roberta", tmp_path / "tokenizer")
+    shape = GlueRowsParams(row_length=128, max_sequences_per_row=4, held_out_fraction=0.0)
+    task = task_with("glue-rte", "rows", rows=shape)
+    source, target = tmp_path / "examples" / "train.parquet", tmp_path / "rows" / "train"
+    made = write_rows(task, "train", source, tokenizer, target)
+    verdict = validate(LabelRows(source_of(tmp_path / "rows" / "train", tokenizer, "rows", 512)), judge)
+    assert verdict["valid"], format_failures(verdict, "page")
+    rows, theirs = read_rows(tmp_path / "rows" / "train"), AutoTokenizer.from_pretrained(str(tokenizer))
+    padding = rows["sequence_ids"] == 0
+    assert made.manifest.pad_id == theirs.pad_token_id == 1
+    assert padding.any()
+    assert (rows["input_ids"][padding] == 1).all()
+    assert not rows["token_type_ids"].any()
+    found = {
+        int(rows["feature_ids"][row, slot]): rows["input_ids"][row][rows["sequence_ids"][row] == slot + 1].tolist()
+        for row, slot in np.argwhere(rows["cls_positions"] >= 0)
+    }
+    for number, (first, second, _) in enumerate(read(tmp_path / "data", "rte")):
+        own = theirs(first, second, truncation="longest_first", max_length=128)
+        assert found[number] == own["input_ids"]
+    changed = replace(made.manifest, pad_id=0)
+    (tmp_path / "rows" / "train" / "manifest.json").write_text(changed.to_json())
+    again = validate(LabelRows(source_of(tmp_path / "rows" / "train", tokenizer, "rows", 512)), judge)
+    assert {check["name"] for check in again["checks"] if not check["ok"]} == {"input_ids"}
