@@ -58,7 +58,7 @@ ALLOWED = {
         "tasks/pretraining/base_model.py",
         "tasks/host/launcher.py",
         "tasks/jobs/device_job.py",
-        "tasks/pretraining/rows/masking.py",
+        "tasks/pretraining/rows/",
         "tasks/estimates/job_estimates.py",
         "tasks/params/overlays.py",
         "tasks/stage/row_folders.py",

@@ -88,10 +88,10 @@ def check_prepared_rows(params: Params) -> str:
     from tasks.pretraining.rows.prepared_files import read_prepared_batches
     from tasks.records.text_files import ReadLog
 
-    for phase in params.phases:
+    for phase in params.pretrain.phases:
         section = getattr(params.pretrain_rows, phase)
         next(read_prepared_batches(section, "files", f"pretrain_rows.{phase}", ReadLog()), None)
-    return " and ".join(getattr(params.pretrain_rows, phase).path for phase in params.phases)
+    return " and ".join(getattr(params.pretrain_rows, phase).path for phase in params.pretrain.phases)
 
 
 def make_entry_check(entry: Entry) -> InputCheck:
@@ -171,7 +171,7 @@ def check_base_model(params: Params) -> str:
         except (PodiumError, OSError):
             tokens = None  # reported by the check of the vocabulary
     check_model_folder(params.base_model, params.model, tokens)
-    if params.phases and params.pretrain_rows.source == "corpus" and params.pretrain_rows.next_sentence:
+    if params.pretrain.phases and params.pretrain_rows.source == "corpus" and params.pretrain_rows.next_sentence:
         _require_token_types("pre-training", Path(params.base_model.path))
     for entry in entries(params):
         if entry.start == BASE and not _reads_files(entry) and load_part(entry, "examples").has_pairs:
@@ -185,7 +185,7 @@ def check_ipu_config(params: Params) -> str:
     from tasks.jobs.device_job import read_ipu_config
     from tasks.jobs.training import ipu_config as laid_over
 
-    overrides = {phase: getattr(params.ipu, phase) for phase in params.phases}
+    overrides = {phase: getattr(params.ipu, phase) for phase in params.pretrain.phases}
     for entry in entries(params):
         overrides |= {f"{entry.name}-{job}": getattr(entry.params.ipu, job) for job in ("finetune", "predict")}
     for job, keys in overrides.items():

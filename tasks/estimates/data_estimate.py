@@ -151,13 +151,13 @@ def _prepare(
         records.append(_judge("corpus", params, root))
     with _timed(found, "tokenizer", tokenizer):
         make_tokenizer(params.tokenizer, params.model.max_positions, folder, tokenizer)
-    for phase in params.phases:
+    for phase in params.pretrain.phases:
         made = root / artifacts.rows_folder(phase)
         with _timed(found, f"pretrain_rows@{phase}", made):
             write_pretrain_rows(rows, phase, folder, tokenizer, made, workers=1)
         with _timed(found, f"validate@{phase}") as records:
             records.append(_judge(phase, params, root) if phase in judged else 0)
-    folders = (root / artifacts.rows_folder(phase) for phase in params.phases)
+    folders = (root / artifacts.rows_folder(phase) for phase in params.pretrain.phases)
     with _timed(found, "hashes (DVC)"):
         for path, times in ((folder, CORPUS_HASHED), *((rows, ROWS_HASHED) for rows in folders)):
             for _ in range(times):

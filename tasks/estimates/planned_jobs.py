@@ -78,7 +78,7 @@ class RowEstimator:
     def all(self) -> Folders:
         """Return every folder of rows that a device job reads."""
         found: Folders = {}
-        for phase in self._params.phases:
+        for phase in self._params.pretrain.phases:
             found |= self._phase(phase)
         for entry in entries(self._params):
             found |= self._entry(load_spec(entry))

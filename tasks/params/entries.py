@@ -131,8 +131,8 @@ def only_entry(params: Params, kind: str = "") -> Entry:
 def _start(entry: EntryParams, params: Params) -> str:
     if entry.start != "auto":
         return entry.start
-    if params.phases:
-        return params.phases[-1]
+    if params.pretrain.phases:
+        return params.pretrain.phases[-1]
     return BASE if params.base_model.source != "none" else ""
 
 

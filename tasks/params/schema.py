@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError, create_model, model_validator
 from ipu_model.strict import nearest
 from tasks.params.downstream import Entries, defaults_of, kind_names, kind_params
 from tasks.params.sections import (
+    PHASES,
     BaseModelParams,
     CheckpointParams,
     CorpusParams,
@@ -37,7 +38,6 @@ from tasks.params.strict_yaml import read_yaml
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
 
-PHASES = ("phase1", "phase2")
 NEXT_SENTENCE_FAMILY = "bert"
 """Only family that is pre-trained with next-sentence prediction."""
 
@@ -131,11 +131,6 @@ class Params(Section):
     publish: PublishParams = PublishParams()
     """Publishing of releases; each entry sets its own target (downstream.*.publish)."""
 
-    @property
-    def phases(self) -> tuple[str, ...]:
-        """Phases of the pre-training, in order; none without pre-training."""
-        return PHASES[: 1 + (self.pretrain.phase2.steps > 0)] if self.pretrain.enabled else ()
-
     @model_validator(mode="after")
     def _releases_have_places_of_their_own(self) -> Params:
         for key in ("folder", "repository"):
@@ -187,7 +182,7 @@ class Params(Section):
         for name, entry in self.downstream.items():
             if entry.start == "base" and self.base_model.source == "none":
                 raise ValueError(f"downstream.{name}.start: base needs a base model: set base_model.source")
-            if entry.start in PHASES and entry.start not in self.phases:
+            if entry.start in PHASES and entry.start not in self.pretrain.phases:
                 raise ValueError(
                     f"downstream.{name}.start: {entry.start} needs pretrain.enabled: true, and "
                     f"pretrain.{entry.start}.steps above 0"
@@ -197,7 +192,7 @@ class Params(Section):
     @model_validator(mode="after")
     def _next_sentences_have_a_head(self) -> Params:
         found = self.model.family
-        if self.phases and self.pretrain_rows.next_sentence and found != NEXT_SENTENCE_FAMILY:
+        if self.pretrain.phases and self.pretrain_rows.next_sentence and found != NEXT_SENTENCE_FAMILY:
             raise ValueError(
                 f"pretrain_rows.next_sentence: true needs model.family: {NEXT_SENTENCE_FAMILY}, found {found}: set "
                 "pretrain_rows.next_sentence to false"
@@ -206,7 +201,7 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _rows_fit_the_model(self) -> Params:
-        phases = {f"pretrain_rows.{phase}": getattr(self.pretrain_rows, phase) for phase in self.phases}
+        phases = {f"pretrain_rows.{phase}": getattr(self.pretrain_rows, phase) for phase in self.pretrain.phases}
         found = {f"downstream.{name}.rows": entry.rows for name, entry in self.downstream.items()}
         for name, rows in (found | phases).items():
             if rows.row_length > self.model.max_positions:

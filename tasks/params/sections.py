@@ -279,6 +279,9 @@ class OptimizerParams(Section):
     """Maximum gradient norm; larger gradients are clipped. null: no clipping."""
 
 
+PHASES = ("phase1", "phase2")
+
+
 class PretrainParams(OptimizerParams):
     enabled: bool = True
     """Run pre-training; false: fine-tune from base_model, or from random weights without one."""
@@ -301,6 +304,11 @@ class PretrainParams(OptimizerParams):
     """Training of the first phase."""
     phase2: Phase2Params = Phase2Params()
     """Training of the second phase, which starts from the weights of the first."""
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """Phases in order; none without pre-training."""
+        return PHASES[: 1 + (self.phase2.steps > 0)] if self.enabled else ()
 
 
 class FinetuneParams(OptimizerParams, BatchParams):

@@ -56,7 +56,7 @@ def compose(params: Params) -> dict[str, Any]:
     Args:
         params: validated parameters.
     """
-    phases = params.phases
+    phases = params.pretrain.phases
     corpus, base, ahead = needs_corpus(params, phases), params.base_model.source != "none", _compiles_ahead(params)
     kind = params.pretrain_rows.row_kind
     found = {

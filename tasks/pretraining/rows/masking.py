@@ -6,18 +6,6 @@ most.
 
 import numpy as np
 
-from ipu_model.rows.masking import GeneratorDraws, MaskedTokens, mask_tokens, masked_columns
-
-__all__ = [
-    "GeneratorDraws",
-    "MaskedTokens",
-    "count_maskable",
-    "count_predictions",
-    "default_max_predictions",
-    "mask_tokens",
-    "masked_columns",
-]
-
 KNOWN_BUDGETS = {128: 20, 384: 56, 512: 76}
 """Row length -> P in the recipes of BERT and its successors at 15 %."""
 

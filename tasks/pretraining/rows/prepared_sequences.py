@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tasks.pretraining.rows.masking import MaskedTokens
+from ipu_model.rows.masking import MaskedTokens
 from tasks.rows.row_files import IGNORED
 from tasks.stage.errors import InputError
 from tasks.vocabulary.encoding import TokenizerInfo

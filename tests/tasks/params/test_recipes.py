@@ -137,7 +137,7 @@ def test_mosaic_says_what_its_source_says(tmp_path: Path):
     params = resolved("mosaic")
     rows, training = params.pretrain_rows, params.pretrain
     assert (rows.next_sentence, rows.masked_fraction, training.masking) == (False, 0.3, "dynamic")
-    assert params.phases == ("phase1",)
+    assert params.pretrain.phases == ("phase1",)
     assert (rows.phase1.row_length, rows.phase1.duplicates) == (128, 1)
     folder = tmp_path / artifacts.rows_folder("phase1")
     folder.mkdir(parents=True)

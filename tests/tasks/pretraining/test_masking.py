@@ -1,14 +1,8 @@
 import numpy as np
 import pytest
 
-from ipu_model.rows.masking import MASKED
-from tasks.pretraining.rows.masking import (
-    GeneratorDraws,
-    count_maskable,
-    count_predictions,
-    default_max_predictions,
-    mask_tokens,
-)
+from ipu_model.rows.masking import MASKED, GeneratorDraws, mask_tokens
+from tasks.pretraining.rows.masking import count_maskable, count_predictions, default_max_predictions
 
 SPECIAL = (0, 1, 2, 3, 4)
 CLS, SEP, MASK = 2, 3, 4
