@@ -19,12 +19,14 @@ from flows.runs import locks
 from flows.runs.stopping import Interrupted, stop
 from ipu_model.files import flatten_keys
 from tasks.downstream.gate.seed_scores import SEED
+from tasks.downstream.gate.verdict_text import signed_figure
 from tasks.params.overlays import Setting, resolve
 from tasks.params.schema import PHASES, types_at, validate_params
 from tasks.params.sections import FinetuneParams
 from tasks.stage import streams
 from tasks.stage.errors import ParamsError
 
+SEEDS_HELP = "runs per recipe, with different seeds; the gate evaluates all of the best recipe"
 NEVER = 10**9
 """Interval of evaluations, in updates, that leaves only the evaluation after the last update."""
 
@@ -72,13 +74,7 @@ class _SweepCommands(finetune.KindCommands):
         @finetune.kind_command(kind)
         @search_options
         @_search_option("--epochs", "epochs", "numbers of epochs")
-        @click.option(
-            "--seeds",
-            type=click.IntRange(min=1),
-            default=1,
-            metavar="N",
-            help="runs per recipe, with different seeds; the gate evaluates all of the best recipe",
-        )
+        @click.option("--seeds", type=click.IntRange(min=1), default=1, metavar="N", help=SEEDS_HELP)
         @finetune.common_options
         @click.pass_context
         def run(ctx: click.Context, **args: Any) -> None:
@@ -193,13 +189,14 @@ def _print_result(found: dict[str, Any], as_json: bool) -> None:
 
     names = [name for name in found["recipes"][0] if name not in ("seeds", "mean", "deviation")]
     heads = (*(name.rpartition(".")[2].replace("_", " ") for name in names), "seeds", f"held-out {found['judged_by']}")
-    rows = [(*(f"{one[name]:g}" for name in names), str(one["seeds"]), _format_mean(one)) for one in found["recipes"]]
+    figure = found["judged_by"]
+    rows = [(*(f"{one[name]:g}" for name in names), str(one["seeds"]), _mean(figure, one)) for one in found["recipes"]]
     text = "\n" + format_table([heads, *rows]) + "".join(f"{line}\n" for line in found["verdict"])
     if counts := Counter(one["state"] for one in found.get("trials", ())):
         text += "trials: " + ", ".join(f"{count} {state}" for state, count in counts.items()) + "\n"
     options.print_result(as_json, found, text, f"podium runs show {found['best']}")
 
 
-def _format_mean(recipe: dict[str, Any]) -> str:
-    shown = f"{recipe['mean']:.4f}"
+def _mean(figure: str, recipe: dict[str, Any]) -> str:
+    shown = f"{signed_figure(figure, recipe['mean']):.4f}"
     return shown if recipe["deviation"] is None else f"{shown} ± {recipe['deviation']:.4f}"

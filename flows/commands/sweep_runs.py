@@ -180,13 +180,11 @@ def run_sweep(sweep: Sweep, project: Path, say: Say) -> dict[str, Any]:
         for number, member in enumerate(members, 1):
             say(f"run {number} of {len(members)}: {member.name}")
             _run(member.command("--to", sweep.training.stage), project, say)
-        figures = [member.held_out(project) for member in members]
     else:
         trials = _run_search(sweep, project, place, say)
         record |= read_json(place)
         members = [SweepRun(sweep, trial.values, number) for number, trial in enumerate(trials, 1)]
-        figures = [trial.held_out for trial in trials]
-    ended = {member.name: one for member, one in zip(members, figures, strict=True) if one is not None}
+    ended = {member.name: figures for member in members if (figures := member.held_out(project)) is not None}
     if not ended:
         raise PodiumError(f"none of the {len(members)} runs finished; podium runs {sweep.name} lists them")
     recipes = _rank([member for member in members if member.name in ended], ended)
