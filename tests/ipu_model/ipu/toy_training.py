@@ -92,7 +92,7 @@ class Line(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.tensor([8.0]))
+        self.weight = nn.Parameter(torch.tensor([[8.0]]))  # a matrix, which weight decay applies to
 
     def forward(self, x: Tensor) -> Tensor:
         return poptorch.identity_loss((self.weight * x).sum(), reduction="none")
