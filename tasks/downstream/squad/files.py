@@ -44,9 +44,11 @@ def read_references(path: Path, reading: ReadLog | None = None) -> list[tuple[st
     Raises:
         InputError: file not found, not JSON, not SQuAD's format (all problems with their locations), or no questions.
     """
-    if not path.exists():
-        raise InputError(f"{path} not found")
-    refuse_empty(path, KEY)
+    try:
+        refuse_empty(path, KEY)
+    except OSError as error:
+        what = "not found" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
+        raise InputError(f"{path} {what}") from None
     problems, log = ProblemList(str(path), "questions"), ReadLog()
     columns = {part: ColumnSpec((part,), KEY, False) for part in ("id", "answers")}
     rows = read_json_questions(path, KEY, log, problems, columns=columns)
