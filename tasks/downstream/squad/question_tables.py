@@ -149,10 +149,10 @@ def read_question_file(
     Raises:
         InputError: an unreadable file, a missing column, or invalid questions (all problems in one message).
     """
-    records = open_file(path, key, question_spec(data.columns, named_by), reading, data.separator)
-    if path.suffix.lower() == ".json":
+    if path.suffix.lower() == ".json" and path.is_file():
         advice = "split it, or save it as .jsonl or .parquet"
         require_memory(f"{path} ({key})", path.stat().st_size, MEMORY_PER_BYTE, advice)
+    records = open_file(path, key, question_spec(data.columns, named_by), reading, data.separator)
     first = records._replace(rows=itertools.islice(records.rows, most))
     return parse_questions(first, data, reading, named_by, choices)
 
