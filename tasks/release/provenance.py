@@ -9,6 +9,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -20,7 +21,7 @@ from tasks.downstream.card import WITHHELD
 from tasks.downstream.gate.subject import ReleaseSubject, expand_plan
 from tasks.params.downstream import kind_params
 from tasks.params.schema import Params, validate_params
-from tasks.params.sections import HUB_NAME, RuntimeSpec
+from tasks.params.sections import HUB_NAME, WORD, RuntimeSpec
 from tasks.plan.code_state import NOT_RECORDED, changed_code, code_hashes, git_state
 from tasks.plan.named_files import READ, find_parameters
 from tasks.plan.plan_file import read_locked_stages
@@ -38,7 +39,6 @@ PACKAGES = (
     "prefect",
     "pyarrow",
     "safetensors",
-    "scikit-learn",
     "scipy",
     "tokenizers",
     "torch",
@@ -330,7 +330,8 @@ class _Facts:
         return {**stated, "kind": value["kind"]}
 
     def _text(self, value: str, place: tuple[str, ...], holder: Mapping[str, Any], on_hub: bool) -> str:
-        if place[-2:] == ("parity", "against") and _is_place(value):
+        is_family = place == ("model", "family") and re.fullmatch(WORD, value) is not None
+        if is_family or (place[-2:] == ("parity", "against") and _is_place(value)):
             return value
         if ".".join(place) in self.given:
             return self.hashes.get(_plain(value), WITHHELD)

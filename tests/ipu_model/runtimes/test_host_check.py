@@ -12,6 +12,7 @@ from typing import Any, Dict, List
 import pytest
 import torch
 
+from ipu_model.models.transformers_encoder import describe_type
 from ipu_model.runtimes import host_check
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -56,6 +57,7 @@ def test_without_a_gpu_cuda_is_a_problem_of_the_host_and_both_reasons_are_said()
 
 def test_an_encoder_of_transformers_is_checked_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)  # as if it were not installed
+    describe_type.cache_clear()
     for what, said in (
         ({"runtime": "ipu"}, "deberta-v2 models cannot be run on IPUs"),
         ({"pretrains": True}, "deberta-v2 models cannot be pre-trained"),

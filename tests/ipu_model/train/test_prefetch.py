@@ -72,10 +72,10 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> Dict[str, int]:
     seen: Dict[str, int] = {}
     real = RowFolder.take
 
-    def take(self: RowFolder, rows: np.ndarray) -> Batch:
+    def take(self: RowFolder, rows: np.ndarray, epochs: Any = None) -> Batch:
         name = threading.current_thread().name
         seen[name] = seen.get(name, 0) + 1
-        return real(self, rows)
+        return real(self, rows, epochs)
 
     monkeypatch.setattr(RowFolder, "take", take)
     return seen
