@@ -25,7 +25,7 @@ from tasks.stage import artifacts, process, streams
 from tasks.stage.errors import DONE, FAILED, REJECTED, PodiumError
 
 SECONDS_FOR_A_LINK = 3.0
-QA_SCORES = {"exact_match", "exact"}
+QA_SCORES = ({"exact_match", "f1"}, {"exact", "f1"})
 """Scores that mark a question answering model, for podium ask: SQuAD 1.1 and 2.0."""
 
 
@@ -101,7 +101,7 @@ def suggest_next(run: report.RunReport, part: str = ALL, to: Sequence[str] = ())
         return f"open {page} to see the answers; train with more data or other parameters, or change a limit: {limit}"
     published = [one for one in run.results.values() if one["published"] is not None]
     if published:
-        asked = [one for one in published if QA_SCORES & set(one["scores"])]
+        asked = [one for one in published if any(one["scores"].keys() >= pair for pair in QA_SCORES)]
         place = report.release_location((asked or published)[0]["published"]).split(" (")[0]
         words = f"podium ask {place} QUESTION --context TEXT", f"podium predict {place} FILE"
         return words[0] if asked else words[1]
