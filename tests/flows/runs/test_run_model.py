@@ -116,7 +116,11 @@ def test_a_run_that_trained_nothing_yet_or_several_is_refused(project: Path) -> 
 
 @pytest.mark.parametrize(
     ("scores", "said"),
-    [({"exact_match": 80.0}, "podium ask published/it"), ({"accuracy": 80.0}, "podium predict published/it")],
+    [
+        ({"exact_match": 80.0, "f1": 85.0}, "podium ask published/it"),
+        ({"exact_match": 80.0, "micro_f1": 85.0}, "podium predict published/it"),
+        ({"accuracy": 80.0}, "podium predict published/it"),
+    ],
 )
 def test_what_was_published_is_what_is_used_next(scores: dict[str, float], said: str) -> None:
     judged = {"name": "it", "scores": scores, "decision": None, "published": {"folder": "published/it"}}
