@@ -112,7 +112,7 @@ class FastTokenizer:
     @functools.cached_property
     def tokens(self) -> tuple[str, ...]:
         """Everything that has an id, in order of the ids; empty texts for unused ids."""
-        ids = self.build().get_vocab(with_added_tokens=True)
+        ids = self.whole.get_vocab(with_added_tokens=True)
         size, where = 1 + max(ids.values()), f"{self.source}: tokenizer.json"
         if size > MAX_ENTRIES:
             raise InputError(f"{where} has {size:,} entries; at most {MAX_ENTRIES:,} are allowed")
@@ -122,6 +122,11 @@ class FastTokenizer:
         for token, number in ids.items():
             found[number] = token
         return tuple(found)
+
+    @functools.cached_property
+    def whole(self) -> Tokenizer:
+        """Tokenizer of tokenizer.json, built once; callers only read it."""
+        return self._build(self.values)
 
     def _build(self, values: Mapping[str, Any]) -> Tokenizer:
         with LibraryErrors(f"{self.source}: tokenizer.json"):
@@ -136,7 +141,7 @@ class FastTokenizer:
             or {**BERT_NORMALIZER, **normalizer, **BERT_NORMALIZER} != normalizer
             or self.values.get("pre_tokenizer") != {"type": "BertPreTokenizer"}
             or {name: self.roles.get(name) for name in NAMES} != NAMES
-            or read_template(self.build(), self.source).second_type != 1
+            or read_template(self.whole, self.source).second_type != 1
             or self.tokens[0] != SPECIAL_TOKENS[0]
             or any(one[flag] for one in added for flag in STRIPPING)
         ):
@@ -170,11 +175,10 @@ class FastTokenizer:
         Args:
             max_length: positions of the model; `model_max_length` unless the settings have a smaller one.
         """
-        tokenizer = self.build()
-        tokenizer.save(str(folder / "tokenizer.json"))
+        self.whole.save(str(folder / "tokenizer.json"))
         stated = self.settings.get("model_max_length")
         longest = min(max_length, stated) if type(stated) is int and stated > 0 else max_length
-        typed = read_template(tokenizer, self.source).second_type is not None
+        typed = read_template(self.whole, self.source).second_type is not None
         byte_level = next(iter(_byte_levels(self.values)), None)
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
@@ -242,14 +246,14 @@ def read_fast_tokenizer(
         for one in _byte_levels(values):
             one["add_prefix_space"] = prefix
     found = FastTokenizer(values, roles, settings, source)
-    tokenizer = found.build()
+    tokenizer = found.whole
     for one in tokens.values():
         if tokenizer.token_to_id(one["content"]) != one.get("id"):
             raise InputError(
                 f"{where} gives the added token {one['content']!r:.80} the id {one.get('id')!r:.20}, but AutoTokenizer "
                 f"gives it {tokenizer.token_to_id(one['content'])}. Save the tokenizer again with save_pretrained"
             )
-    size = len(found.tokens)
+    size, stated = len(found.tokens), [dict(one) for one in tokens.values()]
     named = list(named)
     roles |= _find_roles(tokenizer, dict(named), values["model"], where)
     for content in dict.fromkeys([*roles.values(), *(content for _, content in named)]):
@@ -258,7 +262,9 @@ def read_fast_tokenizer(
             number, size = (size, size + 1) if number is None else (number, size)
             tokens[content] = {"id": number, "content": content, **STRIPPING, "normalized": False}
         tokens[content]["special"] = True
-    return FastTokenizer({**values, "added_tokens": list(tokens.values())}, roles, settings, source)
+    if (completed := list(tokens.values())) == stated:
+        return found  # with its built tokenizer
+    return FastTokenizer({**values, "added_tokens": completed}, roles, settings, source)
 
 
 def _merge_added_tokens(stated: Any, added: Mapping[int, Any], where: str) -> dict[str, dict[str, Any]]:
