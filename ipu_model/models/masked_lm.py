@@ -87,10 +87,8 @@ class BertForMaskedLM(nn.Module):
 class MaskedLmHead(Head):
     """Base of the heads with an MLM loss."""
 
-    pretrains = True
     parts: Tuple[str, ...] = ("mlm_loss",)
     sums: Tuple[str, ...] = ("mlm_loss", "mlm_right", "mlm_labels")
-    tied = True
 
     def build(self, config: ModelConfig, labels: int) -> nn.Module:
         return BertForMaskedLM(config)
