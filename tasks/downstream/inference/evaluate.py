@@ -10,7 +10,7 @@ from tasks.downstream.gate.released_scores import SCORES, scores_json
 from tasks.downstream.inference.inference_task import InferenceTask
 from tasks.downstream.inference.job import InferenceOptions, run_inference, scratch_checkout
 from tasks.downstream.inference.model import InferenceModel
-from tasks.downstream.jobs.predict import prediction_figures, prediction_measurements
+from tasks.downstream.jobs.entry_jobs import prediction_figures, prediction_measurements
 from tasks.params.entries import Entry
 from tasks.plan.kinds import load_part
 from tasks.plan.named_files import escape_name

@@ -1,8 +1,19 @@
-"""Device jobs of an entry: fine-tuning, and prediction of its development sets."""
+"""Stages compile, finetune and predict: device jobs of an entry.
 
+    python -m tasks.downstream.jobs.entry_jobs finetune@NAME
+
+compile builds the programs of both jobs before training starts (tasks/jobs/programs.py); finetune trains on the packed
+rows; predict computes the logits of the development sets, and of held-out examples if the kind needs them.
+"""
+
+import sys
 from pathlib import Path
+from typing import Any
 
-from tasks.jobs.device_job import BatchGeometry, Job, ModelConfig, ScheduleConfig
+from ipu_model.files import write_json
+from tasks.host.launcher import launch_command
+from tasks.jobs.device_job import BatchGeometry, Job, JobResult, ModelConfig, ScheduleConfig, run_device_job
+from tasks.jobs.programs import build_program
 from tasks.jobs.training import (
     carried_executables,
     evaluation,
@@ -10,12 +21,18 @@ from tasks.jobs.training import (
     ipu_config,
     model_config,
     optimizer_config,
+    packing_figures,
+    program_measurements,
     require_verdict,
+    summary,
+    train,
 )
-from tasks.params.entries import BASE, Entry, start_model
-from tasks.params.schema import DeviceParams, ModelParams, Params
-from tasks.plan.kinds import TRAIN, DownstreamTask
+from tasks.params.entries import BASE, ENTRY_SECTIONS, Entry, entry_argument, find_entry, start_model
+from tasks.params.schema import DeviceParams, ModelParams, Params, load_sections
+from tasks.plan.kinds import TRAIN, DownstreamTask, load_spec
+from tasks.plan.main import run_main
 from tasks.stage import artifacts
+from tasks.stage.errors import InputError, ParamsError
 from tasks.stage.row_folders import read_manifest
 
 FINETUNE, PREDICT = "finetune", "predict"
@@ -112,3 +129,90 @@ def require_valid_rows(task: DownstreamTask) -> None:
         InputError: names the stage that writes the verdict.
     """
     require_verdict(task.entry.verdict("rows"), stage=task.entry.stage("validate_rows"))
+
+
+def build_programs(task: DownstreamTask, params: Params) -> str:
+    """Build the programs of both jobs: a folder of executables and a report each; return a summary."""
+    rows, root = task.rows_folder(task.development[0]), Path()  # the development sets of an entry share a program
+    jobs = {
+        FINETUNE: build_finetune_job(task, params, untrained=True),
+        PREDICT: build_predict_job(task, params, rows, root, root, untrained=True),
+    }
+    names = {kind: artifacts.job_name(task.entry.name, kind) for kind in jobs}
+    return "\n".join(build_program(names[kind], job, params.device) for kind, job in jobs.items())
+
+
+def finetune(task: DownstreamTask, params: Params) -> str:
+    """Fine-tune the model of an entry; return a summary.
+
+    Raises:
+        InputError: the rows are not valid, or there are none to evaluate.
+    """
+    require_valid_rows(task)
+    entry, job = task.entry, build_finetune_job(task, params)
+    if job.evaluation is None and entry.params.finetune.evaluate_every_updates is not None:
+        raise InputError(
+            f"{job.rows} has no held-out rows, required by {entry.key('finetune', 'evaluate_every_updates')}. Set "
+            f"{entry.key('rows', 'held_out_fraction')} and run `dvc repro {entry.stage('rows')}`"
+        )
+    name, launcher = artifacts.job_name(entry.name, FINETUNE), launch_command(job, params.device)
+    return summary(name, train(job, name, launcher=launcher, remote=params.checkpoint.remote, tracking=params.tracking))
+
+
+def predict(task: DownstreamTask, params: Params) -> str:
+    """Write the logits and figures of every predicted split; return a summary.
+
+    Raises:
+        InputError: the rows are not valid.
+    """
+    name, found, measured, lines = task.entry.name, {}, {}, []
+    require_valid_rows(task)
+    artifacts.logits_folder(name).mkdir(parents=True, exist_ok=True)
+    for split in task.predicted:
+        folder = artifacts.RUNS / artifacts.job_name(name, PREDICT) / split
+        result = run_device_job(
+            build_predict_job(task, params, task.rows_folder(split), artifacts.logits_file(name, split), folder)
+        )
+        found[split], measured[split] = prediction_figures(result), prediction_measurements(result)
+        lines.append(
+            f"{name} {split}: {result.sequences} sequences in {result.train_seconds:.1f} s "
+            f"({result.real_tokens_per_second:,.0f} tokens/s, {result.runtime}, {result.precision})"
+        )
+    for file, by_split in ((artifacts.metrics_file, found), (artifacts.measurements_file, measured)):
+        write_json(file(name, PREDICT), next(iter(by_split.values())) if len(by_split) == 1 else by_split)
+    return "\n".join(lines)
+
+
+def prediction_figures(result: JobResult) -> dict[str, Any]:
+    """Return the reproducible figures of a prediction."""
+    return {
+        "features": result.sequences,
+        "runtime": result.runtime,
+        "precision": result.precision,
+        **packing_figures(result),
+    }
+
+
+def prediction_measurements(result: JobResult) -> dict[str, Any]:
+    """Return the measurements of a prediction, which vary between runs."""
+    return {
+        "predict_seconds": round(result.train_seconds, 2),
+        "real_tokens_per_second": round(result.real_tokens_per_second, 1),
+        **program_measurements(result),
+    }
+
+
+STAGES = {"compile": build_programs, FINETUNE: finetune, PREDICT: predict}
+
+
+def main() -> None:
+    stage = entry_argument(f"Run a device job of a downstream task, named like {FINETUNE}@NAME.")
+    what = stage.partition("@")[0]
+    if what not in STAGES:
+        raise ParamsError(f"{stage} is not a stage with a device job: name {', '.join(f'{x}@NAME' for x in STAGES)}")
+    params = load_sections(*ENTRY_SECTIONS, "model", "device", "ipu", "checkpoint", "tracking")
+    sys.stdout.write(STAGES[what](load_spec(find_entry(params, stage)), params) + "\n")
+
+
+if __name__ == "__main__":
+    run_main(main)

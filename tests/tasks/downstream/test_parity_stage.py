@@ -15,7 +15,7 @@ from ipu_model.files import write_json
 from ipu_model.jobs.job import Job, JobResult
 from ipu_model.train.job_runner import run_job
 from tasks.downstream import parity
-from tasks.downstream.jobs import predict
+from tasks.downstream.jobs import entry_jobs
 from tasks.downstream.parity import check_limit, compare_devices, compare_logits, predict_on
 from tasks.downstream.squad import ask
 from tasks.downstream.squad.answers import Answer
@@ -139,7 +139,7 @@ def in_this_process(job: Job, **_: object) -> JobResult:
 @pytest.fixture
 def without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parity, "run_device_job", in_this_process)
-    monkeypatch.setattr(predict, "run_device_job", in_this_process)
+    monkeypatch.setattr(entry_jobs, "run_device_job", in_this_process)
     monkeypatch.setattr(device_job, "run_device_job", in_this_process)
 
 
@@ -185,8 +185,8 @@ def test_the_stage_compares_with_what_predict_wrote(
     monkeypatch.chdir(tmp_path)
     write_json(artifacts.validation_report("squad-rows"), {"valid": True})
     (tmp_path / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
-    monkeypatch.setattr(sys, "argv", ["predict", "squad"])
-    predict.main()
+    monkeypatch.setattr(sys, "argv", ["entry_jobs", "predict@squad"])
+    entry_jobs.main()
     monkeypatch.setattr(sys, "argv", ["parity", "squad", "cpu:bf16"])
     parity.main()
     assert "parity of cpu:bf16 with cpu:fp32" in capsys.readouterr().out

@@ -14,7 +14,7 @@ import pytest
 from ipu_model.files import write_json, write_text
 from ipu_model.jobs.job import BatchGeometry, Job, JobResult
 from ipu_model.rows.format import Manifest
-from tasks.downstream.jobs import compile as of_entries
+from tasks.downstream.jobs import entry_jobs as of_entries
 from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_job
 from tasks.jobs import programs
 from tasks.jobs.device_job import DEVICE_PYTHON
@@ -185,7 +185,7 @@ def compiled_ahead(checkout: Path, overrides: tuple[str, ...], monkeypatch: pyte
     monkeypatch.setattr(programs, "run_device_job", start)
     monkeypatch.chdir(checkout)
     write_text(Path(artifacts.PARAMS), yaml_text(resolve(read_yaml(ROOT / "params.yaml"), None, overrides)))
-    for stage, item in ((of_phases, "phase1"), (of_phases, "phase2"), (of_entries, "squad")):
+    for stage, item in ((of_phases, "phase1"), (of_phases, "phase2"), (of_entries, "compile@squad")):
         monkeypatch.setattr(sys, "argv", ["compile", item])
         stage.main()
     return started

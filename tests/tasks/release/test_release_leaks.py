@@ -17,7 +17,7 @@ from tasks.downstream import evaluate, rows, validate_rows
 from tasks.downstream import examples as read_examples
 from tasks.downstream import validate as validate_entry
 from tasks.downstream.gate import gate
-from tasks.downstream.jobs import finetune, predict
+from tasks.downstream.jobs import entry_jobs as jobs
 from tasks.jobs import training
 from tasks.params.schema import load_params
 from tasks.pretraining import base_model, pretrain
@@ -55,7 +55,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = tmp_path / planted("place")
     place.mkdir()
     plant_host(monkeypatch, place)
-    for module in (training, predict):
+    for module in (training, jobs):
         monkeypatch.setattr(module, "run_device_job", device_job_here)
     return place
 
@@ -154,7 +154,9 @@ def run_entry(name: str) -> None:
     run_stage(validate_entry, name)
     run_stage(rows, name)
     run_stage(validate_rows, name)
-    for module in (finetune, predict, evaluate, gate, publish):
+    for stage in ("finetune", "predict"):
+        run_stage(jobs, f"{stage}@{name}")
+    for module in (evaluate, gate, publish):
         run_stage(module, name)
 
 

@@ -15,8 +15,7 @@ import torch
 from ipu_model.distributed.process import StopRequest, lock_run_folder
 from ipu_model.train.job_runner import run_job
 from tasks.downstream import rows
-from tasks.downstream.jobs.entry_jobs import build_predict_job
-from tasks.downstream.jobs.predict import prediction_figures
+from tasks.downstream.jobs.entry_jobs import build_predict_job, prediction_figures
 from tasks.jobs.device_job import BatchGeometry, Job, JobResult, ScheduleConfig
 from tasks.params.entries import find_entry
 from tasks.params.schema import apply_packing, validate_params

@@ -21,7 +21,7 @@ from tasks.downstream.inference.evaluate import evaluate
 from tasks.downstream.inference.job import InferenceOptions
 from tasks.downstream.inference.model import InferenceModel, find_model
 from tasks.downstream.inference.predict import PredictionOutput
-from tasks.downstream.jobs import predict as predict_stage
+from tasks.downstream.jobs import entry_jobs
 from tasks.params.sections import RuntimeSpec
 from tasks.records.duplicate_report import NearDuplicateReport, write_report
 from tasks.stage import artifacts
@@ -40,7 +40,7 @@ SPLITS = ("train", "dev")
 
 @pytest.fixture(autouse=True)
 def _jobs_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (job, predict_stage):
+    for module in (job, entry_jobs):
         monkeypatch.setattr(module, "run_device_job", device_job_here)
 
 
@@ -106,8 +106,8 @@ def staged(folder: Path, entry: Mapping[str, Any], model: Path, monkeypatch: pyt
     write_json(folder / artifacts.validation_report("plan-rows"), {"valid": True})
     write_report(folder / artifacts.near_duplicates_file("plan"), NearDuplicateReport(None))
     monkeypatch.chdir(folder)
-    for module in (examples, rows, predict_stage, evaluate_stage):
-        run_stage(module, "plan")
+    for module, stage in ((examples, "plan"), (rows, "plan"), (entry_jobs, "predict@plan"), (evaluate_stage, "plan")):
+        run_stage(module, stage)
     return folder
 
 

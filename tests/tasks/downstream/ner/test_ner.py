@@ -13,7 +13,7 @@ from test_ner_tags import conlleval
 
 from tasks.downstream import evaluate, examples, parity, rows, validate, validate_rows
 from tasks.downstream.gate import gate
-from tasks.downstream.jobs import finetune, predict
+from tasks.downstream.jobs import entry_jobs as jobs
 from tasks.jobs import training
 from tasks.release import publish
 from tasks.stage.errors import GateRejected
@@ -26,7 +26,7 @@ Sentences = list[tuple[list[str], list[str]]]
 
 @pytest.fixture(autouse=True)
 def _jobs_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (training, predict, parity):
+    for module in (training, jobs, parity):
         monkeypatch.setattr(module, "run_device_job", device_job_here)
 
 
@@ -37,8 +37,8 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_stage(validate, NAME)
     run_stage(rows, NAME)
     run_stage(validate_rows, NAME)
-    for module in (finetune, predict, evaluate, gate):
-        run_stage(module, NAME)
+    for module, stage in ((jobs, "finetune"), (jobs, "predict"), (evaluate, "evaluate"), (gate, "gate")):
+        run_stage(module, f"{stage}@{NAME}")
 
 
 @pytest.fixture(scope="module")

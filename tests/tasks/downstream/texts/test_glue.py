@@ -16,10 +16,7 @@ from tasks.downstream import parity, validate_rows
 from tasks.downstream import rows as glue_rows
 from tasks.downstream import validate as validate_glue
 from tasks.downstream.gate import gate as glue_gate
-from tasks.downstream.jobs import compile as compile_glue
 from tasks.downstream.jobs import entry_jobs as downstream_jobs
-from tasks.downstream.jobs import finetune as glue_finetune
-from tasks.downstream.jobs import predict as glue_predict
 from tasks.downstream.texts.task_table import TASKS
 from tasks.jobs import programs, training
 from tasks.release import publish as glue_publish
@@ -36,13 +33,13 @@ from tests.tasks.downstream.texts.glue_checkout import (
 )
 
 REAL = ROOT.parent / "shared" / "data"
-MODELS = (glue_finetune, glue_predict, glue_evaluate, glue_gate)
+MODELS = ((downstream_jobs, "finetune@"), (downstream_jobs, "predict@"), (glue_evaluate, ""), (glue_gate, ""))
 
 
 @pytest.fixture(autouse=True)
 def _jobs_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "run_device_job", device_job_here)
-    monkeypatch.setattr(glue_predict, "run_device_job", device_job_here)
+    monkeypatch.setattr(downstream_jobs, "run_device_job", device_job_here)
 
 
 def run_task(folder: Path, name: str) -> dict:
@@ -51,8 +48,8 @@ def run_task(folder: Path, name: str) -> dict:
     run_stage(validate_glue, name)
     run_stage(glue_rows, name)
     run_stage(validate_rows, name)
-    for module in MODELS:
-        run_stage(module, name)
+    for module, stage in MODELS:
+        run_stage(module, f"{stage}{name}")
     return read_json(folder / "metrics" / f"{name}.json")
 
 
@@ -118,8 +115,8 @@ def test_tasks_of_pairs_values_and_two_development_sets_run_from_rows_to_scores(
     run_stage(glue_data, name)
     run_stage(glue_rows, name)
     monkeypatch.setattr(downstream_jobs, "require_verdict", lambda *words, **named: None)
-    for module in (glue_finetune, glue_predict, glue_evaluate):
-        run_stage(module, name)
+    for module, stage in MODELS[:3]:
+        run_stage(module, f"{stage}{name}")
     metrics, task = read_json(folder / f"metrics/{name}.json"), TASKS[name]
     names = {
         "mrpc": {"f1", "accuracy"},
@@ -159,8 +156,8 @@ def test_examples_that_are_held_out_choose_the_weights_and_two_places_are_compar
     run_stage(validate_rows, "mnli")
     names = {check["name"] for check in read_json(folder / "reports/validation/mnli-rows.json")["checks"]}
     assert "held-out labels" in names
-    for module in (glue_finetune, glue_predict):
-        run_stage(module, "mnli")
+    for module, stage in MODELS[:2]:
+        run_stage(module, f"{stage}mnli")
     figures = read_json(folder / "metrics/mnli-finetune.json")["held_out"]
     assert 0 <= figures["label_accuracy"] <= 1
     assert figures["step"] == figures["best_step"]
@@ -233,8 +230,8 @@ def test_on_ipus_the_programs_are_built_ahead_and_found_by_training_and_predicti
         },
     )
     monkeypatch.chdir(folder)
-    for module in (glue_data, glue_rows, compile_glue, glue_finetune, glue_predict, glue_evaluate):
-        run_stage(module, "rte")
+    for module, stage in ((glue_data, ""), (glue_rows, ""), (downstream_jobs, "compile@"), *MODELS[:3]):
+        run_stage(module, f"{stage}rte")
     assert read_json(folder / "reports/compile-rte-finetune.json")["parts"]["labels"] == 2
     for kind in ("finetune", "predict"):
         assert read_json(folder / f"measurements/rte-{kind}.json")["program"] == "loaded from the cache", kind

@@ -19,7 +19,7 @@ from transformers import pipeline
 from flows.cli import cli
 from tasks.downstream import evaluate, examples, parity, rows, validate, validate_rows
 from tasks.downstream.gate import gate
-from tasks.downstream.jobs import finetune, predict
+from tasks.downstream.jobs import entry_jobs as jobs
 from tasks.jobs import training
 from tasks.release import publish
 from tasks.stage.errors import GateRejected
@@ -35,7 +35,7 @@ from tests.tasks.downstream.texts.glue_checkout import device_job_here, read_jso
 
 @pytest.fixture(autouse=True)
 def _jobs_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (training, predict, parity):
+    for module in (training, jobs, parity):
         monkeypatch.setattr(module, "run_device_job", device_job_here)
 
 
@@ -46,8 +46,8 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     run_stage(validate, NAME)
     run_stage(rows, NAME)
     run_stage(validate_rows, NAME)
-    for module in (finetune, predict, evaluate, gate):
-        run_stage(module, NAME)
+    for module, stage in ((jobs, "finetune"), (jobs, "predict"), (evaluate, "evaluate"), (gate, "gate")):
+        run_stage(module, f"{stage}@{NAME}")
     found: dict[str, Any] = read_json(folder / f"metrics/{NAME}.json")
     return found
 
