@@ -23,7 +23,6 @@ from bench.host import collect_host_facts, read_load_average
 from bench.process_tree import Usage, run_measured
 from ipu_model.files import new_folder, read_json, write_json, write_text
 from tasks.corpus import world
-from tasks.estimates.data_estimate import MB, SAMPLE_DOCUMENTS, expected_mb
 from tasks.params.overlays import resolve
 from tasks.params.schema import validate_params
 from tasks.params.strict_yaml import read_yaml, yaml_text
@@ -36,6 +35,9 @@ ROOT = Path(__file__).parents[1]
 WORK = artifacts.RUNS / "bench" / "scale"
 REPORTS = Path("reports/bench")
 SIZES = (10, 100, 1000)
+MB = 10**6
+SAMPLE_DOCUMENTS = 2000
+"""Demo documents whose mean length is that of all within one percent."""
 QUICK = (1, 4)
 STAGES = {
     "corpus@text": ("tasks.corpus.corpus",),
@@ -82,7 +84,8 @@ def prepare(folder: Path, megabytes: int, source: str) -> None:
     """Make a folder for the stages: params.yaml for that much text, and for --source files the text."""
     base = read_yaml(artifacts.PARAMS)
     one = validate_params(resolve(base, None, [f"corpus.demo_documents={SAMPLE_DOCUMENTS}"])).corpus
-    documents = round(megabytes * SAMPLE_DOCUMENTS / (expected_mb(one) or 1))
+    sample = world.make_documents(one.seed, "corpus", SAMPLE_DOCUMENTS)
+    documents = round(megabytes * MB * SAMPLE_DOCUMENTS / sum(len(made.text.encode()) for made in sample))
     overrides = [f"corpus.demo_documents={documents}"]
     with new_folder(folder) as partial:
         shutil.copytree(ROOT / "inputs", partial / "inputs", ignore=shutil.ignore_patterns("*.md"))

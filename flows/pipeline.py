@@ -16,7 +16,7 @@ from prefect.states import Cancelled, Completed, Failed
 
 from flows.checks import device
 from flows.dvc import stages
-from flows.runs import checkout, environment, listing, locks, report, run_params
+from flows.runs import checkout, environment, listing, locks, report, run_estimate, run_params
 from flows.runs.log import check_log
 from flows.runs.run_request import CPU_QUEUE, RunRequest, resolve_request
 from flows.runs.stage_plan import ALL
@@ -135,6 +135,8 @@ def _run(request: RunRequest, queues: tuple[str, str | None] | None, command: st
             dispatch.require_deployment(queue)
         checkout.prepare_checkout(request.checkout, stages.log_line)
         if found is None:
+            if note := run_estimate.describe_preparation(request):
+                stages.log_line(note)
             return _supervise(run, project, root, name, lambda: stages.run_plan(plan, root, run, request.publish))
         code, checkout_name = checkout.hash_code(project), checkout.default_name(values, name or request.preset)
         told = {"values": values, "checkout_name": checkout_name, "code": code}

@@ -63,8 +63,6 @@ NOT_RUN = {
     "python -m bench.fine_tuning --model DIR --train train.json --dev dev.json --epochs 2 --padded-updates 40": (
         MEASURES
     ),
-    "python -m tasks.estimates.data_estimate": MEASURES,
-    "python -m tasks.estimates.data_estimate --text-mb 20000": MEASURES,
     "python -m bench.ipu_rows": MEASURES,
     "python -m bench.ipu_rows --instances 1 2 4 8": MEASURES,
     "python -m bench.ipu_rows --memory --updates 60": MEASURES,

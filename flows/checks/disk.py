@@ -2,8 +2,7 @@
 
 Rows take ROWS bytes per byte of text and per duplicate, as measured at a gigabyte in docs/data-scale.md. Weights take
 four bytes per parameter, and twice as much again in a checkpoint for both moments. A run is refused only if the space
-is clearly too small, because the estimate is low for folders that are too large to scan;
-`python -m tasks.estimates.data_estimate` measures.
+is clearly too small, because the estimate is low for folders that are too large to scan.
 """
 
 import importlib.util
@@ -37,7 +36,7 @@ def check_disk(request: RunRequest) -> Iterator[CheckResult]:
     fact = f"{format_bytes(free)} free in {request.project}, about {format_bytes(needed)} will be written"
     if free < MIN_SHARE * needed:
         knob = "Free some space, lower pretrain_rows.*.duplicates, or use a clone on another disk"
-        yield problem("disk", f"{fact}. {knob}; python -m tasks.estimates.data_estimate measures the space needed")
+        yield problem("disk", f"{fact}. {knob}")
     elif free < needed:
         yield warning("disk", f"{fact}. Free some space, or the disk may become full during the run")
     else:

@@ -4,8 +4,6 @@ import contextlib
 import contextvars
 import functools
 import re
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -32,17 +30,13 @@ from flows.views.screen import current_screen
 from tasks.pages.markup import markdown_text
 from tasks.plan.dvc_records import find_gate_damage
 from tasks.plan.plan_file import Plan, Stage, read_plan
-from tasks.stage import artifacts
 from tasks.stage.parallel import stages_at_once
-from tasks.stage.process import die_with_parent, is_sent, read_usage, usage_file
+from tasks.stage.process import is_sent, read_usage, usage_file
 from tasks.stage.streams import printable
 
 PAUSED_STATE = "Paused"
 SECONDS_BETWEEN_UPDATES = 3.0
 """Minimum interval between updates of a progress artifact, each of which is a call to the API."""
-LARGE_MB = 200.0
-"""Megabytes of text from which preparation is estimated. The estimate takes about 20 s."""
-
 
 CANCELLED = (RunStopped, KeyboardInterrupt, TerminationSignal)
 """Errors that end a cancelled run: by Ctrl-C, by SIGTERM, or by a worker, which sends SIGTERM to its run."""
@@ -104,8 +98,6 @@ def run_plan(
         lock = locks.take if on_worker and remote else None
         sessions = [held.enter_context(DvcSession(root, sent, most > 1, lock, run.identity)) for _ in range(most)]
         found = sessions[0].check_plan(plan)
-        if known.makers(str(artifacts.CORPUS)) & set(plan) - set(found.unchanged):
-            print_estimate(root, say)
         for stage in found.unchanged:
             run_stage(known[stage], None, root, run, on_end)
         left, single = plan[len(found.unchanged) :], found.is_complete and not remote
@@ -321,26 +313,3 @@ def _publish(gate: Stage, root: Path, run: RunReport, on_end: StageCallback) -> 
 
     _record("publish", publish_step(gate), publish, run, on_end, root)
     return receipt
-
-
-def print_estimate(root: Path, say: Callable[[str], None]) -> None:
-    """Print the output of `python -m tasks.estimates.data_estimate` for the checkout `root` if its corpus is large.
-
-    A failed estimate does not stop the run, as the stages report invalid inputs.
-    """
-    if (root / artifacts.CORPUS).exists():
-        return
-    megabytes = _estimate(root, "--size")
-    if megabytes and float(megabytes) >= LARGE_MB:
-        say(f"the corpus has {float(megabytes):,.0f} MB: preparing a sample first to estimate time and memory")
-        say(_estimate(root) or "the estimate failed")
-
-
-def _estimate(root: Path, *words: str) -> str:
-    """Return the output of the estimate for the checkout; empty if it failed."""
-    command = [sys.executable, "-m", "tasks.estimates.data_estimate", *words]
-    env, out, null = dvc.stage_environment(), subprocess.PIPE, subprocess.DEVNULL
-    done = subprocess.run(
-        command, cwd=root, env=env, text=True, check=False, stdout=out, stderr=null, preexec_fn=die_with_parent
-    )
-    return done.stdout.strip() if done.returncode == 0 else ""

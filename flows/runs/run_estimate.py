@@ -16,6 +16,7 @@ from typing import Any
 
 from flows.runs import report
 from flows.runs.run_request import RunRequest
+from ipu_model.units import format_bytes, format_seconds
 from tasks.estimates.job_estimates import (
     EstimatedJob,
     EstimateOptions,
@@ -29,6 +30,7 @@ from tasks.estimates.job_estimates import (
 )
 from tasks.host import ledger
 from tasks.plan.dvc_records import StageStatus
+from tasks.stage import artifacts
 from tasks.stage.parallel import WORKER_STAGES, worker_count
 
 RUNS, SKIPPED = "runs", "skipped"
@@ -53,6 +55,8 @@ DEMO_DOCUMENT = 237
 """Bytes of a generated document."""
 CHECKPOINTS = 3
 """Number of checkpoints on disk: two that are kept and one being written."""
+LARGE_TEXT = 200e6
+"""Bytes of a corpus whose preparation a run describes before it starts."""
 WALK_S = 1.0
 MODELS = "models/"
 """Folder of trained models: outs of device stages in it."""
@@ -178,6 +182,20 @@ def estimate_stage_seconds(request: RunRequest, stages: Sequence[str]) -> dict[s
         elif stage in CPU_SECONDS and text_mb:
             found[stage] = interval_around(_of_text(stage, text_mb), OTHER_HOST)
     return found
+
+
+def describe_preparation(request: RunRequest) -> str:
+    """Describe the time and disk that a large corpus takes; empty if it is small, unknown, or prepared already."""
+    text = text_bytes(request)
+    if text < LARGE_TEXT or not request.makes("corpus") or (request.root / artifacts.CORPUS).exists():
+        return ""
+    seconds = add_intervals(estimate_stage_seconds(request, request.target).values())
+    free = format_bytes(shutil.disk_usage(request.project).free)
+    return (
+        f"the corpus has {format_bytes(text)} of text: stages that need no device take roughly "
+        f"{format_seconds(seconds.low)} to {format_seconds(seconds.high)}, corpus and rows "
+        f"{format_bytes(estimate_data_bytes(request))} of disk; {free} are free"
+    )
 
 
 def interval_around(likely: float, factor: float) -> Interval:

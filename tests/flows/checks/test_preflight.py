@@ -172,6 +172,17 @@ def test_the_estimate_of_the_disk_grows_with_text_maskings_and_parameters(projec
     assert of("corpus.source=files", f"corpus.path={text}")[0] == pytest.approx(5000 * factor)
 
 
+def test_a_large_corpus_is_described_before_it_is_prepared(project):
+    wanted = resolve_request(project, None, ["corpus.demo_documents=84388185"])  # 20 GB
+    note = run_estimate.describe_preparation(wanted)
+    assert note.startswith("the corpus has 20.0 GB of text: stages that need no device take roughly "), note
+    assert " h, corpus and rows " in note
+    assert "GB of disk; " in note
+    assert run_estimate.describe_preparation(resolve_request(project, None, ())) == "", "a small one"
+    (wanted.root / "data/corpus").mkdir(parents=True)
+    assert run_estimate.describe_preparation(wanted) == "", "it is prepared already"
+
+
 def test_parameters_are_counted_as_bert_base_has_them(project):
     model = ModelConfig(30522, **resolve_request(project, "cpu-base-paddle", ()).params.model.model_dump())
     assert model_parameters(model, "pretraining") == 110_106_428  # BertForPreTraining of bert-base-uncased

@@ -19,7 +19,6 @@ import yaml
 from flows.runs import checkout
 from tasks.downstream.squad.ask import find_model
 from tasks.downstream.squad.examples import make_questions
-from tasks.estimates.data_estimate import expected_mb
 from tasks.params.schema import validate_params
 from tasks.params.strict_yaml import value_at
 from tasks.plan.named_files import READ, check_input_paths, check_readable, escape_name, find_parameters, list_files
@@ -128,7 +127,6 @@ TROUBLES: dict[str, tuple[Callable[[Path], None], str]] = {
 Read = Callable[[Path], Any]
 LISTING: dict[str, tuple[str, Read]] = {
     "corpus": ("corpus.path", lambda path: documents_of(path)),
-    "size": ("corpus.path", lambda path: expected_mb(corpus_params(path=str(path)))),
     "prepared": ("pretrain_rows.phase1.path", lambda path: list(prepared(path))),
     "glue": ("downstream.glue-sst2.data.path", lambda path: glue(path)),
     "dataset": ("corpus.dataset", lambda path: list(open_dataset("corpus", str(path), None, "train", None))),
