@@ -12,7 +12,7 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from tasks.tracking.tracker import End, Point
+from tasks.tracking.trackers import End, Point
 
 TAG = "podium.run"
 LONGEST_VALUE = 500
@@ -33,11 +33,10 @@ class MLflow:
         uri, artifacts_at = _find_address(Path(run["folder"]))
         self._client = MlflowClient(tracking_uri=uri)
         experiment = self._client.get_experiment_by_name(run["project"])
-        number = (
-            experiment.experiment_id
-            if experiment is not None
-            else self._client.create_experiment(run["project"], artifact_location=artifacts_at)
-        )
+        if experiment is None:
+            number = self._client.create_experiment(run["project"], artifact_location=artifacts_at)
+        else:
+            number = experiment.experiment_id
         found = self._client.search_runs([number], f"tags.`{TAG}` = '{run['id']}'", max_results=1)
         if found:
             self._run = found[0].info.run_id
@@ -66,13 +65,10 @@ class MLflow:
         self._client.log_batch(self._run, metrics=metrics)
 
     def close(self, end: End) -> None:
-        """Log numeric figures as metrics unless they are there already, and text as tags."""
-        if end.figures:
-            has = self._client.get_run(self._run).data.metrics
-            new = {name: x for name, x in end.numbers.items() if has.get(name) != x}
-            self.log([Point(end.update, end.time, new)])
-            words = [RunTag(name, x[:LONGEST_VALUE]) for name, x in end.texts.items()]
-            self._client.log_batch(self._run, tags=words)
+        """Log numeric figures as metrics, and text as tags."""
+        self.log([Point(end.update, end.time, end.numbers)])
+        tags = [RunTag(name, x[:LONGEST_VALUE]) for name, x in end.texts.items()]
+        self._client.log_batch(self._run, tags=tags)
         self._client.set_terminated(self._run, STATUS[end.status])
 
 

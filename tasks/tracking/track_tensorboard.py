@@ -15,7 +15,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from tasks.tracking.tracker import End, Point
+from tasks.tracking.trackers import End, Point
 
 
 class TensorBoard:
@@ -26,8 +26,7 @@ class TensorBoard:
     def __init__(self, say: Callable[[str], None]) -> None:
         self._folder = Path()
         self._config: dict[str, Any] = {}
-        self._known: dict[str, tuple[int, float]] = {}
-        """Tag -> its last update and value in existing files."""
+        self._is_new = True
         self._file: IO[bytes] | None = None
 
     def open(self, run: Mapping[str, Any]) -> int:
@@ -37,40 +36,24 @@ class TensorBoard:
             return 0
         before = EventAccumulator(str(self._folder), size_guidance={"scalars": 1})  # only the last value of each tag
         before.Reload()
-        for tag in before.Tags()["scalars"]:
-            last = before.Scalars(tag)[-1]
-            self._known[tag] = (last.step, last.value)
-        return max((step for step, _ in self._known.values()), default=0)
+        updates = [before.Scalars(tag)[-1].step for tag in before.Tags()["scalars"]]
+        self._is_new = not updates
+        return max(updates, default=0)
 
     def configure(self, config: Mapping[str, Any]) -> None:
         """Set the hyperparameters of the HPARAMS tab, which reads only the first list."""
         self._config.update(config)
 
     def log(self, points: list[Point]) -> None:
-        """Write scalars, each at its update."""
-        self._write([_scalars(point.update, point.time, point.values) for point in points])
-
-    def close(self, end: End) -> None:
-        """Write numeric figures as scalars, unless they are there already."""
-        new = {name: x for name, x in end.numbers.items() if not self._has(name, end.update, x)}
-        if new:
-            self._write([_scalars(end.update, end.time, new)])
-        if self._file is not None:
-            self._file.close()
-
-    def _has(self, tag: str, update: int, value: float) -> bool:
-        step, found = self._known.get(tag, (-1, 0.0))
-        return step == update and abs(found - value) <= 1e-6 * abs(value)  # files hold fp32
-
-    def _write(self, events: list[Any]) -> None:
-        """Write whole records; after an error the next call starts another file, as this one may end in a partial
-        record."""
+        """Write scalars, each at its update; after an error the next call starts another file, as this one may end in a
+        partial record."""
+        events = [_scalars(point) for point in points]
         if self._file is None:
             self._folder.mkdir(parents=True, exist_ok=True)
             name = f"events.out.tfevents.{time.time():.6f}.{os.getpid()}.podium"
             self._file = (self._folder / name).open("wb")
             first = [Event(wall_time=time.time(), file_version="brain.Event:2")]
-            if self._config and not self._known:
+            if self._config and self._is_new:
                 first.append(Event(wall_time=time.time(), summary=hparams_pb(self._config, self._folder.name)))
             events = [*first, *events]
         try:
@@ -83,10 +66,17 @@ class TensorBoard:
             broken.close()
             raise
 
+    def close(self, end: End) -> None:
+        """Write numeric figures as scalars."""
+        if end.numbers:
+            self.log([Point(end.update, end.time, end.numbers)])
+        if self._file is not None:
+            self._file.close()
 
-def _scalars(update: int, seconds: float, values: Mapping[str, float]) -> Any:
-    found = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-    return Event(wall_time=seconds, step=update, summary=Summary(value=found))
+
+def _scalars(point: Point) -> Any:
+    found = [Summary.Value(tag=name, simple_value=value) for name, value in point.values.items()]
+    return Event(wall_time=point.time, step=point.update, summary=Summary(value=found))
 
 
 def _as_name(text: str) -> str:

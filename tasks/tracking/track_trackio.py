@@ -13,7 +13,7 @@ from typing import Any
 from trackio import sqlite_storage
 from trackio.sqlite_storage import SQLiteStorage
 
-from tasks.tracking.tracker import End, Point
+from tasks.tracking.trackers import End, Point
 
 
 class Trackio:
@@ -41,29 +41,22 @@ class Trackio:
 
     def log(self, points: list[Point]) -> None:
         """Log metrics; trackio's step is the update."""
-        self._write([(point.update, point.time, point.values) for point in points])
-
-    def close(self, end: End) -> None:
-        """Log numeric figures as metrics unless they are there already, and text as parameters."""
-        if not end.figures:
-            return
-        self._config.update(end.texts)
-        rows = SQLiteStorage.get_logs(self._run["project"], self._run["name"], run_id=self._run["id"])
-        has = {name: x for row in rows if row["step"] == end.update for name, x in row.items()}
-        self._write([(end.update, end.time, {name: x for name, x in end.numbers.items() if has.get(name) != x})])
-
-    def _write(self, rows: list[tuple[int, float, Mapping[str, float]]]) -> None:
-        """Write all rows, or raise an error."""
-        self._config.setdefault("_Created", _iso(rows[0][1]))
+        self._config.setdefault("_Created", _iso(points[0].time))
         SQLiteStorage.bulk_log(
             self._run["project"],
             self._run["name"],
-            [dict(values) for _, _, values in rows],
-            steps=[update for update, _, _ in rows],
-            timestamps=[_iso(seconds) for _, seconds, _ in rows],
+            [dict(point.values) for point in points],
+            steps=[point.update for point in points],
+            timestamps=[_iso(point.time) for point in points],
             config=self._config,
             run_id=self._run["id"],
         )
+
+    def close(self, end: End) -> None:
+        """Log numeric figures as metrics, and text as parameters."""
+        if end.figures:
+            self._config.update(end.texts)
+            self.log([Point(end.update, end.time, end.numbers)])
 
 
 def _iso(seconds: float) -> str:

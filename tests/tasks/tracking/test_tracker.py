@@ -12,15 +12,17 @@ import pytest
 
 from tasks.params.sections import TrackingParams
 from tasks.stage.errors import DeviceJobFailed, StagePaused
-from tasks.tracking import tracker
 from tasks.tracking import trackers as tracking
-from tasks.tracking.tracker import End, Point, Tracker, redact
 from tasks.tracking.trackers import (
+    End,
+    Point,
+    Tracker,
     Trackers,
     describe_run,
     extract_metrics,
     flatten,
     record_verdict,
+    redact,
     run_id,
     tracked,
 )
@@ -164,7 +166,7 @@ def test_what_the_run_has_is_not_recorded_again() -> None:
 
 
 def test_a_backend_that_was_away_gets_everything_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracker, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(tracking, "AGAIN_SECONDS", 0.0)
     backend, said = Memory(), []
     recorder = record(backend, said)
     for update in range(1, 8):
@@ -181,7 +183,7 @@ def test_a_backend_that_was_away_gets_everything_once(monkeypatch: pytest.Monkey
 def test_a_backend_that_stays_away_is_seldom_asked_and_what_is_missing_is_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tracker, "MAX_WAITING", 5)
+    monkeypatch.setattr(tracking, "MAX_WAITING", 5)
     backend, said = Memory(), []
     backend.is_away = True
     recorder = record(backend, said)
@@ -208,7 +210,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return FAKES[name]
 
     monkeypatch.setattr(tracking, "DEADLINE_SECONDS", 120.0)
-    monkeypatch.setattr(tracker, "load_backend", load)
+    monkeypatch.setattr(tracking, "load_backend", load)
     ENDED.clear()
     yield
     ENDED.set()

@@ -28,10 +28,8 @@ from tasks.jobs.training import fingerprint, train
 from tasks.params.sections import TrackingParams
 from tasks.stage import artifacts
 from tasks.stage.errors import StagePaused
-from tasks.tracking import tracker
 from tasks.tracking import trackers as tracking
-from tasks.tracking.tracker import End, Point
-from tasks.tracking.trackers import CLOSE_SECONDS, Trackers, record_verdict
+from tasks.tracking.trackers import CLOSE_SECONDS, End, Point, Trackers, record_verdict
 from tests.ipu_model.tiny_jobs import make_columns, write_rows
 from tests.optimizers import optimizer_config
 from tests.tasks.tracking.recorded_runs import Recorded, read_mlflow, read_tensorboard, read_trackio, read_wandb
@@ -87,7 +85,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[pyte
         for name, value in SECRETS.items():
             patch.setenv(name, value)
         patch.setattr(tracking, "CLOSE_SECONDS", 300.0)  # a busy host takes its time; test_tracker.py looks at limits
-        patch.setattr(tracker, "TROUBLED_SECONDS", 300.0)
+        patch.setattr(tracking, "TROUBLED_SECONDS", 300.0)
         for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
             patch.setenv(name, f"http://127.0.0.1:{proxy.port}")
         patch.setenv("NO_PROXY", "127.0.0.1")
