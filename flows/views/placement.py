@@ -1,25 +1,18 @@
-"""Layout of a job's pipeline on the IPUs of one replica: one row per IPU, one column per pipeline stage."""
+"""Pipeline of a job on the IPUs of one replica, for templates/placement.html.j2."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
-from textwrap import wrap
 from typing import Any
 
 Stages = Sequence[tuple[int, Sequence[str]]]
 """IPU and blocks of each stage of the pipeline, in order."""
 LAYER = "encoder layer "
-COLUMN, LINE, HEAD, LEFT, GAP = 112, 13, 20, 112, 14
-"""Width of a stage, height of a text line, top margin, left margin, gap between stages; about pixels."""
-MAX_CHARACTERS = 18
-"""Maximum characters in a line of a stage."""
-BAR = 92
-"""Length of the bar for the memory of an IPU."""
 
 
-def layout_pipeline(
+def describe_pipeline(
     stages: Stages, ipus: int, every_layer: bool | None, proportions: Sequence[float], title: str
 ) -> dict[str, Any] | None:
-    """Return the layout for templates/placement.html.j2; None without IPUs.
+    """Return the values of the template; None without IPUs.
 
     Args:
         ipus: number of IPUs per replica.
@@ -29,39 +22,18 @@ def layout_pipeline(
     """
     if not stages:
         return None
-    texts = [_wrap_blocks(blocks) for _, blocks in stages]
-    row = HEAD + LINE * max(map(len, texts)) + GAP
-    boxes = [
-        {
-            "number": number + 1,
-            "ipu": ipu,
-            "x": LEFT + number * (COLUMN + GAP),
-            "y": ipu * row,
-            "lines": lines,
-            "blocks": list(blocks),
-            "stored": _count_stored(blocks, every_layer),
-        }
-        for number, ((ipu, blocks), lines) in enumerate(zip(stages, texts, strict=True))
-    ]
-    shares = [proportions[ipu] if ipu < len(proportions) else None for ipu in range(ipus)]
-    idle = set(range(ipus)) - {ipu for ipu, _ in stages}
     return {
         "title": title,
-        "boxes": boxes,
-        "arrows": list(zip(boxes, boxes[1:], strict=False)),
-        "ipus": [{"number": ipu, "y": ipu * row, "share": shares[ipu], "idle": ipu in idle} for ipu in range(ipus)],
-        "bar": BAR,
-        "row": row,
-        "box": (COLUMN, row - GAP),
-        "width": LEFT + len(boxes) * (COLUMN + GAP),
-        "height": ipus * row,
-        "recomputed": every_layer is not None,
-        "shares": any(share is not None for share in shares),
+        "stages": [
+            {"ipu": ipu, "blocks": _join_layers(blocks), "stored": _count_stored(blocks, every_layer)}
+            for ipu, blocks in stages
+        ],
+        "shares": [proportions[ipu] if ipu < len(proportions) else None for ipu in range(ipus)],
     }
 
 
-def layout_result(result: Mapping[str, Any], title: str) -> dict[str, Any] | None:
-    """Return the same layout from the result.json of a job on IPUs; None for other jobs."""
+def describe_result(result: Mapping[str, Any], title: str) -> dict[str, Any] | None:
+    """Return the same values from the result.json of a job on IPUs; None for other jobs."""
     device = (result.get("plan") or {}).get("device") or {}
     placed, config = device.get("placement"), device.get("config") or {}
     if not placed:
@@ -73,7 +45,7 @@ def layout_result(result: Mapping[str, Any], title: str) -> dict[str, Any] | Non
     predicts = result.get("kind") == "predict"
     every = bool(config.get("recompute_checkpoint_every_layer")) if not predicts and len(stages) > 1 else None
     ipus = placed["ipus_per_replica"]
-    return layout_pipeline(stages, ipus, every, _read_shares(config, predicts, ipus), title)
+    return describe_pipeline(stages, ipus, every, _read_shares(config, predicts, ipus), title)
 
 
 def _read_shares(config: Mapping[str, Any], predicts: bool, ipus: int) -> Sequence[float]:
@@ -92,14 +64,13 @@ def _count_stored(blocks: Sequence[str], every_layer: bool | None) -> int:
     return max(1, sum(name.startswith(LAYER) for name in blocks)) if every_layer else 1
 
 
-def _wrap_blocks(blocks: Iterable[str]) -> list[str]:
-    """Return the lines of a stage's box; consecutive layers are joined."""
+def _join_layers(blocks: Sequence[str]) -> list[str]:
+    """Return the names of blocks; consecutive layers are joined."""
     found = []
     for of_layers, together in groupby(blocks, key=lambda name: name.startswith(LAYER)):
         names = list(together)
-        numbers = [name[len(LAYER) :] for name in names]
         if of_layers:
-            found.append(f"layers {numbers[0]} to {numbers[-1]}" if len(names) > 1 else f"layer {numbers[0]}")
-        else:
-            found += names
-    return [line for name in found for line in wrap(name, MAX_CHARACTERS)]
+            first, last = (name.removeprefix(LAYER) for name in (names[0], names[-1]))
+            names = [f"layers {first} to {last}" if first != last else f"layer {first}"]
+        found += names
+    return found

@@ -2,8 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from flows.runs.run_estimate import RUNS, SKIPPED, RunEstimate
@@ -15,12 +14,6 @@ from tasks.estimates.job_estimates import EstimatedJob, Interval, MemoryEstimate
 from tasks.pages.render import render_html, render_text
 from tasks.params.tables import format_table
 
-BAR = 340
-"""Length of a bar for the memory of a device, or for the time of an update."""
-MAX_LIMIT_RATIO = 4.0
-"""A bar shows the memory limit up to this multiple of what the job needs."""
-COLORS = 8
-"""Number of term colors in the style sheet; all further terms share the last one."""
 MAX_SHOWN = 3
 """Maximum reasons of a stage, or stage names, on a terminal; --json lists all."""
 STATUS_NAMES = {RUNS: "to run", SKIPPED: "up to date", "restored": "restored"}
@@ -34,12 +27,18 @@ def render_plan(found: RunEstimate, request: RunRequest, preset: str | None) -> 
         preset: name of the preset; None: params.yaml.
     """
     boxes = [StageBox(one.stage, one.status, ", ".join(one.why)) for one in found.stages]
-    values: dict[str, Any] = {
-        "name": preset or "params.yaml",
-        "run": request.name,
-        "graph": lay_out(boxes, request.plan),
-    }
-    return render_html(__file__, "plan.html.j2", view=PlanView(found), words=STATUS_NAMES, bar=BAR, **values)
+    return render_html(
+        __file__,
+        "plan.html.j2",
+        view=PlanView(found),
+        name=preset or "params.yaml",
+        run=request.name,
+        graph=lay_out(boxes, request.plan),
+        words=STATUS_NAMES,
+        format_memory=format_memory,
+        size=format_bytes,
+        seconds=format_seconds,
+    )
 
 
 def format_stages(found: RunEstimate) -> str:
@@ -61,9 +60,7 @@ class PlanView:
     def __init__(self, found: RunEstimate) -> None:
         self.found, self.stages = found, found.stages
         self.count = Counter(one.status for one in found.stages)
-        estimates = [job.estimate for job in found.running if job.estimate is not None]
-        colors = _number_colors([term for estimate in estimates for one in estimate.memory for term in one.terms])
-        self.jobs = [JobView(job, found.cost(job.seconds), colors) for job in found.running]
+        self.jobs = [JobView(job, found.cost(job.seconds)) for job in found.running]
 
     @property
     def rows(self) -> list[tuple[str, str, str, str]]:
@@ -92,17 +89,15 @@ class PlanView:
 
 
 class JobView:
-    """View of a device job."""
+    """View of a device job.
 
-    def __init__(self, job: EstimatedJob, cost: Interval | None = None, colors: dict[str, int] | None = None) -> None:
-        """View a job.
+    Args:
+        job: its estimate.
+        cost: cost of its device hours; None: no price is set.
+    """
 
-        Args:
-            job: its estimate.
-            cost: cost of its device hours; None: no price is set.
-            colors: name of a memory term -> number of its color, the same for all jobs of a page.
-        """
-        self.job, self.cost, self.colors = job, cost, colors or {}
+    def __init__(self, job: EstimatedJob, cost: Interval | None = None) -> None:
+        self.job, self.cost = job, cost
         self.device, self.estimates = "", tuple[MemoryEstimate, ...]()
         if job.estimate is not None:
             self.device, self.estimates = job.estimate.device, job.estimate.memory
@@ -152,40 +147,8 @@ class JobView:
             yield "basis", job.basis, ""
 
     @property
-    def bars(self) -> Iterator[dict[str, Any]]:
-        """Bars for the memory of each distinct device, on one scale."""
-        most = max((one.total.high for one in self.estimates), default=0.0)
-        limits = [one.limit for one in self.estimates if one.limit <= MAX_LIMIT_RATIO * most]
-        scale = BAR / (max([*limits, most]) or 1.0)
-        for one in sorted(self.estimates, key=lambda one: one.where):
-            yield {
-                "where": one.where,
-                "verdict": one.verdict,
-                "figure": format_memory(one),
-                "parts": _layout_parts(one.terms, format_bytes, scale, self.colors),
-                "ends": [one.total.low * scale, one.total.high * scale],
-                "limit": one.limit * scale if one.limit * scale <= BAR + 1 else None,
-            }
-
-    @property
-    def key(self) -> list[tuple[int, str]]:
-        """Number and name of each color in its memory bars."""
-        there = {term.name for one in self.estimates for term in one.terms if term.amount > 0}
-        colors = [(self.colors[name], name) for name in there]
-        return sorted({(color, name if color < COLORS - 1 else "others") for color, name in colors})
-
-    @property
-    def update(self) -> list[dict[str, Any]]:
-        """Parts of the time of an update; empty if unknown."""
-        if self.job.time is None:
-            return []
-        terms = self.job.time.terms
-        scale = BAR / (sum(term.amount for term in terms) or 1.0)
-        return _layout_parts(terms, format_seconds, scale, _number_colors(terms))
-
-    @property
     def placement(self) -> dict[str, Any] | None:
-        """Layout of its pipeline on the IPUs of a replica; None without IPUs."""
+        """Its pipeline on the IPUs of a replica; None without IPUs."""
         if (plan := self.job.ipu_plan) is None:
             return None
         predicts, config = self.job.planned.job.kind == "predict", plan.config
@@ -193,38 +156,12 @@ class JobView:
         recomputes = not predicts and plan.placement.forward_stages > 1
         every = config.recompute_checkpoint_every_layer if recomputes else None
         shares = mode.matmul_proportion
-        return placement.layout_pipeline(plan.placement.stages, mode.ipus_per_replica, every, shares, self.job.name)
+        return placement.describe_pipeline(plan.placement.stages, mode.ipus_per_replica, every, shares, self.job.name)
 
 
 def _format_largest(term: Term, unit: Unit) -> str:
     knob = f" (reduce with {term.knob})" if term.knob else ""
     return f"mostly {term.name}, {unit(term.amount)}{knob}"
-
-
-def _number_colors(terms: Sequence[Term]) -> dict[str, int]:
-    """Return a color number for each term, largest total first; terms beyond the last color share it."""
-    sums: Counter[str] = Counter()
-    for term in terms:
-        sums[term.name] += term.amount  # type: ignore[assignment]  # a counter of bytes or seconds
-    names = (name for name, amount in sums.most_common() if amount > 0)
-    return {name: min(index, COLORS - 1) for index, name in enumerate(names)}
-
-
-def _layout_parts(terms: Sequence[Term], unit: Unit, scale: float, colors: dict[str, int]) -> list[dict[str, Any]]:
-    """Return the parts of a bar from left to right, in color order."""
-    found = sorted((term for term in terms if term.amount > 0), key=lambda term: colors[term.name])
-    starts = accumulate((term.amount for term in found), initial=0.0)
-    return [
-        {
-            "name": term.name,
-            "amount": unit(term.amount),
-            "knob": term.knob,
-            "color": colors[term.name],
-            "x": start * scale,
-            "long": term.amount * scale,
-        }
-        for term, start in zip(found, starts, strict=False)
-    ]
 
 
 def format_memory(memory: MemoryEstimate) -> str:

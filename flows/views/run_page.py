@@ -66,7 +66,7 @@ def render_run(run: RunView, copy: bool = False) -> str:
     for one in trainings:
         begun[one.stage]["resumed"] = one.resumed
     after = {publish_step(stage): [stage.name] for stage in run.plan.values() if stage.is_gate}
-    pipelines = [placement.layout_result(result, stage) for stage, result in run.jobs.items()]
+    pipelines = [placement.describe_result(result, stage) for stage, result in run.jobs.items()]
     return render_html(
         __file__,
         "run.html.j2",

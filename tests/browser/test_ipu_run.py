@@ -35,16 +35,12 @@ LAID = (
     "downstream.squad.finetune.global_batch_size=16",
 )
 LIES = {
-    "pretrain@phase1": "stage 1 on IPU 0: embeddings; stage 2 on IPU 1: encoder layer 0; "
-    "stage 3 on IPU 2: encoder layer 1; stage 4 on IPU 3: encoder layer 2; stage 5 on IPU 0: pooler, heads; ",
-    "pretrain@phase2": "stage 1 on IPU 0: embeddings, encoder layer 0; "
-    "stage 2 on IPU 1: encoder layer 1, encoder layer 2; stage 3 on IPU 0: pooler, heads; ",
-    "finetune@squad": "stage 1 on IPU 0: embeddings, encoder layer 0; "
-    "stage 2 on IPU 3: encoder layer 1, encoder layer 2, heads; ",
-    "predict@squad": "stage 1 on IPU 0: embeddings, encoder layer 0, encoder layer 1; "
-    "stage 2 on IPU 1: encoder layer 2, heads; ",
+    "pretrain@phase1": [(0, "embeddings"), (1, "layer 0"), (2, "layer 1"), (3, "layer 2"), (0, "pooler, heads")],
+    "pretrain@phase2": [(0, "embeddings, layer 0"), (1, "layers 1 to 2"), (0, "pooler, heads")],
+    "finetune@squad": [(0, "embeddings, layer 0"), (3, "layers 1 to 2, heads")],
+    "predict@squad": [(0, "embeddings, layers 0 to 1"), (1, "layer 2, heads")],
 }
-"""Stage -> what its picture says to who does not see it."""
+"""Stage -> IPU and blocks of each stage of its pipeline."""
 SHARES = {
     "pretrain@phase1": [10, 20, 30, 40],
     "pretrain@phase2": [30, 30],
@@ -80,11 +76,18 @@ def test_the_page_of_a_run_on_ipus_shows_where_its_jobs_say_that_they_lay(browse
     shown = {figure.partition(":")[0]: figure.partition("</figure>")[0] for figure in figures}
     for stage, result in results(checkout).items():
         placed, drawn = result["plan"]["device"]["placement"], shown.pop(stage)
-        assert re.findall(r'role="img" aria-label="([^"]*)"', drawn) == [LIES[stage]]
+        rows = [re.findall(r"<td>.*</td>", row) for row in drawn.split("</tr>")[:-1]]
+        lies = {
+            column: (ipu, ", ".join(re.findall(r"<div>(.*?)</div>", cell)))
+            for ipu, cells in enumerate(rows)
+            for column, cell in enumerate(cells)
+            if "stage" in cell
+        }
+        assert [lies[column] for column in sorted(lies)] == LIES[stage]
         assert drawn.count('class="ipu"') == placed["ipus_per_replica"] == len(SHARES[stage])
         assert drawn.count('class="stage"') == placed["forward_stages"]
-        assert [int(share) for share in re.findall(r"<title>(\d+)% of the memory of IPU", drawn)] == SHARES[stage]
-        assert drawn.count('class="stored"') == KEPT[stage]
+        assert [int(share) for share in re.findall(r"(\d+)% for matmuls", drawn)] == SHARES[stage]
+        assert drawn.count("●") == KEPT[stage]
     assert shown == {}
     html = file.read_text()
     assert "8 IPUs, 2 replicas of 4, fp16" in html

@@ -177,7 +177,7 @@ def test_a_page_holds_the_pictures_and_no_markup_of_a_user(tmp_path: Path) -> No
     page = tmp_path / "plan.html"
     plan("--preset", "ipu-large-pod16-examples-8ipu", "--page", str(page))
     text = without_own_script(page.read_text(encoding="utf-8"))
-    assert text.count("<svg") > 10
+    assert "<svg" in text
     for words in ("IPU 7", "layers 20 to", "question answering head", "stashed activations", "pretrain@phase1"):
         assert words in text
     assert not re.search(r"<script|https?://|url\(", text)
