@@ -35,7 +35,7 @@ CODAS = ("l", "n", "r", "s")
 ENDINGS = {
     "town": tuple(
         middle + end
-        for middle in ("a", "e", "i", "o", "u")
+        for middle in VOWELS
         for end in ("bar", "dun", "fell", "gard", "holm", "mere", "nor", "peth", "rath", "sted", "tor", "wick")
     ),
     "person": ("bek", "dan", "fra", "jon", "kin", "la", "mar", "wyn", "rus", "sen", "ta", "vin"),
@@ -60,7 +60,6 @@ FIRST_YEAR, LAST_YEAR = 1500, 1699
 class Relation(NamedTuple):
     """A property of a town, and its phrasings."""
 
-    name: str
     kind: str
     """Kind of the value: a key of ENDINGS, `year` or `good`."""
     statements: tuple[str, ...]
@@ -69,137 +68,73 @@ class Relation(NamedTuple):
     questions: tuple[str, ...]
 
 
-# Relations of one kind (founder, ruler, poet; year, fire; good, wares) differ by a word in every statement and question
-# of the relation: founded, rules, poet, built, burned, trade, ships.
-RELATIONS = (
-    Relation(
-        "founder",
-        "person",
-        ("{1} founded {0}", "{0} was founded by {1}", "it was {1} who founded {0}", "long ago {1} founded {0}"),
-        ("who founded {0}? It was {1}", "by whom was {0} founded? People say {1}"),
-        ("Who founded {0}?", "By whom was {0} founded?", "Which person founded {0}?", "{0} was founded by whom?"),
-    ),
-    Relation(
-        "ruler",
-        "person",
-        ("{1} rules {0}", "today {1} rules over {0}", "it is {1} who rules {0}", "in {0} nobody but {1} rules"),
-        ("who rules {0}? Today it is {1}", "which person rules over {0}? People name {1}"),
-        ("Who rules {0}?", "Which person rules over {0}?", "Who is it that rules {0}?"),
-    ),
-    Relation(
-        "year",
-        "year",
-        (
-            "{0} was built in {1}",
-            "the walls of {0} were built in {1}",
-            "people built {0} in {1}",
-            "in {1} people built the town of {0}",
-        ),
-        ("when was {0} built? It was in {1}", "in which year was {0} built? It was {1}"),
-        ("When was {0} built?", "In which year was {0} built?", "When was it that people built {0}?"),
-    ),
-    Relation(
-        "poet",
-        "person",
-        (
-            "the poet {1} was born in {0}",
-            "{0} is the birthplace of the poet {1}",
-            "a poet of {0} was {1}",
-            "{0} remembers the poet {1}",
-        ),
-        ("which poet was born in {0}? It was {1}", "which poet is remembered in {0}? People name {1}"),
-        ("Which poet was born in {0}?", "Who was the poet of {0}?", "Which poet is remembered in {0}?"),
-    ),
-    Relation(
-        "fire",
-        "year",
-        (
-            "{0} burned down in {1}",
-            "the houses of {0} burned in {1}",
-            "in {1} the town of {0} burned",
-            "{0} burned to the ground in {1}",
-        ),
-        ("in which year was it that {0} burned? In {1}", "when was {0} burned down? It was in {1}"),
-        ("When was {0} burned down?", "In which year was it that {0} burned?", "{0} burned in which year?"),
-    ),
-    Relation(
-        "wares",
-        "good",
-        (
-            "ships bring {1} to {0}",
-            "{0} gets {1} from ships",
-            "the ships of {0} carry {1}",
-            "for {1} the people of {0} wait for ships",
-        ),
-        ("what do ships bring to {0}? They bring {1}", "what do the ships of {0} carry? They carry {1}"),
-        ("What do ships bring to {0}?", "What do the ships of {0} carry?", "What is it that {0} gets from ships?"),
-    ),
-    Relation(
-        "river",
-        "river",
-        (
-            "{0} lies on the river {1}",
-            "the river {1} flows through {0}",
-            "the {1} is the river of {0}",
-            "through {0} flows the {1}",
-            "boats reach {0} on the river {1}",
-        ),
-        ("which river flows through {0}? The {1}", "on which river does {0} lie? On the {1}"),
-        (
-            "Which river flows through {0}?",
-            "On which river does {0} lie?",
-            "What is the river of {0}?",
-            "On which river do boats reach {0}?",
-        ),
-    ),
-    Relation(
-        "mountain",
-        "mountain",
-        (
-            "mount {1} rises above {0}",
-            "{0} lies below mount {1}",
-            "above {0} stands mount {1}",
-            "{1} is the mountain of {0}",
-            "the mountain near {0} is {1}",
-        ),
-        ("which mountain rises above {0}? Mount {1}", "what is the mountain near {0}? It is {1}"),
-        (
-            "Which mountain rises above {0}?",
-            "Which mountain stands near {0}?",
-            "What is the mountain of {0}?",
-            "Below which mountain does {0} lie?",
-        ),
-    ),
-    Relation(
-        "province",
-        "province",
-        (
-            "{0} is a town in {1}",
-            "{0} belongs to the province of {1}",
-            "the province of {0} is {1}",
-            "the province {1} holds the town of {0}",
-            "{0} pays its taxes to {1}",
-        ),
-        ("in which province is {0}? In {1}", "to which province does {0} belong? To {1}"),
-        (
-            "In which province is {0}?",
-            "To which province does {0} belong?",
-            "What is the province of {0}?",
-            "Which province holds {0}?",
-        ),
-    ),
-    Relation(
-        "good",
-        "good",
-        (
-            "the people of {0} trade in {1}",
-            "merchants of {0} trade in {1}",
-            "the trade of {0} is in {1}",
-            "in {0} all trade is in {1}",
-        ),
-        ("what do the people of {0} trade in? In {1}", "in what do merchants of {0} trade? In {1}"),
-        ("What do the people of {0} trade in?", "In what do merchants of {0} trade?", "What is the trade of {0} in?"),
-    ),
+# Each relation is the kind of its value, then its statements | its asides | its questions. Relations of one kind differ
+# by a word in every statement and question of the relation: founded, rules, poet, built, burned, trade, ships.
+_PHRASINGS = """
+person:
+  {1} founded {0}; {0} was founded by {1}; it was {1} who founded {0}; long ago {1} founded {0} |
+  who founded {0}? It was {1}; by whom was {0} founded? People say {1} |
+  Who founded {0}?; By whom was {0} founded?; Which person founded {0}?; {0} was founded by whom?
+
+person:
+  {1} rules {0}; today {1} rules over {0}; it is {1} who rules {0}; in {0} nobody but {1} rules |
+  who rules {0}? Today it is {1}; which person rules over {0}? People name {1} |
+  Who rules {0}?; Which person rules over {0}?; Who is it that rules {0}?
+
+year:
+  {0} was built in {1}; the walls of {0} were built in {1}; people built {0} in {1}; in {1} people built the town of
+  {0} |
+  when was {0} built? It was in {1}; in which year was {0} built? It was {1} |
+  When was {0} built?; In which year was {0} built?; When was it that people built {0}?
+
+person:
+  the poet {1} was born in {0}; {0} is the birthplace of the poet {1}; a poet of {0} was {1}; {0} remembers the poet
+  {1} |
+  which poet was born in {0}? It was {1}; which poet is remembered in {0}? People name {1} |
+  Which poet was born in {0}?; Who was the poet of {0}?; Which poet is remembered in {0}?
+
+year:
+  {0} burned down in {1}; the houses of {0} burned in {1}; in {1} the town of {0} burned; {0} burned to the ground
+  in {1} |
+  in which year was it that {0} burned? In {1}; when was {0} burned down? It was in {1} |
+  When was {0} burned down?; In which year was it that {0} burned?; {0} burned in which year?
+
+good:
+  ships bring {1} to {0}; {0} gets {1} from ships; the ships of {0} carry {1}; for {1} the people of {0} wait for
+  ships |
+  what do ships bring to {0}? They bring {1}; what do the ships of {0} carry? They carry {1} |
+  What do ships bring to {0}?; What do the ships of {0} carry?; What is it that {0} gets from ships?
+
+river:
+  {0} lies on the river {1}; the river {1} flows through {0}; the {1} is the river of {0}; through {0} flows the
+  {1}; boats reach {0} on the river {1} |
+  which river flows through {0}? The {1}; on which river does {0} lie? On the {1} |
+  Which river flows through {0}?; On which river does {0} lie?; What is the river of {0}?; On which river do boats
+  reach {0}?
+
+mountain:
+  mount {1} rises above {0}; {0} lies below mount {1}; above {0} stands mount {1}; {1} is the mountain of {0}; the
+  mountain near {0} is {1} |
+  which mountain rises above {0}? Mount {1}; what is the mountain near {0}? It is {1} |
+  Which mountain rises above {0}?; Which mountain stands near {0}?; What is the mountain of {0}?; Below which
+  mountain does {0} lie?
+
+province:
+  {0} is a town in {1}; {0} belongs to the province of {1}; the province of {0} is {1}; the province {1} holds the
+  town of {0}; {0} pays its taxes to {1} |
+  in which province is {0}? In {1}; to which province does {0} belong? To {1} |
+  In which province is {0}?; To which province does {0} belong?; What is the province of {0}?; Which province holds
+  {0}?
+
+good:
+  the people of {0} trade in {1}; merchants of {0} trade in {1}; the trade of {0} is in {1}; in {0} all trade is in
+  {1} |
+  what do the people of {0} trade in? In {1}; in what do merchants of {0} trade? In {1} |
+  What do the people of {0} trade in?; In what do merchants of {0} trade?; What is the trade of {0} in?
+"""
+RELATIONS = tuple(
+    Relation(kind, *(tuple(" ".join(one.split()) for one in group.split(";")) for group in phrases.split("|")))
+    for kind, _, phrases in (block.strip().partition(":") for block in _PHRASINGS.split("\n\n"))
 )
 
 JOINERS = (", while ", ", and ", ", but ")
