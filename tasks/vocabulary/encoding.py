@@ -27,7 +27,6 @@ from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 from tasks.vocabulary.fast_tokenizer import Template, read_template
 from tasks.vocabulary.hub_tokenizer import FILES, TOKENIZER, VOCABULARY, read_tokenizer_folder
-from tasks.vocabulary.tokenizer_files import Vocabulary
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -133,16 +132,12 @@ def load_tokenizer(folder: Path = artifacts.TOKENIZER) -> Tokenizer:
 def _load(folder: Path, hashes: tuple[str, ...]) -> Tokenizer:
     """Load a tokenizer; `hashes` are part of the cache key, so that changed files are read again."""
     found = read_tokenizer_folder(folder, True, str(folder))
-    tokenizer = found.build(for_texts=True)
+    tokenizer = found.build_for_texts()
     template = read_template(tokenizer, str(folder))
     tokenizer.encode_special_tokens = True  # affects only tokens with a role: the others were added as ordinary tokens
     numbers = {name: tokenizer.token_to_id(content) for name, content in found.roles.items()}
     ids = {name: number for name, number in numbers.items() if number is not None}  # every role has one
     pad, unk, mask = (ids.pop(f"{name}_token") for name in ("pad", "unk", "mask"))
-    if isinstance(found, Vocabulary):
-        bert, blank, independent = True, False, works_word_by_word(tokenizer)
-    else:
-        bert, blank, independent = False, found.blank_before_words, found.treats_words_independently(tokenizer)
     _INFOS[tokenizer] = TokenizerInfo(
         **vars(template),
         size=len(found.tokens),
@@ -150,9 +145,9 @@ def _load(folder: Path, hashes: tuple[str, ...]) -> Tokenizer:
         unk=unk,
         mask=mask,
         further=tuple({*ids.values(), *template.between} - {template.cls, template.sep}),
-        blank_before_words=blank,
-        bert=bert,
-        independent_words=independent,
+        blank_before_words=found.blank_before_words,
+        bert=found.bert,
+        independent_words=found.treats_words_independently(tokenizer),
     )
     return tokenizer
 
@@ -218,15 +213,6 @@ def join_sequences(vocabulary: TokenizerInfo, *pieces: tuple[np.ndarray, np.ndar
     return JoinedSequences(token_ids, lengths, tuple(text_starts), second_starts)
 
 
-def works_word_by_word(tokenizer: Tokenizer) -> bool:
-    """Tell whether a tokenizer treats words independently: ordinary added tokens are matched across words.
-
-    Args:
-        tokenizer: built by `load_tokenizer`.
-    """
-    return all(token.special for token in tokenizer.get_added_tokens_decoder().values())
-
-
 class _Numbers(dict[str, int]):
     """Numbers of pieces; a new piece gets the next number."""
 
@@ -240,7 +226,7 @@ class _Numbers(dict[str, int]):
 
 
 class WordCache:
-    """Cache of the tokens of every word seen. `tokenizer` must work word by word."""
+    """Cache of the tokens of every word seen, of a tokenizer that treats words independently."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer

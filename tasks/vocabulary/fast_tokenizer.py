@@ -4,21 +4,23 @@ The library builds them from the file, completed from the settings next to it as
 a release names no class of transformers, so that AutoTokenizer uses tokenizer.json unchanged and gives the same ids.
 """
 
+import contextlib
 import functools
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from ipu_model.files import write_json
 from tasks.stage.errors import InputError
-from tasks.vocabulary.tokenizer_files import MAX_CHARACTERS_PER_WORD, MAX_ENTRIES, NAMES, ExtraToken, Vocabulary
-from tasks.vocabulary.wordpiece import PREFIX, SPECIAL_TOKENS
+from tasks.vocabulary.wordpiece import MAX_CHARACTERS_PER_WORD, NAMES, PREFIX, SPECIAL_TOKENS, build_wordpiece
 
+MAX_ENTRIES = 1_000_000
+"""Twice the largest known vocabulary."""
 USUAL_TOKENS = {"pad_token": ("<pad>", "[PAD]"), "unk_token": ("<unk>", "[UNK]"), "mask_token": ("<mask>", "[MASK]")}
 """Special tokens that the template does not contain -> the usual ones, used if no file names one."""
 ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token", "bos_token", "eos_token")
@@ -39,14 +41,11 @@ BLANKS = ({"Regex": " {2,}"}, {"Regex": r"\s{2,}|[\n\r\t]"}, {"String": "``"}, {
 PROBE = "a b c"
 
 
-class LibraryErrors:
+class LibraryErrors(contextlib.AbstractContextManager["LibraryErrors"]):
     """Context in which errors of the tokenizers library, which raises plain Exception, become InputErrors."""
 
     def __init__(self, where: str) -> None:
         self._where = where
-
-    def __enter__(self) -> None:
-        pass
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -92,10 +91,17 @@ def read_template(tokenizer: Tokenizer, where: str) -> Template:
     return Template(ids[0], tuple(ids[middle:first]), ids[-1], None if switch is None else switch - middle)
 
 
+def _build(values: Mapping[str, Any], where: str) -> Tokenizer:
+    with LibraryErrors(where):
+        return Tokenizer.from_str(json.dumps(values))
+
+
 @dataclass(frozen=True)
 class FastTokenizer:
     """A tokenizer.json, the roles of its special tokens, and the settings that are kept for a release."""
 
+    whole: Tokenizer
+    """Built from `values`."""
     values: Mapping[str, Any]
     """Content of tokenizer.json."""
     roles: Mapping[str, str]
@@ -103,11 +109,20 @@ class FastTokenizer:
     settings: Mapping[str, Any]
     """Content of tokenizer_config.json."""
     source: str
+    bert: bool = False
+    """BERT's WordPiece, which is written in one form whatever the files were."""
 
     @property
     def kind(self) -> str:
         """Description for the terminal."""
+        if self.bert:
+            return "lower case" if self.lowercase else "cased"
         return str(self.values["model"].get("type", "no named kind"))
+
+    @property
+    def lowercase(self) -> bool:
+        """Tell whether BERT's normalization folds capitals."""
+        return bool(self.values["normalizer"].get("lowercase", True))
 
     @functools.cached_property
     def tokens(self) -> tuple[str, ...]:
@@ -123,17 +138,14 @@ class FastTokenizer:
             found[number] = token
         return tuple(found)
 
-    @functools.cached_property
-    def whole(self) -> Tokenizer:
-        """Tokenizer of tokenizer.json, built once; callers only read it."""
-        return self._build(self.values)
+    @property
+    def entries(self) -> list[str]:
+        """Tokens of BERT's vocabulary, without those that were added to it."""
+        vocabulary = self.values["model"]["vocab"]
+        return [one for one in self.tokens if one in vocabulary or one in SPECIAL_TOKENS]
 
-    def _build(self, values: Mapping[str, Any]) -> Tokenizer:
-        with LibraryErrors(f"{self.source}: tokenizer.json"):
-            return Tokenizer.from_str(json.dumps(values))
-
-    def as_vocabulary(self) -> Vocabulary | None:
-        """Return the vocabulary and normalization of BERT's own kind; None for another kind."""
+    def is_wordpiece(self) -> bool:
+        """Tell whether this is BERT's own kind, so that `build_wordpiece` of its entries gives the same ids."""
         model, normalizer, added = self.values["model"], self.values.get("normalizer"), self.values["added_tokens"]
         if (
             {**BERT_MODEL, **model, **BERT_MODEL} != {**BERT_MODEL, **model}
@@ -145,51 +157,68 @@ class FastTokenizer:
             or self.tokens[0] != SPECIAL_TOKENS[0]
             or any(one[flag] for one in added for flag in STRIPPING)
         ):
-            return None
-        entries = tuple(one for one in self.tokens if one in model["vocab"] or one in SPECIAL_TOKENS)
-        extra = sorted((one for one in added if one["content"] not in SPECIAL_TOKENS), key=lambda one: int(one["id"]))
-        found = Vocabulary(
-            entries,
-            lowercase=normalizer.get("lowercase", True),
-            strip_accents=normalizer.get("strip_accents"),
-            handle_chinese_chars=normalizer.get("handle_chinese_chars", True),
-            extra=tuple(ExtraToken(one["content"], one["normalized"], one["special"]) for one in extra),
-        )
-        return found if found.tokens == self.tokens else None
+            return False
+        return list(dict.fromkeys([*self.entries, *(one.content for one in self._list_extra())])) == list(self.tokens)
 
-    def build(self, *, for_texts: bool = False) -> Tokenizer:
-        """Return the tokenizer.
+    def _list_extra(self) -> list[AddedToken]:
+        """Return the tokens that were added to BERT's vocabulary, in order of their ids."""
+        added = sorted(self.values["added_tokens"], key=lambda one: int(one["id"]))
+        return [
+            AddedToken(one["content"], normalized=one["normalized"], special=one["special"])
+            for one in added
+            if one["content"] not in SPECIAL_TOKENS
+        ]
 
-        Args:
-            for_texts: special tokens without a role are ordinary added tokens, which are recognized in texts.
-        """
-        if not for_texts:
-            return self._build(self.values)
-        roles = set(self.roles.values())
-        added = [{**one, "special": one["special"] and one["content"] in roles} for one in self.values["added_tokens"]]
-        return self._build({**self.values, "added_tokens": added})
+    def build_for_texts(self) -> Tokenizer:
+        """Return the tokenizer in which special tokens without a role are ordinary ones, recognized in texts."""
+        roles, stated = set(self.roles.values()), self.values["added_tokens"]
+        added = [{**one, "special": one["special"] and one["content"] in roles} for one in stated]
+        return self.whole if added == stated else _build({**self.values, "added_tokens": added}, self.source)
 
     def write(self, max_length: int, folder: Path) -> None:
-        """Write tokenizer.json, tokenizer_config.json and special_tokens_map.json into an existing folder.
+        """Write tokenizer.json, tokenizer_config.json and special_tokens_map.json, and for BERT vocab.txt.
 
         Args:
-            max_length: positions of the model; `model_max_length` unless the settings have a smaller one.
+            max_length: positions of the model; `model_max_length` unless the settings of another kind have a smaller
+                one.
+            folder: an existing folder.
         """
-        self.whole.save(str(folder / "tokenizer.json"))
-        stated = self.settings.get("model_max_length")
-        longest = min(max_length, stated) if type(stated) is int and stated > 0 else max_length
-        typed = read_template(self.whole, self.source).second_type is not None
-        byte_level = next(iter(_byte_levels(self.values)), None)
-        config = {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            **({"add_prefix_space": byte_level["add_prefix_space"]} if byte_level else {}),
-            "clean_up_tokenization_spaces": bool(self.settings.get("clean_up_tokenization_spaces", False)),
-            "model_input_names": ["input_ids", *(["token_type_ids"] if typed else []), "attention_mask"],
-            "model_max_length": longest,
-            **self.roles,
-        }
+        if self.bert:
+            config = self._write_wordpiece(folder)
+        else:
+            self.whole.save(str(folder / "tokenizer.json"))
+            stated = self.settings.get("model_max_length")
+            max_length = min(max_length, stated) if type(stated) is int and stated > 0 else max_length
+            typed = read_template(self.whole, self.source).second_type is not None
+            byte_level = next(iter(_byte_levels(self.values)), None)
+            config = {
+                "tokenizer_class": "PreTrainedTokenizerFast",
+                **({"add_prefix_space": byte_level["add_prefix_space"]} if byte_level else {}),
+                "clean_up_tokenization_spaces": bool(self.settings.get("clean_up_tokenization_spaces", False)),
+                "model_input_names": ["input_ids", *(["token_type_ids"] if typed else []), "attention_mask"],
+            }
+        config |= {"model_max_length": max_length, **self.roles}
         write_json(folder / "tokenizer_config.json", config)
         write_json(folder / "special_tokens_map.json", dict(self.roles))
+
+    def _write_wordpiece(self, folder: Path) -> dict[str, Any]:
+        """Write tokenizer.json and vocab.txt of BERT's kind; return the beginning of tokenizer_config.json."""
+        normalizer = self.values["normalizer"]
+        switches = {
+            "strip_accents": normalizer.get("strip_accents"),
+            "handle_chinese_chars": normalizer.get("handle_chinese_chars", True),
+        }
+        tokenizer = build_wordpiece(self.entries, self.lowercase, self._list_extra(), **switches)
+        tokenizer.save(str(folder / "tokenizer.json"))
+        with (folder / "vocab.txt").open("w", encoding="utf-8", newline="\n") as stream:
+            stream.writelines(entry + "\n" for entry in self.entries)
+        return {
+            "tokenizer_class": "BertTokenizer",
+            "do_lower_case": self.lowercase,
+            "strip_accents": switches["strip_accents"],
+            "tokenize_chinese_chars": switches["handle_chinese_chars"],
+            "clean_up_tokenization_spaces": True,
+        }
 
     @property
     def blank_before_words(self) -> bool:
@@ -200,14 +229,16 @@ class FastTokenizer:
         """Tell whether the tokens of a text are those of its words, each with the single blank before it.
 
         Args:
-            tokenizer: from `build(for_texts=True)`.
+            tokenizer: from `build_for_texts`.
         """
-        if not (_splits_at_blanks(self.values.get("pre_tokenizer")) and _reads_words(self.values.get("normalizer"))):
+        added = [token for token in tokenizer.get_added_tokens_decoder().values() if not token.special]
+        if self.bert:  # is split at punctuation too, so that any ordinary added token may span several pieces
+            return not added
+        across = (one.lstrip or one.rstrip or one.normalized or len(one.content.split()) != 1 for one in added)
+        if any(across) or not (
+            _splits_at_blanks(self.values.get("pre_tokenizer")) and _reads_words(self.values.get("normalizer"))
+        ):
             return False
-        for token in tokenizer.get_added_tokens_decoder().values():
-            across = token.lstrip or token.rstrip or token.normalized or len(token.content.split()) != 1
-            if across and not token.special:
-                return False
         whole = tokenizer.encode(PROBE, add_special_tokens=False)
         ids, offsets = list[int](), list[tuple[int, int]]()
         for piece, place in zip(("a", " b", " c"), (0, 1, 3), strict=True):
@@ -215,6 +246,12 @@ class FastTokenizer:
             ids += one.ids
             offsets += [(first + place, last + place) for first, last in one.offsets]
         return (ids, offsets) == (whole.ids, whole.offsets)
+
+
+def make_wordpiece(entries: Sequence[str], lowercase: bool) -> FastTokenizer:
+    """Return BERT's tokenizer with these entries, in order of their ids."""
+    tokenizer = build_wordpiece(entries, lowercase)
+    return FastTokenizer(tokenizer, json.loads(tokenizer.to_str()), NAMES, {}, "the vocabulary", bert=True)
 
 
 def read_fast_tokenizer(
@@ -245,16 +282,15 @@ def read_fast_tokenizer(
     if type(prefix := settings.get("add_prefix_space")) is bool:
         for one in _byte_levels(values):
             one["add_prefix_space"] = prefix
-    found = FastTokenizer(values, roles, settings, source)
-    tokenizer = found.whole
+    tokenizer = _build(values, where)
     for one in tokens.values():
         if tokenizer.token_to_id(one["content"]) != one.get("id"):
             raise InputError(
                 f"{where} gives the added token {one['content']!r:.80} the id {one.get('id')!r:.20}, but AutoTokenizer "
                 f"gives it {tokenizer.token_to_id(one['content'])}. Save the tokenizer again with save_pretrained"
             )
-    size, stated = len(found.tokens), [dict(one) for one in tokens.values()]
-    named = list(named)
+    found = FastTokenizer(tokenizer, values, roles, settings, source)
+    size, stated, named = len(found.tokens), [dict(one) for one in tokens.values()], list(named)
     roles |= _find_roles(tokenizer, dict(named), values["model"], where)
     for content in dict.fromkeys([*roles.values(), *(content for _, content in named)]):
         if content not in tokens:
@@ -262,9 +298,10 @@ def read_fast_tokenizer(
             number, size = (size, size + 1) if number is None else (number, size)
             tokens[content] = {"id": number, "content": content, **STRIPPING, "normalized": False}
         tokens[content]["special"] = True
-    if (completed := list(tokens.values())) == stated:
-        return found  # with its built tokenizer
-    return FastTokenizer({**values, "added_tokens": completed}, roles, settings, source)
+    if (completed := list(tokens.values())) != stated:
+        values = {**values, "added_tokens": completed}
+        found = FastTokenizer(_build(values, where), values, roles, settings, source)
+    return replace(found, roles=NAMES, bert=True) if found.is_wordpiece() else found
 
 
 def _merge_added_tokens(stated: Any, added: Mapping[int, Any], where: str) -> dict[str, dict[str, Any]]:

@@ -1,12 +1,14 @@
 """Tokenizer of a Hub model or of a local model folder, read as AutoTokenizer of transformers 4 and 5 reads it.
 
 tokenizer_config.json, defaults included, overrides the normalization in the tokenizer.json of BERT's classes, because
-transformers builds BERT's tokenizer from it. A tokenizer that is BERT's WordPiece is rebuilt from its vocabulary
-(tokenizer_files.py); another one is loaded by the library (fast_tokenizer.py).
+transformers builds BERT's tokenizer from it. A tokenizer that is BERT's WordPiece is built from its vocabulary again
+when it is written; another one is written as the library loaded it (fast_tokenizer.py).
 """
 
+import itertools
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,10 @@ from typing import Any
 from ipu_model.files import read_json
 from tasks.plan.named_files import require_readable
 from tasks.records.hub_inputs import download_files
+from tasks.records.text_files import read_raw_lines
 from tasks.stage.errors import InputError
-from tasks.vocabulary.fast_tokenizer import FastTokenizer, read_fast_tokenizer
-from tasks.vocabulary.tokenizer_files import MAX_ENTRIES, Vocabulary, read_vocabulary
+from tasks.vocabulary.fast_tokenizer import MAX_ENTRIES, FastTokenizer, make_wordpiece, read_fast_tokenizer
+from tasks.vocabulary.wordpiece import SPECIAL_TOKENS, build_wordpiece
 
 log = logging.getLogger(__name__)
 
@@ -49,11 +52,11 @@ REFUSED = {
 }
 """Setting -> its harmless value, and the problem with any other value."""
 
-AnyTokenizer = Vocabulary | FastTokenizer
-"""BERT's tokenizer, or one of another kind."""
+MAX_BYTES = 64 << 20
+"""Largest vocab.txt that is read; the largest known has 5 MB."""
 
 
-def load_local_vocabulary(path: Path, lowercase: bool, key: str = "tokenizer.path") -> AnyTokenizer:
+def load_local_vocabulary(path: Path, lowercase: bool, key: str = "tokenizer.path") -> FastTokenizer:
     """Load the vocabulary of a vocab.txt, or of a model folder with its tokenizer.
 
     Args:
@@ -67,10 +70,10 @@ def load_local_vocabulary(path: Path, lowercase: bool, key: str = "tokenizer.pat
     if any((path / name).is_file() for name in (TOKENIZER, CONFIG, VOCABULARY)):
         require_readable(path, key)
         return read_tokenizer_folder(path, lowercase, f"{key}={path}")
-    return Vocabulary(read_vocabulary(path, key), lowercase)
+    return make_wordpiece(read_vocabulary(path, key), lowercase)
 
 
-def load_hub_vocabulary(repository: str | None, revision: str | None, lowercase: bool) -> AnyTokenizer:
+def load_hub_vocabulary(repository: str | None, revision: str | None, lowercase: bool) -> FastTokenizer:
     """Load the vocabulary of a Hub model (or of a local model folder) with a fast tokenizer.
 
     Args:
@@ -91,7 +94,7 @@ def load_hub_vocabulary(repository: str | None, revision: str | None, lowercase:
     return _read(files, present, lowercase, source)
 
 
-def read_tokenizer_folder(folder: Path, lowercase: bool, source: str) -> AnyTokenizer:
+def read_tokenizer_folder(folder: Path, lowercase: bool, source: str) -> FastTokenizer:
     """Load the vocabulary of a local model folder as AutoTokenizer reads it.
 
     Args:
@@ -106,7 +109,7 @@ def read_tokenizer_folder(folder: Path, lowercase: bool, source: str) -> AnyToke
     return _read({name: folder / name for name in FILES if name in present}, present, lowercase, source)
 
 
-def _read(files: Mapping[str, Path], present: list[str], lowercase: bool, source: str) -> AnyTokenizer:
+def _read(files: Mapping[str, Path], present: list[str], lowercase: bool, source: str) -> FastTokenizer:
     found = {name: _read_object(files[name], source) if name in files else {} for name in SETTINGS}
     settings = found[CONFIG]
     for name, (harmless, why) in REFUSED.items():
@@ -123,7 +126,7 @@ def _read(files: Mapping[str, Path], present: list[str], lowercase: bool, source
             raise InputError(
                 f"{source} has the tokenizer_class {named!s:.80} and no tokenizer.json; BertTokenizer is required"
             )
-        values = json.loads(Vocabulary(read_vocabulary(files[VOCABULARY], source), lowercase).build().to_str())
+        values = json.loads(build_wordpiece(read_vocabulary(files[VOCABULARY], source), lowercase).to_str())
         _apply_switches(values["normalizer"], settings, lowercase, source)
     else:
         raise _no_fast_tokenizer_error(source, present)
@@ -146,8 +149,7 @@ def _read(files: Mapping[str, Path], present: list[str], lowercase: bool, source
                     f"{CONFIG} lacks it; transformers 4 and 5 read this differently. Save the tokenizer again with "
                     "save_pretrained"
                 )
-    fast = read_fast_tokenizer(values, settings, tokens, special, source)
-    return fast.as_vocabulary() or fast
+    return read_fast_tokenizer(values, settings, tokens, special, source)
 
 
 def _apply_switches(normalizer: Any, settings: Mapping[str, Any], lowercase: bool | None, source: str) -> None:
@@ -227,3 +229,67 @@ def _list_tokens(stated: Any) -> list[Any]:
 
 def _is_id(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 10
+
+
+def read_vocabulary(path: Path, key: str) -> tuple[str, ...]:
+    """Return the entries of a vocab.txt (one per line), or of the only .txt file of a folder.
+
+    Args:
+        path: file or folder.
+        key: params key that named it, for messages.
+
+    Raises:
+        InputError: not found, several files, not a text file, or a vocabulary that cannot be used.
+    """
+    path = Path(path)
+    require_readable(path, key)
+    if path.is_dir():
+        inside = sorted(file for file in path.glob("*.txt") if not file.name.startswith("."))
+        if len(inside) != 1:
+            names = ", ".join(file.name for file in inside[:5]) or "none"
+            raise InputError(
+                f"{key}={path} has {len(inside)} .txt files ({names}); exactly one is required. "
+                f"Set {key} to the vocabulary file itself"
+            )
+        path = inside[0]
+    if path.stat().st_size > MAX_BYTES:
+        raise InputError(f"{path} has {path.stat().st_size:,} bytes; at most {MAX_BYTES:,} are allowed ({key})")
+    entries = [line.rstrip("\r\n") for line in itertools.islice(read_raw_lines(path, key), MAX_ENTRIES + 1)]
+    if len(entries) > MAX_ENTRIES:
+        raise InputError(f"{path} has more than {MAX_ENTRIES:,} lines, the most that are allowed ({key})")
+    while entries and not entries[-1]:
+        entries.pop()
+    check_vocabulary(entries, f"{path} ({key})")
+    return tuple(entries)
+
+
+def check_vocabulary(entries: list[str], source: str) -> None:
+    """Refuse a vocabulary that Podium cannot train with; the list index is the token id.
+
+    Raises:
+        InputError: empty, an empty or repeated entry, a missing special token, or an id of [PAD] other than 0; all
+            problems in one message.
+    """
+    if not entries:
+        raise InputError(f"{source} is empty: {', '.join(SPECIAL_TOKENS)} and word pieces are required")
+    problems = []
+    missing = [token for token in SPECIAL_TOKENS if token not in set(entries)]
+    if missing:
+        problems.append(f"lacks {', '.join(missing)}: add these lines, or use the vocabulary of a BERT model")
+    elif entries[0] != "[PAD]":
+        problems.append(
+            f"has [PAD] on line {entries.index('[PAD]') + 1} (id {entries.index('[PAD]')}): rows are padded "
+            "with id 0, so [PAD] must be on line 1"
+        )
+    blank = [number for number, entry in enumerate(entries, 1) if not entry.strip()]
+    if blank:
+        problems.append(f"has empty lines: {', '.join(map(str, blank[:10]))}; every line must be a token")
+    repeated = [entry for entry, count in Counter(entries).items() if count > 1 and entry.strip()]
+    if repeated:
+        shown = ", ".join(
+            f"{entry!r} on lines {' and '.join(str(n) for n, e in enumerate(entries, 1) if e == entry)}"
+            for entry in repeated[:5]
+        )
+        problems.append(f"has {len(repeated)} repeated entries: {shown}; every line must be unique")
+    if problems:
+        raise InputError(f"{source} " + "; it ".join(problems))

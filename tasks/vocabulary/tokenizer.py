@@ -17,8 +17,8 @@ from tasks.params.schema import TokenizerParams, load_sections
 from tasks.plan.main import run_main
 from tasks.records.parquet import list_corpus_files, read_batches
 from tasks.stage import artifacts
-from tasks.vocabulary.hub_tokenizer import AnyTokenizer, load_hub_vocabulary, load_local_vocabulary
-from tasks.vocabulary.tokenizer_files import Vocabulary
+from tasks.vocabulary.fast_tokenizer import FastTokenizer, make_wordpiece
+from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary, load_local_vocabulary
 from tasks.vocabulary.wordpiece import train_vocabulary
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ CAPITALS_WARNING_SHARE = 0.05
 """Share of entries with capitals above which a vocabulary is probably cased."""
 
 
-def make_tokenizer(params: TokenizerParams, max_length: int, corpus: Path, output: Path) -> AnyTokenizer:
+def make_tokenizer(params: TokenizerParams, max_length: int, corpus: Path, output: Path) -> FastTokenizer:
     """Write the tokenizer described by `params` to the folder `output`, atomically.
 
     Args:
@@ -41,12 +41,12 @@ def make_tokenizer(params: TokenizerParams, max_length: int, corpus: Path, outpu
     """
     if params.source == "train":
         entries = train_vocabulary(lambda: read_corpus_texts(corpus), params.vocabulary_size, params.lowercase)
-        vocabulary: AnyTokenizer = Vocabulary(tuple(entries), params.lowercase)
+        vocabulary = make_wordpiece(entries, params.lowercase)
     elif params.source == "file":
         vocabulary = load_local_vocabulary(Path(params.path), params.lowercase)
     else:
         vocabulary = load_hub_vocabulary(params.repository, params.revision, params.lowercase)
-    if isinstance(vocabulary, Vocabulary):
+    if vocabulary.bert and vocabulary.lowercase:
         _warn_about_capitals(vocabulary)
     with new_folder(output) as folder:
         vocabulary.write(max_length, folder)
@@ -64,10 +64,10 @@ def read_corpus_texts(corpus: Path) -> Iterator[str]:
             yield from batch.column(0).to_pylist()
 
 
-def _warn_about_capitals(vocabulary: Vocabulary) -> None:
+def _warn_about_capitals(vocabulary: FastTokenizer) -> None:
     words = [entry for entry in vocabulary.entries if not entry.startswith("[")]
     capitals = sum(entry != entry.lower() for entry in words)
-    if vocabulary.lowercase and capitals > CAPITALS_WARNING_SHARE * len(words):
+    if capitals > CAPITALS_WARNING_SHARE * len(words):
         log.warning(
             "%d of %d entries have capitals and are never used with tokenizer.lowercase: true; "
             "set it to false for a cased vocabulary",

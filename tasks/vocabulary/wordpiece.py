@@ -1,4 +1,4 @@
-"""Deterministic training of a WordPiece vocabulary.
+"""BERT's WordPiece tokenizer, and the deterministic training of its vocabulary.
 
 The `tokenizers` library alone gives a different vocabulary in each process: it numbers characters, and breaks ties
 between equally frequent pairs, in the order of a hash map with a random seed. So characters are counted first and
@@ -8,17 +8,23 @@ numbered in a fixed order (as reserved entries, which the library keeps in place
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer, decoders
 from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer, WhitespaceSplit
+from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import WordPieceTrainer
 
 from tasks.stage.errors import InputError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """Special tokens, in order of their ids from 0."""
+NAMES = {f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS}
+"""Names of the special tokens in transformers."""
+MAX_CHARACTERS_PER_WORD = 100
+"""Longer words become [UNK], as in BERT."""
 PREFIX = "##"
 """Prefix of a piece that continues a word."""
 MAX_SURE_CHARACTERS = 1000
@@ -41,9 +47,39 @@ _REMOVED_SPACE = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 """Characters at which Python splits words but which BERT's normalization removes."""
 
 
-def make_normalizer(lowercase: bool) -> BertNormalizer:
+def make_normalizer(lowercase: bool, **switches: Any) -> BertNormalizer:
     """Return BERT's text normalization; lowercasing also strips accents, as in the uncased models."""
-    return BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lowercase)
+    standard = {"clean_text": True, "handle_chinese_chars": True, "strip_accents": None}
+    return BertNormalizer(lowercase=lowercase, **standard | switches)
+
+
+def build_wordpiece(
+    entries: Sequence[str], lowercase: bool, extra: Iterable[AddedToken] = (), **switches: Any
+) -> Tokenizer:
+    """Return BERT's fast tokenizer: pairs become [CLS] a [SEP] b [SEP] with type ids 0 and 1.
+
+    Args:
+        entries: the vocabulary, in order of the ids.
+        extra: tokens that are matched in a text before it is split into words; those that are not entries get the
+            following ids.
+        switches: further switches of BertNormalizer.
+    """
+    ids = {entry: number for number, entry in enumerate(entries)}
+    longest = MAX_CHARACTERS_PER_WORD
+    model = WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=longest, continuing_subword_prefix=PREFIX)
+    tokenizer = Tokenizer(model)
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL_TOKENS])
+    for token in extra:
+        (tokenizer.add_special_tokens if token.special else tokenizer.add_tokens)([token])
+    tokenizer.normalizer = make_normalizer(lowercase, **switches)
+    tokenizer.pre_tokenizer = BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix=PREFIX)
+    tokenizer.post_processor = TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", ids["[CLS]"]), ("[SEP]", ids["[SEP]"])],
+    )
+    return tokenizer
 
 
 def train_vocabulary(texts: Callable[[], Iterable[str]], vocabulary_size: int, lowercase: bool) -> list[str]:

@@ -25,7 +25,7 @@ from tasks.plan.dvc_records import LOCK
 from tasks.plan.kinds import load_part, load_spec
 from tasks.plan.plan_file import read_plan
 from tasks.stage import artifacts
-from tasks.vocabulary.tokenizer_files import Vocabulary
+from tasks.vocabulary.fast_tokenizer import make_wordpiece
 from tests.places import ROOT as PROJECT
 from tests.tasks.downstream.entries import lay_over, write_parameters
 from tests.tasks.tiny_model import SPECIAL, write_tiny_model
@@ -44,7 +44,7 @@ def make_checkout(root: Path, *, seed: int = 0, accepted: bool = True) -> Path:
     (root / artifacts.PARAMS).write_text(params_text(), encoding="utf-8")
     write_plan(root, compose(load_params(root / artifacts.PARAMS)))
     (root / artifacts.TOKENIZER).mkdir(parents=True)
-    Vocabulary((*SPECIAL, *WORDS), lowercase=True).write(512, root / artifacts.TOKENIZER)
+    make_wordpiece((*SPECIAL, *WORDS), lowercase=True).write(512, root / artifacts.TOKENIZER)
     write_entry(root, "squad", seed)
     write_gate(root, accepted=accepted)
     return root

@@ -27,8 +27,7 @@ from tasks.pretraining.rows.prepared_files import read_prepared_batches
 from tasks.records.hub_inputs import open_dataset
 from tasks.records.text_files import ReadLog, read_lines
 from tasks.stage.errors import InputError, ParamsError
-from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary
-from tasks.vocabulary.tokenizer_files import read_vocabulary
+from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary, read_vocabulary
 from tests.places import ROOT as PROJECT
 from tests.plans import plan_of, prepare_own
 from tests.tasks.corpus.test_corpus import documents

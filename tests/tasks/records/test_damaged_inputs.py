@@ -21,7 +21,7 @@ from tasks.params.schema import load_params
 from tasks.records.text_files import ReadLog
 from tasks.release.provenance import read_json
 from tasks.stage.errors import ParamsError, PodiumError
-from tasks.vocabulary.tokenizer_files import read_vocabulary
+from tasks.vocabulary.hub_tokenizer import read_vocabulary
 from tests.fuzzing import damaged_bytes, damaged_json, require_clean
 from tests.places import ROOT as PROJECT
 

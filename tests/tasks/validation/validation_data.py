@@ -20,7 +20,7 @@ from tasks.validation.pretraining_checks import PretrainRows
 from tasks.validation.row_checks import RowData, RowSource
 from tasks.validation.validate import validate_data
 from tasks.validation.validators import GxValidator
-from tasks.vocabulary.tokenizer_files import Vocabulary
+from tasks.vocabulary.fast_tokenizer import make_wordpiece
 
 CLS, SEP, VOCABULARY = 2, 3, 40
 ROW_LENGTH, MAX_SEQUENCES, MAX_PREDICTIONS, MAX_POSITIONS = 16, 2, 3, 8
@@ -83,7 +83,7 @@ def write_tokenizer(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     words = tuple(f"word{i}" for i in range(VOCABULARY - len(special)))
-    Vocabulary((*special, *words), lowercase=True).write(512, folder)
+    make_wordpiece((*special, *words), lowercase=True).write(512, folder)
     return folder
 
 

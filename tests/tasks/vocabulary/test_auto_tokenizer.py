@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Tokenizer
 from tasks.stage.errors import InputError
 from tasks.vocabulary.encoding import encode, load_tokenizer
 from tasks.vocabulary.hub_tokenizer import load_local_vocabulary
-from tasks.vocabulary.tokenizer_files import Vocabulary
+from tasks.vocabulary.wordpiece import build_wordpiece
 from tests.tasks.tiny_model import SPECIAL
 
 WORDS = "ada Ada cafe café CAFÉ 東 京 x ##x arger ärger Ärger naïve tab in text ent ##ent Entity entity ENT foo ##foo a"
@@ -47,7 +47,7 @@ def folder(
     if vocab_txt:
         (path / "vocab.txt").write_text("".join(f"{entry}\n" for entry in ENTRIES))
     else:
-        saved = Vocabulary(tuple(ENTRIES), not cased).build()
+        saved = build_wordpiece(ENTRIES, not cased)
         for one in added:
             (saved.add_special_tokens if one.special else saved.add_tokens)([one])
         saved.save(str(path / "tokenizer.json"))

@@ -12,10 +12,10 @@ from tokenizers import Tokenizer
 
 from tasks.downstream.squad.ask import WindowShape, find_model
 from tasks.stage.errors import InputError
-from tasks.vocabulary import fast_tokenizer, tokenizer_files
+from tasks.vocabulary import fast_tokenizer, hub_tokenizer
 from tasks.vocabulary.encoding import load_tokenizer
-from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary
-from tasks.vocabulary.tokenizer_files import Vocabulary, read_vocabulary
+from tasks.vocabulary.fast_tokenizer import make_wordpiece
+from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary, read_vocabulary
 from tests.fuzzing import damaged_json, require_clean
 from tests.tasks.pretraining.row_inputs import real_data
 from tests.tasks.tiny_model import SPECIAL, write_tiny_model
@@ -66,7 +66,7 @@ def test_a_folder_of_transformers_gives_its_own_ids(tmp_path: Path, options: dic
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_a_folder_of_ours_gives_its_own_ids(tmp_path: Path, lowercase: bool) -> None:
     entries = read_vocabulary(real_data("vocab/bert-base-uncased.txt"), "tokenizer.path")
-    Vocabulary(entries, lowercase).write(512, tmp_path)
+    make_wordpiece(entries, lowercase).write(512, tmp_path)
     require_same(tmp_path)
 
 
@@ -156,13 +156,13 @@ def test_whatever_stands_in_the_file_it_is_read_or_refused(tmp_path: Path) -> No
 def test_more_entries_than_any_vocabulary_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
     folder = write_theirs(tmp_path / "folder", ["a"])
-    for module in (tokenizer_files, fast_tokenizer):
+    for module in (hub_tokenizer, fast_tokenizer):
         monkeypatch.setattr(module, "MAX_ENTRIES", 5)
     with pytest.raises(InputError, match="more than 5 lines"):
         read_vocabulary(tmp_path / "vocab.txt", "tokenizer.path")
     with pytest.raises(InputError, match="6 entries; at most 5"):
         load_tokenizer(folder)
-    monkeypatch.setattr(tokenizer_files, "MAX_BYTES", 10)
+    monkeypatch.setattr(hub_tokenizer, "MAX_BYTES", 10)
     with pytest.raises(InputError, match="at most 10 are allowed"):
         read_vocabulary(tmp_path / "vocab.txt", "tokenizer.path")
 

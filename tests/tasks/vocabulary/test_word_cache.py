@@ -6,7 +6,7 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.normalizers import BertNormalizer
 
 from tasks.vocabulary import encoding
-from tasks.vocabulary.encoding import BATCH_PIECES, WordCache, encode, load_tokenizer, works_word_by_word
+from tasks.vocabulary.encoding import BATCH_PIECES, WordCache, encode, load_tokenizer, read_tokenizer_info
 from tests.tasks.pretraining.row_inputs import (
     WORDS,
     bert_tokenizer,
@@ -58,7 +58,7 @@ def check(cache: WordCache, tokenizer: Tokenizer, texts: list[str]) -> None:
 @pytest.mark.parametrize("cleaning", CLEANING)
 def test_any_characters_give_the_tokens_and_offsets_of_the_tokenizer(tokenizer: Tokenizer, cleaning: dict) -> None:
     tokenizer.normalizer = BertNormalizer(**cleaning)
-    assert works_word_by_word(tokenizer)
+    assert read_tokenizer_info(tokenizer).independent_words
     draw, cache = random.Random(5), WordCache(tokenizer)
     for _ in range(10):
         check(cache, tokenizer, ["".join(draw.choices(ODD, k=draw.randint(0, 40))) for _ in range(100)])
@@ -96,7 +96,7 @@ def test_a_tokenizer_with_tokens_across_words_encodes_its_texts_in_full(tokenize
     tokenizer.add_tokens([AddedToken("ba de")])  # a token across words
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     added = load_tokenizer(tmp_path)
-    assert not works_word_by_word(added)
+    assert not read_tokenizer_info(added).independent_words
     texts = ["ba de, ba.", "", "Go![SEP]" * 3]
     encoded = encode(added, texts)
     own = [added.encode(text, add_special_tokens=False) for text in texts]

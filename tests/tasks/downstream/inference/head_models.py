@@ -9,7 +9,7 @@ from ipu_model.files import sha256_of
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import ModelOrigin, write_model
 from ipu_model.models.modeling import build_model, initialise
-from tasks.vocabulary.tokenizer_files import Vocabulary
+from tasks.vocabulary.fast_tokenizer import make_wordpiece
 from tests.tasks.tiny_model import SPECIAL
 
 
@@ -18,7 +18,7 @@ def write_head_model(
 ) -> Path:
     """A model of one layer that looks as the stage finetune leaves it, its tokenizer next to it."""
     folder.mkdir(parents=True)
-    Vocabulary((*SPECIAL, *words), lowercase=True).write(positions, folder)
+    make_wordpiece((*SPECIAL, *words), lowercase=True).write(positions, folder)
     config = ModelConfig(
         len(SPECIAL) + len(words),
         hidden_size=32,

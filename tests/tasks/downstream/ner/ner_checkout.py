@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks.params.schema import Params
 from tasks.stage import artifacts
-from tasks.vocabulary.tokenizer_files import Vocabulary
+from tasks.vocabulary.fast_tokenizer import make_wordpiece
 from tests.tasks.downstream.entries import values_with, write_parameters
 from tests.tasks.pretraining.row_inputs import SPECIAL, WORDS
 from tests.tasks.trained_checkout import write_lock
@@ -76,7 +76,7 @@ def write_vocabulary(folder: Path, params: Params) -> None:
     (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in [*SPECIAL, *WORDS]))
     (folder / "inputs/ipu").mkdir(parents=True)
     (folder / artifacts.TOKENIZER).mkdir(parents=True)
-    made = Vocabulary((*SPECIAL, *WORDS), lowercase=True)
+    made = make_wordpiece((*SPECIAL, *WORDS), lowercase=True)
     made.write(params.model.max_positions, folder / artifacts.TOKENIZER)
 
 

@@ -22,7 +22,8 @@ from ipu_model.train.job_runner import run_job
 from tasks.downstream.texts.params import GlueDataParams
 from tasks.downstream.texts.task_table import TASKS, TRAIN
 from tasks.stage import artifacts
-from tasks.vocabulary.tokenizer_files import Vocabulary, read_vocabulary
+from tasks.vocabulary.fast_tokenizer import make_wordpiece
+from tasks.vocabulary.hub_tokenizer import read_vocabulary
 from tests.tasks.downstream.entries import (
     change_parameters,
     lay_over,
@@ -90,7 +91,7 @@ def make_checkout(
     params = write_parameters(folder, values)
     entries, most = read_vocabulary(vocabulary, "tokenizer.path"), params.model.max_positions
     (folder / artifacts.TOKENIZER).mkdir(parents=True)
-    Vocabulary(entries, True).write(most, folder / artifacts.TOKENIZER)
+    make_wordpiece(entries, True).write(most, folder / artifacts.TOKENIZER)
     config = ModelConfig(len(entries), max_positions=most, **SIZE)
     model = build_model("pretraining", config)
     initialise(model, config, seed=1)
