@@ -110,7 +110,7 @@ def read_group_sizes(path: Path, column: str, stage: str) -> list[RowGroupSize]:
     Raises:
         InputError: see `read_batches`.
     """
-    with _open(path, [column], stage) as parquet:
+    with open_stage_file(path, [column], stage) as parquet:
         groups = [parquet.metadata.row_group(number) for number in range(parquet.metadata.num_row_groups)]
         return [RowGroupSize(group.num_rows, _count_bytes(group, column)) for group in groups]
 
@@ -122,7 +122,7 @@ def _count_bytes(group: pq.RowGroupMetaData, column: str) -> int:
 
 def count_rows(path: Path, columns: Sequence[str], stage: str) -> int:
     """Return the number of rows of a file that has `columns`; for arguments and errors see `read_batches`."""
-    with _open(path, columns, stage) as parquet:
+    with open_stage_file(path, columns, stage) as parquet:
         rows: int = parquet.metadata.num_rows
     return rows
 
@@ -152,7 +152,7 @@ def read_batches(
     Raises:
         InputError: the file is missing, damaged, or lacks one of `columns`.
     """
-    with _open(path, columns or (), stage) as parquet:
+    with open_stage_file(path, columns or (), stage) as parquet:
         yield from read_group_batches(parquet, columns, rows_at_once, groups)
 
 
@@ -225,7 +225,8 @@ def write_records(
 
 
 @contextlib.contextmanager
-def _open(path: Path, columns: Sequence[str], stage: str) -> Iterator[pq.ParquetFile]:
+def open_stage_file(path: Path, columns: Sequence[str], stage: str) -> Iterator[pq.ParquetFile]:
+    """Open a Parquet file that a stage wrote with at least these columns; see `read_batches`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -11,8 +11,7 @@ import pyarrow as pa
 from tasks.records.text_files import read_reading
 from tasks.stage.errors import InputError
 from tasks.validation import text_features
-from tasks.validation.checks import RECORD, DataCheck, DataSet, Frame, TotalFeature, Totals, merge_frames
-from tasks.validation.histograms import Histogram
+from tasks.validation.checks import RECORD, DataCheck, DataSet, Frame, Histogram, TotalFeature, Totals, merge_frames
 
 MAY_BE_EMPTY = "title"
 

@@ -15,9 +15,8 @@ from tasks.records.parquet import list_corpus_files
 from tasks.records.text_files import read_reading
 from tasks.rows.row_files import IGNORED
 from tasks.validation import text_features
-from tasks.validation.checks import DataCheck, DataSet, Frame, TotalFeature, Totals
+from tasks.validation.checks import DataCheck, Frame, Histogram, TotalFeature, Totals
 from tasks.validation.example_files import ParquetFiles
-from tasks.validation.histograms import Histogram
 from tasks.validation.row_checks import Columns, RowData, RowSequences, RowSource
 
 SCHEMA = pa.schema([("document_id", pa.string()), ("title", pa.string()), ("text", pa.string())])
@@ -30,31 +29,6 @@ RANDOM_NEXT_SHARE = (0.05, 0.95)
 """The target is one half; documents too short for two segments raise the share, so only useless data are refused."""
 
 
-def open_corpus(folder: Path, limits: ValidateParams) -> DataSet:
-    """Open the corpus in `folder`; with corpus.source: none it must be empty."""
-    return EmptyCorpus(folder) if read_reading(folder)["source"] == "none" else CorpusData(folder, limits)
-
-
-class EmptyCorpus(DataSet):
-    """Empty corpus of a plan whose pre-training rows come from prepared data."""
-
-    name, record = "corpus", "document"
-    prerequisites = (
-        DataCheck(
-            "no_files", "*.parquet", "no documents: corpus.source is none", "delete the folder and run the corpus stage"
-        ),
-    )
-
-    def __init__(self, folder: Path) -> None:
-        self.files = sorted(path.name for path in Path(folder).glob("*.parquet"))
-
-    def prepare(self) -> Totals:
-        return {"no_files": TotalFeature(len(self.files), examples=self.files)}
-
-    def numbers(self) -> dict[str, Any]:
-        return {"documents": 0}
-
-
 class CorpusData(ParquetFiles):
     """Documents of a corpus folder."""
 
@@ -64,7 +38,35 @@ class CorpusData(ParquetFiles):
     def __init__(self, folder: Path, limits: ValidateParams) -> None:
         files = {path.name: path for path in list_corpus_files(folder)}
         super().__init__(files, SCHEMA, f"columns {', '.join(SCHEMA.names)} of type string", "the corpus stage")
-        self.total_checks = _total_checks(limits)
+        self.total_checks = (
+            DataCheck(
+                "documents",
+                "rows",
+                f"at least {limits.min_documents:,} documents",
+                "add text (corpus.path, corpus.demo_documents), or lower validate.min_documents",
+                minimum=limits.min_documents,
+            ),
+            DataCheck(
+                "ids_unique",
+                "document_id",
+                "unique ids",
+                "two inputs may contain the same documents: check corpus.path",
+            ),
+            DataCheck(
+                "control_characters",
+                "text",
+                f"at most {limits.max_control_share:.4g} of all characters are control characters or U+FFFD",
+                "the files may be binary or not UTF-8: check corpus.path, or raise validate.max_control_share",
+                maximum=limits.max_control_share,
+            ),
+            DataCheck(
+                "longest_document",
+                "text",
+                f"the longest document has more than {FEW_WORDS} characters",
+                f"these may be titles or single lines, not documents: {ADVICE}",
+                minimum=FEW_WORDS + 1,
+            ),
+        )
         most = limits.max_document_characters
         size = f"at most {most:,} characters in a document"
         whole = f"the text was not split into documents: {ADVICE}, or raise validate.max_document_characters"
@@ -111,35 +113,6 @@ class CorpusData(ParquetFiles):
         }
 
 
-def _total_checks(limits: ValidateParams) -> tuple[DataCheck, ...]:
-    return (
-        DataCheck(
-            "documents",
-            "rows",
-            f"at least {limits.min_documents:,} documents",
-            "add text (corpus.path, corpus.demo_documents), or lower validate.min_documents",
-            minimum=limits.min_documents,
-        ),
-        DataCheck(
-            "ids_unique", "document_id", "unique ids", "two inputs may contain the same documents: check corpus.path"
-        ),
-        DataCheck(
-            "control_characters",
-            "text",
-            f"at most {limits.max_control_share:.4g} of all characters are control characters or U+FFFD",
-            "the files may be binary or not UTF-8: check corpus.path, or raise validate.max_control_share",
-            maximum=limits.max_control_share,
-        ),
-        DataCheck(
-            "longest_document",
-            "text",
-            f"the longest document has more than {FEW_WORDS} characters",
-            f"these may be titles or single lines, not documents: {ADVICE}",
-            minimum=FEW_WORDS + 1,
-        ),
-    )
-
-
 class MaskedLmRows(RowData):
     """Rows for masked language modelling: checks of masked positions and their labels."""
 
@@ -174,8 +147,17 @@ class MaskedLmRows(RowData):
         self._masked_per_row = Histogram()
 
     def kind_features(self, rows: Columns, found: RowSequences) -> Columns:
-        self._masked_per_row.add((rows["masked_labels"] != IGNORED).sum(axis=1))
-        return mask_features(rows, found)
+        positions, used = rows["masked_positions"].astype(np.int64), rows["masked_labels"] != IGNORED
+        self._masked_per_row.add(used.sum(axis=1))
+        length = found.real.shape[1]
+        inside = (positions >= 0) & (positions < length)
+        is_real = np.take_along_axis(found.real, np.clip(positions, 0, length - 1), axis=1)
+        # Unused slots get unique values, so that equal neighbours are positions masked twice.
+        own = np.sort(np.where(used, positions, -1 - length - np.arange(positions.shape[1])), axis=1)
+        return {
+            "masked_in_sequence": (used & inside & ~is_real).sum(axis=1),
+            "masked_once": (own[:, 1:] == own[:, :-1]).sum(axis=1),
+        }
 
     @property
     def _figures(self) -> dict[str, float]:
@@ -238,17 +220,3 @@ class PretrainRows(MaskedLmRows):
 
 ROW_CHECKS = {kind: checks for checks in (MaskedLmRows, PretrainRows) for kind in checks.kinds}
 """Kind of rows -> their checks."""
-
-
-def mask_features(rows: Columns, found: RowSequences) -> Columns:
-    """Return the features [n] of the masked_positions that have masked_labels."""
-    positions, used = rows["masked_positions"].astype(np.int64), rows["masked_labels"] != IGNORED
-    length = found.real.shape[1]
-    inside = (positions >= 0) & (positions < length)
-    is_real = np.take_along_axis(found.real, np.clip(positions, 0, length - 1), axis=1)
-    # Unused slots get unique values, so that equal neighbours are positions masked twice.
-    own = np.sort(np.where(used, positions, -1 - length - np.arange(positions.shape[1])), axis=1)
-    return {
-        "masked_in_sequence": (used & inside & ~is_real).sum(axis=1),
-        "masked_once": (own[:, 1:] == own[:, :-1]).sum(axis=1),
-    }

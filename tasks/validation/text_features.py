@@ -1,14 +1,14 @@
 """Scalar features of text columns in Parquet files; memory does not grow with the files."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from tasks.records.parquet import read_batches
+from tasks.records.parquet import open_stage_file, read_batches
 from tasks.stage.errors import InputError
 
 BATCH_RECORDS = 8192
@@ -21,21 +21,10 @@ _CONTROL = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x{84}\x{86}-\x{9f}\x{fffd}]"
 bytes."""
 
 
-def open_parquet(path: Path) -> pq.ParquetFile:
-    """Open a Parquet file.
-
-    Raises:
-        InputError: not a Parquet file, or cut off.
-    """
-    try:
-        return pq.ParquetFile(path, pre_buffer=False)
-    except pa.ArrowInvalid as error:
-        raise InputError(f"{path} cannot be read as Parquet ({error}): delete it and rerun its stage") from None
-
-
 def compare_schema(path: Path, required: pa.Schema) -> list[str]:
     """Describe how a file's columns differ from `required`; string and large_string are equivalent."""
-    found = open_parquet(path).schema_arrow
+    with open_stage_file(path, (), path.parent.name) as file:
+        found = file.schema_arrow
     differences = []
     for column in required:
         index = found.get_field_index(column.name)
@@ -62,8 +51,8 @@ def read_text_batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordB
     Raises:
         InputError: damaged content, or text that is not UTF-8.
     """
-    metadata = open_parquet(path).metadata
-    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    with open_stage_file(path, columns, path.parent.name) as file:
+        groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
     widest = max((group.total_byte_size / max(1, group.num_rows) for group in groups), default=0.0)
     records = int(min(BATCH_RECORDS, max(1, BATCH_BYTES // max(1, widest))))
     for batch in read_batches(path, columns, records, path.parent.name):
@@ -139,17 +128,11 @@ class KeyCounter:
             return 0, []
         suspects = np.unique(extra)
         counts = count_keys(read_again(), suspects[:CONFIRMED_HASHES])
-        repeated = {key: count for key, count in counts.items() if count > 1}
-        total = sum(count - 1 for count in repeated.values())
-        if len(suspects) > CONFIRMED_HASHES:
-            total = len(extra)
-        return total, [f"{key} ({count} times)" for key, count in sorted(repeated.items())]
+        repeated = {key: count for key, count in sorted(counts.items()) if count > 1}
+        total = len(extra) if len(suspects) > CONFIRMED_HASHES else sum(repeated.values()) - len(repeated)
+        return total, [f"{key} ({count} times)" for key, count in repeated.items()]
 
 
 def count_keys(keys: Iterable[np.ndarray], wanted: np.ndarray) -> dict[str, int]:
     """Count each key whose hash is in `wanted` (uint64)."""
-    counts: dict[str, int] = {}
-    for some in keys:
-        for key in some[np.isin(hash_strings(some), wanted)]:
-            counts[key] = counts.get(key, 0) + 1
-    return counts
+    return Counter(key for some in keys for key in some[np.isin(hash_strings(some), wanted)])

@@ -45,7 +45,7 @@ from tasks.validation.checks import (
     format_failures,
     format_number,
 )
-from tasks.validation.pretraining_checks import ROW_CHECKS, open_corpus
+from tasks.validation.pretraining_checks import ROW_CHECKS, CorpusData
 from tasks.validation.row_checks import RowSource
 from tasks.validation.validators import GxValidator, LimitValidator, load_gx, make_expectation, make_suite
 
@@ -161,16 +161,13 @@ def validate_data(data: DataSet, validator: LimitValidator) -> ValidationResult:
         for name, new in validator.validate(data.record_checks, frame).items():
             found[name] += new
     outcomes += _validate_totals(validator, data.total_checks, data.totals())
-    outcomes += [_make_record_outcome(data, check, found[check.name], records) for check in data.record_checks]
+    for check in data.record_checks:
+        counts, every = found[check.name], f"{records:,} {data.record}s"
+        text = f"{counts.failed:,} of {every} fail" if counts.failed else f"all {every} pass"
+        examples = tuple(one.label for one in counts.unexpected[:MAX_EXAMPLES])
+        outcomes.append(CheckOutcome(check, counts, text, examples))
     shown = data.numbers(), data.histograms(), tuple(data.notes())
     return ValidationResult(data.name, data.record, records, checks, tuple(outcomes), *shown)
-
-
-def _make_record_outcome(data: DataSet, check: DataCheck, counts: CheckCounts, records: int) -> CheckOutcome:
-    found = f"all {records:,} {data.record}s pass"
-    if counts.failed:
-        found = f"{counts.failed:,} of {records:,} {data.record}s fail"
-    return CheckOutcome(check, counts, found, tuple(one.label for one in counts.unexpected[:MAX_EXAMPLES]))
 
 
 def _validate_totals(validator: LimitValidator, checks: Sequence[DataCheck], totals: Totals) -> list[CheckOutcome]:
@@ -191,7 +188,7 @@ def _validate_totals(validator: LimitValidator, checks: Sequence[DataCheck], tot
 def open_data_sets(name: str, params: Params, root: Path = Path()) -> list[DataSet]:
     """Open the data set of that name in the checkout `root`, and its held-out rows if there are any."""
     if name == "corpus":
-        return [open_corpus(root / artifacts.CORPUS, params.validate_)]
+        return [CorpusData(root / artifacts.CORPUS, params.validate_)]
     rows = root / artifacts.rows_folder(name)
     return [
         ROW_CHECKS[params.pretrain_rows.row_kind](

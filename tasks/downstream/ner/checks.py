@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from tasks.downstream.ner.sentences import SCHEMA
 from tasks.downstream.ner.spec import FEATURES_SCHEMA, NerSpec
@@ -20,12 +21,17 @@ from tasks.plan.kinds import TRAIN
 from tasks.records.labels import read_row_labels
 from tasks.rows.row_files import IGNORED, concatenate_ranges
 from tasks.stage import artifacts
-from tasks.validation import text_features
-from tasks.validation.checks import DataCheck, DataSet, Frame, TotalFeature, Totals
+from tasks.validation.checks import DataCheck, DataSet, Frame, Histogram, TotalFeature, Totals
 from tasks.validation.example_files import ExampleFiles
-from tasks.validation.histograms import Histogram
-from tasks.validation.row_checks import Columns, RowData, RowSequences, RowSource, SourceExamples
-from tasks.validation.window_checks import FeatureLines, WindowData
+from tasks.validation.row_checks import (
+    Columns,
+    FeatureLines,
+    RowData,
+    RowSequences,
+    RowSource,
+    SourceExamples,
+    WindowData,
+)
 
 COLUMN, AS_EXAMPLES = "token_labels", "labels_as_in_examples"
 
@@ -148,7 +154,7 @@ class TagRows(WindowData):
     def prepare_kind(self) -> list[str]:
         if problems := super().prepare_kind():
             return problems
-        table = text_features.open_parquet(self.folder / artifacts.FEATURES).read(columns=["positions"])
+        table = pq.read_table(self.folder / artifacts.FEATURES, columns=["positions"])
         words = pc.list_value_length(table.column("positions")).to_numpy()
         self._words = int(words.sum())
         if self._examples is None:

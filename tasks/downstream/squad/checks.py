@@ -18,11 +18,17 @@ from tasks.downstream.validate import ChecksTask
 from tasks.records.parquet import read_group_batches
 from tasks.rows.row_files import IGNORED, from_arrow
 from tasks.validation import text_features
-from tasks.validation.checks import DataCheck, DataSet, Frame, TotalFeature, Totals
+from tasks.validation.checks import DataCheck, DataSet, Frame, Histogram, TotalFeature, Totals
 from tasks.validation.example_files import ExampleFiles
-from tasks.validation.histograms import Histogram
-from tasks.validation.row_checks import Columns, RowData, RowSequences, RowSource, SourceExamples
-from tasks.validation.window_checks import FeatureLines, WindowData
+from tasks.validation.row_checks import (
+    Columns,
+    FeatureLines,
+    RowData,
+    RowSequences,
+    RowSource,
+    SourceExamples,
+    WindowData,
+)
 
 SPLITS = ("train", "dev")
 PAIR = ("question", "context")

@@ -17,9 +17,8 @@ from tasks.records.labels import read_parquet_labels, read_row_labels
 from tasks.records.parquet import has_first_value
 from tasks.rows.row_files import IGNORED, from_arrow
 from tasks.validation import text_features
-from tasks.validation.checks import DataCheck, DataSet, Frame, TotalFeature, Totals
+from tasks.validation.checks import DataCheck, DataSet, Frame, Histogram, TotalFeature, Totals
 from tasks.validation.example_files import ExampleFiles
-from tasks.validation.histograms import Histogram
 from tasks.validation.row_checks import Columns, RowData, RowSequences, RowSource, SourceExamples
 
 TEXTS = ("first", "second")

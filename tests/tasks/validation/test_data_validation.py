@@ -10,7 +10,7 @@ from tasks.params.schema import load_params
 from tasks.records.text_files import ReadLog, write_reading
 from tasks.stage.errors import InputError
 from tasks.validation.checks import format_failures
-from tasks.validation.pretraining_checks import CorpusData, open_corpus
+from tasks.validation.pretraining_checks import CorpusData
 from tasks.validation.validators import GxValidator
 from tests.places import ROOT
 from tests.tasks.validation.validation_data import (
@@ -207,19 +207,13 @@ def noted(folder, source, **counts):
 
 def test_what_the_stage_left_out_stands_in_the_verdict(judge, tmp_path):
     folder = write_corpus(tmp_path / "corpus", corpus_columns())
-    verdict = validate(open_corpus(noted(folder, "files", empty_documents_left_out=3), LIMITS), judge)
+    verdict = validate(CorpusData(noted(folder, "files", empty_documents_left_out=3), LIMITS), judge)
     numbers = {one["name"]: one["value"] for one in verdict["statistics"]["numbers"]}
     assert (numbers["files read"], numbers["empty documents left out"]) == (2, 3)
 
 
-def test_a_corpus_that_holds_nothing_on_purpose_is_valid_only_when_empty(judge, tmp_path):
-    folder = noted(tmp_path / "corpus", "none")
-    assert validate(open_corpus(folder, LIMITS), judge)["valid"]
-    assert failed_checks(validate(open_corpus(write_corpus(folder, corpus_columns()), LIMITS), judge)) == ["no_files"]
-
-
 def test_damaged_notes_of_a_stage_are_refused(tmp_path):
-    folder = noted(tmp_path / "corpus", "none")
+    folder = write_corpus(tmp_path / "corpus", corpus_columns())
     (folder / "reading.json").write_text('{"numbers": []}')
     with pytest.raises(InputError, match="reading.json is damaged"):
-        open_corpus(folder, LIMITS)
+        CorpusData(folder, LIMITS)

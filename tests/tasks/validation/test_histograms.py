@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tasks.validation import histograms
-from tasks.validation.histograms import Histogram
+from tasks.validation import checks
+from tasks.validation.checks import Histogram
 
 
 def lengths(*parts):
@@ -42,7 +42,7 @@ def test_every_length_is_in_exactly_one_bar(seen):
     drawn = lengths(seen).histogram("t", "u")
     edges, counts = drawn["edges"], drawn["counts"]
     assert edges == sorted(set(edges))
-    assert len(edges) == len(counts) + 1 <= histograms.BARS + 2
+    assert len(edges) == len(counts) + 1 <= checks.BARS + 2
     assert counts == [sum(low <= one < high for one in seen) for low, high in zip(edges, edges[1:], strict=False)]
     assert sum(counts) == len(seen)
 
@@ -53,7 +53,7 @@ def test_lengths_far_apart_get_bars_that_widen():
 
 
 def test_lengths_above_the_highest_are_counted_in_the_last_bar_and_exactly_in_the_sum(monkeypatch):
-    monkeypatch.setattr(histograms, "HIGHEST", 10)
+    monkeypatch.setattr(checks, "HIGHEST", 10)
     counted = lengths([4, 10, 5_000])
     drawn = counted.histogram("t", "u")
     assert drawn["open_end"]
