@@ -135,7 +135,6 @@ class CheckoutRepo(Repo):
         """Read the configuration.
 
         Args:
-            say: called with each message for the user.
             wait_for_lock: wait while another DVC holds the repository lock; otherwise fail after a few seconds.
             lock_elsewhere: waits until no other host runs a stage of this name and hash; returns whether one did.
         """
@@ -200,7 +199,6 @@ class CheckoutRepo(Repo):
         """Bring a stage up to date.
 
         Args:
-            stage: its name.
             pull: fetch missing data from the remote.
             single: the stages it depends on are up to date.
 
@@ -257,7 +255,6 @@ def main(mark: str, wait_for_lock: bool) -> None:
 
     Args:
         mark: prefix of a reply. It may follow an unfinished line of a stage.
-        wait_for_lock: see `CheckoutRepo`.
     """
     requests = os.fdopen(os.dup(0))
     with open(os.devnull) as nothing:

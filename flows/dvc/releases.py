@@ -32,9 +32,6 @@ def fetch_releases(
     """Fetch the releases that the stages of `plan` or their dependencies compare with, unless they are here already.
 
     Args:
-        plan: stages of dvc.yaml.
-        root: the checkout.
-        say: called with each line of output.
         chosen: the releases, if another host has selected them; None: the newest ones.
 
     Raises:
@@ -73,8 +70,6 @@ def publish_release(gate: Stage, root: Path, say: Callable[[str], None]) -> dict
 
     Args:
         gate: its `meta` names the module that publishes.
-        root: the checkout.
-        say: called with each line of output as it comes.
 
     Raises:
         ReleaseFailed: has the output of the child process.
@@ -89,14 +84,7 @@ def _fetch(words: Sequence[str], root: Path, say: Callable[[str], None]) -> list
 
 
 def _run(failed: str, module: Sequence[str], root: Path, say: Callable[[str], None]) -> list[str]:
-    """Run a module and return its lines of output.
-
-    Args:
-        failed: beginning of the error message.
-        module: its name and arguments.
-        root: the checkout.
-        say: called with each line of output.
-    """
+    """Run a module and return its lines of output."""
     lines: list[str] = []
 
     def take(line: str) -> None:

@@ -125,7 +125,6 @@ class DvcSession:
         """Describe the session; the process is not started yet.
 
         Args:
-            root: folder of the checkout.
             allowed: stages that may run here; others must be restored. None: all may run.
             wait_for_lock: wait while another DVC holds the repository lock; otherwise fail after a few seconds.
             lock: called before a stage runs; returns once no other host runs an equal one.
@@ -172,7 +171,6 @@ class DvcSession:
 
         Args:
             stage: a name in dvc.yaml, such as `pretrain@phase1`.
-            say: called with each line of output.
             progress: called with the percentage, 0 to 100, when the stage reports it.
             pull: restore outputs from the remote if possible.
             single: its dependencies are up to date.
@@ -248,8 +246,6 @@ class DvcSession:
 
         Args:
             what: message for a failure, with {remote} for the remote.
-            say: called with each message.
-            request: name of the request; `arguments` follow.
 
         Raises:
             RemoteFailed: every try failed.

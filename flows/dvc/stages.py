@@ -43,11 +43,7 @@ CANCELLED = (RunStopped, KeyboardInterrupt, TerminationSignal)
 
 
 def describe_cancellation(error: BaseException) -> str:
-    """Describe what cancelled or interrupted a run.
-
-    Args:
-        error: one of CANCELLED.
-    """
+    """Describe what cancelled or interrupted a run."""
     if stop.number:
         return stop.reason()
     if isinstance(error, TerminationSignal):
@@ -147,9 +143,6 @@ def run_parallel(
 
     Args:
         stages: stages in the order of the plan; their other dependencies are up to date.
-        known: the plan.
-        sessions: DVC sessions, one for each parallel stage.
-        bring: runs a stage; called in its own thread.
         say: called with a message after a failure while other stages are running.
 
     Returns:
@@ -196,11 +189,7 @@ def run_stage(
     """Run one stage as a Prefect task and add it to the report, even if it fails.
 
     Args:
-        stage: stage of the plan.
         session: session that brings it up to date; None: nothing changed.
-        root: the checkout.
-        run: the report.
-        on_end: called with the record.
         single: its dependencies are up to date.
 
     Raises:
@@ -220,12 +209,7 @@ _REPORT_LOCK = threading.Lock()
 
 
 def _record(kind: str, name: str, body: Callable[[], str], run: RunReport, on_end: StageCallback, root: Path) -> None:
-    """Call `body` as a Prefect task, and add its status and time to the report.
-
-    Args:
-        body: returns the status.
-        name: name of the stage.
-    """
+    """Call `body` as a Prefect task, and add its status and time to the report."""
     status, started_at, began = "failed", time.perf_counter(), round(time.time(), 2)
     run.at_work[name] = began
     current_screen().begin(name)

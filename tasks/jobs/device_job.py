@@ -75,7 +75,6 @@ def run_device_job(
         python: the device's interpreter; default: PODIUM_DEVICE_PYTHON, otherwise this interpreter.
         launcher: command before the interpreter (launcher.launch_command).
         say: receives each line for users; default: standard output.
-        on_event: receives every event of the job.
 
     Raises:
         DeviceJobFailed: the process did not start, failed, or left no result; the message has its error or the last

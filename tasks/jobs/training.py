@@ -77,7 +77,6 @@ def evaluation(rows: Path, every: float | None, **how: Any) -> EvaluationConfig 
     Args:
         rows: row folder of the training.
         every: updates between evaluations; None: never.
-        how: other fields of EvaluationConfig.
     """
     folder = find_held_out_rows(rows)
     return None if every is None or folder is None else EvaluationConfig(str(folder), every, **how)
@@ -89,9 +88,7 @@ def ipu_config(
     """Return the IPU config of a job: its own keys override the file `ipu.config`.
 
     Args:
-        ipu: section `ipu`.
         keys: ipu_config.json keys in the parameters of this job.
-        device: section `device`.
         root: base of a relative `ipu.config`.
 
     Returns:
@@ -122,8 +119,6 @@ def carried_executables(job: str, device: DeviceParams, root: Path = Path()) -> 
 
     Args:
         job: phase1, phase2, or <entry>-finetune and -predict.
-        device: section `device`.
-        root: checkout.
     """
     return str(root / artifacts.executables_folder(job)) if device.runtime == "ipu" else None
 
@@ -144,7 +139,6 @@ def train(
     Args:
         job: training job, without a run folder.
         name: name of the stage in file names.
-        root: checkout.
         launcher: command from launcher.launch_command.
         remote: `checkpoint.remote`, to sync checkpoints with.
         tracking: section `tracking`; None: no tracking.

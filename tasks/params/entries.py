@@ -36,12 +36,7 @@ class Entry:
         return self.params.kind
 
     def key(self, section: str, name: str = "") -> str:
-        """Return the dotted name of a section or parameter of this entry in params.yaml.
-
-        Args:
-            section: data, rows, finetune, evaluate, parity, gate, publish or ipu.
-            name: name of the parameter.
-        """
+        """Return the dotted name of a section or parameter of this entry in params.yaml."""
         words = ("downstream", self.name, section, name)
         return ".".join(word for word in words if word)
 
@@ -103,11 +98,7 @@ def load_entry(name: str) -> Entry:
 
 
 def entry_argument(description: str) -> str:
-    """Parse a stage's command line, whose one argument is the name of an entry or a stage.
-
-    Args:
-        description: description of the stage, for --help.
-    """
+    """Parse a stage's command line, whose one argument is the name of an entry or a stage."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("name", help="entry, or its stage")
     name: str = parser.parse_args().name

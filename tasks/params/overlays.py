@@ -107,9 +107,7 @@ def resolve(
 
     Args:
         base: values of params.yaml, ignored with a preset.
-        preset: name of the preset.
         overrides: arguments of `--set`, `section.key=value`, and settings of other options.
-        presets: folder of presets.
 
     Raises:
         ParamsError: the preset does not exist, an override is malformed, or a key is unknown.

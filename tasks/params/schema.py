@@ -225,7 +225,6 @@ def load_sections(*names: str, path: Path = artifacts.PARAMS) -> Any:
 
     Args:
         names: attributes of `Params`, such as `validate_`.
-        path: params.yaml.
 
     Raises:
         ParamsError: a section is invalid; one message lists all problems.
@@ -291,7 +290,6 @@ def walk_parameters(
 
     Args:
         values: values of a section, not validated.
-        section: class of that section.
         before: prefix of the dotted names.
     """
     for key, field in section.get_fields().items():

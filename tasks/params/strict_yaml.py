@@ -119,11 +119,7 @@ def _require_plain(reader: YAML, text: str) -> None:
 
 
 def yaml_text(values: Any, flow: bool = False) -> str:
-    """Return plain values as YAML that parses to the same values, also in YAML 1.1.
-
-    Args:
-        flow: write on one line.
-    """
+    """Return plain values as YAML that parses to the same values, also in YAML 1.1."""
     return str(
         yaml.dump(
             values, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=float("inf"), default_flow_style=flow

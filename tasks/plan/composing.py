@@ -51,11 +51,7 @@ HEADER = f"""# Items of the stages in dvc.yaml, written by `podium run` and `{WR
 
 
 def compose(params: Params) -> dict[str, Any]:
-    """Return the content of plan.yaml.
-
-    Args:
-        params: validated parameters.
-    """
+    """Return the content of plan.yaml."""
     phases = params.pretrain.phases
     corpus, base, ahead = needs_corpus(params, phases), params.base_model.source != "none", _compiles_ahead(params)
     kind = params.pretrain_rows.row_kind
@@ -227,7 +223,6 @@ def remove_stale(root: Path, say: Callable[[str], None]) -> None:
 
     Args:
         root: checkout with an up-to-date plan.yaml.
-        say: receives messages about removed and kept outs.
     """
     plan, stages = read_plan(root), read_locked_stages(root / LOCK)
     gone = {name: stages[name] for name in stages if name not in plan}

@@ -119,8 +119,6 @@ def verify_gate(stage: str, root: Path = Path(), copies: Path | None = None) -> 
     """Verify what a gate wrote and what it read from other stages, as its entry in dvc.lock states.
 
     Args:
-        stage: name in dvc.yaml.
-        root: checkout.
         copies: copies of its files, including dvc.lock, to verify instead of the files.
 
     Raises:
@@ -258,7 +256,6 @@ def compute_md5(path: Path, ignored: Sequence[str] = ()) -> str:
     """Return the MD5 that DVC gives a file or folder; for a folder, that of the JSON list of its files, sorted by name.
 
     Args:
-        path: file or folder.
         ignored: patterns of names in the folder to skip.
     """
     if path.is_file():
@@ -436,7 +433,6 @@ def compute_statuses(
         root: checkout of the run; it need not exist.
         plan: all stages, with paths relative to `root`.
         stated: parameter file in `root` -> its future content.
-        target: stage names, in order.
         name: file name in folders that stages make.
 
     Returns:

@@ -94,12 +94,7 @@ def list_input_paths(values: Mapping[str, Any]) -> list[str]:
 
 
 def check_input_paths(values: dict[str, Any], root: Path) -> list[str]:
-    """Return the problems of files and folders that the parameters name, one sentence each.
-
-    Args:
-        values: validated values of params.yaml.
-        root: the project, the base of relative paths.
-    """
+    """Return the problems of files and folders that the parameters name, one sentence each."""
     problems = [problem for name in find_parameters(values, READ) for problem in _check_place(values, name, root)]
     return [*problems, *_check_plans(root, list_input_paths(values))]
 
@@ -157,7 +152,6 @@ def find_dvc_files(root: Path, given: Iterable[str] = ()) -> list[str]:
     """Return DVC files below the project's inputs and below named paths that are in the project.
 
     Args:
-        root: the project.
         given: paths that the parameters name, relative to `root`; their parent folders are checked as well.
 
     Returns:
@@ -219,13 +213,7 @@ def _walk(top: Path, kind_of: Kind, seen: set[str] | None = None) -> Iterator[tu
 
 
 def check_output_folders(values: Mapping[str, Any], root: Path, plan: Plan) -> list[str]:
-    """Return the problems of folders that the parameters name for outputs, one sentence each.
-
-    Args:
-        values: validated values of params.yaml.
-        root: the project, the base of relative paths.
-        plan: all stages of these parameters.
-    """
+    """Return the problems of folders that the parameters name for outputs, one sentence each."""
     found = []
     for key, path in find_parameters(values, WRITTEN).items():
         if "://" in path:
@@ -252,8 +240,6 @@ def _why_not(path: Path, stages: Iterable[Stage], replaced: bool) -> str:
 
     Args:
         path: relative to the checkout.
-        stages: stages that run there.
-        replaced: True if the whole folder is replaced.
     """
     if replaced and not path.parts:
         return "contains a whole checkout, and a release replaces its folder"
@@ -271,9 +257,6 @@ def check_readable(path: Path, key: str, links: Links = "files", name: Path | st
     """Check that this user can read a file, or everything in a folder.
 
     Args:
-        path: file or folder; it may be a link.
-        key: parameter that names it.
-        links: allowed links in the folder.
         name: name in messages; None: `path`.
 
     Returns:

@@ -80,9 +80,6 @@ class Stage:
     def kind(self, runtime: str) -> str:
         """Return the kind of worker for the stage: `cpu`, `cuda`, `ipu`, or `auto` if the runtime is chosen at run
         time.
-
-        Args:
-            runtime: value of `device.runtime`.
         """
         return runtime if self.host in (DEVICE, COMPILER) else self.host.partition(":")[0]
 
@@ -174,7 +171,6 @@ def read_plan(root: Path, composed: Mapping[str, Any] | None = None) -> Plan:
     """Return the stages of the dvc.yaml in `root`.
 
     Args:
-        root: checkout.
         composed: content to use for plan.yaml; None: read plan.yaml, if it exists.
 
     Raises:
@@ -278,9 +274,7 @@ def differences(place: str, stated: Any, now: Any, absent: Any = None) -> Iterat
     by key.
 
     Args:
-        place: dotted name.
         stated: value in dvc.lock.
-        now: current value.
         absent: value for a missing key.
     """
     if isinstance(stated, Mapping) and isinstance(now, Mapping):

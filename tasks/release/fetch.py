@@ -49,9 +49,6 @@ def fetch(params: Params, entry: Entry, root: Path = Path(), these: Sequence[Tag
     """Make released/<entry> contain the newest releases of the entry's publish target, completely or not at all.
 
     Args:
-        params: parameters of the checkout.
-        entry: entry whose gate compares with the published release.
-        root: checkout.
         these: releases on the Hub, newest first; None: ask the Hub.
 
     Raises:

@@ -24,7 +24,6 @@ def resolve_origin(params: Params, base: Mapping[str, Any] | None) -> Origin:
     """Return the values in the parameters, otherwise those in the base model's files.
 
     Args:
-        params: parameters; section `publish` has the user's values.
         base: result of `read_origin` for the base model's files; None: there is no base model.
     """
     stated, base = params.publish, base or {}

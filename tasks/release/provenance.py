@@ -72,8 +72,6 @@ def provenance(
     Args:
         parameters: resolved content of params.yaml (plain values). `released_parameters` removes private values;
             other entries of downstream are not part of this release.
-        root: checkout.
-        subject: subject of the release.
         checkout: base of relative paths, if `root` contains copies; None: `root`.
 
     Raises:
@@ -135,12 +133,7 @@ def _without_measurements(stage: Mapping[str, Any] | None) -> dict[str, Any] | N
 
 
 def stage_runs(stages: Iterable[str], root: Path) -> StageRuns:
-    """Return the run that produced the outs of each stage, here or on another host, as the stage recorded it.
-
-    Args:
-        stages: names of stages.
-        root: checkout.
-    """
+    """Return the run that produced the outs of each stage, here or on another host, as the stage recorded it."""
     found = {stage: (find_object(root / artifacts.stage_run_file(stage)) or {}).get("run") for stage in stages}
     return {stage: _run_of(run) for stage, run in found.items()}
 
@@ -158,12 +151,7 @@ def code_of(root: Path, subject: ReleaseSubject) -> dict[str, Any]:
 
 
 def describe_changes(origin: Mapping[str, Any], root: Path) -> str | None:
-    """Return how the code of a checkout differs from the code of a release; None if it does not differ.
-
-    Args:
-        origin: provenance of the release.
-        root: checkout.
-    """
+    """Return how the code of a checkout differs from the code of a release; None if it does not differ."""
     revisions = {None: "an unrecorded revision"}
     ran, now = origin["git"], git_state(root)
     changed = changed_code(origin["code_md5"], root)
@@ -188,7 +176,6 @@ def base_model(file: Path, given: str) -> dict[str, Any] | None:
     """Return the base model as the stage base_model recorded it; a folder is identified by its hash.
 
     Args:
-        file: record of the stage.
         given: published value of base_model.path.
     """
     record = _small_json(file)
@@ -278,7 +265,6 @@ def released_parameters(parameters: Mapping[str, Any], root: Path, checkout: Pat
     in dvc.lock; other text by a placeholder. New parameters are private by default.
 
     Args:
-        parameters: resolved content of params.yaml (plain values).
         root: folder with dvc.lock, which has the hashes of inputs.
         checkout: base of relative paths; None: `root`.
     """

@@ -166,8 +166,6 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
 
     Args:
         parameters: the resolved params.yaml as plain values.
-        name: name of the entry.
-        root: checkout.
         dry_run: build everything, but change no target and write no receipt.
 
     Returns:
@@ -220,11 +218,6 @@ def require_accepted(gate: Mapping[str, Any]) -> None:
 def require_same_parameters(params: Params, subject: ReleaseSubject, lock: Path) -> None:
     """Require that all upstream stages of the gate ran with the current parameters, according to dvc.lock.
 
-    Args:
-        params: current parameters.
-        subject: subject of the release.
-        lock: dvc.lock.
-
     Raises:
         PublishError: a stage ran with other parameters, or did not run.
     """
@@ -256,8 +249,6 @@ def verify_verdict(
 
     Args:
         recorded: verdict that the stage gate wrote.
-        entry: entry of the model.
-        subject: subject of the release.
         hashes: hashes of the copies, without the verdict itself.
         copies: folder with copies of everything that the gate evaluates.
 

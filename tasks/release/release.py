@@ -106,12 +106,6 @@ def build_release(
 ) -> Release:
     """Return the release built from copies of a checkout's outs and generated texts (path in the release -> text).
 
-    Args:
-        copies: folder with copies of the checkout's files.
-        generated: texts generated for the release.
-        subject: subject of the release.
-        examples: include the predictions and the evaluation page.
-
     Raises:
         PublishError: an out is missing; the message names its stage.
     """
@@ -163,7 +157,6 @@ def released_meanwhile(found: str, compared: ComparedRelease) -> PublishError:
 
     Args:
         found: newest release of the target.
-        compared: release that the gate compared with.
     """
     return PublishError(
         f"{found} was released meanwhile; the gate compared this model with {compared.tag or 'no release'}. Run the "
@@ -178,8 +171,6 @@ def write_folder(release: Release, folder: Path, compared: ComparedRelease | Non
     The old release stays until the new one is complete next to it. Parallel processes wait for each other.
 
     Args:
-        release: files of the release.
-        folder: target folder.
         compared: release that the gate compared with, if any; no other release is replaced.
 
     Raises:

@@ -155,7 +155,6 @@ def limit_memory(what: str, allowance: int = ALLOWANCE) -> Iterator[None]:
 
     Args:
         what: what is read, with the parameter that named it, for the message.
-        allowance: bytes.
 
     Raises:
         InputError: an allocation exceeded the limit.
@@ -191,9 +190,7 @@ def iterate_limited(items: Iterable[T], what: str, at_once: int = 1, allowance: 
 
     Args:
         items: a lazy iterable, such as a generator.
-        what: see `limit_memory`.
         at_once: items created per step.
-        allowance: bytes per step.
 
     Raises:
         InputError: see `limit_memory`.

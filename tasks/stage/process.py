@@ -113,22 +113,12 @@ def usage_file(stage: str) -> Path:
 
 
 def write_usage(stage: str, began: float) -> None:
-    """Write the resources that this process used so far, including children it waited for.
-
-    Args:
-        stage: name in dvc.yaml.
-        began: start time in seconds since 1970.
-    """
+    """Write the resources that this process used so far, including children it waited for."""
     write_json(usage_file(stage), _usage(began))
 
 
 def write_stage_run(stage: str, began: float) -> None:
-    """Write the run that produced the stage's outs; null for `dvc repro`.
-
-    Args:
-        stage: name in dvc.yaml.
-        began: start time in seconds since 1970.
-    """
+    """Write the run that produced the stage's outs; null for `dvc repro`."""
     run_began, _, name = os.environ.get(RUN, "").partition(" ")
     run = {"name": name, "began": run_began} if name else None
     write_json(stage_run_file(stage), {"run": run, "process": _usage(began)})

@@ -29,7 +29,6 @@ class ParquetFiles(DataSet):
 
         Args:
             files: files by name, in one folder, which has a reading.json.
-            columns: description of the schema.
             stage: stage that writes the files, for messages.
         """
         self.files, self.schema = files, schema
@@ -107,7 +106,6 @@ class ExampleFiles(ParquetFiles):
 
         Args:
             splits: names of the splits, training first.
-            columns: description of the schema.
 
         Raises:
             InputError: the file of a split is missing.

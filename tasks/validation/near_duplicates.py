@@ -136,7 +136,6 @@ def hash_runs(letters: NormalizedLetters, starts: NDArray[np.int64], lengths: ND
     """Return the hashes of runs of letters.
 
     Args:
-        starts: first letter of each run, [k].
         lengths: letters of each run, [k], or one number for all.
     """
     powers, inverses = _powers(1 << max(10, int(len(letters.codes)).bit_length()))
@@ -417,11 +416,7 @@ def find_near_duplicates(
     """Search for near-duplicates of development examples in the training examples and the pre-training text.
 
     Args:
-        training: name of the training split.
-        development: names of the development sets.
         corpus: folder of the pre-training text; None: there is none, or it is unknown.
-        threshold: Jaccard similarity from which two texts are near-duplicates.
-        record: noun for an example.
 
     Raises:
         InputError: a file is missing or damaged.

@@ -119,11 +119,7 @@ class MaskedLmRows(RowData):
     kinds: ClassVar[tuple[str, ...]] = ("masked_lm",)
 
     def __init__(self, source: RowSource, masked_fraction: float) -> None:
-        """Open the rows.
-
-        Args:
-            masked_fraction: pretrain_rows.masked_fraction.
-        """
+        """Open the rows."""
         super().__init__(source)
         manifest = self.manifest
         # The number of masked tokens in a sequence is rounded up, and at least one.

@@ -372,7 +372,6 @@ class RowData(DataSet):
 
         Args:
             rows: columns of n rows, as stored.
-            found: their sequences.
         """
         return {}
 
@@ -497,11 +496,7 @@ class WindowData(RowData):
 
     @abstractmethod
     def label_features(self, rows: Columns, found: RowSequences, lines: FeatureLines) -> Columns:
-        """Return the features [n] of the checks of labels.
-
-        Args:
-            lines: lines of features.parquet for the slots of the rows.
-        """
+        """Return the features [n] of the checks of labels."""
 
     def _lines(self, rows: Columns, found: RowSequences) -> FeatureLines:
         """Return the lines of features.parquet for the slots of rows."""

@@ -120,11 +120,7 @@ class ValidationResult:
         }
 
     def with_another(self, other: ValidationResult, prefix: str) -> ValidationResult:
-        """Combine the results of two sets, such as training rows and held-out rows; valid if both are.
-
-        Args:
-            prefix: prefix for the names of the second set's checks.
-        """
+        """Combine the results of two sets, such as training rows and held-out rows; valid if both are."""
 
         def add_prefix(check: DataCheck) -> DataCheck:
             return replace(check, name=f"{prefix} {check.name}")
@@ -303,11 +299,7 @@ def main() -> None:
 def write_data_docs(
     name: str, checks: Sequence[DataCheck], outcomes: Sequence[CheckOutcome], report: Path, folder: Path
 ) -> None:
-    """Write the Data Docs of a data set: index.html with the results, and a page of its suite.
-
-    Args:
-        report: file of its verdict.
-    """
+    """Write the Data Docs of a data set: index.html with the results, and a page of its suite."""
     load_gx()
     pages = importlib.import_module("great_expectations.render.renderer.page_renderer")
     view = importlib.import_module("great_expectations.render.view").DefaultJinjaPageView()
@@ -322,11 +314,7 @@ def write_data_docs(
 
 
 def make_standalone(page: str, name: str) -> str:
-    """Make a page of Great Expectations self-contained, and link it to Podium's page of the data set.
-
-    Args:
-        name: name of the data set.
-    """
+    """Make a page of Great Expectations self-contained, and link it to Podium's page of the data set."""
     page = _REMOVED.sub("", page).replace("<html>", '<html lang="en">', 1).replace("</head>", _HEAD, 1)
     verdict = f'<a href="../../{artifacts.VALIDATION.name}/{quote(name)}.html">Validation of {html.escape(name)}</a>'
     page = _LOGO.sub(lambda _: verdict, page, count=1)

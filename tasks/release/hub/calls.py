@@ -112,7 +112,6 @@ def hub_client(endpoint: str, token: str, patience: Patience) -> Any:
     Args:
         endpoint: URL of the Hub; empty means the public one.
         token: token, sent to this endpoint only.
-        patience: timeouts of the requests.
     """
     if XET_SWITCH not in os.environ:
         # Large files use Git LFS: the Hub, its mirrors and our tests support it, and files are hashed before upload.
@@ -162,8 +161,6 @@ class Caller:
         """Return the result of `call`.
 
         Args:
-            step: name of the step, for messages.
-            call: request to the Hub.
             state: state of the repository if the call fails, for messages.
 
         Raises:

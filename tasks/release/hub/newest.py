@@ -26,9 +26,7 @@ def newest_releases(repository: str, key: str, count: int) -> list[Tagged]:
     content is published again after other content, it keeps its tag.
 
     Args:
-        repository: `user/name`.
         key: key of params.yaml, for messages.
-        count: maximum number of releases.
 
     Raises:
         InputError: the repository may not be read, or the Hub does not answer.
@@ -61,11 +59,8 @@ def require_compared(api: Any, repository: str, head: str, release: Release, com
     """Require that the newest release up to a commit of main is the one that the gate compared with.
 
     Args:
-        api: the Hub client.
-        repository: `user/name`.
         head: commit of main.
         release: release to publish; if its own weights were released last, it replaces no other model.
-        compared: release that the gate compared with.
 
     Raises:
         PublishError: it is another one, or main contains a release that another publish has not tagged yet.

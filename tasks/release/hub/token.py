@@ -33,8 +33,6 @@ def refusal(who: Mapping[str, Any], repository: str, *, review: bool) -> str | N
     Args:
         who: answer of the Hub to `whoami-v2`: `name`, `orgs` and `auth.accessToken`, whose `role` is read, write or
             fineGrained (then `fineGrained.scoped` lists its permissions by repository, user and organisation).
-        repository: `user/name`.
-        review: the publish opens a pull request and does not write to main.
     """
     who, owner = _mapping(who), repository.split("/")[0]
     token = _mapping(_mapping(who.get("auth")).get("accessToken"))

@@ -60,11 +60,9 @@ def release_on_hub(
     same commit. The token is read from HF_TOKEN, the address of the Hub from HF_ENDPOINT.
 
     Args:
-        release: files of the release.
         repository: `user/name`; created if it does not exist.
         private: create it private, and refuse to publish to a public one.
         review: open a pull request instead of committing to main.
-        patience: number of attempts and waiting times.
         compared: release that the gate compared with, if it compares with releases; no other one is replaced.
 
     Raises:
@@ -218,9 +216,6 @@ class _Transaction:
 
         The same content never has two: open pull requests are found by title and content, even if the Hub's answer
         was lost. If several were opened at the same time, the one with the lowest number stays open.
-
-        Args:
-            head: current head of main (ModelInfo), on which the pull request is based.
         """
         caller, state = self.caller, f"main is at {head.sha}, nothing was changed in it"
         numbers, ours = self._open_requests(state), 0
