@@ -44,21 +44,12 @@ def shared_memory(name: str, size: int) -> int:
     except AttributeError:
         raise OSError(f"{sys.platform}, or this Python, has no os.memfd_create") from None
     try:
-        reserve(descriptor, size)
+        if size:
+            os.posix_fallocate(descriptor, 0, size)
     except OSError:
         os.close(descriptor)
         raise
     return descriptor
-
-
-def reserve(descriptor: int, size: int) -> None:
-    """Grow shared memory to `size` bytes and keep its content.
-
-    Raises:
-        OSError: not enough memory is free.
-    """
-    if size:
-        os.posix_fallocate(descriptor, 0, size)
 
 
 class CompanionLost(Exception):

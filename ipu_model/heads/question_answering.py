@@ -141,9 +141,5 @@ class QuestionAnswering(Head):
         starts, ends = (split_sequences(np.ascontiguousarray(logits[:, i]), lengths) for i in (0, 1))
         return list(zip(starts, ends))
 
-    def of_slot(self, logits: np.ndarray, slot: int, tokens: np.ndarray) -> Tuple[np.ndarray, ...]:
-        own = logits[tokens]
-        return own[:, 0].copy(), own[:, 1].copy()
-
 
 HEAD = QuestionAnswering()

@@ -176,9 +176,6 @@ class SequenceClassification(Head):
     def split(self, logits: np.ndarray, lengths: np.ndarray) -> List[Tuple[np.ndarray, ...]]:
         return [(of_one,) for of_one in logits]
 
-    def of_slot(self, logits: np.ndarray, slot: int, tokens: np.ndarray) -> Tuple[np.ndarray, ...]:
-        return (logits[slot].copy(),)
-
 
 def _label_column(columns: Mapping[str, Any]) -> str:
     return next(name for name in ("class_labels", "label_flags", "targets") if name in columns)

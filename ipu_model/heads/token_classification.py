@@ -109,8 +109,5 @@ class TokenClassification(Head):
         """Return the logits of each sequence, [tokens * C]: those of the first token, then of the second, and so on."""
         return [(own.reshape(-1),) for own in split_sequences(logits, lengths)]
 
-    def of_slot(self, logits: np.ndarray, slot: int, tokens: np.ndarray) -> Tuple[np.ndarray, ...]:
-        return (logits[tokens].reshape(-1),)
-
 
 HEAD = TokenClassification()

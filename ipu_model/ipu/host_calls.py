@@ -40,6 +40,7 @@ from ipu_model.ipu.call_columns import (
     label_count,
     row_reader,
 )
+from ipu_model.models.flat import count_tokens
 from ipu_model.models.head import Head, Logits
 from ipu_model.rows.format import ABSENT, IGNORED
 from ipu_model.rows.row_folder import Batch, RowFolder, UpdateRows, weigh
@@ -308,10 +309,9 @@ def split_logits(batch: Batch, head: Head, logits: np.ndarray) -> List[Logits]:
     Args:
         logits: Output of the program, fp32, by row; rows beyond those of the batch are ignored.
     """
-    sequences: List[Logits] = []
-    columns: Dict[str, np.ndarray] = batch.columns
-    for row, slot in np.argwhere(columns["cls_positions"] != ABSENT):
-        feature = int(columns["feature_ids"][row, slot])
-        own = head.of_slot(logits[row], int(slot), columns["sequence_ids"][row] == slot + 1)
-        sequences.append(Logits(feature, dict(zip(head.logits, own))))
-    return sequences
+    firsts, sequence_ids = batch.columns["cls_positions"], batch.columns["sequence_ids"]
+    present = firsts != ABSENT
+    of_rows = logits[: len(firsts)]
+    own = of_rows[present] if "cls_positions" in head.inputs else of_rows[sequence_ids != 0]
+    lengths = count_tokens(sequence_ids, firsts.shape[1])[present]
+    return head.name_logits(own, lengths, batch.columns["feature_ids"][present])

@@ -60,9 +60,6 @@ class JobPlan:
     device: Dict[str, Any] = field(default_factory=dict)
     """Device-specific part of the plan: on IPU placement, config and numbers of IPUs."""
 
-    def as_dict(self) -> Dict[str, Any]:
-        return dataclasses.asdict(self)
-
     def with_precision(self, choice: Choice) -> JobPlan:
         """Return the plan with this precision and its reason."""
         return dataclasses.replace(self, precision=choice.value, precision_reason=choice.reason)

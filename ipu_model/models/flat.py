@@ -101,7 +101,7 @@ def flatten(batch: Batch, labels: Optional[Labels] = None) -> FlatBatch:
     rows, length = columns["input_ids"].shape
     at_row, at_slot = np.nonzero(columns["cls_positions"] != ABSENT)
     firsts = at_row * length + columns["cls_positions"][at_row, at_slot].astype(np.int64)  # [N], in all R * L tokens
-    lengths = _sequence_lengths(columns["sequence_ids"], columns["cls_positions"].shape[1])[at_row, at_slot]
+    lengths = count_tokens(columns["sequence_ids"], columns["cls_positions"].shape[1])[at_row, at_slot]
     longest_first = np.argsort(-lengths, kind="stable")
     at_row, at_slot, firsts, lengths = (x[longest_first] for x in (at_row, at_slot, firsts, lengths))
     starts = np.cumsum(lengths) - lengths
@@ -123,7 +123,7 @@ def _blocks(lengths: np.ndarray, filler: int) -> List[int]:
     return [*lengths.tolist(), *([filler] if filler else [])]
 
 
-def _sequence_lengths(sequence_ids: np.ndarray, max_sequences: int) -> np.ndarray:
+def count_tokens(sequence_ids: np.ndarray, max_sequences: int) -> np.ndarray:
     """Return the tokens of every sequence, [R, S]."""
     rows = len(sequence_ids)
     cells = np.arange(rows)[:, None] * (max_sequences + 1) + sequence_ids

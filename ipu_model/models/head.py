@@ -130,18 +130,14 @@ class Head(abc.ABC):
         """Return each sequence's part of the logits from `predict`, one array for each of the columns `logits`."""
         raise ConfigError(f"a {self.name} head has no logits to write")
 
+    def name_logits(self, logits: np.ndarray, lengths: np.ndarray, feature_ids: np.ndarray) -> List[Logits]:
+        """Return the logits from `predict` by sequence; lengths and feature_ids are [N]."""
+        each = zip(feature_ids, self.split(logits, lengths))
+        return [Logits(int(number), dict(zip(self.logits, own))) for number, own in each]
+
     def label_inputs(self, batch: Batch) -> Tuple[str, ...]:
         """Return the columns of labels that its IPU program reads, in the order of the arguments."""
         return tuple(self.label_columns(batch).values())
-
-    def of_slot(self, logits: np.ndarray, slot: int, tokens: np.ndarray) -> Tuple[np.ndarray, ...]:
-        """Return one sequence's part of the logits of a row, for rows from an IPU.
-
-        Args:
-            logits: Logits of the row.
-            tokens: [L] bool, True for the tokens of the sequence.
-        """
-        raise ConfigError(f"a {self.name} head has no logits to write")
 
 
 def sum_loss(logits: Tensor, labels: Tensor) -> Tensor:

@@ -1,8 +1,7 @@
 """Weight files of a Hugging Face model folder: one file, or shards with an index.
 
 safetensors files are always read; PyTorch's pickled files only on request, and only with a loader that builds nothing
-but tensors. The sizes of the weights are compared with config.json before memory is allocated: a safetensors file
-begins with 8 bytes, the length of a JSON header, then {name: {dtype, shape, data_offsets}}.
+but tensors. The sizes of the weights are compared with config.json before memory is allocated.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ipu_model.errors import CheckpointError
-from ipu_model.files import open_regular, parse_json, read_json, reject_duplicate_keys, sha256_of
+from ipu_model.files import read_json, sha256_of
 from ipu_model.memory import free_memory
 from ipu_model.models import families
 from ipu_model.models.config import ModelConfig
@@ -41,8 +40,6 @@ DAMAGE = (*_PYTHONS, UnpicklingError, struct.error)
 """Errors that torch.load raises for a file that is truncated or has anything but tensors."""
 SAFE_TORCH = (2, 6)
 """First version in which weights_only prevents a file from running code (CVE-2025-32434)."""
-MAX_HEADER_BYTES = 8 << 20
-"""Limit; the header of BERT large has 40 KB."""
 LAYER = re.compile(r"bert\.encoder\.layer\.(\d{1,9})\.")
 
 Shapes = Dict[str, Tuple[int, ...]]
@@ -194,22 +191,14 @@ def read_shapes(path: Path) -> Shapes:
         CheckpointError: the file is missing or not a safetensors file, or its header does not match the file.
     """
     try:
-        with open_regular(path) as stream:
-            size = stream.seek(0, 2)
-            stream.seek(0)
-            (length,) = struct.unpack("<Q", stream.read(8))
-            if length > min(MAX_HEADER_BYTES, size - 8):
-                raise ValueError(f"its header has {length} bytes, of {size} in all; the limit is {MAX_HEADER_BYTES}")
-            values = parse_json(stream.read(length).decode("utf-8"), object_pairs_hook=reject_duplicate_keys)
-        if not isinstance(values, dict):
-            raise ValueError("its header is not an object")
-        with safe_open(str(path), "pt") as content:  # checks sizes and offsets against the file
-            tensors = {name: content.get_slice(name) for name in values if name != "__metadata__"}
-            for name, tensor in tensors.items():
-                if tensor.get_dtype() not in DTYPES.values():
-                    raise ValueError(f"{name} has numbers of type {tensor.get_dtype()}")
-            return {name: tuple(tensor.get_shape()) for name, tensor in tensors.items()}
-    except (OSError, ValueError, struct.error, SafetensorError) as error:
+        with safe_open(str(path), "pt") as content:  # checks the header against the file
+            names = list(content.keys())
+            tensors = {name: content.get_slice(name) for name in names}
+        for name, tensor in tensors.items():
+            if tensor.get_dtype() not in DTYPES.values():
+                raise ValueError(f"{name} has numbers of type {tensor.get_dtype()}")
+        return {name: tuple(tensor.get_shape()) for name, tensor in tensors.items()}
+    except (OSError, ValueError, SafetensorError) as error:
         raise CheckpointError(f"{path} is missing or damaged ({error})") from None
 
 

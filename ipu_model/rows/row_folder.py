@@ -11,7 +11,7 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Deque, Dict, Generator, Iterable, List, Optional, Sequence, Tuple, TypeVar
+from typing import Callable, Deque, Dict, Generator, Iterable, List, Optional, Sequence, Tuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -158,16 +158,13 @@ class RowFolder:
         return first + count
 
     def _check_counts(self, rows: int) -> None:
-        if rows != self.manifest.rows:
-            raise RowsError(
-                f"{self.folder} has {rows} rows, but its manifest says {self.manifest.rows}; make the rows again"
-            )
-        # The rows per update depend on this count, and counting is cheap: S small integers per row.
+        # The rows per update depend on these counts, and counting is cheap: S small integers per row.
         sequences = sum(int((columns["cls_positions"] != ABSENT).sum()) for _, _, columns in self._chunks)
-        if sequences != self.manifest.sequences:
+        expected = self.manifest.rows, self.manifest.sequences
+        if (rows, sequences) != expected:
             raise RowsError(
-                f"{self.folder} has {sequences} sequences, but its manifest says {self.manifest.sequences}; "
-                "make the rows again"
+                f"{self.folder} has {rows} rows and {sequences} sequences, but its manifest says {expected[0]} and "
+                f"{expected[1]}; make the rows again"
             )
 
     def __len__(self) -> int:
@@ -245,17 +242,8 @@ def row_order(rows: int, seed: int, epoch: int) -> np.ndarray:
     It sorts raw bits of Philox: NumPy guarantees the bits of a bit generator for all versions, but not the result of
     `Generator.permutation` (NEP 19).
     """
-    return np.argsort(_sort_keys(rows, seed, epoch), kind="stable")
-
-
-def _sort_keys(rows: int, seed: int, epoch: int) -> np.ndarray:
     key = np.array([seed % 2**64, epoch], dtype=np.uint64)
-    return np.random.Philox(key=key).random_raw(rows)
-
-
-ROWS_PER_BUCKET = 32
-"""Rows per bucket of equal first key bits. Rows at both ends of a share are sorted needlessly, and each bucket costs as
-much as sorting a few rows."""
+    return np.argsort(np.random.Philox(key=key).random_raw(rows), kind="stable")
 
 
 class UpdateRows:
@@ -297,37 +285,14 @@ class UpdateRows:
         position, end = (step * self.rows_per_update + border for border in (self._first, self._stop))
         stop = end if self.total is None else min(end, max(position, self.total))
         while position < stop:
-            epoch = position // self._rows
+            epoch, inside = divmod(position, self._rows)
             if epoch != self._epoch:
-                self._epoch, self._order = epoch, self._order_of(epoch)
-            at = int(self._own_before(position) - self._own_before(epoch * self._rows))
-            parts.append(self._order[at : at + min(stop, (epoch + 1) * self._rows) - position])
+                self._epoch, self._order = epoch, row_order(self._rows, self.seed, epoch)
+            parts.append(self._order[inside : inside + stop - position])
             position += len(parts[-1])
         if position < end:
             parts.append(np.full(end - position, NO_ROW, dtype=np.int64))
         return parts
-
-    def _own_before(self, positions: Any) -> Any:
-        """Return how many earlier positions belong to the share, counted through all epochs."""
-        updates, inside = np.divmod(positions, self.rows_per_update)
-        return updates * (self._stop - self._first) + np.clip(inside, self._first, self._stop) - self._first
-
-    def _order_of(self, epoch: int) -> np.ndarray:
-        """Return row_order at the positions of the share. Only these are sorted, so that the processes of a training
-        also divide this work: the first bits of a key determine the range of its position."""
-        if self._stop - self._first == self.rows_per_update:
-            return row_order(self._rows, self.seed, epoch)
-        keys, base = _sort_keys(self._rows, self.seed, epoch), epoch * self._rows
-        bits = min(16, (self._rows // ROWS_PER_BUCKET).bit_length())
-        buckets = (keys >> np.uint64(64 - bits)).astype(np.uint16) if bits else np.zeros(self._rows, dtype=np.uint16)
-        sizes = np.bincount(buckets, minlength=2**bits)
-        ends = np.cumsum(sizes)
-        needed = self._own_before(base + ends) > self._own_before(base + ends - sizes)
-        chosen = np.flatnonzero(needed[buckets])
-        chosen = chosen[np.argsort(keys[chosen], kind="stable")]
-        skipped = np.cumsum(np.where(needed, 0, sizes))[needed]  # rows of earlier buckets that are not needed
-        inside = (base + np.arange(len(chosen)) + np.repeat(skipped, sizes[needed])) % self.rows_per_update
-        return chosen[(inside >= self._first) & (inside < self._stop)]
 
 
 def _columns(batch: pa.RecordBatch) -> Columns:

@@ -314,8 +314,7 @@ class TorchRuntime:
                 for count, tokens, starts in self._device.split_passes(flat)
             ]
             logits = torch.cat(parts).float().cpu().numpy()
-        each = zip(flat.feature_ids, self._head.split(logits, flat.lengths))
-        return [Logits(int(i), dict(zip(self._head.logits, own))) for i, own in each]
+        return self._head.name_logits(logits, flat.lengths, flat.feature_ids)
 
     def evaluate(self, batches: Iterable[Batch]) -> Dict[str, float]:
         """Return the sums over the batches; several processes split the batches between them."""

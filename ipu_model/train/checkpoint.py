@@ -153,7 +153,12 @@ class Checkpoints:
         return None
 
     def _restore(self, path: Path, state: Dict[str, Any]) -> Checkpoint:
-        differences = fingerprint_differences(state["fingerprint"], self._fingerprint)
+        old, new = state["fingerprint"], self._fingerprint
+        differences = [
+            f"{name}: {old.get(name, 'absent')} -> {new.get(name, 'absent')}"
+            for name in sorted({*old, *new})
+            if old.get(name, "absent") != new.get(name, "absent")
+        ]
         if differences:
             raise CheckpointError(
                 f"{path} belongs to another run: " + "; ".join(differences) + ". To continue that run, restore these "
@@ -187,15 +192,6 @@ class Checkpoints:
             shutil.rmtree(str(path))
 
 
-def fingerprint_differences(old: Fingerprint, new: Fingerprint) -> List[str]:
-    """Return one entry per field that differs: ['geometry.global_batch_size: 64 -> 32']."""
-    return [
-        f"{name}: {old.get(name, 'absent')} -> {new.get(name, 'absent')}"
-        for name in sorted({*old, *new})
-        if old.get(name, "absent") != new.get(name, "absent")
-    ]
-
-
 def _read_verified_state(path: Path) -> Dict[str, Any]:
     try:
         hashes = read_json(path / HASHES)
@@ -212,15 +208,12 @@ def _read_verified_state(path: Path) -> Dict[str, Any]:
 
 def _host_rng() -> Dict[str, Any]:
     # This package does not draw from these two generators, but a library might.
-    version, values, gauss = random.getstate()
-    numpy_state = np.random.get_state(legacy=False)
-    assert isinstance(numpy_state, dict)
-    generator = {**numpy_state["state"], "key": numpy_state["state"]["key"].tolist()}
-    return {"python": [version, list(values), gauss], "numpy": {**numpy_state, "state": generator}}
+    numpy_state: Any = np.random.get_state()
+    name, keys, *rest = numpy_state
+    return {"python": random.getstate(), "numpy": [name, keys.tolist(), *rest]}
 
 
 def _restore_host_rng(saved: Dict[str, Any]) -> None:
     version, values, gauss = saved["python"]
     random.setstate((version, tuple(values), gauss))
-    generator = {**saved["numpy"]["state"], "key": np.array(saved["numpy"]["state"]["key"], dtype=np.uint32)}
-    np.random.set_state({**saved["numpy"], "state": generator})
+    np.random.set_state(tuple(saved["numpy"]))

@@ -15,7 +15,7 @@ from typing import Callable, Dict, Mapping, NoReturn, Optional
 
 from torch import Tensor
 
-from ipu_model.distributed.companion import Companion, CompanionLost, reserve, shared_memory
+from ipu_model.distributed.companion import Companion, CompanionLost, shared_memory
 from ipu_model.distributed.process import StopRequest, Terminated
 from ipu_model.jobs.job import Job
 from ipu_model.memory import free_memory
@@ -27,6 +27,7 @@ from ipu_model.train.checkpoint_process import FileSpans, write_checkpoint, writ
 from ipu_model.train.evaluation import Evaluator
 from ipu_model.train.history import History
 from ipu_model.train.training import Hook, TrainingState
+from ipu_model.units import format_bytes
 
 ASSUMED_SAVE_SECONDS = 60.0
 """Assumed time of the first checkpoint: more than BERT large needs on a slow disk."""
@@ -46,17 +47,16 @@ class CheckpointProcess:
 
     Attributes:
         path: Of the checkpoint being written; None if there is none.
-        bytes: Size of the copy.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, emit: Emit) -> None:
         """Start the process.
 
         Raises:
             ProcessUnavailable: this system does not support it.
         """
         self.path: Optional[Path] = None
-        self.bytes = 0
+        self._size, self._emit = 0, emit
         self._spans: FileSpans = []
         self._mapped: Optional[mmap.mmap] = None
         try:
@@ -95,20 +95,24 @@ class CheckpointProcess:
 
     def _reserve(self, size: int) -> None:
         """Raises: ProcessUnavailable, if that many bytes are not free."""
-        free, more = free_memory(), size - self.bytes
-        if more > 0 and free is not None and free < more + (COPIES - 1) * size:
+        free, more, required = free_memory(), size - self._size, format_bytes(size)
+        if more <= 0:
+            return
+        if free is not None and free < more + (COPIES - 1) * size:
             raise ProcessUnavailable(
-                f"a copy of the state takes {format_mb(size)}, {COPIES} times that must be free, {format_mb(free)} are"
+                f"a copy of the state takes {required}, {COPIES} times that must be free, {format_bytes(free)} are"
             )
-        if more > 0:
-            try:
-                reserve(self._memory, size)
-                self._mapped = mmap.mmap(self._memory, size)  # the old mapping is freed with its last tensor
-            except OSError as error:
-                raise ProcessUnavailable(
-                    f"{format_mb(size)} for a copy of the state cannot be allocated ({error.strerror})"
-                ) from None
-            self.bytes = size
+        try:
+            os.posix_fallocate(self._memory, 0, size)
+            self._mapped = mmap.mmap(self._memory, size)  # the old mapping is freed with its last tensor
+        except OSError as error:
+            raise ProcessUnavailable(
+                f"{required} for a copy of the state cannot be allocated ({error.strerror})"
+            ) from None
+        if not self._size:
+            text = f"checkpoints are written asynchronously, from a copy of the state of {required}"
+            self._emit("message", text=text)
+        self._size = size
 
     def has_answered(self) -> bool:
         """Return whether `take` would return without waiting; True if there is no checkpoint in progress."""
@@ -170,9 +174,9 @@ class CheckpointWriter(Hook):
         self._process: Optional[CheckpointProcess] = None
         if checkpoints.is_writer and (job.checkpoint_every_minutes or job.checkpoint_every_updates):
             try:
-                self._process = CheckpointProcess()
+                self._process = CheckpointProcess(emit)
             except ProcessUnavailable as reason:
-                self._report_synchronous(reason)
+                self._end_process(reason)
 
     def start(self, training: TrainingState) -> None:
         """Start the interval now: a kill does not lose earlier work, such as a compiled program."""
@@ -221,32 +225,22 @@ class CheckpointWriter(Hook):
             OSError: this checkpoint or the previous one cannot be written; earlier ones stay.
         """
         self.finish()
-        began, checkpoint = time.perf_counter(), self._collect_state(done)
+        began, runtime, evaluations = time.perf_counter(), self._runtime, self._evaluations
+        weights = require_finite(runtime.state_dict(), done)
+        states = (runtime.optimizer_state(), runtime.rng_state(), self._history.state())
+        evaluated = ({}, {}) if evaluations is None else (evaluations.state(), evaluations.best)
+        checkpoint, self.done = Checkpoint(done, weights, *states, *evaluated), done
         if not self._checkpoints.is_writer:
             return
         if self._process is not None:
+            text = self._checkpoints.state_text(checkpoint).encode()
             try:
-                self._start(self._process, checkpoint)
+                self._process.start(self._checkpoints.path_of(done), checkpoint.tensors, {STATE: text})
             except ProcessUnavailable as reason:
                 self._end_process(reason)
         if self._is_free:
             self._note_saved(self._checkpoints.save(checkpoint), time.perf_counter() - began)
         self._copying, self._last = time.perf_counter() - began, self._clock()
-
-    def _start(self, process: CheckpointProcess, checkpoint: Checkpoint) -> None:
-        before, texts = process.bytes, {STATE: self._checkpoints.state_text(checkpoint).encode()}
-        process.start(self._checkpoints.path_of(checkpoint.step), checkpoint.tensors, texts)
-        if not before:
-            text = f"checkpoints are written asynchronously, from a copy of the state of {format_mb(process.bytes)}"
-            self._emit("message", text=text)
-
-    def _collect_state(self, done: int) -> Checkpoint:
-        runtime, evaluations = self._runtime, self._evaluations
-        weights = require_finite(runtime.state_dict(), done)
-        states = (runtime.optimizer_state(), runtime.rng_state(), self._history.state())
-        evaluated = ({}, {}) if evaluations is None else (evaluations.state(), evaluations.best)
-        self.done = done
-        return Checkpoint(done, weights, *states, *evaluated)
 
     def collect(self) -> None:
         """Register a checkpoint that has been written meanwhile.
@@ -279,12 +273,9 @@ class CheckpointWriter(Hook):
         self._slowest = max(self._slowest, seconds)
 
     def _end_process(self, reason: ProcessUnavailable) -> None:
-        assert self._process is not None
-        self._process.close()
+        if self._process is not None:
+            self._process.close()
         self._process = None
-        self._report_synchronous(reason)
-
-    def _report_synchronous(self, reason: ProcessUnavailable) -> None:
         self._emit("message", text=f"checkpoints are written synchronously, while the training waits: {reason}")
 
     def save_and_stop(self, done: int, updates: int) -> NoReturn:
@@ -298,13 +289,10 @@ class CheckpointWriter(Hook):
 
     def close(self) -> None:
         """End the checkpoint process after it has finished the current checkpoint."""
-        if self._process is None:
-            return
         with contextlib.suppress(OSError):  # the training has already failed with an error that matters more
             self.finish()
         if self._process is not None:
             self._process.close()
-            self._process = None
 
 
 def require_time(stop: StopRequest, done: int, updates: int) -> None:
@@ -316,8 +304,3 @@ def require_time(stop: StopRequest, done: int, updates: int) -> None:
 def _stop_message(stop: StopRequest, done: int, updates: int) -> str:
     position = f"after update {done} of {updates} (checkpoint saved)" if done else "before the first update"
     return f"{stop.reason()}, {position}"
-
-
-def format_mb(size: int) -> str:
-    """Return a size in MB of 2**20 bytes."""
-    return f"{size / 2**20:,.0f} MB"

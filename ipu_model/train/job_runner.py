@@ -8,10 +8,10 @@ import time
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ContextManager, Dict, Optional
+from typing import TYPE_CHECKING, Any, ContextManager, Dict, List, Optional
 
 import numpy as np
-import pyarrow
+import pyarrow as pa
 import safetensors
 import torch
 
@@ -21,16 +21,18 @@ from ipu_model.distributed.process import StopRequest, Terminated, peak_memory_m
 from ipu_model.errors import ConfigError, RowsError
 from ipu_model.estimates.host import bound_memory
 from ipu_model.estimates.record import JobRecord, begin_record, rows_per_step
-from ipu_model.files import new_folder, write_text
+from ipu_model.files import new_file, new_folder, write_text
 from ipu_model.jobs.job import Job, JobResult
 from ipu_model.jobs.plan import JobPlan, make_plan, set_replicas
 from ipu_model.memory import reserve_memory
 from ipu_model.models import families
 from ipu_model.models.config import ModelConfig
+from ipu_model.models.head import Logits
 from ipu_model.models.model_folder import ModelOrigin, write_model
 from ipu_model.models.tensors import require_finite
 from ipu_model.progress import Emit
-from ipu_model.rows.row_folder import RowFolder
+from ipu_model.rows.format import to_arrow
+from ipu_model.rows.row_folder import Batch, RowFolder, prefetch
 from ipu_model.runtimes.auto_precision import PRECISION_FIELD, resolve_precision
 from ipu_model.runtimes.runtime import Runtime
 from ipu_model.runtimes.selection import choose_precision, choose_runtime, make_runtime, plan_device
@@ -38,22 +40,12 @@ from ipu_model.train.checkpoint import Checkpoints, Fingerprint
 from ipu_model.train.checkpoint_writer import CheckpointWriter, require_time
 from ipu_model.train.evaluation import Evaluator
 from ipu_model.train.history import History
-from ipu_model.train.preparation import check_family, check_job, make_fingerprint, make_model, open_rows, read_inputs
+from ipu_model.train.preparation import check_job, make_fingerprint, make_model, open_rows, read_inputs
 from ipu_model.train.training import Totals, make_update_rows, train
 from ipu_model.units import format_bytes
 
 if TYPE_CHECKING:
     from ipu_model.ipu.planning import IpuPlan
-
-
-from typing import Generator, List
-
-import pyarrow as pa
-
-from ipu_model.files import new_file
-from ipu_model.models.head import Logits
-from ipu_model.rows.format import to_arrow
-from ipu_model.rows.row_folder import Batch, prefetch
 
 RESULT = "result.json"
 FEATURES_PER_RECORD_BATCH = 1024
@@ -91,8 +83,7 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
     check_job(job)
     (Path(job.run_folder) / RESULT).unlink(missing_ok=True)  # an existing file would be from an earlier run
     chosen, instances = choose_runtime(job.runtime), instances or Instances()
-    check_family(job, chosen.value)
-    job, base, config, rows = read_inputs(job)
+    job, base, config, rows = read_inputs(job, chosen.value)
     precision = choose_precision(job.precision, chosen.value)
     stop.agree = instances.any_instance_each
     device = plan_device(job, rows.manifest, config, chosen.value, precision.value, instances, emit)
@@ -104,7 +95,7 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
     if plan.precision == "auto":
         precision = resolve_precision(plan, fingerprint, Path(job.run_folder), rows, instances, emit)
         plan = plan.with_precision(precision)
-    emit("plan", **plan.as_dict())
+    emit("plan", **dataclasses.asdict(plan))
     held_out = _open_held_out(job, plan, config, rows, device, emit)
     record = begin_record(job, plan, config, rows.manifest, instances.count)
     with _reserve_job_memory(job, plan, config, rows, instances, emit, stop):
@@ -113,8 +104,13 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
         runtime = make_runtime(plan, job, model, config, device, emit, instances, stop.deadline_near)
         with closing(runtime):
             run = _Run(job, plan, config, rows, held_out, record, runtime, instances, emit, stop)
-            if job.compile_only or job.kind == "predict":
-                result = _compile_only(run) if job.compile_only else _predict(run)
+            if job.compile_only:
+                result = _result(run, Totals(), compiling=_compile(run))
+            elif job.kind == "predict":
+                compile_seconds = _compile(run)
+                totals = predict(runtime, rows, job.head, plan.rows_per_call, Path(job.output), emit, stop)
+                emit("saved", path=job.output)
+                result = _result(run, totals, compiling=compile_seconds)
             else:
                 result = _train(run, device, fingerprint)
     write_text(Path(job.run_folder) / RESULT, result.to_json())
@@ -141,33 +137,18 @@ def _reserve_job_memory(
     return reserve_memory(size, wait)
 
 
-def _compile_only(run: _Run) -> JobResult:
-    """Compile the program into the cache and into job.executables; write nothing else.
-
-    Raises:
-        ConfigError: the job has 0 updates and therefore no program.
-    """
-    if run.job.kind != "predict" and not run.plan.updates:
-        raise ConfigError("nothing to compile: the job has 0 updates (schedule.steps)")
-    compile_seconds = _compile(run)
-    return _result(run, Totals(), compiling=compile_seconds)
-
-
-def _predict(run: _Run) -> JobResult:
-    compile_seconds, job = _compile(run), run.job
-    totals = predict(run.runtime, run.rows, job.head, run.plan.rows_per_call, Path(job.output), run.emit, run.stop)
-    run.emit("saved", path=job.output)
-    return _result(run, totals, compiling=compile_seconds)
-
-
 def _train(run: _Run, device: Optional[IpuPlan], fingerprint: Fingerprint) -> JobResult:
     job, plan, runtime, instances, emit = run.job, run.plan, run.runtime, run.instances, run.emit
     run_folder, identity = Path(job.run_folder), {**fingerprint, PRECISION_FIELD: plan.precision}
     shared = instances.shared_folder(run_folder)
     checkpoints = Checkpoints(shared, identity, emit, instances.is_writer, plan.precision_reason)
     saved = checkpoints.load_latest()
-    first_step = saved.step if saved is not None else 0
-    _require_same_step(instances, first_step, run_folder)
+    first_step, curve = (saved.step, saved.history) if saved is not None else (0, None)
+    if instances.any_instance(instances.mean({"first_step": first_step}, "first_step")["first_step"] != first_step):
+        raise ConfigError(
+            f"the processes of this job found different checkpoints (here after update {first_step}) in {run_folder}: "
+            "put run_folder on a disk that all hosts share"
+        )
     if saved is not None:
         runtime.load_state_dict(saved.model)
         runtime.load_optimizer_state(saved.optimizer)
@@ -175,10 +156,8 @@ def _train(run: _Run, device: Optional[IpuPlan], fingerprint: Fingerprint) -> Jo
         emit("message", text=f"continuing after update {first_step} of {plan.updates}", continued=first_step)
     if first_step < plan.updates:
         require_time(run.stop, first_step, plan.updates)  # before compiling for minutes in vain
-    parts, curve = heads.get_head(job.head).parts, saved.history if saved is not None else None
-    history = History(run_folder, parts, job.log_every_updates, emit, curve)
-    held_out = run.held_out
-    evaluations = None if held_out is None else Evaluator(job, plan, held_out, runtime, emit, saved)
+    history = History(run_folder, heads.get_head(job.head).parts, job.log_every_updates, emit, curve)
+    evaluations = None if run.held_out is None else Evaluator(job, plan, run.held_out, runtime, emit, saved)
     # Start the checkpoint process before attaching a device, which may write to pages that a child must not share.
     saving = CheckpointWriter(job, runtime, checkpoints, history, evaluations, run.stop, emit, first_step)
     with closing(saving):
@@ -214,31 +193,17 @@ def _open_held_out(
     if held_out.manifest.tokenizer_sha256 != rows.manifest.tokenizer_sha256:
         raise RowsError(f"{held_out.folder} and {rows.folder} use different tokenizers: make the rows of both again")
     if device is not None:
-        counts = (
-            job.evaluation.count_rows(len(held_out)),
-            job.evaluation.count_evaluations(plan.updates),
-            plan.updates,
-        )
-        emit("message", text=device.describe_evaluations(config, rows.manifest, *counts))
+        counts = job.evaluation.count_rows(len(held_out)), job.evaluation.count_evaluations(plan.updates)
+        emit("message", text=device.describe_evaluations(config, rows.manifest, *counts, plan.updates))
     return held_out
 
 
-def _require_same_step(instances: Instances, first_step: int, run_folder: Path) -> None:
-    """Check that all processes start at the same update; they differ if some do not see the run folder.
+def _compile(run: _Run) -> float:
+    """Compile for the first batch, so that errors show in the first minute; return the seconds it took.
 
     Raises:
-        ConfigError: the processes found different checkpoints.
+        ConfigError: the job should only compile, but it has no updates and therefore no program.
     """
-    mean = instances.mean({"first_step": first_step}, "first_step")["first_step"]
-    if instances.any_instance(mean != first_step):
-        raise ConfigError(
-            f"the processes of this job found different checkpoints (here after update {first_step}) in {run_folder}: "
-            "put run_folder on a disk that all hosts share"
-        )
-
-
-def _compile(run: _Run) -> float:
-    """Compile for the first batch, so that errors show in the first minute; return the seconds it took."""
     started, plan, rows = time.perf_counter(), run.plan, run.rows
     if run.job.kind == "predict":
         run.runtime.compile(rows.take(np.arange(min(len(rows), plan.rows_per_call))))
@@ -246,6 +211,8 @@ def _compile(run: _Run) -> float:
         order, held_out = make_update_rows(run.job, plan, rows, run.runtime), run.held_out
         example = None if held_out is None else held_out.take(np.arange(1))
         run.runtime.compile(rows.take(order(0, plan.updates_per_call)), example)
+    elif run.job.compile_only:
+        raise ConfigError("nothing to compile: the job has 0 updates (schedule.steps)")
     return time.perf_counter() - started
 
 
@@ -254,7 +221,6 @@ def _result(
 ) -> JobResult:
     job, plan, runtime = run.job, run.plan, run.runtime
     losses: Dict[str, float] = dict(history.last) if history is not None else {}
-    planned: Dict[str, Any] = plan.as_dict()
     peak, on_device = round(peak_memory_mb(), 1), runtime.peak_device_memory_mb()
     measured = peak if plan.runtime == "cpu" else on_device
     return JobResult(
@@ -271,34 +237,30 @@ def _result(
         train_seconds=round(totals.seconds, 3),
         compile_seconds=round(compiling, 3),
         peak_memory_mb=peak,
-        plan=planned,
+        plan=dataclasses.asdict(plan),
         versions={
             "python": platform.python_version(),
             "torch": torch.__version__,
             "numpy": np.__version__,
-            "pyarrow": pyarrow.__version__,
+            "pyarrow": pa.__version__,
             "safetensors": safetensors.__version__,
             **runtime.versions(),
         },
         peak_device_memory_mb=on_device,
-        foretold=None if run.record is None else _finish_record(run.record, plan, totals, first_step, measured),
+        foretold=_finish_record(run, totals, first_step, measured),
         program=runtime.program,
     )
 
 
-def _finish_record(
-    record: JobRecord, plan: JobPlan, totals: Totals, first_step: int, memory_mb: Optional[float]
-) -> Dict[str, Any]:
-    """Complete the record with the peak memory and, if any was spent, the time per update or call of this process.
-
-    Args:
-        memory_mb: MB of 2**20 bytes; None: not measured.
-    """
-    done = plan.rows / rows_per_step(plan) if plan.kind == "predict" else totals.updates - first_step
+def _finish_record(run: _Run, totals: Totals, first_step: int, memory_mb: Optional[float]) -> Optional[Dict[str, Any]]:
+    """Complete the record with the peak memory and, if any was spent, the time per update or call of this process."""
+    if run.record is None:
+        return None
+    done = run.plan.rows / rows_per_step(run.plan) if run.job.kind == "predict" else totals.updates - first_step
     memory = None if memory_mb is None else memory_mb * 2**20
     if totals.seconds <= 0 or not done:
-        return record.finish(memory, None, None)
-    return record.finish(memory, totals.seconds / done, totals.real_tokens / totals.seconds)
+        return run.record.finish(memory, None, None)
+    return run.record.finish(memory, totals.seconds / done, totals.real_tokens / totals.seconds)
 
 
 def logits_schema(head: str) -> pa.Schema:
@@ -324,7 +286,11 @@ def predict(
     emitted, done = started, 0
     with new_file(output) as partial, pa.ipc.new_file(str(partial), logits_schema(head)) as arrow:
         writer = _OrderedWriter(arrow, rows.folder, head)
-        with closing(_batches(runtime, rows, size)) as batches:
+
+        def read(start: int) -> Batch:
+            return runtime.prepare(rows.take(np.arange(start, min(start + size, len(rows)))))
+
+        with closing(prefetch(read, range(0, len(rows), size), runtime.reads_ahead)) as batches:
             for batch in batches:
                 stop.check()
                 for answer in runtime.predict(batch):
@@ -339,13 +305,6 @@ def predict(
         writer.finish()
     totals.seconds = time.perf_counter() - started
     return totals
-
-
-def _batches(runtime: Runtime, rows: RowFolder, size: int) -> Generator[Batch, None, None]:
-    def read(start: int) -> Batch:
-        return runtime.prepare(rows.take(np.arange(start, min(start + size, len(rows)))))
-
-    return prefetch(read, range(0, len(rows), size), runtime.reads_ahead)
 
 
 class _OrderedWriter:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from contextlib import closing
 from pathlib import Path
 from statistics import median
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import JobPlan, make_plan
 from ipu_model.models.config import ModelConfig
 from ipu_model.progress import Emit
-from ipu_model.rows.format import FEATURE_IDS, PREDICTIONS, TOKENS, Column, Manifest, read_manifest
+from ipu_model.rows.format import FEATURE_IDS, PREDICTIONS, TOKENS, Manifest, read_manifest
 from ipu_model.rows.row_folder import Batch, RowFolder
 from ipu_model.runtimes.auto_precision import choose_faster
 from ipu_model.runtimes.runtime import Runtime
@@ -101,7 +102,9 @@ class GeneratedRows(RowFolder):
                 if column.width != PREDICTIONS:
                     each = getattr(manifest, column.width) // manifest.max_sequences
                     places = here if column.width == TOKENS else slice(slot * each, (slot + 1) * each)
-                    row[column.name][places] = at if column.below == "row_length" else self._value(column, rng)
+                    any_number = column == FEATURE_IDS or column.below == float("inf")
+                    value = 0 if any_number else rng.integers(0, max(1, int(column.end(self.sizes))))
+                    row[column.name][places] = at if column.below == "row_length" else value
             at += length
         masked = max(1, round(manifest.max_predictions * at / manifest.row_length))
         for column in own:
@@ -109,11 +112,6 @@ class GeneratedRows(RowFolder):
                 values = rng.choice(at, min(masked, at), replace=False)
                 limit = at if column.below == "row_length" else manifest.vocab_size
                 row[column.name][: len(values)] = np.sort(values) % limit
-
-    def _value(self, column: Column, rng: np.random.Generator) -> float:
-        if column == FEATURE_IDS or column.below == float("inf"):
-            return 0
-        return int(rng.integers(0, max(1, int(column.end(self.sizes)))))
 
 
 def measure(job: Job, emit: Emit) -> Dict[str, Any]:
@@ -139,18 +137,17 @@ def _measure(job: Job, emit: Emit) -> Dict[str, Any]:
     if model is None:
         raise ConfigError("job.model is missing: --measure reads no init_checkpoint, so set the architecture")
     manifest = read_manifest(Path(job.rows))
-    job = _with_default_labels(job, manifest)
+    if job.labels is None and heads.get_head(job.head).labelled:  # only the data may have their names
+        job = dataclasses.replace(job, labels=[str(number) for number in range(max(1, manifest.num_labels))])
     rows = GeneratedRows(manifest, model)
     plan = make_plan(job, manifest, chosen, choose_precision(job.precision, chosen.value))
     if plan.precision == "auto":
         plan = plan.with_precision(choose_faster(plan, rows))
     on_gpu = plan.runtime == "cuda"
     free = torch.cuda.mem_get_info()[0] if on_gpu else None  # after CUDA has allocated its own memory
-    runtime = make_runtime(plan, job, make_model(job, model, None, emit), model, None, emit)
-    try:
-        seconds = (
-            _time_predictions(runtime, rows, plan) if job.kind == "predict" else _time_updates(runtime, rows, plan)
-        )
+    with closing(make_runtime(plan, job, make_model(job, model, None, emit), model, None, emit)) as runtime:
+        time_steps = _time_predictions if job.kind == "predict" else _time_updates
+        seconds = time_steps(runtime, rows, plan)
         _reach_peak(runtime, rows, plan, job, seconds)
         gpu_peak = runtime.peak_device_memory_mb()
         units = plan.rows_per_call if job.kind == "predict" else plan.rows_per_update
@@ -162,15 +159,6 @@ def _measure(job: Job, emit: Emit) -> Dict[str, Any]:
             "update_seconds": seconds,
             "tokens_per_second": units * manifest.real_tokens / manifest.rows / seconds,
         }
-    finally:
-        runtime.close()
-
-
-def _with_default_labels(job: Job, manifest: Manifest) -> Job:
-    """Return the job with numbers as class names if it has no names: only the data may have them."""
-    if job.labels is not None or not heads.get_head(job.head).labelled:
-        return job
-    return dataclasses.replace(job, labels=[str(number) for number in range(max(1, manifest.num_labels))])
 
 
 def _time_updates(runtime: Runtime, rows: GeneratedRows, plan: JobPlan) -> float:
@@ -182,29 +170,26 @@ def _time_updates(runtime: Runtime, rows: GeneratedRows, plan: JobPlan) -> float
         _update(runtime, rows, several * size, 0)
     first: List[float] = []
     more: List[float] = []
-    budget = _Budget(plan)
-    while len(first) < MAX_ROUNDS and not budget.is_spent(len(first)):
-        first.append(_update(runtime, rows, size, 2 * len(first) + 1))
+    for number in _timed_rounds(plan):
+        first.append(_update(runtime, rows, size, 2 * number + 1))
         if several > 1:
-            more.append(_update(runtime, rows, several * size, 2 * len(first)))
+            more.append(_update(runtime, rows, several * size, 2 * number + 2))
     added = max(0.0, median(more) - median(first)) if more else 0.0
     return median(first) + (plan.gradient_accumulation_steps - 1) * added
 
 
-class _Budget:
-    """Time budget of a measurement. On a CPU it counts CPU time of the threads, so a busy host runs as many rounds."""
-
-    def __init__(self, plan: JobPlan) -> None:
-        self._threads = torch.get_num_threads() if plan.runtime == "cpu" else 0
-        self._began, self._computing = time.perf_counter(), time.process_time()
-
-    def is_spent(self, rounds: int) -> bool:
-        """Return whether to stop after `rounds` rounds."""
-        seconds = computing = time.perf_counter() - self._began
-        if self._threads:
-            computing = (time.process_time() - self._computing) / self._threads
-        most = BUDGET_SECONDS if rounds >= MIN_ROUNDS else 3 * BUDGET_SECONDS
-        return computing > most or seconds > WALL_SECONDS
+def _timed_rounds(plan: JobPlan) -> Iterator[int]:
+    """Yield the numbers of rounds while there is time for them. On a CPU this is the CPU time of the threads, so that a
+    busy host runs as many rounds."""
+    threads = torch.get_num_threads() if plan.runtime == "cpu" else 0
+    began, computing_began = time.perf_counter(), time.process_time()
+    for number in range(MAX_ROUNDS):
+        seconds = computing = time.perf_counter() - began
+        if threads:
+            computing = (time.process_time() - computing_began) / threads
+        if computing > (BUDGET_SECONDS if number >= MIN_ROUNDS else 3 * BUDGET_SECONDS) or seconds > WALL_SECONDS:
+            return
+        yield number
 
 
 def _update(runtime: Runtime, rows: GeneratedRows, count: int, number: int) -> float:
@@ -219,9 +204,8 @@ def _time_predictions(runtime: Runtime, rows: GeneratedRows, plan: JobPlan) -> f
     runtime.compile(rows.take(np.arange(count)))
     loaded = runtime.state_dict()  # the job also holds a second copy of the weights while it loads the model
     timed: List[float] = []
-    budget = _Budget(plan)
-    while len(timed) < MAX_ROUNDS + 1 and not (timed and budget.is_spent(len(timed) - 1)):
-        batch = rows.take(np.arange(count) + len(timed) * count)
+    for number in _timed_rounds(plan):
+        batch = rows.take(np.arange(count) + number * count)
         start = time.perf_counter()
         runtime.predict(runtime.prepare(batch))
         timed.append(time.perf_counter() - start)

@@ -26,17 +26,11 @@ from ipu_model.rows.format import MANIFEST, get_columns, read_manifest
 from ipu_model.rows.row_folder import RowFolder
 from ipu_model.train.checkpoint import Fingerprint
 
-FOLDER_FIELDS = (
-    "run_folder",
-    "output",
-    "log_every_updates",
-    "checkpoint_every_minutes",
-    "checkpoint_every_updates",
-    "recompute",
-)  # do not change the weights
-COMPILE_FIELDS = ("compile_only", "executables", "inference_execution")  # do not affect training
-RESOLVED_FIELDS = ("rows", "init_checkpoint", "model", "runtime", "precision", "ipu_config")  # see make_fingerprint
-EXCLUDED_FIELDS = (*FOLDER_FIELDS, *COMPILE_FIELDS, *RESOLVED_FIELDS, "evaluation")
+NO_EFFECT = ("run_folder", "output", "log_every_updates", "checkpoint_every_minutes", "checkpoint_every_updates")
+COMPILATION = ("recompute", "compile_only", "executables", "inference_execution")
+"""Fields of a job that do not change the weights, as those above."""
+RESOLVED = ("rows", "init_checkpoint", "model", "runtime", "precision", "ipu_config", "evaluation")
+"""Fields whose content or resolved value is in the fingerprint instead."""
 REASONS = ("runtime_reason", "precision_reason")
 EXCLUDED_PREFIXES = (
     "plan.rows_per_call",  # prediction only
@@ -81,18 +75,8 @@ def check_job(job: Job) -> None:
             raise PermissionError(13, "not writable", str(folder))
 
 
-def check_family(job: Job, runtime: str) -> None:
-    """Check that a model of the job's family can run here, before its weights are read.
-
-    Raises:
-        ConfigError: it cannot.
-    """
-    config = job.model or read_config(Path(str(job.init_checkpoint)) / CONFIG)[0]
-    families.get_family(config.family).check(runtime, job.kind == "pretrain")
-
-
-def read_inputs(job: Job) -> Tuple[Job, Optional[ModelFolder], ModelConfig, RowFolder]:
-    """Read the inputs of a job.
+def read_inputs(job: Job, runtime: str) -> Tuple[Job, Optional[ModelFolder], ModelConfig, RowFolder]:
+    """Read the inputs of a job, once a model of its family can run here.
 
     Returns:
         The job with its class names, the base model (None: random weights), the architecture, and the rows.
@@ -100,24 +84,22 @@ def read_inputs(job: Job) -> Tuple[Job, Optional[ModelFolder], ModelConfig, RowF
     Raises:
         CheckpointError, ConfigError, RowsError: an input is damaged, or the inputs do not match.
     """
-    base = read_base_model(job)
+    described = job.model or read_config(Path(str(job.init_checkpoint)) / CONFIG)[0]
+    families.get_family(described.family).check(runtime, job.kind == "pretrain")
+    base: Optional[ModelFolder] = None
+    if job.init_checkpoint is not None:
+        head = heads.get_head(job.head)
+        base = read_model(Path(job.init_checkpoint)).for_head(head)
+        base = base if job.kind == "predict" or job.labels is None else base.for_labels(head, job.labels)
     config, job = resolve_architecture(job, base), resolve_labels(job, base)
     rows = open_rows(job, job.rows, config, job.seed if job.masking == "dynamic" else None)
-    check_tokenizer(rows, base)
+    if base is not None and base.tokenizer_sha256 not in (None, rows.manifest.tokenizer_sha256):
+        raise RowsError(
+            f"the rows of {rows.folder} were made with the tokenizer {rows.manifest.tokenizer_sha256}, the weights of "
+            f"{base.path} were trained with {base.tokenizer_sha256}: make the rows again with that tokenizer "
+            "(tokenizer.source), or set init_checkpoint to a model trained with the tokenizer of the rows"
+        )
     return job, base, config, rows
-
-
-def read_base_model(job: Job) -> Optional[ModelFolder]:
-    """Read init_checkpoint with the head and, for training, the classes of the job; None if weights are random.
-
-    Raises:
-        CheckpointError: the model is unreadable.
-    """
-    if job.init_checkpoint is None:
-        return None
-    head = heads.get_head(job.head)
-    base = read_model(Path(job.init_checkpoint)).for_head(head)
-    return base if job.kind == "predict" or job.labels is None else base.for_labels(head, job.labels)
 
 
 def open_rows(job: Job, folder: str, config: ModelConfig, masking_seed: Optional[int] = None) -> RowFolder:
@@ -148,16 +130,15 @@ def resolve_architecture(job: Job, base: Optional[ModelFolder]) -> ModelConfig:
     if job.model is None:
         assert base is not None  # job.py requires one of the two
         return base.config
-    if base is not None:
-        job_model = adopt_weights(job.model, base.config)
-        differ = architecture_differences(job_model, base.config)
-        if differ:
-            raise CheckpointError(
-                f"the job's model differs from the one in {base.path}: {'; '.join(differ)}. Change `model` to match, "
-                "or omit it to use the folder's"
-            )
-        return job_model
-    return job.model
+    if base is None:
+        return job.model
+    configured = adopt_weights(job.model, base.config)
+    if differ := architecture_differences(configured, base.config):
+        raise CheckpointError(
+            f"the job's model differs from the one in {base.path}: {'; '.join(differ)}. Change `model` to match, "
+            "or omit it to use the folder's"
+        )
+    return configured
 
 
 def resolve_labels(job: Job, base: Optional[ModelFolder]) -> Job:
@@ -169,31 +150,15 @@ def resolve_labels(job: Job, base: Optional[ModelFolder]) -> Job:
     """
     if not heads.get_head(job.head).labelled:
         return job
-    base_labels = list(base.labels) if base is not None else []
-    if job.labels is None and not base_labels:
+    labels = job.labels or (list(base.labels) if base is not None else [])
+    if not labels:
         raise ConfigError(f"a {job.head} head needs job.labels: init_checkpoint has none")
-    if job.labels is not None and base_labels and base_labels != job.labels:
-        assert base is not None
+    if base is not None and base.labels and list(base.labels) != labels:
         raise CheckpointError(
-            f"the classes of {base.path} are {', '.join(base_labels)}, those of the job {', '.join(job.labels)}: start "
+            f"the classes of {base.path} are {', '.join(base.labels)}, those of the job {', '.join(labels)}: start "
             "from a model without that head, or omit job.labels"
         )
-    return dataclasses.replace(job, labels=job.labels or base_labels)
-
-
-def check_tokenizer(rows: RowFolder, base: Optional[ModelFolder]) -> None:
-    """Check that the rows use the tokenizer of the base model, if its folder names one.
-
-    Raises:
-        RowsError: the tokenizers differ.
-    """
-    if base is None or base.tokenizer_sha256 in (None, rows.manifest.tokenizer_sha256):
-        return
-    raise RowsError(
-        f"the rows of {rows.folder} were made with the tokenizer {rows.manifest.tokenizer_sha256}, the weights of "
-        f"{base.path} were trained with {base.tokenizer_sha256}: make the rows again with that tokenizer "
-        "(tokenizer.source), or set init_checkpoint to a model trained with the tokenizer of the rows"
-    )
+    return dataclasses.replace(job, labels=labels)
 
 
 def make_model(job: Job, config: ModelConfig, base: Optional[ModelFolder], emit: Emit) -> nn.Module:
@@ -225,8 +190,8 @@ def make_fingerprint(
     job: Job, plan: JobPlan, config: ModelConfig, rows: RowFolder, base: Optional[ModelFolder]
 ) -> Fingerprint:
     """Return everything that determines the weights of a run, by dotted name."""
-    fields = {k: v for k, v in dataclasses.asdict(job).items() if k not in EXCLUDED_FIELDS}
-    planned = {k: v for k, v in plan.as_dict().items() if k not in REASONS}
+    fields = {k: v for k, v in dataclasses.asdict(job).items() if k not in (*NO_EFFECT, *COMPILATION, *RESOLVED)}
+    planned = {k: v for k, v in dataclasses.asdict(plan).items() if k not in REASONS}
     values: Dict[str, Any] = {
         **fields,
         "model": dataclasses.asdict(config),

@@ -20,7 +20,7 @@ from ipu_model.files import open_regular, read_json
 from ipu_model.models import weight_files
 from ipu_model.models.import_model import import_model
 from ipu_model.models.model_folder import read_model
-from ipu_model.models.weight_files import MAX_HEADER_BYTES, read_shapes
+from ipu_model.models.weight_files import read_shapes
 
 OLD_TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2]) < weight_files.SAFE_TORCH
 READERS: Dict[str, Callable[[Path, Path], Any]] = {
@@ -116,26 +116,18 @@ def test_a_header_that_claims_what_is_not_there(folder: Path, claim: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("header", "said"),
-    [
-        (b" " * (MAX_HEADER_BYTES + 1), "the limit is 8388608"),
-        (b"[" * MAX_HEADER_BYTES, "up to 4,000,000 are read"),
-        (b"[" * 1_000_000, "nested too deeply|recursion"),
-        (b'{"a": {}, "a": {}}', "'a' occurs twice"),
-        (b"[]", "not an object"),
-        (b"\xff", "missing or damaged"),
-    ],
+    "header", [b" " * (8 << 20), b"[" * 1_000_000, b'{"a": {}, "a": {}}', b"[]", b"\xff"], ids=["blank", *"nteb"]
 )
-def test_a_header_that_is_none(folder: Path, header: bytes, said: str) -> None:
+def test_a_header_that_is_none(folder: Path, header: bytes) -> None:
     with_header(folder / "model.safetensors", header)
-    refused_at_once(lambda: read_model(folder), said)
+    refused_at_once(lambda: read_model(folder), "model.safetensors is missing or damaged")
 
 
 @pytest.mark.parametrize("length", [2**63, 2**64 - 1, 10**9])
 def test_a_header_longer_than_its_file(folder: Path, length: int) -> None:
     path = folder / "model.safetensors"
     path.write_bytes(struct.pack("<Q", length) + path.read_bytes()[8:])
-    refused_at_once(lambda: read_shapes(path), f"its header has {length} bytes")
+    refused_at_once(lambda: read_shapes(path), "model.safetensors is missing or damaged")
 
 
 def test_one_weight_under_two_names(folder: Path) -> None:

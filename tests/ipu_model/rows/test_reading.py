@@ -63,13 +63,11 @@ def test_every_epoch_visits_every_row_once_and_updates_follow_without_a_gap() ->
 
 
 @pytest.mark.parametrize("share", [slice(0, 3), slice(3, 6), slice(4, 5)])
-@pytest.mark.parametrize("rows", [6, 25, 200000])
+@pytest.mark.parametrize("rows", [6, 25])
 def test_a_share_is_that_part_of_every_update(rows: int, share: slice) -> None:
-    """Through the ends of epochs; of many rows, several are in each bucket of the keys."""
-    per_update = 6 if rows < 100 else 600 * 6
-    share = slice(share.start * per_update // 6, share.stop * per_update // 6)
-    whole, own = UpdateRows(rows, per_update, seed=1), UpdateRows(rows, per_update, seed=1, share=share)
-    for step, updates in ((0, 1), (3, 2), (rows // per_update - 1, 3)):
+    """Through the ends of epochs."""
+    whole, own = UpdateRows(rows, 6, seed=1), UpdateRows(rows, 6, seed=1, share=share)
+    for step, updates in ((0, 1), (3, 2), (rows // 6 - 1, 3)):
         expected = whole(step, updates)
         assert own(step, updates).tolist() == expected.reshape(updates, -1)[:, share].reshape(-1).tolist()
         assert own.all_rows(step, updates).tolist() == expected.tolist()
@@ -149,7 +147,7 @@ def test_a_softmax_covers_the_tokens_of_one_sequence_only() -> None:
     [
         ({"rows": 31}, "its manifest says 31"),
         ({"files": {"rows-00000.arrow": 30}}, "has 15 rows, but its manifest says 30"),
-        ({"sequences": 3}, "its manifest says 3"),
+        ({"sequences": 3}, "its manifest says 30 and 3"),
         ({"kind": "question_answering"}, "has question_answering rows, but the job needs pretrain rows"),
         ({"row_length": 25}, "required"),
         ({"vocab_size": 61}, "a vocabulary of 61 tokens, but the model has 60"),

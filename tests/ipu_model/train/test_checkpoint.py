@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ipu_model.errors import CheckpointError
-from ipu_model.train.checkpoint import Checkpoint, Checkpoints, fingerprint_differences
+from ipu_model.train.checkpoint import Checkpoint, Checkpoints
 
 FINGERPRINT = {"seed": 7, "plan.rows_per_update": 6}
 
@@ -120,7 +120,3 @@ def test_another_run_is_refused_with_the_difference(tmp_path: Path) -> None:
 
 def test_an_empty_run_folder_has_none(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path, FINGERPRINT, Told()).load_latest() is None
-
-
-def test_equal_fingerprints_have_no_differences() -> None:
-    assert fingerprint_differences(FINGERPRINT, dict(FINGERPRINT)) == []

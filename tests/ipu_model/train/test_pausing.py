@@ -79,7 +79,7 @@ def test_at_the_end_of_the_hosts_time_a_checkpoint_is_made_while_there_is_time_f
 def test_a_checkpoint_that_was_timed_lets_the_job_go_on_longer(
     tmp_path: Path, pretrain_rows: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def in_turn() -> None:
+    def in_turn(emit: Any) -> None:
         raise ProcessUnavailable("its time is known before the next update")
 
     monkeypatch.setattr("ipu_model.train.checkpoint_writer.CheckpointProcess", in_turn)

@@ -100,7 +100,7 @@ def test_beside_and_in_turn_the_files_are_the_same(tmp_path: Path) -> None:
     state = Checkpoint(3, runtime.model, runtime.moments, {}, {"lines": []}, {}, {"best": torch.full((2,), 2.0)})
     checkpoints = Checkpoints(tmp_path, {}, lambda event, **fields: None)
     in_turn = contents(checkpoints.save(state))
-    alongside = CheckpointProcess()
+    alongside = CheckpointProcess(lambda event, **fields: None)
     alongside.start(tmp_path / "alongside", state.tensors, {STATE: checkpoints.state_text(state).encode()})
     assert alongside.take() > 0
     alongside.close()
@@ -124,7 +124,7 @@ def test_it_holds_the_state_as_it_was_and_comes_back(made: Callable[..., Trainin
     os.kill(training.process, signal.SIGCONT)
     training.keep.finish()
     assert training.saved() == ["step-00000004"]
-    assert "written asynchronously, from a copy of the state of 0 MB" in training.texts()[0]
+    assert "written asynchronously, from a copy of the state of" in training.texts()[0]
     found = training.checkpoints.load_latest()
     assert found is not None
     assert found.model["a"].tolist() == [1.0] * 5
