@@ -15,10 +15,9 @@ from tasks.downstream.scoring.metrics import slice_by
 from tasks.downstream.scoring.near_duplicates import score_without_duplicates
 from tasks.downstream.squad.files import ReferenceQuestion
 from tasks.downstream.squad.windows import SquadWindows
-from tasks.downstream.texts.scores import TextsDevSet
 from tasks.records.duplicate_report import Duplicate, NearDuplicateReport, PairExcerpt, SourceReport
 from tests.browser.planted import EVIL, LONG
-from tests.tasks.downstream.entries import task_with
+from tests.tasks.downstream.entries import dev_set, task_with
 
 TEXT = """the river rises in hills north of Elmora and reaches sea near Port Vessy after 212 miles where a bridge of
 seven arches was built by Ida Maren in 1874 to carry grain wine and salt between two towns that had been at war"""
@@ -102,9 +101,8 @@ def classes() -> str:
     logits = random.normal(0, 1.5, (200, 2))
     logits[np.arange(200), labels.astype(int)] += 2
     texts = [" ".join(random.choice(WORDS, size=12)) + (EVIL, LONG, "")[number % 3] for number in range(200)]
-    return _page(
-        task_with("glue-sst2", "page"), TextsDevSet(texts, labels), logits, Duplicate("dev", 4, 0.83, f"row {EVIL}")
-    )
+    task = task_with("glue-sst2", "page")
+    return _page(task, dev_set(task, texts, labels), logits, Duplicate("dev", 4, 0.83, f"row {EVIL}"))
 
 
 def values() -> str:
@@ -113,7 +111,8 @@ def values() -> str:
     labels = random.uniform(0, 5, 150)
     texts = [f"{EVIL} a man plays\tsomebody plays {LONG}" for _ in labels]
     logits = labels[:, None] + random.normal(0, 0.7, (150, 1))
-    return _page(task_with("glue-stsb", "page"), TextsDevSet(texts, labels), logits, None)
+    task = task_with("glue-stsb", "page")
+    return _page(task, dev_set(task, texts, labels), logits, None)
 
 
 def entities() -> str:

@@ -26,14 +26,13 @@ from tasks.downstream.scoring.metrics import Slice
 from tasks.downstream.scoring.near_duplicates import score_without_duplicates
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.files import ReferenceQuestion
-from tasks.downstream.texts.scores import TextsDevSet
 from tasks.records.duplicate_report import Duplicate, NearDuplicateReport, SourceReport
 from tasks.records.duplicate_report import PairExcerpt as Pairs
 from tasks.validation import validate
 from tests.browser import evaluations, made_runs, pages
 from tests.browser.planted import at, everywhere
 from tests.places import copy_project
-from tests.tasks.downstream.entries import task_with
+from tests.tasks.downstream.entries import dev_set, task_with
 
 Maker = Callable[[Path], Path]
 
@@ -163,9 +162,8 @@ def _classes(folder: Path) -> Path:
     task.spec = replace(task.spec, title=at("title"), labels=(at("label"), at("other_label")))
     labels = np.arange(60) % 2
     logits = np.stack([labels * 2.0 - 1, (labels + np.arange(60) % 3) * 1.0], axis=1)
-    found = evaluations.evaluated(
-        task, TextsDevSet([at("text")] * 60, labels.astype(np.float64)), logits, Duplicate("dev", 4, 0.8, at("other"))
-    )
+    examples = dev_set(task, [at("text")] * 60, labels.astype(np.float64))
+    found = evaluations.evaluated(task, examples, logits, Duplicate("dev", 4, 0.8, at("other")))
     return _written(folder, task.page(replace(found, note=at("note"))))
 
 

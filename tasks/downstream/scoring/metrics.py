@@ -49,8 +49,6 @@ class Metric:
     name: str
     title: str
     """Name for users."""
-    whole: Callable[[Array], float]
-    """Returns the metric of [N, Q] outcomes, as the official script computes it."""
     weighted: Callable[[Array, Array], Array]
     """Returns the metric [R] of [N, Q] outcomes with weights [R, N] of the examples."""
     split: str = "dev"
@@ -58,6 +56,14 @@ class Metric:
     """Returns the worst and best possible example, [Q] each, for [N, Q] outcomes."""
     right: int | None = None
     """Quantity of 0 (wrong) or 1 (correct) whose mean this metric is, so that McNemar's test applies; else None."""
+    official: Callable[[Array], float] | None = None
+    """Returns the metric of [N, Q] outcomes, as the official script computes it; None: with equal weights."""
+
+    def whole(self, outcomes: Array) -> float:
+        """Return the metric of [N, Q] outcomes."""
+        if self.official is not None:
+            return self.official(outcomes)
+        return float(self.weighted(outcomes, np.ones((1, len(outcomes))))[0])
 
     def with_extremes(self, outcomes: Array, weights: Array) -> Array:
         """Return the metric with the worst, then with the best example added, whose weights come last: [2, R]."""
@@ -81,7 +87,7 @@ def ratio_metric(
         more: other arguments of `Metric`.
     """
 
-    def whole(outcomes: Array) -> float:
+    def official(outcomes: Array) -> float:
         # Sum before dividing, as SQuAD's official script does, to agree in the fourth decimal.
         total = sum(below(outcomes).tolist())
         return float(100.0 * sum(above(outcomes).tolist()) / total) if total else empty
@@ -91,7 +97,7 @@ def ratio_metric(
         found: Array = np.full_like(total, empty)
         return np.divide(100 * (weights @ above(outcomes)), total, out=found, where=total > 0)
 
-    return Metric(name, title, whole, weighted, **more)
+    return Metric(name, title, weighted, official=official, **more)
 
 
 def mean_metric(name: str, title: str, quantity: int, right: int | None = None) -> Metric:

@@ -70,6 +70,11 @@ class ChosenThreshold:
     examples: int = 0
     """Number of examples that selected it."""
 
+    def record(self, key: str, record: str = "example") -> dict[str, float | int]:
+        """Return plain values for the metrics file, under keys that begin with `key`."""
+        found = {key: self.value, f"{key}_lower": self.low, f"{key}_upper": self.high}
+        return {name: x for name, x in {**found, f"{key}_{record}s": self.examples or None}.items() if x is not None}
+
 
 def score_f1(hits: Array, accepted: Array) -> Array:
     """Return F1 of accepting items, from the weights of true and of all accepted items, [R, cuts]; see `choose_cut`."""

@@ -12,7 +12,7 @@ from tasks.downstream.scoring.thresholds import RiskCoverage, risk_coverage
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.files import ReferenceQuestion
 from tasks.downstream.squad.metrics import best_figures
-from tasks.downstream.squad.no_answer import best_span, null_odds
+from tasks.downstream.squad.no_answer import NULL_THRESHOLD, best_span, null_odds
 from tasks.downstream.squad.scores import EXACT, OVERLAP, SquadScores, has_answers
 from tasks.downstream.squad.slices import f1_counts, slice_scores
 from tasks.downstream.squad.windows import WindowFiles
@@ -43,11 +43,8 @@ class SquadPage(SquadScores, PageTask[list[ReferenceQuestion], WindowFiles, list
         [(split, questions)] = examples.items()
         odds, spans = [null_odds(one) for one in answers[split]], _span_scores(self, questions, answers[split])
         answered = [bool(best_span(one).text) for one in answers[split]]
-        chosen = self.threshold
-        interval = {"lower": chosen.low, "upper": chosen.high, "questions": chosen.examples or None}
         return {
-            "null_threshold": chosen.value,
-            **{f"null_threshold_{name}": value for name, value in interval.items() if value is not None},
+            **self.threshold.record(NULL_THRESHOLD, self.record),
             **best_figures(has_answers(questions), spans, odds, answered),
             "risk_coverage_area": round(risk_coverage(odds, spans["exact"]).area, 6),
         }

@@ -4,17 +4,27 @@ Legend: N examples, C classes or labels that the model knows, L all of them, als
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tasks.downstream.scoring.metrics import Array, Metric
+from tasks.downstream.scoring.metrics import Array, Metric, count_rates
 from tasks.downstream.scoring.thresholds import ChosenThreshold, choose_probability, score_both_classes
-from tasks.downstream.texts.metrics import is_exact, is_right, label_metrics, metric, selective_metrics
+from tasks.downstream.texts.metrics import (
+    count_class,
+    count_labels,
+    find_extremes,
+    is_exact,
+    is_right,
+    label_metrics,
+    metric,
+    selective_metrics,
+)
 from tasks.downstream.texts.params import ClassificationEvaluateParams
-from tasks.downstream.texts.spec import make_flags
 from tasks.downstream.texts.task_table import TextTask
 from tasks.rows.row_files import from_arrow
 
@@ -24,25 +34,35 @@ NO_ANSWER = -1
 """Class number of an example without an answer."""
 
 
+def make_flags(labels: pa.ListArray, count: int) -> np.ndarray:
+    """Return int8 [examples, count]: 1 where an example has the label; other numbers of labels are left out."""
+    flags = np.zeros((len(labels), count), np.int8)
+    example, number = (one.to_numpy() for one in (pc.list_parent_indices(labels), pc.list_flatten(labels)))
+    known = (number >= 0) & (number < count)
+    flags[example[known], number[known]] = 1
+    return flags
+
+
 class AnswerForm(ABC):
     """Form of the answers of a task; predictions are plain values, as in predictions.json."""
+
+    row_kind: ClassVar[str]
+    """Kind of the rows, one of ipu_model's."""
+    label_type: ClassVar[pa.DataType] = pa.int32()
+    """Type of a label in the examples."""
 
     def __init__(self, task: TextTask, decision: ClassificationEvaluateParams) -> None:
         self.task, self.decision = task, decision
         self.thresholds: list[ChosenThreshold] = []
         """Threshold of the decision, or one per label; empty: there is none yet."""
 
-    def read_labels(self, columns: Sequence[pa.Array], classes: int) -> Array:
+    def read_labels(self, column: pa.Array, classes: int) -> Array:
         """Return the labels of the examples, [N] or [N, L]."""
-        return np.concatenate([from_arrow(one).astype(np.float64) for one in columns])
+        return from_arrow(column).astype(np.float64)
 
     def probabilities(self, logits: Array) -> Array:
         """Return probabilities [N, C], or the values [N, 1]."""
         return logits
-
-    def choose(self, shares: Array) -> np.ndarray:
-        """Return what probabilities or values decide, whether it is given as an answer or not."""
-        return shares
 
     @abstractmethod
     def decide(self, shares: Array) -> list[Any]:
@@ -61,13 +81,39 @@ class AnswerForm(ABC):
         low, high = self.task.answers
         return isinstance(value, int | float) and bool(np.isfinite(value) and low <= value <= high)
 
+    def quantities(self, classes: int) -> tuple[str, ...]:
+        """Return the names of the columns of outcomes: those of the label, then as many of the prediction."""
+        return ("label", "prediction")
+
+    def is_possible(self, quantities: Sequence[float]) -> bool:
+        """Return True if a prediction can have these quantities."""
+        return all(self.is_answer(one, 0) for one in quantities)
+
     def outcomes(self, labels: Array, predictions: Sequence[Any]) -> Array:
         """Return label and prediction of each example, [N, 2]; a missing prediction is always wrong."""
         answers = [float(NO_ANSWER) if one is None else float(one) for one in predictions]
         return np.stack([labels, np.array(answers, dtype=np.float64)], axis=1)
 
     def correctness(self, outcomes: Array) -> Array:
+        """Return 1 or 0 for each example: its label is predicted."""
         return is_right(outcomes)
+
+    def count(self, outcomes: Array, number: int) -> tuple[Array, Array, Array]:
+        """Return 1 or 0 for each example: it is of this class, is predicted as such, and both; [N] each."""
+        return count_class(outcomes, number)
+
+    def class_extremes(self, outcomes: Array, number: int) -> tuple[Array, Array]:
+        """Return an example of a class that is predicted as another one, and one that is predicted as itself."""
+        return find_extremes("f1", outcomes, number)
+
+    def class_f1(self, name: str, number: Callable[[], int]) -> Metric:
+        """Return F1 of one class or label.
+
+        Args:
+            number: returns its number.
+        """
+        f1, *_ = count_rates(lambda rows: self.count(rows, number()), lambda rows: self.class_extremes(rows, number()))
+        return replace(f1, name=f"f1_of_{name}", title=f"F1 of {name}")
 
     def metrics(self, split: str, names: Mapping[str, str]) -> tuple[Metric, ...]:
         """Return the metrics of a development set.
@@ -90,6 +136,8 @@ class AnswerForm(ABC):
 class ValueAnswers(AnswerForm):
     """Values, clipped to the range of the task."""
 
+    row_kind, label_type = "sequence_regression", pa.float32()
+
     def decide(self, shares: Array) -> list[Any]:
         return [round(x, 6) for x in np.clip(shares[:, 0], *self.task.answers).tolist()]
 
@@ -97,28 +145,30 @@ class ValueAnswers(AnswerForm):
 class ClassAnswers(AnswerForm):
     """Numbers of classes: the most probable one, or the second of two above a threshold, or none."""
 
+    row_kind = "sequence_classification"
+
     def probabilities(self, logits: Array) -> Array:
         odds = np.exp(logits - logits.max(axis=1, keepdims=True))
         found: Array = odds / odds.sum(axis=1, keepdims=True)
         return found
 
-    def choose(self, shares: Array) -> np.ndarray:
-        """Return the number of a class for each example, [N]."""
+    def choose(self, shares: Array) -> tuple[np.ndarray, Array]:
+        """Return the number of a class for each example, whether it is given as an answer or not, and its probability,
+        [N] each."""
+        chosen = shares.argmax(axis=1)
         if self.thresholds:
-            return (shares[:, 1] > self.thresholds[0].value).astype(np.int64)
-        return shares.argmax(axis=1)
+            chosen = (shares[:, 1] > self.thresholds[0].value).astype(np.int64)
+        return chosen, np.take_along_axis(shares, chosen[:, None], 1)[:, 0]
 
     def decide(self, shares: Array) -> list[Any]:
-        chosen, least = self.choose(shares), self.decision.min_probability
-        if least is not None:
-            chosen = np.where(np.take_along_axis(shares, chosen[:, None], 1)[:, 0] < least, NO_ANSWER, chosen)
-        found: list[int] = chosen.tolist()
+        chosen, sure = self.choose(shares)
+        least = self.decision.min_probability
+        found: list[int] = (chosen if least is None else np.where(sure < least, NO_ANSWER, chosen)).tolist()
         return found
 
     def confidences(self, logits: Array) -> Sequence[float]:
         """Return the probability of the chosen class, whether it is given or not."""
-        shares = self.probabilities(logits)
-        found: list[float] = np.take_along_axis(shares, self.choose(shares)[:, None], 1)[:, 0].tolist()
+        found: list[float] = self.choose(self.probabilities(logits))[1].tolist()
         return found
 
     def margin(self, logits: Array, number: int) -> float | None:
@@ -130,9 +180,8 @@ class ClassAnswers(AnswerForm):
         return rejected or (super().is_answer(value, classes) and value == int(value))
 
     def metrics(self, split: str, names: Mapping[str, str]) -> tuple[Metric, ...]:
-        return super().metrics(split, names) + (
-            selective_metrics() if self.decision.min_probability is not None else ()
-        )
+        selective = () if self.decision.min_probability is None else selective_metrics()
+        return super().metrics(split, names) + selective
 
     def constants(self, labels: Array, classes: int) -> list[Any]:
         return list(range(classes))
@@ -144,8 +193,10 @@ class ClassAnswers(AnswerForm):
 class LabelAnswers(AnswerForm):
     """Lists of the numbers of all labels whose probability is above their threshold."""
 
-    def read_labels(self, columns: Sequence[pa.Array], classes: int) -> Array:
-        return np.concatenate([make_flags(one, classes) for one in columns]).astype(np.float64)
+    row_kind, label_type = "sequence_multilabel", pa.list_(pa.int32())
+
+    def read_labels(self, column: pa.Array, classes: int) -> Array:
+        return make_flags(column, classes).astype(np.float64)
 
     def probabilities(self, logits: Array) -> Array:
         found: Array = 1 / (1 + np.exp(-np.clip(logits, -500, 500)))
@@ -174,9 +225,15 @@ class LabelAnswers(AnswerForm):
         numbers = isinstance(value, list) and all(type(one) is int and 0 <= one < classes for one in value)
         return numbers and len(set(value)) == len(value)
 
+    def quantities(self, classes: int) -> tuple[str, ...]:
+        return tuple(f"{what}_{number}" for what in ("label", "prediction") for number in range(classes))
+
+    def is_possible(self, quantities: Sequence[float]) -> bool:
+        return set(quantities) <= {0, 1}
+
     def outcomes(self, labels: Array, predictions: Sequence[Any]) -> Array:
         """Return 1 or 0 for each true and each predicted label, [N, 2 * L]."""
-        answers = pa.array([one or [] for one in predictions], pa.list_(pa.int32()))
+        answers = pa.array([one or [] for one in predictions], self.label_type)
         found = make_flags(answers, labels.shape[1]).astype(np.float64)
         missing = [number for number, one in enumerate(predictions) if one is None]
         found[missing] = 1 - labels[missing]
@@ -184,6 +241,15 @@ class LabelAnswers(AnswerForm):
 
     def correctness(self, outcomes: Array) -> Array:
         return is_exact(outcomes)
+
+    def count(self, outcomes: Array, number: int) -> tuple[Array, Array, Array]:
+        gold, found, correct = (one[:, number] for one in count_labels(outcomes))
+        return gold, found, correct
+
+    def class_extremes(self, outcomes: Array, number: int) -> tuple[Array, Array]:
+        missed, right = np.zeros((2, outcomes.shape[1]))
+        missed[number] = right[number] = right[number + len(right) // 2] = 1
+        return missed, right
 
     def metrics(self, split: str, names: Mapping[str, str]) -> tuple[Metric, ...]:
         return label_metrics()

@@ -39,7 +39,7 @@ class TextsCard(TextsScores, CardTask):
             }
             for one in parts
         ]
-        tags = ["glue", spec.name] if spec.name else ["text-regression" if self.is_regression else TASK]
+        tags = ["glue", spec.name] if spec.name else ["text-regression" if spec.is_regression else TASK]
         return write_card(
             __file__,
             "texts_card.md.j2",

@@ -1,8 +1,7 @@
 """Validation of labelled texts and of their rows: a class or value for every example, each once. Legend: n rows."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,16 +9,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.downstream.texts.spec import TextsSpec, make_flags
+from tasks.downstream.texts.answers import make_flags
+from tasks.downstream.texts.spec import TextsSpec
 from tasks.downstream.validate import ChecksTask
 from tasks.plan.kinds import TRAIN
 from tasks.records.labels import read_parquet_labels, read_row_labels
 from tasks.records.parquet import has_first_value
 from tasks.rows.row_files import IGNORED, from_arrow
+from tasks.stage import artifacts
 from tasks.validation import text_features
 from tasks.validation.checks import DataCheck, DataSet, Frame, Histogram, TotalFeature, Totals
 from tasks.validation.example_files import ExampleFiles
-from tasks.validation.row_checks import Columns, RowData, RowSequences, RowSource, SourceExamples
+from tasks.validation.row_checks import Columns, RowData, RowSequences, RowSource
 
 TEXTS = ("first", "second")
 GLUE_LOOK = "check source, path and dataset of its section data in params.yaml"
@@ -36,22 +37,7 @@ class TextsChecks(TextsSpec, ChecksTask):
         return TextsData(self, folder)
 
     def row_data(self, source: RowSource) -> RowData:
-        examples, folder = source.examples, source.folder
-        return LabelRows(source, None if examples is None else partial(self._expected_labels, examples, folder))
-
-    def _expected_labels(self, examples: SourceExamples, rows: Path) -> pa.Array:
-        """Return the label that rows in the folder `rows` should have for each example; -100 for none."""
-        columns = [batch.column("label") for batch in examples.read(("label",))]
-        labels = pa.chunked_array(columns, self.schema.field("label").type).combine_chunks()
-        if self.labels:
-            return labels
-        # Compare names: the class numbers of rows are defined by features.parquet.
-        known, others = read_parquet_labels(examples.path)
-        numbers = {name: number for number, name in enumerate(read_row_labels(rows))}
-        renumbered = pa.array([numbers.get(name, IGNORED) for name in (*known, *others)], pa.int32())
-        if self.is_multilabel:
-            return pa.ListArray.from_arrays(labels.offsets, renumbered.take(labels.values))
-        return renumbered.take(labels)
+        return LabelRows(source)
 
 
 class TextsData(ExampleFiles):
@@ -155,40 +141,43 @@ class LabelRows(RowData):
 
     kinds: ClassVar[tuple[str, ...]] = ("sequence_classification", "sequence_multilabel", "sequence_regression")
 
-    def __init__(self, source: RowSource, expected: Callable[[], pa.Array] | None = None) -> None:
-        """Open the rows.
-
-        Args:
-            expected: returns the expected label of each example, -100 for none; None: do not compare labels.
-        """
+    def __init__(self, source: RowSource) -> None:
         super().__init__(source)
         sequences = self.manifest.sequences
         # Rows for prediction have no label for classes that are not in train.
         every, least = ("every sequence has a label", sequences) if source.training else (MOST, 0)
         self.total_checks += (DataCheck("labels", COLUMN, every, self.advice, minimum=least, maximum=sequences),)
-        if expected is not None:
+        self._examples = source.examples
+        if self._examples is not None:
             self.record_checks += (DataCheck(AS_EXAMPLES, COLUMN, "the label of its example", self.advice),)
-        self._read_expected = expected
         self._expected = pa.array([], pa.int32())
         self._labelled = 0
 
     def prepare_kind(self) -> list[str]:
-        if self._read_expected is not None:
-            self._expected = self._read_expected()
-        return []
+        """Read the labels of the examples; numbers of their classes must mean the same in rows."""
+        if self._examples is None:
+            return []
+        self._expected = pa.concat_arrays(batch.column("label") for batch in self._examples.read(("label",)))
+        if not (self.folder / artifacts.FEATURES).is_file():
+            return []  # the task defines the classes
+        classes, learned = read_row_labels(self.folder), read_parquet_labels(self._examples.path)[0]
+        return [] if classes == learned else [f"{artifacts.FEATURES} has other classes than the examples"]
 
     def kind_features(self, rows: Columns, found: RowSequences) -> Columns:
         ids = rows["feature_ids"]
         labels = rows[self.schema.names[-1]].reshape(*ids.shape, -1)
         self._labelled += int((found.present(ids.shape[1]) & (labels[..., 0] != IGNORED)).sum())
-        if self._read_expected is None:
+        if self._examples is None:
             return {}
-        # Slots without a known example are skipped.
-        known = (ids >= 0) & (ids < len(self._expected))
+        known = (ids >= 0) & (ids < len(self._expected))  # slots without a known example are skipped
+        expected, classes = self._expected.take(pa.array(ids[known])), self.manifest.num_labels
+        if pa.types.is_list(expected.type):
+            wanted = make_flags(expected, classes)
+        else:
+            wanted = from_arrow(expected)[:, None]
+            if pa.types.is_integer(expected.type):
+                wanted = np.where(wanted < classes, wanted, IGNORED)
         other = np.zeros(ids.shape, bool)
-        expected = self._expected.take(pa.array(ids[known]))
-        flags = pa.types.is_list(expected.type)
-        wanted = make_flags(expected, labels.shape[2]) if flags else from_arrow(expected)[:, None]
         other[known] = (labels[known] != wanted).any(axis=1)
         return {AS_EXAMPLES: other.sum(axis=1)}
 

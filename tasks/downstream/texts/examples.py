@@ -16,16 +16,15 @@ import pyarrow.parquet as pq
 
 from ipu_model.units import shorten
 from tasks.downstream.examples import ExamplesTask
-from tasks.downstream.texts.files import SHOWN_LABELS, TextsReader, detect_labels
+from tasks.downstream.texts.files import SHOWN_LABELS, detect_labels, read_split
 from tasks.downstream.texts.labels import match_known, sort_classes
-from tasks.downstream.texts.params import ClassificationColumnParams, ClassificationDataParams, GlueDataParams
+from tasks.downstream.texts.params import ClassificationColumnParams, ClassificationDataParams
 from tasks.downstream.texts.spec import TextsSpec
 from tasks.downstream.texts.task_table import TRAIN, TextExample
 from tasks.params.entries import Entry
 from tasks.records.labels import add_labels
 from tasks.records.parquet import has_first_value, read_batches, write_records
 from tasks.records.splits import require_known_labels, require_several_labels
-from tasks.records.tables import column_setting
 from tasks.records.text_files import ReadLog, write_reading
 from tasks.stage import streams
 from tasks.stage.errors import InputError
@@ -35,6 +34,8 @@ HEAD = 10_000
 """Examples of each file or GLUE split that are checked before a run."""
 MAX_CLASSES = 1000
 UNKNOWN = "dev examples with labels not in train"
+Label = tuple[Any, ...]
+"""Label of an example: one class or value, or all labels."""
 
 
 class TextsExamples(TextsSpec, ExamplesTask):
@@ -44,7 +45,7 @@ class TextsExamples(TextsSpec, ExamplesTask):
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry)
-        self.source, data = make_reader(self), entry.params.data
+        data = entry.params.data
         own_pairs = isinstance(data, ClassificationDataParams) and data.columns.text_pair is not None
         self.has_pairs = own_pairs or len(self.spec.columns) > 1
         self.first_labels = self.labels if self.spec.name else ()
@@ -66,7 +67,7 @@ class TextsExamples(TextsSpec, ExamplesTask):
         reading, counts, pairs = ReadLog(), dict[str, int](), set[bool]()
         for split in self.source_splits:
             path = folder / f"{split}.parquet"
-            counts[split] = write_split(self, self.source.examples(split, reading), path)
+            counts[split] = write_split(self, read_split(self, split, reading), path)
             if not counts[split]:
                 raise InputError(f"{self.title}: no {split} example has a text. Check {self.entry.key('data')}")
             pairs.add(has_first_value(path, "second", self.entry.stage("examples")))
@@ -75,8 +76,8 @@ class TextsExamples(TextsSpec, ExamplesTask):
                 f"one split has pairs of texts, the other single texts ({'; '.join(reading.layouts.values())}). "
                 f"Set {self.entry.key('data', 'columns.text')} and {self.entry.key('data', 'columns.text_pair')}"
             )
-        reading.ignored = self.source.unused_files()
-        write_reading(folder, self.source.data.source, reading)
+        data: Any = self.entry.params.data
+        write_reading(folder, data.source, reading)
         said = ", ".join(f"{count:,} {split}" for split, count in counts.items())
         return "; ".join([f"{said} examples", *reading.summary()])
 
@@ -84,14 +85,13 @@ class TextsExamples(TextsSpec, ExamplesTask):
         """Replace class names by numbers of the training examples' classes."""
         files = {split: folder / f"{split}.parquet" for split in self.splits}
         found = {split: distinct_labels(path) for split, path in files.items()}
-        labels = self.labels or sort_classes(flatten_labels(found[TRAIN]))
         if not self.labels:
-            self._require_classes(labels, MAX_CLASSES)
+            self._require_classes(sort_classes(list_names(found[TRAIN])), MAX_CLASSES)
         for split in self.development:
             self._check_dev(split, found[TRAIN], found[split])
         if self.labels:
             return {}
-        return {UNKNOWN: write_numbers(files.values(), self.schema, labels)}
+        return {UNKNOWN: write_numbers(files.values(), self.schema, sort_classes(list_names(found[TRAIN])))}
 
     def _require_classes(self, labels: Sequence[str], most: float) -> None:
         if not 2 <= len(labels) <= most:
@@ -102,7 +102,7 @@ class TextsExamples(TextsSpec, ExamplesTask):
                 "values"
             )
 
-    def _check_dev(self, split: str, train: Collection[Any], dev: Collection[Any]) -> None:
+    def _check_dev(self, split: str, train: Collection[Label], dev: Collection[Label]) -> None:
         """Refuse unusable labels of development examples.
 
         Raises:
@@ -110,27 +110,25 @@ class TextsExamples(TextsSpec, ExamplesTask):
         """
         key = "path" if self.spec.name else "dev_path" if self.split_params is None else "dev_fraction"
         look = self.entry.key("data", key)
+        names: Mapping[Any, str] = {} if self.spec.is_regression else dict(enumerate(self.labels))
         if not self.labels:
-            known = flatten_labels(train)
-            names = match_known(flatten_labels(dev), sort_classes(known))
+            known = list_names(train)
+            names = match_known(list_names(dev), sort_classes(known))
             if self.split_params is None:
                 require_known_labels(known, set(names.values()), split, look)
-            dev = {tuple(map(names.get, one)) if isinstance(one, tuple) else names[one] for one in dev}
-        elif not self.is_regression:
-            dev = [self.labels[number] for number in dev]
-        require_several_labels(set(dev), split, look)
+        require_several_labels({", ".join(str(names.get(x, x)) for x in one) for one in dev}, split, look)
 
     def check_files(self) -> str:
         """Check the first examples of each file, and the classes of files that are read completely."""
-        data, reading, labels = self.source.data, ReadLog(), dict[str, Counter[Any]]()
+        reading, labels = ReadLog(), dict[str, Counter[Label]]()
         for split in self.source_splits:
             labels[split] = Counter()
-            for one in self.source.examples(split, reading, HEAD):
-                labels[split][tuple(one.label) if isinstance(one.label, list) else one.label] += 1
+            for one in read_split(self, split, reading, HEAD):
+                labels[split][tuple(one.label) if isinstance(one.label, list) else (one.label,)] += 1
                 self.has_pairs = one.second is not None
         whole = {split for split, found in labels.items() if found.total() < HEAD}
         if not self.spec.name:
-            self.first_labels = self.labels or sort_classes(flatten_labels(labels[TRAIN]))
+            self.first_labels = self.labels or sort_classes(list_names(labels[TRAIN]))
             self.has_all_labels = TRAIN in whole
         if not self.labels and TRAIN in whole:
             # If a part of the file is set aside, the training examples may have fewer classes than the file.
@@ -138,42 +136,31 @@ class TextsExamples(TextsSpec, ExamplesTask):
         for split in whole.intersection(self.development):
             if self.spec.name or TRAIN in whole:
                 self._check_dev(split, labels[TRAIN], labels[split])
-        if isinstance(data, GlueDataParams):
+        data: Any = self.entry.params.data
+        if self.spec.name:
             return f"{self.spec.name} in {data.path}"
         layout = next(iter(reading.layouts.values()))
         return f"{data.train_path} and {data.dev_path or 'a part of it'}: {layout}"
 
 
-def make_reader(task: TextsSpec, named_by: str = "") -> TextsReader:
-    """Return the reader of an entry's examples.
-
-    Args:
-        named_by: setting that messages suggest for another column name; empty: see tables.column_setting.
-    """
-    section, data = task.entry.key("data"), task.entry.params.data
-    assert isinstance(data, ClassificationDataParams | GlueDataParams)
-    return TextsReader(task.spec, data, section, named_by or column_setting(section))
-
-
 def write_split(task: TextsSpec, examples: Iterator[TextExample], path: Path) -> int:
     """Write examples to a Parquet file, with class names unless the task defines classes; return their number."""
-    name = pa.list_(pa.string()) if task.is_multilabel else pa.string()
+    name = pa.list_(pa.string()) if task.spec.is_multilabel else pa.string()
     named = task.schema.set(task.schema.get_field_index("label"), pa.field("label", name, nullable=False))
     return write_records(examples, path, task.schema if task.labels else named, ROW_GROUP)
 
 
-def distinct_labels(path: Path) -> list[Any]:
-    """Return the distinct labels of a Parquet file; tuples of several labels, also empty ones."""
-    labels = itertools.chain.from_iterable(
-        pc.unique(column).to_pylist() if not pa.types.is_list(column.type) else map(tuple, column.to_pylist())
-        for column in pq.read_table(path, columns=["label"]).column("label").chunks
-    )
-    return list(dict.fromkeys(labels))
+def distinct_labels(path: Path) -> list[Label]:
+    """Return the distinct labels of a Parquet file."""
+    column = pq.read_table(path, columns=["label"]).column("label")
+    if pa.types.is_list(column.type):
+        return list(dict.fromkeys(map(tuple, column.to_pylist())))
+    return [(one,) for one in pc.unique(column).to_pylist()]
 
 
-def flatten_labels(labels: Iterable[Any]) -> list[Any]:
-    """Return single labels: those in tuples, and others as they are."""
-    return list(dict.fromkeys(one for label in labels for one in (label if isinstance(label, tuple) else (label,))))
+def list_names(labels: Iterable[Label]) -> list[Any]:
+    """Return the distinct classes in labels."""
+    return list(dict.fromkeys(itertools.chain.from_iterable(labels)))
 
 
 def write_numbers(paths: Collection[Path], schema: pa.Schema, labels: Sequence[str]) -> int:
@@ -182,7 +169,7 @@ def write_numbers(paths: Collection[Path], schema: pa.Schema, labels: Sequence[s
     Returns:
         The number of examples with classes not in `labels`.
     """
-    known = match_known(flatten_labels(itertools.chain.from_iterable(map(distinct_labels, paths))), labels)
+    known = match_known(list_names(itertools.chain.from_iterable(map(distinct_labels, paths))), labels)
     names = (*labels, *sort_classes(set(known.values()) - set(labels)))
     schema = add_labels(schema, labels, names[len(labels) :])
     number_of = {name: names.index(known_name) for name, known_name in known.items()}

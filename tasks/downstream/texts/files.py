@@ -8,11 +8,12 @@ in the development sets, because the official metrics include it.
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ipu_model.units import shorten
-from tasks.downstream.texts.labels import FLAGS, LabelParser, fold_flag, is_list_text, label_parser, parse_labels
-from tasks.downstream.texts.params import ClassificationColumnParams, ClassificationDataParams, GlueDataParams
+from tasks.downstream.texts.labels import LabelParser, label_parser, parse_labels
+from tasks.downstream.texts.params import ClassificationColumnParams, ClassificationDataParams
+from tasks.downstream.texts.spec import TextsSpec
 from tasks.downstream.texts.task_table import OFFICIAL_COLUMNS, TRAIN, TextExample, TextTask
 from tasks.plan.named_files import list_files
 from tasks.records.tables import (
@@ -21,6 +22,7 @@ from tasks.records.tables import (
     Records,
     RecordSpec,
     TableRow,
+    column_setting,
     convert_id,
     find_layout,
     list_empty,
@@ -85,116 +87,95 @@ def glue_layouts(task: TextTask, key: str, *, labelled: bool = True) -> list[Col
     return [*layouts, layouts[0]]
 
 
-class TextsReader(NamedTuple):
-    """Reader of an entry's labelled texts."""
+def read_split(task: TextsSpec, split: str, reading: ReadLog, most: int | None = None) -> Iterator[TextExample]:
+    """Yield the labelled examples of a split, in order.
 
-    task: TextTask
-    data: ClassificationDataParams | GlueDataParams
-    section: str
-    """Section of params.yaml, for messages."""
-    named_by: str = ""
-    """See tables.column_setting; not used for GLUE, whose columns are fixed."""
+    Args:
+        reading: receives counts and the chosen columns (`layouts`).
+        most: maximum number of examples to read from each file.
 
-    def examples(self, split: str, reading: ReadLog, most: int | None = None) -> Iterator[TextExample]:
-        """Yield the examples of a split, in order.
+    Raises:
+        InputError: no file, or an unreadable one; at the end, all problems with texts and labels.
+    """
+    data: Any = task.entry.params.data
+    spec, section = task.spec, task.entry.key("data")
+    if data.source == "files":
+        key = f"{section}.path" if spec.name else f"{section}.{split}_path"
+        paths = glue_files(spec, Path(data.path), split, key) if spec.name else list_tables(data.path_of(split), key)
+        for path in paths:
+            yield from read_file(task, path, key, reading, most, split)
+        return
+    address = (data.dataset, spec.name or data.dataset_config, spec.hub_split(split), data.dataset_revision)
+    records = open_hub_split(section, *address, _record_spec(task, f"{section}.dataset"), reading)
+    yield from _check_records(task, records, reading, split, most)
 
-        Args:
-            reading: receives counts and the chosen columns (`layouts`).
-            most: maximum number of examples to read from each file.
 
-        Raises:
-            InputError: no file, or an unreadable one; at the end, all problems with texts and labels.
-        """
-        if self.data.source == "files":
-            for path, key in self._split_files(split):
-                yield from self.of_file(path, key, reading, most, split)
-            return
-        data = self.data
-        config = data.dataset_config if isinstance(data, ClassificationDataParams) else self.task.name
-        address = (data.dataset, config, self.task.hub_split(split), data.dataset_revision)
-        records = open_hub_split(self.section, *address, self._spec(f"{self.section}.dataset"), reading)
-        yield from self._valid(records, reading, split, most)
+def read_file(
+    task: TextsSpec,
+    path: Path,
+    key: str,
+    reading: ReadLog,
+    most: int | None = None,
+    split: str = "dev",
+    *,
+    named_by: str = "",
+    labelled: bool = True,
+) -> Iterator[TextExample]:
+    """Yield the examples of a table, with or without labels; otherwise as `read_split`.
 
-    def of_file(
-        self,
-        path: Path,
-        key: str,
-        reading: ReadLog,
-        most: int | None = None,
-        split: str = "dev",
-        *,
-        labelled: bool = True,
-    ) -> Iterator[TextExample]:
-        """Yield the examples of a table, with or without labels; otherwise as `examples`.
+    Args:
+        key: name of the file, or the parameter with its path, in messages.
+        named_by: setting that messages suggest for another column name, with {} for the part; empty: the parameter.
+    """
+    wanted = _record_spec(task, key, named_by, labelled=labelled)
+    records = open_file(path, key, wanted, reading, task.entry.params.data.separator)
+    return _check_records(task, records, reading, split, most, labelled=labelled)
 
-        Args:
-            key: name of the file, or the parameter with its path, in messages.
-        """
-        records = open_file(path, key, self._spec(key, labelled=labelled), reading, self.data.separator)
-        return self._valid(records, reading, split, most, labelled=labelled)
 
-    def _spec(self, key: str, *, labelled: bool = True) -> RecordSpec:
-        """Return what to read; columns of labels, and GLUE's TSV files, only if `labelled`."""
-        what = "texts with labels" if labelled else "texts"
-        if isinstance(self.data, ClassificationDataParams):
-            return RecordSpec(what, text_layouts(self.data.columns, self.named_by, labelled=labelled), ENDINGS)
-        headers = [(*self.task.columns, LABEL), *([COLA_FIELDS] if self.task.name == "cola" else [])]
-        endings = [one for one in ENDINGS if labelled or one != ".tsv"]
-        layouts = glue_layouts(self.task, key, labelled=labelled)
-        return RecordSpec(what, layouts, endings, headers=headers, class_names=False)
+def _record_spec(task: TextsSpec, key: str, named_by: str = "", *, labelled: bool = True) -> RecordSpec:
+    """Return what to read; columns of labels, and GLUE's TSV files, only if `labelled`."""
+    what, data = "texts with labels" if labelled else "texts", task.entry.params.data
+    if isinstance(data, ClassificationDataParams):
+        named_by = named_by or column_setting(task.entry.key("data"))
+        return RecordSpec(what, text_layouts(data.columns, named_by, labelled=labelled), ENDINGS)
+    headers = [(*task.spec.columns, LABEL), *([COLA_FIELDS] if task.spec.name == "cola" else [])]
+    endings = [one for one in ENDINGS if labelled or one != ".tsv"]
+    return RecordSpec(
+        what, glue_layouts(task.spec, key, labelled=labelled), endings, headers=headers, class_names=False
+    )
 
-    def _split_files(self, split: str) -> list[tuple[Path, str]]:
-        """Return the files of a split, in order, each with the parameter that names it."""
-        if isinstance(self.data, GlueDataParams):
-            key = f"{self.section}.path"
-            return [(path, key) for path in glue_files(self.task, Path(self.data.path), split, key)]
-        key = f"{self.section}.{split}_path"
-        return [(path, key) for path in list_tables(self.data.path_of(split), key)]
 
-    def unused_files(self) -> list[str]:
-        """Return the names of unused files of a GLUE task, such as its test files.
-
-        Raises:
-            InputError: as `glue_files`.
-        """
-        if not isinstance(self.data, GlueDataParams) or self.data.source != "files":
-            return []
-        used = {path for split in self.task.splits for path, _ in self._split_files(split)}
-        place = next(iter(used)).parent
-        return [str(path.relative_to(place)) for path in list_files(place, f"{self.section}.path") if path not in used]
-
-    def _valid(
-        self, records: Records, reading: ReadLog, split: str, most: int | None, *, labelled: bool = True
-    ) -> Iterator[TextExample]:
-        """Yield the examples of a table; at the end, refuse all problems with texts and labels."""
-        separator = self.data.label_separator if isinstance(self.data, ClassificationDataParams) else None
-        parse = label_parser(self.task, separator) if labelled else None
-        problems, source, count = records.problems, records.problems.source, 0
-        for line in itertools.islice(records.rows, most):
-            if not count and not self.task.name:
-                reading.layouts[source] = _describe_layout(line.names)
-            count += 1
-            one = _make_example(line, parse, bool(self.task.name), problems, reading)
-            if one is None:
+def _check_records(
+    task: TextsSpec, records: Records, reading: ReadLog, split: str, most: int | None, *, labelled: bool = True
+) -> Iterator[TextExample]:
+    """Yield the examples of a table; at the end, refuse all problems with texts and labels."""
+    spec, problems, count = task.spec, records.problems, 0
+    separator = getattr(task.entry.params.data, "label_separator", None)
+    parse = label_parser(spec, separator) if labelled else None
+    for count, line in enumerate(itertools.islice(records.rows, most), 1):
+        if count == 1 and not spec.name:
+            reading.layouts[problems.source] = _describe_layout(line.names)
+        one = _make_example(line, parse, bool(spec.name), problems, reading)
+        if one is None:
+            continue
+        if spec.name:
+            what = "dropped" if split == TRAIN else "kept, because the official metrics include them"
+            is_whole = all(one[: len(spec.columns)])
+            reading.counts[f"{split} examples with an empty text, {what}"] += not is_whole
+            if split == TRAIN and not is_whole:
                 continue
-            if self.task.name:
-                what = "dropped" if split == TRAIN else "kept, because the official metrics include them"
-                is_whole = all(one[: len(self.task.columns)])
-                reading.counts[f"{split} examples with an empty text, {what}"] += not is_whole
-                if split == TRAIN and not is_whole:
-                    continue
-            if isinstance(one.label, list):
-                labels = list(dict.fromkeys(one.label))
-                reading.counts[f"{split} examples without a label"] += not labels
-                reading.counts[f"{split} examples that repeat a label"] += len(labels) < len(one.label)
-                one = one._replace(label=labels)
-            yield one
-        problems.refuse()
-        if not count:
-            raise InputError(
-                f"{source} contains no example{list_empty(reading)}. A header and rows with a text and its label are "
-                "required"
-            )
+        if isinstance(one.label, list):
+            labels = list(dict.fromkeys(one.label))
+            reading.counts[f"{split} examples without a label"] += not labels
+            reading.counts[f"{split} examples that repeat a label"] += len(labels) < len(one.label)
+            one = one._replace(label=labels)
+        yield one
+    problems.refuse()
+    if not count:
+        raise InputError(
+            f"{problems.source} contains no example{list_empty(reading)}. A header and rows with a text and its label "
+            "are required"
+        )
 
 
 def _describe_layout(names: Mapping[str, str]) -> str:
@@ -206,34 +187,30 @@ def _describe_layout(names: Mapping[str, str]) -> str:
 def _make_example(
     line: TableRow, parse: LabelParser | None, may_be_empty: bool, problems: ProblemList, reading: ReadLog
 ) -> TextExample | None:
-    """Return an example, or None after adding what is wrong with it to `problems`.
+    """Return an example, its texts with single spaces, or None after adding what is wrong with it to `problems`.
 
     Args:
         parse: parses the label; None: there is none.
         may_be_empty: allow empty texts.
     """
     where, values, columns = line
-    texts = {part: _clean_text(values.get(part), may_be_empty) for part in TEXT_PARTS if part in columns}
+    before, label, texts = problems.count, 0, dict[str, str]()
     flags = {part.removeprefix(FLAG): value for part, value in values.items() if part.startswith(FLAG)}
-    label, wrong = parse(flags or values.get(LABEL)) if parse else (0, "")
-    if wrong:
-        problems.add(wrong, where, None if flags else values.get(LABEL))
-    for part, (_, trouble) in texts.items():
-        if trouble:
-            problems.add(f"{trouble} in the column {columns[part]!r}", where)
-    if wrong or any(trouble for _, trouble in texts.values()):
+    try:
+        label = parse(flags or values.get(LABEL)) if parse else 0
+    except ValueError as error:
+        problems.add(str(error), where, None if flags else values.get(LABEL))
+    for part in (part for part in TEXT_PARTS if part in columns):
+        value: Any = values.get(part)
+        wrong = find_text_problem(value)
+        texts[part] = "" if wrong else " ".join(value.split())
+        if wrong or not (texts[part] or may_be_empty):
+            kind = "no text" if value is None else f"a value that {wrong}" if wrong else "an empty text"
+            problems.add(f"{kind} in the column {columns[part]!r}", where)
+    if problems.count > before:
         return None
-    given = convert_id(values.get("id"), reading)
-    first, second = (texts.get(part, (None, ""))[0] for part in TEXT_PARTS)
-    return TextExample(str(first), second, label, None if given is None else str(given))
-
-
-def _clean_text(value: Any, may_be_empty: bool) -> tuple[str, str]:
-    """Return a text with collapsed white space, and what is wrong with it or an empty string."""
-    if problem := find_text_problem(value):
-        return "", "no text" if value is None else f"a value that {problem}"
-    text = " ".join(value.split())
-    return text, "" if text or may_be_empty else "an empty text"
+    own_id = convert_id(values.get("id"), reading)
+    return TextExample(texts.get("text", ""), texts.get("text_pair"), label, None if own_id is None else str(own_id))
 
 
 def list_tables(path: Path, key: str) -> list[Path]:
@@ -243,7 +220,7 @@ def list_tables(path: Path, key: str) -> list[Path]:
         InputError: no file, unknown extensions, or several.
     """
     files = list_files(path, key)
-    tables = _without_metadata(files) if path.is_dir() else [one for one in files if file_suffix(one) in ENDINGS]
+    tables = _without_metadata(files)
     endings = {file_suffix(one) for one in tables}
     if len(endings) != 1:
         found = f"{', '.join(sorted(endings))} in one folder" if endings else ", ".join(f.name for f in files[:5])
@@ -274,11 +251,9 @@ def glue_files(task: TextTask, folder: Path, split: str, key: str) -> list[Path]
             f"{key}={folder} must contain one folder of {task.title}, {task.name}/ or {task.title}/; found {found}"
         )
     stems = dict.fromkeys((split, task.hub_split(split)))
-    own = {path: path.name.lower().partition(file_suffix(path))[0] for path in listed if path.parent == places[0]}
-    files = _without_metadata(
-        path for path, stem in own.items() if stem in stems or path.name.startswith(tuple(f"{one}-0" for one in stems))
-    )
-    if len({(path.suffix, own[path].partition("-0")[0]) for path in files}) != 1:
+    own = {path: path.name.lower().partition(file_suffix(path))[0].partition("-0")[0] for path in listed}
+    files = _without_metadata(path for path, stem in own.items() if path.parent == places[0] and stem in stems)
+    if len({(path.suffix, own[path]) for path in files}) != 1:
         raise InputError(
             f"{places[0]} must contain one file of {split} examples, {' or '.join(f'{stem}.tsv' for stem in stems)} "
             f"(or {', '.join(one for one in ENDINGS if one != '.tsv')}); found "
@@ -293,23 +268,28 @@ def detect_labels(train: Path, columns: ClassificationColumnParams) -> dict[str,
     They have if every label is a list, or if there is no column of labels and every column other than texts and id is 0
     or 1.
     """
+
+    def are_labels(cells: Iterable[Any]) -> bool:
+        try:
+            return all(parse_labels(cell, None) is not None for cell in cells)
+        except ValueError:
+            return False
+
     try:
         path = list_tables(train, "--train")[0]
         lines = read_table(path, [], "--train", ReadLog())
         rows: list[Mapping[str, Any]] = [line.values for line in itertools.islice(lines, DETECTION_ROWS)]
     except (InputError, OSError):
         return {}  # the check of files reports it
+    several = {"multilabel": True}
     present = list(rows[0]) if rows else []
     if isinstance(columns.label, list):
-        return {"multilabel": True} if rows else {}
+        return several if rows else {}
     if found := find_layout(present, text_layouts(columns, "--column")):
-        cells = [row.get(found[LABEL][0]) for row in rows]
-        lists = all((isinstance(one, list) or is_list_text(one)) and not parse_labels(one, None)[1] for one in cells)
-        return {"multilabel": True} if lists else {}
+        return several if are_labels(row.get(found[LABEL][0]) for row in rows) else {}
     chosen = find_layout(present, text_layouts(columns, "--column", labelled=False)) or {}
-    texts = [name for name, _ in chosen.values()]
-    others = [name for name in present if name not in texts]
-    flags = all(fold_flag(row.get(name)) in FLAGS for row in rows for name in others)
-    if columns.label or not chosen or len(others) < 2 or not flags:
+    others = [name for name in present if name not in [text for text, _ in chosen.values()]]
+    if columns.label or not chosen or len(others) < 2:
         return {}
-    return {"multilabel": True, "data.columns.label": others}
+    flags = ({name: row.get(name) for name in others} for row in rows)
+    return {**several, "data.columns.label": others} if are_labels(flags) else {}

@@ -6,11 +6,12 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from tasks.downstream.inference.inference_task import COLUMN, ID, INPUT, UNKNOWN_TO_MODEL, InferenceTask
+from tasks.downstream.inference.inference_task import COLUMN, INPUT, UNKNOWN_TO_MODEL, InferenceTask
 from tasks.downstream.scoring.metrics import Array
 from tasks.downstream.scoring.thresholds import read_recorded
 from tasks.downstream.texts.answers import NO_ANSWER
-from tasks.downstream.texts.examples import distinct_labels, flatten_labels, make_reader, write_numbers, write_split
+from tasks.downstream.texts.examples import distinct_labels, list_names, write_numbers, write_split
+from tasks.downstream.texts.files import read_file
 from tasks.downstream.texts.labels import match_known
 from tasks.downstream.texts.scores import MIN_PROBABILITY, THRESHOLD, THRESHOLDS, TextsDevSet, TextsScores
 from tasks.downstream.texts.task_table import TASKS
@@ -69,14 +70,14 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
         return self.schema if self.labels else add_labels(self.schema, self.model_classes)
 
     def read_unlabelled(self, path: Path, reading: ReadLog) -> Iterator[dict[str, Any]]:
-        for one in make_reader(self, COLUMN).of_file(path, INPUT, reading, labelled=False):
-            yield {**one._asdict(), ID: one.id, **({"label": []} if self.is_multilabel else {})}
+        for one in read_file(self, path, INPUT, reading, named_by=COLUMN, labelled=False):
+            yield {**one._asdict(), **({"label": []} if self.spec.is_multilabel else {})}
 
     def write_labelled(self, path: Path, target: Path, reading: ReadLog) -> None:
-        write_split(self, make_reader(self, COLUMN).of_file(path, INPUT, reading), target)
+        write_split(self, read_file(self, path, INPUT, reading, named_by=COLUMN), target)
         if self.labels:
             return
-        names = match_known(flatten_labels(distinct_labels(target)), self.model_classes).values()
+        names = match_known(list_names(distinct_labels(target)), self.model_classes).values()
         if not set(names) & set(self.model_classes):
             raise InputError(
                 f"{path}: no label is a class of the model ({', '.join(self.model_classes)}); found "
@@ -85,26 +86,27 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
         reading.counts[UNKNOWN_TO_MODEL] += write_numbers([target], self.schema, self.model_classes)
 
     def record_schema(self, labels: Sequence[str], n_best: int) -> pa.Schema:
-        if self.is_regression:
+        if self.spec.is_regression:
             return pa.schema([("value", pa.float64())])
         each = pa.struct([(name, pa.float64()) for name in self.labels or labels])
-        if self.is_multilabel:
+        if self.spec.is_multilabel:
             return pa.schema([("labels", pa.list_(pa.string())), ("scores", each)])
         return pa.schema([("label", pa.string()), ("score", pa.float64()), ("scores", each)])
 
     def records(self, examples: TextsDevSet, answers: Array, n_best: int) -> Iterator[dict[str, Any]]:
-        if self.is_regression:
+        if self.spec.is_regression:
             yield from ({"value": value} for value in self.predictions(answers))
             return
-        shares, names = self.form.probabilities(answers), self.classes(examples)[: self.learned(examples)]
-        for answer, scored in zip(self.predictions(answers), shares.round(6).tolist(), strict=True):
-            scores = dict(zip(names, scored, strict=True))
-            if self.is_multilabel:
+        names = examples.classes[: examples.learned]
+        shares = self.form.probabilities(answers).round(6).tolist()
+        for answer, shown in zip(self.predictions(answers), shares, strict=True):
+            scores = dict(zip(names, shown, strict=True))
+            if self.spec.is_multilabel:
                 yield {"labels": [names[number] for number in answer], "scores": scores}
             elif answer == NO_ANSWER:
-                yield {"label": None, "score": max(scored), "scores": scores}
+                yield {"label": None, "score": max(shown), "scores": scores}
             else:
-                yield {"label": names[answer], "score": scored[answer], "scores": scores}
+                yield {"label": names[answer], "score": shown[answer], "scores": scores}
 
 
 def _is_probability(value: Any) -> bool:

@@ -15,8 +15,8 @@ _UNNAMED = re.compile(r"^LABEL_([0-9]{1,18})$")
 _WHOLE = re.compile(r"[+-]?(?:0|[1-9][0-9]*)(?:\.0+)?")
 """Integer as text; 007 is a code."""
 
-LabelParser = Callable[[Any], tuple[Any, str]]
-"""Function that parses the label in a cell; returns it and a description of what is wrong."""
+LabelParser = Callable[[Any], Any]
+"""Function that parses the label in a cell; raises ValueError with a description of what is wrong."""
 
 
 def label_parser(task: TextTask, separator: str | None = None) -> LabelParser:
@@ -29,99 +29,88 @@ def label_parser(task: TextTask, separator: str | None = None) -> LabelParser:
         return lambda value: parse_labels(value, separator)
     if not task.name:
         return parse_value if task.is_regression else parse_class
-    low, high = task.answers
-    classes = ", ".join(f"{index} ({name})" for index, name in enumerate(task.labels))
-    required = f"a number from {low:g} to {high:g}" if task.is_regression else f"one of {classes}"
+    (low, high), names = task.answers, () if task.is_regression else task.labels
+    classes = ", ".join(f"{index} ({name})" for index, name in enumerate(names))
+    required = f"one of {classes}" if names else f"a number from {low:g} to {high:g}"
     forms: dict[str, bool] = {}
 
-    def parse(value: Any) -> tuple[float, str]:
-        name = value.strip() if isinstance(value, str) and not task.is_regression else ""
-        is_name = name in task.labels
-        number, wrong = (float(task.labels.index(name)), "") if is_name else parse_value(value)
-        if wrong or not low <= number <= high or not (task.is_regression or number.is_integer()):
+    def parse(value: Any) -> float:
+        is_name = isinstance(value, str) and value.strip() in names
+        try:
+            number = float(names.index(value.strip())) if is_name else parse_value(value)
+        except ValueError:
+            number = math.nan
+        if not low <= number <= high or (names and not number.is_integer()):
             unlabelled = " (-1 means no label; GLUE's test files cannot be used)" if number == -1 else ""
-            return 0, f"a label that is not {required}{unlabelled}"
+            raise ValueError(f"a label that is not {required}{unlabelled}")
         if forms.setdefault("first", is_name) != is_name:
             kind = "a name" if is_name else "a number"
-            return 0, f"a label that is {kind}, unlike the first: all must be numbers, or all class names"
-        return number if task.is_regression else int(number), ""
+            raise ValueError(f"a label that is {kind}, unlike the first: all must be numbers, or all class names")
+        return int(number) if names else number
 
     return parse
 
 
-def parse_class(value: Any) -> tuple[str, str]:
-    """Return the name of a class, and what is wrong with it or an empty string."""
-    if isinstance(value, bool):
-        return str(value).lower(), ""
+def parse_class(value: Any) -> str:
+    """Return the name of a class."""
     if isinstance(value, list):
-        return "", "a list of labels (set multilabel: true for several labels)"
+        raise ValueError("a list of labels (set multilabel: true for several labels)")
     if isinstance(value, float) and math.isfinite(value):
-        if value != int(value):
-            return "", "a label that is a fraction (set regression: true for values)"
+        if not value.is_integer():
+            raise ValueError("a label that is a fraction (set regression: true for values)")
         value = int(value)
-    if isinstance(value, int):
-        return str(value), ""
-    name = value.strip() if isinstance(value, str) else ""
+    if not isinstance(value, str | int | float | None):
+        raise ValueError("a label that is not text or a number")
+    name = str(value).lower() if isinstance(value, int) else value.strip() if isinstance(value, str) else ""
     if "." in name:
         name = _canonical_name(name)
     if not name:
-        is_missing = isinstance(value, str | float | None)
-        return "", "a missing label" if is_missing else "a label that is not text or a number"
+        raise ValueError("a missing label")
     if len(name) > MAX_LABEL_CHARACTERS or not name.isprintable():
-        return "", f"a label that is not a name (up to {MAX_LABEL_CHARACTERS} characters, on one line)"
-    return name, ""
+        raise ValueError(f"a label that is not a name (up to {MAX_LABEL_CHARACTERS} characters, on one line)")
+    return name
 
 
-def parse_labels(value: Any, separator: str | None) -> tuple[list[str], str]:
-    """Return the names of all labels, and what is wrong with them or an empty string.
+def parse_labels(value: Any, separator: str | None) -> list[str]:
+    """Return the names of all labels.
 
     Args:
         value: a list, also as JSON in a text; a text with a separator; or label -> 0 or 1.
     """
     if isinstance(value, dict):
-        wrong = next((name for name, cell in value.items() if fold_flag(cell) not in FLAGS), None)
-        if wrong is not None:
-            return [], f"a value that is not 0 or 1 in the column {wrong!r}"
-        value = [name for name, cell in value.items() if FLAGS[fold_flag(cell)]]
+        flags = {name: FLAGS.get(str(cell).strip().lower()) for name, cell in value.items()}
+        if (wrong := next((name for name, flag in flags.items() if flag is None), None)) is not None:
+            raise ValueError(f"a value that is not 0 or 1 in the column {wrong!r}")
+        value = [name for name, flag in flags.items() if flag]
     elif separator is not None:
         if not isinstance(value, str):
-            return [], f"labels that are not a text, as label_separator is {separator!r}"
+            raise ValueError(f"labels that are not a text, as label_separator is {separator!r}")
         value = value.split(separator) if value.strip() else []
-    elif is_list_text(value):
+    elif isinstance(value, str) and value.strip()[:1] + value.strip()[-1:] == "[]":
         try:
             value = parse_json(value)
         except ValueError:
-            return [], "a text that is not a JSON list of labels"
+            raise ValueError("a text that is not a JSON list of labels") from None
     if not isinstance(value, list):
-        return [], (
+        raise ValueError(
             "missing labels ([] means that there is none)"
             if value is None or value == ""
             else "labels that are not a list (set label_separator for a text that names several)"
         )
-    parsed = [parse_class(one) for one in value]
-    return [name for name, _ in parsed], next((wrong for _, wrong in parsed if wrong), "")
+    return [parse_class(one) for one in value]
 
 
-def is_list_text(value: Any) -> bool:
-    """Tell whether a cell seems to be a JSON list."""
-    return isinstance(value, str) and value.strip()[:1] + value.strip()[-1:] == "[]"
-
-
-def fold_flag(cell: Any) -> str:
-    """Return a cell as it is in FLAGS, if it is 0 or 1."""
-    return str(cell).strip().lower()
-
-
-def parse_value(value: Any) -> tuple[float, str]:
-    """Return a finite number, and what is wrong with it or an empty string."""
+def parse_value(value: Any) -> float:
+    """Return a finite number."""
     if value is None or (isinstance(value, str) and not value.strip()):
-        return 0.0, "a missing value"
+        raise ValueError("a missing value")
     try:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
         number = math.nan
-    wrong = not math.isfinite(number) or abs(number) > 1e30
-    return number, "a value that is not a finite number" if wrong else ""
+    if not math.isfinite(number) or abs(number) > 1e30:
+        raise ValueError("a value that is not a finite number")
+    return number
 
 
 def _canonical_name(name: str) -> str:

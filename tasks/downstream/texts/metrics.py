@@ -5,7 +5,6 @@ Legend: N examples, C classes or labels, R resamples.
 
 import functools
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
@@ -23,20 +22,8 @@ def metric(name: str, *, title: str = "", called: str = "", split: str = "dev") 
         called: key in the metrics file, if it differs.
     """
     called = called or name
-    return _metric(called, title or called.replace("_", " "), WEIGHTED[name], functools.partial(_extremes, name), split)
-
-
-def _metric(
-    name: str,
-    title: str,
-    weighted: Callable[[Array, Array], Array],
-    extremes: Callable[[Array], tuple[Array, Array]],
-    split: str = "dev",
-) -> Metric:
-    def whole(outcomes: Array) -> float:
-        return float(weighted(outcomes, np.ones((1, len(outcomes))))[0])
-
-    return Metric(name, title, whole, weighted, split, extremes)
+    extremes = functools.partial(find_extremes, name)
+    return Metric(called, title or called.replace("_", " "), WEIGHTED[name], split, extremes)
 
 
 def label_metrics() -> tuple[Metric, ...]:
@@ -48,7 +35,7 @@ def label_metrics() -> tuple[Metric, ...]:
 
     micro = count_rates(count, _label_extremes, "micro")
     macro = [
-        _metric(f"macro_{rate}", f"macro {title}", functools.partial(_macro_rate, rate), _label_extremes)
+        Metric(f"macro_{rate}", f"macro {title}", functools.partial(_macro_rate, rate), extremes=_label_extremes)
         for rate, (title, *_) in RATES.items()
     ]
     exact = ratio_metric(
@@ -64,38 +51,12 @@ def selective_metrics() -> tuple[Metric, ...]:
         found: Array = (outcomes[:, PREDICTION] >= 0).astype(np.float64)
         return found
 
-    extremes = functools.partial(_extremes, "accuracy")
+    extremes = functools.partial(find_extremes, "accuracy")
     silent = np.array([0.0, -1.0]), np.array([0.0, 0.0])
     return (
         ratio_metric("coverage", "coverage", answered, lambda rows: np.ones(len(rows)), extremes=lambda _: silent),
         ratio_metric("answered_accuracy", "accuracy of answers", is_right, answered, empty=0.0, extremes=extremes),
     )
-
-
-def class_f1(name: str, number: Callable[[], int], several: bool) -> Metric:
-    """Return F1 of one class or label.
-
-    Args:
-        number: returns its number.
-        several: the outcomes are of several labels.
-    """
-
-    def count(outcomes: Array) -> tuple[Array, Array, Array]:
-        if not several:
-            return count_class(outcomes, number())
-        gold, found = (one[:, number()] for one in split_labels(outcomes))
-        return gold, found, gold * found
-
-    def extremes(outcomes: Array) -> tuple[Array, Array]:
-        if not several:
-            return _extremes("f1", outcomes, number())
-        missed = np.zeros(outcomes.shape[1])
-        missed[number()] = 1
-        right = missed.copy()
-        right[number() + len(missed) // 2] = 1
-        return missed, right
-
-    return replace(count_rates(count, extremes)[0], name=f"f1_of_{name}", title=f"F1 of {name}")
 
 
 def split_labels(outcomes: Array) -> tuple[Array, Array]:
@@ -141,7 +102,7 @@ def _label_extremes(outcomes: Array) -> tuple[Array, Array]:
     return np.concatenate([true, wrong]), np.concatenate([true, true])
 
 
-def _extremes(metric: str, outcomes: Array, number: float = 1.0) -> tuple[Array, Array]:
+def find_extremes(metric: str, outcomes: Array, number: float = 1.0) -> tuple[Array, Array]:
     """Return the worst and the best example: for values, the largest one predicted as the smallest and as itself; for
     classes, one of the rarest class (`number` for F1) predicted as another class and as itself."""
     values, counts = np.unique(outcomes[:, LABEL], return_counts=True)

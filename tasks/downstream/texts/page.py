@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from tasks.downstream.evaluate import EvaluationView, PageTask, plot_risk_coverage
-from tasks.downstream.scoring.metrics import Array, Metrics, Slice, label_ranges, slice_by, slice_groups
+from tasks.downstream.scoring.metrics import RATES, Array, Metrics, Slice, label_ranges, slice_by, slice_groups
 from tasks.downstream.scoring.thresholds import RiskCoverage, risk_coverage
-from tasks.downstream.texts.metrics import LABEL, PREDICTION, count_class, count_labels
-from tasks.downstream.texts.scores import TextsDevSet, TextsScores
+from tasks.downstream.texts.answers import ClassAnswers
+from tasks.downstream.texts.metrics import LABEL, PREDICTION, count_labels
+from tasks.downstream.texts.scores import TextsDevSet, TextsScores, name_answer
 from tasks.pages.markup import csv_text
 from tasks.pages.render import render_html
 
@@ -23,63 +24,61 @@ _WORDS = ((5, "up to 5 words"), (10, "6-10 words"), (20, "11-20 words"), (40, "2
 class TextsPage(TextsScores, PageTask[TextsDevSet, Array, Array]):
     """Report with scores by class or label and by text length, confusion matrix, and the worst mistakes."""
 
+    _curve: RiskCoverage | None = None
+    """Curve over all development sets if the least probable answers are not given; computed by `more_figures`."""
+
     def slices(self, split: str, examples: TextsDevSet, logits: Array, outcomes: Array) -> Sequence[Slice]:
         names, order = label_ranges([len(text.split()) for text in examples.texts], _WORDS, "over 40 words")
         prefix = "" if len(self.development) == 1 else f"{split}, "
         found = slice_by(f"{prefix}length", names, order, self.metrics, split, outcomes)
-        named, known = self.classes(examples), self.learned(examples)
-        if self.is_multilabel:
-            is_known = [number < known for number in range(len(named))]
-            found += slice_groups("label", named, is_known, *count_labels(outcomes), both=False)
-        elif not self.is_regression:
-            classes, order = [named[int(label)] for label in examples.labels], named[:known]
-            # For your own texts, only accuracy is meaningful within one class.
-            metrics = self.metrics if self.spec.name else Metrics(self.metrics.parts[:1])
-            found += slice_by(f"{prefix}class", classes, order, metrics, split, outcomes)
-        return found
+        classes, known = examples.classes, examples.learned
+        if self.spec.is_multilabel:
+            is_known = [number < known for number in range(len(classes))]
+            return found + slice_groups("label", classes, is_known, *count_labels(outcomes), both=False)
+        if self.spec.is_regression:
+            return found
+        # For your own texts, only accuracy is meaningful within one class.
+        metrics = self.metrics if self.spec.name else Metrics(self.metrics.parts[:1])
+        true = [classes[int(label)] for label in examples.labels]
+        return found + slice_by(f"{prefix}class", true, classes[:known], metrics, split, outcomes)
 
     def more_figures(self, examples: Mapping[str, TextsDevSet], answers: Mapping[str, Array]) -> dict[str, Any]:
-        found, curve = self.threshold_figures(), self._curve(examples, answers)
-        return found if curve is None else {**found, "risk_coverage_area": round(curve.area, 6)}
+        figures = self.threshold_figures()
+        if self.decision.min_probability is None:
+            return figures
+        assert isinstance(self.form, ClassAnswers)
+        chosen = {split: self.form.choose(self.form.probabilities(logits)) for split, logits in answers.items()}
+        right = [numbers == examples[split].labels for split, (numbers, _) in chosen.items()]
+        doubts = np.concatenate([-sure for _, sure in chosen.values()])
+        self._curve = risk_coverage(doubts.tolist(), np.concatenate(right).astype(np.float64).tolist())
+        return {**figures, "risk_coverage_area": round(self._curve.area, 6)}
 
     def more_files(self, found: EvaluationView[TextsDevSet, Array]) -> dict[str, str]:
         files = {}
         for path, (split, logits) in zip(self.decision_files, found.answers.items(), strict=False):
-            names = self.classes(found.examples[split])[: logits.shape[1]]
+            names = found.examples[split].classes[: logits.shape[1]]
             files[path.name] = csv_text(names, self.form.probabilities(logits).tolist())
-        if (curve := self._curve(found.examples, found.answers)) is None:
-            return files
-        points = ((coverage, risk, -doubt) for coverage, risk, doubt in curve.points)
-        return {**files, "risk-coverage.csv": csv_text(("coverage", "risk", "probability"), points)}
-
-    def _curve(self, examples: Mapping[str, TextsDevSet], answers: Mapping[str, Array]) -> RiskCoverage | None:
-        """Return the curve over all development sets if the least probable answers are not given, else None."""
-        if self.decision.min_probability is None:
-            return None
-        doubts = [-one for logits in answers.values() for one in self.form.confidences(logits) or ()]
-        choices = ((split, self.form.choose(self.form.probabilities(logits))) for split, logits in answers.items())
-        right = [choice == examples[split].labels for split, choice in choices]
-        return risk_coverage(doubts, np.concatenate(right).astype(np.float64).tolist())
+        if self._curve is not None:
+            points = ((coverage, risk, -doubt) for coverage, risk, doubt in self._curve.points)
+            files["risk-coverage.csv"] = csv_text(("coverage", "risk", "probability"), points)
+        return files
 
     def page(self, found: EvaluationView[TextsDevSet, Array]) -> str:
-        curve, least = self._curve(found.examples, found.answers), self.decision.min_probability
+        curve, least = self._curve, self.decision.min_probability
+        slices, titles = [part for part in found.slices if part.by != "label"], self.metrics.titles
         return render_html(
             __file__,
             "texts.html.j2",
             title=f"Evaluation: {self.title}",
             note=found.note,
             near=found.near,
-            heading="Largest errors" if self.is_regression else "Most confident mistakes",
+            heading="Largest errors" if self.spec.is_regression else "Most confident mistakes",
             metrics=found.metrics,
-            titles=self.metrics.titles,
+            titles=titles,
             constant=found.metrics["constant_score"],
-            slices=[part for part in found.slices if part.by != "label"],
-            sliced={
-                name: title
-                for name, title in self.metrics.titles.items()
-                if any(name in part.figures for part in found.slices if part.by != "label")
-            },
-            is_multilabel=self.is_multilabel,
+            slices=slices,
+            sliced={name: title for name, title in titles.items() if any(name in part.figures for part in slices)},
+            is_multilabel=self.spec.is_multilabel,
             thresholds=self.threshold_figures(),
             curve=curve,
             record=self.record,
@@ -91,56 +90,54 @@ class TextsPage(TextsScores, PageTask[TextsDevSet, Array, Array]):
         )
 
     def _figures(self, split: str, examples: TextsDevSet, logits: Array, outcomes: Array) -> dict[str, Any]:
-        labels = self.classes(examples)
-        few, single = len(labels) <= SHOWN_CLASSES, not self.is_regression and not self.is_multilabel
+        names, single = examples.classes, not self.spec.is_regression and not self.spec.is_multilabel
+        few = len(names) <= SHOWN_CLASSES
         return {
             "split": split,
             "examples": len(examples.labels),
-            "labels": labels,
-            "classes": None if self.is_regression else self._class_scores(labels, self.learned(examples), outcomes),
-            "confusion": count_confusions(labels, outcomes) if single and few else None,
-            "confused": frequent_confusions(labels, outcomes) if single and not few else None,
+            "labels": names,
+            "classes": None if self.spec.is_regression else self._class_scores(examples, outcomes),
+            "confusion": count_confusions(names, outcomes) if single and few else None,
+            "confused": frequent_confusions(names, outcomes) if single and not few else None,
             "mistakes": self._mistakes(examples, logits, outcomes),
         }
 
-    def _class_scores(self, names: Sequence[str], learned: int, outcomes: Array) -> list[dict[str, Any]]:
+    def _class_scores(self, examples: TextsDevSet, outcomes: Array) -> list[dict[str, Any]]:
         """Return the scores, in percent, of every label, or of every class that occurs or is predicted."""
-        limits, found = [one.value for one in self.form.thresholds], []
-        for number, name in enumerate(names):
-            columns = [one[:, number] for one in count_labels(outcomes)] if self.is_multilabel else []
-            gold, seen, correct = (float(one.sum()) for one in columns or count_class(outcomes, number))
-            if gold or seen or columns:
-                rates = {"precision": (correct, seen), "recall": (correct, gold), "f1": (2 * correct, gold + seen)}
-                figures = {rate: 100 * above / below if below else 0.0 for rate, (above, below) in rates.items()}
-                limit = limits[number % len(limits)] if columns and number < learned else None
-                more = {"name": name, "learned": number < learned, "examples": int(gold), "threshold": limit}
-                found.append({**more, **figures})
+        limits, found, several = [one.value for one in self.form.thresholds], [], self.spec.is_multilabel
+        for number, name in enumerate(examples.classes):
+            learned = number < examples.learned
+            gold, seen, correct = (float(one.sum()) for one in self.form.count(outcomes, number))
+            if gold or seen or several:
+                limit = limits[number % len(limits)] if several and learned else None
+                one = {"name": name, "learned": learned, "examples": int(gold), "threshold": limit}
+                for rate, (_, times, of_gold, of_found) in RATES.items():
+                    total = of_gold * gold + of_found * seen
+                    one[rate] = 100 * times * correct / total if total else 0.0
+                found.append(one)
         return found
 
     def _mistakes(self, examples: TextsDevSet, logits: Array, outcomes: Array) -> list[dict[str, Any]]:
-        right, predictions = self.form.correctness(outcomes), self.predictions(logits)
-        if self.is_regression:
+        classes, predictions = examples.classes, self.predictions(logits)
+        if self.spec.is_regression:
             badness = np.abs(outcomes[:, PREDICTION] - outcomes[:, LABEL])
             shown, truth = ([f"{value:.2f}" for value in outcomes[:, one]] for one in (PREDICTION, LABEL))
         else:
-            labels, sure = self.classes(examples), np.array(self.form.confidences(logits))
-            badness = np.where(right == 1, 0.0, sure)
-            shown = [f"{_name(labels, one)} ({s:.3f})" for one, s in zip(predictions, sure, strict=True)]
-            true = map(np.flatnonzero, examples.labels) if self.is_multilabel else examples.labels.astype(int)
-            truth = [_name(labels, one) for one in true]
-        names = self.names(examples)
+            sure = np.array(self.form.confidences(logits))
+            badness = np.where(self.form.correctness(outcomes) == 1, 0.0, sure)
+            shown = [f"{name_answer(classes, one)} ({s:.3f})" for one, s in zip(predictions, sure, strict=True)]
+            labels = examples.labels.astype(int)
+            truth = [name_answer(classes, np.flatnonzero(one) if np.ndim(one) else one) for one in labels]
         return [
-            {"name": names[number], "label": truth[number], "predicted": shown[number], "text": examples.texts[number]}
+            {
+                "name": examples.names[number],
+                "label": truth[number],
+                "predicted": shown[number],
+                "text": examples.texts[number],
+            }
             for number in np.argsort(-badness, kind="stable")[:WORST].tolist()
             if badness[number] > 0
         ]
-
-
-def _name(names: Sequence[str], answer: Any) -> str:
-    """Return the class or the labels of an answer by name."""
-    if np.ndim(answer) == 0:
-        return names[answer] if answer >= 0 else "no answer"
-    return ", ".join(names[one] for one in answer) or "none"
 
 
 def count_confusions(names: Sequence[str], outcomes: Array) -> list[tuple[str, list[int]]]:
@@ -153,4 +150,4 @@ def count_confusions(names: Sequence[str], outcomes: Array) -> list[tuple[str, l
 def frequent_confusions(names: Sequence[str], outcomes: Array) -> list[tuple[str, str, int]]:
     """Return the most frequent confusions: label, predicted class, and count."""
     counts = Counter((one, other) for one, other in outcomes.astype(int).tolist() if one != other)
-    return [(names[one], _name(names, other), count) for (one, other), count in counts.most_common(WORST)]
+    return [(names[one], name_answer(names, other), count) for (one, other), count in counts.most_common(WORST)]

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.downstream.rows import EncodedSequences, HeldOutPartition, RowsTask
-from tasks.downstream.texts.spec import TextsSpec, make_flags
+from tasks.downstream.texts.answers import make_flags
+from tasks.downstream.texts.spec import TextsSpec
 from tasks.records.labels import add_labels, read_parquet_labels
 from tasks.rows.row_files import IGNORED, RowLayout, from_arrow, get_columns
 from tasks.vocabulary.encoding import encode, join_sequences, read_tokenizer_info
@@ -54,7 +55,7 @@ class TextsRows(TextsSpec, RowsTask):
         second = examples.column("second")
         seconds = None if second.null_count == len(second) else second.to_pylist()
         made = make_sequences(tokenizer, examples.column("first").to_pylist(), seconds, self.entry.rows.row_length)
-        if self.is_multilabel:
+        if self.spec.is_multilabel:
             labels = make_flags(examples.column("label"), len(self.labels))
         else:
             labels = from_arrow(examples.column("label"))
@@ -74,16 +75,9 @@ def keep_longest_first(first: np.ndarray, second: np.ndarray, room: int) -> tupl
     keep_longest_first([9], [3], 8) == ([5], [3]); of two long sentences the second keeps the odd token, as in Hugging
     Face's tokenizers (src/utils/truncation.rs).
     """
-    shorter, longer = np.minimum(first, second), np.maximum(first, second)
-    kept = np.where(shorter > room, shorter, np.maximum(shorter, room - shorter))
-    both = shorter + kept > room
-    short, long = np.where(both, room // 2, shorter), np.where(both, room // 2 + room % 2, np.minimum(longer, kept))
-    fits = first + second <= room
-    swapped = first > second
-    return (
-        np.where(fits, first, np.where(swapped, long, short)),
-        np.where(fits, second, np.where(swapped, short, long)),
-    )
+    short = np.minimum(np.minimum(first, second), room // 2)
+    long = np.minimum(np.maximum(first, second), room - short)
+    return np.where(first > second, long, short), np.where(first > second, short, long)
 
 
 def make_sequences(

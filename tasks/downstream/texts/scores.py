@@ -14,12 +14,8 @@ from tasks.downstream.scoring.logits import FeatureFiles
 from tasks.downstream.scoring.metrics import Array, Metrics, Outcomes
 from tasks.downstream.scoring.scores import Limit, ScoresTask, hash_texts
 from tasks.downstream.scoring.thresholds import ChosenThreshold
-from tasks.downstream.texts.answers import make_form
-from tasks.downstream.texts.metrics import class_f1
 from tasks.downstream.texts.params import SELECTIVE_FLOORS
 from tasks.downstream.texts.spec import TextsSpec
-from tasks.downstream.texts.task_table import TextTask
-from tasks.params.entries import Entry
 from tasks.plan.kinds import TRAIN
 from tasks.records.labels import read_parquet_labels
 from tasks.records.parquet import read_batches
@@ -40,12 +36,12 @@ class TextsDevSet:
     """The two texts of a pair are separated by a tab."""
     labels: Array
     """[examples] class numbers or values, or [examples, labels] with 1 for each label of an example, else 0."""
-    names: Sequence[str] = ()
-    """Names of the examples; empty: their numbers."""
-    classes: tuple[str, ...] = ()
-    """Class names by number, if the data defines them: classes in train, then classes only in this set."""
-    learned: int = 0
-    """Number of classes in train."""
+    names: Sequence[str]
+    """Names of the examples."""
+    classes: tuple[str, ...]
+    """Class names by number: those that the model knows, then those that only this set has; one name for values."""
+    learned: int
+    """Number of classes that the model knows."""
 
 
 class TextsScores(TextsSpec, ScoresTask[TextsDevSet, Array, Array]):
@@ -56,15 +52,9 @@ class TextsScores(TextsSpec, ScoresTask[TextsDevSet, Array, Array]):
     _classes: tuple[str, ...] = ()
     """Class names of the examples that were read last."""
 
-    def __init__(self, entry: Entry) -> None:
-        super().__init__(entry)
-        self.form = make_form(self.spec, self.decision)
-
     @property
     def quantities(self) -> tuple[str, ...]:
-        if not self.is_multilabel:
-            return ("label", "prediction")
-        return tuple(f"{what}_{number}" for what in ("label", "prediction") for number in range(len(self._classes)))
+        return self.form.quantities(len(self._classes))
 
     @property
     def known_quantities(self) -> int:
@@ -78,16 +68,15 @@ class TextsScores(TextsSpec, ScoresTask[TextsDevSet, Array, Array]):
         path, rows = self.examples_file(TRAIN, root), self.rows_folder(HELD_OUT, root)
         examples = self._read(path, lambda text: is_held_out(text, fraction, seed=0))
         logits = self.read_logits(examples, rows, root / artifacts.logits_file(self.entry.name, HELD_OUT))
-        self._require_two_classes(logits)
         self.form.choose_thresholds(logits, examples.labels)
 
     def read_examples(self, path: Path) -> TextsDevSet:
         return self._read(path, lambda text: True)
 
     def _read(self, path: Path, is_wanted: Callable[[str], bool]) -> TextsDevSet:
-        """Read the examples of a file whose texts are wanted."""
+        """Read the examples of a file whose texts are wanted; apply the thresholds of the parameters to its classes."""
         made_by = self.entry.stage("examples")
-        known, others = ((), ()) if self.labels else read_parquet_labels(path)
+        known, others = (self.labels, ()) if self.labels else read_parquet_labels(path)
         texts: list[str] = []
         ids: list[str | None] = []
         labels: list[pa.Array] = []
@@ -95,59 +84,43 @@ class TextsScores(TextsSpec, ScoresTask[TextsDevSet, Array, Array]):
             pairs = zip(batch.column("first").to_pylist(), batch.column("second").to_pylist(), strict=True)
             found = ["\t".join(part for part in pair if part is not None) for pair in pairs]
             mask = [is_wanted(text) for text in found]
-            texts += [text for text, wanted in zip(found, mask, strict=True) if wanted]
             kept = batch.filter(pa.array(mask, pa.bool_()))
+            texts += [text for text, wanted in zip(found, mask, strict=True) if wanted]
             labels.append(kept.column("label"))
-            ids += [] if self.spec.name else kept.column("id").to_pylist()
+            ids += [None] * len(kept) if self.spec.name else kept.column("id").to_pylist()
         if not texts:
             raise InputError(f"{path} contains no examples. Run the stage {made_by} again")
-        self._classes = (*known, *others) or self.labels
-        numbers = self.form.read_labels(labels, len(self._classes))
+        self._classes = (*known, *others)
+        self._set_thresholds(known)
+        numbers = self.form.read_labels(pa.concat_arrays(labels), len(self._classes))
         names = [str(number) if one is None else one for number, one in enumerate(ids)]
-        self._set_thresholds(len(known))
-        return TextsDevSet(texts, numbers, names, (*known, *others), len(known))
+        return TextsDevSet(texts, numbers, names, self._classes, len(known))
 
-    def _set_thresholds(self, learned: int) -> None:
-        """Apply the thresholds of the parameters to the classes of the examples."""
-        stated = self.decision.threshold
+    def _set_thresholds(self, known: Sequence[str]) -> None:
+        stated, key, several = self.decision.threshold, self.entry.key("evaluate", THRESHOLD), self.spec.is_multilabel
+        if stated is not None and not several and len(known) != 2:
+            raise InputError(f"{key} needs two classes; the model has {len(known)}. Set it to null")
         if isinstance(stated, dict):
-            names = self._classes[:learned]
-            if set(stated) != set(names):
-                key = self.entry.key("evaluate", THRESHOLD)
-                differing = ", ".join(sorted(set(stated) ^ set(names))[:5])
+            if set(stated) != set(known):
+                differing = ", ".join(sorted(set(stated) ^ set(known))[:5])
                 raise InputError(f"{key} must have a number for each label of the model; these differ: {differing}")
-            self.form.thresholds = [ChosenThreshold(stated[name]) for name in names]
-        elif not isinstance(stated, str) and (stated is not None or self.is_multilabel):
+            self.form.thresholds = [ChosenThreshold(stated[name]) for name in known]
+        elif isinstance(stated, float | int) or (stated is None and several):
             self.form.thresholds = [ChosenThreshold(0.5 if stated is None else stated)]
 
-    def _require_two_classes(self, logits: Array) -> None:
-        if self.decision.threshold is None or self.is_multilabel:
-            return
-        if logits.shape[1] != 2:
-            key = self.entry.key("evaluate", THRESHOLD)
-            raise InputError(f"{key} needs two classes; the model has {logits.shape[1]}. Set it to null")
-
-    def classes(self, examples: TextsDevSet) -> tuple[str, ...]:
-        """Return the names of all classes of the labels, by number."""
-        return examples.classes or self.labels
-
-    def learned(self, examples: TextsDevSet) -> int:
-        """Return the number of classes that the model can predict; 1 for a regression."""
-        return examples.learned or len(self.labels)
-
     def names(self, examples: TextsDevSet) -> Sequence[str]:
-        return examples.names or [str(number) for number in range(len(examples.texts))]
+        return examples.names
 
     def keys(self, examples: TextsDevSet) -> list[str]:
         """Return hashes of the texts; for your own texts with the class names, which define the numbers."""
         if self.spec.name:
             return hash_texts(examples.texts)
-        classes = json.dumps(examples.classes[: examples.learned])
+        classes = json.dumps([] if self.labels else examples.classes[: examples.learned])
         return hash_texts(f"{text}\n{classes}" for text in examples.texts)
 
     def read_logits(self, examples: TextsDevSet, rows: Path, logits: Path) -> Array:
         """Read logits [examples, classes]; [examples, 1] for a regression."""
-        count, classes = len(examples.labels), self.learned(examples)
+        count, classes = len(examples.labels), examples.learned
         files = FeatureFiles(rows / artifacts.FEATURES, logits, self.entry.stage)
         [[flat]] = files.read_logits(("logits",), np.full(count, classes), [count])
         found: Array = flat.reshape(count, classes).astype(np.float64)
@@ -160,9 +133,8 @@ class TextsScores(TextsSpec, ScoresTask[TextsDevSet, Array, Array]):
         """Return the logits, which `form` decodes.
 
         Raises:
-            InputError: thresholds are missing, or do not fit the classes.
+            InputError: thresholds are missing.
         """
-        self._require_two_classes(logits)
         if self.decision.is_chosen and not self.form.thresholds:
             raise InputError(
                 "this model's thresholds are not recorded: podium.json of its release, or the metrics of its run, has "
@@ -185,9 +157,9 @@ class TextsScores(TextsSpec, ScoresTask[TextsDevSet, Array, Array]):
 
     def check_predictions(self, path: Path, split: str, examples: TextsDevSet, values: Any) -> list[Any]:
         """Check class numbers, lists of label numbers, or values."""
-        low, high = self.spec.answers
-        if not isinstance(values, list) or not all(self.form.is_answer(one, self.learned(examples)) for one in values):
-            what = "lists of label numbers" if self.is_multilabel else f"numbers from {low:g} to {high:g}"
+        if not isinstance(values, list) or not all(self.form.is_answer(one, examples.learned) for one in values):
+            low, high = self.spec.answers
+            what = "lists of label numbers" if self.spec.is_multilabel else f"numbers from {low:g} to {high:g}"
             raise InputError(f"{path}: {split} must be a list of {what}")
         count = len(examples.labels)
         if len(values) != count:
@@ -219,11 +191,14 @@ class TextsScores(TextsSpec, ScoresTask[TextsDevSet, Array, Array]):
         return self.form.outcomes(examples.labels, predictions)
 
     @property
+    def _class_floors(self) -> Mapping[str, float]:
+        return getattr(self.entry.params.gate, "min_f1_by_class", None) or {}
+
+    @property
     def metrics(self) -> Metrics:
-        parts = [one for split in self.development for one in self.form.metrics(split, metric_names(self.spec, split))]
-        floors = getattr(self.entry.params.gate, "min_f1_by_class", None) or {}
-        parts += [class_f1(name, functools.partial(self._number, name), self.is_multilabel) for name in floors]
-        return Metrics(tuple(parts), self.spec.mean)
+        parts = [one for split in self.development for one in self.form.metrics(split, self.spec.metric_names(split))]
+        parts += [self.form.class_f1(name, functools.partial(self._number, name)) for name in self._class_floors]
+        return Metrics(tuple(parts), "score" if self.spec.name else "")
 
     def _number(self, name: str) -> int:
         if name not in self._classes:
@@ -234,16 +209,14 @@ class TextsScores(TextsSpec, ScoresTask[TextsDevSet, Array, Array]):
     @property
     def limits(self) -> tuple[Limit, ...]:
         floors = (*self.spec.floors, *(SELECTIVE_FLOORS if self.decision.min_probability is not None else ()))
-        by_class = getattr(self.entry.params.gate, "min_f1_by_class", None) or {}
+        by_class = self._class_floors.items()
         return (
             *(self.make_limit(floor.removeprefix("min_"), floor, "max_drop") for floor in floors),
-            *(Limit(f"f1_of_{one}", floor, f"min_f1_by_class.{one}", None, "") for one, floor in by_class.items()),
+            *(Limit(f"f1_of_{one}", floor, f"min_f1_by_class.{one}", None, "") for one, floor in by_class),
         )
 
     def is_possible(self, quantities: Sequence[float]) -> bool:
-        if self.is_multilabel:
-            return set(quantities) <= {0, 1}
-        return all(self.form.is_answer(one, 0) for one in quantities)
+        return self.form.is_possible(quantities)
 
     @property
     def baseline(self) -> str:
@@ -251,42 +224,30 @@ class TextsScores(TextsSpec, ScoresTask[TextsDevSet, Array, Array]):
 
     def baseline_outcomes(self, examples: Mapping[str, TextsDevSet]) -> Outcomes | None:
         """Return outcomes of the best constant prediction: the class or labels with the best score, or any value."""
-        known = max(map(self.learned, examples.values()))
-        constants = self.form.constants(next(iter(examples.values())).labels, known)
+        first, *_ = examples.values()
+        constants = self.form.constants(first.labels, max(one.learned for one in examples.values()))
         found = [
-            self.outcomes_of(examples, {s: [one] * len(some.labels) for s, some in examples.items()})
+            self.outcomes_of(examples, {split: [one] * len(some.labels) for split, some in examples.items()})
             for one in constants
         ]
         scores = [self.metrics.compute(one)[self.limits[0].metric] for one in found] if len(found) > 1 else [0.0]
         best = scores.index(max(scores))
-        names, chosen = self.classes(next(iter(examples.values()))), constants[best]
-        if not self.is_regression:
-            self._constant = ", ".join(names[one] for one in (chosen if isinstance(chosen, list) else [chosen]))
+        if not self.spec.is_regression:
+            self._constant = name_answer(first.classes, constants[best])
         return found[best]
 
     def threshold_figures(self) -> dict[str, Any]:
         """Return the thresholds and the limit of the decision for the metrics file; empty without any."""
-        found: dict[str, Any] = {}
-        least = self.decision.min_probability
-        if least is not None:
-            found[MIN_PROBABILITY] = least
-        chosen = self.form.thresholds
+        least, chosen = self.decision.min_probability, [one.record(THRESHOLD) for one in self.form.thresholds]
+        found: dict[str, Any] = {} if least is None else {MIN_PROBABILITY: least}
         if len(chosen) > 1:
-            found[THRESHOLDS] = [
-                {"label": name, **_record(one)} for name, one in zip(self._classes, chosen, strict=False)
-            ]
-        elif chosen:
-            found |= _record(chosen[0])
-        return found
+            by_label = zip(self._classes, chosen, strict=False)
+            return {**found, THRESHOLDS: [{"label": name, **one} for name, one in by_label]}
+        return {**found, **(chosen[0] if chosen else {})}
 
 
-def _record(chosen: ChosenThreshold) -> dict[str, float | int]:
-    interval = {"lower": chosen.low, "upper": chosen.high, "examples": chosen.examples or None}
-    return {THRESHOLD: chosen.value, **{f"{THRESHOLD}_{name}": x for name, x in interval.items() if x is not None}}
-
-
-def metric_names(task: TextTask, split: str) -> dict[str, str]:
-    """Return metric -> name in the metrics file, with the development set if there are several."""
-    if len(task.dev) == 1:
-        return {name: name for name in task.metrics}
-    return {name: f"{name}_{split.removeprefix('dev_')}" for name in task.metrics}
+def name_answer(names: Sequence[str], answer: Any) -> str:
+    """Return the class or the labels of an answer by name."""
+    if np.ndim(answer) == 0:
+        return names[answer] if answer >= 0 else "no answer"
+    return ", ".join(names[one] for one in answer) or "none"

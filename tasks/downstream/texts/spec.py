@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from tasks.downstream.texts.answers import AnswerForm, make_form
 from tasks.downstream.texts.params import ClassificationEvaluateParams, TextsFinetuneParams
 from tasks.downstream.texts.task_table import text_task
 from tasks.params.entries import Entry
@@ -24,6 +24,7 @@ class TextsSpec(DownstreamTask):
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry)
         self.spec = text_task(entry.params.options)
+        self.form: AnswerForm = make_form(self.spec, self.decision)
 
     @property
     def released_below(self) -> str:
@@ -32,16 +33,6 @@ class TextsSpec(DownstreamTask):
     @property
     def title(self) -> str:
         return self.spec.title
-
-    @property
-    def is_regression(self) -> bool:
-        """True if labels are values, not classes."""
-        return self.spec.is_regression
-
-    @property
-    def is_multilabel(self) -> bool:
-        """True if an example has any number of labels, also none; its `label` is a list of their numbers."""
-        return self.spec.is_multilabel
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -66,7 +57,7 @@ class TextsSpec(DownstreamTask):
 
     @property
     def development(self) -> tuple[str, ...]:
-        return self.spec.splits[1:]
+        return tuple(name for name, _ in self.spec.dev)
 
     @property
     def decision(self) -> ClassificationEvaluateParams:
@@ -82,7 +73,7 @@ class TextsSpec(DownstreamTask):
 
     @property
     def decision_files(self) -> tuple[Path, ...]:
-        if not self.is_multilabel and self.decision == ClassificationEvaluateParams():
+        if not self.spec.is_multilabel and self.decision == ClassificationEvaluateParams():
             return ()
         return (evaluation_folder(self.entry.name) / PROBABILITIES,)
 
@@ -92,27 +83,15 @@ class TextsSpec(DownstreamTask):
 
     @property
     def row_kind(self) -> str:
-        if self.is_multilabel:
-            return "sequence_multilabel"
-        return "sequence_regression" if self.is_regression else "sequence_classification"
+        return self.form.row_kind
 
     @property
     def schema(self) -> pa.Schema:
         """Schema of the examples; `second` is null for single texts, `label` is a number of a class, a list of numbers
         of labels in ascending order, or a value."""
-        label = pa.float32() if self.is_regression else pa.int32()
         columns = [
             pa.field("first", pa.string(), nullable=False),
             pa.field("second", pa.string()),
-            pa.field("label", pa.list_(label) if self.is_multilabel else label, nullable=False),
+            pa.field("label", self.form.label_type, nullable=False),
         ]
         return pa.schema(columns if self.spec.name else [*columns, pa.field("id", pa.string())])
-
-
-def make_flags(labels: pa.ListArray, count: int) -> np.ndarray:
-    """Return int8 [examples, count]: 1 where an example has the label; other numbers of labels are left out."""
-    flags = np.zeros((len(labels), count), np.int8)
-    example, number = (one.to_numpy() for one in (pc.list_parent_indices(labels), pc.list_flatten(labels)))
-    known = (number >= 0) & (number < count)
-    flags[example[known], number[known]] = 1
-    return flags

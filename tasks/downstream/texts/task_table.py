@@ -48,11 +48,6 @@ class TextTask:
     """Name of each development set and of its split on the Hub."""
 
     @property
-    def mean(self) -> str:
-        """Name of the mean of all metrics, over both development sets if there are two; empty: none."""
-        return "score" if self.name else ""
-
-    @property
     def is_regression(self) -> bool:
         """True if labels are values, not classes."""
         return len(self.labels) == 1
@@ -67,10 +62,10 @@ class TextTask:
         """Parameters of the gate that are floors of the task's metrics."""
         return ("min_score",) if self.name else tuple(f"min_{metric}" for metric in self.metrics)
 
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """Names of train and the development sets."""
-        return (TRAIN, *(name for name, _ in self.dev))
+    def metric_names(self, split: str) -> dict[str, str]:
+        """Return metric -> name in the metrics file, with the development set if there are several."""
+        suffix = "" if len(self.dev) == 1 else f"_{split.removeprefix('dev_')}"
+        return {name: f"{name}{suffix}" for name in self.metrics}
 
     def hub_split(self, split: str) -> str:
         """Return the name of a split on the Hub."""

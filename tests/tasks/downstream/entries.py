@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
+from tasks.downstream.texts.scores import TextsDevSet
 from tasks.params.downstream import defaults_of
 from tasks.params.entries import find_entry
 from tasks.params.schema import Params, validate_params
@@ -82,3 +84,8 @@ def task_with(name: str, part: str = "spec", **sections: Any) -> Any:
         entry, params=entry.params.model_copy(update=sections), rows=sections.get("rows", entry.rows)
     )
     return load_part(changed, part)
+
+
+def dev_set(task: Any, texts: list[str], labels: np.ndarray) -> TextsDevSet:
+    """Examples of a development set of GLUE."""
+    return TextsDevSet(texts, labels, [str(number) for number in range(len(texts))], task.labels, len(task.labels))

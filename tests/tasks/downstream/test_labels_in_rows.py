@@ -210,7 +210,7 @@ def test_classes_of_rows_in_another_order_fail(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(rows, "write_rows", write_other_names)
     verdicts = judged(make_inputs(tmp_path, "classification", "classes"), "classification")
-    assert failed_checks(verdicts["dev"]) == ["labels_as_in_examples"]
+    assert "schema" in failed_checks(verdicts["dev"])
 
 
 def test_targets_wider_than_their_answers_are_counted_and_too_many_of_them_fail(

@@ -30,7 +30,6 @@ from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.compare import CHANGED, changed_csv
 from tasks.downstream.squad.files import ReferenceQuestion
 from tasks.downstream.squad.slices import TITLE
-from tasks.downstream.texts.scores import TextsDevSet
 from tasks.downstream.texts.task_table import TASKS
 from tasks.pages.markup import (
     FORMULA,
@@ -45,7 +44,7 @@ from tasks.params.strict_yaml import yaml_text
 from tasks.stage.errors import ParamsError
 from tasks.validation import validate
 from tests.places import ROOT
-from tests.tasks.downstream.entries import task_with
+from tests.tasks.downstream.entries import dev_set, task_with
 from tests.tasks.hostile import HOSTILE, Page, markdown_tokens, structure, words
 from tests.tasks.release.test_card import CHECKS, ORIGIN, facts, model_card
 from tests.tasks.trained_checkout import params_with
@@ -200,7 +199,7 @@ def _glue_page(text: str) -> str:
     task = task_with("glue-sst2", "page")
     task.spec = dataclasses.replace(TASKS["sst2"], title=f"SST{text}", labels=(f"no{text}", f"yes{text}"))
     metrics = {f"acc{text}": 50.0, f"acc{text}_low": 40.0, f"acc{text}_high": 60.0, "constant_score": 50.0}
-    examples, logits = TextsDevSet([f"a film{text}", "another"], np.array([0, 1])), np.array([[0.0, 3.0], [0.0, 1.0]])
+    examples, logits = dev_set(task, [f"a film{text}", "another"], np.array([0, 1])), np.array([[0.0, 3.0], [0.0, 1.0]])
     split, predictions = f"dev{text}", task.predictions(logits)
     outcomes = task.outcomes(examples, predictions)
     slices = [Slice("class", f"no{text}", 1, {f"acc{text}": 50.0, "score": 50.0})]

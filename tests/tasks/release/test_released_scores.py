@@ -13,9 +13,8 @@ from ipu_model.files import write_json, write_text
 from tasks.downstream.gate.evidence import compare_released
 from tasks.downstream.gate.released_scores import read_released_outcomes, read_scores, scores_json
 from tasks.downstream.squad.files import ReferenceQuestion, read_questions
-from tasks.downstream.texts.scores import TextsDevSet
 from tasks.stage.errors import InputError
-from tests.tasks.downstream.entries import task_with
+from tests.tasks.downstream.entries import dev_set, task_with
 from tests.tasks.downstream.gate.test_gate_stage import LIMITS, checkout, decide_on  # noqa: F401 (a fixture)
 
 SQUAD = task_with("squad", "scores")
@@ -117,7 +116,7 @@ def test_answers_to_glue_come_back_in_the_order_of_the_examples(tmp_path: Path, 
     sets, answers = {}, {}
     for split in task.development:
         texts = [f"text {n % 40}" for n in range(50)]  # ten of them twice
-        sets[split] = TextsDevSet(texts, np.zeros(50))
+        sets[split] = dev_set(task, texts, np.zeros(50))
         high = 5.0 if task.spec.is_regression else float(len(task.labels))
         drawn = draw.random(50) * high if task.spec.is_regression else draw.integers(high, size=50).astype(float)
         answers[split] = drawn.round(6).tolist()
@@ -132,7 +131,7 @@ def test_answers_to_glue_come_back_in_the_order_of_the_examples(tmp_path: Path, 
         assert found[split].tolist() == old[split].tolist()
         assert found[split][:, 1].tolist() == answers[split]
     assert read_released_outcomes(task, sets, tmp_path / "none") is None
-    other = {split: TextsDevSet([*one.texts[:-1], "another"], one.labels) for split, one in sets.items()}
+    other = {split: dev_set(task, [*one.texts[:-1], "another"], one.labels) for split, one in sets.items()}
     write_text(folder / "scores.json", scores_json(task, other, answers))
     changed = read_released_outcomes(task, sets, folder)
     assert changed is not None

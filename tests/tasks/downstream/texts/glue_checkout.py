@@ -131,7 +131,7 @@ def write_examples(folder: Path, name: str, train: int = 160, dev: int = 60, see
     """TSV files of a task, as numbers and without a header; the first word of the last sentence says the label."""
     task, generator = TASKS[name], np.random.default_rng(seed)
     (folder / name).mkdir(parents=True)
-    for split in task.splits:
+    for split in (TRAIN, *dict(task.dev)):
         lines = []
         for _ in range(train if split == TRAIN else dev):
             texts = [" ".join(generator.choice(WORDS[10:], size=generator.integers(3, 9))) for _ in task.columns]

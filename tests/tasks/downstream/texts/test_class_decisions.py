@@ -116,7 +116,8 @@ def test_a_record_without_an_answer_has_scores_and_no_label(checkout: Path) -> N
     assert first["scores"].keys() == {"ham", "spam"}
 
 
-def test_a_threshold_needs_two_classes() -> None:
+def test_a_threshold_needs_two_classes(tmp_path: Path) -> None:
     task = part("scores", evaluate={"threshold": 0.4})
+    labels.write_split(tmp_path, "dev", [0, 1, 2], add_labels(task.schema, (*CLASSES, "other")))
     with pytest.raises(InputError, match="threshold needs two classes; the model has 3"):
-        task.answer(None, np.zeros((2, 3)))
+        task.read_all(tmp_path)

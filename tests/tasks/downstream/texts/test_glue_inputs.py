@@ -16,7 +16,7 @@ from tasks.downstream.examples import make_examples
 from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_job
 from tasks.downstream.rows import PackedSplit, write_rows
 from tasks.downstream.texts.checks import LabelRows
-from tasks.downstream.texts.files import TextsReader
+from tasks.downstream.texts.files import read_split
 from tasks.downstream.texts.params import GlueDataParams, GlueRowsParams
 from tasks.downstream.texts.rows import keep_longest_first
 from tasks.downstream.texts.task_table import TASKS
@@ -50,8 +50,8 @@ def put(folder: Path, name: str, files: dict[str, str]) -> Path:
 
 
 def read(folder: Path, name: str, split: str = "train") -> list[tuple]:
-    reader = TextsReader(TASKS[name], GlueDataParams(path=str(folder)), "data")
-    return [one[:3] for one in reader.examples(split, ReadLog())]
+    task = task_with(f"glue-{name}", data=GlueDataParams(path=str(folder)))
+    return [one[:3] for one in read_split(task, split, ReadLog())]
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,8 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from tasks.downstream.scoring.metrics import resampled_interval
 from tasks.downstream.texts.metrics import WEIGHTED, metric
-from tasks.downstream.texts.scores import TextsDevSet, metric_names
 from tasks.downstream.texts.task_table import TASKS
-from tests.tasks.downstream.entries import task_with
+from tests.tasks.downstream.entries import dev_set, task_with
 
 
 def outcomes_of(truth, guesses):
@@ -87,9 +86,9 @@ def test_predictions_are_compared_on_the_same_resamples():
 
 
 def test_the_best_constant_is_the_majority_class_or_what_f1_likes_better():
-    examples = {"dev": TextsDevSet(["x"] * 5, np.array([0, 0, 0, 1, 1.0]))}
+    labels = np.array([0, 0, 0, 1, 1.0])
     tasks = {name: task_with(f"glue-{name}", "scores") for name in ("sst2", "mrpc", "stsb")}
-    found = {name: task.baseline_outcomes(examples) for name, task in tasks.items()}
+    found = {name: task.baseline_outcomes({"dev": dev_set(task, ["x"] * 5, labels)}) for name, task in tasks.items()}
     assert found["sst2"]["dev"][:, 1].tolist() == [0] * 5
     assert found["mrpc"]["dev"][:, 1].tolist() == [1] * 5  # F1 57.1 and accuracy 40 beat 0, 60
     nothing = {"pearson": 0.0, "spearman": 0.0, "score": 0.0}
@@ -97,5 +96,5 @@ def test_the_best_constant_is_the_majority_class_or_what_f1_likes_better():
 
 
 def test_two_development_sets_have_names_of_their_own():
-    assert metric_names(TASKS["mnli"], "dev_mismatched") == {"accuracy": "accuracy_mismatched"}
-    assert metric_names(TASKS["sst2"], "dev") == {"accuracy": "accuracy"}
+    assert TASKS["mnli"].metric_names("dev_mismatched") == {"accuracy": "accuracy_mismatched"}
+    assert TASKS["sst2"].metric_names("dev") == {"accuracy": "accuracy"}
