@@ -186,7 +186,7 @@ def make_glue_checkout(root: Path, task: TextTask = TASKS["sst2"]) -> Path:
         rows = [{"first": f"text {number}", "second": None, "label": label} for number, label in enumerate(labels)]
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), root / reference)
     predicted = [1 - label if number % 10 == 0 else label for number, label in enumerate(labels)]
-    _json(root / subject.predictions, dict.fromkeys(task.splits[1:], predicted))
+    _json(root / subject.predictions, dict.fromkeys(dict(task.dev), predicted))
     for verdict in subject.verdicts:
         _json(root / artifacts.validation_report(verdict), {"data": verdict, "valid": True, "rows": 20, "checks": []})
     for training in subject.trainings:
