@@ -57,6 +57,7 @@ ALLOWED = {
         "ipu_model/",
         "tasks/pretraining/base_model.py",
         "tasks/host/launcher.py",
+        "tasks/host/ledger.py",
         "tasks/jobs/device_job.py",
         "tasks/pretraining/rows/",
         "tasks/estimates/job_estimates.py",

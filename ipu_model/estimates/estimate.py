@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from typing import Optional, Sequence, Tuple
 
 FITS, TIGHT, DOES_NOT_FIT = "fits", "tight", "does not fit"
+FIGURES = (MEMORY, SECONDS, TOKENS) = ("memory", "update_seconds", "tokens_per_second")
+"""Figures that are estimated and measured: bytes of the fullest device or process; seconds of an update, or of a call
+of predict; real tokens per second."""
 
 
 @dataclass(frozen=True)

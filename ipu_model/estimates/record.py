@@ -3,75 +3,50 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Optional
 
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.errors import ConfigError, RowsError
-from ipu_model.estimates.estimate import Interval, JobEstimate
+from ipu_model.estimates.estimate import FIGURES, MEMORY, SECONDS, TOKENS, Interval, JobEstimate
 from ipu_model.estimates.host import device_name
-from ipu_model.estimates.job import JobHost, estimate_job
-from ipu_model.estimates.shapes import decoder_flops, dense_flops, score_flops
+from ipu_model.estimates.job import estimate_job
 from ipu_model.jobs.job import Job
-from ipu_model.jobs.plan import Choice, JobPlan, make_plan
+from ipu_model.jobs.plan import JobPlan
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
 
-MEMORY, SECONDS, TOKENS = "memory", "update_seconds", "tokens_per_second"
-"""Figures of a record: bytes of the fullest device or process; seconds of an update, or of a call of predict; real
-tokens per second."""
 NOT_OF_A_SHAPE = ("vocab_size", "type_vocab_size", "initializer_range", "layer_norm_eps", "pad_id", "position_offset")
 """Fields of ModelConfig that affect neither memory nor time, or are among the `sizes` of a shape."""
-BACKWARD = 2
-"""FLOPs of the backward pass, in forward passes: one for the gradients of weights, one for those of inputs."""
-
-
-@dataclass(frozen=True)
-class JobRecord:
-    """Record of a job, begun when the job is resolved on its host, before it trains."""
-
-    device: str
-    flops: float
-    """`useful_flops` of an update, or of a call of predict."""
-    expected: Mapping[str, Interval]
-    """Estimated figures; empty on CPU and CUDA, where the ledger of the host has measurements of such jobs."""
-    shape: Optional[Dict[str, Any]] = None
-    """Key of jobs on CPU and CUDA in the ledger; None on IPUs."""
-
-    def finish(
-        self, memory: Optional[float], update_seconds: Optional[float], tokens_per_second: Optional[float]
-    ) -> Dict[str, Any]:
-        """Return the record: device, FLOPs of an update, and each measured figure next to low, likely and high.
-
-        A figure that was not estimated has only `measured`; one that was not measured (None) is left out.
-
-        Args:
-            memory: peak memory of the estimated device or process, bytes.
-        """
-        record: Dict[str, Any] = {"device": self.device, "flops": self.flops}
-        for name, value in ((MEMORY, memory), (SECONDS, update_seconds), (TOKENS, tokens_per_second)):
-            if value is not None and value > 0:
-                interval = dataclasses.asdict(self.expected[name]) if name in self.expected else {}
-                record[name] = {**interval, "measured": value}
-        return record if self.shape is None else {**record, "shape": self.shape}
 
 
 def begin_record(
     job: Job, plan: JobPlan, model: ModelConfig, manifest: Manifest, processes: int
-) -> Optional[JobRecord]:
-    """Begin the record of a job; None if there is no estimate for it, which does not prevent the job from running."""
+) -> Optional[Dict[str, Any]]:
+    """Begin the record of a job when it is resolved on its host, before it trains.
+
+    Returns:
+        Its device and, on IPUs, low, likely and high of each estimated figure. On CPU and CUDA it has the shape that
+        is its key in the ledger, which has measurements of such jobs. None if nothing will be measured, or if there is
+        no estimate, which does not prevent the job from running.
+    """
     if job.compile_only:
-        return None  # nothing will be measured
-    flops = useful_flops(model, manifest, rows_per_step(plan), job.kind != "predict")
+        return None
     try:
         if plan.runtime != "ipu":
-            shape = job_shape(job, model, manifest, processes)
-            return JobRecord(device_name(plan.runtime, processes), flops, {}, shape)
-        resolved = dataclasses.replace(job, runtime=plan.runtime, precision=plan.precision)
-        estimate = estimate_job(resolved, manifest, model, JobHost(PopRunInstances(count=processes)))
+            shape = job_shape(job, plan, model, manifest, processes)
+            return {"device": device_name(plan.runtime, processes), "shape": shape}
+        resolved = dataclasses.replace(job, runtime=plan.runtime, precision=plan.precision, model=model)
+        estimate = estimate_job(resolved, manifest, PopRunInstances(count=processes))
     except (ConfigError, RowsError):
         return None
-    return JobRecord(estimate.device, flops, estimated_figures(estimate, manifest.real_tokens / manifest.sequences))
+    figures = estimated_figures(estimate, manifest.real_tokens / manifest.sequences)
+    return {"device": estimate.device, **{name: dataclasses.asdict(ends) for name, ends in figures.items()}}
+
+
+def finish_record(record: Dict[str, Any], measured: Mapping[str, Optional[float]]) -> Dict[str, Any]:
+    """Return the record with each measured figure next to its estimate; a figure that was not measured is left out."""
+    own = {name: value for name, value in record.items() if name not in FIGURES}
+    return {**own, **{name: {**record.get(name, {}), "measured": x} for name, x in measured.items() if x and x > 0}}
 
 
 def estimated_figures(estimate: JobEstimate, tokens_per_sequence: float) -> Dict[str, Interval]:
@@ -88,28 +63,11 @@ def estimated_figures(estimate: JobEstimate, tokens_per_sequence: float) -> Dict
     return figures
 
 
-def useful_flops(model: ModelConfig, manifest: Manifest, rows: float, training: bool) -> float:
-    """Return the FLOPs of the matrix products over `rows` rows, without padding and for sequences of equal length.
-
-    Args:
-        rows: rows of an update, or of a call of predict.
-    """
-    if not manifest.rows or not manifest.sequences:
-        return 0.0
-    sequences = rows * manifest.sequences / manifest.rows
-    length = manifest.real_tokens / manifest.sequences
-    layer = dense_flops(model, 1) * length + score_flops(model, 1) * length * length
-    forward = sequences * model.num_layers * layer + rows * decoder_flops(model, manifest.max_predictions)
-    return forward * (1 + BACKWARD * training)
-
-
-def job_shape(job: Job, model: ModelConfig, manifest: Manifest, processes: int) -> Dict[str, Any]:
+def job_shape(job: Job, plan: JobPlan, model: ModelConfig, manifest: Manifest, processes: int) -> Dict[str, Any]:
     """Return the values that decide the memory and the time of a job on CPU or CUDA: jobs of one shape need the same.
 
     `sizes` is assumed until the rows exist, and may differ slightly; all other values are as configured.
     """
-    geometry = dataclasses.replace(job.geometry, replication_factor=processes)
-    plan = make_plan(dataclasses.replace(job, geometry=geometry), manifest, Choice("", ""), Choice("", ""))
     architecture = {name: value for name, value in dataclasses.asdict(model).items() if name not in NOT_OF_A_SHAPE}
     return {
         **architecture,

@@ -19,8 +19,9 @@ from ipu_model import heads
 from ipu_model.distributed.instances import Instances
 from ipu_model.distributed.process import StopRequest, Terminated, peak_memory_mb
 from ipu_model.errors import ConfigError, RowsError
+from ipu_model.estimates.estimate import MEMORY, SECONDS, TOKENS
 from ipu_model.estimates.host import bound_memory
-from ipu_model.estimates.record import JobRecord, begin_record, rows_per_step
+from ipu_model.estimates.record import begin_record, finish_record, rows_per_step
 from ipu_model.files import new_file, new_folder, write_text
 from ipu_model.jobs.job import Job, JobResult
 from ipu_model.jobs.plan import JobPlan, make_plan, set_replicas
@@ -60,7 +61,7 @@ class _Run:
     config: ModelConfig
     rows: RowFolder
     held_out: Optional[RowFolder]
-    record: Optional[JobRecord]
+    record: Optional[Dict[str, Any]]
     """Made before training, so that a problem with it does not surface at the end."""
     runtime: Runtime
     instances: Instances
@@ -257,10 +258,10 @@ def _finish_record(run: _Run, totals: Totals, first_step: int, memory_mb: Option
     if run.record is None:
         return None
     done = run.plan.rows / rows_per_step(run.plan) if run.job.kind == "predict" else totals.updates - first_step
-    memory = None if memory_mb is None else memory_mb * 2**20
-    if totals.seconds <= 0 or not done:
-        return run.record.finish(memory, None, None)
-    return run.record.finish(memory, totals.seconds / done, totals.real_tokens / totals.seconds)
+    measured = {MEMORY: None if memory_mb is None else memory_mb * 2**20}
+    if totals.seconds > 0 and done:
+        measured.update({SECONDS: totals.seconds / done, TOKENS: totals.real_tokens / totals.seconds})
+    return finish_record(run.record, measured)
 
 
 def logits_schema(head: str) -> pa.Schema:

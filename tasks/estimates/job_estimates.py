@@ -5,13 +5,16 @@ GPUs, they come from the ledger's jobs of the same shape; without any, only memo
 updates in the device's Python and adds the result to the ledger.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import importlib.util
+import json
 import math
 import os
+import resource
+import signal
+import subprocess
+import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,42 +26,35 @@ from ipu_model.errors import LAUNCHER, ROWS, DeviceJobError, OutOfMemory, RowsEr
 from ipu_model.estimates.estimate import (
     DOES_NOT_FIT,
     FITS,
+    MEMORY,
+    SECONDS,
+    TOKENS,
     Interval,
     JobEstimate,
     MemoryEstimate,
     Term,
     TimeEstimate,
 )
-from ipu_model.estimates.job import MK2, JobHost, estimate_job, suggest_layout
-from ipu_model.estimates.record import MEMORY, SECONDS, TOKENS, job_shape, rows_per_step, useful_flops
+from ipu_model.estimates.job import MK2, estimate_job, suggest_layout
+from ipu_model.estimates.record import job_shape, rows_per_step
 from ipu_model.estimates.shapes import model_parameters
-from ipu_model.jobs.plan import Choice, make_plan
+from ipu_model.files import write_text
+from ipu_model.jobs.plan import Choice, JobPlan, make_plan
+from ipu_model.memory import free_memory, memory_limit
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.families import configure_model
 from ipu_model.units import format_bytes
-from tasks.estimates.planned_jobs import PlannedJob, planned_jobs
+from tasks.estimates.planned_jobs import PlannedJob, PlannedRows, planned_jobs, write_manifests
 from tasks.host import ledger
-from tasks.host.launcher import PopRunOptions, launch_command, parse_poprun_options
+from tasks.host.launcher import PopRunOptions, device_python, launch_command, parse_poprun_options
 from tasks.jobs.device_job import Job
 from tasks.params.schema import DeviceParams, Params
 from tasks.stage.errors import ParamsError
+from tasks.stage.process import describe_exit, die_with_parent, python_path
+from tasks.stage.row_folders import Manifest
 
 if TYPE_CHECKING:
     from ipu_model.ipu.planning import IpuPlan
-    from tasks.stage.row_folders import Manifest
-
-
-import json
-import resource
-import signal
-import subprocess
-import tempfile
-
-from ipu_model.files import write_text
-from ipu_model.memory import free_memory, memory_limit
-from tasks.estimates.planned_jobs import PlannedRows, write_manifests
-from tasks.host.launcher import device_python
-from tasks.stage.process import describe_exit, die_with_parent, python_path
 
 __all__ = [
     "DOES_NOT_FIT",
@@ -123,18 +119,6 @@ class EstimateOptions:
 
 
 @dataclass(frozen=True)
-class Update:
-    """One update of a training, or one call of a prediction."""
-
-    calls: int
-    """Number of updates or calls in the job."""
-    sequences: float
-    flops: float
-    shape: dict[str, Any]
-    """Shape of the job, which identifies it in the ledger."""
-
-
-@dataclass(frozen=True)
 class EstimatedJob:
     """Device job of a plan with its estimate."""
 
@@ -144,12 +128,13 @@ class EstimatedJob:
     assumed: tuple[str, ...]
     estimate: JobEstimate | None = None
     """None if the job is not possible; see `problem`."""
-    update: Update | None = None
-    """None if there are too few rows for one update; there may be more rows than assumed."""
+    plan: JobPlan | None = None
+    """Plan on a CPU or GPU; None if there are too few rows for one update, as there may be more than assumed."""
     problem: str = ""
     impossible: bool = False
     """True if the job cannot run with any number of rows."""
-    where: JobHost = JobHost()
+    instances: PopRunInstances = PopRunInstances()
+    """Processes that train together."""
     better: str = ""
     """Suggestion for better device utilization; empty if there is none."""
     records: int = 0
@@ -187,14 +172,14 @@ class EstimatedJob:
         return None if self.time is None else scaled(self.time.update_seconds, float(self.time.updates))
 
     @property
-    def ipu_plan(self) -> IpuPlan | None:
+    def ipu_plan(self) -> "IpuPlan | None":
         """Layout on IPUs; None on other devices."""
         job = self.planned.job
         if self.runtime != "ipu" or self.estimate is None or job.model is None:
             return None
         from ipu_model.estimates.ipu import plan_for_estimate
 
-        return plan_for_estimate(job, job.model, self.planned.rows.manifest, self.where.instances)
+        return plan_for_estimate(job, job.model, self.planned.rows.manifest, self.instances)
 
     @property
     def refusal(self) -> str:
@@ -257,43 +242,44 @@ def _estimate_job(planned: PlannedJob, device: DeviceParams, runtime: str, optio
     try:
         if runtime == "ipu":
             poprun = parse_poprun_options(launch_command(job, device, {} if options.elsewhere else os.environ))
-        where = _where(job, device, options, poprun)
-        estimate, better = estimate_job(job, manifest, where=where), suggest_layout(job, manifest, where=where)
+        instances = _count_instances(job, device, poprun)
+        estimate = estimate_job(job, manifest, instances, options.limit, options.generation)
+        better = suggest_layout(job, manifest, instances)
     except (DeviceJobError, ParamsError) as error:
         may_be_wrong = _may_be_wrong(error, bool(planned.rows.assumed), poprun, options.elsewhere)
         impossible = device.runtime != "auto" and not may_be_wrong
         return EstimatedJob(planned, runtime, precision, assumed, problem=str(error), impossible=impossible)
-    update = _update(job, manifest, where.instances.count)
-    found = EstimatedJob(planned, runtime, precision, assumed, estimate, update, where=where, better=better)
+    found = EstimatedJob(planned, runtime, precision, assumed, estimate, instances=instances, better=better)
     if runtime in MEASURABLE:
-        return _use_ledger(found, device, options)
+        plan = _plan_job(job, manifest, instances.count)
+        return _use_ledger(dataclasses.replace(found, plan=plan), device, options)
     used = ledger.select_kind(options.records, estimate.device, job.kind)
-    alike = [] if update is None else ledger.select_similar(used, update.flops)
-    return dataclasses.replace(found, estimate=widen(estimate, used, alike), records=len(used))
+    return dataclasses.replace(found, estimate=widen(estimate, used), records=len(used))
 
 
 def _use_ledger(one: EstimatedJob, device: DeviceParams, options: EstimateOptions) -> EstimatedJob:
     """Return the job with an estimate from ledger records of its shape on this host, if there are any."""
-    estimate, update = one.estimate, one.update
-    if estimate is None or update is None:
+    estimate, plan, manifest = one.estimate, one.plan, one.planned.rows.manifest
+    if estimate is None or plan is None:
         return one
     [memory] = estimate.memory
     host = ledger.host_name(one.runtime)
     free = [x["free_memory"] for x in options.records if x.get("host") == host and "free_memory" in x]
     if free and one.runtime == "cuda" and options.limit is None:
         memory = dataclasses.replace(memory, limit=free[-1])
-    used = ledger.select_shape(options.records, update.shape, one.runtime, device.precision, host)
+    used = ledger.select_shape(options.records, _job_shape(one, plan), one.runtime, device.precision, host)
     if not used:
         return dataclasses.replace(one, estimate=dataclasses.replace(estimate, memory=(memory,)))
     if (ends := ledger.expected(used, MEMORY)) is not None:
-        term = Term("tensors and libraries, measured", ends[1], "a smaller device.micro_batch_size")
-        memory = dataclasses.replace(memory, terms=(term,), total=Interval(*ends))
+        term = Term("tensors and libraries, measured", ends.likely, "a smaller device.micro_batch_size")
+        memory = dataclasses.replace(memory, terms=(term,), total=ends)
     time = None
     if (ends := ledger.expected(used, SECONDS)) is not None:
-        what = "calls" if one.planned.job.kind == "predict" else "updates"
-        term = Term(f"{what}, as measured", ends[1], "a smaller model")
-        rates = Interval(*(update.sequences / seconds for seconds in reversed(ends)))
-        time = TimeEstimate((term,), update.calls, Interval(*ends), rates)
+        predicts, rows = plan.kind == "predict", rows_per_step(plan)
+        term = Term(f"{'calls' if predicts else 'updates'}, as measured", ends.likely, "a smaller model")
+        sequences = rows * manifest.packing_factor
+        rates = Interval(sequences / ends.high, sequences / ends.likely, sequences / ends.low)
+        time = TimeEstimate((term,), -(-manifest.rows // rows) if predicts else plan.updates, ends, rates)
     return dataclasses.replace(
         one,
         precision=used[-1]["precision"],
@@ -330,13 +316,12 @@ def _may_be_wrong(error: Exception, assumes_rows: bool, poprun: PopRunOptions | 
     return elsewhere and (depends_on == LAUNCHER or isinstance(error, ParamsError))
 
 
-def _where(job: Job, device: DeviceParams, options: EstimateOptions, poprun: PopRunOptions | None) -> JobHost:
+def _count_instances(job: Job, device: DeviceParams, poprun: PopRunOptions | None) -> PopRunInstances:
     processes = 1 if job.kind == "predict" else device.processes
     told = poprun or PopRunOptions(None, None, None)
-    instances = PopRunInstances(
+    return PopRunInstances(
         count=told.instances or processes, total_replicas=told.replicas, ipus_per_replica=told.ipus_per_replica
     )
-    return JobHost(instances, options.limit, options.generation)
 
 
 def _measured(jobs: Sequence[EstimatedJob], device: DeviceParams, options: EstimateOptions) -> list[EstimatedJob]:
@@ -358,7 +343,7 @@ def _measured(jobs: Sequence[EstimatedJob], device: DeviceParams, options: Estim
 
 
 def _is_to_be_measured(one: EstimatedJob, options: EstimateOptions) -> bool:
-    if one.planned.stage not in options.measured or one.runtime not in MEASURABLE or one.update is None:
+    if one.planned.stage not in options.measured or one.runtime not in MEASURABLE or one.plan is None:
         return False
     if not options.in_doubt:
         return True
@@ -369,10 +354,10 @@ def _is_to_be_measured(one: EstimatedJob, options: EstimateOptions) -> bool:
 def _measure(one: EstimatedJob, device: DeviceParams) -> ledger.Record:
     """Measure a job, add the result to the ledger of this host, and return it."""
     assert one.estimate is not None
-    assert one.update is not None
+    assert one.plan is not None
     precision = "auto" if device.precision == "auto" else one.precision
     job = dataclasses.replace(one.planned.job, runtime=one.runtime, precision=precision)
-    taken = measure(job, one.planned.rows, one.where.instances.count)
+    taken = measure(job, one.planned.rows, one.instances.count)
     record = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "measurement": True,
@@ -382,7 +367,7 @@ def _measure(one: EstimatedJob, device: DeviceParams) -> ledger.Record:
         "precision": taken["precision"],
         "device": one.estimate.device,
         "host": ledger.host_name(one.runtime),
-        "shape": one.update.shape,
+        "shape": _job_shape(one, one.plan),
         **{figure: {"measured": taken[figure]} for figure in ledger.FIGURES},
     }
     if taken["free_memory"] is not None:
@@ -392,40 +377,36 @@ def _measure(one: EstimatedJob, device: DeviceParams) -> ledger.Record:
     return record
 
 
-def _update(job: Job, manifest: Manifest, processes: int) -> Update | None:
-    """Return one update of a job; None if these rows are too few for one."""
-    if job.model is None:
-        return None
+def _plan_job(job: Job, manifest: Manifest, processes: int) -> JobPlan | None:
+    """Return the plan of a job on a CPU or GPU; None if these rows are too few for one update."""
     geometry = dataclasses.replace(job.geometry, replication_factor=processes)
     try:
-        plan = make_plan(dataclasses.replace(job, geometry=geometry), manifest, Choice("", ""), Choice("", ""))
+        return make_plan(dataclasses.replace(job, geometry=geometry), manifest, Choice("", ""), Choice("", ""))
     except DeviceJobError:
         return None
-    rows = rows_per_step(plan)
-    calls = -(-manifest.rows // rows) if job.kind == "predict" else plan.updates
-    flops = useful_flops(job.model, manifest, rows, job.kind != "predict")
-    shape = job_shape(job, job.model, manifest, processes)
-    return Update(calls, rows * manifest.packing_factor, flops, shape)
 
 
-def widen(estimate: JobEstimate, records: Sequence[ledger.Record], alike: Sequence[ledger.Record] = ()) -> JobEstimate:
-    """Return the estimate with intervals widened by measured over estimated of such jobs on this host.
+def _job_shape(one: EstimatedJob, plan: JobPlan) -> dict[str, Any]:
+    """Return the key of a job in the ledger."""
+    job = one.planned.job
+    assert job.model is not None
+    return job_shape(job, plan, job.model, one.planned.rows.manifest, one.instances.count)
 
-    Args:
-        alike: records that are comparable in time.
-    """
 
-    def wider(interval: Interval, figure: str) -> Interval:
-        found = ledger.ratios(records if figure == MEMORY else alike, figure)[-WIDENED_BY:]
+def widen(estimate: JobEstimate, records: Sequence[ledger.Record]) -> JobEstimate:
+    """Return the estimate with intervals widened by measured over estimated of such jobs on this host."""
+
+    def wider(interval: Interval, figure: str, like: Sequence[ledger.Record]) -> Interval:
+        found = ledger.ratios(like, figure)[-WIDENED_BY:]
         if not found:
             return interval
         low, high = interval.likely * min(found), interval.likely * max(found)
         return Interval(min(interval.low, low), interval.likely, max(interval.high, high))
 
-    memory = tuple(dataclasses.replace(one, total=wider(one.total, MEMORY)) for one in estimate.memory)
-    time = estimate.time
-    if time is not None:
-        seconds, rate = wider(time.update_seconds, SECONDS), wider(time.sequences_per_second, TOKENS)
+    memory = tuple(dataclasses.replace(one, total=wider(one.total, MEMORY, records)) for one in estimate.memory)
+    if (time := estimate.time) is not None:
+        alike = ledger.select_similar(records, time.update_seconds.likely)
+        seconds, rate = wider(time.update_seconds, SECONDS, alike), wider(time.sequences_per_second, TOKENS, alike)
         time = dataclasses.replace(time, update_seconds=seconds, sequences_per_second=rate)
     return dataclasses.replace(estimate, memory=memory, time=time)
 

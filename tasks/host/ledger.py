@@ -9,6 +9,7 @@ depends on it. Its path is PODIUM_LEDGER, otherwise $XDG_STATE_HOME/podium/ledge
 """
 
 import contextlib
+import dataclasses
 import math
 import os
 import platform
@@ -18,30 +19,29 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from ipu_model.estimates.estimate import FIGURES, MEMORY, SECONDS, TOKENS, Interval
 from ipu_model.files import exclusive_lock, find_object, write_json
 
 LEDGER = "PODIUM_LEDGER"
-FIGURES = ("memory", "update_seconds", "tokens_per_second")
-"""Figures of a record, named as in ipu_model/estimates/record.py."""
 KEPT = 50
 """Maximum number of records per device and kind of job; older ones are removed."""
 KEPT_IN_ALL = 1000
 
-ENDS = ("low", "likely", "high")
+ENDS = tuple(field.name for field in dataclasses.fields(Interval))
 NEWEST = 20
 """Number of records of a shape that an estimate uses."""
-ERRORS = {"memory": 0.15, "update_seconds": 0.2, "tokens_per_second": 0.2}
+ERRORS = {MEMORY: 0.15, SECONDS: 0.2, TOKENS: 0.2}
 """Figure -> relative deviation of a job from measurements of its shape (docs/plan.md)."""
 SIZES_DIFFER = 0.1
 """Relative difference up to which sizes match, as sizes are assumed before the rows exist."""
 ALIKE = 10.0
-"""Maximum ratio of the work per update of two jobs whose times are compared. In much smaller updates, launching
+"""Maximum ratio of the estimated seconds of two jobs whose times are compared. In much smaller updates, launching
 operations dominates the time, which then says nothing about compute speed."""
 
 Record = dict[str, Any]
-"""at (end of the job, ISO 8601), kind, head, runtime, precision, device, flops (per update), and each measured figure
-of FIGURES: measured and, if it was estimated, low, likely and high. On CPU and CUDA also shape (estimates/record.py:
-job_shape) and host (host_name); for a measurement also `measurement` and the free_memory of a GPU."""
+"""at (end of the job, ISO 8601), kind, head, runtime, precision, device, and each measured figure of FIGURES: measured
+and, if it was estimated, low, likely and high. On CPU and CUDA also shape (estimates/record.py: job_shape) and host
+(host_name); for a measurement also `measurement` and the free_memory of a GPU."""
 
 
 def ledger_file(environ: Mapping[str, str] = os.environ) -> Path | None:
@@ -110,14 +110,9 @@ def select_kind(records: Sequence[Record], device: str, kind: str) -> list[Recor
     return [one for one in records if (one["device"], one["kind"]) == (device, kind)]
 
 
-def select_similar(records: Sequence[Record], flops: float) -> list[Record]:
-    """Return the records whose updates are of similar work, in order.
-
-    Args:
-        flops: floating-point operations per update.
-    """
-    stated = [one for one in records if _is_positive(one.get("flops"))]
-    return [one for one in stated if flops / ALIKE <= one["flops"] <= flops * ALIKE]
+def select_similar(records: Sequence[Record], seconds: float) -> list[Record]:
+    """Return the records whose updates were estimated to take a similar time, in order."""
+    return [one for one in records if seconds / ALIKE <= one.get(SECONDS, {}).get("likely", 0) <= seconds * ALIKE]
 
 
 def ratios(records: Sequence[Record], figure: str) -> list[float]:
@@ -158,9 +153,8 @@ def select_shape(
         same = (one.get("runtime"), one.get("host")) == (runtime, host) and precision in ("auto", one.get("precision"))
         if same and _is_like(one.get("shape"), shape):
             factor = shape["sizes"]["tokens"] / one["shape"]["sizes"]["tokens"]
-            seconds = one.get("update_seconds", {})
-            scaled = {"measured": seconds["measured"] * factor} if seconds else {}
-            found.append({**one, **({"update_seconds": scaled} if scaled else {})})
+            scaled = {SECONDS: {"measured": one[SECONDS]["measured"] * factor}} if SECONDS in one else {}
+            found.append({**one, **scaled})
     return found[-NEWEST:]
 
 
@@ -175,13 +169,13 @@ def _is_like(one: Any, other: Mapping[str, Any]) -> bool:
     return all(_is_positive(size) and abs(size - value) <= SIZES_DIFFER * value for size, value in pairs)
 
 
-def expected(records: Sequence[Record], figure: str) -> tuple[float, float, float] | None:
-    """Return low, likely and high of a figure from records of one shape; None if no record has it."""
+def expected(records: Sequence[Record], figure: str) -> Interval | None:
+    """Return the interval of a figure from records of one shape; None if no record has it."""
     found = sorted(one[figure]["measured"] for one in records if figure in one)
     if not found:
         return None
     likely, error = statistics.median(found), ERRORS[figure]
-    return min(found[0], likely / (1 + error)), likely, max(found[-1], likely * (1 + error))
+    return Interval(min(found[0], likely / (1 + error)), likely, max(found[-1], likely * (1 + error)))
 
 
 def add_estimate(record: Record, earlier: Sequence[Record]) -> Record:
@@ -191,7 +185,6 @@ def add_estimate(record: Record, earlier: Sequence[Record]) -> Record:
     found = select_shape(earlier, record["shape"], record["runtime"], record["precision"], record["host"])
     done = dict(record)
     for figure in FIGURES:
-        ends = expected(found, figure)
-        if figure in record and ends is not None:
-            done[figure] = {**record[figure], **dict(zip(ENDS, ends, strict=True))}
+        if figure in record and (ends := expected(found, figure)) is not None:
+            done[figure] = {**record[figure], **dataclasses.asdict(ends)}
     return done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,9 @@ def memory(found: EstimatedJob) -> job_estimates.Interval:
 def of_demo(tmp_path: Path, **figures: Any) -> ledger.Record:
     """A record of the very job."""
     one = demo(tmp_path)
-    update = job_estimates._update(one.planned.job, one.planned.rows.manifest, 1)
-    assert update is not None
-    known = {"runtime": "cpu", "precision": "fp32", "host": ledger.host_name("cpu"), "shape": update.shape}
+    assert one.plan is not None
+    shape = job_estimates._job_shape(one, one.plan)
+    known = {"runtime": "cpu", "precision": "fp32", "host": ledger.host_name("cpu"), "shape": shape}
     return record(**{**known, **{name: {"measured": value} for name, value in figures.items()}})
 
 
@@ -86,8 +87,11 @@ def test_an_ipu_widens_its_intervals_by_the_ledger_and_never_narrows_them(tmp_pa
     assert (memory(wide).low, memory(wide).high) == (memory(plain).likely * 0.5, memory(plain).likely * 2.0)
     assert (memory(wide).likely, wide.records) == (memory(plain).likely, 2)
     assert memory(found({**record(memory=figure(9, 10, 11, 10)), "device": device})) == memory(plain)
-    toy = {**record(flops=1e6, update_seconds=figure(1, 1, 1, 9)), "device": device}
+    toy = {**record(update_seconds=figure(0.1, 0.1, 0.1, 9)), "device": device}
     assert found(toy).seconds == plain.seconds, "of what is far less work its time says nothing"
+    alike = {**record(update_seconds=figure(6, 6, 6, 30)), "device": device}
+    assert plain.seconds is not None
+    assert found(alike).seconds == dataclasses.replace(plain.seconds, high=pytest.approx(5 * plain.seconds.likely))
 
 
 MEASURED = {
