@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from flows.commands import finetune, options, pretrain
 from flows.commands.project import enter_project
-from flows.commands.search import EVALUATION_SHARE, Range, parse_range
 from flows.commands.sweep_runs import Sweep, Training, finetuning, pretraining, run_sweep
 from flows.runs import locks
 from flows.runs.stopping import Interrupted, stop
@@ -23,19 +24,48 @@ from tasks.downstream.gate.verdict_text import signed_figure
 from tasks.params.overlays import Setting, resolve
 from tasks.params.schema import PHASES, types_at, validate_params
 from tasks.params.sections import FinetuneParams
+from tasks.params.tables import format_table
 from tasks.stage import streams
 from tasks.stage.errors import ParamsError
 
 SEEDS_HELP = "runs per recipe, with different seeds; the gate evaluates all of the best recipe"
 NEVER = 10**9
 """Interval of evaluations, in updates, that leaves only the evaluation after the last update."""
+EVALUATION_SHARE = 0.2
+"""Share of the updates between evaluations in a search, unless an interval is set: trials that differ in the number of
+updates are compared at equal shares."""
 
 
-def _tried_values(name: str) -> Callable[[str], list[Any] | Range]:
+def parse_range(text: str, kinds: Collection[Any]) -> BaseDistribution | None:
+    """Parse LOW..HIGH, floats on a log scale unless they start at 0 or less; return None if the text has another form.
+
+    Args:
+        text: value of an option.
+        kinds: types of the parameter. A float gets integers only if both ends are integers from 1 on, as in 2..4.
+
+    Raises:
+        ValueError: the parameter is not a number, or the range is reversed.
+    """
+    words = text.split("..", 1)
+    try:
+        low, high = map(float, words)
+    except ValueError:
+        return None
+    if not {int, float} & set(kinds):
+        raise ValueError(f"{text} is a range, but this parameter is not a number: set one value")
+    if not low < high:
+        raise ValueError(f"{text} is not a range: its lower end comes first, as in 1e-5..1e-4")
+    if all(re.fullmatch(r"[-+]?\d+", word) for word in words) and (low >= 1 or float not in kinds):
+        return IntDistribution(int(low), int(high))
+    return FloatDistribution(low, high, log=low > 0)
+
+
+def _search_option(word: str, name: str, what: str) -> options.Decorator:
+    """Return an option with several values of a training parameter, or a range of them."""
     field = FinetuneParams.model_fields[name]
     read_one = options.number_parser(field)
 
-    def read(text: str) -> list[Any] | Range:
+    def read(text: str) -> BaseDistribution:
         try:
             if (found := parse_range(text, {field.annotation})) is not None:
                 return found
@@ -46,13 +76,9 @@ def _tried_values(name: str) -> Callable[[str], list[Any] | Range]:
             raise click.BadParameter(str(error)) from None
         if len(set(listed)) < len(listed):
             raise click.BadParameter(f"{text!r} lists a number twice")
-        return listed
+        return CategoricalDistribution(listed)
 
-    return read
-
-
-def _search_option(word: str, name: str, what: str) -> options.Decorator:
-    return click.option(word, name, type=_tried_values(name), metavar="N,...", help=f"{what} to try, or LOW..HIGH")
+    return click.option(word, name, type=read, metavar="N,...", help=f"{what} to try, or LOW..HIGH")
 
 
 search_options = options.combine_options(
@@ -81,9 +107,7 @@ class _SweepCommands(finetune.KindCommands):
             project, space = enter_project(ctx), _take_space(args)
             overrides = finetune.build_overrides(ctx, project, kind, args)
             (entry,) = resolve({}, finetune.PRESET, overrides)["downstream"]
-            _start_sweep(
-                project, finetuning(entry), f"downstream.{entry}.rows", finetune.PRESET, overrides, space, args
-            )
+            _start_sweep(project, finetuning(entry), finetune.PRESET, overrides, space, args)
 
         found: click.Command = run
         return found
@@ -109,10 +133,10 @@ def _finetune() -> None:
 def _pretrain(ctx: click.Context, **args: Any) -> None:
     project, space = enter_project(ctx), _take_space(args)
     overrides = pretrain.build_overrides(ctx, project, {**args, "kind": None})
-    _start_sweep(project, pretraining(args["phase"]), "pretrain_rows", pretrain.PRESET, overrides, space, args)
+    _start_sweep(project, pretraining(args["phase"]), pretrain.PRESET, overrides, space, args)
 
 
-def _take_space(args: dict[str, Any]) -> dict[str, list[Any] | Range]:
+def _take_space(args: dict[str, Any]) -> dict[str, BaseDistribution]:
     """Return the values to try, and remove them from the options, which then set one value each.
 
     Raises:
@@ -129,7 +153,7 @@ def _take_space(args: dict[str, Any]) -> dict[str, list[Any] | Range]:
         if span is not None:
             space[key] = span
     args["overrides"] = [text for text in args["overrides"] if text.partition("=")[0] not in space]
-    ranges = [name for name, values in space.items() if isinstance(values, Range)]
+    ranges = [name for name, values in space.items() if not isinstance(values, CategoricalDistribution)]
     if ranges and args["trials"] is None:
         raise ParamsError(f"{', '.join(ranges)}: a range needs --trials N; without it, list the values to try")
     if not space and args["trials"] is not None:
@@ -140,18 +164,17 @@ def _take_space(args: dict[str, Any]) -> dict[str, list[Any] | Range]:
 def _start_sweep(
     project: Path,
     training: Training,
-    rows: str,
     preset: str,
     overrides: list[str | Setting],
-    space: dict[str, list[Any] | Range],
+    space: dict[str, BaseDistribution],
     args: Mapping[str, Any],
 ) -> None:
     key, trials = f"{training.section}.evaluate_every_updates", args["trials"]
     values = flatten_keys(resolve({}, preset, overrides))
-    if not values[f"{rows}.held_out_fraction"]:  # the development set must not decide the choice
+    if not values[f"{training.rows}.held_out_fraction"]:  # the development set must not decide the choice
         raise ParamsError(
             "a sweep needs held-out rows to compare recipes, but there are none: pass --set "
-            f"{rows}.held_out_fraction=0.1"
+            f"{training.rows}.held_out_fraction=0.1"
         )
     if trials is not None and not any(str(one).startswith(f"{key}=") for one in overrides):
         overrides.append(Setting(key, EVALUATION_SHARE))
@@ -161,42 +184,38 @@ def _start_sweep(
     if args.get("seeds", 1) > 1:
         if trials is not None:
             raise ParamsError("--seeds repeats every recipe: search with --trials first, then repeat the best recipe")
-        space[SEED] = [seed + number for number in range(args["seeds"])]
+        space[SEED] = CategoricalDistribution([seed + number for number in range(args["seeds"])])
     words = tuple(map(str, overrides))
     name = args["name"] or "sweep-" + hashlib.sha256(json.dumps([words, space], default=str).encode()).hexdigest()[:8]
     queue = ["--device-queue", args["device_queue"]] if args["device_queue"] else []
     more = ("--verbose",) if args["verbose"] else ()
     sent = ("--on-workers", *queue) if args["on_workers"] else ()
     sweep = Sweep(name, training, preset, words, space, more, sent, trials, seed)
+    ends = {name: getattr(one, "choices", None) or (one.low, one.high) for name, one in space.items()}
     for end in (0, -1):
-        recipe = {name: one[end] for name, one in space.items()}
+        recipe = {name: values[end] for name, values in ends.items()}
         validate_params(resolve({}, preset, [*overrides, *training.settings(recipe)]), "the parameters")
-    with stop.listen(), locks.hold_run(project, f"{name}-sweep", _note):
+
+    def note(text: str) -> None:
+        streams.note(text, "")
+
+    with stop.listen(), locks.hold_run(project, f"{name}-sweep", note):
         try:
-            found = run_sweep(sweep, project, _note if args["as_json"] else streams.say_line)
+            found = run_sweep(sweep, project, note if args["as_json"] else streams.say_line)
         except Interrupted:
-            _note(f"stopped by {stop.reason()}; run the same command again to continue")
+            note(f"stopped by {stop.reason()}; run the same command again to continue")
             raise SystemExit(stop.exit_code()) from None
-    _print_result(found, args["as_json"])
+    options.print_result(args["as_json"], found, _format_result(found), f"podium runs show {found['best']}")
 
 
-def _note(text: str) -> None:
-    streams.note(text, "")
-
-
-def _print_result(found: dict[str, Any], as_json: bool) -> None:
-    from tasks.params.tables import format_table
-
-    names = [name for name in found["recipes"][0] if name not in ("seeds", "mean", "deviation")]
-    heads = (*(name.rpartition(".")[2].replace("_", " ") for name in names), "seeds", f"held-out {found['judged_by']}")
-    figure = found["judged_by"]
-    rows = [(*(f"{one[name]:g}" for name in names), str(one["seeds"]), _mean(figure, one)) for one in found["recipes"]]
-    text = "\n" + format_table([heads, *rows]) + "".join(f"{line}\n" for line in found["verdict"])
-    if counts := Counter(one["state"] for one in found.get("trials", ())):
-        text += "trials: " + ", ".join(f"{count} {state}" for state, count in counts.items()) + "\n"
-    options.print_result(as_json, found, text, f"podium runs show {found['best']}")
-
-
-def _mean(figure: str, recipe: dict[str, Any]) -> str:
-    shown = f"{signed_figure(figure, recipe['mean']):.4f}"
-    return shown if recipe["deviation"] is None else f"{shown} ± {recipe['deviation']:.4f}"
+def _format_result(found: Mapping[str, Any]) -> str:
+    figure, recipes = found["judged_by"], found["recipes"]
+    names = [name for name in recipes[0] if name not in ("seeds", "mean", "deviation")]
+    rows = [(*(name.rpartition(".")[2].replace("_", " ") for name in names), "seeds", f"held-out {figure}")]
+    for one in recipes:
+        spread = "" if one["deviation"] is None else f" ± {one['deviation']:.4f}"
+        mean = f"{signed_figure(figure, one['mean']):.4f}{spread}"
+        rows.append((*(f"{one[name]:g}" for name in names), str(one["seeds"]), mean))
+    states = Counter(one["state"] for one in found["trials"])
+    ended = "trials: " + ", ".join(f"{count} {state}" for state, count in states.items())
+    return "\n" + format_table(rows) + "".join(f"{line}\n" for line in (*found["verdict"], ended))

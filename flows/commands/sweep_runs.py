@@ -1,11 +1,14 @@
-"""Runs of a sweep: train recipes, score them on held-out rows, and finish the best one.
+"""Trials of a sweep: train recipes as ordinary runs, score them on held-out rows, and finish the best one.
 
-Every run trains and is scored on held-out rows (`--to finetune@ENTRY`). The development set does not influence the
-choice: only the chosen run is evaluated on it and published. If recipes are repeated with several seeds, all models of
-the best recipe predict the development set, and the gate of the chosen run evaluates the recipe.
+Every trial is a run that trains and is scored on held-out rows (`--to finetune@ENTRY`). The development set does not
+influence the choice: only the chosen run is evaluated on it and published. If recipes are repeated with several seeds,
+all models of the best recipe predict the development set, and the gate of the chosen run evaluates the recipe.
 
-Without --trials, a sweep runs every combination of lists. With it, it is a search (flows/commands/search.py): this
-process proposes values, watches the evaluations of each run, and writes every trial to runs/sweeps.
+Without --trials, a sweep tries every combination of lists. With it, Optuna proposes values: TPE after a few random
+ones. A proposal depends only on the ranges, the seed and the trials before it. The record in runs/sweeps is therefore
+the whole state, and an interrupted search continues with the values that it would have tried. A trial is stopped if it
+is worse than the median of the finished ones at the same evaluation, which takes four of them; Hyperband divides the
+trials among brackets and needs dozens.
 """
 
 from __future__ import annotations
@@ -16,12 +19,14 @@ import math
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import optuna
+from optuna.distributions import BaseDistribution
+
 from flows import dvc
-from flows.commands.search import COMPLETE, PRUNED, ProposedTrial, Space, Trial
 from flows.dvc.session import restore_outputs
 from flows.runs import checkout, report
 from flows.runs.stopping import stop
@@ -41,18 +46,28 @@ from tasks.stage.errors import DONE, FAILED, ParamsError, PodiumError
 from tasks.stage.process import Say
 
 SWEEPS = artifacts.RUNS / "sweeps"
-"""Folder with a file for each sweep: its runs, their scores, and the best run."""
+"""Folder with a file for each sweep: its trials, their scores, and the best run."""
+RANDOM_TRIALS = 5
+"""Trials with random values before TPE proposes some."""
+TRIALS_TO_COMPARE = 4
+"""Finished trials before one is stopped."""
+FIRST_TO_COMPARE = 2
+"""First evaluation after which a trial is stopped: at the one before, the learning rate has just been at its peak."""
+COMPLETE, PRUNED = "complete", "pruned"
+"""States of a trial that is not repeated; `pruned` was stopped early. The others are running and failed."""
 
 
 @dataclass(frozen=True)
 class Training:
-    """Training that the runs of a sweep repeat."""
+    """Training that the trials of a sweep repeat."""
 
     stage: str
     job: str
     """Its name in metrics and plots."""
+    rows: str
+    """Section of params.yaml with the share of held-out rows."""
     section: str
-    """Its section of params.yaml, with its seed and the interval of its evaluations."""
+    """Section of params.yaml with its seed and the interval of its evaluations."""
     places: tuple[str, ...]
     """Sections in which options set a parameter."""
     judged_by: str | None = None
@@ -67,14 +82,30 @@ class Training:
 
 def finetuning(entry: str) -> Training:
     """Return the fine-tuning of an entry."""
-    section = f"downstream.{entry}.finetune"
-    return Training(f"finetune@{entry}", artifacts.job_name(entry, "finetune"), section, (section,))
+    section, rows = f"downstream.{entry}.finetune", f"downstream.{entry}.rows"
+    return Training(f"finetune@{entry}", artifacts.job_name(entry, "finetune"), rows, section, (section,))
 
 
 def pretraining(phase: str) -> Training:
     """Return the pre-training up to a phase."""
     places = tuple(f"pretrain.{one}" for one in PHASES)
-    return Training(f"pretrain@{phase}", f"pretrain-{phase}", "pretrain", places, "mlm_loss")
+    return Training(f"pretrain@{phase}", f"pretrain-{phase}", "pretrain_rows", "pretrain", places, "mlm_loss")
+
+
+@dataclass
+class Trial:
+    """One run of a sweep, and how it ended."""
+
+    name: str
+    """Name of the run."""
+    values: dict[str, Any]
+    state: str = "running"
+    scores: list[float] = field(default_factory=list)
+    """Score after each evaluation; larger is better."""
+    score: float | None = None
+    """Score of the resulting weights; None unless complete."""
+    held_out: dict[str, Any] | None = None
+    """Metrics of these weights on held-out rows."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +117,8 @@ class Sweep:
     preset: str
     overrides: tuple[str, ...]
     """Values of --set for all runs."""
-    space: Space
-    """Values to try. `seed` repeats a recipe."""
+    space: Mapping[str, BaseDistribution]
+    """Parameter -> values to try. `seed`, which comes last, repeats a recipe."""
     extra_options: tuple[str, ...] = ()
     """Other options of `podium run`, such as --verbose."""
     worker_options: tuple[str, ...] = ()
@@ -104,69 +135,61 @@ class Sweep:
 
     @property
     def search(self) -> dict[str, Any]:
-        """Everything that the trials of a search must have in common."""
+        """Everything that the trials in one record must have in common."""
         space = {name: str(one) for name, one in self.space.items()}
         return {"space": space, "seed": self.seed, "overrides": list(self.overrides)}
 
-    def members(self) -> list[SweepRun]:
-        """Return every combination, grouped by recipe."""
-        names = sorted(self.space, key=lambda name: name == SEED)
-        found = itertools.product(*(self.space[name] for name in names))
-        return [SweepRun(self, dict(zip(names, values, strict=True))) for values in found]
-
-
-@dataclass(frozen=True)
-class SweepRun:
-    """One run of a sweep."""
-
-    sweep: Sweep
-    values: dict[str, Any]
-    trial: int | None = None
-    """Number of the trial, from 1; None: a combination."""
+    @property
+    def seeds(self) -> int:
+        """Number of runs of a recipe."""
+        return len(self.space[SEED].choices) if SEED in self.space else 1
 
     @property
-    def name(self) -> str:
-        words = (f"{''.join(word[0] for word in name.split('_'))}{value:g}" for name, value in self.values.items())
-        return "-".join([self.sweep.name, *(words if self.trial is None else [f"{self.trial:02d}"])])
+    def combinations(self) -> list[dict[str, Any]]:
+        """Every combination of values; empty for a search."""
+        if self.trials is not None:
+            return []
+        every = itertools.product(*(distribution.choices for distribution in self.space.values()))
+        return [dict(zip(self.space, values, strict=True)) for values in every]
 
-    @property
-    def recipe(self) -> tuple[tuple[str, Any], ...]:
-        """Values it was trained with, except the seed."""
-        number = {} if self.trial is None else {"trial": self.trial}
-        return tuple((name, value) for name, value in {**number, **self.values}.items() if name != SEED)
+    def run_name(self, number: int, values: Mapping[str, Any]) -> str:
+        """Return the name of a trial's run: with its number, or with its values for a combination."""
+        if self.trials is not None:
+            return f"{self.name}-{number:02d}"
+        words = (f"{''.join(word[0] for word in name.split('_'))}{value:g}" for name, value in values.items())
+        return "-".join([self.name, *words])
 
-    def command(self, *last: str, here: bool = False) -> list[str]:
-        """Return the command that runs it.
+    def command(self, trial: Trial, *last: str, here: bool = False) -> list[str]:
+        """Return the command that runs a trial.
 
         Args:
+            trial: the trial.
             last: options of this call only.
             here: run on this host even if the sweep uses workers.
         """
-        sweep = self.sweep
-        own = [f"{one.name}={one.value}" for one in sweep.training.settings(self.values)]
-        args = [word for text in (*sweep.overrides, *own) for word in ("--set", text)]
-        start = [sys.executable, "-m", "flows", "run", "--preset", sweep.preset]
-        workers = () if here else sweep.worker_options
-        return [*start, *args, "--name", self.name, *sweep.extra_options, *workers, *last]
+        own = [f"{one.name}={one.value}" for one in self.training.settings(trial.values)]
+        args = [word for text in (*self.overrides, *own) for word in ("--set", text)]
+        start = [sys.executable, "-m", "flows", "run", "--preset", self.preset]
+        return [*start, *args, "--name", trial.name, *self.extra_options, *(() if here else self.worker_options), *last]
 
-    def held_out(self, project: Path) -> dict[str, Any] | None:
+    def read_held_out(self, trial: Trial, project: Path) -> dict[str, Any] | None:
         """Return the metrics on held-out rows; None if the training did not finish."""
-        training = self.sweep.training
-        path = checkout.checkout_folder(project, self.name) / artifacts.metrics_file(training.job)
+        training = self.training
+        path = checkout.checkout_folder(project, trial.name) / artifacts.metrics_file(training.job)
         found = read_json(path).get("held_out") if path.is_file() else None
         return found if training.judged_by is None or found is None else {**found, "judged_by": training.judged_by}
 
-    def scores(self, project: Path, figure: str) -> list[float]:
+    def read_scores(self, trial: Trial, project: Path, figure: str) -> list[float]:
         """Return the scores of all evaluations so far by a held-out figure; larger is better."""
-        root = checkout.checkout_folder(project, self.name)
-        columns = read_columns(find_evaluations(self.sweep.training.job, root))
+        root = checkout.checkout_folder(project, trial.name)
+        columns = read_columns(find_evaluations(self.training.job, root))
         return [signed_figure(figure, one) for one in columns.get(figure, ())]
 
 
 def run_sweep(sweep: Sweep, project: Path, say: Say) -> dict[str, Any]:
-    """Run all members, then finish the best one; return the record that is written to `runs/sweeps`.
+    """Run all trials, then finish the best one; return the record that is written to `runs/sweeps`.
 
-    A repeated call resumes the sweep: finished members are skipped.
+    A repeated call resumes the sweep: finished trials are skipped.
 
     Raises:
         SystemExit: a run was stopped or its parameters are invalid; has its exit code.
@@ -174,164 +197,192 @@ def run_sweep(sweep: Sweep, project: Path, say: Say) -> dict[str, Any]:
         PodiumError: no run finished.
     """
     place = project / SWEEPS / f"{sweep.name}.json"
-    record: dict[str, Any] = {"name": sweep.name, "entry": sweep.item}
-    if sweep.trials is None:
-        members = sweep.members()
-        for number, member in enumerate(members, 1):
-            say(f"run {number} of {len(members)}: {member.name}")
-            _run(member.command("--to", sweep.training.stage), project, say)
-    else:
-        trials = _run_search(sweep, project, place, say)
-        record |= read_json(place)
-        members = [SweepRun(sweep, trial.values, number) for number, trial in enumerate(trials, 1)]
-    ended = {member.name: figures for member in members if (figures := member.held_out(project)) is not None}
-    if not ended:
-        raise PodiumError(f"none of the {len(members)} runs finished; podium runs {sweep.name} lists them")
-    recipes = _rank([member for member in members if member.name in ended], ended)
-    alike = recipes[0][0]
-    best = max(alike, key=lambda member: _score(ended[member.name]))
-    record |= {"judged_by": ended[best.name]["judged_by"], "best": best.name}
-    record["runs"] = [{"name": one.name, **one.values, "held_out": ended.get(one.name)} for one in members]
-    record["recipes"] = [found for _, found in recipes]
+    trials = _run_trials(sweep, project, place, say)
+    if not (recipes := _rank(sweep, trials)):
+        raise PodiumError(f"none of the {len(trials)} runs finished; podium runs {sweep.name} lists them")
+    alike = recipes[0][1]
+    best = max(alike, key=_score)
+    assert best.held_out is not None
+    record = {
+        **{"name": sweep.name, "entry": sweep.item, "judged_by": best.held_out["judged_by"], "best": best.name},
+        **_make_record(sweep, trials),
+        "runs": [{"name": one.name, **one.values, "held_out": one.held_out} for one in trials],
+        "recipes": [figures for figures, _ in recipes],
+    }
     write_json(place, record)
     say(f"best held-out {record['judged_by']}: {best.name}; finishing this run")
-    if code := _run(_final_command(best, alike, project, say), project, say):
+    if code := _run(_final_command(sweep, best, alike, project, say), project, say):
         raise SystemExit(code)
-    record["verdict"] = _recipe_verdict(best, project)
+    root = checkout.checkout_folder(project, best.name)
+    # The gate's conclusions about the recipe; none if it has only one model.
+    ended = report.read_report(project, root)
+    results = [] if ended is None else RunView(ended, root, project).results
+    record["verdict"] = [one.recipe for one in results if one.recipe is not None]
     write_json(place, record)
     return record
 
 
-def _run_search(sweep: Sweep, project: Path, place: Path, say: Say) -> list[Trial]:
+def _make_record(sweep: Sweep, trials: Sequence[Trial]) -> dict[str, Any]:
+    return {"search": sweep.search, "trials": [asdict(one) for one in trials]}
+
+
+def _run_trials(sweep: Sweep, project: Path, place: Path, say: Say) -> list[Trial]:
     """Run the trials that have not finished, and return all. The record has each trial before its run starts.
 
     Raises:
         ParamsError: the record on disk is of another search.
     """
-    record: dict[str, Any] = read_json(place) if place.is_file() else {"search": sweep.search, "trials": []}
-    if record.get("search") != sweep.search:
-        raise ParamsError(f"{place} is of a sweep with other ranges or parameters: pass another --name, or remove it")
-    trials = [Trial(**one) for one in record["trials"]]
-
-    def save() -> None:
-        write_json(place, {"search": sweep.search, "trials": [asdict(one) for one in trials]})
-
-    total = max(sweep.trials or 0, len(trials))
+    record = read_json(place) if place.is_file() else {}
+    known = [Trial(**one) for one in record.get("trials", ())]
+    if known and record["search"] != sweep.search:
+        if sweep.trials is not None:
+            raise ParamsError(
+                f"{place} is of a sweep with other ranges or parameters: pass another --name, or remove it"
+            )
+        known = []  # other lists under the same name: finished runs report that nothing changed
+    combinations, trials = sweep.combinations, list[Trial]()
+    total = len(combinations) or max(sweep.trials or 0, len(known))
     for number in range(1, total + 1):
-        known, before = trials[number - 1 : number], trials[: number - 1]
-        if not known or known[0].state not in (COMPLETE, PRUNED):
-            proposal = ProposedTrial(sweep.space, sweep.seed, before, known[0].values if known else None)
-            member = SweepRun(sweep, proposal.trial.values, number)
-            trials[number - 1 : number] = [proposal.trial]
-            save()
-            shown = ", ".join(f"{name.rpartition('.')[2]} {value:.4g}" for name, value in member.values.items())
-            say(f"trial {number} of {total}: {member.name}, {shown}")
-            _run_trial(member, proposal, before, project, say)
-            save()
-        say(f"trial {number} of {total}: {_format_outcome(trials[:number])}")
+        trial = known[number - 1] if number <= len(known) else None
+        if trial is None or trial.state not in (COMPLETE, PRUNED):
+            values = trial.values if trial is not None else combinations[number - 1] if combinations else None
+            live = ask_trial(sweep, trials, values)
+            trial = Trial(sweep.run_name(number, live.params), dict(live.params))
+            write_json(place, _make_record(sweep, [*trials, trial, *known[number:]]))
+            shown = ", ".join(f"{name.rpartition('.')[2]} {value:.4g}" for name, value in trial.values.items())
+            say(f"trial {number} of {total}: {trial.name}, {shown}")
+            _run_trial(sweep, trial, live, trials, project, say)
+            write_json(place, _make_record(sweep, [*trials, trial, *known[number:]]))
+        trials.append(trial)
+        ended = f" after evaluation {len(trial.scores)}"
+        if trial.held_out is not None:
+            figure = trial.held_out["judged_by"]
+            ended = f", held-out {figure} {trial.held_out[figure]:.4f}"
+        say(f"trial {number} of {total}: {trial.state}{ended}")
     return trials
 
 
-def _run_trial(member: SweepRun, proposal: ProposedTrial, before: Sequence[Trial], project: Path, say: Say) -> None:
+def ask_trial(sweep: Sweep, before: Sequence[Trial], values: Mapping[str, Any] | None = None) -> optuna.Trial:
+    """Return Optuna's next trial.
+
+    Args:
+        sweep: the sweep.
+        before: all earlier trials.
+        values: values of a combination or of an interrupted trial; None: Optuna proposes some.
+    """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    distributions = dict(sweep.space)
+    sampler = optuna.samplers.TPESampler(n_startup_trials=RANDOM_TRIALS, seed=(sweep.seed + len(before)) % 2**32)
+    pruner = optuna.pruners.MedianPruner(TRIALS_TO_COMPARE, FIRST_TO_COMPARE)
+    study = optuna.create_study(direction="maximize", sampler=sampler, pruner=pruner)
+    for trial in before:
+        study.add_trial(
+            optuna.trial.create_trial(
+                # A training that failed, as it diverged, counts as stopped: TPE avoids its values.
+                state=getattr(optuna.trial.TrialState, "COMPLETE" if trial.state == COMPLETE else "PRUNED"),
+                value=trial.score,
+                params=trial.values,
+                distributions=distributions,
+                intermediate_values=dict(enumerate(trial.scores, 1)),
+            )
+        )
+    if values is not None:
+        study.enqueue_trial(dict(values))
+    return study.ask(distributions)
+
+
+def enter_scores(trial: Trial, live: optuna.Trial, scores: Sequence[float]) -> bool:
+    """Enter the scores of all evaluations so far, until one prunes the trial; return whether it is pruned."""
+    for score in scores[len(trial.scores) :]:
+        if trial.state == PRUNED:
+            break
+        trial.scores.append(score)
+        live.report(score, len(trial.scores))
+        if live.should_prune():
+            trial.state = PRUNED
+    return trial.state == PRUNED
+
+
+def _run_trial(
+    sweep: Sweep, trial: Trial, live: optuna.Trial, before: Sequence[Trial], project: Path, say: Say
+) -> None:
     """Run a trial to its end, or until it is hopeless; enter its state and scores."""
-    trial, stage = proposal.trial, member.sweep.training.stage
-    figures = [one.held_out["judged_by"] for one in before if one.held_out is not None]  # none: no trial is hopeless
+    figure = next((one.held_out["judged_by"] for one in before if one.held_out is not None), "")
 
     def is_hopeless() -> bool:
-        return bool(figures) and proposal.is_hopeless(member.scores(project, figures[0]))
+        return sweep.trials is not None and enter_scores(trial, live, sweep.read_scores(trial, project, figure))
 
-    ended = not is_hopeless() and _run(member.command("--to", stage), project, say, is_hopeless) in (DONE, FAILED)
-    trial.state, trial.held_out = "failed" if ended else PRUNED, member.held_out(project)
-    if trial.held_out is not None:
-        trial.state, trial.score = COMPLETE, _score(trial.held_out)
-        trial.scores = member.scores(project, trial.held_out["judged_by"])
-
-
-def _format_outcome(trials: Sequence[Trial]) -> str:
-    """Describe the outcome of the last trial, and the best one so far."""
-    last, best = trials[-1], max(trials, key=lambda one: -math.inf if one.score is None else one.score)
-    found = last.state if last.score is not None else f"{last.state} after evaluation {len(last.scores)}"
-    for title, trial in (("", last), (f"; best: trial {trials.index(best) + 1}", best)):
-        if trial.held_out is not None:
-            figure = trial.held_out["judged_by"]
-            found += f"{title}, held-out {figure} {trial.held_out[figure]:.4f}"
-    return found
+    if not is_hopeless():  # an interrupted one may be
+        _run(sweep.command(trial, "--to", sweep.training.stage), project, say, is_hopeless)
+    if (figures := sweep.read_held_out(trial, project)) is not None:
+        trial.state, trial.held_out, trial.score = COMPLETE, figures, held_out_score(figures)[1]
+        trial.scores = sweep.read_scores(trial, project, figures["judged_by"])
+    elif trial.state != PRUNED:
+        trial.state = "failed"
 
 
-def _recipe_verdict(best: SweepRun, project: Path) -> list[str]:
-    """Return the gate's conclusions about the recipe; empty if it has only one model."""
-    root = checkout.checkout_folder(project, best.name)
-    if (record := report.read_report(project, root)) is None:
-        return []
-    return [one.recipe for one in RunView(record, root, project).results if one.recipe is not None]
+def _score(trial: Trial) -> float:
+    return -math.inf if trial.score is None else trial.score
 
 
-def _final_command(best: SweepRun, alike: Sequence[SweepRun], project: Path, say: Say) -> list[str]:
+def _rank(sweep: Sweep, trials: Sequence[Trial]) -> list[tuple[dict[str, Any], list[Trial]]]:
+    """Return mean and deviation over the seeds of each recipe with its complete trials, best recipe first."""
+    found = []
+    for first in range(0, len(trials), sweep.seeds):
+        if alike := [one for one in trials[first : first + sweep.seeds] if one.state == COMPLETE]:
+            scores = [_score(one) for one in alike]
+            figures = {
+                **({"trial": first + 1} if sweep.trials is not None else {}),
+                **{name: value for name, value in alike[0].values.items() if name != SEED},
+                "seeds": len(scores),
+                "mean": statistics.mean(scores),
+                "deviation": statistics.stdev(scores) if len(scores) > 1 else None,
+            }
+            found.append((figures, alike))
+    return sorted(found, key=lambda one: -one[0]["mean"])
+
+
+def _final_command(sweep: Sweep, best: Trial, alike: Sequence[Trial], project: Path, say: Say) -> list[str]:
     """Predict the development set with all finished runs of the best recipe; return the command that finishes the best.
 
     Raises:
         SystemExit: see `_run`, or one of them failed.
         PodiumError: one of them has no predictions.
     """
-    wanted = len(best.sweep.space.get(SEED, [None]))
-    if len(alike) < wanted:
-        say(f"{wanted - len(alike)} of {wanted} seeds of this recipe did not finish and are not in its mean")
+    if len(alike) < sweep.seeds:
+        say(f"{sweep.seeds - len(alike)} of {sweep.seeds} seeds of this recipe did not finish and are not in its mean")
     if len(alike) == 1:
-        return best.command()
-    for number, member in enumerate(alike, 1):
-        say(f"predictions of seed {number} of {len(alike)}: {member.name}")
-        if code := _run(member.command("--to", f"evaluate@{best.sweep.item}"), project, say):
+        return sweep.command(best)
+    for number, trial in enumerate(alike, 1):
+        say(f"predictions of seed {number} of {len(alike)}: {trial.name}")
+        if code := _run(sweep.command(trial, "--to", f"evaluate@{sweep.item}"), project, say):
             raise SystemExit(code)
-    others = {member.values[SEED]: checkout.checkout_folder(project, member.name) for member in alike if member != best}
-    folder = SWEEPS / best.sweep.name / best.name
-    write_seed_scores(project / folder, others, best.sweep.item, say)
+    others = {one.values[SEED]: checkout.checkout_folder(project, one.name) for one in alike if one is not best}
+    folder = SWEEPS / sweep.name / best.name
+    write_seed_scores(project / folder, others, sweep.item, say)
     # The scores of the other seeds are on this host only, so gate and publish run here.
-    return best.command("--set", f"downstream.{best.sweep.item}.gate.seeds={folder.as_posix()}", here=True)
+    return sweep.command(best, "--set", f"downstream.{sweep.item}.gate.seeds={folder.as_posix()}", here=True)
 
 
-def _run(command: list[str], project: Path, say: Say, ends_early: Callable[[], bool] | None = None) -> int:
-    """Run one member and return its exit code. A failed member does not end the sweep, as a recipe may diverge.
+def _run(command: list[str], project: Path, say: Say, ends_early: Callable[[], bool] = lambda: False) -> int:
+    """Run one trial and return its exit code. A failed trial does not end the sweep, as a recipe may diverge.
 
-    The member's line "next: ..." is left out; the sweep prints its own at the end. Once `ends_early` returns True, the
-    run is stopped as by Ctrl-C.
+    Its line "next: ..." is left out; the sweep prints its own at the end. Once `ends_early` returns True, the run is
+    stopped as by Ctrl-C.
 
     Raises:
         SystemExit: it was stopped otherwise, or its parameters were refused.
     """
-    stopped = False
 
     def repeat(line: str) -> None:
         if not line.startswith(streams.NEXT):
             say(f"  {line}")
 
-    def watch() -> bool:
-        nonlocal stopped
-        stopped = ends_early is not None and ends_early()
-        return stopped
-
-    code = stop.run_child(command, project, dvc.stage_environment(), repeat, watch)
+    code = stop.run_child(command, project, dvc.stage_environment(), repeat, ends_early)
     stop.check()
-    if code not in (DONE, FAILED) and not stopped:
+    if code not in (DONE, FAILED) and not ends_early():
         raise SystemExit(code)
     return code
-
-
-def _score(figures: Mapping[str, Any]) -> float:
-    return held_out_score(figures)[1]
-
-
-def _rank(
-    members: Sequence[SweepRun], ended: Mapping[str, Mapping[str, Any]]
-) -> list[tuple[list[SweepRun], dict[str, Any]]]:
-    """Return the members of each recipe with mean and standard deviation over seeds, best recipe first."""
-    found = []
-    for recipe, several in itertools.groupby(members, key=lambda member: member.recipe):
-        alike = list(several)
-        scores = [_score(ended[member.name]) for member in alike]
-        spread = statistics.stdev(scores) if len(scores) > 1 else None
-        figures = {**dict(recipe), "seeds": len(scores), "mean": statistics.mean(scores), "deviation": spread}
-        found.append((alike, figures))
-    return sorted(found, key=lambda one: -one[1]["mean"])
 
 
 def write_seed_scores(folder: Path, checkouts: Mapping[int, Path], entry: str, say: Say) -> None:

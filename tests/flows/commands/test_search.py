@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from flows.cli import cli
-from flows.commands.search import COMPLETE, PRUNED, ProposedTrial, Range, Space, Trial, parse_range
-from flows.commands.sweep import _take_space
-from flows.commands.sweep_runs import Sweep, SweepRun, pretraining
+from flows.commands.sweep import _take_space, parse_range
+from flows.commands.sweep_runs import COMPLETE, PRUNED, Sweep, Trial, ask_trial, enter_scores, finetuning, pretraining
 from flows.runs.checkout import checkout_folder
 from ipu_model.files import write_json, write_text
 from tasks.downstream.gate.verdict_text import held_out_score
@@ -30,7 +30,11 @@ from tasks.stage.errors import ParamsError
 from tests.places import ROOT
 from tests.tasks.tiny_model import write_tiny_model
 
-SPACE: Space = {"learning_rate": Range(1e-5, 1e-1), "epochs": Range(2, 4), "global_batch_size": [16, 32]}
+SPACE = {
+    "learning_rate": FloatDistribution(1e-5, 1e-1, log=True),
+    "epochs": IntDistribution(2, 4),
+    "global_batch_size": CategoricalDistribution([16, 32]),
+}
 
 
 def score(values: dict[str, Any]) -> float:
@@ -38,9 +42,13 @@ def score(values: dict[str, Any]) -> float:
     return -abs(math.log10(values["learning_rate"]) + 3) - 0.01 * values["epochs"]
 
 
+def searched(seed: int = 42) -> Sweep:
+    return Sweep("s", finetuning("squad"), "finetune", (), SPACE, trials=12, seed=seed)
+
+
 def search(trials: list[Trial], total: int, seed: int = 42) -> list[Trial]:
     for _ in range(total - len(trials)):
-        trial = ProposedTrial(SPACE, seed, trials).trial
+        trial = Trial("", ask_trial(searched(seed), trials).params)
         trial.state, trial.score = COMPLETE, score(trial.values)
         trials = [*trials, trial]
     return trials
@@ -49,19 +57,20 @@ def search(trials: list[Trial], total: int, seed: int = 42) -> list[Trial]:
 @pytest.mark.parametrize(
     ("text", "kinds", "expected"),
     [
-        ("1e-5..1e-4", {float}, Range(1e-5, 1e-4)),
-        ("0..0.2", {float}, Range(0.0, 0.2)),
-        ("0..1", {float}, Range(0.0, 1.0)),
-        ("2..4", {float}, Range(2, 4)),
-        ("0..4", {int, type(None)}, Range(0, 4)),
-        (".1...5", {float}, Range(0.1, 0.5)),
+        ("1e-5..1e-4", {float}, FloatDistribution(1e-5, 1e-4, log=True)),
+        ("0..0.2", {float}, FloatDistribution(0.0, 0.2)),
+        ("0..1", {float}, FloatDistribution(0.0, 1.0)),
+        ("2..4", {float}, IntDistribution(2, 4)),
+        ("0..4", {int, type(None)}, IntDistribution(0, 4)),
+        (".1...5", {float}, FloatDistribution(0.1, 0.5, log=True)),
         ("../data", {str}, None),
         ("1e-5,3e-5", {float}, None),
     ],
 )
-def test_a_range_is_of_integers_where_they_are_meant(text: str, kinds: set[Any], expected: Range | None) -> None:
-    found = parse_range(text, kinds)
-    assert (found, found and [type(end) for end in found]) == (expected, expected and [type(end) for end in expected])
+def test_a_range_is_of_integers_where_they_are_meant(
+    text: str, kinds: set[Any], expected: BaseDistribution | None
+) -> None:
+    assert parse_range(text, kinds) == expected
 
 
 def test_proposals_depend_on_the_seed_and_earlier_trials_only_and_stay_in_their_ranges() -> None:
@@ -73,7 +82,7 @@ def test_proposals_depend_on_the_seed_and_earlier_trials_only_and_stay_in_their_
         assert trial.values["epochs"] in (2, 3, 4)
         assert trial.values["global_batch_size"] in (16, 32)
     interrupted = {"learning_rate": 2e-5, "epochs": 3, "global_batch_size": 32}
-    assert ProposedTrial(SPACE, 42, whole[:5], interrupted).trial.values == interrupted
+    assert ask_trial(searched(), whole[:5], interrupted).params == interrupted
 
 
 def test_a_search_finds_better_values_than_random_ones() -> None:
@@ -86,12 +95,14 @@ def test_a_trial_is_hopeless_below_the_median_of_finished_ones_from_the_second_e
     finished = search([], 4)
     for trial in finished:
         trial.scores = [0.5, 0.6, 0.7]
-    assert not ProposedTrial(SPACE, 42, finished[:3]).is_hopeless([0.0, 0.0, 0.0])
-    proposal = ProposedTrial(SPACE, 42, finished)
-    assert not proposal.is_hopeless([0.0])
-    assert not proposal.is_hopeless([0.0, 0.6])
-    assert proposal.is_hopeless([0.0, 0.6, 0.65, 0.9])
-    assert proposal.trial.scores == [0.0, 0.6, 0.65]
+    live, trial = ask_trial(searched(), finished[:3]), Trial("", {})
+    assert not enter_scores(trial, live, [0.0, 0.0, 0.0])
+    live, trial = ask_trial(searched(), finished), Trial("", {})
+    assert not enter_scores(trial, live, [0.0])
+    assert not enter_scores(trial, live, [0.0, 0.6])
+    assert enter_scores(trial, live, [0.0, 0.6, 0.65, 0.9])
+    assert enter_scores(trial, live, [0.0, 0.6, 0.65, 0.9, 0.95]), "it stays pruned"
+    assert trial.scores == [0.0, 0.6, 0.65]
 
 
 def options(*overrides: str, trials: int | None = 3, **values: Any) -> dict[str, Any]:
@@ -100,8 +111,8 @@ def options(*overrides: str, trials: int | None = 3, **values: Any) -> dict[str,
 
 def test_ranges_leave_the_options() -> None:
     key = "downstream.squad.finetune.warmup_fraction"
-    args = options(f"{key}=0..0.2", "device.runtime=cpu", learning_rate=[1e-5])
-    assert _take_space(args) == {"learning_rate": [1e-5], key: Range(0.0, 0.2)}
+    args = options(f"{key}=0..0.2", "device.runtime=cpu", learning_rate=CategoricalDistribution([1e-5]))
+    assert _take_space(args) == {"learning_rate": CategoricalDistribution([1e-5]), key: FloatDistribution(0.0, 0.2)}
     assert (args["overrides"], args["learning_rate"]) == (["device.runtime=cpu"], None)
 
 
@@ -151,8 +162,8 @@ def test_a_search_is_refused_before_its_first_run(tmp_path: Path, words: list[st
 
 def test_pre_training_is_judged_by_the_loss_of_masked_tokens_and_sets_both_phases(tmp_path: Path) -> None:
     sweep = Sweep("p", pretraining("phase2"), "bert", (), {}, trials=2)
-    member = SweepRun(sweep, {"learning_rate": 1e-4, "pretrain.weight_decay": 0.1}, 1)
-    words = [text for text in member.command() if "=" in text]
+    trial = Trial("p-01", {"learning_rate": 1e-4, "pretrain.weight_decay": 0.1})
+    words = [text for text in sweep.command(trial) if "=" in text]
     assert words == [
         "pretrain.phase1.learning_rate=0.0001",
         "pretrain.phase2.learning_rate=0.0001",
@@ -161,8 +172,8 @@ def test_pre_training_is_judged_by_the_loss_of_masked_tokens_and_sets_both_phase
     root = checkout_folder(tmp_path, "p-01")
     write_json(root / "metrics/pretrain-phase2.json", {"held_out": {"judged_by": "loss", "loss": 3.0, "mlm_loss": 2.5}})
     write_text(root / "plots/pretrain-phase2-held-out.csv", "step,loss,mlm_loss\n1,4.0,3.5\n2,3.0,2.5\n")
-    assert held_out_score(member.held_out(tmp_path) or {}) == ("mlm_loss", -2.5)
-    assert member.scores(tmp_path, "mlm_loss") == [-3.5, -2.5]
+    assert held_out_score(sweep.read_held_out(trial, tmp_path) or {}) == ("mlm_loss", -2.5)
+    assert sweep.read_scores(trial, tmp_path, "mlm_loss") == [-3.5, -2.5]
 
 
 TRAINER = """
@@ -187,8 +198,8 @@ loss = rows[-1].split(",")[1]
 SEARCH = """
 import sys
 from pathlib import Path
+from optuna.distributions import FloatDistribution
 from flows.commands import sweep_runs
-from flows.commands.search import Range
 from flows.runs import checkout, stopping
 
 project, trainer = Path(sys.argv[1]), sys.argv[2]
@@ -205,14 +216,14 @@ def watched(command, root, env, take, ends_early):
         return hopeless
     return run_child(command, root, env, take, poll)
 
-def command(self, *last, here=False):
-    root = checkout.checkout_folder(project, self.name)
-    return [sys.executable, trainer, str(root), str(self.values["learning_rate"]), str(polls)]
+def command(self, trial, *last, here=False):
+    root = checkout.checkout_folder(project, trial.name)
+    return [sys.executable, trainer, str(root), str(trial.values["learning_rate"]), str(polls)]
 
 stopping.stop.run_child = watched
-sweep_runs.SweepRun.command = command
+sweep_runs.Sweep.command = command
 sweep_runs._final_command = lambda *args: [sys.executable, "-c", "pass"]
-space = {"learning_rate": Range(1e-5, 1e-1)}
+space = {"learning_rate": FloatDistribution(1e-5, 1e-1, log=True)}
 sweep = sweep_runs.Sweep("s", sweep_runs.finetuning("squad"), "finetune", (), space, trials=12, seed=42)
 with stopping.stop.listen():
     sweep_runs.run_sweep(sweep, project, lambda text: print(text, flush=True))

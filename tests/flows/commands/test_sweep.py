@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from optuna.distributions import CategoricalDistribution
 
-from flows.commands.sweep_runs import SWEEPS, Sweep, _run, finetuning, run_sweep, write_seed_scores
+from flows.commands.sweep_runs import SWEEPS, Sweep, Trial, _run, finetuning, run_sweep, write_seed_scores
 from flows.runs import checkout
 from flows.runs.run_params import require_same_params
 from ipu_model.files import write_json
@@ -27,18 +28,14 @@ from tests.tasks.downstream.entries import change_parameters, values_with, write
 from tests.tasks.tiny_model import write_tiny_model
 from tests.tasks.trained_checkout import make_glue_checkout
 
-GRID: dict[str, list[Any]] = {"seed": [5, 6], "learning_rate": [1e-5, 3e-5]}
+GRID = {"learning_rate": CategoricalDistribution([1e-5, 3e-5]), "seed": CategoricalDistribution([5, 6])}
 SWEEP = Sweep("tries", finetuning("squad"), "finetune", ("device.runtime=cpu",), GRID)
+NAMES = ["tries-lr1e-05-s5", "tries-lr1e-05-s6", "tries-lr3e-05-s5", "tries-lr3e-05-s6"]
 
 
 def test_every_recipe_is_run_with_every_seed_and_named_by_them() -> None:
-    assert [member.name for member in SWEEP.members()] == [
-        "tries-lr1e-05-s5",
-        "tries-lr1e-05-s6",
-        "tries-lr3e-05-s5",
-        "tries-lr3e-05-s6",
-    ]
-    words = SWEEP.members()[0].command("--to", "finetune@squad")
+    assert [SWEEP.run_name(number, values) for number, values in enumerate(SWEEP.combinations, 1)] == NAMES
+    words = SWEEP.command(Trial(NAMES[0], SWEEP.combinations[0]), "--to", "finetune@squad")
     assert words[words.index("run") :] == [
         "run",
         *("--preset", "finetune", "--set", "device.runtime=cpu"),
@@ -62,7 +59,7 @@ def ended(
     ran: list[list[str]] = []
     others: list[Any] = []
 
-    def run(command: list[str], where: Path, say: Any) -> int:
+    def run(command: list[str], where: Path, say: Any, ends_early: Any = None) -> int:
         ran.append(command)
         name = command[command.index("--name") + 1]
         if name not in scores:
@@ -81,8 +78,8 @@ def test_the_best_recipe_is_that_of_the_best_mean_and_only_it_is_judged(
 ) -> None:
     found = (0.5, 0.6, 0.9, 0.1)  # the best single run is of the worse recipe
     scores = {
-        member.name: {"judged_by": "span_accuracy", "span_accuracy": score, "loss": 1.0}
-        for member, score in zip(SWEEP.members(), found, strict=True)
+        name: {"judged_by": "span_accuracy", "span_accuracy": score, "loss": 1.0}
+        for name, score in zip(NAMES, found, strict=True)
     }
     ran, others = ended(tmp_path, monkeypatch, scores)
     record = run_sweep(SWEEP, tmp_path, lambda text: None)
@@ -90,7 +87,7 @@ def test_the_best_recipe_is_that_of_the_best_mean_and_only_it_is_judged(
     assert [one["mean"] for one in record["recipes"]] == [pytest.approx(0.55), pytest.approx(0.5)]
     assert record["recipes"][0]["deviation"] == pytest.approx(0.0707106781)
     assert [(told(command, "--to"), told(command, "--name")) for command in ran] == [
-        *(("finetune@squad", member.name) for member in SWEEP.members()),
+        *(("finetune@squad", name) for name in NAMES),
         ("evaluate@squad", "tries-lr1e-05-s5"),
         ("evaluate@squad", "tries-lr1e-05-s6"),
         (None, "tries-lr1e-05-s6"),
@@ -109,11 +106,11 @@ def told(command: list[str], word: str) -> str | None:
 def test_stages_go_to_workers_but_for_a_gate_that_reads_what_lies_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, several = {"learning_rate": [1e-5]}, {"learning_rate": [1e-5], "seed": [5, 6]}
-    for grid, here in ((one, False), (several, True)):
+    one = {"learning_rate": CategoricalDistribution([1e-5])}
+    for grid, here in ((one, False), ({**one, "seed": GRID["seed"]}, True)):
         sent = dataclasses.replace(SWEEP, space=grid, worker_options=("--on-workers",))
         figures = {"judged_by": "span_accuracy", "span_accuracy": 0.5}
-        ran, _ = ended(tmp_path, monkeypatch, {member.name: figures for member in sent.members()})
+        ran, _ = ended(tmp_path, monkeypatch, dict.fromkeys(["tries-lr1e-05", *NAMES], figures))
         run_sweep(sent, tmp_path, lambda text: None)
         assert all("--on-workers" in command for command in ran[:-1])
         assert ("--on-workers" not in ran[-1]) is here
@@ -134,14 +131,13 @@ def test_a_recipe_of_which_one_seed_came_to_its_end_is_judged_by_that_one_and_th
 def test_a_smaller_loss_is_better_and_a_run_that_failed_is_left_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = [member.name for member in SWEEP.members()]
     ended(
         tmp_path,
         monkeypatch,
-        {names[1]: {"judged_by": "loss", "loss": 2.0}, names[3]: {"judged_by": "loss", "loss": 1.0}},
+        {NAMES[1]: {"judged_by": "loss", "loss": 2.0}, NAMES[3]: {"judged_by": "loss", "loss": 1.0}},
     )
     record = run_sweep(SWEEP, tmp_path, lambda text: None)
-    assert record["best"] == names[3]
+    assert record["best"] == NAMES[3]
     assert [one["held_out"] for one in record["runs"]][0] is None
 
 
@@ -249,14 +245,15 @@ def test_a_sweep_that_is_interrupted_goes_on_and_its_best_run_is_published(tmp_p
     said = []
     for line in first.stderr:
         said.append(line)
-        if "run 2 of 2" in line:
+        if "trial 2 of 2: t-" in line:
             break
     first.send_signal(signal.SIGINT)
     said += first.stderr.readlines()
     assert first.wait() in (4, 130), "".join(said)
     again = subprocess.run(command, cwd=project, env=environment, text=True, capture_output=True)
     assert again.returncode == 0, again.stderr
-    assert "nothing changed" in again.stderr.partition("run 2 of 2")[0]
+    assert "trial 1 of 2: t-" not in again.stderr
+    assert "trial 2 of 2: t-" in again.stderr
     record = json.loads(again.stdout)
     assert record["best"] in {"t-lr0.001-e1", "t-lr0.0001-e1"}
     assert (project / "published/t/model.safetensors").is_file()
