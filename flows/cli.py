@@ -23,8 +23,8 @@ from tasks.stage.errors import InputError, ParamsError
 
 COMMANDS = {
     "run": "run the pipeline, from the corpus to the published model",
-    "finetune": "fine-tune a BERT on your data and evaluate it",
-    "pretrain": "pre-train BERT on your text, from scratch or from a model",
+    "finetune": "fine-tune an encoder on your data and evaluate it",
+    "pretrain": "pre-train an encoder on your text, from scratch or from a model",
     "plan": "show what a run would do, why, and its time and memory",
     "ledger": "compare past estimates with measurements",
     "doctor": "check whether this host can start a run",
@@ -69,7 +69,7 @@ class _Commands(click.Group):
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Train, evaluate and publish BERT models from a text corpus or an existing BERT, reproducibly.",
+    help="Train, evaluate and publish encoders, such as BERT, from a text corpus or an existing model, reproducibly.",
     epilog="Every command has --help. To start: podium run",
 )
 @click.option("--project", type=click.Path(file_okay=False, path_type=Path), help="clone of Podium; default: here")

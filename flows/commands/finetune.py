@@ -1,4 +1,4 @@
-"""`podium finetune KIND`: fine-tune an existing BERT on your own file.
+"""`podium finetune KIND`: fine-tune an existing encoder on your own file.
 
 Sizes, dropout and tokenizer come from the model. Other parameters default to BERT's for the kind. No corpus is read.
 The run is one of `--preset finetune` with an entry of `downstream`, in a checkout under runs/checkouts.
@@ -82,7 +82,7 @@ class KindCommands(click.Group):
 
 @click.group(
     cls=KindCommands,
-    help="Fine-tune an existing BERT on your own file and evaluate it on another. KIND is the kind of task.",
+    help="Fine-tune an existing encoder on your own file and evaluate it on another. KIND is the kind of task.",
     subcommand_metavar="KIND --model DIR|NAME --train FILE [--dev FILE] ...",
 )
 def command() -> None:

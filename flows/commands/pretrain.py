@@ -1,4 +1,4 @@
-"""`podium pretrain`: pre-train BERT on your own text, from scratch or from an existing model."""
+"""`podium pretrain`: pre-train an encoder on your own text, from scratch or from an existing model."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,15 +24,15 @@ CONTINUE_DEFAULTS = {"learning_rate": 2e-5, "steps": 100_000}
 
 source_options = options.combine_options(
     click.option("--text", required=True, metavar="FILE", help="text file or folder (docs/inputs.md)"),
-    click.option("--model", metavar="DIR|NAME", help="BERT to continue from: a model folder or a Hub repository"),
+    click.option("--model", metavar="DIR|NAME", help="encoder to continue from: a model folder or a Hub repository"),
     click.option("--steps", type=click.IntRange(min=10), metavar="N", help="updates of both phases (BERT: 1,000,000)"),
 )
 
 
 @click.command(
-    help="Pre-train BERT on your own text, in two phases. Without --model, train from scratch with a vocabulary built "
-    "from the text; with it, continue from that model and its vocabulary. With --finetune KIND --train FILE, fine-tune "
-    "the result."
+    help="Pre-train an encoder on your own text, in two phases. Without --model, train BERT from scratch with a "
+    "vocabulary built from the text; with it, continue from that model and its vocabulary. With --finetune KIND "
+    "--train FILE, fine-tune the result."
 )
 @source_options
 @options.parameter_option(PhaseParams, "learning_rate", help="learning rate of both phases")
