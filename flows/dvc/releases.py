@@ -16,7 +16,7 @@ from tasks.stage.process import describe_exit
 
 RELEASE_STAGES = "predict_released"
 """Group of the stages that use fetched releases, one for each entry."""
-MODULE = "tasks.release.fetch"
+MODULE, FETCH_FAILED = "tasks.release.fetch", "the released model could not be fetched"
 
 ReleaseSelection = Mapping[str, Sequence[str]]
 """Entry -> TAG@COMMIT of its releases to fetch, newest first."""
@@ -39,7 +39,7 @@ def fetch_releases(
     """
     for name in _entries(plan, root):
         words = [] if chosen is None or name not in chosen else ["--releases", *chosen[name]]
-        _fetch([name, *words], root, say)
+        _run(FETCH_FAILED, [MODULE, name, *words], root, say)
 
 
 def select_releases(plan: Sequence[str], root: Path) -> ReleaseSelection:
@@ -50,9 +50,11 @@ def select_releases(plan: Sequence[str], root: Path) -> ReleaseSelection:
     """
     from tasks.downstream.inference.fetched_releases import CHOSEN  # slow to import
 
-    said = {name: _fetch([name, "--list"], root, lambda line: None) for name in _entries(plan, root)}
-    # The output may also contain warnings of the Hub's client.
-    return {name: [line for line in lines if CHOSEN.fullmatch(line)] for name, lines in said.items()}
+    return {
+        # The output may also contain warnings of the Hub's client.
+        name: list(filter(CHOSEN.fullmatch, _run(FETCH_FAILED, [MODULE, name, "--list"], root, lambda line: None)))
+        for name in _entries(plan, root)
+    }
 
 
 def _entries(plan: Sequence[str], root: Path) -> list[str]:
@@ -77,10 +79,6 @@ def publish_release(gate: Stage, root: Path, say: Callable[[str], None]) -> dict
     _run("publish failed", publish_command(gate), root, say)
     receipt: dict[str, Any] = read_json(root / artifacts.receipt_file(gate.item))
     return receipt
-
-
-def _fetch(words: Sequence[str], root: Path, say: Callable[[str], None]) -> list[str]:
-    return _run("the released model could not be fetched", [MODULE, *words], root, say)
 
 
 def _run(failed: str, module: Sequence[str], root: Path, say: Callable[[str], None]) -> list[str]:

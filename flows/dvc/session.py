@@ -14,7 +14,7 @@ import secrets
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -23,8 +23,7 @@ from typing import Any
 from flows import dvc
 from flows.dvc import leftovers
 from flows.runs.stopping import RESUME_HINT, SIGNALS, RunFailed, RunPaused, RunStopped, stop
-from tasks.plan import dvc_records
-from tasks.plan.dvc_records import default_remote, find_cache
+from tasks.plan.dvc_records import default_remote, find_cache, verify_files
 from tasks.plan.plan_file import read_plan
 from tasks.plan.stage_kinds import STAGES_SENT
 from tasks.stage.errors import PAUSED as PAUSED_CODE
@@ -56,19 +55,15 @@ StageLock = Callable[[str, str], bool]
 
 
 class StageFailed(RunFailed):
-    """A stage ended without its outputs. The message has its error, or its last lines of output."""
+    """A stage ended without its outputs. The message has its last error and what follows it, or its last lines."""
 
     def __init__(self, stage: str, reason: str, tail: list[str]) -> None:
-        super().__init__(f"stage {stage} failed ({reason}){_stage_error(tail)}")
-
-
-def _stage_error(tail: list[str]) -> str:
-    """Return the last error of a stage with the lines that follow it, or all last lines if there is no error."""
-    stated = [index for index, line in enumerate(tail) if line.startswith(ERROR)]
-    if not stated:
-        return ". Its last lines:\n" + "\n".join(f"  {line}" for line in tail).rstrip()
-    first, *more = tail[stated[-1] :]
-    return "\n".join([f": {first[len(ERROR) :]}", *(f"  {line}" for line in more)]).rstrip()
+        first, errors = ". Its last lines:", [index for index, line in enumerate(tail) if line.startswith(ERROR)]
+        if errors:
+            first, *tail = tail[errors[-1] :]
+            first = f": {first.removeprefix(ERROR)}"
+        shown = "\n".join([first, *(f"  {line}" for line in tail)]).rstrip()
+        super().__init__(f"stage {stage} failed ({reason}){shown}")
 
 
 class DvcFailed(Exception):
@@ -218,7 +213,7 @@ class DvcSession:
             plan: stages of dvc.yaml, each after its dependencies.
         """
         try:
-            found = set(self._request("changed"))
+            found = set(self.request("changed"))
         except DvcFailed:
             return PlanStatus([], False)
         known = read_plan(self.root)
@@ -263,25 +258,15 @@ class DvcSession:
             reraise=True,
         )
         try:
-            tries(self._request, request, **arguments)
+            tries(self.request, request, **arguments)
         except DvcFailed as error:
             raise RemoteFailed(
                 f"{what}. The outputs are in the cache of this host: restore the remote and run again; nothing is "
                 f"computed twice. DVC's error:\n{error}"
             ) from None
 
-    def restore_outputs(self, stages: Sequence[str]) -> None:
-        """Restore the outputs of `stages` recorded in dvc.lock.
-
-        Raises:
-            DvcFailed: some are neither in the cache nor in the remote.
-        """
-        if default_remote(self.root) is not None:
-            self._request("require_store")
-        self._request("pull", targets=list(stages))
-
-    def _request(self, what: str, **arguments: Any) -> Any:
-        """Send a request, keep its output for the error message, and return the answer."""
+    def request(self, what: str, **arguments: Any) -> Any:
+        """Send a request and return the answer; raise DvcFailed with DVC's last lines of output if it fails."""
         lines: deque[str] = deque(maxlen=KEPT_LINES)
         reply = self._send(what, lines.append, **arguments)
         if "answer" not in reply:
@@ -321,46 +306,38 @@ class DvcSession:
 
 
 def _likely_causes(stage: str, root: Path, files: Sequence[str]) -> str:
-    """Return likely causes of a failure beyond DVC's message, each preceded by "; ". Empty if there are none.
+    """Return likely causes of a failure beyond DVC's message, each preceded by "; ": full disks and damaged files.
 
     Args:
-        stage: the stage that failed.
-        root: the checkout.
         files: files of which one has no valid parameters. DVC reads parameters of a stage (for compile, the manifest of
             rows) before any of our code can check the file.
     """
-    return "".join(f"; {part}" for part in (*_full_disks(stage, root), *_damaged(root, files)))
-
-
-def _full_disks(stage: str, root: Path) -> Iterable[str]:
     plan = read_plan(root)
     outs = plan[stage].outs if stage in plan else ()
-    places = [root, find_cache(root), *(root / Path(out).parent for out in outs)]
     full: dict[int, Path] = {}
-    for place in places:
+    for place in [root, find_cache(root), *(root / Path(out).parent for out in outs)]:
         while not place.exists():
             place = place.parent
         state = os.statvfs(place)
         if state.f_bavail * state.f_frsize < FULL_BELOW:
             full.setdefault(place.stat().st_dev, place)
-    return [f"No space left on device: the disk of {place} is full; free some space" for place in full.values()]
-
-
-def _damaged(root: Path, files: Sequence[str]) -> Iterable[str]:
-    """Yield what is wrong with files from which DVC could not read parameters, as stages check their inputs."""
+    causes = [f"No space left on device: the disk of {place} is full; free some space" for place in full.values()]
     for name in files:
         try:
-            dvc_records.verify_files([str(parent) for parent in (Path(name), *Path(name).parents)], root)
+            verify_files([str(parent) for parent in (Path(name), *Path(name).parents)], root)
         except InputError as error:
-            yield str(error)
+            causes.append(str(error))
+    return "".join(f"; {cause}" for cause in causes)
 
 
 def restore_outputs(stages: Sequence[str], root: Path, say: Say) -> str | None:
-    """Restore the outputs of `stages` recorded in dvc.lock; return None, or DVC's error if that failed."""
+    """Restore the outputs of `stages` recorded in dvc.lock; return DVC's error if they are in no cache or remote."""
     leftovers.repair(root, say)
     with DvcSession(root) as session:
         try:
-            session.restore_outputs(stages)
+            if default_remote(root) is not None:
+                session.request("require_store")
+            session.request("pull", targets=list(stages))
         except DvcFailed as error:
             return str(error)
     return None

@@ -2,7 +2,6 @@
 
 import contextlib
 import contextvars
-import functools
 import re
 import threading
 import time
@@ -256,17 +255,16 @@ def _update(stage: Stage, session: DvcSession | None, single: bool) -> str:
     if session is None:
         get_run_logger().info("nothing changed")
         return "skipped"
-    pull, say = dvc.has_remote(session.root), functools.partial(_forward_line, stage.name)
-    verdict = session.update(stage.name, say, _Progress(stage), pull=pull, single=single)
+
+    def forward(line: str) -> None:
+        get_run_logger().info(printable(line))  # on a worker, the log also goes to a terminal
+        current_screen().line(stage.name, line)
+
+    pull = dvc.has_remote(session.root)
+    verdict = session.update(stage.name, forward, _Progress(stage), pull=pull, single=single)
     if verdict == "ran" and pull:
         session.push([stage.name], log_line)
     return verdict
-
-
-def _forward_line(stage: str, line: str) -> None:
-    """Write a line of a stage's output to the log and to the terminal."""
-    get_run_logger().info(printable(line))  # on a worker, the log also goes to a terminal
-    current_screen().line(stage, line)
 
 
 class _Progress:

@@ -12,7 +12,7 @@ still see them. Their contents stay in DVC's cache for a plan that has these sta
 """
 
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -54,13 +54,16 @@ def compose(params: Params) -> dict[str, Any]:
     """Return the content of plan.yaml."""
     phases = params.pretrain.phases
     corpus, base, ahead = needs_corpus(params, phases), params.base_model.source != "none", _compiles_ahead(params)
-    kind = params.pretrain_rows.row_kind
+    kind, text = params.pretrain_rows.row_kind, str(artifacts.CORPUS)
+    validated = {"corpus": {"data": text, "with": text}} if corpus else {}
+    for phase in phases:
+        validated[phase] = {"data": artifacts.rows_folder(phase).as_posix(), "with": str(artifacts.TOKENIZER)}
     found = {
         "corpus": {"text": {"given": input_path(params.corpus, "tasks/corpus")}} if corpus else {},
         "tokenizer": _made_of(
             None if params.tokenizer.source == "train" else input_path(params.tokenizer, "tasks/records")
         ),
-        "validate": _validate(corpus, phases),
+        "validate": validated,
         "pretraining": {
             "head": f"ipu_model/heads/{PRETRAINING_HEADS[kind]}.py",
             "rows": f"ipu_model/row_kinds/{kind}.py",
@@ -94,21 +97,10 @@ def input_path(section: Any, otherwise: str, key: str = "path") -> str:
     return str(getattr(section, key)) if section.source in ("files", "file", "folder") else otherwise
 
 
-def _verdict(name: str) -> str:
-    return artifacts.validation_report(name).as_posix()
-
-
 def _made_of(path: str | None) -> dict[str, str]:
     """Return the source of something and its verdict: the corpus with its verdict, or a path."""
-    return {"source": path or str(artifacts.CORPUS), "verdict": path or _verdict("corpus")}
-
-
-def _validate(corpus: bool, phases: tuple[str, ...]) -> dict[str, Any]:
-    text = str(artifacts.CORPUS)
-    of_rows = {
-        phase: {"data": artifacts.rows_folder(phase).as_posix(), "with": str(artifacts.TOKENIZER)} for phase in phases
-    }
-    return {**({"corpus": {"data": text, "with": text}} if corpus else {}), **of_rows}
+    verdict = artifacts.validation_report("corpus").as_posix()
+    return {"source": path or str(artifacts.CORPUS), "verdict": path or verdict}
 
 
 def _phase(phase: str, params: Params, base: bool) -> dict[str, str]:
@@ -145,12 +137,14 @@ def _parts(entry: Entry) -> dict[str, str]:
 
 
 def _entry(entry: Entry, params: Params) -> dict[str, Any]:
-    task, start = load_spec(entry), start_model(entry)
+    task, start, data = load_spec(entry), start_model(entry), entry.params.data
+    names = [name for name in type(data).model_fields if name == "path" or name.endswith("_path")]
+    paths = [input_path(data, "tasks/records", name) for name in names if getattr(data, name) is not None]
     return {
         **_parts(entry),
         "facts": {**entry.params.options, "development": list(task.development), "labels": list(task.labels)},
         "predicted": list(task.predicted),
-        "given": _input_paths(entry),
+        "given": {"train": paths[0], "dev": paths[-1]},
         "text": str(artifacts.CORPUS) if learns_text(entry, params) else "tasks/records",
         "start": str(start) if start else CODE,
         **{f"{job}_program": _program(artifacts.job_name(entry.name, job), params) for job in ("finetune", "predict")},
@@ -160,41 +154,24 @@ def _entry(entry: Entry, params: Params) -> dict[str, Any]:
     }
 
 
-def _input_paths(entry: Entry) -> dict[str, str]:
-    """Return the files of training and of development; they may be the same file."""
-    names = [name for name in type(entry.params.data).model_fields if name == "path" or name.endswith("_path")]
-    data = entry.params.data
-    paths = [input_path(data, "tasks/records", name) for name in names if getattr(data, name) is not None]
-    return {"train": paths[0], "dev": paths[-1]}
-
-
 def _upstream_files(entry: Entry, params: Params) -> dict[str, str]:
     """Return upstream files that the gate of an entry evaluates; data/tokenizer is the placeholder for missing ones."""
-    found, nothing = find_upstream(entry, params), str(artifacts.TOKENIZER)
-    return {
-        "corpus": _verdict("corpus") if found.corpus else nothing,
-        "base_model": (artifacts.BASE_MODEL / "base_model.json").as_posix() if found.base_model else nothing,
-        **{key: path for phase in PHASES for key, path in _of_phase(phase, phase in found.phases).items()},
+    found = find_upstream(entry, params)
+    files = {
+        "corpus": (artifacts.validation_report("corpus"), found.corpus),
+        "base_model": (artifacts.BASE_MODEL / "base_model.json", found.base_model),
     }
-
-
-def _of_phase(phase: str, there: bool) -> dict[str, str]:
-    found = {
-        "rows": artifacts.rows_folder(phase) / "manifest.json",
-        "verdict": artifacts.validation_report(phase),
-        "training": artifacts.METRICS / f"pretrain-{phase}.json",
-    }
-    return {f"{phase}_{what}": path.as_posix() if there else str(artifacts.TOKENIZER) for what, path in found.items()}
-
-
-def format_plan(composed: Mapping[str, Any]) -> str:
-    """Return the text of plan.yaml."""
-    return HEADER + yaml_text(dict(composed))
+    for phase in PHASES:
+        there = phase in found.phases
+        files[f"{phase}_rows"] = artifacts.rows_folder(phase) / "manifest.json", there
+        files[f"{phase}_verdict"] = artifacts.validation_report(phase), there
+        files[f"{phase}_training"] = artifacts.METRICS / f"pretrain-{phase}.json", there
+    return {name: (path if there else artifacts.TOKENIZER).as_posix() for name, (path, there) in files.items()}
 
 
 def write_plan(root: Path, composed: Mapping[str, Any]) -> bool:
     """Write plan.yaml if its content changes; return True if it was written."""
-    text, path = format_plan(composed), root / artifacts.PLAN
+    text, path = HEADER + yaml_text(dict(composed)), root / artifacts.PLAN
     if path.is_file() and path.read_text(encoding="utf-8") == text:
         return False
     write_text(path, text)
@@ -230,7 +207,11 @@ def remove_stale(root: Path, say: Callable[[str], None]) -> None:
         return
     kept = {out for stage in plan.values() for out in stage.outs}
     removed = []
-    for out in _outs_of(gone):
+    outs = [out for stage in gone.values() if isinstance(stage, dict) for out in stage.get("outs") or ()]
+    for out in outs:
+        parts = PurePosixPath(out.get("path") or "").parts if isinstance(out, dict) else ()  # the last may be cut off
+        if not parts or parts[0] not in FOLDERS or ".." in parts:
+            continue
         if out["path"] in kept or not (root / out["path"]).exists():
             continue
         if compute_md5(root / out["path"]) != out.get("md5"):
@@ -243,15 +224,6 @@ def remove_stale(root: Path, say: Callable[[str], None]) -> None:
         say(f"removed outs of stages that are no longer in the plan ({names}); DVC's cache keeps them")
     kept_stages = {name: stage for name, stage in stages.items() if name in plan}
     write_text(root / LOCK, yaml_text({"schema": LOCK_SCHEMA, "stages": kept_stages}))
-
-
-def _outs_of(stages: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the outs in FOLDERS of these stages; the last stage may be incomplete."""
-    for stage in stages.values():
-        for out in (stage.get("outs") or ()) if isinstance(stage, dict) else ():
-            parts = PurePosixPath(out.get("path") or "").parts if isinstance(out, dict) else ()
-            if parts and parts[0] in FOLDERS and ".." not in parts:
-                yield out
 
 
 def _remove(root: Path, path: PurePosixPath, kept: Collection[str]) -> None:

@@ -180,9 +180,25 @@ def _require(stated: list[_RecordedFile], root: Path, place: Path) -> None:
         raise InputError(f"{said}: DVC is running here (process {', '.join(map(str, others))}), wait until it ends")
     removed = []
     for one, _ in wrong:
-        _move_away(one.path, root)
+        # DVC would not verify the file again, or refuse to replace it.
+        aside = root / DAMAGED / one.path
+        if aside.is_dir() and not aside.is_symlink():
+            shutil.rmtree(aside)
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        (root / one.path).replace(aside)
         removed += _discard(one, root)
-    raise InputError(said + _way_out(removed, root))
+    text = (
+        f"{said}: it was changed by hand, or the disk is damaged. It is in {DAMAGED} now; run again: DVC restores the "
+        "file from its cache, or its stage runs again"
+    )
+    if removed:
+        text += f". Damaged objects were removed from DVC's cache: {', '.join(removed)}"
+    if removed and (remote := default_remote(root)):
+        text += (
+            ". If this happens again after DVC restored the file, the remote "
+            f"{remote[0]} ({remote[1]}) is damaged as well: remove the same objects there, and run again"
+        )
+    raise InputError(text)
 
 
 def _other_md5(stated: _RecordedFile, root: Path, place: Path) -> str | None:
@@ -198,22 +214,6 @@ def _other_md5(stated: _RecordedFile, root: Path, place: Path) -> str | None:
         return None if all(listed.get(name) == compute_md5(path) for name, path in files.items()) else found
     found = compute_md5(root / stated.path)  # DVC's file list is lost
     return None if found == stated.md5 else found
-
-
-def _way_out(removed: list[str], root: Path) -> str:
-    text = (
-        f": it was changed by hand, or the disk is damaged. It is in {DAMAGED} now; run again: DVC restores the file "
-        "from its cache, or its stage runs again"
-    )
-    if not removed:
-        return text
-    text += f". Damaged objects were removed from DVC's cache: {', '.join(removed)}"
-    if remote := default_remote(root):
-        text += (
-            ". If this happens again after DVC restored the file, the remote "
-            f"{remote[0]} ({remote[1]}) is damaged as well: remove the same objects there, and run again"
-        )
-    return text
 
 
 def _discard(stated: _RecordedFile, root: Path) -> list[str]:
@@ -278,15 +278,6 @@ def _md5_of_file(path: Path) -> str:
         return hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
-def _move_away(path: str, root: Path) -> None:
-    """Move a file away from DVC, which would not verify it again, or refuse to replace it."""
-    aside = root / DAMAGED / path
-    if aside.is_dir() and not aside.is_symlink():
-        shutil.rmtree(aside)
-    aside.parent.mkdir(parents=True, exist_ok=True)
-    (root / path).replace(aside)
-
-
 Record = dict[str, Any]
 """Stage as in dvc.lock and the run-cache: cmd, deps, params, outs."""
 Hashes = dict[str, str | None]
@@ -340,7 +331,7 @@ class _Run:
     """State of a run before it begins; see `compute_statuses` for the arguments."""
 
     def __init__(self, project: Path, root: Path, plan: Plan, stated: Mapping[str, dict[str, Any]]) -> None:
-        self._project, self._root, self._plan, self._find_record = project, root, plan, stated
+        self._project, self._root, self._plan, self._stated = project, root, plan, stated
         self._cache = find_cache(project)
         self._ignored = read_ignored_names(project)
         self._lock = read_locked_stages(root / LOCK)
@@ -353,7 +344,11 @@ class _Run:
 
     def tell(self, stage: str) -> StageStatus:
         """Return the status of the next stage of the plan."""
-        needs = self._needs(stage)
+        defined, params = self._plan[stage], dict[str, dict[str, Any] | None]()
+        for file, names in defined.params.items():
+            content = self._stated[file] if file in self._stated else self._json(file)
+            params[file] = None if content is None else {name: value_at(content, name) for name in names}
+        needs = _Needs(defined.cmd, {path: self._hash(path) for path in defined.deps}, params, defined.outs)
         before, reference = self._lock.get(stage), self._reference.get(stage)
         record: Record | None = None
         status, why = "runs", ["never ran here"]
@@ -364,7 +359,9 @@ class _Run:
             record, status, why = before, "skipped", []
             if missing := [path for path in needs.outs if not (self._root / path).exists()]:
                 status, why = "restored" if self._is_kept(before) else "runs", [f"{', '.join(missing)} is missing"]
-        elif (record := self._kept_record(needs)) is not None:
+        elif record := next(
+            (one for one in self._records.get(needs.cmd, ()) if not needs.differ(one) and self._is_kept(one)), None
+        ):
             status, why = "restored", ["same code, data and parameters as an earlier run"]
         elif reference is not None:
             why = needs.differ(reference) or ["its outputs are in no cache of this host"]
@@ -372,23 +369,9 @@ class _Run:
         self._made |= {path: (stage, made.get(path)) for path in needs.outs}
         return StageStatus(stage, status, tuple(why))
 
-    def _kept_record(self, needs: _Needs) -> Record | None:
-        """Return the newest run-cache record that DVC would reuse and whose outs are in the cache."""
-        records = self._records.get(needs.cmd, ())
-        return next((one for one in records if not needs.differ(one) and self._is_kept(one)), None)
-
     def _is_kept(self, record: Record) -> bool:
         """Return True if the cache of this host has all outs of a stage."""
         return all(_object(out["md5"], self._cache).exists() for out in record.get("outs", ()) if out.get("md5"))
-
-    def _needs(self, stage: str) -> _Needs:
-        defined = self._plan[stage]
-        params: dict[str, dict[str, Any] | None] = {}
-        for file, names in defined.params.items():
-            content = self._find_record[file] if file in self._find_record else self._json(file)
-            params[file] = None if content is None else {name: value_at(content, name) for name in names}
-        deps: Hashes = {path: self._hash(path) for path in defined.deps}
-        return _Needs(defined.cmd, deps, params, defined.outs)
 
     def _hash(self, path: str) -> str | None:
         """Return the MD5 that a path will have when the stage begins."""

@@ -96,7 +96,11 @@ def list_input_paths(values: Mapping[str, Any]) -> list[str]:
 def check_input_paths(values: dict[str, Any], root: Path) -> list[str]:
     """Return the problems of files and folders that the parameters name, one sentence each."""
     problems = [problem for name in find_parameters(values, READ) for problem in _check_place(values, name, root)]
-    return [*problems, *_check_plans(root, list_input_paths(values))]
+    try:
+        reject_dvc_files(root, list_input_paths(values))
+    except InputError as error:
+        problems.append(str(error))
+    return problems
 
 
 def reject_dvc_files(root: Path, given: Iterable[str]) -> None:
@@ -105,17 +109,11 @@ def reject_dvc_files(root: Path, given: Iterable[str]) -> None:
     Raises:
         InputError: a DVC file was found.
     """
-    if problems := _check_plans(root, given):
-        raise InputError(problems[0])
-
-
-def _check_plans(root: Path, given: Iterable[str]) -> list[str]:
-    if not (found := find_dvc_files(root, given)):
-        return []
-    return [
-        f"DVC would treat {_shorten_names(found)} as its own, but only the project's dvc.yaml may be used: remove them "
-        "or move their folder out of the project"
-    ]
+    if found := find_dvc_files(root, given):
+        raise InputError(
+            f"DVC would treat {_shorten_names(found)} as its own, but only the project's dvc.yaml may be used: remove "
+            "them or move their folder out of the project"
+        )
 
 
 def _check_place(values: dict[str, Any], key: str, root: Path) -> list[str]:
@@ -165,20 +163,18 @@ def find_dvc_files(root: Path, given: Iterable[str] = ()) -> list[str]:
     found = {str(folder) for folder in (*places, *above) if is_dvc_file(folder.name)}
     seen: set[str] = set()
     # Everything in the named folders, then their siblings in the parent folders.
-    for folders, kind_of in (((INPUTS, *places), _plan_below), (above, _plan_here)):
+    for folders, is_deep in (((INPUTS, *places), True), (above, False)):
         for folder in folders:
-            names = _walk(root / folder, kind_of, seen)
+            names = _walk(root / folder, functools.partial(_kind_for_dvc, is_deep), seen)
             found |= {os.path.relpath(path, root) for kind, path in names if kind == PLAN}
     return sorted(found)
 
 
-def _plan_here(entry: os.DirEntry[str]) -> str:
-    return PLAN if is_dvc_file(entry.name) else PASSED_BY
-
-
-def _plan_below(entry: os.DirEntry[str]) -> str:
-    """Return the kind of an entry; skip linked folders, as DVC does."""
-    return _plan_here(entry) or (FOLDER if entry.is_dir(follow_symlinks=False) else PASSED_BY)
+def _kind_for_dvc(is_deep: bool, entry: os.DirEntry[str]) -> str:
+    """Return PLAN for a DVC file, and FOLDER to search a folder below, if `is_deep`; DVC skips linked folders."""
+    if is_dvc_file(entry.name):
+        return PLAN
+    return FOLDER if is_deep and entry.is_dir(follow_symlinks=False) else PASSED_BY
 
 
 def _walk(top: Path, kind_of: Kind, seen: set[str] | None = None) -> Iterator[tuple[str, str]]:
@@ -221,18 +217,14 @@ def check_output_folders(values: Mapping[str, Any], root: Path, plan: Plan) -> l
         for named in dict.fromkeys((root / path, Path(os.path.realpath(root / path)))):
             if (place_inside := locate_in_project(named, root)) is None:
                 continue
-            home, rest = _checkout_of(place_inside)
+            # The checkout is the project's own, or that of a run.
+            depth = len(OF_RUNS) + 1 if place_inside.parts[: len(OF_RUNS)] == OF_RUNS else 0
+            home, rest = Path(*place_inside.parts[:depth]), Path(*place_inside.parts[depth:])
             stages = [*plan.values(), *read_plan(root / home).values()]
             if reason := _why_not(rest, stages, replaced=bool(_pattern(RELEASED).fullmatch(key))):
                 found.append(f"{key}='{escape_name(path)}' {reason}: set it to another folder")
                 break
     return found
-
-
-def _checkout_of(path: Path) -> tuple[Path, Path]:
-    """Split a path in the project into its checkout, the project's own or a run's, and the rest."""
-    depth = len(OF_RUNS) + 1 if path.parts[: len(OF_RUNS)] == OF_RUNS else 0
-    return Path(*path.parts[:depth]), Path(*path.parts[depth:])
 
 
 def _why_not(path: Path, stages: Iterable[Stage], replaced: bool) -> str:

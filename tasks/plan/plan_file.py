@@ -12,6 +12,7 @@ dvc.yaml is parsed without DVC, whose import takes a second: every `foreach` is 
     because  parameter that decides if, or for which items, the stage exists.
 """
 
+import contextlib
 import functools
 import json
 import re
@@ -109,9 +110,21 @@ class Plan(dict[str, Stage]):
             InputError: stages form a cycle.
         """
         known = {stage.name: stage for stage in stages}
-        self._makers = _makers(known.values())
-        self.needs = {name: self._needed_by(stage, known) for name, stage in known.items()}
+        self._makers: dict[str, str] = {}
+        """Path -> stage that writes it."""
+        self._inside: dict[str, set[str]] = defaultdict(set)
+        """Folder -> stages that write something in it."""
+        for stage in known.values():
+            for out in stage.outs:
+                self._makers[out] = stage.name
+                for folder in PurePosixPath(out).parents:
+                    self._inside[str(folder)].add(stage.name)
+        self.needs: dict[str, list[str]] = {}
         """Stage -> stages whose outs it reads, and stages that help it."""
+        for name, stage in known.items():
+            found = {maker for path in stage.reads for maker in self.makers(path)}
+            found |= {other.name for other in known.values() if other.meta.get("helps") == stage.group}
+            self.needs[name] = [other for other in known if other in found]
         try:
             upwards = list(TopologicalSorter(self.needs).static_order())
         except CycleError as error:
@@ -126,8 +139,8 @@ class Plan(dict[str, Stage]):
     def makers(self, path: str) -> set[str]:
         """Return the stages that write a path, a parent folder, or a file in it."""
         folders = map(str, (PurePosixPath(path), *PurePosixPath(path).parents))
-        makers, inside = self._makers
-        return {makers[folder] for folder in folders if folder in makers} or inside.get(path.rstrip("/"), set())
+        above = {self._makers[folder] for folder in folders if folder in self._makers}
+        return above or self._inside.get(path.rstrip("/"), set())
 
     def with_upstream(self, names: Iterable[str]) -> list[str]:
         """Return these stages and all their upstream stages, in order."""
@@ -138,11 +151,6 @@ class Plan(dict[str, Stage]):
                 found.add(name)
                 left += self.needs[name]
         return [name for name in self if name in found]
-
-    def _needed_by(self, stage: Stage, known: Mapping[str, Stage]) -> list[str]:
-        found = {maker for path in stage.reads for maker in self.makers(path)}
-        found |= {other.name for other in known.values() if other.meta.get("helps") == stage.group}
-        return [name for name in known if name in found]
 
 
 def _tier(stage: Stage, before: int) -> int:
@@ -155,18 +163,6 @@ def _tier(stage: Stage, before: int) -> int:
     return before + (stage.uses_device == bool(before % 2))
 
 
-def _makers(stages: Iterable[Stage]) -> tuple[dict[str, str], dict[str, set[str]]]:
-    """Return path -> stage that writes it, and folder -> stages that write something in it."""
-    makers: dict[str, str] = {}
-    inside: dict[str, set[str]] = defaultdict(set)
-    for stage in stages:
-        for out in stage.outs:
-            makers[out] = stage.name
-            for folder in PurePosixPath(out).parents:
-                inside[str(folder)].add(stage.name)
-    return makers, inside
-
-
 def read_plan(root: Path, composed: Mapping[str, Any] | None = None) -> Plan:
     """Return the stages of the dvc.yaml in `root`.
 
@@ -176,7 +172,10 @@ def read_plan(root: Path, composed: Mapping[str, Any] | None = None) -> Plan:
     Raises:
         InputError: dvc.yaml is invalid, or its stages form a cycle.
     """
-    values = _composed_in(root) if composed is None else composed
+    values = {} if composed is None else composed
+    if composed is None:
+        with contextlib.suppress(ParamsError):  # DVC reports the error
+            values = read_dvc_file(root / COMPOSED_FILE)
     return _plan_of(json.dumps(read_definitions(root), default=str), json.dumps(values, default=str))
 
 
@@ -200,13 +199,6 @@ def read_definitions(root: Path) -> dict[str, Any]:
     return stages if isinstance(stages, dict) else {}
 
 
-def _composed_in(root: Path) -> dict[str, Any]:
-    try:
-        return read_dvc_file(root / COMPOSED_FILE)
-    except ParamsError:
-        return {}  # DVC reports the error
-
-
 def expand(definitions: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[Stage]:
     """Yield every stage of dvc.yaml's `definitions`, one per item of a `foreach`, with `values` filled in.
 
@@ -216,17 +208,13 @@ def expand(definitions: Mapping[str, Any], values: Mapping[str, Any]) -> Iterato
         if "foreach" not in body:
             yield _stage(group, body, values)
             continue
-        for key, item in _items(body["foreach"], values):
-            own = {"key": key, "item": fill(item, values) if isinstance(item, Mapping) else key}
+        foreach = body["foreach"]
+        if isinstance(foreach, str) and (named := VARIABLE.fullmatch(foreach)):
+            foreach = value_at(values, named[1]) or ()
+        for key in map(str, foreach):
+            item = fill(foreach[key], values) if isinstance(foreach, Mapping) else key
+            own = {"key": key, "item": item if isinstance(item, Mapping) else key}
             yield _stage(f"{group}@{key}", body["do"], {**values, **own})
-
-
-def _items(foreach: Any, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield key and value of each item; for a list, both are the item."""
-    if isinstance(foreach, str) and (named := VARIABLE.fullmatch(foreach)):
-        foreach = value_at(values, named[1]) or ()
-    items = foreach.items() if isinstance(foreach, Mapping) else zip(foreach, foreach, strict=True)
-    yield from ((str(key), item) for key, item in items)
 
 
 def _stage(name: str, definition: Mapping[str, Any], values: Mapping[str, Any]) -> Stage:
@@ -261,12 +249,12 @@ def fill(part: Any, values: Mapping[str, Any]) -> Any:
         return [fill(value, values) for value in part]
     if not isinstance(part, str) or "${" not in part:
         return part
-    return VARIABLE.sub(lambda found: _text(value_at(values, found[1]), found[0]), part)
 
+    def format_value(found: re.Match[str]) -> str:
+        value = value_at(values, found[1])
+        return found[0] if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
-def _text(value: Any, missing: str) -> str:
-    """Return a value as DVC formats it in text."""
-    return missing if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return VARIABLE.sub(format_value, part)
 
 
 def differences(place: str, stated: Any, now: Any, absent: Any = None) -> Iterator[tuple[str, Any, Any]]:

@@ -60,7 +60,14 @@ def enter_stage() -> None:
     stage = read_plan(root).get(os.environ["DVC_STAGE"])
     if stage is None:
         raise InputError(f"{root / PLAN_FILE} has no stage {os.environ['DVC_STAGE']} with {root / artifacts.PLAN}")
-    _require_sent(stage, root)
+    sent = os.environ.get(STAGES_SENT)
+    if sent is not None and stage.name not in sent.split():
+        # DVC would run missing upstream stages, which must be restored instead.
+        raise WrongWorker(
+            f"stage {stage.name} was not sent to this worker, only {sent}. It started because "
+            f"{_missing(stage, root)}. Run it on its own worker with the same code, parameters and inputs; that worker "
+            "pushes its outs"
+        )
     kind, offered = stage.kind(runtime), offered_kinds()
     if kind != AUTO and kind not in offered:
         raise WrongWorker(
@@ -75,18 +82,6 @@ def enter_stage() -> None:
 def hash_of_parameters(root: Path) -> str:
     """Return a hash of params.yaml and plan.yaml."""
     return " ".join(sha256_of(root / name) for name in (artifacts.PARAMS, artifacts.PLAN) if (root / name).is_file())
-
-
-def _require_sent(stage: Stage, root: Path) -> None:
-    """Refuse a stage that was not sent to this worker: DVC would run missing upstream stages, which must be restored
-    instead."""
-    sent = os.environ.get(STAGES_SENT)
-    if sent is not None and stage.name not in sent.split():
-        raise WrongWorker(
-            f"stage {stage.name} was not sent to this worker, only {sent}. It started because "
-            f"{_missing(stage, root)}. Run it on its own worker with the same code, parameters and inputs; that worker "
-            "pushes its outs"
-        )
 
 
 def _missing(stage: Stage, root: Path) -> str:

@@ -7,6 +7,7 @@
 """
 
 import argparse
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +56,11 @@ def fetch(params: Params, entry: Entry, root: Path = Path(), these: Sequence[Tag
         InputError: the target contains no release, or cannot be read.
     """
     folder = root / artifacts.fetched_folder(entry.name)
-    before = _before(folder)
+    before: list[FetchedRelease] | None = None
+    with contextlib.suppress(InputError):
+        before = read_fetched(folder)
+        if not all((folder / one.tag / name).is_file() for one in before for name in one.files):
+            before = None
     if params.publish.target == "local":
         releases, sources = _of_folder(entry, root, folder, before or [])
     else:
@@ -69,7 +74,14 @@ def fetch(params: Params, entry: Entry, root: Path = Path(), these: Sequence[Tag
         return FetchResult(before, False)
     with new_folder(folder) as fresh:
         for release in releases:
-            _take(release, sources[release.tag], fresh / release.tag)
+            for name, sha256 in release.files.items():
+                path, source = fresh / release.tag / name, sources[release.tag](name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                link_or_copy(source.resolve(), path)  # the Hub's cache links to its own blobs
+                if sha256_of(path) != sha256:
+                    raise InputError(
+                        f"{source} changed while it was fetched: run again when nothing is being published"
+                    )
         write_fetched(fresh, releases)
     return FetchResult(releases, True)
 
@@ -81,16 +93,6 @@ def newest_on_hub(entry: Entry) -> list[Tagged]:
         InputError: it cannot be read.
     """
     return newest_releases(str(entry.params.publish.repository), entry.key("publish", "repository"), KEPT)
-
-
-def _before(folder: Path) -> list[FetchedRelease] | None:
-    """Return the releases that were fetched before; None if they are incomplete."""
-    try:
-        found = read_fetched(folder)
-    except InputError:
-        return None
-    there = all((folder / one.tag / name).is_file() for one in found for name in one.files)
-    return found if there else None
 
 
 def _of_folder(
@@ -132,15 +134,6 @@ def _of_hub(entry: Entry, wanted: Sequence[Tagged]) -> tuple[list[FetchedRelease
     return releases, sources
 
 
-def _take(release: FetchedRelease, source: Callable[[str], Path], target: Path) -> None:
-    for name, sha256 in release.files.items():
-        path = target / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        link_or_copy(source(name).resolve(), path)  # the Hub's cache links to its own blobs
-        if sha256_of(path) != sha256:
-            raise InputError(f"{source(name)} changed while it was fetched: run again when nothing is being published")
-
-
 def parse_tagged(text: str) -> Tagged:
     """Parse TAG@COMMIT, as `--list` prints it.
 
@@ -153,21 +146,6 @@ def parse_tagged(text: str) -> Tagged:
     return Tagged(tag, commit)
 
 
-def _require_hub(params: Params, entry: Entry) -> None:
-    if params.publish.target != "hub":
-        raise ParamsError(
-            f"{entry.key('gate', 'released')}={PUBLISHED} needs publish.target: hub on workers, as each worker has "
-            "its own folders. Publish to the Hub, or set a folder in `inputs`, which all workers share"
-        )
-
-
-def _summarize(entry: Entry, found: FetchResult) -> str:
-    if not found.releases:
-        return f"{entry.name}: its publish target has no release yet"
-    done = "fetched" if found.changed else "already here"
-    return f"{entry.name}: {', before it '.join(one.title for one in found.releases)} ({done})"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Fetch the model that was released last, for the gate.")
     parser.add_argument("name", help="entry, or its stage")
@@ -176,12 +154,18 @@ def main() -> None:
     words, params = parser.parse_args(), load_sections(*ENTRY_SECTIONS, "publish")
     entry = find_entry(params, words.name)
     if words.list:
-        _require_hub(params, entry)
+        if params.publish.target != "hub":
+            raise ParamsError(
+                f"{entry.key('gate', 'released')}={PUBLISHED} needs publish.target: hub on workers, as each worker has "
+                "its own folders. Publish to the Hub, or set a folder in `inputs`, which all workers share"
+            )
         for one in newest_on_hub(entry):
             print(f"{one.tag}@{one.commit}")
         return
-    these = None if words.releases is None else [parse_tagged(text) for text in words.releases]
-    print(_summarize(entry, fetch(params, entry, these=these)), flush=True)
+    found = fetch(params, entry, these=words.releases and list(map(parse_tagged, words.releases)))
+    titles = ", before it ".join(one.title for one in found.releases)
+    done = f"{titles} ({'fetched' if found.changed else 'already here'})"
+    print(f"{entry.name}: {done if titles else 'its publish target has no release yet'}", flush=True)
 
 
 if __name__ == "__main__":

@@ -77,6 +77,10 @@ def provenance(
     Raises:
         PublishError: a report is not JSON, or contains a NaN.
     """
+    versions = {}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
     own = {**parameters, "downstream": {subject.name: parameters["downstream"][subject.name]}}
     published = released_parameters(own, root, checkout or root)
     stages = stages_behind(parameters, subject, root / "dvc.lock")
@@ -87,7 +91,7 @@ def provenance(
         "stages_sha256": hash_of(stages) if (root / "dvc.lock").is_file() else None,
         "parameters": published,
         "parameters_sha256": hash_of(published),
-        "packages": package_versions(),
+        "packages": versions,
         "python": platform.python_version(),
         "data": {
             "verdicts": data_verdicts(root, subject),
@@ -122,24 +126,23 @@ def stages_behind(parameters: Mapping[str, Any], subject: ReleaseSubject, lock: 
         for name in expand_plan(validate_params(dict(parameters))).with_upstream([subject.stages["gate"]])
         if name != left_out
     ]
-    return {name: _without_measurements(stated.get(name)) for name in behind}
-
-
-def _without_measurements(stage: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if stage is None:
-        return None
-    outs = [out for out in stage.get("outs", ()) if not out["path"].startswith(OF_ONE_RUN)]
-    return {**stage, **({"outs": outs} if "outs" in stage else {})}
+    found = {name: stated.get(name) for name in behind}
+    for name, stage in found.items():
+        if stage is not None and "outs" in stage:
+            outs = [out for out in stage["outs"] if not out["path"].startswith(OF_ONE_RUN)]
+            found[name] = {**stage, "outs": outs}
+    return found
 
 
 def stage_runs(stages: Iterable[str], root: Path) -> StageRuns:
     """Return the run that produced the outs of each stage, here or on another host, as the stage recorded it."""
     found = {stage: (find_object(root / artifacts.stage_run_file(stage)) or {}).get("run") for stage in stages}
-    return {stage: _run_of(run) for stage, run in found.items()}
-
-
-def _run_of(run: Any) -> dict[str, str] | None:
-    return {name: str(run[name]) for name in RUN_FACTS} if isinstance(run, dict) and {*RUN_FACTS} <= {*run} else None
+    return {
+        stage: {name: str(run[name]) for name in RUN_FACTS}
+        if isinstance(run, dict) and {*RUN_FACTS} <= {*run}
+        else None
+        for stage, run in found.items()
+    }
 
 
 def code_of(root: Path, subject: ReleaseSubject) -> dict[str, Any]:
@@ -152,17 +155,13 @@ def code_of(root: Path, subject: ReleaseSubject) -> dict[str, Any]:
 
 def describe_changes(origin: Mapping[str, Any], root: Path) -> str | None:
     """Return how the code of a checkout differs from the code of a release; None if it does not differ."""
-    revisions = {None: "an unrecorded revision"}
-    ran, now = origin["git"], git_state(root)
+    ran, now = origin["git"]["revision"], git_state(root)["revision"]
     changed = changed_code(origin["code_md5"], root)
-    if not changed and ran["revision"] in (None, now["revision"]):
+    if not changed and ran in (None, now):
         return None
-    here, there = (revisions.get(one["revision"], f"revision {one['revision']}") for one in (now, ran))
-    what = (
-        f"changed files that its stages read: {', '.join(changed)}"
-        if changed
-        else "no file that its stages read changed"
-    )
+    here, there = (f"revision {one}" if one else "an unrecorded revision" for one in (now, ran))
+    read = f"changed files that its stages read: {', '.join(changed)}"
+    what = read if changed else "no file that its stages read changed"
     return f"the code here is {here}, but the model was built with {there}, which the release states; {what}"
 
 
@@ -187,15 +186,6 @@ def base_model(file: Path, given: str) -> dict[str, Any] | None:
     if "left_out" in record:  # names of weights, which users choose
         kept["left_out"] = len(record["left_out"])
     return kept
-
-
-def package_versions() -> dict[str, str]:
-    """Return the installed version of each of `PACKAGES`, without those that are not installed."""
-    versions = {}
-    for name in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
-    return versions
 
 
 def data_verdicts(root: Path, subject: ReleaseSubject) -> dict[str, Any]:
@@ -268,7 +258,9 @@ def released_parameters(parameters: Mapping[str, Any], root: Path, checkout: Pat
         root: folder with dvc.lock, which has the hashes of inputs.
         checkout: base of relative paths; None: `root`.
     """
-    facts = _Facts(read_hashes(root), find_parameters(parameters, READ), checkout or root)
+    dependencies = [one for stage in read_locked_stages(root / "dvc.lock").values() for one in stage.get("deps", [])]
+    hashes = {PurePosixPath(one["path"]): f"md5:{one['md5']}" for one in dependencies if "md5" in one}
+    facts = _Facts(hashes, find_parameters(parameters, READ), checkout or root)
     return facts.section(Params, parameters, (), on_hub=False)
 
 
@@ -284,7 +276,7 @@ def hub_name(section: Mapping[str, Any], name: str, root: Path) -> str | None:
 class _Facts:
     """Facts that decide if a text is published."""
 
-    hashes: Mapping[str, str]
+    hashes: Mapping[PurePosixPath, str]
     """Path -> its hash in dvc.lock."""
     given: Container[str]
     """Dotted names of parameters that name inputs."""
@@ -320,7 +312,7 @@ class _Facts:
         if is_family or (place[-2:] == ("parity", "against") and _is_place(value)):
             return value
         if ".".join(place) in self.given:
-            return self.hashes.get(_plain(value), WITHHELD)
+            return self.hashes.get(PurePosixPath(value), WITHHELD)
         if on_hub and place[-1] in ON_HUB:
             return hub_name(holder, place[-1], self.root) or WITHHELD
         if on_hub and place[-1] in OF_HUB and any(hub_name(holder, name, self.root) for name in ON_HUB):
@@ -341,13 +333,3 @@ def _is_place(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def read_hashes(root: Path) -> dict[str, str]:
-    """Return path -> `md5:` and hash of every dependency in dvc.lock."""
-    dependencies = [one for stage in read_locked_stages(root / "dvc.lock").values() for one in stage.get("deps", [])]
-    return {_plain(one["path"]): f"md5:{one['md5']}" for one in dependencies if "md5" in one}
-
-
-def _plain(path: str) -> str:
-    return PurePosixPath(path).as_posix()

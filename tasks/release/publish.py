@@ -184,7 +184,10 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
     entry = find_entry(params, name)
     subject = make_subject(load_spec(entry), params)
     gate_stage = subject.stages["gate"]
-    require_accepted(read_json(root / subject.gate, f"dvc repro {gate_stage}"))  # otherwise there is nothing to copy
+    gate = read_json(root / subject.gate, f"dvc repro {gate_stage}")
+    if gate.get("accepted") is not True:  # there is nothing to copy
+        said = "".join(f"\n  {reason}" for reason in gate.get("reasons") or []) or " (it gave no reason)"
+        raise GateRejected(f"the gate rejected this model, nothing was published:{said}")
     judged = subject.judged(entry.released, root, entry.seeds)
     behind = expand_plan(params).with_upstream([gate_stage])
     made = map(artifacts.stage_run_file, behind)
@@ -202,17 +205,6 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
         receipt = publication.send(release, compared)
     write_json(root / subject.receipt, receipt)
     return receipt
-
-
-def require_accepted(gate: Mapping[str, Any]) -> None:
-    """Require an accepting verdict.
-
-    Raises:
-        GateRejected: the gate rejected the model; the message has its reasons.
-    """
-    if gate.get("accepted") is not True:
-        said = "".join(f"\n  {reason}" for reason in gate.get("reasons") or []) or " (it gave no reason)"
-        raise GateRejected(f"the gate rejected this model, nothing was published:{said}")
 
 
 def require_same_parameters(params: Params, subject: ReleaseSubject, lock: Path) -> None:
@@ -257,8 +249,16 @@ def verify_verdict(
         PublishError: the recorded verdict covers other files, or differs from this one.
         InputError: the evidence is damaged.
     """
-    stage = subject.stages["gate"]
-    if differing := _other_files(recorded.get(JUDGED), hashes):
+    stage, judged = subject.stages["gate"], recorded.get(JUDGED)
+    differing = ["it does not list the evaluated files"]
+    if isinstance(judged, Mapping):
+        differing = [
+            f"{name} has SHA-256 {hashes.get(name) or 'none, it is missing'}, evaluated was "
+            f"{judged.get(name) or 'none'}"
+            for name in sorted({*judged, *hashes})
+            if judged.get(name) != hashes.get(name)
+        ]
+    if differing:
         raise PublishError(
             f"{subject.gate} covers other files: {shorten(differing, SHOWN, '; ')}. Run `dvc repro {stage}`, then "
             "publish again; nothing was published"
@@ -270,31 +270,16 @@ def verify_verdict(
     if not decision.accepted:
         said = "".join(f"\n  {reason}" for reason in decision.reasons)
         raise GateRejected(f"{subject.gate} accepts the model, but the evidence does not: {redo}published:{said}")
-    if other := _other_statements(recorded, verdict):
+    checks = recorded.get("checks")
+    known = checks if isinstance(checks, list) else []
+    other = [check["name"] for check in verdict["checks"] if check not in known]
+    other += [name for name in {**verdict, **recorded} if name != CODE and recorded.get(name) != verdict.get(name)]
+    if other:
         raise PublishError(
             f"{subject.gate} differs from the checks of the evidence: {', '.join(other)}. One of them was changed by "
             f"hand: {redo}published"
         )
     return verdict
-
-
-def _other_files(judged: Any, hashes: Hashes) -> list[str]:
-    """Return how the files differ from those of a verdict."""
-    if not isinstance(judged, Mapping):
-        return ["it does not list the evaluated files"]
-    return [
-        f"{name} has SHA-256 {hashes.get(name) or 'none, it is missing'}, evaluated was {judged.get(name) or 'none'}"
-        for name in sorted({*judged, *hashes})
-        if judged.get(name) != hashes.get(name)
-    ]
-
-
-def _other_statements(recorded: Mapping[str, Any], verdict: Mapping[str, Any]) -> list[str]:
-    """Return the names of checks and other values in which a recorded verdict differs from this one."""
-    names = [name for name in {**verdict, **recorded} if name != CODE and recorded.get(name) != verdict.get(name)]
-    checks = recorded.get("checks")
-    known = checks if isinstance(checks, list) else []
-    return [*(check["name"] for check in verdict["checks"] if check not in known), *names]
 
 
 def _check_tokenizer(model: Mapping[str, Any], root: Path) -> None:

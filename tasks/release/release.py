@@ -1,13 +1,14 @@
 """Files of a release, their hashes, and the local target: a folder in Hub layout that is replaced as a whole."""
 
 import hashlib
+import io
 import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ipu_model.files import clear_partial, exclusive_lock, link_or_copy, new_folder, sha256_of
+from ipu_model.files import clear_partial, exclusive_lock, fsync, link_or_copy, new_folder, sha256_of
 from tasks.downstream.gate.subject import ReleaseSubject
 from tasks.release.provenance import read_json
 from tasks.stage import artifacts
@@ -42,7 +43,6 @@ class ReleaseFile:
     """One file: its bytes (small) or the path of a private copy (large), and the hashes that git uses."""
 
     source: bytes | Path
-    size: int
     sha256: str
     """Hash of the bytes, which identifies a large file (git LFS)."""
     blob_id: str
@@ -88,17 +88,14 @@ def tag_of(hashes: Mapping[str, str]) -> str:
 
 def release_file(source: bytes | Path) -> ReleaseFile:
     """Hash a file in one pass, with constant memory."""
-    size = len(source) if isinstance(source, bytes) else source.stat().st_size
-    content, blob = hashlib.sha256(), hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
-    if isinstance(source, bytes):
-        content.update(source)
-        blob.update(source)
-    else:
-        with source.open("rb") as stream:
-            while block := stream.read(1 << 20):
-                content.update(block)
-                blob.update(block)
-    return ReleaseFile(source=source, size=size, sha256=content.hexdigest(), blob_id=blob.hexdigest())
+    with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as stream:
+        size = stream.seek(0, os.SEEK_END)
+        stream.seek(0)
+        content, blob = hashlib.sha256(), hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+        while block := stream.read(1 << 20):
+            content.update(block)
+            blob.update(block)
+    return ReleaseFile(source, content.hexdigest(), blob.hexdigest())
 
 
 def build_release(
@@ -122,11 +119,7 @@ def build_release(
         if not path.is_file():
             raise PublishError(f"{path} is missing: run `{command}` first; nothing was published")
     files = {name: release_file(path if name == WEIGHTS else path.read_bytes()) for name, (path, _) in wanted.items()}
-    files |= {name: release_file(text.encode("utf-8")) for name, text in generated.items()}
-    unknown = set(files) - NAMES
-    if unknown:
-        raise PublishError(f"{sorted(unknown)} are not files of a release; valid: {sorted(NAMES)}")
-    return Release(files)
+    return Release(files | {name: release_file(text.encode("utf-8")) for name, text in generated.items()})
 
 
 @dataclass(frozen=True)
@@ -189,24 +182,19 @@ def write_folder(release: Release, folder: Path, compared: ComparedRelease | Non
             raise released_meanwhile(f"{tag_of(there)} in {folder}", compared)
         with new_folder(folder) as fresh:
             for name, file in release.files.items():
-                _write(file, fresh / name)
+                path = fresh / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if isinstance(file.source, bytes):
+                    path.write_bytes(file.source)
+                else:
+                    link_or_copy(file.source, path)
+                fsync(path)
             if folder_hashes(fresh) != release.hashes():
                 raise PublishError(
                     f"a file changed while it was being published to {folder}: wait until no stage runs, then publish "
                     f"again; {folder} is as it was"
                 )
         return True
-
-
-def _write(file: ReleaseFile, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if isinstance(file.source, Path):
-        link_or_copy(file.source, path)
-    with path.open("ab") as target:
-        if isinstance(file.source, bytes):
-            target.write(file.source)
-        target.flush()
-        os.fsync(target.fileno())
 
 
 def folder_hashes(folder: Path) -> dict[str, str]:
@@ -224,8 +212,6 @@ def refuse_foreign(folder: Path) -> None:
     knob = "move it away, or set publish.folder to another one; nothing was changed"
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise PublishError(f"{folder} is not a folder: {knob}")
-    if not folder.is_dir():
-        return
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
     if not found:
         return

@@ -148,8 +148,9 @@ class Caller:
 
     @property
     def endpoint(self) -> str:
-        """Address of the Hub for messages."""
-        return hide_password(self.api.endpoint)
+        """Address of the Hub for messages, without the user name and password that its URL may contain."""
+        host = urlsplit(self.api.endpoint).netloc
+        return str(self.api.endpoint).replace(host, host.rpartition("@")[2])
 
     def info(self, step: str, revision: str | None, state: str) -> Any:
         """Return the client's ModelInfo of a revision with the hashes of its files; see `request`."""
@@ -190,7 +191,9 @@ class Caller:
         seconds = patience.wait_s(attempt) if asked is None else asked + patience.wait_s(0)
         what = next(iter(getattr(error, "__notes__", ())), failed.step)
         last = attempt + 1 >= patience.attempts or self._waited_s + seconds > patience.longest_wait_in_all_s
-        if last or not may_pass(error) or (asked or 0.0) > patience.longest_retry_after_s:
+        # An answer that is not JSON is the error page of a proxy or an overloaded server.
+        may_pass = status(error) in PASSING | MOVED or isinstance(error, httpx2.TransportError | json.JSONDecodeError)
+        if last or not may_pass or (asked or 0.0) > patience.longest_retry_after_s:
             return False
         self._waited_s += seconds
         log.warning(
@@ -224,12 +227,6 @@ def status(error: Exception) -> int | None:
     """Return the HTTP status code of an error, or None if there was no answer."""
     answer = _answer(error)
     return None if answer is None else int(answer.status_code)
-
-
-def may_pass(error: Exception) -> bool:
-    """Return whether a retry may succeed soon, after the repository is read again."""
-    # An answer that is not JSON is the error page of a proxy or an overloaded server.
-    return status(error) in PASSING | MOVED or isinstance(error, httpx2.TransportError | json.JSONDecodeError)
 
 
 def retry_after_s(error: Exception) -> float | None:
@@ -279,9 +276,3 @@ def advice(error: Exception, repository: str, endpoint: str) -> str:
         429: f"The Hub limits the request rate of this account: {again}",
     }
     return by_status.get(code, f"The Hub has an internal error: {again}" if code >= 500 else "See the status code")
-
-
-def hide_password(endpoint: str) -> str:
-    """Return the endpoint without the user name and password that its URL may contain."""
-    parts = urlsplit(endpoint)
-    return endpoint.replace(f"{parts.netloc.rpartition('@')[0]}@", "") if "@" in parts.netloc else endpoint

@@ -133,26 +133,25 @@ class _Transaction:
                     f"{name} is public, but publish.private is true. Set publish.private=false, or make the "
                     "repository private on the Hub. Nothing was changed in it"
                 )
-            self._require_compared(head)
+            if (compared := self.compared) is not None:
+                # A commit names this head as its parent, so it replaces exactly what was checked.
+                self.caller.request(
+                    "reading the newest release",
+                    lambda: require_compared(self.caller.api, name, head.sha, self.release, compared),
+                    f"main is at {head.sha}; nothing was published",
+                )
             if self.review and _differences(head, self.release):
                 return self._propose(head)
             self.commit = self._commit(head)
         landed = f"main was moved to {self.commit}, which has no release tag, so nothing new is released"
         self._verify(self.commit, "verifying the commit", landed)
-        self._tag(self.commit, landed)
+        tag = {"tag": self.release.tag, "revision": self.commit, "exist_ok": True}
+        self.caller.request("tagging the release", lambda: self.caller.api.create_tag(name, **tag), landed)
+        # An existing tag is not moved: it must point at the same content.
+        self._verify(self.release.tag, "verifying the tag", landed)
         log.info("%s: %s is released as %s", name, self.commit, self.release.tag)
         url = f"{self.caller.endpoint}/{name}/tree/{self.release.tag}"
         return HubRelease(self.commit, self.release.tag, url, unchanged=not self.sent)
-
-    def _require_compared(self, head: Any) -> None:
-        """Refuse a head whose newest release is not the one that the gate compared with. A commit names this head as
-        its parent, so it replaces exactly what was checked."""
-        if (compared := self.compared) is not None:
-            self.caller.request(
-                "reading the newest release",
-                lambda: require_compared(self.caller.api, self.caller.repository, head.sha, self.release, compared),
-                f"main is at {head.sha}; nothing was published",
-            )
 
     def _head(self) -> Any:
         """Return the head of main; create the repository if it does not exist or is not visible to the token."""
@@ -197,17 +196,6 @@ class _Transaction:
                 f"{self.caller.repository} at {revision} differs from the release ({'; '.join(found[:5])}). "
                 f"Now: {state}. Publish again when no stage is running; if this repeats, check the repository's files"
             )
-
-    def _tag(self, commit: str, state: str) -> None:
-        self.caller.request(
-            "tagging the release",
-            lambda: self.caller.api.create_tag(
-                self.caller.repository, tag=self.release.tag, revision=commit, exist_ok=True
-            ),
-            state,
-        )
-        # An existing tag is not moved: it must point at the same content.
-        self._verify(self.release.tag, "verifying the tag", state)
 
     def _propose(self, head: Any) -> HubRelease:
         """Ensure that exactly one open pull request makes main contain the release.

@@ -9,7 +9,8 @@ from flows import cli
 from flows.dvc.session import StageFailed
 from flows.runs import checkout
 from tasks.params.schema import load_params, validate_params
-from tasks.plan.composing import compose, format_plan, require_plan
+from tasks.params.strict_yaml import yaml_text
+from tasks.plan.composing import HEADER, compose, require_plan
 from tasks.plan.dvc_records import LOCK, compute_md5
 from tasks.stage.errors import InputError, ParamsError
 from tests.flows.dvc.toy_repro import repro
@@ -57,7 +58,7 @@ def test_the_plan_is_written_and_what_went_away_goes_with_its_lines_of_the_lock(
     params = write_params(project, *GIVEN)
     write()
     said = capsys.readouterr()
-    assert (project / "plan.yaml").read_text() == format_plan(compose(params))
+    assert (project / "plan.yaml").read_text() == HEADER + yaml_text(compose(params))
     assert said.out.splitlines()[-1] == "plan.yaml written"
     assert said.err == "next: dvc repro, or podium run\n"
     assert [path for path in UNKNOWN_NOW if (project / path).exists()] == []
