@@ -1,4 +1,4 @@
-"""Training stages: run a device job to its end, then save its curves and metrics."""
+"""Training stages: compile the program of a device job or run it to its end, then save its curves and metrics."""
 
 import dataclasses
 import hashlib
@@ -11,6 +11,7 @@ from typing import Any
 
 from ipu_model.files import read_json, sha256_of, write_json, write_text
 from tasks.host.checkpoint_travel import sync_checkpoints
+from tasks.host.launcher import launch_command
 from tasks.jobs.device_job import (
     BatchGeometry,
     EvaluationConfig,
@@ -28,7 +29,7 @@ from tasks.params.sections import BatchParams, OptimizerParams, TrackingParams
 from tasks.plan.code_state import git_state
 from tasks.plan.named_files import require_readable
 from tasks.stage import artifacts
-from tasks.stage.errors import InputError
+from tasks.stage.errors import DeviceJobFailed, InputError
 from tasks.stage.row_folders import Manifest, find_held_out_rows, read_manifest
 from tasks.tracking.trackers import Trackers, describe_run, tracked
 
@@ -45,6 +46,9 @@ EXECUTION_ONLY = (
 """Fields of a job that do not affect its result, such as paths and intervals."""
 TABLE_PIECES = ("embedding_serialization_factor", "serialized_embedding_splits_per_ipu")
 """Keys of an ipu_config that only save memory; checkpoints contain the unsplit word embeddings."""
+OF_THE_HOST = ("poptorch", "torch", "poplar_sdk", "ipu_version", "instances")
+"""Parts of a fingerprint that depend on the host, not on the parameters: checked when a program is loaded, not
+reported."""
 IPU_CONFIG = "ipu_config.json"
 """Name of the file in the folder `ipu.config`."""
 
@@ -160,7 +164,10 @@ def train(
             job = dataclasses.replace(job, run_folder=str(folder))
             result = run_device_job(job, launcher=launcher, on_event=on_event)
         found, measured = {**figures(result), "fingerprint": folder.name}, measurements(result)
-        file_curves(folder, name, root)
+        write_text(root / artifacts.PLOTS / f"{name}.csv", (folder / "history.csv").read_text(encoding="utf-8"))
+        evaluations = folder / "evaluations.csv"  # without evaluations the plot is empty
+        curve = evaluations.read_text(encoding="utf-8") if evaluations.is_file() else "step,loss\n"
+        write_text(root / artifacts.held_out_plot(name), curve)
         write_json(root / artifacts.METRICS / f"{name}.json", {**found, "code": code, "versions": result.versions})
         write_json(root / artifacts.measurements_file(name), measured)
         trackers.close("finished", {name: {**found, **measured}}, result.steps)
@@ -180,15 +187,6 @@ def start_trackers(
     return tracked(tracking.backends, describe_run(tracking, name, fingerprint, config, root))
 
 
-def file_curves(folder: Path, name: str, root: Path) -> None:
-    """Copy the curves of a run folder to plots/."""
-    history = (folder / "history.csv").read_text(encoding="utf-8")
-    write_text(root / artifacts.PLOTS / f"{name}.csv", history)
-    evaluations = folder / "evaluations.csv"  # without evaluations the plot is empty
-    curve = evaluations.read_text(encoding="utf-8") if evaluations.is_file() else "step,loss\n"
-    write_text(root / artifacts.held_out_plot(name), curve)
-
-
 def fingerprint(job: Job) -> str:
     """Return twelve hexadecimal digits that identify a job's computation: its fields, rows and initial weights."""
     parts: dict[str, Any] = dataclasses.asdict(job)
@@ -205,11 +203,13 @@ def fingerprint(job: Job) -> str:
 
 
 def figures(result: JobResult) -> dict[str, Any]:
-    """Return the metrics of a training that parameters, data and code determine."""
+    """Return the metrics of a training that parameters, data and code determine; held-out ones if it evaluated."""
+    decided = {name: value for name, value in (result.evaluation or {}).items() if name != "seconds"}
+    held_out = {name: round(x, 6) if isinstance(x, float) else x for name, x in decided.items()}
     return {
         "final_loss": result.final_loss,
         **{name: round(value, 6) for name, value in result.final_losses.items()},
-        **held_out_figures(result),
+        **({} if result.evaluation is None else {"held_out": held_out}),
         "steps": result.steps,
         **packing_figures(result),
         "runtime": result.runtime,
@@ -236,15 +236,6 @@ def measurements(result: JobResult) -> dict[str, Any]:
 def packing_figures(result: JobResult) -> dict[str, float]:
     """Return how full the rows of a job were: sequences per row, and the share of real tokens (0 to 1)."""
     return {name: result.plan[name] for name in ("packing_factor", "packing_efficiency")}
-
-
-def held_out_figures(result: JobResult) -> dict[str, Any]:
-    """Return held-out metrics of the saved weights (ipu_model/train/evaluation.py); empty without evaluation."""
-    if result.evaluation is None:
-        return {}
-    decided = ((name, value) for name, value in result.evaluation.items() if name != "seconds")
-    shown = {name: round(x, 6) if isinstance(x, float) else x for name, x in decided}
-    return {"held_out": shown}
 
 
 def program_measurements(result: JobResult) -> dict[str, Any]:
@@ -277,3 +268,36 @@ def summary(name: str, result: JobResult) -> str:
         f"{result.train_seconds:.1f} s training, peak memory {result.peak_memory_mb:,.0f} MB "
         f"({result.runtime}, {result.precision})"
     )
+
+
+def build_program(name: str, job: Job, device: DeviceParams, root: Path = Path()) -> str:
+    """Compile the program of a job with random weights into `executables/<name>/`, and write its report.
+
+    DVC transfers the programs to other hosts. Training depends on the report only, reports/compile-<job>.json: it has
+    no times, no hashes of programs and no versions of the host, so that compiling again does not train again. Compiling
+    needs rows, but no weights and no IPUs.
+
+    Args:
+        name: phase1, phase2, or <entry>-finetune and -predict.
+        job: the training or prediction job; it is only compiled here.
+
+    Returns:
+        A line for users.
+
+    Raises:
+        DeviceJobFailed: see `run_device_job`; or the program was not saved.
+    """
+    folder, report = root / artifacts.executables_folder(name), root / artifacts.compile_report(name)
+    run_folder = root / artifacts.RUNS / f"compile-{name}"
+    job = dataclasses.replace(
+        job, output=str(folder), executables=str(folder), run_folder=str(run_folder), compile_only=True
+    )
+    result = run_device_job(job, launcher=launch_command(job, device))
+    record = folder / artifacts.EXECUTABLES_RECORD
+    if not record.is_file():
+        raise DeviceJobFailed(f"{name}: the program was compiled, but {record} was not written")
+    # The report has everything that determines the program except the host.
+    decided = {part: value for part, value in read_json(record)["parts"].items() if part not in OF_THE_HOST}
+    digest = hashlib.sha256(json.dumps(decided, sort_keys=True).encode()).hexdigest()[:16]
+    write_json(report, {"job": name, "program": digest, "parts": decided})
+    return f"compile {name}: program ready after {result.compile_seconds:.1f} s ({result.program}, {result.precision})"

@@ -5,6 +5,8 @@ A preset is a YAML file in `presets/`: values that override the defaults, and a 
 preset, or params.yaml without a preset.
 """
 
+import contextlib
+import copy
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -112,7 +114,7 @@ def resolve(
     Raises:
         ParamsError: the preset does not exist, an override is malformed, or a key is unknown.
     """
-    values: dict[str, Any] = json.loads(json.dumps(base)) if preset is None else default_values()
+    values: dict[str, Any] = copy.deepcopy(base) if preset is None else default_values()
     for layer in layers(preset, overrides, presets):
         _lay_over(values, layer.values, layer.origin, ())
     return values
@@ -127,7 +129,11 @@ def layers(
         ParamsError: the preset does not exist, or an override is malformed.
     """
     found = [] if preset is None else [read_preset(preset, presets)]
-    return [OverrideLayer(one.path, one.values) for one in found] + [_override(text) for text in overrides]
+    settings = [one if isinstance(one, Setting) else _read_setting(one) for one in overrides]
+    return [OverrideLayer(one.path, one.values) for one in found] + [
+        OverrideLayer(f"--set {stated}", nest({setting.name: setting.value}))
+        for stated, setting in zip(overrides, settings, strict=True)
+    ]
 
 
 def read_base(preset: str | None, root: Path = Path()) -> dict[str, Any]:
@@ -177,11 +183,6 @@ def _unknown(name: str, values: dict[str, Any], where: str) -> NoReturn:
     raise ParamsError(f"{where}: {name} is not known{nearest(name.rpartition('.')[2], list(values))}")
 
 
-def _override(stated: str | Setting) -> OverrideLayer:
-    setting = stated if isinstance(stated, Setting) else _read_setting(stated)
-    return OverrideLayer(f"--set {stated}", nest({setting.name: setting.value}))
-
-
 def nest(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values with dotted names as nested sections."""
     found: dict[str, Any] = {}
@@ -205,28 +206,15 @@ def _read_setting(text: str) -> Setting:
     takes_text = set(types_at(key.split("."))) - {NoneType} == {str}
     if takes_text and not isinstance(value, str | list | dict | None):
         value = stated.strip()
-    return Setting(key, _as_number(value) if isinstance(value, str) and not takes_text else value)
-
-
-def _as_number(text: str) -> Any:
-    """Parse numbers such as .5e-4, which DVC's parser reads as text."""
-    try:
-        number = float(text)
-    except ValueError:
-        return text
-    return number if math.isfinite(number) else text
+    if isinstance(value, str) and not takes_text:
+        with contextlib.suppress(ValueError):  # numbers such as .5e-4, which DVC's parser reads as text
+            value = number if math.isfinite(number := float(value)) else value
+    return Setting(key, value)
 
 
 def _is_ipu_config(path: Sequence[str]) -> bool:
     """Return True if a section contains keys of an ipu_config.json, all of which are optional."""
     return dict[str, Any] in types_at(path)
-
-
-def _require_ipu_key(key: str, value: Any, name: str, where: str) -> None:
-    known = [field.name for field in fields(IpuConfig)]
-    current, _ = migrate({key: value})  # accepts keys of older Optimum Graphcore releases
-    if not set(current) <= set(known):
-        _unknown(name, dict.fromkeys(known), where)
 
 
 def _lay_over(values: dict[str, Any], overlay: Any, where: str, path: tuple[str, ...]) -> None:
@@ -241,7 +229,10 @@ def _lay_over(values: dict[str, Any], overlay: Any, where: str, path: tuple[str,
             if path == ENTRIES:
                 values[key] = _new_entry(value, name, where)
             elif _is_ipu_config(path):
-                _require_ipu_key(key, value, name, where)
+                known = {field.name: None for field in fields(IpuConfig)}
+                current, _ = migrate({key: value})  # accepts keys of older Optimum Graphcore releases
+                if not set(current) <= set(known):
+                    _unknown(name, known, where)
                 values[key] = value
             else:
                 _unknown(name, values, where)

@@ -9,10 +9,9 @@ from typing import Any
 
 import yaml
 from ruamel.yaml import YAML
-from ruamel.yaml.constructor import SafeConstructor
+from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, DocumentStartEvent
-from ruamel.yaml.nodes import MappingNode
 from ruamel.yaml.resolver import implicit_resolvers
 
 from tasks.stage.errors import ParamsError
@@ -24,22 +23,6 @@ MAX_BYTES = 1 << 20
 DEEPEST = 100
 """Maximum nesting; libyaml takes minutes for 100,000 levels."""
 YAML_VERSION = (1, 2)
-
-
-class _PlainValues(SafeConstructor):
-    """Constructor that rejects repeated keys and keys that are not scalars, and names their lines."""
-
-    def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, str | int | float | bool | None):
-                raise ParamsError(f"line {key_node.start_mark.line + 1}: a key must be a scalar, found {key!r:.80}")
-            if key in seen:
-                raise ParamsError(f"line {key_node.start_mark.line + 1}: duplicate key {key!r}")
-            seen.add(key)
-        values: dict[Any, Any] = super().construct_mapping(node, deep)
-        return values
 
 
 class _Writer(yaml.SafeDumper):
@@ -97,8 +80,9 @@ def parse_yaml(text: str) -> Any:
 def _load(reader: YAML, text: str) -> Any:
     try:
         _require_plain(reader, text)
-        reader.Constructor = _PlainValues
         return reader.load(text)
+    except DuplicateKeyError as error:
+        raise ParamsError(f"line {error.problem_mark.line + 1}: {error.problem}") from None
     except ValueError as error:  # an invalid date or number
         raise ParamsError(f"a value cannot be read: {error}; put quotes around text") from None
 

@@ -1,4 +1,4 @@
-"""Stage compile_pretrain: compile the programs of pre-training (tasks/jobs/programs.py).
+"""Stage compile_pretrain: compile the programs of pre-training (tasks/jobs/training.py).
 
 python -m tasks.pretraining.compile phase1|phase2
 """
@@ -6,7 +6,7 @@ python -m tasks.pretraining.compile phase1|phase2
 import argparse
 import sys
 
-from tasks.jobs.programs import build_program
+from tasks.jobs.training import build_program
 from tasks.params.schema import PHASES, load_sections
 from tasks.plan.main import run_main
 from tasks.pretraining.pretrain import make_pretrain_job

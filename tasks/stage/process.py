@@ -126,11 +126,15 @@ def write_stage_run(stage: str, began: float) -> None:
 
 def _usage(began: float) -> dict[str, Any]:
     own, others = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    peak = own.ru_maxrss  # of Linux, it also counts memory from before the exec
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+        peak = next((int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), peak)
     return {
         "began": round(began, 2),
         "ended": round(time.time(), 2),
         "cpu_seconds": round(own.ru_utime + own.ru_stime + others.ru_utime + others.ru_stime, 2),
-        "peak_memory_mb": round(max(_own_peak(own.ru_maxrss), others.ru_maxrss) * KIB / 2**20, 1),
+        "peak_memory_mb": round(max(peak, others.ru_maxrss) * KIB / 2**20, 1),
     }
 
 
@@ -141,12 +145,3 @@ def read_usage(path: Path, since: float) -> dict[str, float]:
         return {}
     figures = {name: said.get(name) for name in ("cpu_seconds", "peak_memory_mb")}
     return {name: value for name, value in figures.items() if isinstance(value, float)}
-
-
-def _own_peak(otherwise: int) -> int:
-    """Return this program's peak memory in KiB; ru_maxrss also counts memory from before the exec."""
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return otherwise
-    return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), otherwise)

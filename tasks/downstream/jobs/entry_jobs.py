@@ -2,7 +2,7 @@
 
     python -m tasks.downstream.jobs.entry_jobs finetune@NAME
 
-compile builds the programs of both jobs before training starts (tasks/jobs/programs.py); finetune trains on the packed
+compile builds the programs of both jobs before training starts (tasks/jobs/training.py); finetune trains on the packed
 rows; predict computes the logits of the development sets, and of held-out examples if the kind needs them.
 """
 
@@ -13,8 +13,8 @@ from typing import Any
 from ipu_model.files import write_json
 from tasks.host.launcher import launch_command
 from tasks.jobs.device_job import BatchGeometry, Job, JobResult, ModelConfig, ScheduleConfig, run_device_job
-from tasks.jobs.programs import build_program
 from tasks.jobs.training import (
+    build_program,
     carried_executables,
     evaluation,
     geometry,

@@ -145,7 +145,7 @@ def test_the_demo_is_run_without_a_preset(base):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"a: 1\na: 2\n", "line 2: duplicate key 'a'"),
+        (b"a: 1\na: 2\n", 'line 2: found duplicate key "a"'),
         (b"a: [1\n", "is not YAML"),
         (b"- a\n", "must contain sections"),
         (b"a: \xff\n", "not UTF-8"),

@@ -16,7 +16,7 @@ from ipu_model.jobs.job import BatchGeometry, Job, JobResult
 from ipu_model.rows.format import Manifest
 from tasks.downstream.jobs import entry_jobs as of_entries
 from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_job
-from tasks.jobs import programs
+from tasks.jobs import training
 from tasks.jobs.device_job import DEVICE_PYTHON
 from tasks.jobs.training import fingerprint, ipu_config
 from tasks.params.entries import find_entry
@@ -182,7 +182,7 @@ def compiled_ahead(checkout: Path, overrides: tuple[str, ...], monkeypatch: pyte
         write_json(Path(str(job.executables)) / artifacts.EXECUTABLES_RECORD, {"parts": {}})
         return RESULT
 
-    monkeypatch.setattr(programs, "run_device_job", start)
+    monkeypatch.setattr(training, "run_device_job", start)
     monkeypatch.chdir(checkout)
     write_text(Path(artifacts.PARAMS), yaml_text(resolve(read_yaml(ROOT / "params.yaml"), None, overrides)))
     for stage, item in ((of_phases, "phase1"), (of_phases, "phase2"), (of_entries, "compile@squad")):
@@ -245,7 +245,7 @@ def test_a_compilation_that_keeps_nothing_is_no_success(checkout, monkeypatch):
     params = params_with(*ON_IPU)
     job = jobs(params, checkout, untrained=True)["phase1"]
     with pytest.raises(DeviceJobFailed, match="podium.json was not written"):
-        programs.build_program("phase1", job, params.device, checkout)
+        training.build_program("phase1", job, params.device, checkout)
     assert not (checkout / artifacts.compile_report("phase1")).exists()
 
 

@@ -18,7 +18,7 @@ from tasks.downstream import validate as validate_glue
 from tasks.downstream.gate import gate as glue_gate
 from tasks.downstream.jobs import entry_jobs as downstream_jobs
 from tasks.downstream.texts.task_table import TASKS
-from tasks.jobs import programs, training
+from tasks.jobs import training
 from tasks.release import publish as glue_publish
 from tasks.stage.errors import GateRejected
 from tests.places import ROOT
@@ -209,7 +209,7 @@ def test_on_ipus_the_programs_are_built_ahead_and_found_by_training_and_predicti
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A layer on the second of two IPUs, classes of a pair, packed."""
-    monkeypatch.setattr(programs, "run_device_job", device_job_here)
+    monkeypatch.setattr(training, "run_device_job", device_job_here)
     monkeypatch.setattr(downstream_jobs, "require_verdict", lambda *words, **named: None)
     write_examples(tmp_path / "data", "rte", train=60, dev=20)
     folder = make_checkout(
