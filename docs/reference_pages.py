@@ -217,7 +217,7 @@ def _preset_row(preset: Preset, params: Params) -> str:
             f"{one.global_batch_size:,} sequences, {one.epochs:g} epochs, rate {one.learning_rate:g}" for one in tunings
         )
         or "none",
-        ", ".join(f"{name} {value:g}" for name, value in preset.head.expected.published().items()) or "none",
+        ", ".join(f"{name} {value:g}" for name, value in preset.head.expected.items()) or "none",
     )
     return f"| {' | '.join(cells)} |\n"
 

@@ -37,7 +37,7 @@ def list_presets(ctx: click.Context, query: str = "", as_json: bool = False) -> 
 
 def _score(preset: Preset) -> str:
     """Return the score that the preset's source published for its last training."""
-    figures = preset.head.expected.published()
+    figures = preset.head.expected
     return next((f"{name} {figures[name]:g}" for name in SCORES if name in figures), "-")
 
 

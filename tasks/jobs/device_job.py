@@ -203,8 +203,11 @@ class _JobOutput:
         for line in lines:
             self.log.write(line)
             self.log.flush()
-            event = _event(line)
-            if event is None:
+            event = None
+            if line.startswith("{"):
+                with contextlib.suppress(ValueError):
+                    event = json.loads(line)
+            if not isinstance(event, dict) or "event" not in event:  # such as a warning of a library
                 self.tail.append(line)
                 continue
             self._take(event)
@@ -230,17 +233,6 @@ class _JobOutput:
         self.say(text)
 
 
-def _event(line: str) -> Event | None:
-    """Return the event in a line of output; None for other output, such as warnings of libraries."""
-    if not line.startswith("{"):
-        return None
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return None
-    return event if isinstance(event, dict) and "event" in event else None
-
-
 def format_event(event: Event) -> str | None:
     """Format an event as a line for users; return None for events that users do not need."""
     kind = event["event"]
@@ -258,7 +250,9 @@ def format_event(event: Event) -> str | None:
         return f"[{share:4.0%}] rows {event['rows']}/{event['of']}  {format_duration(round(event['eta_seconds']))} left"
     if kind == "plan":
         plan = event.get("plan", {k: v for k, v in event.items() if k != "event"})
-        return "plan: " + ", ".join(f"{name} {value}" for name, value in _spoken(plan))
+        parts = [value if name == "device" else {name: value} for name, value in plan.items()]
+        shown = [(name, value) for part in parts for name, value in part.items() if not isinstance(value, dict)]
+        return "plan: " + ", ".join(f"{name} {value}" for name, value in shown)  # the rest is in result.json
     if kind == "message":
         return str(event["text"])
     return None
@@ -269,12 +263,3 @@ def format_figures(figures: Mapping[str, Any]) -> str:
     names = [name for name in figures if name in ("loss", "perplexity") or name.endswith("_accuracy")]
     shown = (f"{figures[n]:.1%}" if n.endswith("_accuracy") else f"{figures[n]:.4f}" for n in names)
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in zip(names, shown, strict=True))
-
-
-def _spoken(plan: dict[str, Any]) -> Iterable[tuple[str, Any]]:
-    """Yield single values of a plan, including those of the device; result.json has the rest (placement, config)."""
-    for name, value in plan.items():
-        if not isinstance(value, dict):
-            yield name, value
-        elif name == "device":
-            yield from ((inner, item) for inner, item in value.items() if not isinstance(item, dict))

@@ -52,7 +52,6 @@ def params_schema() -> dict[str, Any]:
 def preset_schema() -> dict[str, Any]:
     """Return the JSON Schema of a preset file: a header and any of the parameters."""
     values, head = _section(Params, whole=False), _section(PresetHeader, whole=False)
-    head["properties"]["expected"]["description"] = "Scores that the source published, under Podium's names."
     merged = {**values, "properties": {**head["properties"], **values["properties"]}, "required": ["description"]}
     return _document("Podium preset", merged, whole=False)
 

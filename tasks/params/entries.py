@@ -66,8 +66,10 @@ class Entry:
 
 def entries(params: Params) -> list[Entry]:
     """Return all entries in the parameters, in order."""
+    last = BASE if params.base_model.source != "none" else ""
+    last = params.pretrain.phases[-1] if params.pretrain.phases else last
     return [
-        Entry(name, one, apply_packing(one.rows, params.packing), _start(one, params))
+        Entry(name, one, apply_packing(one.rows, params.packing), last if one.start == "auto" else one.start)
         for name, one in params.downstream.items()
     ]
 
@@ -117,14 +119,6 @@ def only_entry(params: Params, kind: str = "") -> Entry:
     of_kind = f" of kind {kind}" if kind else ""
     said = ", ".join(entry.name for entry in found) or "none"
     raise ParamsError(f"params.yaml has {len(found)} entries{of_kind} in downstream ({said}): name one")
-
-
-def _start(entry: EntryParams, params: Params) -> str:
-    if entry.start != "auto":
-        return entry.start
-    if params.pretrain.phases:
-        return params.pretrain.phases[-1]
-    return BASE if params.base_model.source != "none" else ""
 
 
 def start_model(entry: Entry) -> Path | None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import Field
 
@@ -30,24 +30,11 @@ from tasks.stage.errors import ParamsError
 Percent = Annotated[float, Field(ge=0, le=100)]
 
 
-class PublishedScores(Section):
-    """Scores that the source of a preset published, under the names of Podium's metrics; None: not published."""
-
-    exact_match: Percent | None = None
-    f1: Percent | None = None
-    accuracy: Percent | None = None
-    phase1_mlm_loss: float | None = None
-    phase1_mlm_accuracy: Percent | None = None
-    phase1_nsp_loss: float | None = None
-    phase1_nsp_accuracy: Percent | None = None
-    phase2_mlm_loss: float | None = None
-    phase2_mlm_accuracy: Percent | None = None
-    phase2_nsp_loss: float | None = None
-    phase2_nsp_accuracy: Percent | None = None
-
-    def published(self) -> dict[str, float]:
-        """Return the published scores."""
-        return self.model_dump(exclude_none=True)
+ScoreName = Literal[
+    "exact_match", "f1", "accuracy", "phase1_mlm_loss", "phase1_mlm_accuracy", "phase1_nsp_loss", "phase1_nsp_accuracy",
+    "phase2_mlm_loss", "phase2_mlm_accuracy", "phase2_nsp_loss", "phase2_nsp_accuracy",
+]  # fmt: skip
+"""Name of one of Podium's metrics."""
 
 
 class PresetHeader(Section):
@@ -56,7 +43,8 @@ class PresetHeader(Section):
     description: Text
     source: list[Text] = []
     """`owner/repository:path`, or text if the source is not a file; empty: no published recipe."""
-    expected: PublishedScores = PublishedScores()
+    expected: dict[ScoreName, Percent] = {}
+    """Scores that the source published."""
 
 
 ENTRIES = ("downstream",)

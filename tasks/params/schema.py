@@ -132,7 +132,7 @@ class Params(Section):
     """Publishing of releases; each entry sets its own target (downstream.*.publish)."""
 
     @model_validator(mode="after")
-    def _releases_have_places_of_their_own(self) -> Params:
+    def _releases_have_their_own_targets_and_an_existing_base_model(self) -> Params:
         for key in ("folder", "repository"):
             places = {name: getattr(entry.publish, key) for name, entry in self.downstream.items()}
             first: dict[str, str] = {}
@@ -144,10 +144,6 @@ class Params(Section):
                         f"downstream.{first[place]}.publish.{key} and downstream.{name}.publish.{key} are both "
                         f"{place}: give each release its own"
                     )
-        return self
-
-    @model_validator(mode="after")
-    def _the_card_names_a_base_model_that_there_is(self) -> Params:
         if self.publish.base_model and self.base_model.source == "none":
             raise ValueError(
                 f"publish.base_model={self.publish.base_model}, but base_model.source is none: set publish.base_model "
@@ -178,7 +174,8 @@ class Params(Section):
         return self
 
     @model_validator(mode="after")
-    def _entries_start_from_what_there_is(self) -> Params:
+    def _phases_and_entries_fit_the_model(self) -> Params:
+        sections = {f"downstream.{name}.rows": entry.rows for name, entry in self.downstream.items()}
         for name, entry in self.downstream.items():
             if entry.start == "base" and self.base_model.source == "none":
                 raise ValueError(f"downstream.{name}.start: base needs a base model: set base_model.source")
@@ -187,23 +184,14 @@ class Params(Section):
                     f"downstream.{name}.start: {entry.start} needs pretrain.enabled: true, and "
                     f"pretrain.{entry.start}.steps above 0"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _next_sentences_have_a_head(self) -> Params:
         found = self.model.family
         if self.pretrain.phases and self.pretrain_rows.next_sentence and found != NEXT_SENTENCE_FAMILY:
             raise ValueError(
                 f"pretrain_rows.next_sentence: true needs model.family: {NEXT_SENTENCE_FAMILY}, found {found}: set "
                 "pretrain_rows.next_sentence to false"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _rows_fit_the_model(self) -> Params:
-        phases = {f"pretrain_rows.{phase}": getattr(self.pretrain_rows, phase) for phase in self.pretrain.phases}
-        found = {f"downstream.{name}.rows": entry.rows for name, entry in self.downstream.items()}
-        for name, rows in (found | phases).items():
+        sections |= {f"pretrain_rows.{phase}": getattr(self.pretrain_rows, phase) for phase in self.pretrain.phases}
+        for name, rows in sections.items():
             if rows.row_length > self.model.max_positions:
                 raise ValueError(
                     f"{name}.row_length={rows.row_length} exceeds model.max_positions={self.model.max_positions}"

@@ -227,8 +227,12 @@ def read_json(path: Path, made_by: str) -> dict[str, Any]:
         PublishError: it is missing, not JSON, or not an object; the message names `made_by`, the command that writes
             it.
     """
+
+    def refuse_constant(name: str) -> float:
+        raise ValueError(f"{name} is not valid in JSON, and not allowed as a metric")
+
     try:
-        values = read_json_file(path, parse_constant=_refuse_constant)
+        values = read_json_file(path, parse_constant=refuse_constant)
     except FileNotFoundError:
         raise PublishError(f"{path} is missing: run `{made_by}` first; nothing was published") from None
     except ValueError as error:  # also not UTF-8
@@ -238,10 +242,6 @@ def read_json(path: Path, made_by: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise PublishError(f"{path} must contain a JSON object, found {type(values).__name__}: run `{made_by}` again")
     return values
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not valid in JSON, and not allowed as a metric")
 
 
 def _small_json(path: Path) -> dict[str, Any] | None:

@@ -105,7 +105,14 @@ class Publication:
         origin = provenance(self.parameters, copies, subject, self.root)
         if changes := describe_changes(origin, self.root):
             print(f"publish: {changes}", flush=True)
-        _check_tokenizer(origin["model"] or {}, copies)
+        tokenizer, trained_with = copies / artifacts.TOKENIZER / "tokenizer.json", None
+        if origin["model"] and tokenizer.is_file():
+            trained_with = origin["model"].get("tokenizer_sha256")
+        if trained_with and sha256_of(tokenizer) != trained_with:
+            raise PublishError(
+                f"the model was trained with another tokenizer (SHA-256 {trained_with}) than {tokenizer} "
+                f"({sha256_of(tokenizer)}): run the gate again; nothing was published"
+            )
         stated = resolve_origin(self.params, (origin["base_model"] or {}).get("origin"))
         require_origin(self.params, stated)
         cards: CardTask = load_part(self.entry, "card")
@@ -280,16 +287,6 @@ def verify_verdict(
             f"hand: {redo}published"
         )
     return verdict
-
-
-def _check_tokenizer(model: Mapping[str, Any], root: Path) -> None:
-    path = root / artifacts.TOKENIZER / "tokenizer.json"
-    trained_with = model.get("tokenizer_sha256")
-    if trained_with and path.is_file() and sha256_of(path) != trained_with:
-        raise PublishError(
-            f"the model was trained with another tokenizer (SHA-256 {trained_with}) than {path} "
-            f"({sha256_of(path)}): run the gate again; nothing was published"
-        )
 
 
 def print_receipt(receipt: Mapping[str, Any], dry_run: bool, seconds: float) -> None:

@@ -1,16 +1,5 @@
 """Errors that `tasks` raises, and the exit codes of the commands.
 
-    PodiumError                1  failed
-    |-- ParamsError            2  params.yaml, a preset, --set or the command line is invalid
-    |-- InputError             1  a file, folder or dataset of the user cannot be used
-    |-- DataInvalid            1  validation found that the data are not fit for training
-    |-- DeviceJobFailed        1  the device process ended without a result
-    |-- ParityLost             1  the logits of two runtimes differ more than the parameters allow
-    |-- PublishError           1  nothing, or nothing new, was published
-    |-- WrongWorker            1  this worker does not run stages of this kind, or this stage
-    |-- GateRejected           3  the metrics do not pass the gate; nothing was published
-    `-- StagePaused            4  a device job stopped early on request; run it again to continue
-
 Messages say what was found, what is required, and which parameter to change.
 """
 

@@ -93,7 +93,10 @@ def extract_letters(texts: Sequence[str]) -> NormalizedLetters:
     plain = [" " + _normalize_text(text) for text in texts]
     codes = np.frombuffer("".join(plain).encode("utf-32-le", "replace"), "<u4").astype(np.uint32, copy=False)
     ends = np.cumsum([0, *map(len, plain)])
-    letter = _are_letters(codes)
+    letter = _basic_letters()[np.minimum(codes, _BASIC)]
+    if len(beyond := np.flatnonzero(codes >= _BASIC)):
+        signs, which = np.unique(codes[beyond], return_inverse=True)
+        letter[beyond] = np.array([chr(code).isalnum() for code in signs.tolist()])[which]
     kept = letter.copy()
     kept[:-1] |= letter[1:]  # the last character between two words becomes a space
     bounds = np.concatenate([[0], np.cumsum(kept)])[ends]
@@ -104,14 +107,6 @@ def _normalize_text(text: str) -> str:
     """Return a text in lower case; a text without letters as its code points, so that it only matches itself."""
     found = unicodedata.normalize("NFKC", text).casefold()
     return found if any(map(str.isalnum, found)) else " ".join(f"u{ord(sign):x}" for sign in "".join(found.split()))
-
-
-def _are_letters(codes: NDArray[np.uint32]) -> NDArray[np.bool_]:
-    found = _basic_letters()[np.minimum(codes, _BASIC)]
-    if len(beyond := np.flatnonzero(codes >= _BASIC)):
-        signs, which = np.unique(codes[beyond], return_inverse=True)
-        found[beyond] = np.array([chr(code).isalnum() for code in signs.tolist()])[which]
-    return found
 
 
 @lru_cache(maxsize=1)
@@ -138,7 +133,7 @@ def hash_runs(letters: NormalizedLetters, starts: NDArray[np.int64], lengths: ND
     Args:
         lengths: letters of each run, [k], or one number for all.
     """
-    powers, inverses = _powers(1 << max(10, int(len(letters.codes)).bit_length()))
+    powers, inverses = _powers_and_inverses(1 << max(10, int(len(letters.codes)).bit_length()))
     # Differences of sums of codes[i] * BASE**i, shifted to exponent 0: the cost does not depend on the length.
     sums = np.zeros(len(letters.codes) + 1, np.uint64)
     np.cumsum(letters.codes * powers[: len(letters.codes)], out=sums[1:])
@@ -155,15 +150,11 @@ def mix_bits(numbers: Hashes) -> Hashes:
 
 
 @lru_cache(maxsize=2)
-def _powers(count: int) -> tuple[Hashes, Hashes]:
-    """Return BASE**i and BASE**-i modulo 2**64 for i below `count`. uint64 [count] each."""
-    return _powers_of(BASE, count), _powers_of(pow(BASE, -1, 1 << 64), count)
-
-
-def _powers_of(base: int, count: int) -> Hashes:
-    factors = np.full(count, base, np.uint64)
-    factors[0] = 1
-    return np.cumprod(factors)
+def _powers_and_inverses(count: int) -> Hashes:
+    """Return BASE**i and BASE**-i modulo 2**64 for i below `count`. uint64 [2, count]."""
+    factors = np.repeat(np.array([[BASE], [pow(BASE, -1, 1 << 64)]], np.uint64), count, axis=1)
+    factors[:, 0] = 1
+    return np.cumprod(factors, axis=1)
 
 
 @dataclass(frozen=True)
@@ -347,13 +338,6 @@ def _find_runs(letters: NormalizedLetters, stride: int) -> tuple[np.ndarray, np.
     return starts, owner
 
 
-def make_piece_shingles(documents: NormalizedLetters, pieces: Iterable[tuple[int, int, int]]) -> Shingles:
-    """Return the shingles of pieces, each treated as a text."""
-    cut = [documents.codes[first:last] for _, first, last in pieces]
-    bounds = np.cumsum([0, *map(len, cut)])
-    return make_shingles(NormalizedLetters(np.concatenate(cut) if cut else documents.codes[:0], bounds), SHINGLE)
-
-
 class DevelopmentTexts:
     """Distinct texts of all development examples."""
 
@@ -377,7 +361,10 @@ class DevelopmentTexts:
 
     def source(self, name: str, compared: int, passed_over: int, best: BestMatches) -> SourceReport:
         """Return the report on one source of training data."""
-        pairs = {text: self._pairs(text, best) for text in best.found}
+        pairs = {
+            text: [Duplicate(*example, round(similarity, 4), other) for example in self._examples[self.texts[text]]]
+            for text, (similarity, other, _) in best.found.items()
+        }
         every = [pair for some in pairs.values() for pair in some]
         ordered = tuple(sorted(every, key=lambda pair: (self._order[pair.split], pair.example)))
         shown = tuple(
@@ -385,10 +372,6 @@ class DevelopmentTexts:
             for text in best.spread(MAX_SHOWN)
         )
         return SourceReport(name, compared, passed_over, ordered, shown)
-
-    def _pairs(self, text: int, best: BestMatches) -> list[Duplicate]:
-        similarity, other, _ = best.found[text]
-        return [Duplicate(*example, round(similarity, 4), other) for example in self._examples[self.texts[text]]]
 
 
 class BestMatches:
@@ -435,13 +418,13 @@ def _search_training(
     best, seen, before = BestMatches(), set[int](), 0
     progress = StageProgress("near-duplicates in training", f"{record}s")
     for batch in batches:
-        fresh: dict[int, str] = {}
+        fresh: dict[int, tuple[int, str]] = {}
         keys = text_features.hash_strings(np.array(batch, dtype=object)).tolist()
         for number, (key, text) in enumerate(zip(keys, batch, strict=True), before):
             if key not in seen:
-                seen.add(key)
-                fresh[number] = text
-        for some in batch_texts(list(fresh.items())):
+                fresh.setdefault(key, (number, text))
+        seen.update(fresh)
+        for some in batch_texts(fresh.values()):
             for match in index.matches(make_shingles(extract_letters([text for _, text in some]), SHINGLE)):
                 number, text = some[match.other]
                 best.add(match.text, match.similarity, f"training {record} {number}", text)
@@ -461,20 +444,17 @@ def _search_corpus(examples: DevelopmentTexts, index: NearDuplicateIndex, files:
             ids, texts = (text_features.to_strings(batch.column(name)) for name in ("document_id", "text"))
             named = [(name, part) for name, text in zip(ids, texts, strict=True) for part in split_text(text, overlap)]
             for some in batch_texts(named):
-                _search_documents(some, index, pieces, best)
+                letters = extract_letters([text for _, text in some])
+                cut = pieces.find(letters)
+                parts = [letters.codes[:0], *(letters.codes[first:last] for _, first, last in cut)]
+                bounds = np.cumsum([*map(len, parts)])
+                shingles = make_shingles(NormalizedLetters(np.concatenate(parts), bounds), SHINGLE)
+                for match in index.matches(shingles):
+                    number, first, last = cut[match.other]
+                    best.add(match.text, match.similarity, f"document {some[number][0]}", letters.text(first, last))
             done += len(ids)
             progress.update(done)
     return examples.source(TEXT, done, examples.count(np.flatnonzero(pieces.too_short).tolist()), best)
-
-
-def _search_documents(
-    documents: Sequence[tuple[str, str]], index: NearDuplicateIndex, pieces: PieceFinder, best: BestMatches
-) -> None:
-    letters = extract_letters([text for _, text in documents])
-    cut = pieces.find(letters)
-    for match in index.matches(make_piece_shingles(letters, cut)):
-        document, first, last = cut[match.other]
-        best.add(match.text, match.similarity, f"document {documents[document][0]}", letters.text(first, last))
 
 
 def split_text(text: str, overlap: int) -> Iterator[str]:

@@ -24,7 +24,6 @@ from tasks.rows.row_files import (
     SEQUENCE_LABELS,
     SEQUENCES,
     TOKENS,
-    Column,
     UnknownTokens,
     from_arrow,
 )
@@ -267,9 +266,14 @@ class RowData(DataSet):
             "max_positions": f"raise model.max_positions or lower {self.section}.row_length",
         }
         for column, end in self._ends.items():
-            yield DataCheck(
-                column.name, column.name, _describe(column, end), advice.get(str(column.below), self.advice)
-            )
+            values = "a finite number" if end == float("inf") else f"from 0 to {int(end) - 1:,}"
+            if isinstance(column.below, str):
+                values += f", as {column.below} is {int(end):,}"
+            if column.least == IGNORED and column.width != PREDICTIONS:
+                # Kinds may allow tokens or sequences without a label; masked tokens always have one.
+                values += f", or {IGNORED} for none"
+            required = f"{values}; {column.unused} {UNUSED[column.width]}"
+            yield DataCheck(column.name, column.name, required, advice.get(str(column.below), self.advice))
 
     def prepare(self) -> Totals:
         examples: dict[str, list[str]] = {"schema": [], "manifest_files": []}
@@ -362,10 +366,14 @@ class RowData(DataSet):
         for column in self._ends:
             if column.width == PREDICTIONS and column.least == IGNORED:
                 used[PREDICTIONS] = rows[column.name] != IGNORED
-        return {
-            column.name: _find_invalid(rows[column.name], used[column.width], column, end).sum(axis=1)
-            for column, end in self._ends.items()
-        }
+        features = {}
+        for column, end in self._ends.items():
+            values = rows[column.name]
+            right = np.isfinite(values) if end == float("inf") else (values >= 0) & (values < end)
+            if column.least == IGNORED:
+                right |= values == IGNORED
+            features[column.name] = np.where(used[column.width], ~right, values != column.unused).sum(axis=1)
+        return features
 
     def kind_features(self, rows: Columns, found: RowSequences) -> Columns:
         """Return the features [n] of the record checks that a kind adds.
@@ -408,22 +416,6 @@ class RowData(DataSet):
 
     def notes(self) -> list[str]:
         return [f"{self.name} rows: {self._unknown.warning}"] if self._unknown.warning else []
-
-
-def _describe(column: Column, end: float) -> str:
-    values = "a finite number" if end == float("inf") else f"from 0 to {int(end) - 1:,}"
-    if isinstance(column.below, str):
-        values += f", as {column.below} is {int(end):,}"
-    # Kinds may allow tokens or sequences without a label; masked tokens always have one.
-    or_none = f", or {IGNORED} for none" if column.least == IGNORED and column.width != PREDICTIONS else ""
-    return f"{values}{or_none}; {column.unused} {UNUSED[column.width]}"
-
-
-def _find_invalid(values: np.ndarray, used: np.ndarray, column: Column, end: float) -> np.ndarray:
-    right = np.isfinite(values) if end == float("inf") else (values >= 0) & (values < end)
-    if column.least == IGNORED:
-        right |= values == IGNORED
-    return np.where(used, ~right, values != column.unused)
 
 
 def _open(path: Path) -> pa.ipc.RecordBatchFileReader:
@@ -482,12 +474,18 @@ class WindowData(RowData):
             return differences
         required = [FEATURE_ID, *self._names]
         table = pq.read_table(self._path, columns=required)
-        columns = {name: _read_integers(table[name].combine_chunks()) for name in required}
+        columns = {name: from_arrow(table[name].combine_chunks().fill_null(-1)).astype(np.int64) for name in required}
         self._ids, self._columns = columns.pop(FEATURE_ID), columns
         return []
 
     def kind_features(self, rows: Columns, found: RowSequences) -> Columns:
-        lines = self._lines(rows, found)
+        ids, count = rows["feature_ids"].astype(np.int64), len(self._ids)
+        present = found.present(ids.shape[1])
+        starts, lengths = (found.table(values, ids.shape[1], 0) for values in (found.start, found.length))
+        # Without lines there are no values to look up, and `known` is false everywhere.
+        taken = np.clip(ids, 0, max(0, count - 1))
+        columns = {name: values[taken] if count else np.zeros_like(ids) for name, values in self._columns.items()}
+        lines = FeatureLines(present, present & (ids >= 0) & (ids < count), starts, lengths, columns)
         return {
             "feature_slots": (lines.present & ~lines.known).sum(axis=1),
             "feature_lengths": (lines.known & (lines.lengths != lines.columns[N_TOKENS])).sum(axis=1),
@@ -498,16 +496,6 @@ class WindowData(RowData):
     def label_features(self, rows: Columns, found: RowSequences, lines: FeatureLines) -> Columns:
         """Return the features [n] of the checks of labels."""
 
-    def _lines(self, rows: Columns, found: RowSequences) -> FeatureLines:
-        """Return the lines of features.parquet for the slots of rows."""
-        ids, count = rows["feature_ids"].astype(np.int64), len(self._ids)
-        present = found.present(ids.shape[1])
-        starts, lengths = (found.table(values, ids.shape[1], 0) for values in (found.start, found.length))
-        # Without lines there are no values to look up, and `known` is false everywhere.
-        taken = np.clip(ids, 0, max(0, count - 1))
-        columns = {name: values[taken] if count else np.zeros_like(ids) for name, values in self._columns.items()}
-        return FeatureLines(present, present & (ids >= 0) & (ids < count), starts, lengths, columns)
-
     def totals(self) -> Totals:
         sequences = self.manifest.sequences
         other = np.flatnonzero(self._ids != np.arange(len(self._ids)))
@@ -515,8 +503,3 @@ class WindowData(RowData):
         shown = f"{len(other):,} lines with another feature_id, {len(self._ids):,} lines of {sequences:,} sequences"
         numbered = TotalFeature(len(other) + abs(len(self._ids) - sequences), shown, lines)
         return {**super().totals(), "features_numbered": numbered}
-
-
-def _read_integers(column: pa.Array) -> np.ndarray:
-    """Return the integers of a column; -1 for null. int64 [n]."""
-    return from_arrow(column.fill_null(-1) if column.null_count else column).astype(np.int64)

@@ -125,9 +125,7 @@ class GxValidator(LimitValidator):
         batch = self._batches.get_batch({"dataframe": pd.DataFrame(frame)})
         suite = self._gx.ExpectationSuite("checks", expectations=[make_expectation(check) for check in checks])
         result = batch.validate(suite, result_format=COUNTS)
-        failed = {
-            one.expectation_config.meta["check"]: _count_failed(one, len(frame[RECORD])) for one in result.results
-        }
+        failed = dict(_count_failed(one, len(frame[RECORD])) for one in result.results)
         # Great Expectations silently drops expectations that it does not know.
         evaluated = result.statistics["evaluated_expectations"]
         if evaluated != len(checks) or set(failed) != {check.name for check in checks}:
@@ -139,8 +137,8 @@ class GxValidator(LimitValidator):
         return counts
 
 
-def _count_failed(result: Any, records: int) -> int:
-    """Return the number of records that failed an expectation."""
+def _count_failed(result: Any, records: int) -> tuple[str, int]:
+    """Return the check of an expectation, and the number of records that failed it."""
     name = result.expectation_config.meta["check"]
     found = result.result
     # `exception_info` has two shapes; an evaluated expectation has counts in both.
@@ -154,7 +152,7 @@ def _count_failed(result: Any, records: int) -> int:
         )
     if result.success != (found["unexpected_count"] == 0):
         raise CheckCrashed(f"check {name}: success={result.success} with {found['unexpected_count']} failures")
-    return int(found["unexpected_count"])
+    return name, int(found["unexpected_count"])
 
 
 def make_expectation(check: DataCheck) -> Any:

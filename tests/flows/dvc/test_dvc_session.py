@@ -243,7 +243,7 @@ def test_dvcs_own_errors_are_said_with_their_causes(toy_project):
     assert "Traceback" not in str(failure.value)
     plan.write_text("stages: nonsense")
     with DvcSession(toy_project) as session, pytest.raises(DvcFailed, match=r"ERROR: .*dvc.yaml"):
-        session.restore_outputs(["first"])
+        session.request("pull", targets=["first"])
 
 
 def test_a_stage_whose_outs_are_lost_has_failed(toy_project, monkeypatch):
