@@ -4,6 +4,7 @@ DVC writes the first two in place and cannot read an incomplete one, so every la
 waste disk space.
 """
 
+import contextlib
 import fcntl
 from collections.abc import Callable
 from pathlib import Path
@@ -59,25 +60,20 @@ def output_folders(root: Path) -> set[Path]:
 
 def _repair_lock(root: Path, say: Callable[[str], None]) -> None:
     """Move away a dvc.lock that DVC cannot read. DVC then restores the stages from its run-cache and reruns none."""
-    path = root / LOCK
+    path, values = root / LOCK, None
     if not path.is_file():
         return
-    try:
-        values: Any = read_dvc_file(path)
-    except ParamsError:
-        values = None
-    if _is_valid_lock(values) or find_dvc_processes(root):
+    with contextlib.suppress(ParamsError):
+        values = read_dvc_file(path)
+    # A truncated file may still be YAML, with a last key that has no value.
+    stages = values.get("stages", {}) if isinstance(values, dict) and "schema" in values else None
+    is_valid = isinstance(stages, dict) and all(map(_is_valid_stage, stages.values()))
+    if is_valid or find_dvc_processes(root):
         return
     aside = root / RUNS / "dvc.lock.broken"
     aside.parent.mkdir(exist_ok=True)
     path.replace(aside)
     say(f"{path} was incomplete and was moved to {aside}: stages are restored from DVC's run-cache")
-
-
-def _is_valid_lock(values: Any) -> bool:
-    """Return whether DVC accepts it. A truncated file may still be YAML, with a last key that has no value."""
-    stages = values.get("stages", {}) if isinstance(values, dict) and "schema" in values else None
-    return isinstance(stages, dict) and all(map(_is_valid_stage, stages.values()))
 
 
 def _is_valid_stage(stage: Any) -> bool:
@@ -98,29 +94,17 @@ def _repair_rwlock(root: Path, say: Callable[[str], None]) -> None:
     another DVC runs in the checkout, as that has an entry there; DVC then reports the error itself.
     """
     path = root / ".dvc" / "tmp" / "rwlock"
-    if _is_readable(path):
+    if not path.exists():
         return
     with path.with_suffix(".lock").open("a", encoding="utf-8") as guard:
         try:
             fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return  # it is being written now
-        if _is_readable(path):
-            return
-        if others := find_dvc_processes(root):
-            say(
-                f"{path} is incomplete but was not removed: DVC is running here (process {', '.join(map(str, others))})"
-            )
-            return
-        path.unlink(missing_ok=True)
-        say(f"removed {path}, which DVC left incomplete when it was killed or the disk was full")
-
-
-def _is_readable(path: Path) -> bool:
-    try:
-        read_json(path)
-    except FileNotFoundError:
-        return True
-    except ValueError:
-        return False
-    return True
+            read_json(path)
+        except (BlockingIOError, FileNotFoundError):
+            pass  # it is being written now, or was removed
+        except ValueError:
+            if others := ", ".join(map(str, find_dvc_processes(root))):
+                say(f"{path} is incomplete but was not removed: DVC is running here (process {others})")
+            else:
+                path.unlink(missing_ok=True)
+                say(f"removed {path}, which DVC left incomplete when it was killed or the disk was full")

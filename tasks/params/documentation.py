@@ -7,7 +7,7 @@ The docstring under a field is its meaning. `podium params list`, the schemas an
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -25,18 +25,15 @@ def read_field_meanings(section: type[Section]) -> dict[str, str]:
     """Return key -> docstring under the field, inherited fields included; a subclass overrides its bases."""
     found: dict[str, str] = {}
     for kind in reversed(section.__mro__):
-        if issubclass(kind, Section) and kind is not Section:
-            found.update(_docstrings(kind))
+        if not issubclass(kind, Section) or kind is Section:
+            continue
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+        assert isinstance(tree, ast.ClassDef)
+        for field, text in pairwise(tree.body):
+            stated = isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and text.value.value
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(stated, str):
+                found[field.target.id] = " ".join(stated.split())
     return {field.alias or name: found.get(name, "") for name, field in section.model_fields.items()}
-
-
-def _docstrings(kind: type) -> Iterator[tuple[str, str]]:
-    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    assert isinstance(tree, ast.ClassDef)
-    for field, text in pairwise(tree.body):
-        stated = isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and text.value.value
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(stated, str):
-            yield field.target.id, " ".join(stated.split())
 
 
 def collect_meanings(values: Mapping[str, Any]) -> dict[str, str]:

@@ -24,23 +24,14 @@ def git_state(root: Path) -> dict[str, Any]:
     if revision is None:
         return dict(NOT_RECORDED)
     present = [name for name in artifacts.SOURCES if (root / name).exists()]
-    status = ("status", "--porcelain", "--no-renames", "-z", "--", *present, ":(exclude,glob)**/__pycache__/**")
-    listing = run_git(root, *_compared_with(root), *status) if present else ""
+    options = ["status", "--porcelain", "--no-renames", "-z", "--", *present, ":(exclude,glob)**/__pycache__/**"]
+    top, folder = (run_git(root, "rev-parse", what) or "" for what in ("--show-toplevel", "--absolute-git-dir"))
+    if Path(top.strip(), artifacts.RUNS) in root.resolve().parents:
+        # A named run: git ignores the folder of its checkout, so that its files would never count as changed.
+        options = [f"--git-dir={folder.strip()}", f"--work-tree={root.resolve()}", *options]
+    listing = run_git(root, *options) if present else ""
     changed = sorted(entry[3:] for entry in (listing or "").split("\0") if entry)
     return {"revision": revision.strip(), "dirty": bool(changed), "changed": changed}
-
-
-def _compared_with(root: Path) -> list[str]:
-    """Return git options that compare the files of `root` with the revision.
-
-    The checkout of a named run is in a folder that git ignores; without these options its files would never count as
-    changed.
-    """
-    top = (run_git(root, "rev-parse", "--show-toplevel") or "").strip()
-    folder = (run_git(root, "rev-parse", "--absolute-git-dir") or "").strip()
-    if Path(top, artifacts.RUNS) not in root.resolve().parents:
-        return []
-    return [f"--git-dir={folder}", f"--work-tree={root.resolve()}"]
 
 
 def run_git(root: Path, *arguments: str, timeout: float = 60.0) -> str | None:

@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -264,17 +265,13 @@ def _make_figure(histogram: Mapping[str, Any]) -> tuple[str, Plot, str]:
     counts, edges, unit = histogram["counts"], histogram["edges"], histogram["unit"]
     least = MIN_BAR_HEIGHT * max(counts)  # every non-empty bin stays visible
     heights = [max(count, least) if count else 0 for count in counts]
-    tips = [f"{_format_bin(histogram, number)} {unit}: {count:,}" for number, count in enumerate(counts)]
+    bins = [f"{low:,}" if low == end - 1 else f"{low:,} to {end - 1:,}" for low, end in pairwise(edges)]
+    if histogram["open_end"]:
+        bins[-1] = f"{edges[-2]:,} and more"
+    tips = [f"{one} {unit}: {count:,}" for one, count in zip(bins, counts, strict=True)]
     label = f"{histogram['title']}, from {edges[0]:,} to {edges[-1] - 1:,} {unit}"
     plot = plot_bars(heights, tips, [_abbreviate(edge) for edge in edges[:-1]], unit, "number", label)
     return histogram["title"], plot, "Bins widen to the right (log scale)." if histogram["widening"] else ""
-
-
-def _format_bin(histogram: Mapping[str, Any], i: int) -> str:
-    low, high = histogram["edges"][i], histogram["edges"][i + 1] - 1
-    if histogram["open_end"] and i == len(histogram["counts"]) - 1:
-        return f"{low:,} and more"
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def _abbreviate(value: int) -> str:
@@ -367,10 +364,6 @@ def _make_result(outcome: CheckOutcome) -> Any:
             "partial_unexpected_counts": [{"value": one, "count": n} for one, n in Counter(values).most_common()],
             "unexpected_index_list": rows,
             "unexpected_index_column_names": [RECORD],
-            "missing_count": 0,
-            "missing_percent": 0.0,
-            "unexpected_percent_total": percent,
-            "unexpected_percent_nonmissing": percent,
         },
     )
 
