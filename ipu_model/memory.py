@@ -23,7 +23,7 @@ def free_memory(root: Path = Path("/")) -> Optional[int]:
     Args:
         root: of the file system, with /proc and /sys.
     """
-    candidates = _read_meminfo(root, "MemAvailable:")
+    candidates = read_memory(root / "proc/meminfo", "MemAvailable")
     for folder, limit, usage, droppable in _cgroups(root):
         most, used = _read_lines(folder / limit)[:1], _read_lines(folder / usage)[:1]
         if most and used and most[0].isdigit():  # "max": no limit
@@ -41,7 +41,7 @@ def memory_limit(root: Path = Path("/")) -> Optional[int]:
     Args:
         root: of the file system, with /proc and /sys.
     """
-    limits = _read_meminfo(root, "MemTotal:")
+    limits = read_memory(root / "proc/meminfo", "MemTotal")
     for folder, limit, _, _ in _cgroups(root):
         limits += [int(most) for most in _read_lines(folder / limit)[:1] if most.isdigit()]
     data = resource.getrlimit(resource.RLIMIT_DATA)[0]
@@ -95,9 +95,9 @@ def _reserved_bytes(folder: Path) -> int:
     return reserved
 
 
-def _read_meminfo(root: Path, name: str) -> List[int]:
-    """Return the bytes of a field of /proc/meminfo; empty if the kernel does not report it."""
-    return [int(line.split()[1]) * 1024 for line in _read_lines(root / "proc/meminfo") if line.startswith(name)]
+def read_memory(file: Path, name: str) -> List[int]:
+    """Return the bytes of a field of /proc/meminfo or /proc/PID/status; empty if the kernel does not report it."""
+    return [int(line.split()[1]) * 1024 for line in _read_lines(file) if line.startswith(f"{name}:")]
 
 
 def _cgroups(root: Path) -> Iterator[Tuple[Path, str, str, str]]:

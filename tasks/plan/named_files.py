@@ -124,8 +124,8 @@ def _check_place(values: dict[str, Any], key: str, root: Path) -> list[str]:
         ]
     source = value_at(values, ".".join([*words[: 3 if words[0] == "downstream" else 1], "source"]))
     if source is not None and source not in ("files", "file", "folder"):
-        return check_readable(root / path, key, "any", path)
-    return check_readable(root / path, key, "none" if _pattern(WHOLE).fullmatch(key) else "files", path)
+        return inspect_files(root / path, key, "any", path)[1]
+    return inspect_files(root / path, key, "none" if _pattern(WHOLE).fullmatch(key) else "files", path)[1]
 
 
 def is_dvc_file(name: str) -> bool:
@@ -245,42 +245,36 @@ def _why_not(path: Path, stages: Iterable[Stage], replaced: bool) -> str:
     return ""
 
 
-def check_readable(path: Path, key: str, links: Links = "files", name: Path | str | None = None) -> list[str]:
-    """Check that this user can read a file, or everything in a folder.
-
-    Args:
-        name: name in messages; None: `path`.
-
-    Returns:
-        The problems, one sentence per kind.
-    """
-    return _inspect(path, key, links, name)[1]
-
-
 def list_files(path: Path, key: str) -> list[Path]:
     """Return all files below a folder, sorted by name; for a file, that file.
 
     Raises:
         InputError: something cannot be read; the message lists all problems.
     """
-    files, problems = _inspect(path, key, "none")
+    files, problems = inspect_files(path, key, "none")
     if problems:
         raise InputError("\n".join(problems))
     return sorted(map(Path, files))
 
 
 def require_readable(path: Path, key: str, links: Links = "files") -> None:
-    """Require that this user can read a path; see `check_readable`.
+    """Require that this user can read a path; see `inspect_files`.
 
     Raises:
         InputError: it cannot be read.
     """
-    if problems := check_readable(path, key, links):
+    if problems := inspect_files(path, key, links)[1]:
         raise InputError("\n".join(problems))
 
 
-def _inspect(path: Path, key: str, links: Links, name: Path | str | None = None) -> tuple[list[str], list[str]]:
-    """Return the files there, and the problems."""
+def inspect_files(
+    path: Path, key: str, links: Links = "files", name: Path | str | None = None
+) -> tuple[list[str], list[str]]:
+    """Return the files of a folder, or a file, and the problems with reading them, one sentence per kind.
+
+    Args:
+        name: name in messages; None: `path`.
+    """
     name = path if name is None else name
     where = f"{key}='{escape_name(name)}'"
     if problem := _trouble(path) if is_utf8(str(name)) else "is not UTF-8: rename it":

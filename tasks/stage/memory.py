@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from ipu_model.memory import free_memory
+from ipu_model.memory import free_memory, read_memory
 from tasks.stage.errors import InputError
 from tasks.stage.process import python_path
 
@@ -101,15 +101,7 @@ def describe_shortage(error: BaseException) -> str:
 
 def _present() -> int:
     """Return the bytes that already count against the limit: private, writable memory."""
-    return _read_status(_STATUS, "VmData")
-
-
-def _read_status(status: Path, name: str) -> int:
-    """Return a memory value of a process, in bytes, as the kernel reports it."""
-    lines = status.read_text().splitlines()
-    return next(
-        (int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:")), 0
-    )  # a dead process has none
+    return sum(read_memory(_STATUS, "VmData"))
 
 
 def watch_memory(what: str) -> None:
@@ -124,7 +116,7 @@ def watch_memory(what: str) -> None:
     left = memory_left()
     if left is None or not _STATUS.exists():
         return
-    limit = _read_status(_STATUS, "RssAnon") + left
+    limit = sum(read_memory(_STATUS, "RssAnon")) + left
     watcher = subprocess.Popen(
         [sys.executable, "-S", "-c", _WATCH, str(os.getpid()), str(limit), what],
         stdin=subprocess.PIPE,
@@ -137,16 +129,16 @@ def watch_memory(what: str) -> None:
 
 def _watch(pid: int, limit: int, what: str) -> None:
     """Kill a process above its limit; return when the other end of standard input is closed."""
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the process ended meanwhile
-        while not select.select([sys.stdin], [], [], _LOOK_SECONDS)[0]:
-            if (taken := _read_status(Path(f"/proc/{pid}/status"), "RssAnon")) > limit:
-                sys.stderr.write(
-                    f"error: {what} used {taken >> 20:,} MB of memory, and {limit >> 20:,} MB were left by the host, "
-                    "its cgroup and RLIMIT_DATA: split the input, use fewer processes (PODIUM_WORKERS, "
-                    "PODIUM_STAGES_AT_ONCE), or use a host with more memory\n"
-                )
+    while not select.select([sys.stdin], [], [], _LOOK_SECONDS)[0]:
+        if (taken := sum(read_memory(Path(f"/proc/{pid}/status"), "RssAnon"))) > limit:  # a dead process has none
+            sys.stderr.write(
+                f"error: {what} used {taken >> 20:,} MB of memory, and {limit >> 20:,} MB were left by the host, "
+                "its cgroup and RLIMIT_DATA: split the input, use fewer processes (PODIUM_WORKERS, "
+                "PODIUM_STAGES_AT_ONCE), or use a host with more memory\n"
+            )
+            with contextlib.suppress(ProcessLookupError):  # the process ended meanwhile
                 os.kill(pid, signal.SIGKILL)
-                return
+            return
 
 
 @contextlib.contextmanager

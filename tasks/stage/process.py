@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.files import find_object, write_json
+from ipu_model.memory import read_memory
 from tasks.stage.artifacts import RUNS, stage_run_file
 
 PR_SET_PDEATHSIG = 1
@@ -126,15 +127,13 @@ def write_stage_run(stage: str, began: float) -> None:
 
 def _usage(began: float) -> dict[str, Any]:
     own, others = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    peak = own.ru_maxrss  # of Linux, it also counts memory from before the exec
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
-        peak = next((int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), peak)
+    # ru_maxrss also counts memory from before the exec.
+    own_peak = next(iter(read_memory(Path("/proc/self/status"), "VmHWM")), own.ru_maxrss * KIB)
     return {
         "began": round(began, 2),
         "ended": round(time.time(), 2),
         "cpu_seconds": round(own.ru_utime + own.ru_stime + others.ru_utime + others.ru_stime, 2),
-        "peak_memory_mb": round(max(peak, others.ru_maxrss) * KIB / 2**20, 1),
+        "peak_memory_mb": round(max(own_peak, others.ru_maxrss * KIB) / 2**20, 1),
     }
 
 

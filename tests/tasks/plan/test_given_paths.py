@@ -21,7 +21,7 @@ from tasks.downstream.squad.ask import find_model
 from tasks.downstream.squad.examples import make_questions
 from tasks.params.schema import validate_params
 from tasks.params.strict_yaml import value_at
-from tasks.plan.named_files import READ, check_input_paths, check_readable, escape_name, find_parameters, list_files
+from tasks.plan.named_files import READ, check_input_paths, escape_name, find_parameters, inspect_files, list_files
 from tasks.pretraining.base_model import write_base_model
 from tasks.pretraining.rows.prepared_files import read_prepared_batches
 from tasks.records.hub_inputs import open_dataset
@@ -202,7 +202,7 @@ def test_a_path_that_this_user_cannot_reach_is_refused(shared: Path, name: str) 
     (shared / "closed").mkdir()
     (shared / "closed/b.txt").write_text("B.\n")
     (shared / "closed").chmod(0)
-    code = f"print(tasks.plan.named_files.check_readable(tasks.corpus.documents.Path({name!r}), 'corpus.path'))"
+    code = f"print(tasks.plan.named_files.inspect_files(tasks.corpus.documents.Path({name!r}), 'corpus.path')[1])"
     made = unprivileged(code, shared)
     (shared / "closed").chmod(0o755)
     assert f"corpus.path='{name}'" in made.stdout
@@ -289,11 +289,11 @@ def test_a_model_of_the_hubs_cache_is_a_folder_of_links_to_files_and_is_read(tmp
     (snapshot / "vocab.txt").symlink_to(os.path.relpath(blob, snapshot))
     assert len(read_vocabulary(snapshot, "tokenizer.path")) == 6
     assert len(load_hub_vocabulary(str(snapshot), None, True).entries) == 6
-    assert check_readable(snapshot, "base_model.path") == []
+    assert inspect_files(snapshot, "base_model.path")[1] == []
     (tmp_path / "other").mkdir()
     secret = vocabulary(tmp_path / "other")
     (snapshot / "more.txt").symlink_to(secret)
-    assert "contains 1 link(s), more.txt, which are not followed" in check_readable(snapshot, "base_model.path")[0]
+    assert "contains 1 link(s), more.txt, which are not followed" in inspect_files(snapshot, "base_model.path")[1][0]
 
 
 def test_a_link_of_a_model_folder_stays_in_it(tmp_path: Path) -> None:
@@ -303,13 +303,13 @@ def test_a_link_of_a_model_folder_stays_in_it(tmp_path: Path) -> None:
     (folder / "model.safetensors").rename(folder / "weights")
     (folder / "model.safetensors").symlink_to("weights")
     assert find_model(str(tmp_path / "linked")).max_positions == 512
-    assert check_readable(tmp_path / "linked", "base_model.path") == []
+    assert inspect_files(tmp_path / "linked", "base_model.path")[1] == []
     (folder / "weights").rename(tmp_path / "weights")
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors").symlink_to("../weights")
     with pytest.raises(InputError, match=r"model\.safetensors is a link to a file outside .*model"):
         find_model(str(folder))
-    assert "contains 1 link(s), model.safetensors, which" in check_readable(folder, "base_model.path")[0]
+    assert "contains 1 link(s), model.safetensors, which" in inspect_files(folder, "base_model.path")[1][0]
 
 
 NAMED: dict[str, tuple[str, Read]] = {
