@@ -85,7 +85,7 @@ def evaluate(task: PageTask[E, Any, A], root: Path = Path()) -> dict[str, Any]:
     found = score_logits(task, root)
     near = score_without_duplicates(task, report, found.outcomes)
     found = replace(found, near=near, metrics={**found.metrics, **baseline, **near.record()})
-    with new_folder(root / artifacts.evaluation_folder(name)) as folder:
+    with new_folder(root / artifacts.EVALUATION / name) as folder:
         predictions = artifacts.predictions_file(name)
         judged = {artifacts.model_folder(name) / weights.name: weights, predictions: folder / predictions.name}
         write_evaluation(task, found, folder, judged)
@@ -154,7 +154,7 @@ def score_logits(
         **({} if calibrated is None else calibrated.record()),
         "slices": [part.record() for part in slices],
     }
-    reading = read_reading(root / artifacts.examples_folder(task.entry.name))
+    reading = read_reading(root / artifacts.EXAMPLES / task.entry.name)
     note = "; ".join(f"{reading['numbers'].get(what, 0):,} {what}" for what in reading["notes"])
     return EvaluationView(examples, answers, predictions, outcomes, slices, calibrated, metrics, note)
 

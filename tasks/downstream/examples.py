@@ -130,7 +130,7 @@ def main() -> None:
     entry = load_entry(entry_argument("Read or generate the examples of a downstream task."))
     task: ExamplesTask = load_part(entry, "examples")
     started_at = time.perf_counter()
-    said = make_examples(task, artifacts.examples_folder(task.entry.name))
+    said = make_examples(task, artifacts.EXAMPLES / task.entry.name)
     print(f"{task.entry.name}: {said}; {time.perf_counter() - started_at:.1f} s")
 
 

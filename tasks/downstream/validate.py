@@ -82,7 +82,7 @@ def main() -> None:
     params = load_sections(*ENTRY_SECTIONS, "tokenizer", "pretrain_rows", "validate_")
     entry = find_entry(params, entry_argument("Validate the examples of a downstream task."))
     task: ChecksTask = load_part(entry, "checks")
-    folder, more = artifacts.examples_folder(entry.name), partial(write_near_duplicates, task, params)
+    folder, more = artifacts.EXAMPLES / entry.name, partial(write_near_duplicates, task, params)
     print(validate_and_report(entry.verdict(), lambda: [task.data(folder)], params.validate_.data_docs, more))
 
 

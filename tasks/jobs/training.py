@@ -124,7 +124,7 @@ def carried_executables(job: str, device: DeviceParams, root: Path = Path()) -> 
     Args:
         job: phase1, phase2, or <entry>-finetune and -predict.
     """
-    return str(root / artifacts.executables_folder(job)) if device.runtime == "ipu" else None
+    return str(root / artifacts.EXECUTABLES / job) if device.runtime == "ipu" else None
 
 
 def train(
@@ -287,7 +287,7 @@ def build_program(name: str, job: Job, device: DeviceParams, root: Path = Path()
     Raises:
         DeviceJobFailed: see `run_device_job`; or the program was not saved.
     """
-    folder, report = root / artifacts.executables_folder(name), root / artifacts.compile_report(name)
+    folder, report = root / artifacts.EXECUTABLES / name, root / artifacts.compile_report(name)
     run_folder = root / artifacts.RUNS / f"compile-{name}"
     job = dataclasses.replace(
         job, output=str(folder), executables=str(folder), run_folder=str(run_folder), compile_only=True

@@ -55,7 +55,7 @@ def fetch(params: Params, entry: Entry, root: Path = Path(), these: Sequence[Tag
     Raises:
         InputError: the target contains no release, or cannot be read.
     """
-    folder = root / artifacts.fetched_folder(entry.name)
+    folder = root / artifacts.FETCHED / entry.name
     before: list[FetchedRelease] | None = None
     with contextlib.suppress(InputError):
         before = read_fetched(folder)

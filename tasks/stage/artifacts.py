@@ -17,6 +17,7 @@ READING = "reading.json"
 TOKENIZER = Path("data/tokenizer")
 NEAR_DUPLICATES = Path("data/near_duplicates")
 EXAMPLES = Path("data/examples")
+"""Folders of entries with train.parquet and one file per development set."""
 ROWS = Path("data/rows")
 HELD_OUT = "held-out"
 """Subfolder of the training rows with the held-out rows."""
@@ -35,6 +36,7 @@ BASE_MODEL = MODELS / "base"
 """Imported base model to start from."""
 PREDICTIONS = Path("predictions")
 EVALUATION = Path("evaluation")
+"""Folders of entries with predictions.json, report.html and other files for readers."""
 METRICS = Path("metrics")
 MEASUREMENTS = Path("measurements")
 """Values that differ between equal runs: time, memory, origin of a program. No stage depends on them, no release hashes
@@ -79,14 +81,9 @@ def held_out_plot(training: str) -> Path:
     return PLOTS / f"{training}-held-out.csv"
 
 
-def examples_folder(name: str) -> Path:
-    """Return the folder of an entry's examples: train.parquet and one file per development set."""
-    return EXAMPLES / name
-
-
 def examples_file(name: str, split: str) -> Path:
     """Return the examples of one split of an entry."""
-    return examples_folder(name) / f"{split}.parquet"
+    return EXAMPLES / name / f"{split}.parquet"
 
 
 def near_duplicates_file(name: str) -> Path:
@@ -99,19 +96,9 @@ def model_folder(name: str) -> Path:
     return MODELS / name
 
 
-def logits_folder(name: str) -> Path:
-    """Return the folder of an entry's logits."""
-    return PREDICTIONS / name
-
-
 def logits_file(name: str, split: str) -> Path:
     """Return the logits of one development set of an entry."""
-    return logits_folder(name) / f"{split}.arrow"
-
-
-def fetched_folder(name: str) -> Path:
-    """Return the folder of releases fetched for an entry, the newest ones of its publish target."""
-    return FETCHED / name
+    return PREDICTIONS / name / f"{split}.arrow"
 
 
 def released_scores(name: str) -> Path:
@@ -119,19 +106,14 @@ def released_scores(name: str) -> Path:
     return PREDICTIONS / f"{name}-released"
 
 
-def evaluation_folder(name: str) -> Path:
-    """Return the folder of an entry's evaluation: predictions.json, report.html and other files for readers."""
-    return EVALUATION / name
-
-
 def predictions_file(name: str) -> Path:
     """Return the model's answers to an entry's development sets."""
-    return evaluation_folder(name) / "predictions.json"
+    return EVALUATION / name / "predictions.json"
 
 
 def evaluation_page(name: str) -> Path:
     """Return the evaluation page of an entry."""
-    return evaluation_folder(name) / "report.html"
+    return EVALUATION / name / "report.html"
 
 
 def job_name(name: str, job: str) -> str:
@@ -162,11 +144,6 @@ def parity_file(name: str, place: str) -> Path:
 def receipt_file(name: str) -> Path:
     """Return the receipt of publishing an entry's model."""
     return REPORTS / f"publish-{name}.json"
-
-
-def executables_folder(job: str) -> Path:
-    """Return the folder of a job's programs: `phase1`, `phase2`, or a job of an entry."""
-    return EXECUTABLES / job
 
 
 def compile_report(job: str) -> Path:

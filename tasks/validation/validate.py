@@ -255,7 +255,7 @@ def render_page(values: Mapping[str, Any]) -> str:
         __file__,
         "validation.html.j2",
         **{name: value for name, value in values.items() if name != "statistics"},
-        numbers=[{"name": one["name"], "value": format_number(one["value"])} for one in statistics["numbers"]],
+        numbers=[(one["name"], format_number(one["value"]), "") for one in statistics["numbers"]],
         figures=[_make_figure(histogram) for histogram in statistics["histograms"]],
     )
 

@@ -37,7 +37,7 @@ def predict_released(task: AnyScores, device: DeviceParams, root: Path = Path())
         InputError: the fetched release is damaged, or its model is for another task.
         DeviceJobFailed: the model cannot run here.
     """
-    name, folder = task.entry.name, root / artifacts.fetched_folder(task.entry.name)
+    name, folder = task.entry.name, root / artifacts.FETCHED / task.entry.name
     release, itself = choose_release(read_fetched(folder), root / artifacts.model_folder(name))
     said = f"{name}: this model is already released as {itself.title}; " if itself else f"{name}: "
     if release is None:

@@ -167,7 +167,7 @@ def predict(task: DownstreamTask, params: Params) -> str:
     """
     name, found, measured, lines = task.entry.name, {}, {}, []
     require_valid_rows(task)
-    artifacts.logits_folder(name).mkdir(parents=True, exist_ok=True)
+    (artifacts.PREDICTIONS / name).mkdir(parents=True, exist_ok=True)
     for split in task.predicted:
         folder = artifacts.RUNS / artifacts.job_name(name, PREDICT) / split
         result = run_device_job(

@@ -11,7 +11,7 @@ from tasks.downstream.texts.task_table import text_task
 from tasks.params.entries import Entry
 from tasks.plan.kinds import DownstreamTask
 from tasks.records.labels import read_row_labels
-from tasks.stage.artifacts import HELD_OUT, evaluation_folder
+from tasks.stage.artifacts import EVALUATION, HELD_OUT
 from tasks.stage.row_folders import read_manifest
 
 PROBABILITIES = "probabilities.csv"
@@ -75,7 +75,7 @@ class TextsSpec(DownstreamTask):
     def decision_files(self) -> tuple[Path, ...]:
         if not self.spec.is_multilabel and self.decision == ClassificationEvaluateParams():
             return ()
-        return (evaluation_folder(self.entry.name) / PROBABILITIES,)
+        return (EVALUATION / self.entry.name / PROBABILITIES,)
 
     @property
     def head(self) -> str:

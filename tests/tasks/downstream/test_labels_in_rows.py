@@ -89,7 +89,7 @@ def judged(data: Mapping[str, Path], kind: str, form: str = "classes", damage: D
     params = validate_params(values_with({"squad": None, "mine": entry}))
     word_tokenizer(artifacts.TOKENIZER)
     found = find_entry(params, "mine")
-    make_examples(load_part(found, "examples"), artifacts.examples_folder("mine"))
+    make_examples(load_part(found, "examples"), artifacts.EXAMPLES / "mine")
     task: rows.RowsTask = load_part(found, "rows")
     for split in task.splits:
         rows.write_rows(task, split)

@@ -123,7 +123,7 @@ class Host:
 
     def program(self) -> Path:
         """The one program of phase 1 that came with the checkout."""
-        (found,) = (self.folder / artifacts.executables_folder("phase1")).glob("*.popef")
+        (found,) = (self.folder / artifacts.EXECUTABLES / "phase1").glob("*.popef")
         return found
 
     def how(self, name: str = "pretrain-phase1") -> str:
@@ -162,7 +162,7 @@ def trainer(builder: Host, hosts: Callable[[str], Host]) -> tuple[Host, str]:
 def test_programs_are_built_before_there_are_weights_and_the_report_says_what_decides_them(builder: Host) -> None:
     assert not (builder.folder / artifacts.MODELS).exists()
     assert len(list(builder.live.glob("*/*.popef"))) == 5
-    assert len(list((builder.folder / artifacts.executables_folder("phase1")).glob("evaluation/*.popef"))) == 1
+    assert len(list((builder.folder / artifacts.EXECUTABLES / "phase1").glob("evaluation/*.popef"))) == 1
     report = builder.report()
     assert report["job"] == "phase1"
     assert report["parts"]["micro_batch_size"] == 1
@@ -199,10 +199,10 @@ def test_what_is_loaded_is_a_file_of_its_own(trainer: tuple[Host, str]) -> None:
 @pytest.mark.soak
 def test_building_again_with_other_bytes_trains_nothing_again(trainer: tuple[Host, str]) -> None:
     host, _ = trainer
-    before = sha256_of(host.folder / artifacts.executables_folder("phase1") / artifacts.EXECUTABLES_RECORD)
+    before = sha256_of(host.folder / artifacts.EXECUTABLES / "phase1" / artifacts.EXECUTABLES_RECORD)
     said = host.dvc("repro", "--force", "--single-item", "compile_pretrain@phase1")
     assert "Running stage 'compile_pretrain@phase1'" in said
-    record = host.folder / artifacts.executables_folder("phase1") / artifacts.EXECUTABLES_RECORD
+    record = host.folder / artifacts.EXECUTABLES / "phase1" / artifacts.EXECUTABLES_RECORD
     assert sha256_of(record) != before
     said = host.dvc("repro", "predict@squad")
     stages = (*DEVICE_STAGES, "compile_pretrain@phase1")

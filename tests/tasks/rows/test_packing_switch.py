@@ -74,7 +74,7 @@ def checkouts(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
         write_tiny_model(root / artifacts.TOKENIZER, [*dict.fromkeys([*LETTERS, *WORDS, "."])])
         write_corpus(root / artifacts.CORPUS, random_texts(120, sentences=(1, 3)))
         for split, seed in (("train", 1), ("dev", 2)):
-            write_questions(root / artifacts.examples_folder("squad") / f"{split}.parquet", questions(40, seed))
+            write_questions(root / artifacts.EXAMPLES / "squad" / f"{split}.parquet", questions(40, seed))
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(root)
             patch.setenv("PODIUM_WORKERS", "1")

@@ -236,7 +236,7 @@ def test_scores_of_glue_lie_where_its_gate_looks_for_them(tmp_path: Path, jobs: 
     ]
     labels = TASKS["sst2"].labels
     model = write_head_model(tmp_path / "model", "sequence_classification", labels, ["text"])
-    swap(root, model, artifacts.fetched_folder("glue-sst2"))
+    swap(root, model, artifacts.FETCHED / "glue-sst2")
     config = root / "models/glue-sst2/config.json"
     write_json(config, {**read_json(config), "id2label": dict(enumerate(labels))})
     assert "predicted all 20 examples" in predict_released(load_part(entry, "scores"), params.device, root)
