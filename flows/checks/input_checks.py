@@ -340,7 +340,7 @@ def _check_hub_base_model(params: Params) -> Iterator[dict[str, Any]]:
 
 def _check_origin(params: Params) -> str:
     from tasks.models.model_card import FILES, read_origin
-    from tasks.release.origin import require_origin, resolve_origin
+    from tasks.release.release import require_origin, resolve_origin
 
     try:
         files = _download_base_files(params, FILES)

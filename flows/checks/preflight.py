@@ -25,8 +25,7 @@ from tasks.plan import plan_file
 from tasks.plan.dvc_records import LOCK, find_cache
 from tasks.plan.named_files import READ, check_input_paths, check_output_folders, find_parameters
 from tasks.release.hub.token import TOKEN, token_of_environment
-from tasks.release.origin import require_origin, resolve_origin
-from tasks.release.release import refuse_foreign
+from tasks.release.release import refuse_foreign, require_origin, resolve_origin
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError, PublishError
 from tasks.stage.parallel import count_cores, stages_at_once

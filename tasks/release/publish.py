@@ -38,7 +38,6 @@ from tasks.plan.kinds import load_part, load_spec
 from tasks.plan.main import run_main
 from tasks.plan.named_files import check_output_folders
 from tasks.plan.plan_file import COMPOSED_FILE, PARAMS_FILE, differences, read_locked_stages
-from tasks.release.origin import require_origin, resolve_origin
 from tasks.release.provenance import StageRuns, describe_changes, provenance, read_json, stage_runs
 from tasks.release.release import (
     CARD,
@@ -51,6 +50,8 @@ from tasks.release.release import (
     Release,
     build_release,
     read_compared,
+    require_origin,
+    resolve_origin,
     write_folder,
 )
 from tasks.stage import artifacts

@@ -16,8 +16,8 @@ from tasks.records.text_files import read_reading
 from tasks.rows.row_files import IGNORED
 from tasks.validation import text_features
 from tasks.validation.checks import DataCheck, Frame, Histogram, TotalFeature, Totals
-from tasks.validation.example_files import ParquetFiles
 from tasks.validation.row_checks import Columns, RowData, RowSequences, RowSource
+from tasks.validation.text_features import ParquetFiles
 
 SCHEMA = pa.schema([("document_id", pa.string()), ("title", pa.string()), ("text", pa.string())])
 FEW_WORDS = 30

@@ -22,7 +22,6 @@ from tasks.records.labels import read_row_labels
 from tasks.rows.row_files import IGNORED, concatenate_ranges
 from tasks.stage import artifacts
 from tasks.validation.checks import DataCheck, DataSet, Frame, Histogram, TotalFeature, Totals
-from tasks.validation.example_files import ExampleFiles
 from tasks.validation.row_checks import (
     Columns,
     FeatureLines,
@@ -32,6 +31,7 @@ from tasks.validation.row_checks import (
     SourceExamples,
     WindowData,
 )
+from tasks.validation.text_features import ExampleFiles
 
 COLUMN, AS_EXAMPLES = "token_labels", "labels_as_in_examples"
 

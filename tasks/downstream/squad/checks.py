@@ -19,7 +19,6 @@ from tasks.records.parquet import read_group_batches
 from tasks.rows.row_files import IGNORED, from_arrow
 from tasks.validation import text_features
 from tasks.validation.checks import DataCheck, DataSet, Frame, Histogram, TotalFeature, Totals
-from tasks.validation.example_files import ExampleFiles
 from tasks.validation.row_checks import (
     Columns,
     FeatureLines,
@@ -29,6 +28,7 @@ from tasks.validation.row_checks import (
     SourceExamples,
     WindowData,
 )
+from tasks.validation.text_features import ExampleFiles
 
 SPLITS = ("train", "dev")
 PAIR = ("question", "context")

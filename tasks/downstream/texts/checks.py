@@ -19,8 +19,8 @@ from tasks.rows.row_files import IGNORED, from_arrow
 from tasks.stage import artifacts
 from tasks.validation import text_features
 from tasks.validation.checks import DataCheck, DataSet, Frame, Histogram, TotalFeature, Totals
-from tasks.validation.example_files import ExampleFiles
 from tasks.validation.row_checks import Columns, RowData, RowSequences, RowSource
+from tasks.validation.text_features import ExampleFiles
 
 TEXTS = ("first", "second")
 GLUE_LOOK = "check source, path and dataset of its section data in params.yaml"
