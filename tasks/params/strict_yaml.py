@@ -67,24 +67,18 @@ def parse_yaml(text: str) -> Any:
         ParamsError: the text is not YAML, has a tag, an alias or a repeated key, is nested too deeply, or contains
             an invalid value (month 99).
     """
-    try:
-        return _load(YAML(typ="safe"), text)
-    except YAMLError:
-        pass  # libyaml refuses [cpu:bf16], which YAML allows
-    try:
-        return _load(YAML(typ="safe", pure=True), text)
-    except YAMLError as error:
-        raise ParamsError(f"it is not YAML: {error}") from None
-
-
-def _load(reader: YAML, text: str) -> Any:
-    try:
-        _require_plain(reader, text)
-        return reader.load(text)
-    except DuplicateKeyError as error:
-        raise ParamsError(f"line {error.problem_mark.line + 1}: {error.problem}") from None
-    except ValueError as error:  # an invalid date or number
-        raise ParamsError(f"a value cannot be read: {error}; put quotes around text") from None
+    for is_pure in (False, True):  # libyaml refuses [cpu:bf16], which YAML allows
+        reader = YAML(typ="safe", pure=is_pure)
+        try:
+            _require_plain(reader, text)
+            return reader.load(text)
+        except DuplicateKeyError as error:
+            raise ParamsError(f"line {error.problem_mark.line + 1}: {error.problem}") from None
+        except YAMLError as error:
+            problem = str(error)
+        except ValueError as error:  # an invalid date or number
+            raise ParamsError(f"a value cannot be read: {error}; put quotes around text") from None
+    raise ParamsError(f"it is not YAML: {problem}")
 
 
 def _require_plain(reader: YAML, text: str) -> None:

@@ -14,11 +14,10 @@ from pathlib import Path
 
 from ipu_model.files import link_or_copy, new_folder, sha256_of
 from tasks.downstream.inference.fetched_releases import (
-    COMMIT,
+    CHOSEN,
     CONFIG,
     KEPT,
     PROVENANCE,
-    TAG,
     TAKEN,
     WEIGHTS,
     FetchedRelease,
@@ -140,10 +139,9 @@ def parse_tagged(text: str) -> Tagged:
     Raises:
         ParamsError: the format is wrong.
     """
-    tag, _, commit = text.partition("@")
-    if not TAG.fullmatch(tag) or not COMMIT.fullmatch(commit):
+    if not CHOSEN.fullmatch(text):
         raise ParamsError(f"{text!r:.80} is not a release: TAG@COMMIT is required, release-<12 digits>@<40 digits>")
-    return Tagged(tag, commit)
+    return Tagged(*text.split("@"))
 
 
 def main() -> None:

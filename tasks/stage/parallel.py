@@ -127,17 +127,13 @@ def ordered_map(
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if workers == 1 or len(ahead) < 2:
         yield from map(function, source)
-    else:
-        yield from _map_in_processes(function, source, workers)
-
-
-def _map_in_processes(function: Callable[[Item], Result], items: Iterator[Item], workers: int) -> Iterator[Result]:
+        return
     # spawn, not fork: Arrow and the tokenizers run threads, which a fork would leave in an undefined state.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare_worker)
     waiting: deque[Future[Result]] = deque()
     try:
-        for item in items:
+        for item in source:
             waiting.append(pool.submit(function, item))
             if len(waiting) >= workers * WAITING_PER_WORKER:
                 yield waiting.popleft().result()

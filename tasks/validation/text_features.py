@@ -192,9 +192,7 @@ class ParquetFiles(DataSet):
     def _frame(self, name: str, batch: pa.RecordBatch) -> Frame:
         labels = self._labels(name, batch)
         missing = {
-            f"{text}s_present": is_null(batch.column(column))
-            if text == MAY_BE_EMPTY
-            else is_missing(batch.column(column))
+            f"{text}s_present": (is_null if text == MAY_BE_EMPTY else is_missing)(batch.column(column))
             for text, column in self.texts.items()
         }
         if "id" in self.texts:
