@@ -10,8 +10,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, get_args, get_origin
 
@@ -260,8 +259,41 @@ def released_parameters(parameters: Mapping[str, Any], root: Path, checkout: Pat
     """
     dependencies = [one for stage in read_locked_stages(root / "dvc.lock").values() for one in stage.get("deps", [])]
     hashes = {PurePosixPath(one["path"]): f"md5:{one['md5']}" for one in dependencies if "md5" in one}
-    facts = _Facts(hashes, find_parameters(parameters, READ), checkout or root)
-    return facts.section(Params, parameters, (), on_hub=False)
+    inputs, base = find_parameters(parameters, READ), checkout or root
+
+    def state_text(value: str, place: tuple[str, ...], holder: Mapping[str, Any], on_hub: bool) -> str:
+        name, is_family = place[-1], place == ("model", "family") and re.fullmatch(WORD, value) is not None
+        if is_family or (place[-2:] == ("parity", "against") and _is_place(value)):
+            return value
+        if ".".join(place) in inputs:
+            return hashes.get(PurePosixPath(value), WITHHELD)
+        if on_hub and name in ON_HUB:
+            return hub_name(holder, name, base) or WITHHELD
+        is_of_public = on_hub and name in OF_HUB and any(hub_name(holder, one, base) for one in ON_HUB)
+        return value if is_of_public else WITHHELD
+
+    def state(kind: Any, value: Any, place: tuple[str, ...], holder: Mapping[str, Any], on_hub: bool) -> Any:
+        """Return the published form of a value of type `kind`; `on_hub`: an outer section reads from the Hub."""
+        if isinstance(value, str):
+            return value if value in _enum_values(kind) else state_text(value, place, holder, on_hub)
+        if isinstance(value, list | tuple):
+            return [state(kind, one, place, holder, on_hub) for one in value]
+        if not isinstance(value, Mapping):
+            return value
+        is_entry = place[:-1] == ("downstream",)
+        section = kind_params(value["kind"]) if is_entry else kind
+        fields = {field.alias or name: field.annotation for name, field in getattr(section, "model_fields", {}).items()}
+        hidden = NOT_PUBLISHED if fields and len(place) in (0, 2) else ()
+        stated = {
+            str(name): state(fields.get(name), one, (*place, str(name)), value, on_hub or value.get("source") == "hub")
+            for name, one in value.items()
+            if name not in hidden
+        }
+        # The kind of an entry is public: the program defines the kinds.
+        return {**stated, "kind": value["kind"]} if is_entry else stated
+
+    published: dict[str, Any] = state(Params, parameters, (), {}, False)
+    return published
 
 
 def hub_name(section: Mapping[str, Any], name: str, root: Path) -> str | None:
@@ -270,54 +302,6 @@ def hub_name(section: Mapping[str, Any], name: str, root: Path) -> str | None:
     if not value or not HUB_NAME.fullmatch(value) or ".." in value or os.path.lexists(root / value):
         return None
     return str(value)
-
-
-@dataclass(frozen=True)
-class _Facts:
-    """Facts that decide if a text is published."""
-
-    hashes: Mapping[PurePosixPath, str]
-    """Path -> its hash in dvc.lock."""
-    given: Container[str]
-    """Dotted names of parameters that name inputs."""
-    root: Path
-
-    def section(self, kind: Any, values: Mapping[str, Any], place: tuple[str, ...], *, on_hub: bool) -> dict[str, Any]:
-        """Return the published values of a section, which may be a model `kind`; `on_hub`: an outer section reads from
-        the Hub."""
-        fields = {field.alias or name: field.annotation for name, field in getattr(kind, "model_fields", {}).items()}
-        hidden = NOT_PUBLISHED if fields and len(place) in (0, 2) else ()
-        on_hub = on_hub or values.get("source") == "hub"
-        return {
-            str(name): self._value(fields.get(name), value, (*place, str(name)), values, on_hub)
-            for name, value in values.items()
-            if name not in hidden
-        }
-
-    def _value(self, kind: Any, value: Any, place: tuple[str, ...], holder: Mapping[str, Any], on_hub: bool) -> Any:
-        if isinstance(value, str):
-            return value if value in _enum_values(kind) else self._text(value, place, holder, on_hub)
-        if isinstance(value, list | tuple):
-            return [self._value(kind, one, place, holder, on_hub) for one in value]
-        if not isinstance(value, Mapping):
-            return value
-        if place[:-1] != ("downstream",):
-            return self.section(kind, value, place, on_hub=on_hub)
-        # The kind of an entry is public: the program defines the kinds.
-        stated = self.section(kind_params(value["kind"]), value, place, on_hub=on_hub)
-        return {**stated, "kind": value["kind"]}
-
-    def _text(self, value: str, place: tuple[str, ...], holder: Mapping[str, Any], on_hub: bool) -> str:
-        is_family = place == ("model", "family") and re.fullmatch(WORD, value) is not None
-        if is_family or (place[-2:] == ("parity", "against") and _is_place(value)):
-            return value
-        if ".".join(place) in self.given:
-            return self.hashes.get(PurePosixPath(value), WITHHELD)
-        if on_hub and place[-1] in ON_HUB:
-            return hub_name(holder, place[-1], self.root) or WITHHELD
-        if on_hub and place[-1] in OF_HUB and any(hub_name(holder, name, self.root) for name in ON_HUB):
-            return value
-        return WITHHELD
 
 
 def _enum_values(kind: Any) -> set[str]:
