@@ -89,7 +89,7 @@ def _longest_answer(model: InferenceModel, run: Mapping[str, Any]) -> int:
 
 
 def _read_context(ctx: click.Context, text: str | None, file: str | None) -> str:
-    from tasks.downstream.squad.format import require_room_for_text
+    from tasks.downstream.squad.questions import require_room_for_text
 
     if (text is None) == (file is None):
         raise click.UsageError("pass either --context TEXT or --context-file FILE", ctx)

@@ -13,11 +13,11 @@ from tasks.downstream.ner.scores import METRICS, NerAnswers, NerDevSet, count_ou
 from tasks.downstream.scoring.calibration import compute_calibration
 from tasks.downstream.scoring.metrics import slice_by
 from tasks.downstream.scoring.near_duplicates import score_without_duplicates
-from tasks.downstream.squad.files import ReferenceQuestion
+from tasks.downstream.squad.questions import SquadQuestion
 from tasks.downstream.squad.windows import SquadWindows
 from tasks.records.duplicate_report import Duplicate, NearDuplicateReport, PairExcerpt, SourceReport
 from tests.browser.planted import EVIL, LONG
-from tests.tasks.downstream.entries import dev_set, task_with
+from tests.tasks.downstream.entries import dev_set, make_question, task_with
 
 TEXT = """the river rises in hills north of Elmora and reaches sea near Port Vessy after 212 miles where a bridge of
 seven arches was built by Ida Maren in 1874 to carry grain wine and salt between two towns that had been at war"""
@@ -39,7 +39,7 @@ def _nullable(word: str) -> Any:
     return task_with("squad").entry.params.data.model_copy(update={"unanswerable": word})
 
 
-def _question(number: int, random: np.random.Generator, bare: bool) -> ReferenceQuestion:
+def _question(number: int, random: np.random.Generator, bare: bool) -> SquadQuestion:
     words = list(random.choice(WORDS, size=int(random.integers(30, 300))))
     words[3] = (EVIL, LONG, "plain")[number % 3]
     context, first = " ".join(words), int(random.integers(5, 25))
@@ -47,7 +47,7 @@ def _question(number: int, random: np.random.Generator, bare: bool) -> Reference
     start = len(" ".join(words[:first])) + 1
     text = f"{ASKED[number % len(ASKED)]}, {EVIL if number % 20 == 0 else 'of those'}?"
     found = () if bare else (answer,)
-    return ReferenceQuestion(
+    return make_question(
         f"q{number}-{EVIL if number == 3 else ''}", text, context, found, (start,) * len(found), f"T{EVIL}"
     )
 
@@ -65,7 +65,7 @@ class KeptWindows:
         return [1] * len(self._windows)
 
 
-def _windows(asked: list[ReferenceQuestion], random: np.random.Generator) -> KeptWindows:
+def _windows(asked: list[SquadQuestion], random: np.random.Generator) -> KeptWindows:
     """A window a question whose token of the answer is mostly the likeliest."""
     characters, start, end, bounds = [], [], [], [0]
     for question in asked:

@@ -25,14 +25,13 @@ from tasks.downstream.scoring.calibration import compute_calibration
 from tasks.downstream.scoring.metrics import Slice
 from tasks.downstream.scoring.near_duplicates import score_without_duplicates
 from tasks.downstream.squad.answers import Answer
-from tasks.downstream.squad.files import ReferenceQuestion
 from tasks.records.duplicate_report import Duplicate, NearDuplicateReport, SourceReport
 from tasks.records.duplicate_report import PairExcerpt as Pairs
 from tasks.validation import validate
 from tests.browser import evaluations, made_runs, pages
 from tests.browser.planted import at, everywhere
 from tests.places import copy_project
-from tests.tasks.downstream.entries import dev_set, task_with
+from tests.tasks.downstream.entries import dev_set, make_question, task_with
 
 Maker = Callable[[Path], Path]
 
@@ -170,7 +169,7 @@ def _classes(folder: Path) -> Path:
 def _questions(folder: Path) -> Path:
     """An evaluation of one question, whose reference and answers are hostile as well."""
     answer = at("answer")
-    question = ReferenceQuestion(at("id"), at("question"), f"so {answer} it", (answer,), (3,), at("of"))
+    question = make_question(at("id"), at("question"), f"so {answer} it", (answer,), (3,), at("of"))
     answers = [Answer(at("prediction"), 0, 5, 1.0, 0.5), Answer(at("candidate"), 0, 3, 0.5, 0.25)]
     metrics = {f"{name}{end}": 50.0 for name in ("exact_match", "f1") for end in ("", "_low", "_high")}
     files = [{"path": at("path"), "sha256": "a" * 64}]

@@ -25,9 +25,9 @@ from tasks.downstream.parity import logit_differences
 from tasks.downstream.squad.answers import Answer, probable_answers
 from tasks.downstream.squad.examples import write_questions
 from tasks.downstream.squad.features import make_features
-from tasks.downstream.squad.format import SquadQuestion
 from tasks.downstream.squad.inference import SquadInference
 from tasks.downstream.squad.params import SquadEvaluateParams, SquadParams
+from tasks.downstream.squad.questions import SquadQuestion
 from tasks.downstream.squad.scores import flat_logits
 from tasks.downstream.squad.windows import SquadWindows
 from tasks.params.downstream import defaults_of

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from tasks.downstream.scoring.metrics import changed_answers
-from tasks.downstream.squad.files import read_predictions, read_questions, read_references
-from tasks.downstream.squad.score_files import References, score
+from tasks.downstream.squad.questions import read_questions, read_references
+from tasks.downstream.squad.score_files import References, read_predictions, score
 from tasks.downstream.squad.slices import OVERALL
 from tasks.pages.markup import csv_text
 from tasks.stage.errors import InputError
@@ -59,7 +59,7 @@ def compare_files(questions: Path, first: Path, second: Path, confidence: float 
     """
     references: References
     if questions.suffix == ".parquet":
-        references = [(question.id, question.answers) for question in read_questions(questions)]
+        references = [(question.id, question.texts) for question in read_questions(questions)]
     else:
         references = read_references(questions)
     try:

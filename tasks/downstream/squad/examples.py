@@ -1,6 +1,6 @@
 """SQuAD questions for training and development, written as Parquet.
 
-Writes train.parquet and dev.parquet with the columns of `about.SCHEMA`. Source `demo` generates questions about an
+Writes train.parquet and dev.parquet with the columns of `spec.SCHEMA`. Source `demo` generates questions about an
 invented world, `files` reads SQuAD JSON, CSV, JSON lines or Parquet by file extension (`train_path`, `dev_path` of
 section data), `hub` reads a data set with SQuAD's splits. Every question is checked before anything is written; changes
 and oddities are counted in reading.json.
@@ -8,22 +8,21 @@ and oddities are counted in reading.json.
 
 import mmap
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ipu_model.files import new_folder
 from tasks.corpus import world
 from tasks.downstream.examples import ExamplesTask
-from tasks.downstream.squad.format import (
+from tasks.downstream.squad.params import SquadDataParams
+from tasks.downstream.squad.questions import (
     UNANSWERABLE,
     ReferenceAnswer,
     SquadQuestion,
-    refuse_common_ids,
+    parse_questions,
+    question_spec,
+    read_question_file,
 )
-from tasks.downstream.squad.params import SquadDataParams
-from tasks.downstream.squad.question_tables import parse_questions, question_spec, read_question_file
 from tasks.downstream.squad.spec import SCHEMA, SquadSpec
 from tasks.records.parquet import write_records
 from tasks.records.splits import Groups
@@ -38,6 +37,7 @@ ROW_GROUP, GROUP_CHARACTERS = 4096, 8 << 20
 includes its context."""
 WHOLE_BYTES = 16 << 20
 """Files up to this size are read completely before a run starts, in about two seconds."""
+SHOWN_IDS = 10
 FIRST_RECORDS = 100
 """Records of a larger table that are checked before a run starts."""
 REPEATED = "duplicate questions on the same context, kept"
@@ -65,12 +65,7 @@ class SquadExamples(SquadSpec, ExamplesTask):
     def write_examples(self, folder: Path) -> str:
         params = self.entry.params.data
         assert isinstance(params, SquadDataParams)
-        made = make_questions(params, folder)
-        noted = "".join(f", {part}" for part in made.reading.summary())
-        return (
-            f"questions ({params.source}): train {made.train:,} on {made.train_contexts:,} contexts, dev {made.dev:,} "
-            f"on {made.dev_contexts:,} contexts{noted}"
-        )
+        return make_questions(params, folder)
 
     def check_files(self) -> str:
         """Check both files of questions, completely if they are small."""
@@ -81,43 +76,36 @@ class SquadExamples(SquadSpec, ExamplesTask):
         return f"{params.train_path} and {params.dev_path or 'a part of it'}"
 
 
-@dataclass(frozen=True)
-class QuestionsSummary:
-    """Numbers of questions and distinct contexts in each file."""
-
-    train: int
-    dev: int
-    train_contexts: int
-    dev_contexts: int
-    reading: ReadLog
-
-
-def make_questions(params: SquadDataParams, output: Path) -> QuestionsSummary:
-    """Write train.parquet and dev.parquet to the folder `output`, both or none; only train.parquet without a dev set.
+def make_questions(params: SquadDataParams, folder: Path) -> str:
+    """Write train.parquet and dev.parquet to a folder; only train.parquet without a dev set. Return a summary.
 
     Raises:
         InputError: all problems of the first invalid file (ten are shown), or ids used in both files.
     """
     reading = ReadLog()
-    train, dev = (
-        []
-        if split == "dev" and params.dev_is_apart
-        else _select_answerable(_load(params, split, reading), params, reading)
-        for split in ("train", "dev")
-    )
-    names = ("the training questions", "the development questions")
-    refuse_common_ids(train, dev, *((params.train_path, params.dev_path or "") if params.source == "files" else names))
-    with new_folder(output) as folder:
-        for name, questions in (("train", train), *([] if params.dev_is_apart else [("dev", dev)])):
-            write_questions(questions, folder / f"{name}.parquet")
-            reading.counts[REPEATED] += len(questions) - len({(one.question, one.context) for one in questions})
-        write_reading(folder, params.source, reading)
-    return QuestionsSummary(len(train), len(dev), _contexts(train), _contexts(dev), reading)
+    splits = ("train",) if params.dev_is_apart else ("train", "dev")
+    found = {split: _load(params, split, reading) for split in splits}
+    if not params.dev_is_apart:
+        _refuse_common_ids(params, **found)
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, questions in found.items():
+        write_questions(questions, folder / f"{split}.parquet")
+        reading.counts[REPEATED] += len(questions) - len({(one.question, one.context) for one in questions})
+    write_reading(folder, params.source, reading)
+    counts = [f"{split} {len(some):,} on {len({q.context for q in some}):,} contexts" for split, some in found.items()]
+    return ", ".join([f"questions ({params.source}): {', '.join(counts)}", *reading.summary()])
 
 
-def _select_answerable(
-    questions: list[SquadQuestion], params: SquadDataParams, reading: ReadLog
-) -> list[SquadQuestion]:
+def _load(params: SquadDataParams, split: str, reading: ReadLog) -> list[SquadQuestion]:
+    """Return the questions of a split, without unanswerable ones if they are dropped."""
+    if params.source == "demo":
+        count = params.demo_train if split == "train" else params.demo_dev
+        return [
+            SquadQuestion(q.id, q.title, q.context, q.question, (ReferenceAnswer(q.answer, q.answer_start),))
+            for q in world.make_questions(params.seed, "train" if split == "train" else "dev", count)
+        ]
+    records = open_split(params, SECTION, split, question_spec(params.columns), reading)
+    questions = parse_questions(records, params, reading)
     if bare := sum(not question.answers for question in questions):
         reading.counts[USED if params.unanswerable == "use" else DROPPED] += bare
     kept = [question for question in questions if question.answers or params.unanswerable == "use"]
@@ -126,16 +114,15 @@ def _select_answerable(
     return kept
 
 
-def _load(params: SquadDataParams, name: str, reading: ReadLog) -> list[SquadQuestion]:
-    if params.source == "demo":
-        count = params.demo_train if name == "train" else params.demo_dev
-        split: world.Split = "train" if name == "train" else "dev"
-        return [
-            SquadQuestion(q.id, q.title, q.context, q.question, (ReferenceAnswer(q.answer, q.answer_start),))
-            for q in world.make_questions(params.seed, split, count)
-        ]
-    records = open_split(params, SECTION, name, question_spec(params.columns), reading)
-    return parse_questions(records, params, reading)
+def _refuse_common_ids(params: SquadDataParams, train: Sequence[SquadQuestion], dev: Sequence[SquadQuestion]) -> None:
+    known = {question.id for question in train}
+    if common := [question.id for question in dev if question.id in known]:
+        names = params.train_path, params.dev_path
+        first, second = names if params.source == "files" else ("the training questions", "the development questions")
+        raise InputError(
+            f"{len(common)} question id(s) are in both {first} and {second}: {', '.join(common[:SHOWN_IDS])}. "
+            "Set train_path and dev_path to different questions"
+        )
 
 
 def check_question_file(path: Path, key: str, params: SquadDataParams) -> None:
@@ -151,10 +138,6 @@ def check_question_file(path: Path, key: str, params: SquadDataParams) -> None:
 def write_questions(questions: Iterable[SquadQuestion], path: Path) -> None:
     """Write questions to a Parquet file of the stage."""
     write_records(questions, path, SCHEMA, ROW_GROUP, lambda question: len(question.context), GROUP_CHARACTERS)
-
-
-def _contexts(questions: Iterable[SquadQuestion]) -> int:
-    return len({question.context for question in questions})
 
 
 def _says_impossible(file: Path) -> bool:

@@ -9,11 +9,16 @@ import pyarrow as pa
 from tasks.downstream.inference.inference_task import COLUMN, ID, INPUT, InferenceTask
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.examples import write_questions
-from tasks.downstream.squad.files import ReferenceQuestion, read_questions
-from tasks.downstream.squad.format import require_room_for_text
 from tasks.downstream.squad.no_answer import NULL_THRESHOLD, read_null_threshold
 from tasks.downstream.squad.params import SquadDataParams
-from tasks.downstream.squad.question_tables import question_spec, read_question_file, read_text
+from tasks.downstream.squad.questions import (
+    SquadQuestion,
+    question_spec,
+    read_question_file,
+    read_questions,
+    read_text,
+    require_room_for_text,
+)
 from tasks.downstream.squad.scores import SquadScores
 from tasks.downstream.squad.spec import SCHEMA
 from tasks.downstream.squad.windows import WindowFiles
@@ -32,7 +37,7 @@ N_BEST = "n_best"
 WITHOUT_ANSWER = "this model always returns an answer; pass --null-threshold 0 to allow none"
 
 
-class SquadInference(SquadScores, InferenceTask[list[ReferenceQuestion], WindowFiles, list[list[Answer]]]):
+class SquadInference(SquadScores, InferenceTask[list[SquadQuestion], WindowFiles, list[list[Answer]]]):
     """Answers with score, probability among the n best, and character span."""
 
     suffix: ClassVar[str] = "ForQuestionAnswering"
@@ -69,10 +74,9 @@ class SquadInference(SquadScores, InferenceTask[list[ReferenceQuestion], WindowF
         spec = question_spec(self._data.columns, COLUMN, (ID, "context", "question"))
         rows, problems, _ = open_file(path, INPUT, spec, reading, self._data.separator)
         for where, values, _ in rows:
-            context, question = (read_text(values, key, where, problems) for key in ("context", "question"))
-            for key, text in (("context", context), ("question", question)):
-                if text is not None and not text.strip():
-                    problems.add(f"{key} is empty", where)
+            context, question = (
+                read_text(values, key, where, problems, filled=True) for key in ("context", "question")
+            )
             if context is not None and question is not None:
                 require_room_for_text(f"{path}: {where}.context", context)
                 yield {ID: values.get(ID), "title": "", "context": context, "question": question, "answers": []}
@@ -81,7 +85,7 @@ class SquadInference(SquadScores, InferenceTask[list[ReferenceQuestion], WindowF
     def write_labelled(self, path: Path, target: Path, reading: ReadLog) -> None:
         write_questions(read_question_file(path, INPUT, self._data, reading, COLUMN, WITHOUT_ANSWER), target)
 
-    def read_examples(self, path: Path) -> list[ReferenceQuestion]:
+    def read_examples(self, path: Path) -> list[SquadQuestion]:
         """Read the questions, with or without answers."""
         return read_questions(path)
 
@@ -89,7 +93,7 @@ class SquadInference(SquadScores, InferenceTask[list[ReferenceQuestion], WindowF
         return pa.schema([*SPAN, *([pa.field(N_BEST, pa.list_(pa.struct(SPAN)))] if n_best else [])])
 
     def records(
-        self, examples: list[ReferenceQuestion], answers: list[list[Answer]], n_best: int
+        self, examples: list[SquadQuestion], answers: list[list[Answer]], n_best: int
     ) -> Iterator[dict[str, Any]]:
         for found in answers:
             best = [_record(answer) for answer in found[: max(n_best, 1)]]

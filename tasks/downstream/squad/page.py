@@ -10,9 +10,9 @@ from tasks.downstream.scoring.calibration import Calibration
 from tasks.downstream.scoring.metrics import Array, Slice
 from tasks.downstream.scoring.thresholds import RiskCoverage, risk_coverage
 from tasks.downstream.squad.answers import Answer
-from tasks.downstream.squad.files import ReferenceQuestion
 from tasks.downstream.squad.metrics import best_figures
 from tasks.downstream.squad.no_answer import NULL_THRESHOLD, best_span, null_odds
+from tasks.downstream.squad.questions import SquadQuestion
 from tasks.downstream.squad.scores import EXACT, OVERLAP, SquadScores, has_answers
 from tasks.downstream.squad.slices import f1_counts, slice_scores
 from tasks.downstream.squad.windows import WindowFiles
@@ -26,16 +26,16 @@ AROUND = 110
 """Characters of context shown on either side of a marked answer."""
 
 
-class SquadPage(SquadScores, PageTask[list[ReferenceQuestion], WindowFiles, list[list[Answer]]]):
+class SquadPage(SquadScores, PageTask[list[SquadQuestion], WindowFiles, list[list[Answer]]]):
     """Report with scores by kind of question, calibration, and the worst mistakes in context."""
 
     def slices(
-        self, split: str, examples: list[ReferenceQuestion], logits: WindowFiles, outcomes: Array
+        self, split: str, examples: list[SquadQuestion], logits: WindowFiles, outcomes: Array
     ) -> Sequence[Slice]:
         return slice_scores(examples, logits.windows_of_examples(), outcomes[:, [EXACT, OVERLAP]])
 
     def more_figures(
-        self, examples: Mapping[str, list[ReferenceQuestion]], answers: Mapping[str, list[list[Answer]]]
+        self, examples: Mapping[str, list[SquadQuestion]], answers: Mapping[str, list[list[Answer]]]
     ) -> dict[str, float]:
         """Return the threshold, the scores of the best threshold, and the area under the risk-coverage curve."""
         if not self.nullable:
@@ -49,7 +49,7 @@ class SquadPage(SquadScores, PageTask[list[ReferenceQuestion], WindowFiles, list
             "risk_coverage_area": round(risk_coverage(odds, spans["exact"]).area, 6),
         }
 
-    def page(self, found: EvaluationView[list[ReferenceQuestion], list[list[Answer]]]) -> str:
+    def page(self, found: EvaluationView[list[SquadQuestion], list[list[Answer]]]) -> str:
         [(split, questions)] = found.examples.items()
         exact, overlap = (found.outcomes[split][:, column].tolist() for column in (EXACT, OVERLAP))
         assert found.calibrated is not None
@@ -75,7 +75,7 @@ class SquadPage(SquadScores, PageTask[list[ReferenceQuestion], WindowFiles, list
             excerpt=lambda mistake: excerpt(mistake.question, mistake.prediction),
         )
 
-    def more_files(self, found: EvaluationView[list[ReferenceQuestion], list[list[Answer]]]) -> dict[str, str]:
+    def more_files(self, found: EvaluationView[list[SquadQuestion], list[list[Answer]]]) -> dict[str, str]:
         [(split, questions)] = found.examples.items()
         files = {"nbest.json": nbest_json(questions, found.answers[split])}
         if curve := self._curve(found):
@@ -87,7 +87,7 @@ class SquadPage(SquadScores, PageTask[list[ReferenceQuestion], WindowFiles, list
             files["spans.json"] = json.dumps(dict(zip(names, spans, strict=True)), indent=0, ensure_ascii=False) + "\n"
         return files
 
-    def _curve(self, found: EvaluationView[list[ReferenceQuestion], list[list[Answer]]]) -> RiskCoverage | None:
+    def _curve(self, found: EvaluationView[list[SquadQuestion], list[list[Answer]]]) -> RiskCoverage | None:
         if not self.nullable:
             return None
         [(split, questions)] = found.examples.items()
@@ -96,13 +96,13 @@ class SquadPage(SquadScores, PageTask[list[ReferenceQuestion], WindowFiles, list
 
 
 def _span_scores(
-    task: SquadScores, questions: list[ReferenceQuestion], answers: Sequence[Sequence[Answer]]
+    task: SquadScores, questions: list[SquadQuestion], answers: Sequence[Sequence[Answer]]
 ) -> dict[str, list[float]]:
     found = task.outcomes(questions, [best_span(one).text for one in answers])
     return {"exact": found[:, EXACT].tolist(), "f1": found[:, OVERLAP].tolist()}
 
 
-def nbest_json(questions: Sequence[ReferenceQuestion], answers: Sequence[Sequence[Answer]]) -> str:
+def nbest_json(questions: Sequence[SquadQuestion], answers: Sequence[Sequence[Answer]]) -> str:
     """Return {question id: [{"text", "start", "end", "score", "probability"}]}, one question per line.
 
     start and end are characters of the context; score is the sum of the two logits.
@@ -121,7 +121,7 @@ def nbest_json(questions: Sequence[ReferenceQuestion], answers: Sequence[Sequenc
 class SquadMistake:
     """Question whose predicted answer differs from all references."""
 
-    question: ReferenceQuestion
+    question: SquadQuestion
     candidates: Sequence[Answer]
     """The n best answers, the prediction first."""
     f1: float
@@ -134,7 +134,7 @@ class SquadMistake:
 
 
 def worst_mistakes(
-    questions: Sequence[ReferenceQuestion],
+    questions: Sequence[SquadQuestion],
     answers: Sequence[Sequence[Answer]],
     exact: Sequence[float],
     f1: Sequence[float],
@@ -161,13 +161,12 @@ def reliability_plot(found: Calibration) -> Plot:
     return plot_overlay(traces, "predicted probability", "accuracy", label)
 
 
-def excerpt(question: ReferenceQuestion, prediction: Answer) -> list[tuple[str, str]]:
+def excerpt(question: SquadQuestion, prediction: Answer) -> list[tuple[str, str]]:
     """Return the context around the first reference and the prediction in pieces: kind ("reference", "prediction",
     "both" or "" for neither) and text."""
     spans = []
-    if question.answer_starts:
-        start = question.answer_starts[0]
-        spans.append(("reference", start, start + len(question.answers[0])))
+    for text, start in question.answers[:1]:
+        spans.append(("reference", start, start + len(text)))
     if prediction.end > prediction.start:
         spans.append(("prediction", prediction.start, prediction.end))
     context, shown_to = question.context, 0

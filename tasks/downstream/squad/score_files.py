@@ -1,12 +1,15 @@
-"""Scoring of prediction files for questions in files (`podium score`)."""
+"""Reading of prediction files, and their scoring for questions in files (`podium score`)."""
 
 import logging
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tasks.downstream.squad.files import read_odds, read_predictions, read_references
+from ipu_model.files import read_json
 from tasks.downstream.squad.metrics import apply_threshold, best_figures, exact_match, f1, figures_v2, percent
+from tasks.downstream.squad.questions import read_references
 from tasks.records.text_files import ReadLog
 from tasks.stage.errors import InputError
 
@@ -102,3 +105,40 @@ def score_files(
 
 def _list_ids(ids: Sequence[str]) -> str:
     return ", ".join(ids[:SHOWN_IDS]) + (", ..." if len(ids) > SHOWN_IDS else "")
+
+
+def read_odds(path: Path) -> dict[str, float]:
+    """Read {question id: odds of no answer}, the format of null_odds.json; odds are any numbers.
+
+    Raises:
+        InputError: file not found, not JSON, or not an object of numbers.
+    """
+    return _read_by_id(path, "odds", "a number", lambda odds: type(odds) in (int, float) and math.isfinite(odds))
+
+
+def read_predictions(path: Path) -> dict[str, str]:
+    """Read {question id: answer text}.
+
+    Raises:
+        InputError: file not found, not JSON, or not an object of strings.
+    """
+    return _read_by_id(path, "prediction", 'a string ("" for no answer)', lambda text: isinstance(text, str))
+
+
+def _read_by_id(path: Path, what: str, required: str, is_valid: Callable[[Any], bool]) -> dict[str, Any]:
+    try:
+        values = read_json(path, encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise InputError(f"{path} not found") from None
+    except IsADirectoryError:
+        raise InputError(f"{path} is a folder. Name the JSON file in it") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text ({error}). Convert it first") from None
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{path} must be an object of question ids, found {type(values).__name__}")
+    for name, value in values.items():
+        if not is_valid(value):
+            raise InputError(f"{path}: the {what} of question {name!r} must be {required}, found {value!r:.40}")
+    return values

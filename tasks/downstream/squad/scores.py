@@ -15,7 +15,6 @@ from tasks.downstream.scoring.metrics import Array, Metric, Metrics, Outcomes, m
 from tasks.downstream.scoring.scores import Limit, ScoresTask
 from tasks.downstream.scoring.thresholds import ChosenThreshold
 from tasks.downstream.squad.answers import Answer, best_answers
-from tasks.downstream.squad.files import ReferenceQuestion, read_predictions, read_questions
 from tasks.downstream.squad.metrics import exact_match, f1, figures_v2
 from tasks.downstream.squad.no_answer import (
     best_span,
@@ -25,6 +24,8 @@ from tasks.downstream.squad.no_answer import (
     rank_with_null,
 )
 from tasks.downstream.squad.params import SquadEvaluateParams
+from tasks.downstream.squad.questions import SquadQuestion, read_questions
+from tasks.downstream.squad.score_files import read_predictions
 from tasks.downstream.squad.spec import SquadSpec
 from tasks.downstream.squad.windows import SquadWindows, WindowFiles
 from tasks.params.entries import Entry
@@ -67,17 +68,17 @@ RULES: Mapping[str, Callable[[str], str]] = {
 """Name of a baseline rule -> its answer for a context."""
 
 
-def choose_rule(questions: Sequence[ReferenceQuestion]) -> str:
+def choose_rule(questions: Sequence[SquadQuestion]) -> str:
     """Return the name of the rule with the best F1, the first of equally good ones."""
     answered = [question for question in questions if question.answers]
 
     def score(rule: str) -> float:
-        return sum(f1(RULES[rule](question.context), question.answers) for question in answered)
+        return sum(f1(RULES[rule](question.context), question.texts) for question in answered)
 
     return max(RULES, key=score)
 
 
-class SquadScores(SquadSpec, ScoresTask[list[ReferenceQuestion], WindowFiles, list[list[Answer]]]):
+class SquadScores(SquadSpec, ScoresTask[list[SquadQuestion], WindowFiles, list[list[Answer]]]):
     """Spans with the largest sum of logits, scored by exact match and F1."""
 
     counted: ClassVar[str] = "total"
@@ -117,7 +118,7 @@ class SquadScores(SquadSpec, ScoresTask[list[ReferenceQuestion], WindowFiles, li
                 [null_odds(found) for found in answers], spans[:, OVERLAP].tolist(), has_answers(questions)
             )
 
-    def read_examples(self, path: Path) -> list[ReferenceQuestion]:
+    def read_examples(self, path: Path) -> list[SquadQuestion]:
         found = read_questions(path)
         bare = next((question.id for question in found if not question.answers), None)
         if bare is not None and not self.nullable:
@@ -127,15 +128,15 @@ class SquadScores(SquadSpec, ScoresTask[list[ReferenceQuestion], WindowFiles, li
             )
         return found
 
-    def names(self, examples: list[ReferenceQuestion]) -> Sequence[str]:
+    def names(self, examples: list[SquadQuestion]) -> Sequence[str]:
         return [question.id for question in examples]
 
-    def keys(self, examples: list[ReferenceQuestion]) -> list[str]:
+    def keys(self, examples: list[SquadQuestion]) -> list[str]:
         """Return hashes of id, question, context and reference answers."""
-        parts = [[one.id, one.question, one.context, list(one.answers)] for one in examples]
+        parts = [[one.id, one.question, one.context, list(one.texts)] for one in examples]
         return [hashlib.sha256(json.dumps(one).encode("ascii")).hexdigest() for one in parts]
 
-    def read_logits(self, examples: list[ReferenceQuestion], rows: Path, logits: Path) -> WindowFiles:
+    def read_logits(self, examples: list[SquadQuestion], rows: Path, logits: Path) -> WindowFiles:
         ids = [question.id for question in examples]
         return WindowFiles(rows / artifacts.FEATURES, logits, self.entry.stage, ids)
 
@@ -143,7 +144,7 @@ class SquadScores(SquadSpec, ScoresTask[list[ReferenceQuestion], WindowFiles, li
         """Return start and end logits of the context tokens and [CLS]."""
         return flat_logits(logits.read())
 
-    def answer(self, examples: list[ReferenceQuestion], logits: WindowFiles) -> list[list[Answer]]:
+    def answer(self, examples: list[SquadQuestion], logits: WindowFiles) -> list[list[Answer]]:
         params, answers = self._params, []
         for part, windows in logits.parts():
             contexts = [question.context for question in examples[part]]
@@ -174,19 +175,19 @@ class SquadScores(SquadSpec, ScoresTask[list[ReferenceQuestion], WindowFiles, li
         return found
 
     def predictions_json(
-        self, examples: Mapping[str, list[ReferenceQuestion]], predictions: Mapping[str, Sequence[Any]]
+        self, examples: Mapping[str, list[SquadQuestion]], predictions: Mapping[str, Sequence[Any]]
     ) -> dict[str, str]:
         """Return {id: text}, the format of the official scripts; an empty text means no answer."""
         [(split, questions)] = examples.items()
         return {question.id: text for question, text in zip(questions, predictions[split], strict=True)}
 
-    def read_predictions(self, path: Path, examples: Mapping[str, list[ReferenceQuestion]]) -> dict[str, list[Any]]:
+    def read_predictions(self, path: Path, examples: Mapping[str, list[SquadQuestion]]) -> dict[str, list[Any]]:
         found = read_predictions(path)
         return {split: [found.get(question.id) for question in one] for split, one in examples.items()}
 
-    def outcomes(self, examples: list[ReferenceQuestion], predictions: Sequence[Any]) -> Array:
+    def outcomes(self, examples: list[SquadQuestion], predictions: Sequence[Any]) -> Array:
         scores = [
-            (0.0, 0.0) if text is None else tuple(rule(text, one.answers, self.nullable) for rule in (exact_match, f1))
+            (0.0, 0.0) if text is None else tuple(rule(text, one.texts, self.nullable) for rule in (exact_match, f1))
             for one, text in zip(examples, predictions, strict=True)
         ]
         found = np.array(scores, dtype=np.float64).reshape(-1, 2)
@@ -207,7 +208,7 @@ class SquadScores(SquadSpec, ScoresTask[list[ReferenceQuestion], WindowFiles, li
         if self.rule not in RULES:
             raise InputError(f"{path} has no {BASELINE}. Run the stage {self.entry.stage('evaluate')} again")
 
-    def baseline_outcomes(self, examples: Mapping[str, list[ReferenceQuestion]]) -> Outcomes | None:
+    def baseline_outcomes(self, examples: Mapping[str, list[SquadQuestion]]) -> Outcomes | None:
         """Return outcomes of the baseline rule, or of never answering if that is better."""
         answers = [{split: [""] * len(some) for split, some in examples.items()}] if self.nullable else []
         if self.rule is not None:
@@ -230,7 +231,7 @@ class SquadScores(SquadSpec, ScoresTask[list[ReferenceQuestion], WindowFiles, li
             )
         )
 
-    def figures(self, examples: Mapping[str, list[ReferenceQuestion]], outcomes: Outcomes) -> dict[str, float]:
+    def figures(self, examples: Mapping[str, list[SquadQuestion]], outcomes: Outcomes) -> dict[str, float]:
         """Return the metrics; with unanswerable questions also under the names and in the precision of the official
         script."""
         found = super().figures(examples, outcomes)
@@ -273,6 +274,6 @@ def flat_logits(logits: SquadWindows) -> tuple[Array, np.ndarray]:
     return values.astype(np.float64), logits.example_index[where]
 
 
-def has_answers(questions: Sequence[ReferenceQuestion]) -> list[bool]:
+def has_answers(questions: Sequence[SquadQuestion]) -> list[bool]:
     """Return True for each question with an answer."""
     return [bool(question.answers) for question in questions]

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from tasks.downstream.scoring.metrics import Array, Metrics, Slice, label_ranges, mean_metric, slice_by
-from tasks.downstream.squad.files import ReferenceQuestion
+from tasks.downstream.squad.questions import SquadQuestion
 
 KIND = "answer"
 QUESTION_WORD, ANSWER_LENGTH, CONTEXT_LENGTH, WINDOWS = "question word", "answer length", "context length", "windows"
@@ -51,7 +51,7 @@ def f1_counts(f1: Sequence[float]) -> dict[str, int]:
     return dict(zip(F1_RANGES, counts.tolist(), strict=True))
 
 
-def slice_scores(questions: Sequence[ReferenceQuestion], windows: Sequence[int], scores: Array) -> list[Slice]:
+def slice_scores(questions: Sequence[SquadQuestion], windows: Sequence[int], scores: Array) -> list[Slice]:
     """Return scores by answerability (if some questions have no answer), question word, length of the first reference
     answer, context length, number of windows, and title.
 
@@ -67,7 +67,7 @@ def slice_scores(questions: Sequence[ReferenceQuestion], windows: Sequence[int],
         **({KIND: (kinds, _KINDS)} if _KINDS[1] in kinds else {}),
         QUESTION_WORD: ([question_word(q.question) for q in questions], _WORDS),
         ANSWER_LENGTH: label_ranges(
-            [len("".join(q.answers[:1]).split()) for q in questions], _ANSWER_WORDS, "7 or more words"
+            [len("".join(q.texts[:1]).split()) for q in questions], _ANSWER_WORDS, "7 or more words"
         ),
         CONTEXT_LENGTH: label_ranges([len(q.context.split()) for q in questions], _CONTEXT_WORDS, "over 400 words"),
         WINDOWS: label_ranges(windows, _WINDOWS, "3 or more windows"),

@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
 
+from tasks.downstream.squad.questions import ReferenceAnswer, SquadQuestion
 from tasks.downstream.texts.scores import TextsDevSet
 from tasks.params.downstream import defaults_of
 from tasks.params.entries import find_entry
@@ -89,3 +91,11 @@ def task_with(name: str, part: str = "spec", **sections: Any) -> Any:
 def dev_set(task: Any, texts: list[str], labels: np.ndarray) -> TextsDevSet:
     """Examples of a development set of GLUE."""
     return TextsDevSet(texts, labels, [str(number) for number in range(len(texts))], task.labels, len(task.labels))
+
+
+def make_question(
+    name: str, text: str, context: str, answers: Sequence[str], starts: Sequence[int] = (), title: str = ""
+) -> SquadQuestion:
+    """A question of squad; an answer without a start begins at 0."""
+    references = tuple(ReferenceAnswer(*one) for one in zip_longest(answers, starts, fillvalue=0))
+    return SquadQuestion(name, title, context, text, references)

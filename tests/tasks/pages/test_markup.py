@@ -28,7 +28,6 @@ from tasks.downstream.scoring.calibration import compute_calibration
 from tasks.downstream.scoring.metrics import Slice
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.compare import CHANGED, changed_csv
-from tasks.downstream.squad.files import ReferenceQuestion
 from tasks.downstream.squad.slices import TITLE
 from tasks.downstream.texts.task_table import TASKS
 from tasks.pages.markup import (
@@ -44,7 +43,7 @@ from tasks.params.strict_yaml import yaml_text
 from tasks.stage.errors import ParamsError
 from tasks.validation import validate
 from tests.places import ROOT
-from tests.tasks.downstream.entries import dev_set, task_with
+from tests.tasks.downstream.entries import dev_set, make_question, task_with
 from tests.tasks.hostile import HOSTILE, Page, markdown_tokens, structure, words
 from tests.tasks.release.test_card import CHECKS, ORIGIN, facts, model_card
 from tests.tasks.trained_checkout import params_with
@@ -179,9 +178,7 @@ SCORES = {
 
 
 def _evaluation_page(text: str) -> str:
-    question = ReferenceQuestion(
-        f"id{text}", f"q{text}", f"the red {text} house", (f"red {text}",), (4,), title=f"t{text}"
-    )
+    question = make_question(f"id{text}", f"q{text}", f"the red {text} house", (f"red {text}",), (4,), title=f"t{text}")
     answers = [Answer(f"the red{text}", 0, 5, 1.0, 0.5), Answer(f"x{text}", 0, 3, 0.5, 0.25)]
     metrics = {**SCORES, "total": 1, "answered": 1, "files": [{"path": f"models{text}", "sha256": "a" * 64}]}
     part, outcomes, calibrated = (

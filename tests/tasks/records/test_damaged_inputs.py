@@ -13,9 +13,9 @@ import yaml
 from ipu_model import files
 from tasks.corpus.documents import document_columns, read_files
 from tasks.downstream.squad.ask import find_model
-from tasks.downstream.squad.files import read_predictions
 from tasks.downstream.squad.params import SquadDataParams
-from tasks.downstream.squad.question_tables import read_question_file
+from tasks.downstream.squad.questions import read_question_file
+from tasks.downstream.squad.score_files import read_predictions
 from tasks.params.overlays import resolve
 from tasks.params.schema import load_params
 from tasks.records.text_files import ReadLog

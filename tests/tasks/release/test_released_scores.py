@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from pathlib import Path
 
@@ -12,25 +11,25 @@ import pytest
 from ipu_model.files import write_json, write_text
 from tasks.downstream.gate.evidence import compare_released
 from tasks.downstream.gate.released_scores import read_released_outcomes, read_scores, scores_json
-from tasks.downstream.squad.files import ReferenceQuestion, read_questions
+from tasks.downstream.squad.questions import ReferenceAnswer, SquadQuestion, read_questions
 from tasks.stage.errors import InputError
-from tests.tasks.downstream.entries import dev_set, task_with
+from tests.tasks.downstream.entries import dev_set, make_question, task_with
 from tests.tasks.downstream.gate.test_gate_stage import LIMITS, checkout, decide_on  # noqa: F401 (a fixture)
 
 SQUAD = task_with("squad", "scores")
 WORDS = ("red", "blue", "green", "house", "river", "the", "a", "St.", "1990")
 
 
-def questions_and_answers(count: int, seed: int) -> tuple[list[ReferenceQuestion], dict[str, str], dict[str, str]]:
+def questions_and_answers(count: int, seed: int) -> tuple[list[SquadQuestion], dict[str, str], dict[str, str]]:
     """Questions, and what two models answered to most of them."""
     draw = random.Random(seed)  # noqa: S311 (no secret)
 
     def text() -> str:
         return " ".join(draw.choices(WORDS, k=draw.randint(1, 4)))
 
-    questions = [ReferenceQuestion(f"q{n}", f"What {text()}?", f"{text()} {n}", (text(), text())) for n in range(count)]
+    questions = [make_question(f"q{n}", f"What {text()}?", f"{text()} {n}", (text(), text())) for n in range(count)]
     models = [
-        {q.id: q.answers[0] if draw.random() < right else text() for q in questions if draw.random() < 0.95}
+        {q.id: q.texts[0] if draw.random() < right else text() for q in questions if draw.random() < 0.95}
         for right in (0.6, 0.7)
     ]
     return questions, models[0], models[1]
@@ -80,11 +79,15 @@ def test_the_gate_decides_alike_from_scores_and_from_predictions(
         decide_on(checkout)
 
 
-@pytest.mark.parametrize("change", [{"id": "q"}, {"question": "?"}, {"context": "c"}, {"answers": ("x",)}])
+@pytest.mark.parametrize(
+    "change", [{"id": "q"}, {"question": "?"}, {"context": "c"}, {"answers": (ReferenceAnswer("x", 0),)}]
+)
 def test_a_key_is_of_this_very_question(change: dict[str, object]) -> None:
-    question = ReferenceQuestion("q0", "What?", "red house", ("red", "house"))
-    changed = dataclasses.replace(question, **change)  # type: ignore[arg-type]
-    elsewhere = dataclasses.replace(question, title="other", answer_starts=(4,))
+    question = make_question("q0", "What?", "red house", ("red", "house"))
+    changed = question._replace(**change)  # type: ignore[arg-type]
+    elsewhere = question._replace(
+        title="other", answers=tuple(one._replace(answer_start=4) for one in question.answers)
+    )
     key, *others = SQUAD.keys([question, changed, elsewhere])
     assert [other == key for other in others] == [False, True]
 

@@ -258,7 +258,7 @@ LARGE_JSON: dict[str, Callable[[], str]] = {
 @pytest.mark.parametrize("kind", LARGE_JSON)
 def test_json_of_a_hundred_megabytes(tmp_path: Path, kind: str) -> None:
     (tmp_path / "predictions.json").write_text(LARGE_JSON[kind](), encoding="utf-8")
-    code = "from tasks.downstream.squad.files import read_predictions; read_predictions(Path(sys.argv[1]))"
+    code = "from tasks.downstream.squad.score_files import read_predictions; read_predictions(Path(sys.argv[1]))"
     assert "predictions.json" in refused(code, str(tmp_path / "predictions.json"))
 
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from flows.cli import cli
 from tasks.downstream.squad.examples import WHOLE_BYTES, check_question_file
 from tasks.downstream.squad.params import SquadDataParams
-from tasks.downstream.squad.question_tables import read_question_file
+from tasks.downstream.squad.questions import read_question_file
 from tasks.records.text_files import ReadLog
 from tasks.stage import memory
 from tasks.stage.errors import InputError
@@ -110,7 +110,7 @@ def test_a_process_within_a_limit_refuses_a_file_early(tmp_path: Path) -> None:
     limit += "resource.setrlimit(resource.RLIMIT_DATA, (at, at)); "
     code = limit + (
         "from tasks.downstream.squad.params import SquadDataParams; from tasks.records.text_files import ReadLog; "
-        "from tasks.downstream.squad.question_tables import read_question_file; "
+        "from tasks.downstream.squad.questions import read_question_file; "
         f"read_question_file(Path(sys.argv[1]), {KEY!r}, SquadDataParams(), ReadLog())"
     )
     process, peak_mb = run(code, str(tmp_path / "train.json"))

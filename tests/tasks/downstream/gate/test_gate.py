@@ -14,9 +14,8 @@ from tasks.downstream.gate import gate
 from tasks.downstream.gate.evidence import Evidence, ReleasedComparison, TrainingLoss, compare_released
 from tasks.downstream.gate.gate import GateDecision, decision_record
 from tasks.downstream.gate.released_scores import read_released_outcomes
-from tasks.downstream.squad.files import ReferenceQuestion
 from tasks.downstream.squad.params import SquadGateParams
-from tests.tasks.downstream.entries import task_with
+from tests.tasks.downstream.entries import make_question, task_with
 
 LIMITS = SquadGateParams(
     min_f1=85.0,
@@ -189,9 +188,7 @@ def test_a_released_model_without_a_common_question_is_rejected() -> None:
 
 
 def test_both_models_are_compared_on_the_questions_that_both_answered(tmp_path: Path) -> None:
-    questions = [
-        ReferenceQuestion(i, "?", "c", (answer,)) for i, answer in (("1", "a dog"), ("2", "Paris"), ("3", "red"))
-    ]
+    questions = [make_question(i, "?", "c", (answer,)) for i, answer in (("1", "a dog"), ("2", "Paris"), ("3", "red"))]
     write_json(tmp_path / "predictions.json", {"2": "Paris", "1": "big dog", "3": "red"})
     task, ours = task_with("squad", "scores"), {"dev": ["dog", "Rome", None]}
     theirs = read_released_outcomes(task, {"dev": questions}, tmp_path)

@@ -11,19 +11,19 @@ import pytest
 from ipu_model.files import read_json, write_json
 from tasks.downstream.gate.gate import gate
 from tasks.downstream.squad import scores
-from tasks.downstream.squad.files import ReferenceQuestion
+from tasks.downstream.squad.questions import SquadQuestion
 from tasks.downstream.squad.scores import RULES, choose_rule
 from tasks.params.entries import find_entry
 from tasks.params.schema import load_params, parameter_values, validate_params
 from tasks.plan.kinds import load_part
-from tests.tasks.downstream.entries import change_parameters
+from tests.tasks.downstream.entries import change_parameters, make_question
 from tests.tasks.trained_checkout import make_checkout, write_gate
 
 CONTEXT = "Ada Lovelace wrote notes. She added a program of her own, for an engine that no one had built yet, to them."
 
 
-def ask(*answers: str, context: str = CONTEXT) -> list[ReferenceQuestion]:
-    return [ReferenceQuestion(f"q{i}", "What?", context, (answer,)) for i, answer in enumerate(answers)]
+def ask(*answers: str, context: str = CONTEXT) -> list[SquadQuestion]:
+    return [make_question(f"q{i}", "What?", context, (answer,)) for i, answer in enumerate(answers)]
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_the_rule_with_the_best_f1_is_chosen_and_of_equal_ones_the_first(answers
 
 
 def test_questions_without_an_answer_choose_no_rule() -> None:
-    silent = [ReferenceQuestion(f"n{i}", "What?", CONTEXT, ()) for i in range(9)]
+    silent = [make_question(f"n{i}", "What?", CONTEXT, ()) for i in range(9)]
     assert choose_rule([*silent, *ask(CONTEXT)]) == "the whole context"
 
 
@@ -70,7 +70,7 @@ def write_questions(path: Path, answers: list[str]) -> None:
             "title": "",
             "context": one.context,
             "question": one.question,
-            "answers": [{"text": text, "answer_start": max(0, CONTEXT.find(text))} for text in one.answers],
+            "answers": [{"text": text, "answer_start": max(0, CONTEXT.find(text))} for text in one.texts],
         }
         for one in ask(*answers)
     ]

@@ -2,13 +2,14 @@ import numpy as np
 import pytest
 
 from tasks.downstream.squad.answers import Answer
-from tasks.downstream.squad.files import ReferenceQuestion
 from tasks.downstream.squad.page import excerpt, worst_mistakes
+from tasks.downstream.squad.questions import SquadQuestion
 from tasks.downstream.squad.slices import TITLE, f1_counts, question_word, slice_scores
+from tests.tasks.downstream.entries import make_question
 
 
-def make(context: str, reference: str) -> ReferenceQuestion:
-    return ReferenceQuestion("q", "?", context, (reference,), (context.index(reference),))
+def make(context: str, reference: str) -> SquadQuestion:
+    return make_question("q", "?", context, (reference,), (context.index(reference),))
 
 
 def predicted(context: str, text: str, probability: float = 0.5) -> Answer:
@@ -60,7 +61,7 @@ def test_a_long_context_is_cut_between_words_around_both() -> None:
 
 
 def test_mistakes_come_lowest_f1_first_then_surest_first() -> None:
-    questions = [ReferenceQuestion(str(i), "?", "c", ("c",)) for i in range(4)]
+    questions = [make_question(str(i), "?", "c", ("c",)) for i in range(4)]
     answers = [[Answer("x", 0, 1, 0.0, probability)] for probability in (0.9, 0.2, 0.8, 0.3)]
     wrong = worst_mistakes(questions, answers, exact=[1.0, 0.0, 0.0, 0.0], f1=[1.0, 0.0, 0.5, 0.0])
     assert [mistake.question.id for mistake in wrong] == ["3", "1", "2"]
@@ -99,7 +100,7 @@ def test_f1_ranges_include_their_lower_bound() -> None:
 
 def test_titles_come_worst_first_and_those_with_few_questions_together() -> None:
     titles = ["good"] * 6 + ["bad"] * 5 + ["small"] * 2 + ["tiny"]
-    questions = [ReferenceQuestion(str(i), "What?", "c", ("c",), title=title) for i, title in enumerate(titles)]
+    questions = [make_question(str(i), "What?", "c", ("c",), title=title) for i, title in enumerate(titles)]
     f1 = [1.0] * 6 + [0.0] * 4 + [1.0] + [0.5] * 3
     scores = np.array([(float(x == 1.0), x) for x in f1])
     found = [part.record() for part in slice_scores(questions, [1] * 14, scores) if part.by == TITLE]
@@ -110,5 +111,5 @@ def test_titles_come_worst_first_and_those_with_few_questions_together() -> None
     ]
     assert 0.0 < found[0]["exact_match_low"] < 1.0  # Clopper and Pearson: 0.5 and 71.6
     assert 71.0 < found[0]["exact_match_high"] < 73.0
-    one = [ReferenceQuestion(str(i), "What?", "c", ("c",), title="one") for i in range(9)]
+    one = [make_question(str(i), "What?", "c", ("c",), title="one") for i in range(9)]
     assert not [part for part in slice_scores(one, [1] * 9, np.ones((9, 2))) if part.by == TITLE]

@@ -11,8 +11,7 @@ import yaml
 
 from tasks.downstream import rows as generic_rows
 from tasks.downstream.squad import examples
-from tasks.downstream.squad.files import read_questions
-from tasks.downstream.squad.format import ReferenceAnswer, SquadQuestion
+from tasks.downstream.squad.questions import ReferenceAnswer, SquadQuestion, read_questions
 from tasks.downstream.squad.rows import SquadRows
 from tasks.downstream.squad.spec import FEATURES_SCHEMA
 from tasks.rows.row_files import row_schema

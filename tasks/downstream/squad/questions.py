@@ -1,4 +1,4 @@
-"""Reading of SQuAD questions from files or the Hub.
+"""Reading of SQuAD questions from files or the Hub, and checks of them.
 
 A JSON file has articles with paragraphs and questions, as SQuAD is published, or one object per question, as `datasets`
 exports it and run_qa.py reads it. Other tables (.csv, .jsonl, .parquet, a Hub data set) have SQuAD's columns under any
@@ -6,7 +6,7 @@ names.
 
 The answers of a row are in one column, as {"text": [...], "answer_start": [...]} or as a list of {"text": ...,
 "answer_start": ...}, both also as JSON text; or in two columns, answer_text and answer_start. Numeric ids are accepted
-and spaces around answers are stripped; both are counted.
+and spaces around answers are stripped; both are counted. All problems of a source are reported in one message.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ipu_model.files import parse_json
-from tasks.downstream.squad.format import CHOICES, ReferenceAnswer, SquadQuestion, require_valid
 from tasks.records.json_files import read_objects
+from tasks.records.parquet import read_batches
 from tasks.records.tables import ENDINGS as TABLES
 from tasks.records.tables import (
     Columns,
@@ -35,7 +36,7 @@ from tasks.records.tables import (
     open_file,
     select_columns,
 )
-from tasks.records.text_files import NUMERIC_IDS, ProblemList, ReadLog, find_text_problem
+from tasks.records.text_files import NUMERIC_IDS, ProblemList, ReadLog, find_text_problem, refuse_empty
 from tasks.stage.errors import InputError
 from tasks.stage.memory import require_memory
 
@@ -48,13 +49,46 @@ PARTS = ("id", "title", "context", "question", ANSWERS, TEXT, START)
 """Parts of a question."""
 IMPOSSIBLE = "is_impossible"
 MADE = "ids generated from context, question and position, without an id column"
+BLANKS = "answers with leading or trailing spaces, stripped"
 _DATA = "downstream.*.data"
 NAMED_BY = column_setting(_DATA)
 """Parameter that messages suggest for another column name."""
+UNANSWERABLE = f"{_DATA}.unanswerable"
+CHOICES = f"set {UNANSWERABLE} to use (the model may return no answer) or to drop (skip such questions)"
+"""Suggestion for refused questions without an answer."""
+SCORED = "the file on the command line"
 MEMORY_PER_BYTE = 3
 """Bytes of memory per byte of a large JSON file of questions, which need about two."""
+OF_A_BYTE, FREE_CHARACTERS = 32, 1 << 20
+"""Bytes of memory per byte of text to build and predict its windows, and the characters from which on it is checked: 21
+MB of English needed 27 bytes each."""
+READ_AT_ONCE = 1024
+QUOTED, SHOWN_MATCHES = 40, 3
+"""Characters of a text, and positions of an answer in messages."""
 _WHOLE = re.compile(r"[+-]?\d+")
 _WORDS = {"true": True, "1": True, "false": False, "0": False, "": None, "none": None}
+
+
+class ReferenceAnswer(NamedTuple):
+    """Reference answer: `text` is in the context at character `answer_start`."""
+
+    text: str
+    answer_start: int
+
+
+class SquadQuestion(NamedTuple):
+    """SQuAD question with its context and reference answers; no answers if the context has none."""
+
+    id: str
+    title: str
+    context: str
+    question: str
+    answers: tuple[ReferenceAnswer, ...]
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Texts of the reference answers."""
+        return tuple(answer.text for answer in self.answers)
 
 
 def question_spec(names: SquadColumnParams, named_by: str = NAMED_BY, parts: Sequence[str] = PARTS) -> RecordSpec:
@@ -110,20 +144,32 @@ def list_objects(
             problems.add(f"an item of {key} is not an object", f"{at}.{key}[{index}]", item)
 
 
-def read_text(parent: Mapping[str, Any], key: str, at: str, problems: ProblemList) -> str | None:
-    """Return the text `parent[key]`, or None after adding a problem."""
+def read_text(
+    parent: Mapping[str, Any], key: str, at: str, problems: ProblemList, *, filled: bool = False
+) -> str | None:
+    """Return the text `parent[key]`, or None after adding a problem.
+
+    Args:
+        filled: refuse a blank text.
+    """
     value = parent.get(key)
     if problem := find_text_problem(value) if key in parent else "is missing":
         problems.add(f"{key} {problem}", at, value if key in parent else None)
-    return None if problem else str(value)
+        return None
+    if filled and not str(value).strip():
+        problems.add(f"{key} is empty", at)
+        return None
+    return str(value)
 
 
-def read_id(parent: Mapping[str, Any], at: str, problems: ProblemList, reading: ReadLog) -> str | None:
+def read_id(
+    parent: Mapping[str, Any], at: str, problems: ProblemList, reading: ReadLog, *, filled: bool = False
+) -> str | None:
     """Return the id `parent["id"]`, integers as text, or None after adding a problem."""
     if type(parent.get("id")) is int:
         reading.counts[NUMERIC_IDS] += 1
         return str(parent["id"])
-    return read_text(parent, "id", at, problems)
+    return read_text(parent, "id", at, problems, filled=filled)
 
 
 def read_question_file(
@@ -160,42 +206,64 @@ def read_question_file(
 def parse_questions(
     records: Records, data: SquadDataParams, reading: ReadLog, named_by: str = NAMED_BY, choices: str = CHOICES
 ) -> list[SquadQuestion]:
-    """Return checked questions from records of `question_spec`, whose answers must all have one form.
+    """Return checked questions from records of `question_spec`, with stripped answers.
+
+    Args:
+        data: columns, and handling of unanswerable questions: use, drop (by the caller) or refuse.
+        reading: counts generated ids and stripped answers.
+        named_by, choices: see `read_question_file`.
 
     Raises:
         InputError: no records, or invalid questions (all problems in one message).
     """
-    parser = _QuestionParser(data, records, reading, named_by)
-    return require_valid(list(parser.questions(records.rows)), records.problems, data.unanswerable, choices, reading)
+    problems, parser = records.problems, _QuestionParser(data, records, reading, named_by, choices)
+    questions = [question for row in records.rows if (question := parser.question(row)) is not None]
+    for name in [name for name, count in Counter(one.id for one in questions).items() if count > 1]:
+        numbers = [number for number, one in enumerate(questions, 1) if one.id == name][:2]
+        problems.add("an id that is not unique", f"{name!r} (questions number {numbers[0]} and {numbers[1]})")
+    problems.refuse()
+    if not questions:
+        raise InputError(f"{problems.source} contains no questions")
+    longest = max(questions, key=lambda one: len(one.context))
+    require_room_for_text(f"{problems.source}: the context of question {longest.id!r}", longest.context)
+    return questions
 
 
 class _QuestionParser:
     """Conversion of the records of one source to questions; collects problems."""
 
-    def __init__(self, data: SquadDataParams, records: Records, reading: ReadLog, named_by: str) -> None:
-        self.data, self.reading, self.named_by = data, reading, named_by
+    def __init__(self, data: SquadDataParams, records: Records, reading: ReadLog, named_by: str, choices: str) -> None:
+        self.data, self.reading, self.named_by, self.choices = data, reading, named_by, choices
         self.problems, self.is_text = records.problems, records.is_text
         self.contexts: dict[str, str] = {}
         """Distinct contexts; every row has its own copy."""
-        self.forms: dict[str, str] = {}
-        """Form of answers -> location of its first use."""
 
-    def questions(self, rows: Iterable[TableRow]) -> Iterator[SquadQuestion]:
-        flat: bool | None = None
-        for row in rows:
-            flat = self._is_flat(row) if flat is None else flat
-            if (question := self._question(row, flat)) is not None:
-                yield question
-        if len(self.forms) > 1:
-            kind = f"answers have {len(self.forms)} forms, all rows must have the same"
-            for form, where in self.forms.items():
-                self.problems.add(kind, f"{form} ({where})")
+    def question(self, row: TableRow) -> SquadQuestion | None:
+        """Return the question of a record, or None after adding its problems."""
+        at, values, problems = row.where, row.values, self.problems
+        before = problems.count
+        if row.names:
+            answers = self._flat_answers(values, at) if self._is_flat(row) else self._answers(values.get(ANSWERS), at)
+            values = {"id": self._make_id(values) if "id" not in values else "", **values, ANSWERS: answers}
+        name = read_id(values, at, problems, self.reading, filled=True)
+        context, wording = (read_text(values, part, at, problems, filled=True) for part in ("context", "question"))
+        title = "" if values.get("title") is None else read_text(values, "title", at, problems)
+        references = self._references(values, at, strict=not row.names)
+        if name is None or context is None or wording is None or title is None or problems.count > before:
+            return None
+        if not references and self.data.unanswerable == "refuse":
+            kind = f"no answer (is_impossible: true, or an empty list), as in SQuAD 2.0; {self.choices}"
+            problems.add(kind, repr(name))
+        for answer in references:
+            if answer.answer_start < 0 or not context.startswith(*answer):
+                problems.add("an answer is not at answer_start", _describe_place(name, context, answer))
+        return SquadQuestion(
+            name, title, self.contexts.setdefault(context, context), wording, tuple(map(self._strip, references))
+        )
 
     def _is_flat(self, row: TableRow) -> bool:
         """Tell whether answers are in two columns."""
         names, columns = row.names, self.data.columns
-        if not names:
-            return False
         if ANSWERS in names and columns.answer_text is None and columns.answer_start is None:
             self.reading.unused_columns |= {names[part] for part in (TEXT, START) if part in names}
             return False
@@ -209,22 +277,6 @@ class _QuestionParser:
             f"{keys[2]}"
         )
 
-    def _question(self, row: TableRow, flat: bool) -> SquadQuestion | None:
-        at, values, is_table = row.where, row.values, bool(row.names)
-        before = self.problems.count
-        if is_table:
-            answers = self._flat_answers(values, at) if flat else self._answers(values.get(ANSWERS), at)
-            values = {"id": self._make_id(values) if "id" not in values else "", **values, ANSWERS: answers}
-        name = read_id(values, at, self.problems, self.reading)
-        context, wording = (read_text(values, part, at, self.problems) for part in ("context", "question"))
-        title = "" if values.get("title") is None else read_text(values, "title", at, self.problems)
-        if is_table and name is not None and not name.strip():
-            self.problems.add("id is empty", at)
-        references = self._references(values, at, strict=not is_table)
-        if self.problems.count > before or name is None or context is None or wording is None or title is None:
-            return None
-        return SquadQuestion(name, title, self.contexts.setdefault(context, context), wording, references)
-
     def _make_id(self, values: Mapping[str, Any]) -> str:
         """Return an id that depends only on the question and its position in the table."""
         self.reading.counts[MADE] += 1
@@ -233,22 +285,16 @@ class _QuestionParser:
 
     def _answers(self, value: Any, at: str) -> Any:
         """Return a list of {text, answer_start} from one cell; its items are checked later."""
-        form = ""
         if isinstance(value, str) and value.strip():
             try:
-                value, form = parse_json(value), "JSON text of "
+                value = parse_json(value)
             except ValueError as error:
                 advice = "Python literals with single quotes are not supported: use json.dumps, or Parquet"
                 self.problems.add(f"answers is not JSON ({advice})", f"{at}: {error}")
                 return []
         if value is None or value == "":
             return []
-        if isinstance(value, Mapping):
-            self.forms.setdefault(f"{form}an object of lists", at)
-            return self._pair(value.get("text"), value.get(START), at)
-        if isinstance(value, list) and value:
-            self.forms.setdefault(f"{form}a list of objects", at)
-        return value
+        return self._pair(value.get("text"), value.get(START), at) if isinstance(value, Mapping) else value
 
     def _flat_answers(self, values: Mapping[str, Any], at: str) -> Any:
         text, start = values.get(TEXT), values.get(START)
@@ -258,7 +304,6 @@ class _QuestionParser:
             if start not in (None, -1):
                 self.problems.add("answer_start without answer_text", at, start)
             return []
-        self.forms.setdefault("two columns", at)
         return self._pair(text, start, at)
 
     def _pair(self, text: Any, start: Any, at: str) -> Any:
@@ -284,7 +329,7 @@ class _QuestionParser:
             return ()
         answers = []
         for answer, place in list_objects(values, ANSWERS, at, self.problems):
-            text, start = read_text(answer, "text", place, self.problems), answer.get(START)
+            text, start = read_text(answer, "text", place, self.problems, filled=True), answer.get(START)
             if START not in answer:
                 self.problems.add(f"{START} is missing", place)
             elif type(start) is not int:
@@ -292,3 +337,92 @@ class _QuestionParser:
             elif text is not None:
                 answers.append(ReferenceAnswer(text, start))
         return tuple(answers)
+
+    def _strip(self, answer: ReferenceAnswer) -> ReferenceAnswer:
+        """Strip spaces around an answer: they belong to no token, so the target would be wider than the answer."""
+        text, start = answer
+        self.reading.counts[BLANKS] += text != text.strip()
+        return ReferenceAnswer(text.strip(), start + len(text) - len(text.lstrip()))
+
+
+def _describe_place(name: str, context: str, answer: ReferenceAnswer) -> str:
+    text, start = answer
+    found = context[start : start + len(text)] if start >= 0 else ""
+    places: list[int] = []
+    while len(places) < SHOWN_MATCHES and (at := context.find(text, places[-1] + 1 if places else 0)) >= 0:
+        places.append(at)
+    real = f"it is at {', '.join(map(str, places))}" if places else "the context does not contain it"
+    return f"question {name!r}: {_quote(text)} at {start} (found {_quote(found)}; {real})"
+
+
+def _quote(text: str) -> str:
+    return repr(text if len(text) <= QUOTED else text[:QUOTED] + "...") if text else "nothing"
+
+
+def require_room_for_text(what: str, text: str) -> None:
+    """Refuse a text whose windows need more memory than available."""
+    if len(text) > FREE_CHARACTERS:
+        require_memory(what, len(text.encode("utf-8", "replace")), OF_A_BYTE, "split it")
+
+
+def read_references(path: Path, reading: ReadLog | None = None) -> list[tuple[str, tuple[str, ...]]]:
+    """Read (id, reference answers) of every question from a SQuAD v1.1 or 2.0 JSON file, in order.
+
+    As for training, the file may also have one object per question.
+
+    Args:
+        reading: receives the number of numeric ids.
+
+    Raises:
+        InputError: file not found, not JSON, not SQuAD's format (all problems with their locations), or no questions.
+    """
+    try:
+        refuse_empty(path, SCORED)
+    except OSError as error:
+        what = "not found" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
+        raise InputError(f"{path} {what}") from None
+    problems, log = ProblemList(str(path), "questions"), ReadLog()
+    columns = {part: ColumnSpec((part,), SCORED, False) for part in ("id", "answers")}
+    rows = read_json_questions(path, SCORED, log, problems, columns=columns)
+    found = [_make_reference(row, problems, log) for row in rows]
+    if reading is not None:
+        reading.counts[NUMERIC_IDS] += log.counts[NUMERIC_IDS]
+    problems.refuse()
+    if not found:
+        raise InputError(f"{path} contains no questions")
+    return found
+
+
+def _make_reference(row: TableRow, problems: ProblemList, reading: ReadLog) -> tuple[str, tuple[str, ...]]:
+    values, answers = row.values, row.values.get("answers")
+    if isinstance(answers, Mapping) and isinstance(texts := answers.get("text"), list):  # the format of `datasets`
+        values = {**values, "answers": [{"text": text} for text in texts]}
+    found = [read_text(one, "text", at, problems) for one, at in list_objects(values, "answers", row.where, problems)]
+    return read_id(values, row.where, problems, reading) or "", tuple(text for text in found if text is not None)
+
+
+def read_questions(path: Path, ids: Sequence[str] | None = None, most: int | None = None) -> list[SquadQuestion]:
+    """Read the questions written by stage examples, in order.
+
+    Args:
+        path: for example data/examples/<entry>/dev.parquet.
+        ids: ids to return; None: all.
+        most: maximum number, evenly spread; None: all.
+
+    Raises:
+        InputError: the file is missing, unreadable or empty, or lacks columns.
+    """
+    wanted = None if ids is None else set(ids)
+    found: list[SquadQuestion] = []
+    contexts: dict[str, str] = {}
+    for batch in read_batches(path, SquadQuestion._fields, READ_AT_ONCE, "examples"):
+        for row in batch.to_pylist():
+            if wanted is None or row["id"] in wanted:
+                row["context"] = contexts.setdefault(row["context"], row["context"])  # the file repeats contexts
+                row[ANSWERS] = tuple(ReferenceAnswer(**answer) for answer in row[ANSWERS])
+                found.append(SquadQuestion(**row))
+    if not found and wanted is None:
+        raise InputError(f"{path} contains no questions. Set dev_path of section data to a file with questions")
+    if most is not None and len(found) > most:
+        return [found[number * len(found) // most] for number in range(most)]
+    return found
