@@ -19,7 +19,7 @@ from flows.commands.sweep_runs import Sweep, Training, finetuning, pretraining, 
 from flows.runs import locks
 from flows.runs.stopping import Interrupted, stop
 from ipu_model.files import flatten_keys
-from tasks.downstream.gate.seed_scores import SEED
+from tasks.downstream.gate.recipe import SEED
 from tasks.downstream.gate.verdict_text import signed_figure
 from tasks.params.overlays import Setting, resolve
 from tasks.params.schema import PHASES, types_at, validate_params

@@ -33,8 +33,8 @@ from flows.runs.stopping import stop
 from flows.views.curves import find_evaluations, read_columns
 from flows.views.run_view import RunView
 from ipu_model.files import new_folder, read_json, write_json
+from tasks.downstream.gate.recipe import FINETUNE, HELD_OUT, SEED, WEIGHTS, recipe_params, seed_file_name
 from tasks.downstream.gate.released_scores import scores_json
-from tasks.downstream.gate.seed_scores import FINETUNE, HELD_OUT, SEED, WEIGHTS, recipe_params, seed_file_name
 from tasks.downstream.gate.verdict_text import held_out_score, signed_figure
 from tasks.downstream.scoring.scores import ScoresTask
 from tasks.params.entries import find_entry

@@ -3,8 +3,8 @@
 Examples are matched by their keys, so runs on overlapping files, in any order, are compared on what they share.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from ipu_model.files import read_json
 from tasks.downstream.gate.evidence import compare_released
-from tasks.downstream.gate.released_scores import find_scores_file, read_released_outcomes
+from tasks.downstream.gate.released_scores import find_scores_file, mark_unanswered, read_released_outcomes
 from tasks.downstream.scoring.metrics import Array, Outcomes
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.params.entries import Entry
@@ -23,12 +23,12 @@ from tasks.stage.errors import InputError
 
 @dataclass(frozen=True)
 class EvaluatedRun:
-    """Predictions and scores of an entry in one run."""
+    """Scores of an entry in one run."""
 
     task: AnyScores
     examples: Mapping[str, Any]
-    predictions: Mapping[str, Sequence[Any]]
     outcomes: Outcomes
+    """Outcomes of the examples, NaN without a prediction."""
     figures: Mapping[str, float]
     """Content of metrics/<name>.json: every metric with its interval, on all examples of the run."""
 
@@ -45,7 +45,8 @@ def read_run(entry: Entry, root: Path) -> EvaluatedRun:
         raise InputError(f"{metrics} not found. Run the stage {entry.stage('evaluate')} first")
     examples = task.read_all(root)
     predictions = task.read_predictions(root / artifacts.predictions_file(entry.name), examples)
-    return EvaluatedRun(task, examples, predictions, task.outcomes_of(examples, predictions), read_json(metrics))
+    outcomes = mark_unanswered(task.outcomes_of(examples, predictions), predictions)
+    return EvaluatedRun(task, examples, outcomes, read_json(metrics))
 
 
 def select_figures(task: AnyScores, figures: Mapping[str, float]) -> dict[str, dict[str, float]]:
@@ -73,10 +74,7 @@ def compare_runs(first: EvaluatedRun, second: EvaluatedRun) -> dict[str, Any]:
         )
     found = {}
     for split, examples in first.examples.items():
-        answered = zip(
-            theirs.keys(second.examples[split]), second.outcomes[split], second.predictions[split], strict=True
-        )
-        rows = {key: row for key, row, prediction in answered if prediction is not None}
+        rows = dict(zip(theirs.keys(second.examples[split]), second.outcomes[split], strict=True))
         nothing = np.full(len(ours.quantities), np.nan)
         found[split] = np.array([rows.get(key, nothing) for key in ours.keys(examples)])
     return _against(first, found, sum(map(len, second.outcomes.values())))
@@ -106,7 +104,7 @@ def _against(first: EvaluatedRun, theirs: Mapping[str, Array], examples: int | N
         The numbers of examples; for each metric the gain in points with its interval; and McNemar's test where it
         applies.
     """
-    found = compare_released(first.task, first.predictions, first.outcomes, theirs)
+    found = compare_released(first.task, theirs, first.outcomes)
     if not found.common:
         raise InputError(
             f"no example of {first.task.entry.name} was predicted by both. Runs are compared on their common examples"
@@ -115,13 +113,6 @@ def _against(first: EvaluatedRun, theirs: Mapping[str, Array], examples: int | N
         "common": found.common,
         "examples": [sum(map(len, first.outcomes.values())), examples],
         "confidence": first.task.confidence,
-        # `compare_released` subtracts the others from the run: reversed here (0.0 - 0.0 has no sign).
-        "differences": {
-            name: {"mean": 0.0 - one.mean, "low": 0.0 - one.high, "high": 0.0 - one.low}
-            for name, one in found.differences.items()
-        },
-        "mcnemar": {
-            name: {"first_only": test.second_only, "second_only": test.first_only, "p_value": test.p_value}
-            for name, test in found.tests.items()
-        },
+        "differences": {name: asdict(one) for name, one in found.differences.items()},
+        "mcnemar": {name: asdict(test) for name, test in found.tests.items()},
     }

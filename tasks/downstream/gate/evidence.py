@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from ipu_model.files import find_object
-from tasks.downstream.gate.recipe import RecipeScores, score_recipe
-from tasks.downstream.gate.released_scores import read_released_outcomes
-from tasks.downstream.gate.seed_scores import SeedModel, read_seeds
+from tasks.downstream.gate.recipe import RecipeScores, SeedModel, read_seeds, score_recipe
+from tasks.downstream.gate.released_scores import mark_unanswered, read_released_outcomes
 from tasks.downstream.gate.subject import ReleaseSubject
 from tasks.downstream.gate.verdict_text import held_out_score
 from tasks.downstream.scoring.metrics import Outcomes
@@ -37,15 +36,6 @@ class ReleasedComparison:
 
 
 @dataclass(frozen=True)
-class TrainingLoss:
-    """Final loss and number of updates of a training."""
-
-    final_loss: float | None
-    """None if no update was made."""
-    steps: int
-
-
-@dataclass(frozen=True)
 class Evidence:
     """Evidence for a decision."""
 
@@ -58,8 +48,8 @@ class Evidence:
     """True if the scores were computed from the current predictions and weights."""
     verdicts: Mapping[str, bool | None]
     """Data set -> valid; None: no readable verdict."""
-    losses: Mapping[str, TrainingLoss | None]
-    """Training -> its end; None: no readable figures."""
+    trainings: Mapping[str, Mapping[str, Any] | None]
+    """Training -> its metrics; None: not readable."""
     over_baseline: ConfidenceInterval | None = None
     """Gain of the leading metric over the baseline, in points; None: not checked."""
     released: ReleasedComparison | None = None
@@ -113,9 +103,9 @@ def gather_evidence(
         answered=sum(one is not None for split in predictions.values() for one in split),
         scores_belong=belong,
         verdicts={name: read_verdict(root / artifacts.validation_report(name), name) for name in subject.verdicts},
-        losses={name: read_loss(root / artifacts.METRICS / f"{name}.json") for name in subject.trainings},
+        trainings={name: find_object(root / artifacts.METRICS / f"{name}.json") for name in subject.trainings},
         over_baseline=_over_baseline(task, outcomes, baseline),
-        released=None if theirs is None else compare_released(task, predictions, outcomes, theirs),
+        released=None if theirs is None else compare_released(task, mark_unanswered(outcomes, predictions), theirs),
         recipe=None if trained is None else score_recipe(task, trained, own, theirs, baseline),
     )
 
@@ -139,27 +129,17 @@ def _read_judged_model(
     return SeedModel(task.entry.params.finetune.seed, outcomes, held_out, weights)
 
 
-def compare_released(
-    task: AnyScores, predictions: Mapping[str, Sequence[Any]], outcomes: Outcomes, theirs: Outcomes
-) -> ReleasedComparison:
-    """Compare a model with the released one, whose outcomes are NaN without a prediction.
-
-    Args:
-        predictions: predictions of the model, None for examples without one.
-    """
-    both = {
-        split: np.array([one is not None for one in predictions[split]], dtype=bool)
-        & ~np.isnan(theirs[split]).any(axis=1)
-        for split in outcomes
-    }
+def compare_released(task: AnyScores, ours: Outcomes, theirs: Outcomes) -> ReleasedComparison:
+    """Compare a model with the released one; the outcomes of both are NaN without a prediction."""
+    both = {split: ~(np.isnan(rows) | np.isnan(theirs[split])).any(axis=1) for split, rows in ours.items()}
     common = sum(int(keep.sum()) for keep in both.values())
     if not all(keep.any() for keep in both.values()):
         return ReleasedComparison(0, {}, {})
-    ours, released = ({split: one[split][keep] for split, keep in both.items()} for one in (outcomes, theirs))
-    tests = {name: task.metrics.mcnemar(name, released, ours) for name in task.metrics.titles}
+    own, released = ({split: one[split][keep] for split, keep in both.items()} for one in (ours, theirs))
+    tests = {name: task.metrics.mcnemar(name, released, own) for name in task.metrics.titles}
     return ReleasedComparison(
         common,
-        task.metrics.differences(ours, released, task.confidence),
+        task.metrics.differences(own, released, task.confidence),
         {name: test for name, test in tests.items() if test is not None},
     )
 
@@ -177,7 +157,7 @@ def verify_scores(path: Path, stated: Mapping[str, Any], counted: Mapping[str, f
     wrong = [
         f"{name}={stated.get(name)!r}, computed {value}"
         for name, value in counted.items()
-        if not (_is_number(stated.get(name)) and abs(stated[name] - value) <= COUNTED_ALIKE)
+        if not (is_number(stated.get(name)) and abs(stated[name] - value) <= COUNTED_ALIKE)
     ]
     wrong += [f"{name}, not a score of this task" for name in stated if name.endswith("_low") and name not in counted]
     if wrong:
@@ -193,7 +173,7 @@ def _scores(task: AnyScores, path: Path, scored: Sequence[str]) -> dict[str, Any
         raise InputError(f"{path} is missing or not a JSON object. {again}")
     files, names = values.get("files"), list(task.metrics.titles)
     complete = (
-        all(_is_number(values.get(name)) for name in names)
+        all(is_number(values.get(name)) for name in names)
         and isinstance(files, list)
         and set(scored) <= {entry.get("path") for entry in files if isinstance(entry, dict) and "sha256" in entry}
     )
@@ -212,16 +192,6 @@ def read_verdict(path: Path, name: str) -> bool | None:
     return bool(values["valid"])
 
 
-def read_loss(path: Path) -> TrainingLoss | None:
-    """Return the end of a training from its figures; None if they cannot be read."""
-    values = find_object(path)
-    if values is None or "final_loss" not in values or not isinstance(values.get("steps"), int):
-        return None
-    loss = values["final_loss"]
-    if loss is not None and not _is_number(loss):
-        return None
-    return TrainingLoss(None if loss is None else float(loss), values["steps"])
-
-
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Return True for an int or float of JSON."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)

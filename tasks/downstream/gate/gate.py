@@ -11,7 +11,7 @@ from typing import Any
 
 from ipu_model.files import write_json
 from tasks.downstream.gate.checks import GateCheck, ReasonedCheck, ScoreEvidence, check_scores, no_drop_requirement
-from tasks.downstream.gate.evidence import Evidence, TrainingLoss, gather_evidence
+from tasks.downstream.gate.evidence import Evidence, gather_evidence, is_number
 from tasks.downstream.gate.recipe import check_recipe, recipe_record
 from tasks.downstream.gate.subject import Hashes, ReleaseSubject, hash_files, make_subject
 from tasks.downstream.gate.verdict_text import WITHOUT_FLOOR
@@ -72,7 +72,7 @@ def decide(task: AnyScores, evidence: Evidence) -> GateDecision:
     if compared is not None and not compared.common:
         found.append(_nothing_in_common(task))
     found += [check_verdict(name, valid) for name, valid in evidence.verdicts.items()]
-    found += [check_loss(name, figures) for name, figures in evidence.losses.items()]
+    found += [check_loss(name, figures) for name, figures in evidence.trainings.items()]
     if evidence.recipe is not None:
         found += check_recipe(task, evidence.recipe)
     found.append(_complete(task, evidence))
@@ -113,13 +113,13 @@ def check_verdict(name: str, valid: bool | None) -> tuple[GateCheck, str]:
     return GateCheck(f"data_{name}", valid, "valid" if valid else "not valid", "valid"), reason
 
 
-def check_loss(name: str, figures: TrainingLoss | None) -> tuple[GateCheck, str]:
-    """Check the final loss of a training; None: there are no readable figures."""
-    required = "finite, or no updates"
-    if figures is None:
+def check_loss(name: str, figures: Mapping[str, Any] | None) -> tuple[GateCheck, str]:
+    """Check the final loss of a training, from its metrics; None: they are not readable."""
+    required, values = "finite, or no updates", figures or {}
+    loss, steps = values.get("final_loss", ""), values.get("steps")
+    if not isinstance(steps, int) or not (loss is None or is_number(loss)):
         reason = f"Training {name} has no readable figures (metrics/{name}.json). Run its stage."
         return GateCheck(f"loss_{name}", False, "no figures", required), reason
-    loss, steps = figures.final_loss, figures.steps
     if loss is None:
         reason = f"Training {name} made {steps} updates but reports no loss. Run its stage again."
         return GateCheck(f"loss_{name}", steps == 0, f"none after {steps} updates", required), reason

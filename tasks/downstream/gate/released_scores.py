@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ipu_model.files import read_json
-from tasks.downstream.scoring.metrics import Array
+from tasks.downstream.scoring.metrics import Array, Outcomes
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.stage.errors import InputError
 
@@ -51,11 +51,15 @@ def read_released_outcomes(task: AnyScores, examples: Mapping[str, Any], folder:
         return None
     if path.name == PREDICTIONS:
         predictions = task.read_predictions(path, examples)
-        outcomes = task.outcomes_of(examples, predictions)
-        for split, found in predictions.items():
-            outcomes[split][[one is None for one in found]] = np.nan
-        return outcomes
+        return mark_unanswered(task.outcomes_of(examples, predictions), predictions)
     return read_outcomes(task, examples, path)
+
+
+def mark_unanswered(outcomes: Outcomes, predictions: Mapping[str, Sequence[Any]]) -> dict[str, Array]:
+    """Return outcomes with NaN for the examples without a prediction."""
+    return {
+        split: np.where([[one is None] for one in predictions[split]], np.nan, rows) for split, rows in outcomes.items()
+    }
 
 
 def read_outcomes(task: AnyScores, examples: Mapping[str, Any], path: Path) -> dict[str, Array]:

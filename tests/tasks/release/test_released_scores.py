@@ -10,7 +10,7 @@ import pytest
 
 from ipu_model.files import write_json, write_text
 from tasks.downstream.gate.evidence import compare_released
-from tasks.downstream.gate.released_scores import read_released_outcomes, read_scores, scores_json
+from tasks.downstream.gate.released_scores import mark_unanswered, read_released_outcomes, read_scores, scores_json
 from tasks.downstream.squad.questions import ReferenceAnswer, SquadQuestion, read_questions
 from tasks.stage.errors import InputError
 from tests.tasks.downstream.entries import dev_set, make_question, task_with
@@ -44,11 +44,11 @@ def test_scores_give_the_very_comparison_that_predictions_give(tmp_path: Path, s
         (tmp_path / name).mkdir()
     (tmp_path / "scores/scores.json").write_text(scores_json(SQUAD, examples, released), encoding="utf-8")
     write_json(tmp_path / "predictions/predictions.json", theirs)
-    outcomes, compared = SQUAD.outcomes_of(examples, answers), []
+    outcomes, compared = mark_unanswered(SQUAD.outcomes_of(examples, answers), answers), []
     for name in ("scores", "predictions"):
         found = read_released_outcomes(SQUAD, examples, tmp_path / name)
         assert found is not None
-        compared.append(compare_released(SQUAD, answers, outcomes, found))  # sample size, bootstrap and McNemar's test
+        compared.append(compare_released(SQUAD, outcomes, found))  # sample size, bootstrap and McNemar's test
     assert compared[0] == compared[1]
     assert 150 < compared[0].common < 200, "some were not answered"
 

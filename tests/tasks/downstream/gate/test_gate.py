@@ -11,9 +11,9 @@ import pytest
 
 from ipu_model.files import write_json
 from tasks.downstream.gate import gate
-from tasks.downstream.gate.evidence import Evidence, ReleasedComparison, TrainingLoss, compare_released
+from tasks.downstream.gate.evidence import Evidence, ReleasedComparison, compare_released
 from tasks.downstream.gate.gate import GateDecision, decision_record
-from tasks.downstream.gate.released_scores import read_released_outcomes
+from tasks.downstream.gate.released_scores import mark_unanswered, read_released_outcomes
 from tasks.downstream.squad.params import SquadGateParams
 from tests.tasks.downstream.entries import make_question, task_with
 
@@ -33,7 +33,7 @@ GOOD = Evidence(
     answered=3,
     scores_belong=True,
     verdicts=dict.fromkeys(VERDICTS, True),
-    losses=dict.fromkeys(TRAININGS, TrainingLoss(0.5, 100)),
+    trainings=dict.fromkeys(TRAININGS, {"final_loss": 0.5, "steps": 100}),
     released=None,
 )
 
@@ -63,7 +63,7 @@ def compared_with(
     ours, theirs = (
         {"dev": np.array([*zip(*pair, strict=True)])} for pair in zip(exact, (candidate, released), strict=True)
     )
-    return compare_released(task_with("squad", "scores", gate=limits), {"dev": ["x"] * len(candidate)}, ours, theirs)
+    return compare_released(task_with("squad", "scores", gate=limits), ours, theirs)
 
 
 def test_a_model_without_objection_is_accepted_without_reasons() -> None:
@@ -193,7 +193,7 @@ def test_both_models_are_compared_on_the_questions_that_both_answered(tmp_path: 
     task, ours = task_with("squad", "scores"), {"dev": ["dog", "Rome", None]}
     theirs = read_released_outcomes(task, {"dev": questions}, tmp_path)
     assert theirs is not None
-    found = compare_released(task, ours, {"dev": task.outcomes(questions, ours["dev"])}, theirs)
+    found = compare_released(task, mark_unanswered({"dev": task.outcomes(questions, ours["dev"])}, ours), theirs)
     assert found.common == 2
     assert found.differences["f1"].mean == pytest.approx(100 * ((1 + 0) - (2 / 3 + 1)) / 2)
 
@@ -208,21 +208,23 @@ def test_every_data_verdict_must_be_green(name: str, valid: bool | None, words: 
 
 
 @pytest.mark.parametrize(
-    ("loss", "accepted"),
+    ("figures", "accepted"),
     [
-        (TrainingLoss(0.0, 1), True),
-        (TrainingLoss(None, 0), True),  # epochs: 0
-        (TrainingLoss(None, 5), False),
-        (TrainingLoss(math.nan, 5), False),
-        (TrainingLoss(math.inf, 5), False),
+        ({"final_loss": 0.0, "steps": 1}, True),
+        ({"final_loss": None, "steps": 0}, True),  # epochs: 0
+        ({"final_loss": None, "steps": 5}, False),
+        ({"final_loss": math.nan, "steps": 5}, False),
+        ({"final_loss": math.inf, "steps": 5}, False),
+        ({"final_loss": True, "steps": 5}, False),
+        ({"steps": 5}, False),
         (None, False),
     ],
 )
 @pytest.mark.parametrize("name", TRAININGS)
 def test_every_training_must_end_with_a_finite_loss_or_without_an_update(
-    name: str, loss: TrainingLoss | None, accepted: bool
+    name: str, figures: dict[str, Any] | None, accepted: bool
 ) -> None:
-    decision = decide(evidence(losses={**GOOD.losses, name: loss}), LIMITS)
+    decision = decide(evidence(trainings={**GOOD.trainings, name: figures}), LIMITS)
     assert decision.accepted is accepted
     assert all(name in reason for reason in decision.reasons)
 
@@ -243,7 +245,7 @@ def test_all_failures_are_named_at_once_in_full_sentences() -> None:
         answered=0,
         scores_belong=False,
         verdicts=dict.fromkeys(VERDICTS, False),
-        losses=dict.fromkeys(TRAININGS, None),
+        trainings=dict.fromkeys(TRAININGS, None),
         released=compared_with([0.0] * 9, [1.0] * 9),
     )
     decision = decide(bad, LIMITS)

@@ -14,9 +14,8 @@ import pytest
 
 from ipu_model.files import sha256_of, write_json
 from tasks.downstream.gate.gate import GateDecision, gate
-from tasks.downstream.gate.recipe import check_recipe, recipe_record, score_recipe
+from tasks.downstream.gate.recipe import SeedModel, check_recipe, recipe_record, score_recipe, seed_file_name
 from tasks.downstream.gate.released_scores import scores_json
-from tasks.downstream.gate.seed_scores import SeedModel, seed_file_name
 from tasks.downstream.gate.verdict_text import format_recipe
 from tasks.downstream.scoring.metrics import Outcomes
 from tasks.downstream.squad.params import SquadGateParams
