@@ -19,7 +19,7 @@ from ipu_model.files import read_json, write_json
 from tasks.downstream.jobs.entry_jobs import PREDICT, build_predict_job, require_valid_rows
 from tasks.downstream.scoring.metrics import Array, changed_answers
 from tasks.downstream.scoring.scores import AnyScores
-from tasks.jobs.device_job import JobResult, run_device_job
+from tasks.jobs.device_job import run_device_job
 from tasks.params.entries import ENTRY_SECTIONS, Entry, find_entry
 from tasks.params.schema import Params, load_sections
 from tasks.params.sections import RuntimeSpec
@@ -96,8 +96,11 @@ def logit_differences(
 
 def predict_on(
     place: RuntimeSpec, task: AnyScores, params: Params, folder: Path, root: Path = Path(), model: Path | None = None
-) -> tuple[JobResult, Logits]:
+) -> tuple[dict[str, str], Logits]:
     """Predict the rows of all development sets on one device; write logits and job files to `folder`.
+
+    Returns:
+        The runtime and the precision that were used, and the logits.
 
     Raises:
         DeviceJobFailed: the model cannot run there; the message has the reason.
@@ -109,7 +112,7 @@ def predict_on(
         rows = task.rows_folder(split, root)
         job = build_predict_job(task, params, rows, found[split], run_folder, root, model=model, device=device)
         result = run_device_job(job)
-    return result, found
+    return {"runtime": result.runtime, "precision": result.precision}, found
 
 
 def check_limit(found: Mapping[str, Any], entry: Entry) -> None:
@@ -124,66 +127,46 @@ def check_limit(found: Mapping[str, Any], entry: Entry) -> None:
         )
 
 
-def _report(
-    task: AnyScores, first: Mapping[str, str], second: Mapping[str, str], found: Mapping[str, Any], output: Path | None
+def compare_devices(
+    place: RuntimeSpec,
+    task: AnyScores,
+    params: Params,
+    output: Path | None,
+    baseline: RuntimeSpec | None,
+    root: Path = Path(),
+    model: Path | None = None,
 ) -> str:
-    """Write a comparison to `output`, if given, and check it; return a summary line.
+    """Compare a model on one device with a baseline and write the figures to `output`; return a summary line.
+
+    Args:
+        baseline: another device; None: the logits of stage predict.
 
     Raises:
         ParityLost: the logits differ too much; `output` is written before.
     """
+    name = task.entry.name
+    with tempfile.TemporaryDirectory(prefix="podium-parity-") as scratch:
+        if baseline is not None:
+            first, before = predict_on(baseline, task, params, Path(scratch) / "first", root, model)
+        else:
+            require_valid_rows(task)
+            figures = read_json(artifacts.metrics_file(name, PREDICT))
+            of_predict = figures if len(task.predicted) == 1 else figures[task.development[0]]
+            first = {key: of_predict[key] for key in ("runtime", "precision")}
+            before = {split: artifacts.logits_file(name, split) for split in task.development}
+        folder = Path(scratch) if output is None or baseline else artifacts.RUNS / output.stem
+        second, after = predict_on(place, task, params, folder / "second", root, model)
+        found = compare_logits(task, before, after, root)
     if output is not None:
         write_json(output, {"first": first, "second": second, **found})
     check_limit(found, task.entry)
-    lead, said = task.limits[0].metric, ["{runtime}:{precision}".format_map(one) for one in (first, second)]
+    lead, places = task.limits[0].metric, ["{runtime}:{precision}".format_map(one) for one in (second, first)]
     return (
-        f"parity of {said[1]} with {said[0]}: logits differ by up to {found['max_logit_difference']:.4g} (mean "
+        f"parity of {' with '.join(places)}: logits differ by up to {found['max_logit_difference']:.4g} (mean "
         f"{found['mean_logit_difference']:.2g}, largest logit {found['max_logit']:.3g}), {found['changed_answers']} of "
         f"{found['examples']} answers changed, {task.metrics.titles[lead]} {found[f'{lead}_first']:.2f} -> "
         f"{found[f'{lead}_second']:.2f}"
     )
-
-
-def _runtime_of(result: JobResult) -> dict[str, str]:
-    return {"runtime": result.runtime, "precision": result.precision}
-
-
-def run_stage(place: RuntimeSpec, name: str, task: AnyScores, params: Params) -> str:
-    """Compare a device with the logits of stage predict and write the figures; return a summary line.
-
-    Raises:
-        ParityLost: the logits differ too much; the figures are written before.
-    """
-    require_valid_rows(task)
-    figures = read_json(artifacts.metrics_file(task.entry.name, PREDICT))
-    folder = artifacts.RUNS / artifacts.parity_file(task.entry.name, name).stem
-    result, computed = predict_on(place, task, params, folder)
-    written = {split: artifacts.logits_file(task.entry.name, split) for split in task.development}
-    found = compare_logits(task, written, computed)
-    of_predict = figures if len(task.predicted) == 1 else figures[task.development[0]]
-    first = {key: of_predict[key] for key in ("runtime", "precision")}
-    return _report(task, first, _runtime_of(result), found, artifacts.parity_file(task.entry.name, name))
-
-
-def compare_devices(
-    first: RuntimeSpec,
-    second: RuntimeSpec,
-    task: AnyScores,
-    params: Params,
-    output: Path | None,
-    root: Path = Path(),
-    model: Path | None = None,
-) -> str:
-    """Predict on both devices and compare; return a summary line.
-
-    Raises:
-        ParityLost: the logits differ too much; `output` is written before.
-    """
-    with tempfile.TemporaryDirectory(prefix="podium-parity-") as scratch:
-        before, one = predict_on(first, task, params, Path(scratch) / "first", root, model)
-        after, other = predict_on(second, task, params, Path(scratch) / "second", root, model)
-        found = compare_logits(task, one, other, root)
-    return _report(task, _runtime_of(before), _runtime_of(after), found, output)
 
 
 def _split_item(item: str, params: Params) -> tuple[str, str]:
@@ -217,13 +200,12 @@ def main() -> None:
     except ValueError as error:
         parser.error(str(error))
     task: AnyScores = load_part(find_entry(params, name), "scores")
-    if baseline is not None:
-        said = compare_devices(baseline, place, task, params, arguments.output, model=arguments.model)
-    elif arguments.model is not None or arguments.output is not None:
-        parser.error("--model and --output need --baseline")
-    else:
-        said = run_stage(place, said, task, params)
-    sys.stdout.write(said + "\n")
+    output = arguments.output
+    if baseline is None:
+        if arguments.model is not None or output is not None:
+            parser.error("--model and --output need --baseline")
+        output = artifacts.parity_file(task.entry.name, said)
+    sys.stdout.write(compare_devices(place, task, params, output, baseline, model=arguments.model) + "\n")
 
 
 if __name__ == "__main__":

@@ -145,7 +145,7 @@ def without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("without_processes")
 def test_bf16_beside_fp32_on_the_cpu(root: Path, tmp_path: Path) -> None:
-    said = compare_devices(FP32, RuntimeSpec("cpu", "bf16"), TASK, params_with(), tmp_path / "found.json", root)
+    said = compare_devices(RuntimeSpec("cpu", "bf16"), TASK, params_with(), tmp_path / "found.json", FP32, root)
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["first"] == {"runtime": "cpu", "precision": "fp32"}
     assert found["second"] == {"runtime": "cpu", "precision": "bf16"}
@@ -155,7 +155,7 @@ def test_bf16_beside_fp32_on_the_cpu(root: Path, tmp_path: Path) -> None:
     assert said.startswith("parity of cpu:bf16 with cpu:fp32: logits differ by up to ")
     strict = allowing(found["max_logit_difference"] / 2)
     with pytest.raises(ParityLost, match="downstream.squad.parity.max_logit_difference"):
-        compare_devices(FP32, RuntimeSpec("cpu", "bf16"), strict, params_with(), None, root)
+        compare_devices(RuntimeSpec("cpu", "bf16"), strict, params_with(), None, FP32, root)
 
 
 @pytest.mark.slow
@@ -168,8 +168,8 @@ def test_the_ipu_double_beside_the_cpu(root: Path, tmp_path: Path, monkeypatch: 
         "device.micro_batch_size=2",
         "downstream.squad.ipu.predict={layers_per_ipu: [2], inference_device_iterations: 1}",
     )
-    result, ipu = predict_on(RuntimeSpec("ipu", "fp32"), TASK, params, tmp_path / "ipu", root)
-    assert (result.runtime, result.precision) == ("ipu", "fp32")
+    used, ipu = predict_on(RuntimeSpec("ipu", "fp32"), TASK, params, tmp_path / "ipu", root)
+    assert used == {"runtime": "ipu", "precision": "fp32"}
     monkeypatch.setattr(parity, "run_device_job", in_this_process)
     _, cpu = predict_on(FP32, TASK, params, tmp_path / "cpu", root)
     found = compare_logits(TASK, cpu, ipu, root)
