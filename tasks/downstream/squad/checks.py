@@ -31,8 +31,6 @@ from tasks.validation.row_checks import (
 from tasks.validation.text_features import ExampleFiles
 
 SPLITS = ("train", "dev")
-PAIR = ("question", "context")
-"""Columns that are read again for equal hashes."""
 LOOK = "check train_path and dev_path of its section data in params.yaml"
 MORE = "provide more questions ({split}_path or demo_{split} of its section data), or lower min_examples there"
 BOTH = "start_positions, end_positions"
@@ -75,15 +73,46 @@ class QuestionData(ExampleFiles):
         """
         columns = "id, title, context, question: string; answers: list of struct (text: string, answer_start: integer)"
         super().__init__(folder, SPLITS, SCHEMA, columns)
+        unseen = "no dev question is in train with the same context"
+        in_place = "the context has the text of every answer at answer_start (in characters)"
+        answered = f"unanswerable: use allows questions without an answer: {LOOK}"
+        some = DataCheck("answers_present", "answers", "every question has at least one answer", answered, minimum=1)
+        both = f"provide both kinds of questions ({LOOK}), or set unanswerable to drop or refuse"
+        groups = (
+            DataCheck(
+                f"{split}_{kind}_answer",
+                f"{split}.parquet",
+                f"at least one question {kind} an answer, as data.unanswerable is use",
+                both,
+                minimum=1,
+            )
+            for split in SPLITS
+            for kind in ("with", "without")
+        )
         self.total_checks = (
             *self.count_checks(least, MORE),
-            *_TOTAL_CHECKS,
-            *(_GROUP_CHECKS if nullable else ()),
+            DataCheck("ids_unique", "id", "ids are unique across train and dev", LOOK),
+            DataCheck(
+                "dev_unseen", "question, context", unseen, f"scores on training questions are meaningless: {LOOK}"
+            ),
+            *(groups if nullable else ()),
         )
-        self.record_checks = (*self.text_checks(LOOK), *_ANSWER_CHECKS, *(() if nullable else (_ANSWERED,)))
+        self.record_checks = (
+            *self.text_checks(LOOK),
+            DataCheck("answers_not_empty", "answers.text", "no answer is null or empty", LOOK),
+            DataCheck(
+                "answer_in_context",
+                "answers.answer_start",
+                in_place,
+                f"correct answer_start in the source file: {LOOK}",
+            ),
+            *(() if nullable else (some,)),
+        )
         self._nullable = nullable
         self._bare = dict.fromkeys(SPLITS, 0)
         """Questions without an answer, by split."""
+        self._leaked: list[str] = []
+        """Dev questions that are also in train."""
         self._lengths = {f"{name}s": Histogram() for name in ("context", "question", "answer")}
 
     def _labels(self, name: str, batch: pa.RecordBatch) -> list[str]:
@@ -92,12 +121,16 @@ class QuestionData(ExampleFiles):
 
     def _features(self, split: str, batch: pa.RecordBatch, labels: Sequence[str]) -> Frame:
         answers = batch.column("answers").to_pylist()
-        self._keys[split].add(_pairs(batch))
+        contexts, questions = (text_features.to_strings(batch.column(name)) for name in ("context", "question"))
+        keys = questions + "\n" + contexts
+        self._keys[split].add(keys)
+        if split == "dev":  # all training questions were read before
+            seen = np.isin(text_features.hash_strings(keys), self._keys["train"].all_hashes())
+            self._leaked += questions[seen].tolist()
         texts = [(one or {}).get("text") or "" for given in answers for one in given or []]
         columns = batch.column("context"), batch.column("question"), pa.array(texts, pa.string())
         for lengths, column in zip(self._lengths.values(), columns, strict=True):
             lengths.add(text_features.count_characters(column))
-        contexts = text_features.to_strings(batch.column("context"))
         counts = [_judge_answers(given, context) for given, context in zip(answers, contexts, strict=True)]
         total, empty, misplaced = np.array(counts, np.int64).reshape(-1, 3).T
         self._bare[split] += int((total == 0).sum())
@@ -109,25 +142,13 @@ class QuestionData(ExampleFiles):
             for split, bare in self._bare.items()
             for kind, count in (("with", self._count[split] - bare), ("without", bare))
         }
-        found = {**super().totals(), "ids_unique": self.repeated_ids(), "dev_unseen": self._leaks()}
-        return found | (groups if self._nullable else {})
-
-    def _leaks(self) -> TotalFeature:
-        train, dev = (self._keys[split].all_hashes() for split in SPLITS)
-        shared = np.intersect1d(train, dev)
-        some = shared[: text_features.CONFIRMED_HASHES]
-        leaks: list[str] = []
-        count = 0
-        if len(shared):
-            seen, asked = (
-                text_features.count_keys((_pairs(batch) for batch in self._read(split, PAIR)), some) for split in SPLITS
-            )
-            leaks = sorted(key for key in asked if key in seen)
-            count = sum(asked[key] for key in leaks)
-        if len(shared) > len(some):
-            count = int(np.isin(dev, shared).sum())
-        shown = f"{count:,} of {self._count['dev']:,} dev questions are also in train"
-        return TotalFeature(count, shown, [key.partition("\n")[0] for key in leaks])
+        leaked = f"{len(self._leaked):,} of {self._count['dev']:,} dev questions are also in train"
+        return {
+            **super().totals(),
+            "ids_unique": self.repeated_ids(),
+            "dev_unseen": TotalFeature(len(self._leaked), leaked, self._leaked),
+            **(groups if self._nullable else {}),
+        }
 
     def numbers(self) -> dict[str, Any]:
         shares: dict[str, float] = {}
@@ -143,58 +164,16 @@ class QuestionData(ExampleFiles):
         }
 
 
-def _pairs(batch: pa.RecordBatch) -> np.ndarray:
-    return text_features.to_strings(batch.column("question")) + "\n" + text_features.to_strings(batch.column("context"))
-
-
 def _judge_answers(answers: list[dict[str, Any] | None] | None, context: str) -> tuple[int, int, int]:
-    given = [(one or {}) for one in answers or []]
-    empty = sum(not (one.get("text") or "").strip() for one in given)
-    misplaced = 0
-    for one in given:
-        text, start = one.get("text"), one.get("answer_start")
-        if text and text.strip():
-            # startswith counts a negative start from the end.
-            misplaced += start is None or start < 0 or not context.startswith(text, start)
-    return len(given), empty, misplaced
-
-
-_TOTAL_CHECKS = (
-    DataCheck("ids_unique", "id", "ids are unique across train and dev", LOOK),
-    DataCheck(
-        "dev_unseen",
-        "question, context",
-        "no dev question is in train with the same context",
-        f"scores on training questions are meaningless: {LOOK}",
-    ),
-)
-_ANSWER_CHECKS = (
-    DataCheck("answers_not_empty", "answers.text", "no answer is null or empty", LOOK),
-    DataCheck(
-        "answer_in_context",
-        "answers.answer_start",
-        "the context has the text of every answer at answer_start (in characters)",
-        f"correct answer_start in the source file: {LOOK}",
-    ),
-)
-_ANSWERED = DataCheck(
-    "answers_present",
-    "answers",
-    "every question has at least one answer",
-    f"unanswerable: use allows questions without an answer: {LOOK}",
-    minimum=1,
-)
-_GROUP_CHECKS = tuple(
-    DataCheck(
-        f"{split}_{kind}_answer",
-        f"{split}.parquet",
-        f"at least one question {kind} an answer, as data.unanswerable is use",
-        f"provide both kinds of questions ({LOOK}), or set unanswerable to drop or refuse",
-        minimum=1,
-    )
-    for split in SPLITS
-    for kind in ("with", "without")
-)
+    """Return the numbers of answers, of empty ones, and of those that are not at answer_start."""
+    given = [((one or {}).get("text") or "", (one or {}).get("answer_start")) for one in answers or []]
+    # startswith counts a negative start from the end.
+    misplaced = [
+        text
+        for text, start in given
+        if text.strip() and (start is None or start < 0 or not context.startswith(text, start))
+    ]
+    return len(given), sum(not text.strip() for text, _ in given), len(misplaced)
 
 
 class AnswerRows(WindowData):
@@ -203,7 +182,14 @@ class AnswerRows(WindowData):
     kinds: ClassVar[tuple[str, ...]] = ("question_answering",)
 
     def __init__(self, source: RowSource) -> None:
-        super().__init__(source, FEATURES_SCHEMA, _answer_checks(source.advice), ("context_start",))
+        required = {
+            "answer_slots": "both or neither",
+            "start_before_end": "start <= end",
+            "answer_in_sequence": "both in their own sequence",
+            "answer_in_context": "in the context of the window, or both at [CLS] without an answer",
+        }
+        checks = [DataCheck(name, BOTH, text, source.advice) for name, text in required.items()]
+        super().__init__(source, FEATURES_SCHEMA, checks, ("context_start",))
         section, smallest = self.section, int(source.training)  # training needs at least one answer
         answers = DataCheck(
             "answers",
@@ -212,11 +198,18 @@ class AnswerRows(WindowData):
             f"no window contains an answer: check {section}.row_length and {section}.doc_stride",
             minimum=smallest,
         )
+        targets = DataCheck(
+            "targets",
+            BOTH,
+            f"at most {MAX_SHARE:.0%} of the decoded, normalised targets differ from all answers of their question",
+            "answers begin or end inside words, or rows belong to other examples: check answer_start in the file",
+            maximum=MAX_SHARE,
+        )
         self._examples = source.examples if source.training else None
         self._spans = np.zeros((0, 2), np.int32)
         """First and last token of each window's target, counted from the first context token."""
         self._differing = ""
-        self.total_checks += (answers, *([_TARGETS] if self._examples else []))
+        self.total_checks += (answers, *([targets] if self._examples else []))
         self._counts = {"answered": 0, "labelled": 0}
 
     def prepare_kind(self) -> list[str]:
@@ -256,28 +249,24 @@ class AnswerRows(WindowData):
 
     def _decode(self, examples: SourceExamples) -> Iterator[tuple[str, list[str]]]:
         """Yield the text of every target and the answers of its question, reading both files in small batches."""
-        batches, before, batch = examples.read(("context", "answers"), QUESTIONS_AT_ONCE), 0, None
-        for example, first, last in self._characters():
-            while batch is None or example >= before + len(batch):
-                before, batch = before + (0 if batch is None else len(batch)), next(batches)
-            context = batch.column("context")[example - before].as_py()
-            answers = batch.column("answers")[example - before].as_py()
-            yield context[first:last], [one["text"] for one in answers]
-
-    def _characters(self) -> Iterator[tuple[int, int, int]]:
-        """Yield example, first character and end of every target, in order of the examples."""
+        batches, before, line = examples.read(("context", "answers"), QUESTIONS_AT_ONCE), 0, 0
+        questions = next(batches, None)
         with pq.ParquetFile(self._path, pre_buffer=False) as file:
-            line = 0
-            for batch in read_group_batches(file, ["example_index", "offsets"], WINDOWS_AT_ONCE):
-                spans = self._spans[line : line + len(batch)]
-                line += len(batch)
-                taught = np.flatnonzero(spans[:, 0] != NONE)
-                lists = batch.column("offsets")
+            for windows in read_group_batches(file, ["example_index", "offsets"], WINDOWS_AT_ONCE):
+                spans, lists = self._spans[line : line + len(windows)], windows.column("offsets")
+                line += len(windows)
                 starts, characters = from_arrow(lists.offsets), from_arrow(lists.values)
-                example = from_arrow(batch.column("example_index"))[taught]
-                first = characters[starts[taught] + 2 * spans[taught, 0]]
-                last = characters[starts[taught] + 2 * spans[taught, 1] + 1]
-                yield from zip(example.tolist(), first.tolist(), last.tolist(), strict=True)
+                for window in np.flatnonzero(spans[:, 0] != NONE).tolist():
+                    example = windows.column("example_index")[window].as_py()
+                    while questions is not None and example >= before + len(questions):
+                        before, questions = before + len(questions), next(batches, None)
+                    if questions is None:
+                        return
+                    first, last = starts[window] + 2 * spans[window] + (0, 1)
+                    context, answers = (
+                        questions.column(name)[example - before].as_py() for name in ("context", "answers")
+                    )
+                    yield context[characters[first] : characters[last]], [one["text"] for one in answers]
 
     def numbers(self) -> dict[str, Any]:
         counts = {"labelled sequences": self._counts["labelled"], "sequences with an answer": self._counts["answered"]}
@@ -320,22 +309,3 @@ def target_spans(rows: Columns, windows: FeatureLines) -> tuple[np.ndarray, np.n
     tokens = windows.columns["n_tokens"] - windows.columns["context_start"] - 1
     taught = windows.known & (first >= 0) & (first <= last) & (last < tokens)
     return rows["feature_ids"][taught], first[taught], last[taught]
-
-
-_TARGETS = DataCheck(
-    "targets",
-    BOTH,
-    f"at most {MAX_SHARE:.0%} of the decoded, normalised targets differ from all answers of their question",
-    "answers begin or end inside words, or rows belong to other examples: check answer_start in the source file",
-    maximum=MAX_SHARE,
-)
-
-
-def _answer_checks(again: str) -> list[DataCheck]:
-    required = {
-        "answer_slots": "both or neither",
-        "start_before_end": "start <= end",
-        "answer_in_sequence": "both in their own sequence",
-        "answer_in_context": "in the context of the window, or both at [CLS] without an answer",
-    }
-    return [DataCheck(name, BOTH, text, again) for name, text in required.items()]
