@@ -55,8 +55,8 @@ def _read_place(text: str) -> RuntimeSpec:
 def command(ctx: click.Context, model: str, question: str, as_json: bool, **args: Any) -> None:
     from tasks.downstream.inference.job import choose_place
     from tasks.downstream.squad import ask
+    from tasks.downstream.squad.answers import read_null_threshold
     from tasks.downstream.squad.ask import WindowShape, find_model
-    from tasks.downstream.squad.no_answer import read_null_threshold
 
     context = _read_context(ctx, args["context"], args["context_file"])
     named = model_options.resolve_model(ctx, model, args["tokenizer"])

@@ -13,8 +13,8 @@ from tasks.downstream.ner.scores import METRICS, NerAnswers, NerDevSet, count_ou
 from tasks.downstream.scoring.calibration import compute_calibration
 from tasks.downstream.scoring.metrics import slice_by
 from tasks.downstream.scoring.near_duplicates import score_without_duplicates
+from tasks.downstream.squad.answers import SquadWindows
 from tasks.downstream.squad.questions import SquadQuestion
-from tasks.downstream.squad.windows import SquadWindows
 from tasks.records.duplicate_report import Duplicate, NearDuplicateReport, PairExcerpt, SourceReport
 from tests.browser.planted import EVIL, LONG
 from tests.tasks.downstream.entries import dev_set, make_question, task_with

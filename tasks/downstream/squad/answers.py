@@ -1,27 +1,157 @@
-"""-
-- Decoding of start and end logits to answers: character spans of the context, with scores.
+"""Windows of questions with their logits, and decoding to answers: character spans of the context, with scores.
 
-Two decoders consider the same spans of context tokens: end not before start, at most `max_answer_length` tokens.
+`WindowFiles` is a checked join of features.parquet and logits.arrow. Two decoders consider the same spans of context
+tokens: end not before start, at most `max_answer_length` tokens.
 
 - `best_answers` is used for evaluation and follows transformers' `run_qa.py`: score = start logit + end logit, the best
   `n_best` over all windows of an example, probabilities by a softmax over these;
 - `probable_answers` is used by `tasks.downstream.squad.ask` and follows the question-answering pipeline of transformers
   4: softmax of the start and end logits of a window, score = product of the two probabilities.
 
-Legend: F windows (features), C context tokens of all windows together, E examples, B windows of a block, K best tokens
-of a window.
+The null score of a question is the score of [CLS] (start logit + end logit), the minimum over its windows. Its odds are
+the null score minus the score of the best span. Questions with odds above the no-answer threshold get no answer: Devlin
+et al. 2019, section 4.3, and run_squad.py. The threshold is chosen on held-out questions.
+
+Legend: F windows (features), C context tokens of all windows together, E examples (questions), B windows of a block, K
+best tokens of a window.
 """
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
-from tasks.downstream.squad.windows import Array, SquadWindows
+from tasks.downstream.scoring.logits import Array, FeatureFiles
+from tasks.downstream.scoring.thresholds import ChosenThreshold, choose_cut, read_recorded
 
+PART_TOKENS = 1 << 20
+"""Approximate tokens in a part, exceeded by at most one example: about 30 MB of offsets and logits."""
+LOGITS = ("start_logits", "end_logits")
 _WINDOWS_AT_ONCE = 512
 """Memory limit: n_best 20 gives 400 candidate spans per window."""
+NULL_THRESHOLD = "null_threshold"
+
+
+@dataclass(frozen=True)
+class SquadWindows:
+    """Context tokens of all windows, in order of feature id."""
+
+    example_index: Array
+    """int [F]: line of the question; not decreasing."""
+    bounds: Array
+    """int [F + 1]: window f has the context tokens bounds[f] to bounds[f + 1] - 1."""
+    characters: Array
+    """int [C, 2]: start and end of each token in its context."""
+    start_logits: Array
+    """float32 [C]."""
+    end_logits: Array
+    """float32 [C]."""
+    cls_logits: Array
+    """float32 [F, 2]: start and end logit of each window's [CLS]."""
+
+    def __len__(self) -> int:
+        return len(self.example_index)
+
+
+@dataclass(frozen=True)
+class WindowFiles(FeatureFiles):
+    """Files with the windows of questions: features.parquet (rows) and logits.arrow (predict job)."""
+
+    example_ids: Sequence[str]
+    """Id of every example, in order of the questions, [E]."""
+
+    def parts(self) -> Iterator[tuple[slice, SquadWindows]]:
+        """Yield parts: a slice of the examples, and their windows with `example_index` counted from its start.
+
+        Raises:
+            InputError: as `read`, or windows that are not in order of the questions.
+        """
+        for windows in self._read(PART_TOKENS):
+            first, last = int(windows.example_index[0]), int(windows.example_index[-1])
+            yield slice(first, last + 1), replace(windows, example_index=windows.example_index - first)
+
+    def read(self) -> SquadWindows:
+        """Return all windows, checked against the questions.
+
+        Raises:
+            InputError: an unreadable file; missing logits, logits of a wrong length or not finite; features of other
+                questions, or an example without a feature.
+        """
+        [windows] = self._read()
+        return windows
+
+    def _read(self, tokens: int | None = None) -> Iterator[SquadWindows]:
+        """Yield the windows in parts.
+
+        Args:
+            tokens: approximate tokens of a part; None: a single part.
+        """
+        index = self.read_numbers("example_id", "example_index", "n_tokens", "context_start")
+        self._check_examples(index["example_index"], index.pop("example_id"))
+        lengths = index["n_tokens"]
+        stops = [len(lengths)] if tokens is None else self._stops(index, tokens)
+        counts = np.diff([0, *stops]).tolist()
+        logits, first = self.read_logits(LOGITS, lengths, counts), 0
+        for count, offsets in zip(counts, self.read_lists("offsets", counts), strict=True):
+            here = {name: column[first : first + count] for name, column in index.items()}
+            counted = self._context_tokens(here, offsets, first)
+            starts, ends = next(logits)
+            yield _joined(here, offsets.flatten().to_numpy().reshape(-1, 2), counted, starts, ends)
+            first += count
+
+    def windows_of_examples(self) -> list[int]:
+        """Return the number of windows of each example."""
+        index = self.read_numbers("example_index")["example_index"]
+        counts: list[int] = np.bincount(index, minlength=len(self.example_ids)).tolist()
+        return counts
+
+    def _check_examples(self, index: Array, named: Array) -> None:
+        count = len(self.example_ids)
+        if len(index) and (index.min() < 0 or index.max() >= count):
+            raise self.refuse_rows(f"has question {int(index.max())}, there are {count} questions")
+        wanted = np.asarray(self.example_ids, dtype=object)[index]
+        if len(other := np.flatnonzero(wanted != named)):
+            line = int(other[0])
+            raise self.refuse_rows(f"feature {line} belongs to question {named[line]!r}, expected {wanted[line]!r}")
+        if len(missing := np.setdiff1d(np.arange(count), index)):
+            first = self.example_ids[int(missing[0])]
+            raise self.refuse_rows(f"no feature for {len(missing)} of {count} questions, first {first!r}")
+
+    def _stops(self, index: dict[str, Array], tokens: int) -> list[int]:
+        steps = np.diff(index["example_index"])
+        if (steps < 0).any():
+            raise self.refuse_rows("example_index must not decrease")
+        ends = np.concatenate((np.flatnonzero(steps) + 1, [len(steps) + 1]))
+        before = np.cumsum(index["n_tokens"], dtype=np.int64)[ends - 1] // tokens
+        return [int(end) for end, full in zip(ends, np.diff(before, append=before[-1] + 1), strict=True) if full]
+
+    def _context_tokens(self, index: dict[str, Array], offsets: pa.ListArray, first: int) -> Array:
+        lengths = np.asarray(offsets.value_lengths())
+        if (lengths % 2).any():
+            raise self.refuse_rows("offsets must be pairs of start and end")
+        over = index["context_start"] + lengths // 2 > index["n_tokens"]
+        if over.any():
+            raise self.refuse_rows(f"feature {first + int(np.argmax(over))} has more context tokens than tokens")
+        counts: Array = lengths // 2
+        return counts
+
+
+def _joined(index: dict[str, Array], characters: Array, counts: Array, starts: Array, ends: Array) -> SquadWindows:
+    """Return windows with `counts` context tokens; `starts` and `ends` are the logits of all tokens."""
+    bounds = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+    first_token = np.concatenate(([0], np.cumsum(index["n_tokens"], dtype=np.int64)))[:-1]
+    position = np.repeat(first_token + index["context_start"] - bounds[:-1], counts) + np.arange(bounds[-1])
+    return SquadWindows(
+        example_index=index["example_index"],
+        bounds=bounds,
+        characters=characters,
+        start_logits=starts[position],
+        end_logits=ends[position],
+        cls_logits=np.stack([starts[first_token], ends[first_token]], axis=1),
+    )
 
 
 @dataclass(frozen=True)
@@ -207,3 +337,61 @@ def _best_tokens(values: Array, bounds: Array, keep: int) -> tuple[Array, Array]
     table[np.arange(table.shape[1]) < counts[:, None]] = values[bounds[0] : bounds[-1]]
     order = np.argsort(-table, axis=1, kind="stable")[:, :keep]
     return order, np.take_along_axis(table, order, axis=1)
+
+
+def null_scores(windows: SquadWindows, examples: int) -> Array:
+    """Return the null score of each example, [E]."""
+    found = np.full(examples, np.inf)
+    np.minimum.at(found, windows.example_index, windows.cls_logits[:, 0] + windows.cls_logits[:, 1])
+    return found
+
+
+def rank_with_null(spans: Sequence[Answer], null_score: float, threshold: float) -> list[Answer]:
+    """Return the chosen answer first, then the others by score, with probabilities; the null answer has no text.
+
+    Args:
+        spans: best spans of a question, best first; a single one without text means none.
+        threshold: odds above which no answer is returned.
+    """
+    null = Answer("", 0, 0, null_score, 0.0)
+    real = [span for span in spans if span.text]
+    first = null if not real or null_score - real[0].score > threshold else real[0]
+    others = sorted((one for one in (*real, null) if one is not first), key=lambda one: -one.score)
+    return add_probabilities([first, *others])
+
+
+def best_span(answers: Sequence[Answer]) -> Answer:
+    """Return the best answer with text from a result of `rank_with_null`, or an empty answer with score 0."""
+    return next((one for one in answers if one.text), Answer("", 0, 0, 0.0, 0.0))
+
+
+def null_odds(answers: Sequence[Answer]) -> float:
+    """Return the null score minus the score of the best span, from a result of `rank_with_null`."""
+    null = next(one for one in answers if not one.text)
+    return null.score - best_span(answers).score
+
+
+def choose_threshold(odds: Sequence[float], f1: Sequence[float], has_answer: Sequence[bool]) -> ChosenThreshold:
+    """Return the threshold with the best F1 over all questions, and the interval of this choice.
+
+    It equals the odds of the last answered question; of equally good thresholds it is the lowest.
+
+    Args:
+        f1: F1 (0 to 1) of each best span.
+    """
+    # Gain over no answer: the score of the span, or minus one point for an unanswerable question.
+    gains = np.where(has_answer, f1, -1.0)
+    distinct, best, drawn = choose_cut(np.asarray(odds, np.float64), [gains], lambda total: total)
+    places = np.concatenate([[math.nextafter(distinct[0], -math.inf)], distinct])
+    low, high = (float(x) for x in np.quantile(places[drawn], (0.025, 0.975)))
+    return ChosenThreshold(float(places[best]), low, high, len(odds))
+
+
+def read_null_threshold(folder: Path) -> float | None:
+    """Return the no-answer threshold of a model folder; None: the model always answers.
+
+    Raises:
+        InputError: the recorded value is not a number.
+    """
+    found = read_recorded(folder, NULL_THRESHOLD, lambda value: type(value) in (int, float), "a number")
+    return None if found is None else float(found)

@@ -22,14 +22,13 @@ from tasks.downstream.inference.job import InferenceOptions, predict_rows, scrat
 from tasks.downstream.inference.model import InferenceModel
 from tasks.downstream.inference.model import find_model as find_any_model
 from tasks.downstream.parity import logit_differences
-from tasks.downstream.squad.answers import Answer, probable_answers
+from tasks.downstream.squad.answers import Answer, SquadWindows, probable_answers
 from tasks.downstream.squad.examples import write_questions
-from tasks.downstream.squad.features import make_features
 from tasks.downstream.squad.inference import SquadInference
 from tasks.downstream.squad.params import SquadEvaluateParams, SquadParams
 from tasks.downstream.squad.questions import SquadQuestion
+from tasks.downstream.squad.rows import make_features
 from tasks.downstream.squad.scores import flat_logits
-from tasks.downstream.squad.windows import SquadWindows
 from tasks.params.downstream import defaults_of
 from tasks.params.entries import Entry
 from tasks.params.schema import validate_section

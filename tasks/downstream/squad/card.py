@@ -13,8 +13,8 @@ from tasks.downstream.card import (
     require_finite,
     write_card,
 )
-from tasks.downstream.squad.no_answer import NULL_THRESHOLD
-from tasks.downstream.squad.slices import TITLE
+from tasks.downstream.squad.answers import NULL_THRESHOLD
+from tasks.downstream.squad.page import TITLE
 from tasks.downstream.squad.spec import SquadSpec
 
 TASK = "question-answering"

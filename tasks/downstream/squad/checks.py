@@ -39,6 +39,8 @@ MAX_SHARE = 0.2
 kilometres (2,700" for an answer that ends in "2,70"). With the vocabulary of bert-base-uncased, 0.1 % of the targets
 differ in the new Wikipedia questions of SQuADShifts, 0.3 % in twenty articles of SQuAD 2.0, and 8 % in a public set
 whose answers end inside words. If offsets are wrong by one token, nearly all differ."""
+PARTS = ("context", "answers")
+"""Columns that targets are compared with."""
 QUESTIONS_AT_ONCE, WINDOWS_AT_ONCE = 32, 1024
 """Few questions, because a context may have megabytes."""
 NONE = -1
@@ -249,24 +251,20 @@ class AnswerRows(WindowData):
 
     def _decode(self, examples: SourceExamples) -> Iterator[tuple[str, list[str]]]:
         """Yield the text of every target and the answers of its question, reading both files in small batches."""
-        batches, before, line = examples.read(("context", "answers"), QUESTIONS_AT_ONCE), 0, 0
-        questions = next(batches, None)
+        batches, questions, before, line = examples.read(PARTS, QUESTIONS_AT_ONCE), pa.table({}), 0, 0
         with pq.ParquetFile(self._path, pre_buffer=False) as file:
             for windows in read_group_batches(file, ["example_index", "offsets"], WINDOWS_AT_ONCE):
                 spans, lists = self._spans[line : line + len(windows)], windows.column("offsets")
                 line += len(windows)
-                starts, characters = from_arrow(lists.offsets), from_arrow(lists.values)
-                for window in np.flatnonzero(spans[:, 0] != NONE).tolist():
-                    example = windows.column("example_index")[window].as_py()
-                    while questions is not None and example >= before + len(questions):
-                        before, questions = before + len(questions), next(batches, None)
-                    if questions is None:
-                        return
-                    first, last = starts[window] + 2 * spans[window] + (0, 1)
-                    context, answers = (
-                        questions.column(name)[example - before].as_py() for name in ("context", "answers")
-                    )
-                    yield context[characters[first] : characters[last]], [one["text"] for one in answers]
+                taught = np.flatnonzero(spans[:, 0] != NONE)
+                starts, characters = from_arrow(lists.offsets)[taught], from_arrow(lists.values)
+                example = from_arrow(windows.column("example_index"))[taught]
+                firsts, lasts = characters[starts + 2 * spans[taught, 0]], characters[starts + 2 * spans[taught, 1] + 1]
+                for number, first, last in zip(example.tolist(), firsts.tolist(), lasts.tolist(), strict=True):
+                    while number >= before + len(questions):
+                        before, questions = before + len(questions), next(batches)
+                    context, answers = (questions.column(name)[number - before].as_py() for name in PARTS)
+                    yield context[first:last], [one["text"] for one in answers]
 
     def numbers(self) -> dict[str, Any]:
         counts = {"labelled sequences": self._counts["labelled"], "sequences with an answer": self._counts["answered"]}

@@ -13,7 +13,7 @@ import numpy as np
 from tasks.downstream.scoring.metrics import changed_answers
 from tasks.downstream.squad.questions import read_questions, read_references
 from tasks.downstream.squad.score_files import References, read_predictions, score
-from tasks.downstream.squad.slices import OVERALL
+from tasks.downstream.squad.scores import OVERALL
 from tasks.pages.markup import csv_text
 from tasks.stage.errors import InputError
 

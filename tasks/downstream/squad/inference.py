@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from tasks.downstream.inference.inference_task import COLUMN, ID, INPUT, InferenceTask
-from tasks.downstream.squad.answers import Answer
+from tasks.downstream.squad.answers import NULL_THRESHOLD, Answer, WindowFiles, read_null_threshold
 from tasks.downstream.squad.examples import write_questions
-from tasks.downstream.squad.no_answer import NULL_THRESHOLD, read_null_threshold
 from tasks.downstream.squad.params import SquadDataParams
 from tasks.downstream.squad.questions import (
     SquadQuestion,
@@ -21,7 +20,6 @@ from tasks.downstream.squad.questions import (
 )
 from tasks.downstream.squad.scores import SquadScores
 from tasks.downstream.squad.spec import SCHEMA
-from tasks.downstream.squad.windows import WindowFiles
 from tasks.records.tables import open_file
 from tasks.records.text_files import ReadLog
 

@@ -14,20 +14,22 @@ from tasks.downstream.scoring.logits import FeatureFiles
 from tasks.downstream.scoring.metrics import Array, Metric, Metrics, Outcomes, mean_metric, ratio_metric, unit_extremes
 from tasks.downstream.scoring.scores import Limit, ScoresTask
 from tasks.downstream.scoring.thresholds import ChosenThreshold
-from tasks.downstream.squad.answers import Answer, best_answers
-from tasks.downstream.squad.metrics import exact_match, f1, figures_v2
-from tasks.downstream.squad.no_answer import (
+from tasks.downstream.squad.answers import (
+    Answer,
+    SquadWindows,
+    WindowFiles,
+    best_answers,
     best_span,
     choose_threshold,
     null_odds,
     null_scores,
     rank_with_null,
 )
+from tasks.downstream.squad.metrics import exact_match, f1, figures_v2
 from tasks.downstream.squad.params import SquadEvaluateParams
 from tasks.downstream.squad.questions import SquadQuestion, read_questions
 from tasks.downstream.squad.score_files import read_predictions
 from tasks.downstream.squad.spec import SquadSpec
-from tasks.downstream.squad.windows import SquadWindows, WindowFiles
 from tasks.params.entries import Entry
 from tasks.plan.kinds import TRAIN
 from tasks.stage import artifacts
@@ -38,6 +40,8 @@ EXACT, OVERLAP = -2, -1
 """Last columns of outcomes."""
 BASELINE = "baseline"
 """Key of the baseline rule in the metrics file."""
+OVERALL = Metrics((mean_metric("exact_match", "exact match", EXACT, EXACT), mean_metric("f1", "F1", OVERLAP)))
+"""Metrics of exact match and F1 of every question."""
 HAS_ANSWER = 0
 """First column of outcomes, if questions may have no answer."""
 MOST_QUESTIONS = 5_000
@@ -220,7 +224,7 @@ class SquadScores(SquadSpec, ScoresTask[list[SquadQuestion], WindowFiles, list[l
     @property
     def metrics(self) -> Metrics:
         if not self.nullable:
-            return Metrics((mean_metric("exact_match", "exact match", EXACT, EXACT), mean_metric("f1", "F1", OVERLAP)))
+            return OVERALL
         return Metrics(
             (
                 mean_metric("exact", "exact match", EXACT, EXACT),

@@ -28,7 +28,7 @@ from tasks.downstream.scoring.calibration import compute_calibration
 from tasks.downstream.scoring.metrics import Slice
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.compare import CHANGED, changed_csv
-from tasks.downstream.squad.slices import TITLE
+from tasks.downstream.squad.page import TITLE
 from tasks.downstream.texts.task_table import TASKS
 from tasks.pages.markup import (
     FORMULA,

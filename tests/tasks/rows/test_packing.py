@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.downstream.squad.features import make_features
+from tasks.downstream.squad.rows import make_features
 from tasks.rows.packing import pack_sequences, plan_packs
 from tasks.stage.errors import InputError
 from tasks.vocabulary.encoding import load_tokenizer

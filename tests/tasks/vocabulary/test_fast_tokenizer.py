@@ -13,7 +13,7 @@ import pytest
 from tokenizers import pre_tokenizers
 
 from tasks.downstream.ner.rows import make_windows
-from tasks.downstream.squad.features import make_features
+from tasks.downstream.squad.rows import make_features
 from tasks.downstream.texts.rows import make_sequences
 from tasks.stage.errors import InputError
 from tasks.vocabulary import encoding

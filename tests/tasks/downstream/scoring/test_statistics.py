@@ -9,7 +9,7 @@ from scipy.stats import binomtest
 
 from tasks.downstream.ner.scores import METRICS
 from tasks.downstream.scoring.metrics import Array, Metrics, resampled_interval
-from tasks.downstream.squad.slices import OVERALL
+from tasks.downstream.squad.scores import OVERALL
 from tasks.downstream.texts.metrics import metric
 from tests.tasks.downstream.scoring.interval_coverage import (
     SCORE,

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.downstream.squad.answers import Answer, best_answers, probable_answers
-from tasks.downstream.squad.windows import SquadWindows
+from tasks.downstream.squad.answers import Answer, SquadWindows, best_answers, probable_answers
 from tests.tasks.downstream.squad.window_files import Window, read_windows, words, write_windows
 
 CONTEXT = "the red house by the sea"

@@ -14,10 +14,9 @@ from safetensors.numpy import load_file, save_file
 
 from tasks.downstream.inference.entry import limit_rows
 from tasks.downstream.inference.model import InferenceModel
-from tasks.downstream.squad.answers import Answer
+from tasks.downstream.squad.answers import Answer, read_null_threshold
 from tasks.downstream.squad.ask import WindowShape, answer_record, ask, find_model, number_words
-from tasks.downstream.squad.features import make_features
-from tasks.downstream.squad.no_answer import read_null_threshold
+from tasks.downstream.squad.rows import make_features
 from tasks.stage.errors import InputError
 from tasks.vocabulary.encoding import load_tokenizer
 from tests.places import ROOT

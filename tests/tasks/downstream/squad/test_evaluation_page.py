@@ -2,9 +2,8 @@ import numpy as np
 import pytest
 
 from tasks.downstream.squad.answers import Answer
-from tasks.downstream.squad.page import excerpt, worst_mistakes
+from tasks.downstream.squad.page import TITLE, excerpt, f1_counts, question_word, slice_scores, worst_mistakes
 from tasks.downstream.squad.questions import SquadQuestion
-from tasks.downstream.squad.slices import TITLE, f1_counts, question_word, slice_scores
 from tests.tasks.downstream.entries import make_question
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from tasks.downstream.squad.features import Features, find_answers, make_features
+from tasks.downstream.squad.rows import Features, find_answers, make_features
 from tasks.stage.errors import InputError
 from tasks.vocabulary.encoding import load_tokenizer
 from tests.tasks.pretraining.row_inputs import (

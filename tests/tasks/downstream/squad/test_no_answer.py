@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 
 from tasks.downstream.scoring.thresholds import ChosenThreshold, risk_coverage
-from tasks.downstream.squad.answers import Answer, probable_answers
-from tasks.downstream.squad.metrics import best_threshold
-from tasks.downstream.squad.no_answer import (
+from tasks.downstream.squad.answers import (
+    Answer,
     best_span,
     choose_threshold,
     null_odds,
     null_scores,
+    probable_answers,
     rank_with_null,
 )
+from tasks.downstream.squad.metrics import best_threshold
 from tests.tasks.downstream.entries import task_with
 from tests.tasks.downstream.squad.window_files import Window, read_windows, words, write_windows
 

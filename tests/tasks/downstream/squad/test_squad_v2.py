@@ -14,9 +14,9 @@ from tasks.downstream.gate.gate import GateDecision, gate
 from tasks.downstream.gate.released_scores import scores_json
 from tasks.downstream.inference.entry import infer_entry as applied_entry
 from tasks.downstream.inference.model import find_model
+from tasks.downstream.squad.answers import read_null_threshold
 from tasks.downstream.squad.card import SquadCard
 from tasks.downstream.squad.checks import QuestionData
-from tasks.downstream.squad.no_answer import read_null_threshold
 from tasks.downstream.squad.score_files import score_files
 from tasks.params.entries import find_entry
 from tasks.params.schema import validate_params

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.downstream.squad import windows as windows_module
-from tasks.downstream.squad.windows import WindowFiles
+from tasks.downstream.squad import answers as windows_module
+from tasks.downstream.squad.answers import WindowFiles
 from tasks.stage.errors import InputError
 from tests.tasks.downstream.squad.window_files import (
     Window,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.downstream.squad.windows import SquadWindows, WindowFiles
+from tasks.downstream.squad.answers import SquadWindows, WindowFiles
 
 
 @dataclass(frozen=True)
