@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks.downstream.ner.sentences import SCHEMA
-from tasks.downstream.ner.spec import FEATURES_SCHEMA, NerSpec
+from tasks.downstream.ner.spec import FEATURES_SCHEMA, SCHEMA, NerSpec
 from tasks.downstream.ner.tags import find_entities, find_inside_starts, find_problem
 from tasks.downstream.validate import ChecksTask
 from tasks.plan.kinds import TRAIN

@@ -1,4 +1,4 @@
-"""Tagged sentences, checked (sentence_files.py) and written as Parquet, one file per split, with labels.json and
+"""Tagged sentences, checked (sentences.py) and written as Parquet, one file per split, with labels.json and
 reading.json."""
 
 import math
@@ -8,9 +8,8 @@ from typing import ClassVar
 
 from tasks.downstream.examples import ExamplesTask
 from tasks.downstream.ner.params import NerDataParams
-from tasks.downstream.ner.sentence_files import check_sentences, read_sentences
-from tasks.downstream.ner.sentences import SCHEMA, TagStatistics
-from tasks.downstream.ner.spec import NerSpec
+from tasks.downstream.ner.sentences import TagStatistics, check_sentences, open_sentences, read_sentences
+from tasks.downstream.ner.spec import SCHEMA, NerSpec
 from tasks.downstream.ner.tags import find_entities, make_labels
 from tasks.records.labels import write_labels
 from tasks.records.parquet import read_batches, write_records
@@ -33,7 +32,8 @@ class NerExamples(NerSpec, ExamplesTask):
         params, reading, said = self._params(), ReadLog(), []
         for split in self.source_splits:
             found = TagStatistics()
-            sentences = read_sentences(params, self.entry.key("data"), split, found, reading)
+            records = open_sentences(params, self.entry.key("data"), split, reading)
+            sentences = read_sentences(records, params, found, reading)
             count = write_records(sentences, folder / f"{split}.parquet", SCHEMA, ROW_GROUP)
             said.append(f"{count:,} {split} sentences with {found.entities.total():,} entities")
         write_reading(folder, params.source, reading)

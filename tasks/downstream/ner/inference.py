@@ -11,8 +11,8 @@ from tasks.downstream.inference.inference_task import COLUMN, ID, INPUT, UNKNOWN
 from tasks.downstream.ner.examples import ROW_GROUP
 from tasks.downstream.ner.params import NerDataParams
 from tasks.downstream.ner.scores import NerAnswers, NerDevSet, NerScores, WordLogits
-from tasks.downstream.ner.sentence_files import read_raw_sentences, read_valid, sentence_spec
-from tasks.downstream.ner.sentences import SCHEMA, TagStatistics, validate_sentence
+from tasks.downstream.ner.sentences import TagStatistics, parse_sentences, read_sentences, sentence_spec
+from tasks.downstream.ner.spec import SCHEMA
 from tasks.downstream.ner.tags import find_entities, find_problem, split_tag
 from tasks.records.labels import read_example_labels, write_labels
 from tasks.records.parquet import write_records
@@ -52,14 +52,8 @@ class NerInference(NerScores, InferenceTask[NerDevSet, WordLogits, NerAnswers]):
 
     def read_unlabelled(self, path: Path, reading: ReadLog) -> Iterator[dict[str, Any]]:
         records = self._open(path, reading, tagged=False)
-        problems = records.problems
-        for raw in read_raw_sentences(records, reading):
-            if not raw.words:
-                problems.add("empty sentence", raw.where)
-            one = validate_sentence(raw, self._params.tag_scheme, TagStatistics(), problems, reading)
-            if one is not None:
-                yield {ID: raw.id, **one._asdict(), "document": 0}
-        problems.refuse()
+        for id, sentence in parse_sentences(records, self._params.tag_scheme, TagStatistics(), reading):
+            yield {ID: id, **sentence._asdict(), "document": 0}
 
     def _open(self, path: Path, reading: ReadLog, *, tagged: bool = True) -> Records:
         spec = sentence_spec(self._params.columns, COLUMN, tagged=tagged)
@@ -67,7 +61,7 @@ class NerInference(NerScores, InferenceTask[NerDevSet, WordLogits, NerAnswers]):
 
     def write_labelled(self, path: Path, target: Path, reading: ReadLog) -> None:
         records, found = self._open(path, reading), TagStatistics()
-        write_records(read_valid(records, self._params, found, reading), target, SCHEMA, ROW_GROUP)
+        write_records(read_sentences(records, self._params, found, reading), target, SCHEMA, ROW_GROUP)
         labels = read_example_labels(target.parent, self.entry.stage("examples"))
         known = {split_tag(name)[1] for name in labels} - {""}
         if found.entities and known.isdisjoint(found.entities):

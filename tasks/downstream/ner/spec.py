@@ -8,6 +8,14 @@ import pyarrow as pa
 from tasks.plan.kinds import DownstreamTask
 from tasks.records.labels import read_row_labels
 
+SCHEMA = pa.schema(
+    [
+        pa.field("document", pa.int32(), nullable=False),
+        pa.field("tokens", pa.list_(pa.field("item", pa.string(), nullable=False)), nullable=False),
+        pa.field("tags", pa.list_(pa.field("item", pa.string(), nullable=False)), nullable=False),
+    ]
+)
+"""tags are IOB2; documents are numbered from 0."""
 FEATURES_SCHEMA = pa.schema(
     [
         pa.field("feature_id", pa.int32(), nullable=False),

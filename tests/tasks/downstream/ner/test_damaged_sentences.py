@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.downstream.ner.params import NerDataParams
-from tasks.downstream.ner.sentence_files import read_sentences
-from tasks.downstream.ner.sentences import TagStatistics
+from tasks.downstream.ner.sentences import TagStatistics, open_sentences, read_sentences
 from tasks.downstream.ner.tags import find_inside_starts, find_problem
 from tasks.records.text_files import ReadLog
 from tasks.stage.errors import PodiumError
@@ -41,7 +40,8 @@ def content(ending: str) -> bytes:
 def read(path: Path) -> None:
     """Read it all; what comes out must be sound."""
     params = NerDataParams(train_path=str(path), dev_path="x")
-    for _, words, tags in read_sentences(params, "downstream.names.data", "train", TagStatistics(), ReadLog()):
+    records = open_sentences(params, "downstream.names.data", "train", ReadLog())
+    for _, words, tags in read_sentences(records, params, TagStatistics(), ReadLog()):
         assert len(words) == len(tags) > 0
         assert not any(map(find_problem, tags))
         assert not find_inside_starts(tags)

@@ -16,8 +16,7 @@ from tasks.downstream.examples import ExamplesTask, make_examples
 from tasks.downstream.ner.checks import NerData
 from tasks.downstream.ner.examples import UNKNOWN
 from tasks.downstream.ner.params import NerColumnParams, NerDataParams
-from tasks.downstream.ner.sentence_files import NO_WORD, read_sentences
-from tasks.downstream.ner.sentences import EMPTY, REPAIRED, TagStatistics
+from tasks.downstream.ner.sentences import EMPTY, NO_WORD, REPAIRED, TagStatistics, open_sentences, read_sentences
 from tasks.params.entries import find_entry
 from tasks.params.overlays import read_base, resolve
 from tasks.params.schema import validate_params
@@ -42,7 +41,9 @@ def judge() -> GxValidator:
 
 def read(path: Path, reading: ReadLog | None = None, **values: Any) -> list[tuple[int, list[str], list[str]]]:
     params = NerDataParams(train_path=str(path), dev_path="x", **values)
-    return [tuple(one) for one in read_sentences(params, SECTION, "train", TagStatistics(), reading or ReadLog())]
+    reading = reading or ReadLog()
+    records = open_sentences(params, SECTION, "train", reading)
+    return [tuple(one) for one in read_sentences(records, params, TagStatistics(), reading)]
 
 
 def put(folder: Path, text: str, name: str = "train.conll") -> Path:
