@@ -130,15 +130,14 @@ def write_card(
         trainings=_trainings(facts, tuning),
         optimizers=_optimizers(facts),
         row_length=facts.entry_parameters["rows"]["row_length"],
-        gate={**dict.fromkeys(("reasons", "checks", *RECIPE), ()), WITHOUT_FLOOR: None, "accepted": False}
-        | dict(facts.gate),
+        gate={**dict.fromkeys(RECIPE, ()), WITHOUT_FLOOR: None, **facts.gate},
         recipe=format_recipe(facts.gate, published=True),
         tokenizer=parameters["tokenizer"],
         withheld=WITHHELD,
         examples=facts.examples,
         git={**provenance["git"], "others": _other_revisions(provenance)},
         provenance=provenance,
-        verdicts=_verdicts(provenance["data"]["verdicts"]),
+        verdicts=len(provenance["data"]["verdicts"]),
         **values,
     )
 
@@ -159,7 +158,8 @@ def _rows(metrics: Mapping[str, Any], name: str, words: str) -> list[tuple[str, 
 
 
 def _score_row(metrics: Mapping[str, Any], name: str, words: str) -> tuple[str, float, str]:
-    return words, round(require_finite(metrics.get(name), f"{name} of the metrics"), 4), interval_of(metrics, name)
+    low, high = (score_of(metrics, f"{name}_{end}") for end in ("low", "high"))
+    return words, score_of(metrics, name), f"{low:.2f} to {high:.2f}"
 
 
 def _near_duplicates(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -214,32 +214,6 @@ def hub_metadata(
 
 def _base_name(facts: CardFacts) -> str | None:
     return facts.base_model or (facts.provenance["base_model"] or {}).get("repository")
-
-
-def interval_of(metrics: Mapping[str, Any], name: str) -> str:
-    """Format the 95% interval of a metric.
-
-    Raises:
-        PublishError: a bound is not a finite number.
-    """
-    if metrics.get(f"{name}_low") is None or metrics.get(f"{name}_high") is None:
-        return "not measured"
-    low, high = (require_finite(metrics[f"{name}_{end}"], f"{name}_{end}") for end in ("low", "high"))
-    return f"{low:.2f} to {high:.2f}"
-
-
-def percentage(metrics: Mapping[str, Any], name: str) -> float:
-    """Return a percentage of the metrics, rounded to four decimals.
-
-    Raises:
-        PublishError: it is missing, not finite, or outside 0 to 100.
-    """
-    if name not in metrics:
-        raise PublishError(f"the metrics have no {name}: run the stage evaluate again; nothing was published")
-    value = require_finite(metrics[name], f"{name} of the metrics")
-    if not 0 <= value <= 100:
-        raise PublishError(f"{name}={value} of the metrics must be a percentage between 0 and 100")
-    return round(value, 4)
 
 
 def evaluated_on(facts: CardFacts, examples: str) -> tuple[str, str]:
@@ -306,20 +280,16 @@ def _optimizers(facts: CardFacts) -> str:
     return f"{parameters['pretrain']['optimizer']} for pre-training ({decay}), {tuning}"
 
 
-def _verdicts(found: Mapping[str, Mapping[str, Any]]) -> str:
-    failed = [name for name, verdict in found.items() if verdict["valid"] is not True]
-    if not found:
-        return "not recorded"
-    said = f"{len(found) - len(failed)} of {len(found)} data sets valid"
-    return f"{said} (not valid: {', '.join(failed)})" if failed else said
-
-
-def require_finite(value: Any, name: str) -> float:
-    """Return `value` as a Python float.
+def score_of(metrics: Mapping[str, Any], name: str) -> float:
+    """Return a figure of the metrics as a Python float with four decimals.
 
     Raises:
-        PublishError: it is not a finite number.
+        PublishError: it is missing or not a finite number.
     """
+    value = metrics.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise PublishError(f"{name}={value!r} must be a finite number: run the evaluation again; nothing was published")
-    return float(value)
+        raise PublishError(
+            f"{name}={value!r} of the metrics must be a finite number: run the stage evaluate again; nothing was "
+            "published"
+        )
+    return round(float(value), 4)

@@ -1,6 +1,6 @@
 """Model card of a named entity recognition model."""
 
-from tasks.downstream.card import CardFacts, CardTask, evaluated_on, hub_metadata, percentage, write_card
+from tasks.downstream.card import CardFacts, CardTask, evaluated_on, hub_metadata, score_of, write_card
 from tasks.downstream.ner.scores import METRICS
 from tasks.downstream.ner.spec import NerSpec
 from tasks.downstream.ner.tags import split_tag
@@ -24,7 +24,7 @@ class NerCard(NerSpec, CardTask):
             {
                 "metric_type": HUB_METRICS.get(name, name),
                 "metric_name": title,
-                "metric_value": round(percentage(metrics, name) / 100, 6),
+                "metric_value": round(score_of(metrics, name) / 100, 6),
             }
             for name, title in titles.items()
         ]

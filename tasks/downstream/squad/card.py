@@ -4,33 +4,23 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from tasks.downstream.card import (
-    CardFacts,
-    CardTask,
-    evaluated_on,
-    hub_metadata,
-    percentage,
-    require_finite,
-    write_card,
-)
+from tasks.downstream.card import CardFacts, CardTask, evaluated_on, hub_metadata, score_of, write_card
 from tasks.downstream.squad.answers import NULL_THRESHOLD
 from tasks.downstream.squad.page import TITLE
-from tasks.downstream.squad.spec import SquadSpec
+from tasks.downstream.squad.scores import SquadScores
 
 TASK = "question-answering"
-METRICS = (("exact_match", "exact match", "Exact match"), ("f1", "F1", "F1"))
-"""Name in the metrics file, in the card and on the Hub."""
-METRICS_V2 = (
-    ("exact", "exact match", "Exact match"),
-    ("f1", "F1", "F1"),
-    ("HasAns_exact", "exact match of answerable questions", "Exact match (HasAns)"),
-    ("HasAns_f1", "F1 of answerable questions", "F1 (HasAns)"),
-    ("NoAns_exact", "exact match of unanswerable questions", "Exact match (NoAns)"),
-)
-"""The same for questions that may have no answer."""
+HUB_TITLES = {
+    "exact_match": "Exact match",
+    "exact": "Exact match",
+    "HasAns_exact": "Exact match (HasAns)",
+    "HasAns_f1": "F1 (HasAns)",
+    "NoAns_exact": "Exact match (NoAns)",
+}
+"""Titles on the Hub that differ from Podium's."""
 
 
-class SquadCard(SquadSpec, CardTask):
+class SquadCard(SquadScores, CardTask):
     """Model cards for question answering."""
 
     def card(self, facts: CardFacts) -> str:
@@ -39,16 +29,18 @@ class SquadCard(SquadSpec, CardTask):
         Raises:
             PublishError: a score is missing or not finite.
         """
-        metrics, own = facts.metrics, facts.entry_parameters
-        if own["data"]["source"] == "demo":
-            dataset = "Podium demo questions (generated)", "podium-demo"
-        else:
-            dataset = evaluated_on(facts, "questions")
-        nullable = own["data"]["unanswerable"] == "use"
-        names = METRICS_V2 if nullable else METRICS
+        metrics, own, titles = facts.metrics, facts.entry_parameters, self.metrics.titles
+        generated = own["data"]["source"] == "demo"
+        dataset = (
+            ("Podium demo questions (generated)", "podium-demo") if generated else evaluated_on(facts, "questions")
+        )
         results = [
-            {"metric_type": metric, "metric_name": title, "metric_value": percentage(metrics, metric)}
-            for metric, _, title in names
+            {
+                "metric_type": name,
+                "metric_name": HUB_TITLES.get(name, title),
+                "metric_value": score_of(metrics, name),
+            }
+            for name, title in titles.items()
         ]
         folder = "FOLDER" if facts.name == "." else shlex.quote(facts.name)
         return write_card(
@@ -57,16 +49,14 @@ class SquadCard(SquadSpec, CardTask):
             facts,
             "fine-tuning on questions",
             hub_metadata(facts, TASK, [TASK], dataset, results),
-            {metric: words for metric, words, _ in names},
+            titles,
             dataset=dataset[0],
             total=metrics.get("total"),
-            generated=own["data"]["source"] == "demo",
+            generated=generated,
             max_answer_length=own["evaluate"]["max_answer_length"],
-            threshold=require_finite(metrics[NULL_THRESHOLD], NULL_THRESHOLD) if nullable else None,
+            threshold=metrics[NULL_THRESHOLD] if self.nullable else None,
             metrics=metrics,
-            baseline=require_finite(metrics["constant_score"], "constant_score")
-            if "constant_score" in metrics
-            else None,
+            baseline=score_of(metrics, "constant_score") if "constant_score" in metrics else None,
             ask=f'podium ask {folder} "question" --context "text"',
         )
 

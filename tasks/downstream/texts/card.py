@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tasks.downstream.card import CardFacts, CardTask, evaluated_on, hub_metadata, require_finite, write_card
+from tasks.downstream.card import CardFacts, CardTask, evaluated_on, hub_metadata, score_of, write_card
 from tasks.downstream.texts.scores import MIN_PROBABILITY, THRESHOLD, THRESHOLDS, TextsScores
 
 TASK = "text-classification"
@@ -35,7 +35,7 @@ class TextsCard(TextsScores, CardTask):
                 **({"dataset_config": spec.name, "dataset_split": spec.hub_split(one.split)} if spec.name else {}),
                 "metric_type": HUB_METRICS.get(one.name, one.name.removesuffix("_matched").removesuffix("_mismatched")),
                 "metric_name": one.title.capitalize() if spec.name else one.title,
-                "metric_value": round(require_finite(metrics.get(one.name), f"{one.name} of the metrics") / 100, 6),
+                "metric_value": round(score_of(metrics, one.name) / 100, 6),
             }
             for one in parts
         ]
@@ -54,5 +54,5 @@ class TextsCard(TextsScores, CardTask):
             total=metrics["examples"],
             labels=spec.labels
             or [name for _, name in sorted(facts.config["id2label"].items(), key=lambda one: int(one[0]))],
-            constant_score=require_finite(metrics.get("constant_score"), "constant_score"),
+            constant_score=score_of(metrics, "constant_score"),
         )

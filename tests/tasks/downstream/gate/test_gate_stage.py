@@ -222,7 +222,7 @@ def test_an_empty_folder_of_the_released_model_means_nothing_was_released(checko
         ("metrics/squad.json", '{"f1": 1, "exact_match": 1, "files": []}', "SHA-256"),
         ("evaluation/squad/predictions.json", None, "not found"),
         ("evaluation/squad/predictions.json", "[]", "must be an object"),
-        ("data/examples/squad/dev.parquet", None, "Run its stage examples"),
+        ("data/examples/squad/dev.parquet", None, "the examples stage makes it"),
         ("inputs/released/predictions.json", '{"q0": 3}', "must be a string"),
     ],
 )
