@@ -134,33 +134,29 @@ class SequenceClassification(Head):
         return {name: torch.from_numpy(values.astype(np.float64)) if name == "targets" else to_tensor(values)}
 
     def loss(self, model: Any, flat: FlatBatch, counts: Mapping[str, float]) -> Tuple[Tensor, Dict[str, Tensor]]:
-        logits = model(flat.tokens, flat.starts)
+        logits, labels = model(flat.tokens, flat.starts), flat.labels[_label_column(flat.labels)]
         if "label_weights" in flat.labels:
-            losses = cross_entropy(logits.float(), flat.labels["class_labels"], ignore_index=IGNORED, reduction="none")
+            losses = cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="none")
             total = (losses * flat.labels["label_weights"].float()).sum()
         elif "class_labels" in flat.labels:
-            total = sum_loss(logits, flat.labels["class_labels"])
-        elif "label_flags" in flat.labels:
-            total = flag_losses(logits, flat.labels["label_flags"]).sum()
+            total = sum_loss(logits, labels)
         else:
-            total = _squares(logits, flat.labels["targets"]).sum()
+            total = (flag_losses if "label_flags" in flat.labels else _squares)(logits, labels).sum()
         parts = {"label_loss": total / counts["label_loss"]}
         return parts["label_loss"], parts
 
     def add_up(self, model: Any, flat: FlatBatch) -> Tensor:
-        logits = model(flat.tokens, flat.starts).float()
+        logits, labels = model(flat.tokens, flat.starts).float(), flat.labels[_label_column(flat.labels)]
         if "class_labels" in flat.labels:
-            loss, mark_correct, labels = evaluate_logits(logits, flat.labels["class_labels"])
-            return torch.stack([loss, mark_correct, labels, labels])
+            loss, right, count = evaluate_logits(logits, labels)
+            return torch.stack([loss, right, count, count])
+        real = mark_labels(labels)
         if "label_flags" in flat.labels:
-            flags = flat.labels["label_flags"]
-            real, right = mark_labels(flags), mark_all_correct(logits, flags)
             classes = real.view(logits.shape)[:, 0]
-            sums = flag_losses(logits, flags), right * classes, real, classes
-            return torch.stack([x.double().sum() for x in sums])
-        targets = flat.labels["targets"]
-        total, labels = _squares(logits, targets).double().sum(), (targets != IGNORED).sum().double()
-        return torch.stack([total, torch.zeros_like(total), labels, torch.zeros_like(total)])
+            sums = flag_losses(logits, labels), mark_all_correct(logits, labels) * classes, real, classes
+        else:
+            sums = _squares(logits, labels), real * 0.0, real, real * 0.0
+        return torch.stack([x.double().sum() for x in sums])
 
     def figures(self, sums: Mapping[str, float]) -> Dict[str, float]:
         """Return the loss, and for classes label_accuracy: the share of correct classes, from 0 to 1. A sequence with
