@@ -37,6 +37,8 @@ class Family:
 
     model_type: str
     """Name in transformers; that of its file, with hyphens."""
+    title: str
+    """Name for users."""
     prefix: str
     """Beginning of the names of its classes in transformers."""
     base: str

@@ -21,8 +21,22 @@ DROPOUTS = {
 """Field of ModelConfig -> keys of config.json that set it."""
 OTHER_FAMILY = "fine-tune them on cpu or cuda, or start from a model that Podium computes itself (docs/models.md)"
 SIZES = ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_positions")
-NOT_KEPT = ("architectures", "auto_map", "id2label", "label2id", "num_labels", "problem_type", "dtype", "torch_dtype")
+NOT_KEPT = frozenset(
+    (
+        "architectures",
+        "auto_map",
+        "id2label",
+        "label2id",
+        "num_labels",
+        "podium",
+        "problem_type",
+        "dtype",
+        "torch_dtype",
+    )
+)
 """Keys of config.json that depend on the task or the precision."""
+TITLES = {"albert": "ALBERT", "deberta-v2": "DeBERTa-v2", "modernbert": "ModernBERT", "mpnet": "MPNet"}
+"""Names for users that differ from the model type."""
 AFTER_PADDING = ("data2vec-text", "esm", "ibert", "longformer", "mpnet", "roberta-prelayernorm", "xlm-roberta-xl")
 """Model types whose first token has the position after the pad id."""
 
@@ -110,4 +124,7 @@ def _load_encoders() -> Any:
 def make_family(model_type: str) -> Family:
     """Return the family of a model type without a file of its own."""
     keys = {ours: theirs for ours, theirs in CONFIG_KEYS.items() if ours != "type_vocab_size"}
-    return TransformersFamily(model_type, model_type, "", (), config_keys=keys, computed={}, pair_types=0, own=False)
+    title = TITLES.get(model_type, model_type)
+    return TransformersFamily(
+        model_type, title, model_type, "", (), config_keys=keys, computed={}, pair_types=0, own=False
+    )

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ipu_model.models.families import get_family
 from tasks.downstream.gate.verdict_text import RECIPE, WITHOUT_FLOOR, format_recipe
 from tasks.downstream.scoring.near_duplicates import FROM, WITHOUT
 from tasks.models.model_folders import read_fields
@@ -123,6 +124,7 @@ def write_card(
         title=facts.title,
         name=facts.name,
         sizes=read_fields(facts.config),
+        family=get_family(facts.config.get("model_type") or "bert").title,
         base={"source": "none", **(provenance["base_model"] or {}), "name": _base_name(facts)},
         pretraining=PRETRAINING[len(facts.phases)],
         scores=[row for name, words in scores.items() for row in _rows(facts.metrics, name, words)],

@@ -145,6 +145,7 @@ class Publication:
         }
         if settings := cards.settings(metrics):
             texts[SETTINGS] = format_json(settings)
+            texts["config.json"] = format_json({**config, "podium": settings})
         return build_release(copies, texts, subject, examples=examples)
 
     def send(self, release: Release, compared: ComparedRelease | None) -> dict[str, Any]:

@@ -2,4 +2,4 @@
 
 from ipu_model.models.family import Family
 
-FAMILY = Family("bert", "Bert", "bert", names=())
+FAMILY = Family("bert", "BERT", "Bert", "bert", names=())

@@ -4,4 +4,4 @@ import dataclasses
 
 from ipu_model.models.families.roberta import FAMILY as ROBERTA
 
-FAMILY = dataclasses.replace(ROBERTA, model_type="camembert", prefix="Camembert")
+FAMILY = dataclasses.replace(ROBERTA, model_type="camembert", title="CamemBERT", prefix="Camembert")

@@ -4,6 +4,7 @@ from ipu_model.models.family import CONFIG_KEYS, Family
 
 FAMILY = Family(
     "distilbert",
+    "DistilBERT",
     "DistilBert",
     "distilbert",
     names=(

@@ -4,6 +4,7 @@ from ipu_model.models.family import CONFIG_KEYS, Family
 
 FAMILY = Family(
     "electra",
+    "ELECTRA",
     "Electra",
     "electra",
     names=(

@@ -4,6 +4,7 @@ from ipu_model.models.family import Family
 
 FAMILY = Family(
     "roberta",
+    "RoBERTa",
     "Roberta",
     "roberta",
     names=(

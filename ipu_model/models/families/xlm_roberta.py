@@ -4,4 +4,4 @@ import dataclasses
 
 from ipu_model.models.families.roberta import FAMILY as ROBERTA
 
-FAMILY = dataclasses.replace(ROBERTA, model_type="xlm-roberta", prefix="XLMRoberta")
+FAMILY = dataclasses.replace(ROBERTA, model_type="xlm-roberta", title="XLM-RoBERTa", prefix="XLMRoberta")

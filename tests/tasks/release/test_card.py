@@ -331,5 +331,8 @@ def test_a_given_model_is_named_as_what_training_started_from() -> None:
 def test_the_card_of_another_family_states_its_sizes() -> None:
     sizes = {"vocab_size": 90, "dim": 16, "n_layers": 3, "n_heads": 2, "hidden_dim": 32}
     card = model_card(facts(config={"model_type": "distilbert", **sizes}))
-    assert "A DISTILBERT (number of layers 3, hidden size 16, attention heads 2, vocabulary entries 90)" in card
+    assert "A DistilBERT (number of layers 3, hidden size 16, attention heads 2, vocabulary entries 90)" in card
     assert front_matter(card)["tags"] == ["distilbert", "podium", "question-answering"]
+    names = {"roberta": "A RoBERTa (", "xlm-roberta": "An XLM-RoBERTa (", "electra": "An ELECTRA (", "esm": "An esm ("}
+    for model_type, start in names.items():
+        assert start in model_card(facts(config={"model_type": model_type, "vocab_size": 90})), model_type

@@ -114,6 +114,7 @@ def test_several_labels_are_learnt_decided_published_and_the_same_in_a_pipeline(
     run_stage(publish, NAME)
     published = folder / "published" / NAME
     limits = read_json(published / "podium.json")["threshold"]
+    assert read_json(published / "config.json")["podium"] == {"threshold": limits}
     card = (published / "README.md").read_text(encoding="utf-8")
     assert "any of 4 labels (good, happy, long, sad)" in card
     classify = pipeline("text-classification", model=str(published), top_k=None)
