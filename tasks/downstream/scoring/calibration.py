@@ -22,13 +22,13 @@ class Bin:
     low: float
     high: float
     count: int
-    confidence: float | None
+    confidence: float | None = None
     """Mean probability; None for an empty bin, like the next three fields."""
-    accuracy: float | None
+    accuracy: float | None = None
     """Share of correct predictions."""
-    accuracy_low: float | None
+    accuracy_low: float | None = None
     """95% Wilson interval of that share."""
-    accuracy_high: float | None
+    accuracy_high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -51,32 +51,21 @@ def compute_calibration(probabilities: Sequence[float], right: Sequence[float], 
     """Compare predicted probabilities with outcomes.
 
     Args:
-        probabilities: 0 to 1, one per prediction.
+        probabilities: 0 to 1, one per prediction, at least one.
         right: 1.0 (correct) or 0.0 per prediction.
-
-    Raises:
-        ValueError: no prediction, unequal lengths, or a probability outside [0, 1].
     """
-    stated, came_true = np.asarray(probabilities, dtype=np.float64), np.asarray(right, dtype=np.float64)
-    if not len(stated) or stated.shape != came_true.shape:
-        raise ValueError(
-            f"found {len(stated)} probabilities and {len(came_true)} outcomes, equal numbers (at least 1) are required"
-        )
-    if not ((stated >= 0) & (stated <= 1)).all():  # also refuses NaN
-        raise ValueError("probabilities must be between 0 and 1")
-    numbers = np.clip(np.ceil(stated * bins).astype(int) - 1, 0, bins - 1)
-    found = [_bin(number, bins, stated[numbers == number], came_true[numbers == number]) for number in range(bins)]
-    gaps = [
-        b.count * abs(b.accuracy - b.confidence) for b in found if b.accuracy is not None and b.confidence is not None
-    ]
-    return Calibration(sum(gaps) / len(stated), float(((stated - came_true) ** 2).mean()), tuple(found))
-
-
-def _bin(number: int, bins: int, stated: np.ndarray, right: np.ndarray) -> Bin:
-    low, high, count = number / bins, (number + 1) / bins, len(stated)
-    if not count:
-        return Bin(low, high, 0, None, None, None, None)
     from scipy.stats import binomtest  # takes 0.6 s to import
 
-    interval = binomtest(int(right.sum()), count).proportion_ci(method="wilson")
-    return Bin(low, high, count, float(stated.mean()), float(right.mean()), float(interval.low), float(interval.high))
+    stated, came_true = np.asarray(probabilities, dtype=np.float64), np.asarray(right, dtype=np.float64)
+    numbers, found, gap = np.clip(np.ceil(stated * bins).astype(int) - 1, 0, bins - 1), [], 0.0
+    for number in range(bins):
+        here, hits = stated[numbers == number], came_true[numbers == number]
+        low, high, count = number / bins, (number + 1) / bins, len(here)
+        if not count:
+            found.append(Bin(low, high, 0))
+            continue
+        interval = binomtest(int(hits.sum()), count).proportion_ci(method="wilson")
+        confidence, accuracy = float(here.mean()), float(hits.mean())
+        gap += count * abs(accuracy - confidence)
+        found.append(Bin(low, high, count, confidence, accuracy, float(interval.low), float(interval.high)))
+    return Calibration(gap / len(stated), float(((stated - came_true) ** 2).mean()), tuple(found))

@@ -152,40 +152,28 @@ def rates_by_group(gold: Array, found: Array, correct: Array, both: bool = True)
     """
     figures: list[dict[str, float]] = []
     for first in range(0, gold.shape[1], _GROUPS_AT_ONCE):
-        part = [one[:, first : first + _GROUPS_AT_ONCE] for one in (gold, found, correct)]
-        some = np.maximum(1, (part[0] > 0).sum(axis=0))
-        size = np.where(part[0].any(axis=0), part[0].sum(axis=0) / some, 1.0)
-        drawn: list[list[Array]] = [[], [], [], []]
-        for weights in draw_weights(len(gold), RESAMPLES, np.random.default_rng(0)):
-            sums = [*(weights[:, :-1] @ one for one in part), weights[:, -1:] * size]
-            for kept, one in zip(drawn, sums, strict=True):
-                kept.append(one)
-        totals = [one.sum(axis=0) for one in part]
-        blocks = [np.concatenate(one) for one in drawn]
-        by_rate = {name: _rates(totals, blocks, both and name == "f1", *RATES[name][1:]) for name in RATES}
-        figures += [
-            {
-                f"{name}{end}": round(float(values[row][group]), 4)
-                for name, values in by_rate.items()
-                for row, end in enumerate(("", "_low", "_high"))
-            }
-            for group in range(part[0].shape[1])
+        counts = [one[:, first : first + _GROUPS_AT_ONCE] for one in (gold, found, correct)]
+        some = np.maximum(1, (counts[0] > 0).sum(axis=0))
+        size = np.where(counts[0].any(axis=0), counts[0].sum(axis=0) / some, 1.0)
+        blocks = [
+            [*(weights[:, :-1] @ one for one in counts), weights[:, -1:] * size]
+            for weights in draw_weights(len(gold), RESAMPLES, np.random.default_rng(0))
         ]
+        true, seen, hits = (one.sum(axis=0) for one in counts)
+        drawn_true, drawn_seen, drawn_hits, added = map(np.concatenate, zip(*blocks, strict=True))
+        rows: list[dict[str, float]] = [{} for _ in size]
+        for name, (_, times, of_gold, of_found) in RATES.items():
+            below, drawn_below = of_gold * true + of_found * seen, of_gold * drawn_true + of_found * drawn_seen
+            value = np.divide(100.0 * times * hits, below, out=np.zeros(len(below)), where=below > 0)
+            # The worst and the best example are added to the draws.
+            missed = added * (2 if both and name == "f1" else 1)
+            low = np.quantile(100 * (times * drawn_hits) / (drawn_below + missed), 0.025, axis=0)
+            high = np.quantile(100 * (times * (drawn_hits + added)) / (drawn_below + times * added), 0.975, axis=0)
+            for row, *bounds in zip(rows, value, low, high, strict=True):
+                keys = (name, f"{name}_low", f"{name}_high")
+                row |= {key: round(float(x), 4) for key, x in zip(keys, bounds, strict=True)}
+        figures += rows
     return figures
-
-
-def _rates(
-    totals: Sequence[Array], blocks: Sequence[Array], twice: bool, times: int, of_gold: int, of_found: int
-) -> tuple[Array, Array, Array]:
-    """Return a rate of each group and its bounds: the worst and the best example are added to the draws [R, groups]."""
-    (gold, found, correct), (drawn_gold, drawn_found, drawn_correct, added) = totals, blocks
-    below, drawn = of_gold * gold + of_found * found, of_gold * drawn_gold + of_found * drawn_found
-    value = np.divide(100.0 * times * correct, below, out=np.zeros(len(below)), where=below > 0)
-    worst = 100 * (times * drawn_correct) / (drawn + (1 + twice) * added)
-    best = 100 * (times * (drawn_correct + added)) / (drawn + times * added)
-    low: Array = np.quantile(worst, 0.025, axis=0)
-    high: Array = np.quantile(best, 0.975, axis=0)
-    return value, low, high
 
 
 @dataclass(frozen=True)
@@ -289,7 +277,7 @@ class Metrics:
         one = next((metric for metric in self.parts if metric.name == name), None)
         if one is None or one.right is None:
             return None
-        ours, theirs = (outcomes[one.split][:, one.right].tolist() for outcomes in (first, second))
+        ours, theirs = (outcomes[one.split][:, one.right] for outcomes in (first, second))
         return mcnemar_exact(ours, theirs)
 
     def compare(self, first: Outcomes, second: Outcomes, confidence: float = 0.95) -> dict[str, Any]:

@@ -37,22 +37,9 @@ class FilteredScores:
     figures: Mapping[str, float]
     """Every metric in percent with its 95% interval; empty if a development set has no examples left."""
 
-    def record(self) -> dict[str, Any]:
-        """Return the scores as plain values."""
-        return {"in": self.source, "examples": self.examples, "of": self.of, **self.figures}
-
 
 Pieces = list[tuple[bool, str]]
 """Pieces of a text: True if the other text lacks them, and their words."""
-
-
-@dataclass(frozen=True)
-class DuplicatePair:
-    """Pair of near-duplicates with their differences."""
-
-    pair: Duplicate
-    text: Pieces
-    other: Pieces
 
 
 @dataclass(frozen=True)
@@ -62,14 +49,14 @@ class NearDuplicateScores:
     threshold: float | None
     """Similarity threshold; None if near-duplicates were not searched."""
     sources: tuple[FilteredScores, ...]
-    shown: tuple[DuplicatePair, ...]
-    """Example pairs."""
+    shown: tuple[tuple[Duplicate, Pieces, Pieces], ...]
+    """Example pairs, with the pieces of both texts."""
 
     def record(self) -> dict[str, Any]:
         """Return entries for the metrics file; empty if near-duplicates were not searched."""
         if self.threshold is None:
             return {}
-        parts = [one.record() for one in self.sources]
+        parts = [{"in": one.source, "examples": one.examples, "of": one.of, **one.figures} for one in self.sources]
         return {NEAR_DUPLICATES: self.sources[-1].examples, FROM: self.threshold, WITHOUT: parts}
 
 
@@ -77,32 +64,21 @@ def score_without_duplicates(
     task: ScoresTask[Any, Any, Any], report: NearDuplicateReport, outcomes: Outcomes
 ) -> NearDuplicateScores:
     """Return the scores without near-duplicates, for each source and for all sources together."""
-    found = [_exclude(task, outcomes, [one], one.name, one.compared, one.passed_over) for one in report.sources]
-    if len(found) > 1:
-        found.append(_exclude(task, outcomes, report.sources, ANY, None, 0))
-    shown = tuple(
-        DuplicatePair(pair.pair, *diff_words(pair.text, pair.other)) for one in report.sources for pair in one.shown
-    )
+    groups: list[tuple[str, int | None, int, Sequence[SourceReport]]]
+    groups = [(one.name, one.compared, one.passed_over, [one]) for one in report.sources]
+    if len(groups) > 1:
+        groups.append((ANY, None, 0, report.sources))
+    found, total = [], sum(map(len, outcomes.values()))
+    for name, compared, passed_over, sources in groups:
+        excluded = {split: [number for one in sources for number in one.examples(split)] for split in outcomes}
+        left = {split: np.delete(rows, excluded[split], axis=0) for split, rows in outcomes.items()}
+        figures = task.metrics.figures(left) if all(map(len, left.values())) else {}
+        known = {metric: value for metric, value in figures.items() if not math.isnan(value)}
+        taken = total - sum(map(len, left.values()))
+        found.append(FilteredScores(name, compared, passed_over, taken, total, known))
+    pairs = [pair for one in report.sources for pair in one.shown]
+    shown = tuple((pair.pair, *diff_words(pair.text, pair.other)) for pair in pairs)
     return NearDuplicateScores(report.threshold, tuple(found), shown)
-
-
-def _exclude(
-    task: ScoresTask[Any, Any, Any],
-    outcomes: Outcomes,
-    sources: Sequence[SourceReport],
-    name: str,
-    compared: int | None,
-    passed_over: int,
-) -> FilteredScores:
-    left, taken = {}, 0
-    for split, rows in outcomes.items():
-        kept = np.ones(len(rows), dtype=np.bool_)
-        kept[[number for one in sources for number in one.examples(split)]] = False
-        left[split] = rows[kept]
-        taken += int((~kept).sum())
-    figures = task.metrics.figures(left) if all(map(len, left.values())) else {}
-    known = {metric: value for metric, value in figures.items() if not math.isnan(value)}
-    return FilteredScores(name, compared, passed_over, taken, sum(map(len, outcomes.values())), known)
 
 
 def diff_words(text: str, other: str) -> tuple[Pieces, Pieces]:

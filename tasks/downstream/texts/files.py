@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.units import shorten
-from tasks.downstream.texts.labels import LabelParser, label_parser, parse_labels
+from tasks.downstream.texts.labels import LabelParser, label_parser
 from tasks.downstream.texts.params import ClassificationColumnParams, ClassificationDataParams
 from tasks.downstream.texts.spec import TextsSpec
 from tasks.downstream.texts.task_table import OFFICIAL_COLUMNS, TRAIN, TextExample, TextTask
@@ -24,12 +24,10 @@ from tasks.records.tables import (
     TableRow,
     column_setting,
     convert_id,
-    find_layout,
     list_empty,
     make_column,
     open_file,
     open_hub_split,
-    read_table,
 )
 from tasks.records.text_files import ProblemList, ReadLog, file_suffix, find_text_problem
 from tasks.stage.errors import InputError
@@ -52,7 +50,7 @@ LABELS = ("label", "labels", "class", "category", "target", "score", "value")
 IDS = ("id", "idx")
 COLA_FIELDS = ("source", LABEL, "mark", "sentence")
 """Fields of CoLA's official files, which have no header."""
-DETECTION_ROWS, SHOWN_LABELS = 1000, 5
+SHOWN_LABELS = 5
 
 
 def text_layouts(names: ClassificationColumnParams, key: str, *, labelled: bool = True) -> list[Columns]:
@@ -260,36 +258,3 @@ def glue_files(task: TextTask, folder: Path, split: str, key: str) -> list[Path]
             f"{', '.join(path.name for path in files) or 'none'}"
         )
     return files
-
-
-def detect_labels(train: Path, columns: ClassificationColumnParams) -> dict[str, Any]:
-    """Return the parameters for several labels if the first rows of a file have them beyond doubt, else none.
-
-    They have if every label is a list, or if there is no column of labels and every column other than texts and id is 0
-    or 1.
-    """
-
-    def are_labels(cells: Iterable[Any]) -> bool:
-        try:
-            return all(parse_labels(cell, None) is not None for cell in cells)
-        except ValueError:
-            return False
-
-    try:
-        path = list_tables(train, "--train")[0]
-        lines = read_table(path, [], "--train", ReadLog())
-        rows: list[Mapping[str, Any]] = [line.values for line in itertools.islice(lines, DETECTION_ROWS)]
-    except (InputError, OSError):
-        return {}  # the check of files reports it
-    several = {"multilabel": True}
-    present = list(rows[0]) if rows else []
-    if isinstance(columns.label, list):
-        return several if rows else {}
-    if found := find_layout(present, text_layouts(columns, "--column")):
-        return several if are_labels(row.get(found[LABEL][0]) for row in rows) else {}
-    chosen = find_layout(present, text_layouts(columns, "--column", labelled=False)) or {}
-    others = [name for name in present if name not in [text for text, _ in chosen.values()]]
-    if columns.label or not chosen or len(others) < 2:
-        return {}
-    flags = ({name: row.get(name) for name in others} for row in rows)
-    return {**several, "data.columns.label": others} if are_labels(flags) else {}

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from tasks.downstream.ner.scores import METRICS, NerScores, count_outcomes
+from tasks.downstream.ner.scores import METRICS, count_outcomes
 from tasks.downstream.ner.tags import (
     convert_to_iob2,
     find_begin_starts,
@@ -180,10 +180,3 @@ def test_a_resample_has_the_metrics_of_sentences_that_come_so_often() -> None:
     figures = METRICS.figures({"dev": outcomes})
     assert figures["f1"] == pytest.approx(2 * precision * recall / (precision + recall), abs=1e-4)
     assert figures["f1_low"] < figures["f1"] < figures["f1_high"]
-
-
-def test_scores_of_a_release_that_cannot_be_are_not_allowed() -> None:
-    is_possible = NerScores.__new__(NerScores).is_possible
-    assert is_possible([2, 1, 5])
-    for impossible in ([1, 2, 5], [2, 2, 1], [-1, 0, 0], [0.5, 0, 1]):
-        assert not is_possible(impossible), impossible
