@@ -68,18 +68,11 @@ def interval_over_seeds(measured: Array, drawn: Array, examples: int, confidence
     too narrow.
 
     Args:
-        measured: score of each model on all examples, [K].
+        measured: score of each model on all examples, [K]; two models or more.
         drawn: the same on shared resamples of the examples, [K, R]; NaN if a resample has no score.
         confidence: mass of the central interval.
-
-    Raises:
-        ValueError: fewer than two models, or another number of them in `drawn`.
     """
     models = len(measured)
-    if models < 2 or len(drawn) != models:
-        raise ValueError(
-            f"{models} scores and {len(drawn)} rows of resamples: at least two models with a row each are required"
-        )
     mean, means = float(measured.mean()), drawn.mean(axis=0)
     known = means[~np.isnan(means)]
     of_seeds = float(measured.var(ddof=1)) / models

@@ -21,44 +21,6 @@ _CELLS = 4_000_000
 """Memory limit: 32 MB for each column of a block of resamples."""
 
 
-def choose_cut(
-    keys: Array,
-    columns: Sequence[Array],
-    score: Callable[..., Array],
-    owners: np.ndarray | None = None,
-    resamples: int = RESAMPLES,
-) -> tuple[Array, int, np.ndarray]:
-    """Choose how many items to accept, in ascending order of their keys, for the best score; equal keys stay together.
-
-    Args:
-        keys: [M].
-        columns: values [M] to sum over the accepted items.
-        score: returns the score [R, cuts] from these sums, [R, cuts] each; the first cut accepts nothing.
-        owners: [M] example of each item; None: item n is example n.
-
-    Returns:
-        The distinct keys in ascending order; the number of them to accept, the lowest of equally good ones; and the
-        same for each bootstrap resample of the examples, [R].
-    """
-    order = np.argsort(keys, kind="stable")
-    ascending = np.asarray(keys, np.float64)[order]
-    ends = np.flatnonzero(np.append(np.diff(ascending) > 0, True))
-    rows = order if owners is None else owners[order]
-
-    def best(weights: Array) -> np.ndarray:
-        sums = [np.cumsum(weights[:, rows] * column[order], axis=1)[:, ends] for column in columns]
-        found: np.ndarray = np.argmax(score(*(np.pad(one, ((0, 0), (1, 0))) for one in sums)), axis=1)
-        return found
-
-    examples, step = int(rows.max()) + 1, max(1, _CELLS // len(order))
-    drawn = [
-        best(block[first : first + step])
-        for block in draw_counts(examples, resamples, np.random.default_rng(0))
-        for first in range(0, len(block), step)
-    ]
-    return ascending[ends], int(best(np.ones((1, examples)))[0]), np.concatenate(drawn)
-
-
 @dataclass(frozen=True)
 class ChosenThreshold:
     """Threshold of a decision."""
@@ -76,8 +38,51 @@ class ChosenThreshold:
         return {name: x for name, x in {**found, f"{key}_{record}s": self.examples or None}.items() if x is not None}
 
 
+def choose_threshold(
+    keys: Array,
+    columns: Sequence[Array],
+    score: Callable[..., Array],
+    place: Callable[[Array], Array],
+    owners: np.ndarray | None = None,
+    resamples: int = RESAMPLES,
+) -> ChosenThreshold:
+    """Choose how many items to accept, in ascending order of their keys, for the best score; equal keys stay together.
+
+    Args:
+        keys: [M].
+        columns: values [M] to sum over the accepted items.
+        score: returns the score [R, cuts] from these sums, [R, cuts] each; the first cut accepts nothing.
+        place: returns the threshold of each cut, [cuts], from the distinct keys in ascending order.
+        owners: [M] example of each item; None: item n is example n.
+
+    Returns:
+        The threshold that accepts the fewest items of equally good ones, with the interval over bootstrap resamples of
+        the examples.
+    """
+    order = np.argsort(keys, kind="stable")
+    ascending = np.asarray(keys, np.float64)[order]
+    ends = np.flatnonzero(np.append(np.diff(ascending) > 0, True))
+    rows = order if owners is None else owners[order]
+
+    def best(weights: Array) -> np.ndarray:
+        sums = [np.cumsum(weights[:, rows] * column[order], axis=1)[:, ends] for column in columns]
+        found: np.ndarray = np.argmax(score(*(np.pad(one, ((0, 0), (1, 0))) for one in sums)), axis=1)
+        return found
+
+    examples, step = int(rows.max()) + 1, max(1, _CELLS // len(order))
+    drawn = [
+        best(block[first : first + step])
+        for block in draw_counts(examples, resamples, np.random.default_rng(0))
+        for first in range(0, len(block), step)
+    ]
+    places = place(ascending[ends])
+    low, high = (float(x) for x in np.quantile(places[np.concatenate(drawn)], (0.025, 0.975)))
+    return ChosenThreshold(float(places[best(np.ones((1, examples)))[0]]), low, high, examples)
+
+
 def score_f1(hits: Array, accepted: Array) -> Array:
-    """Return F1 of accepting items, from the weights of true and of all accepted items, [R, cuts]; see `choose_cut`."""
+    """Return F1 of accepting items, from the weights of true and of all accepted items, [R, cuts]; see
+    `choose_threshold`."""
     found: Array = 2 * hits / np.maximum(accepted + hits[:, -1:], np.finfo(np.float64).tiny)
     return found
 
@@ -98,16 +103,18 @@ def choose_probability(
 
     Args:
         probabilities, truth: [M]; 1 is true, 0 is not. Without a true item, the threshold is 0.5.
-        owners: see `choose_cut`.
+        owners: see `choose_threshold`.
     """
     if not truth.any():
         return ChosenThreshold(0.5)
-    columns = [truth, np.ones(len(truth))]
-    distinct, best, drawn = choose_cut(-probabilities, columns, score, owners, RESAMPLES // 10)
-    bounds = np.concatenate([[1.0], -distinct, [0.0]])
-    places = ((bounds[:-1] + bounds[1:]) / 2).round(6)
-    low, high = (float(x) for x in np.quantile(places[drawn], (0.025, 0.975)))
-    return ChosenThreshold(float(places[best]), low, high, len(truth) if owners is None else int(owners.max()) + 1)
+
+    def between(negatives: Array) -> Array:
+        bounds = np.concatenate([[1.0], -negatives, [0.0]])
+        return ((bounds[:-1] + bounds[1:]) / 2).round(6)
+
+    return choose_threshold(
+        -probabilities, [truth, np.ones(len(truth))], score, between, owners, resamples=RESAMPLES // 10
+    )
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.downstream.scoring.logits import Array, FeatureFiles
-from tasks.downstream.scoring.thresholds import ChosenThreshold, choose_cut, read_recorded
+from tasks.downstream.scoring.thresholds import ChosenThreshold, choose_threshold, read_recorded
 
 PART_TOKENS = 1 << 20
 """Approximate tokens in a part, exceeded by at most one example: about 30 MB of offsets and logits."""
@@ -371,7 +371,7 @@ def null_odds(answers: Sequence[Answer]) -> float:
     return null.score - best_span(answers).score
 
 
-def choose_threshold(odds: Sequence[float], f1: Sequence[float], has_answer: Sequence[bool]) -> ChosenThreshold:
+def choose_null_threshold(odds: Sequence[float], f1: Sequence[float], has_answer: Sequence[bool]) -> ChosenThreshold:
     """Return the threshold with the best F1 over all questions, and the interval of this choice.
 
     It equals the odds of the last answered question; of equally good thresholds it is the lowest.
@@ -381,10 +381,11 @@ def choose_threshold(odds: Sequence[float], f1: Sequence[float], has_answer: Seq
     """
     # Gain over no answer: the score of the span, or minus one point for an unanswerable question.
     gains = np.where(has_answer, f1, -1.0)
-    distinct, best, drawn = choose_cut(np.asarray(odds, np.float64), [gains], lambda total: total)
-    places = np.concatenate([[math.nextafter(distinct[0], -math.inf)], distinct])
-    low, high = (float(x) for x in np.quantile(places[drawn], (0.025, 0.975)))
-    return ChosenThreshold(float(places[best]), low, high, len(odds))
+
+    def at_odds(distinct: Array) -> Array:
+        return np.concatenate([[math.nextafter(distinct[0], -math.inf)], distinct])
+
+    return choose_threshold(np.asarray(odds, np.float64), [gains], lambda total: total, at_odds)
 
 
 def read_null_threshold(folder: Path) -> float | None:

@@ -20,7 +20,7 @@ from tasks.downstream.squad.answers import (
     WindowFiles,
     best_answers,
     best_span,
-    choose_threshold,
+    choose_null_threshold,
     null_odds,
     null_scores,
     rank_with_null,
@@ -118,7 +118,7 @@ class SquadScores(SquadSpec, ScoresTask[list[SquadQuestion], WindowFiles, list[l
             logits = self.read_logits(questions, rows, computed)
             answers = self.answer(questions, logits)
             spans = self.outcomes(questions, [best_span(found).text for found in answers])
-            self.threshold = choose_threshold(
+            self.threshold = choose_null_threshold(
                 [null_odds(found) for found in answers], spans[:, OVERLAP].tolist(), has_answers(questions)
             )
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.downstream.texts.answers import make_flags
-from tasks.downstream.texts.spec import TextsSpec
+from tasks.downstream.texts.spec import TextsSpec, join_texts
 from tasks.downstream.validate import ChecksTask
 from tasks.plan.kinds import TRAIN
 from tasks.records.labels import read_parquet_labels, read_row_labels
@@ -88,9 +88,11 @@ class TextsData(ExampleFiles):
         label = label.to_numpy(zero_copy_only=False)
         for value, count in zip(*np.unique(label, return_counts=True), strict=True):
             self._seen[split][float(value)] += int(count)
-        self._keys[split].add(_texts(batch))
+        texts = join_texts(batch)
+        self._keys[split].add(np.array(texts, dtype=object))
         if split == TRAIN:
-            self._labelled.add(_labelled(batch))
+            pairs = zip(texts, column.to_pylist(), strict=True)
+            self._labelled.add(np.array([f"{text}\t{value}" for text, value in pairs], dtype=object))
         columns = [batch.column(name) for name in self._columns]
         for column, lengths in zip(columns, self._lengths.values(), strict=True):
             lengths.add(text_features.count_characters(column))
@@ -126,14 +128,6 @@ class TextsData(ExampleFiles):
         other_label = {"duplicate training texts with different labels": labelled - texts}
         names = "duplicate texts", "texts also in train"
         return numbers | self._repetitions(*names, other_label) | self.reading
-
-
-def _texts(batch: pa.RecordBatch) -> np.ndarray:
-    return text_features.to_strings(batch.column("first")) + "\t" + text_features.to_strings(batch.column("second"))
-
-
-def _labelled(batch: pa.RecordBatch) -> np.ndarray:
-    return _texts(batch) + np.array([f"\t{value}" for value in batch.column("label").to_pylist()], dtype=object)
 
 
 class LabelRows(RowData):

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tasks.downstream.rows import EncodedSequences, HeldOutPartition, RowsTask
 from tasks.downstream.texts.answers import make_flags
-from tasks.downstream.texts.spec import TextsSpec
+from tasks.downstream.texts.spec import TextsSpec, join_texts
 from tasks.records.labels import add_labels, read_parquet_labels
 from tasks.rows.row_files import IGNORED, RowLayout, from_arrow, get_columns
 from tasks.vocabulary.encoding import encode, join_sequences, read_tokenizer_info
@@ -44,12 +44,7 @@ class TextsRows(TextsSpec, RowsTask):
 
     def hold_out(self, source: Path, fraction: float) -> HeldOutPartition:
         """Partition by hashes of the texts, of both texts for pairs."""
-
-        def read_texts(batch: pa.RecordBatch) -> list[str]:
-            pairs = zip(*(batch.column(name).to_pylist() for name in TEXTS), strict=True)
-            return ["\t".join(filter(None, pair)) for pair in pairs]
-
-        return self.hold_out_by_hash(source, fraction, TEXTS, read_texts)
+        return self.hold_out_by_hash(source, fraction, TEXTS, join_texts)
 
     def sequences(self, tokenizer: Tokenizer, examples: pa.RecordBatch, *, labelled: bool) -> EncodedSequences:
         second = examples.column("second")

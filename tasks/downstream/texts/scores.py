@@ -15,7 +15,7 @@ from tasks.downstream.scoring.metrics import Array, Metrics, Outcomes
 from tasks.downstream.scoring.scores import Limit, ScoresTask, hash_texts
 from tasks.downstream.scoring.thresholds import ChosenThreshold
 from tasks.downstream.texts.params import SELECTIVE_FLOORS
-from tasks.downstream.texts.spec import TextsSpec
+from tasks.downstream.texts.spec import TextsSpec, join_texts
 from tasks.plan.kinds import TRAIN
 from tasks.records.labels import read_parquet_labels
 from tasks.records.parquet import read_batches
@@ -81,11 +81,8 @@ class TextsScores(TextsSpec, ScoresTask[TextsDevSet, Array, Array]):
         ids: list[str | None] = []
         labels: list[pa.Array] = []
         for batch in read_batches(path, self.schema.names, 65536, made_by):
-            pairs = zip(batch.column("first").to_pylist(), batch.column("second").to_pylist(), strict=True)
-            found = ["\t".join(part for part in pair if part is not None) for pair in pairs]
-            mask = [is_wanted(text) for text in found]
-            kept = batch.filter(pa.array(mask, pa.bool_()))
-            texts += [text for text, wanted in zip(found, mask, strict=True) if wanted]
+            kept = batch.filter(pa.array(map(is_wanted, join_texts(batch)), pa.bool_()))
+            texts += join_texts(kept)
             labels.append(kept.column("label"))
             ids += [None] * len(kept) if self.spec.name else kept.column("id").to_pylist()
         if not texts:

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.downstream.texts.answers import AnswerForm, make_form
-from tasks.downstream.texts.params import ClassificationEvaluateParams, TextsFinetuneParams
+from tasks.downstream.texts.params import ClassificationEvaluateParams
 from tasks.downstream.texts.task_table import text_task
 from tasks.params.entries import Entry
 from tasks.plan.kinds import DownstreamTask
@@ -44,8 +44,7 @@ class TextsSpec(DownstreamTask):
 
     def class_weights(self, rows: Path) -> list[float] | None:
         """Return the weights of `balanced`: all classes have the same weight in sum. Rows without files have 1."""
-        finetune = self.entry.params.finetune
-        if not isinstance(finetune, TextsFinetuneParams) or finetune.class_weights is None:
+        if getattr(self.entry.params.finetune, "class_weights", None) is None:
             return None
         counts = np.zeros(len(self.labels_of(rows)))
         for path in filter(Path.is_file, (rows / name for name in read_manifest(rows).files)):
@@ -95,3 +94,9 @@ class TextsSpec(DownstreamTask):
             pa.field("label", self.form.label_type, nullable=False),
         ]
         return pa.schema(columns if self.spec.name else [*columns, pa.field("id", pa.string())])
+
+
+def join_texts(batch: pa.RecordBatch) -> list[str]:
+    """Return the text of each example, those of a pair with a tab between them."""
+    pairs = zip(batch.column("first").to_pylist(), batch.column("second").to_pylist(), strict=True)
+    return ["\t".join(part for part in pair if part is not None) for pair in pairs]

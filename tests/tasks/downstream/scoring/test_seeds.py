@@ -46,12 +46,6 @@ def test_equal_models_right_everywhere_have_an_interval_without_width() -> None:
     assert (found.low, found.mean, found.high) == (100.0, 100.0, 100.0)
 
 
-@pytest.mark.parametrize(("scores", "rows"), [(1, 1), (2, 3)])
-def test_one_model_is_no_recipe(scores: int, rows: int) -> None:
-    with pytest.raises(ValueError, match="at least two models"):
-        interval_over_seeds(np.ones(scores), np.ones((rows, 4)), 10, 0.95)
-
-
 @pytest.mark.parametrize(("models", "least"), [(2, 0.87), (3, 0.92), (5, 0.93)])
 def test_it_holds_what_the_recipe_scores_about_as_often_as_stated_and_examples_alone_do_not(
     models: int, least: float

@@ -10,7 +10,7 @@ from tasks.downstream.scoring.thresholds import ChosenThreshold, risk_coverage
 from tasks.downstream.squad.answers import (
     Answer,
     best_span,
-    choose_threshold,
+    choose_null_threshold,
     null_odds,
     null_scores,
     probable_answers,
@@ -64,23 +64,22 @@ def test_a_question_without_a_token_of_context_gets_no_answer() -> None:
 def test_the_threshold_has_the_best_f1() -> None:
     # Ascending odds -2, -1, 0, 1; gains +1, -1, +0.5, +0.6: the sums are 1, 0, 0.5, 1.1.
     odds, f1, has_answer = [1.0, -2.0, 0.0, -1.0], [0.6, 1.0, 0.5, 0.0], [True, True, True, False]
-    assert choose_threshold(odds, f1, has_answer).value == 1.0
-    assert choose_threshold(odds, [0.4, *f1[1:]], has_answer).value == -2.0  # 0.9 is less than 1
+    assert choose_null_threshold(odds, f1, has_answer).value == 1.0
+    assert choose_null_threshold(odds, [0.4, *f1[1:]], has_answer).value == -2.0  # 0.9 is less than 1
     for first in (0.6, 0.4):
         scores = [first, *f1[1:]]
-        assert (
-            best_threshold(scores, odds, has_answer, [True] * 4)[1] == choose_threshold(odds, scores, has_answer).value
-        )
+        official = best_threshold(scores, odds, has_answer, [True] * 4)[1]
+        assert official == choose_null_threshold(odds, scores, has_answer).value
 
 
 def test_equal_odds_fall_to_one_side_together() -> None:
     # At 0 both or none: +1 - 1 is not a gain, and answering nothing is as good.
-    found = choose_threshold([0.0, 0.0, 3.0], [1.0, 0.0, 0.0], [True, False, False])
+    found = choose_null_threshold([0.0, 0.0, 3.0], [1.0, 0.0, 0.0], [True, False, False])
     assert found.value < 0.0
 
 
 def test_where_no_span_pays_the_threshold_answers_nothing() -> None:
-    found = choose_threshold([-5.0, 2.0], [0.0, 0.0], [True, False])
+    found = choose_null_threshold([-5.0, 2.0], [0.0, 0.0], [True, False])
     assert -5.0001 < found.value < -5.0
 
 
@@ -90,7 +89,7 @@ def test_the_interval_holds_the_threshold_and_narrows_with_more_questions() -> N
     def chosen(count: int) -> tuple[float, float, float]:
         has_answer = draw.random(count) < 0.5
         odds = draw.normal(np.where(has_answer, -1.0, 1.0), 1.5)
-        found = choose_threshold(odds.tolist(), np.where(has_answer, 0.9, 0.0).tolist(), has_answer.tolist())
+        found = choose_null_threshold(odds.tolist(), np.where(has_answer, 0.9, 0.0).tolist(), has_answer.tolist())
         assert found.examples == count
         assert found.low is not None
         assert found.high is not None
