@@ -74,7 +74,7 @@ def ratio_metric(
     name: str,
     title: str,
     above: Callable[[Array], Array],
-    below: Callable[[Array], Array],
+    below: Callable[[Array], Array] = lambda rows: np.ones(len(rows)),
     *,
     empty: float = math.nan,
     **more: Any,
@@ -82,7 +82,8 @@ def ratio_metric(
     """Return a metric that is a ratio of two sums over the examples, in percent.
 
     Args:
-        above, below: return the summands [N] of numerator and denominator from [N, Q] outcomes.
+        above, below: return the summands [N] of numerator and denominator from [N, Q] outcomes; by default the
+            denominator is the number of examples.
         empty: value if the denominator is 0.
         more: other arguments of `Metric`.
     """
@@ -102,7 +103,7 @@ def ratio_metric(
 
 def mean_metric(name: str, title: str, quantity: int, right: int | None = None) -> Metric:
     """Return a metric that is the mean of a quantity from 0 to 1; other arguments as for `Metric`."""
-    return ratio_metric(name, title, lambda rows: rows[:, quantity], lambda rows: np.ones(len(rows)), right=right)
+    return ratio_metric(name, title, lambda rows: rows[:, quantity], right=right)
 
 
 RATES = {"f1": ("F1", 2, 1, 1), "precision": ("precision", 1, 0, 1), "recall": ("recall", 1, 1, 0)}

@@ -6,24 +6,16 @@ Legend: N examples, C classes or labels that the model knows, L all of them, als
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.downstream.scoring.metrics import Array, Metric, count_rates
+from tasks.downstream.scoring.metrics import RATES, Array, Metric, count_rates, ratio_metric
 from tasks.downstream.scoring.thresholds import ChosenThreshold, choose_probability, score_both_classes
-from tasks.downstream.texts.metrics import (
-    count_class,
-    count_labels,
-    find_extremes,
-    is_exact,
-    is_right,
-    label_metrics,
-    metric,
-    selective_metrics,
-)
+from tasks.downstream.texts.metrics import PREDICTION, count_class, divide, find_extremes, is_right, metric
 from tasks.downstream.texts.params import ClassificationEvaluateParams
 from tasks.downstream.texts.task_table import TextTask
 from tasks.rows.row_files import from_arrow
@@ -176,8 +168,21 @@ class ClassAnswers(AnswerForm):
         return rejected or (super().is_answer(value, classes) and value == int(value))
 
     def metrics(self, split: str, names: Mapping[str, str]) -> tuple[Metric, ...]:
-        selective = () if self.decision.min_probability is None else selective_metrics()
-        return super().metrics(split, names) + selective
+        """Return also coverage and accuracy of the answered examples, if a minimum probability is set."""
+
+        def answered(outcomes: Array) -> Array:
+            found: Array = (outcomes[:, PREDICTION] >= 0).astype(np.float64)
+            return found
+
+        parts = super().metrics(split, names)
+        if self.decision.min_probability is None:
+            return parts
+        extremes, silent = partial(find_extremes, "accuracy"), (np.array([0.0, -1.0]), np.array([0.0, 0.0]))
+        return (
+            *parts,
+            ratio_metric("coverage", "coverage", answered, extremes=lambda _: silent),
+            ratio_metric("answered_accuracy", "accuracy of answers", is_right, answered, empty=0.0, extremes=extremes),
+        )
 
     def constants(self, labels: Array, classes: int) -> list[Any]:
         return list(range(classes))
@@ -233,11 +238,30 @@ class LabelAnswers(AnswerForm):
         return np.concatenate([labels, found], axis=1)
 
     def correctness(self, outcomes: Array) -> Array:
-        return is_exact(outcomes)
+        gold, found, _ = self.count_all(outcomes)
+        right: Array = (gold == found).all(axis=1).astype(np.float64)
+        return right
+
+    @staticmethod
+    def count_all(outcomes: Array) -> tuple[Array, Array, Array]:
+        """Return 1 or 0 for each true, each predicted, and each correct label, [N, L] each."""
+        gold, found = np.hsplit(outcomes, 2)
+        return gold, found, gold * found
 
     def count(self, outcomes: Array, number: int) -> tuple[Array, Array, Array]:
-        gold, found, correct = (one[:, number] for one in count_labels(outcomes))
+        gold, found, correct = (one[:, number] for one in self.count_all(outcomes))
         return gold, found, correct
+
+    def extremes(self, outcomes: Array) -> tuple[Array, Array]:
+        """Return the worst and the best example: the rarest labels, as many as an example with labels has on average,
+        predicted as the most frequent others and as themselves."""
+        gold, _, _ = self.count_all(outcomes)
+        counts, some = gold.sum(axis=0), max(1, int((gold.sum(axis=1) > 0).sum()))
+        size = max(1, round(float(counts.sum()) / some))
+        true, wrong = np.zeros(len(counts)), np.zeros(len(counts))
+        true[np.argsort(np.where(counts > 0, counts, np.inf), kind="stable")[:size]] = 1
+        wrong[[number for number in np.argsort(-counts, kind="stable") if not true[number]][:size]] = 1
+        return np.concatenate([true, wrong]), np.concatenate([true, true])
 
     def class_extremes(self, outcomes: Array, number: int) -> tuple[Array, Array]:
         missed, right = np.zeros((2, outcomes.shape[1]))
@@ -245,7 +269,26 @@ class LabelAnswers(AnswerForm):
         return missed, right
 
     def metrics(self, split: str, names: Mapping[str, str]) -> tuple[Metric, ...]:
-        return label_metrics()
+        """Return the metrics of several labels, micro F1 and macro F1 first; macro metrics are means over all labels, 0
+        for a label without the counts that a rate needs."""
+
+        def count(outcomes: Array) -> tuple[Array, Array, Array]:
+            gold, found, correct = (one.sum(axis=1) for one in self.count_all(outcomes))
+            return gold, found, correct
+
+        def macro(rate: str, outcomes: Array, weights: Array) -> Array:
+            gold, found, correct = (weights @ one for one in self.count_all(outcomes))
+            _, times, of_gold, of_found = RATES[rate]
+            means: Array = 100 * divide(times * correct, of_gold * gold + of_found * found).mean(axis=1)
+            return means
+
+        f1, *others = count_rates(count, self.extremes, "micro")
+        macro_f1, *macros = [
+            Metric(f"macro_{rate}", f"macro {title}", partial(macro, rate), extremes=self.extremes)
+            for rate, (title, *_) in RATES.items()
+        ]
+        exact = ratio_metric("exact_match", "exact match", self.correctness, extremes=self.extremes)
+        return f1, macro_f1, *others, *macros, exact
 
     def constants(self, labels: Array, classes: int) -> list[Any]:
         """Return the most frequent labels, as many as give the best micro F1."""

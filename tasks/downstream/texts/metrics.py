@@ -1,6 +1,6 @@
-"""Metrics of classes, several labels, and values, also for weighted examples, as scikit-learn and scipy compute them.
+"""Metrics of classes and values, also for weighted examples, as scikit-learn and scipy compute them.
 
-Legend: N examples, C classes or labels, R resamples.
+Legend: N examples, R resamples.
 """
 
 import functools
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tasks.downstream.scoring.metrics import RATES, Array, Metric, count_rates, ratio_metric
+from tasks.downstream.scoring.metrics import Array, Metric
 
 LABEL, PREDICTION = range(2)
 """Columns of the outcomes of classes and values."""
@@ -26,80 +26,16 @@ def metric(name: str, *, title: str = "", called: str = "", split: str = "dev") 
     return Metric(called, title or called.replace("_", " "), WEIGHTED[name], split, extremes)
 
 
-def label_metrics() -> tuple[Metric, ...]:
-    """Return the metrics of several labels, micro F1 and macro F1 first; macro metrics are means over all labels."""
-
-    def count(outcomes: Array) -> tuple[Array, Array, Array]:
-        gold, found, correct = (one.sum(axis=1) for one in count_labels(outcomes))
-        return gold, found, correct
-
-    micro = count_rates(count, _label_extremes, "micro")
-    macro = [
-        Metric(f"macro_{rate}", f"macro {title}", functools.partial(_macro_rate, rate), extremes=_label_extremes)
-        for rate, (title, *_) in RATES.items()
-    ]
-    exact = ratio_metric(
-        "exact_match", "exact match", is_exact, lambda rows: np.ones(len(rows)), extremes=_label_extremes
-    )
-    return micro[0], macro[0], *micro[1:], *macro[1:], exact
-
-
-def selective_metrics() -> tuple[Metric, ...]:
-    """Return coverage and accuracy of the answered examples, for classes with a minimum probability."""
-
-    def answered(outcomes: Array) -> Array:
-        found: Array = (outcomes[:, PREDICTION] >= 0).astype(np.float64)
-        return found
-
-    extremes = functools.partial(find_extremes, "accuracy")
-    silent = np.array([0.0, -1.0]), np.array([0.0, 0.0])
-    return (
-        ratio_metric("coverage", "coverage", answered, lambda rows: np.ones(len(rows)), extremes=lambda _: silent),
-        ratio_metric("answered_accuracy", "accuracy of answers", is_right, answered, empty=0.0, extremes=extremes),
-    )
-
-
-def split_labels(outcomes: Array) -> tuple[Array, Array]:
-    """Return 1 or 0 for each true and for each predicted label, [N, C] each."""
-    half = outcomes.shape[1] // 2
-    return outcomes[:, :half], outcomes[:, half:]
-
-
-def count_labels(outcomes: Array) -> tuple[Array, Array, Array]:
-    """Return 1 or 0 for each true, each predicted, and each correct label, [N, C] each."""
-    gold, found = split_labels(outcomes)
-    return gold, found, gold * found
-
-
 def count_class(outcomes: Array, number: float) -> tuple[Array, Array, Array]:
     """Return 1 or 0 for each example: it is of this class, is predicted as such, and both; [N] each."""
-    gold, found = ((outcomes[:, column] == number).astype(np.float64) for column in (LABEL, PREDICTION))
+    gold, found = (outcomes == number).astype(np.float64).T
     return gold, found, gold * found
-
-
-def is_exact(outcomes: Array) -> Array:
-    """Return 1 for each example whose labels are all predicted and no other, else 0."""
-    gold, found = split_labels(outcomes)
-    right: Array = (gold == found).all(axis=1).astype(np.float64)
-    return right
 
 
 def is_right(outcomes: Array) -> Array:
     """Return 1 for each example whose class or value is predicted, else 0."""
     found: Array = (outcomes[:, LABEL] == outcomes[:, PREDICTION]).astype(np.float64)
     return found
-
-
-def _label_extremes(outcomes: Array) -> tuple[Array, Array]:
-    """Return the worst and the best example: the rarest labels, as many as an example with labels has on average,
-    predicted as the most frequent others and as themselves."""
-    gold, _ = split_labels(outcomes)
-    counts, some = gold.sum(axis=0), max(1, int((gold.sum(axis=1) > 0).sum()))
-    size = max(1, round(float(counts.sum()) / some))
-    true, wrong = np.zeros(len(counts)), np.zeros(len(counts))
-    true[np.argsort(np.where(counts > 0, counts, np.inf), kind="stable")[:size]] = 1
-    wrong[[number for number in np.argsort(-counts, kind="stable") if not true[number]][:size]] = 1
-    return np.concatenate([true, wrong]), np.concatenate([true, true])
 
 
 def find_extremes(metric: str, outcomes: Array, number: float = 1.0) -> tuple[Array, Array]:
@@ -127,7 +63,7 @@ def _counts(outcomes: Array, weights: Array) -> tuple[Array, Array, Array, Array
 
 def _f1(outcomes: Array, weights: Array) -> Array:
     tp, fp, fn, _ = _counts(outcomes, weights)
-    return 100 * _ratio(2 * tp, 2 * tp + fp + fn)
+    return 100 * divide(2 * tp, 2 * tp + fp + fn)
 
 
 def _macro_f1(outcomes: Array, weights: Array) -> Array:
@@ -136,22 +72,14 @@ def _macro_f1(outcomes: Array, weights: Array) -> Array:
     for number in np.unique(outcomes[outcomes >= 0]):
         gold, found, both = count_class(outcomes, number)
         below = weights @ (gold + found)
-        total += _ratio(2 * (weights @ both), below)
+        total += divide(2 * (weights @ both), below)
         classes += below > 0
-    return 100 * _ratio(total, classes)
-
-
-def _macro_rate(rate: str, outcomes: Array, weights: Array) -> Array:
-    """Return the mean of a rate over all labels; it is 0 for a label without the counts that it needs."""
-    gold, found, correct = (weights @ one for one in count_labels(outcomes))
-    _, times, of_gold, of_found = RATES[rate]
-    means: Array = 100 * _ratio(times * correct, of_gold * gold + of_found * found).mean(axis=1)
-    return means
+    return 100 * divide(total, classes)
 
 
 def _matthews(outcomes: Array, weights: Array) -> Array:
     tp, fp, fn, tn = _counts(outcomes, weights)
-    return 100 * _ratio(tp * tn - fp * fn, np.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)))
+    return 100 * divide(tp * tn - fp * fn, np.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)))
 
 
 def _pearson(outcomes: Array, weights: Array) -> Array:
@@ -180,10 +108,11 @@ def _correlation(one: Array, other: Array, weights: Array) -> Array:
     varies = (np.ptp(one, axis=1) > 0) & (np.ptp(other, axis=1) > 0)
     one, other = (x - (weights * x).sum(axis=1, keepdims=True) / total for x in (one, other))
     spread = (weights * one * one).sum(axis=1) * (weights * other * other).sum(axis=1)
-    return _ratio((weights * one * other).sum(axis=1), np.sqrt(spread) * varies)
+    return divide((weights * one * other).sum(axis=1), np.sqrt(spread) * varies)
 
 
-def _ratio(above: Array, below: Array) -> Array:
+def divide(above: Array, below: Array) -> Array:
+    """Return a quotient, 0 where the denominator is 0."""
     return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from tasks.downstream.evaluate import EvaluationView, PageTask, plot_risk_coverage
 from tasks.downstream.scoring.metrics import RATES, Array, Metrics, Slice, label_ranges, slice_by, slice_groups
 from tasks.downstream.scoring.thresholds import RiskCoverage, risk_coverage
-from tasks.downstream.texts.answers import ClassAnswers
-from tasks.downstream.texts.metrics import LABEL, PREDICTION, count_labels
+from tasks.downstream.texts.answers import ClassAnswers, LabelAnswers
+from tasks.downstream.texts.metrics import LABEL, PREDICTION
 from tasks.downstream.texts.scores import TextsDevSet, TextsScores, name_answer
 from tasks.pages.markup import csv_text
 from tasks.pages.render import render_html
@@ -32,9 +32,9 @@ class TextsPage(TextsScores, PageTask[TextsDevSet, Array, Array]):
         prefix = "" if len(self.development) == 1 else f"{split}, "
         found = slice_by(f"{prefix}length", names, order, self.metrics, split, outcomes)
         classes, known = examples.classes, examples.learned
-        if self.spec.is_multilabel:
+        if isinstance(self.form, LabelAnswers):
             is_known = [number < known for number in range(len(classes))]
-            return found + slice_groups("label", classes, is_known, *count_labels(outcomes), both=False)
+            return found + slice_groups("label", classes, is_known, *self.form.count_all(outcomes), both=False)
         if self.spec.is_regression:
             return found
         # For your own texts, only accuracy is meaningful within one class.
