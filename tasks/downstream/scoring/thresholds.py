@@ -154,32 +154,25 @@ def risk_coverage(odds: Sequence[float], right: Sequence[float]) -> RiskCoverage
     return RiskCoverage(tuple(zip(*(column.tolist() for column in columns), strict=True)))
 
 
-def read_recorded(folder: Path, key: str, is_valid: Callable[[Any], bool], required: str) -> Any:
-    """Return a setting that was recorded with a model; None: it has none.
+def read_recorded(folder: Path) -> Mapping[str, Any]:
+    """Return the settings that were recorded with a model, none if there are none.
 
-    A release records it in podium.json, a checkout in metrics/NAME.json for models/NAME if its weights are the same.
-
-    Args:
-        required: description of a valid value, for messages.
+    A release records them in podium.json, a checkout in metrics/NAME.json for models/NAME if its weights are the same.
 
     Raises:
-        InputError: the recorded value is not valid.
+        InputError: the file is damaged.
     """
     own = folder.resolve()
     for path in (folder / SETTINGS, own.parent.parent / artifacts.metrics_file(own.name)):
         try:
-            values = read_json(path)
+            values = dict(read_json(path))
         except (FileNotFoundError, NotADirectoryError):
             continue
-        except ValueError:
-            raise InputError(f"{path} is not JSON. Create or download it again") from None
-        if not isinstance(values, dict) or key not in values:
-            continue
-        if not is_valid(values[key]):
-            raise InputError(f"{path}: {key} must be {required}, found {values[key]!r:.40}")
+        except (ValueError, TypeError):
+            raise InputError(f"{path} is not a JSON object. Create or download it again") from None
         if path.name == SETTINGS or _is_about(values, folder / WEIGHTS):
-            return values[key]
-    return None
+            return values
+    return {}
 
 
 def _is_about(metrics: Mapping[str, Any], weights: Path) -> bool:

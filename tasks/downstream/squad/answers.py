@@ -394,5 +394,7 @@ def read_null_threshold(folder: Path) -> float | None:
     Raises:
         InputError: the recorded value is not a number.
     """
-    found = read_recorded(folder, NULL_THRESHOLD, lambda value: type(value) in (int, float), "a number")
+    found = read_recorded(folder).get(NULL_THRESHOLD)
+    if not isinstance(found, int | float | None):
+        raise InputError(f"{folder}: {NULL_THRESHOLD} must be a number, found {found!r:.40}")
     return None if found is None else float(found)

@@ -19,9 +19,6 @@ from tasks.records.labels import add_labels, read_example_labels, write_labels
 from tasks.records.text_files import ReadLog
 from tasks.stage.errors import InputError
 
-MULTILABEL = "multi_label_classification"
-"""problem_type of transformers for several labels."""
-
 
 class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
     """Class or labels with all probabilities, or the value."""
@@ -32,7 +29,7 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
     @classmethod
     def match_tasks(cls, labels: tuple[str, ...], problem: str | None) -> dict[str, dict[str, Any]]:
         """Match GLUE tasks by the names of their classes, or by their number if they are unnamed."""
-        if problem == MULTILABEL:
+        if problem == "multi_label_classification":
             return {cls.fallback_task: {"kind": cls.fallback_task, "multilabel": True}}
         unnamed = tuple(f"LABEL_{number}" for number in range(len(labels)))
         return {
@@ -47,13 +44,11 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
     @classmethod
     def read_params(cls, folder: Path) -> dict[str, Any]:
         """Return the thresholds that were recorded with the model."""
-        one = read_recorded(folder, THRESHOLD, _is_decision, "a probability, or one per label")
-        several = read_recorded(folder, THRESHOLDS, lambda some: isinstance(some, list), "a list")
-        least = read_recorded(folder, MIN_PROBABILITY, _is_probability, "a probability")
-        if several is not None:
-            one = {part["label"]: part[THRESHOLD] for part in several}
-        found = {key: value for key, value in ((THRESHOLD, one), (MIN_PROBABILITY, least)) if value is not None}
-        return {"evaluate": found} if found else {}
+        found = read_recorded(folder)
+        by_label = {one["label"]: one[THRESHOLD] for one in found.get(THRESHOLDS, [])}
+        stated = {THRESHOLD: by_label or found.get(THRESHOLD), MIN_PROBABILITY: found.get(MIN_PROBABILITY)}
+        evaluate = {key: value for key, value in stated.items() if value is not None}
+        return {"evaluate": evaluate} if evaluate else {}
 
     def write_label_files(self, folder: Path, labels: Sequence[str]) -> None:
         """Write labels.json, which the schema of the examples needs."""
@@ -107,11 +102,3 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
                 yield {"label": None, "score": max(shown), "scores": scores}
             else:
                 yield {"label": names[answer], "score": shown[answer], "scores": scores}
-
-
-def _is_probability(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value <= 1
-
-
-def _is_decision(value: Any) -> bool:
-    return _is_probability(value) or (isinstance(value, dict) and all(map(_is_probability, value.values())))

@@ -241,8 +241,8 @@ def test_a_run_and_a_release_record_the_thresholds_of_a_model(checkout: Path, th
         applied.read_all(checkout)
         assert [one.value for one in applied.form.thresholds] == values
     write_json(release / "podium.json", {"threshold": "high"})
-    with pytest.raises(InputError, match="threshold must be a probability, or one per label, found 'high'"):
-        TextsInference.read_params(release)
+    with pytest.raises(ParamsError, match=r"evaluate\.threshold"):
+        part("scores", **TextsInference.read_params(release))
 
 
 def test_the_page_has_a_row_per_label_and_names_in_the_mistakes(checkout: Path) -> None:
