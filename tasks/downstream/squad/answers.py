@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from tasks.downstream.scoring.logits import Array, FeatureFiles
 from tasks.downstream.scoring.thresholds import ChosenThreshold, choose_threshold, read_recorded
+from tasks.stage.errors import InputError
 
 PART_TOKENS = 1 << 20
 """Approximate tokens in a part, exceeded by at most one example: about 30 MB of offsets and logits."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tasks.downstream.card import CardFacts, CardTask, evaluated_on, hub_metadata, score_of, write_card
-from tasks.downstream.texts.scores import MIN_PROBABILITY, THRESHOLD, THRESHOLDS, TextsScores
+from tasks.downstream.texts.scores import MIN_PROBABILITY, THRESHOLD, TextsScores, select_thresholds
 
 TASK = "text-classification"
 HUB_METRICS = {"macro_f1": "f1", "micro_f1": "f1", "pearson": "pearsonr", "spearman": "spearmanr"}
@@ -15,11 +15,7 @@ class TextsCard(TextsScores, CardTask):
     """Model cards for text classification and regression."""
 
     def settings(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the thresholds of the decision: a number, or one per label."""
-        found = {key: metrics[key] for key in (THRESHOLD, MIN_PROBABILITY) if key in metrics}
-        if THRESHOLDS in metrics:
-            found[THRESHOLD] = {one["label"]: one[THRESHOLD] for one in metrics[THRESHOLDS]}
-        return found
+        return select_thresholds(metrics)
 
     def card(self, facts: CardFacts) -> str:
         """Return the model card; see `tasks.downstream.card.write_card`. Hub metrics are fractions.

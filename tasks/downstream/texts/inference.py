@@ -13,7 +13,7 @@ from tasks.downstream.texts.answers import NO_ANSWER
 from tasks.downstream.texts.examples import distinct_labels, list_names, write_numbers, write_split
 from tasks.downstream.texts.files import read_file
 from tasks.downstream.texts.labels import match_known
-from tasks.downstream.texts.scores import MIN_PROBABILITY, THRESHOLD, THRESHOLDS, TextsDevSet, TextsScores
+from tasks.downstream.texts.scores import TextsDevSet, TextsScores, select_thresholds
 from tasks.downstream.texts.task_table import TASKS
 from tasks.records.labels import add_labels, read_example_labels, write_labels
 from tasks.records.text_files import ReadLog
@@ -44,11 +44,8 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
     @classmethod
     def read_params(cls, folder: Path) -> dict[str, Any]:
         """Return the thresholds that were recorded with the model."""
-        found = read_recorded(folder)
-        by_label = {one["label"]: one[THRESHOLD] for one in found.get(THRESHOLDS, [])}
-        stated = {THRESHOLD: by_label or found.get(THRESHOLD), MIN_PROBABILITY: found.get(MIN_PROBABILITY)}
-        evaluate = {key: value for key, value in stated.items() if value is not None}
-        return {"evaluate": evaluate} if evaluate else {}
+        found = select_thresholds(read_recorded(folder))
+        return {"evaluate": found} if found else {}
 
     def write_label_files(self, folder: Path, labels: Sequence[str]) -> None:
         """Write labels.json, which the schema of the examples needs."""

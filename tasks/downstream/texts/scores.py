@@ -240,6 +240,14 @@ class TextsScores(TextsSpec, ScoresTask[TextsDevSet, Array, Array]):
         return {**found, **(chosen[0] if chosen else {})}
 
 
+def select_thresholds(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the recorded thresholds of a decision as parameters: a number, or one per label."""
+    found = {key: recorded[key] for key in (THRESHOLD, MIN_PROBABILITY) if key in recorded}
+    if THRESHOLDS in recorded:
+        found[THRESHOLD] = {one["label"]: one[THRESHOLD] for one in recorded[THRESHOLDS]}
+    return found
+
+
 def name_answer(names: Sequence[str], answer: Any) -> str:
     """Return the class or the labels of an answer by name."""
     if np.ndim(answer) == 0:
