@@ -78,9 +78,6 @@ class InferenceTask(ScoresTask[E, L, A]):
             InputError: invalid examples, with their location.
         """
 
-    def write_label_files(self, folder: Path, labels: Sequence[str]) -> None:
-        """Write additional files of the examples folder for a model with these classes."""
-
     @abstractmethod
     def record_schema(self, labels: Sequence[str], n_best: int) -> pa.Schema:
         """Return the schema of a record without its id."""

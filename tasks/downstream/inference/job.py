@@ -18,6 +18,7 @@ from tasks.jobs.device_job import BatchGeometry, Job, JobResult, run_device_job
 from tasks.models.model_folders import convert_to_safetensors
 from tasks.params.sections import PRECISIONS, RuntimeSpec
 from tasks.plan.kinds import DownstreamTask, load_part
+from tasks.records.labels import write_labels
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import DeviceJobFailed, InputError, StagePaused
 from tasks.stage.process import Say
@@ -52,7 +53,7 @@ def scratch_checkout(task: DownstreamTask, model: InferenceModel) -> Iterator[No
         for path in (artifacts.model_folder(task.entry.name), task.examples_file(task.splits[0])):
             path.parent.mkdir(parents=True)
         artifacts.model_folder(task.entry.name).symlink_to(readable)
-        load_part(task.entry, "inference").write_label_files(task.examples_file(task.splits[0]).parent, model.labels)
+        write_labels(task.examples_file(task.splits[0]).parent, model.labels)
         yield
 
 

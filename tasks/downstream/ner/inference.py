@@ -14,7 +14,7 @@ from tasks.downstream.ner.scores import NerAnswers, NerDevSet, NerScores, WordLo
 from tasks.downstream.ner.sentences import TagStatistics, parse_sentences, read_sentences, sentence_spec
 from tasks.downstream.ner.spec import SCHEMA
 from tasks.downstream.ner.tags import find_entities, find_problem, split_tag
-from tasks.records.labels import read_example_labels, write_labels
+from tasks.records.labels import read_example_labels
 from tasks.records.parquet import write_records
 from tasks.records.tables import Records, open_file
 from tasks.records.text_files import ReadLog
@@ -71,10 +71,6 @@ class NerInference(NerScores, InferenceTask[NerDevSet, WordLogits, NerAnswers]):
             )
         unknown = (count for name, count in found.entities.items() if name not in known)
         reading.counts[UNKNOWN_TO_MODEL] += sum(unknown)
-
-    def write_label_files(self, folder: Path, labels: Sequence[str]) -> None:
-        """Write labels.json, which rows need."""
-        write_labels(folder, labels)
 
     def record_schema(self, labels: Sequence[str], n_best: int) -> pa.Schema:
         return pa.schema([*FIELDS, ("entities", pa.list_(ENTITY))])

@@ -15,7 +15,7 @@ from tasks.downstream.texts.files import read_file
 from tasks.downstream.texts.labels import match_known
 from tasks.downstream.texts.scores import TextsDevSet, TextsScores, select_thresholds
 from tasks.downstream.texts.task_table import TASKS
-from tasks.records.labels import add_labels, read_example_labels, write_labels
+from tasks.records.labels import add_labels, read_example_labels
 from tasks.records.text_files import ReadLog
 from tasks.stage.errors import InputError
 
@@ -46,11 +46,6 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
         """Return the thresholds that were recorded with the model."""
         found = select_thresholds(read_recorded(folder))
         return {"evaluate": found} if found else {}
-
-    def write_label_files(self, folder: Path, labels: Sequence[str]) -> None:
-        """Write labels.json, which the schema of the examples needs."""
-        if not self.spec.name:
-            write_labels(folder, labels)
 
     @property
     def model_classes(self) -> tuple[str, ...]:

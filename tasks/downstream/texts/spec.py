@@ -1,6 +1,7 @@
 """Classification, multi-label classification and regression of texts: task properties shared by all stages."""
 
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,8 @@ PROBABILITIES = "probabilities.csv"
 
 class TextsSpec(DownstreamTask):
     """Class, several labels, or value of a text or a pair of texts."""
+
+    head: ClassVar[str] = "sequence_classification"
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry)
@@ -75,10 +78,6 @@ class TextsSpec(DownstreamTask):
         if not self.spec.is_multilabel and self.decision == ClassificationEvaluateParams():
             return ()
         return (EVALUATION / self.entry.name / PROBABILITIES,)
-
-    @property
-    def head(self) -> str:
-        return "sequence_classification"
 
     @property
     def row_kind(self) -> str:
