@@ -144,39 +144,6 @@ def count_rates(
     return tuple(rate(name, *values) for name, values in RATES.items())
 
 
-def rates_by_group(gold: Array, found: Array, correct: Array, both: bool = True) -> list[dict[str, float]]:
-    """Return F1, precision and recall of each group with their 95% intervals, in percent.
-
-    Args:
-        gold, found, correct: numbers of true, found, and correct items by example and group, [N, groups] each.
-        both: the worst example misses true items and has as many wrong ones; False: it has one of the two.
-    """
-    figures: list[dict[str, float]] = []
-    for first in range(0, gold.shape[1], _GROUPS_AT_ONCE):
-        counts = [one[:, first : first + _GROUPS_AT_ONCE] for one in (gold, found, correct)]
-        some = np.maximum(1, (counts[0] > 0).sum(axis=0))
-        size = np.where(counts[0].any(axis=0), counts[0].sum(axis=0) / some, 1.0)
-        blocks = [
-            [*(weights[:, :-1] @ one for one in counts), weights[:, -1:] * size]
-            for weights in draw_weights(len(gold), RESAMPLES, np.random.default_rng(0))
-        ]
-        true, seen, hits = (one.sum(axis=0) for one in counts)
-        drawn_true, drawn_seen, drawn_hits, added = map(np.concatenate, zip(*blocks, strict=True))
-        rows: list[dict[str, float]] = [{} for _ in size]
-        for name, (_, times, of_gold, of_found) in RATES.items():
-            below, drawn_below = of_gold * true + of_found * seen, of_gold * drawn_true + of_found * drawn_seen
-            value = np.divide(100.0 * times * hits, below, out=np.zeros(len(below)), where=below > 0)
-            # The worst and the best example are added to the draws.
-            missed = added * (2 if both and name == "f1" else 1)
-            low = np.quantile(100 * (times * drawn_hits) / (drawn_below + missed), 0.025, axis=0)
-            high = np.quantile(100 * (times * (drawn_hits + added)) / (drawn_below + times * added), 0.975, axis=0)
-            for row, *bounds in zip(rows, value, low, high, strict=True):
-                keys = (name, f"{name}_low", f"{name}_high")
-                row |= {key: round(float(x), 4) for key, x in zip(keys, bounds, strict=True)}
-        figures += rows
-    return figures
-
-
 @dataclass(frozen=True)
 class Metrics:
     """Official metrics of a task."""
@@ -401,17 +368,43 @@ def slice_groups(
     counted: str = "examples",
     both: bool = True,
 ) -> list[Slice]:
-    """Return a slice for each group, with its counts; other arguments as for `rates_by_group`.
+    """Return a slice for each group: F1, precision and recall with their 95% intervals, in percent, and its counts.
 
     Args:
         learnt: True for each group that the model knows.
+        gold, found, correct: numbers of true, found, and correct items by example and group, [N, groups] each.
+        both: the worst example misses true items and has as many wrong ones; False: it has one of the two.
     """
-    totals = zip(*(one.sum(axis=0).astype(int).tolist() for one in (gold, found, correct)), strict=True)
-    figures = rates_by_group(gold, found, correct, both)
-    return [
-        Slice(by, name, there, rates, counted, {"found": seen, "correct": right, "learnt": known})
-        for name, known, (there, seen, right), rates in zip(names, learnt, totals, figures, strict=True)
-    ]
+    slices: list[Slice] = []
+    for first in range(0, len(names), _GROUPS_AT_ONCE):
+        part = slice(first, first + _GROUPS_AT_ONCE)
+        counts = [one[:, part] for one in (gold, found, correct)]
+        some = np.maximum(1, (counts[0] > 0).sum(axis=0))
+        size = np.where(counts[0].any(axis=0), counts[0].sum(axis=0) / some, 1.0)
+        blocks = [
+            [*(weights[:, :-1] @ one for one in counts), weights[:, -1:] * size]
+            for weights in draw_weights(len(gold), RESAMPLES, np.random.default_rng(0))
+        ]
+        totals = [one.sum(axis=0) for one in counts]
+        drawn_true, drawn_seen, drawn_hits, added = map(np.concatenate, zip(*blocks, strict=True))
+        figures: list[dict[str, float]] = [{} for _ in size]
+        for name, (_, times, of_gold, of_found) in RATES.items():
+            true, seen, hits = totals
+            below, drawn_below = of_gold * true + of_found * seen, of_gold * drawn_true + of_found * drawn_seen
+            value = np.divide(100.0 * times * hits, below, out=np.zeros(len(below)), where=below > 0)
+            # The worst and the best example are added to the draws.
+            missed = added * (2 if both and name == "f1" else 1)
+            low = np.quantile(100 * (times * drawn_hits) / (drawn_below + missed), 0.025, axis=0)
+            high = np.quantile(100 * (times * (drawn_hits + added)) / (drawn_below + times * added), 0.975, axis=0)
+            keys = (name, f"{name}_low", f"{name}_high")
+            for row, *bounds in zip(figures, value, low, high, strict=True):
+                row |= {key: round(float(x), 4) for key, x in zip(keys, bounds, strict=True)}
+        here = zip(names[part], learnt[part], *(one.astype(int).tolist() for one in totals), figures, strict=True)
+        slices += [
+            Slice(by, group, true, row, counted, {"found": seen, "correct": hits, "learnt": known})
+            for group, known, true, seen, hits, row in here
+        ]
+    return slices
 
 
 def label_ranges(
