@@ -147,12 +147,22 @@ class ClassificationParams(EntryParams):
     _weights_are_of_classes = model_validator(mode="after")(require_classes)
 
     @model_validator(mode="after")
-    def _decisions_fit_the_labels(self) -> ClassificationParams:
-        how, task = self.evaluate, text_task(self.options)
+    def _parameters_fit_the_labels(self) -> ClassificationParams:
+        how, task, columns = self.evaluate, text_task(self.options), self.data.columns.label
+        listed, separates = isinstance(columns, list), self.data.label_separator is not None
+        if self.regression and self.multilabel:
+            raise ValueError("regression: true excludes multilabel: true. Remove one of them")
+        if (listed or separates) and not self.multilabel:
+            raise ValueError("data.columns.label with several columns, or data.label_separator: set multilabel: true")
+        if listed and separates:
+            raise ValueError(
+                "data.columns.label with several columns excludes data.label_separator. Remove one of them"
+            )
+        if isinstance(columns, list) and len(set(columns)) < max(2, len(columns)):
+            raise ValueError("data.columns.label must list two or more different columns")
         if task.is_regression and (how != ClassificationEvaluateParams() or self.gate.min_f1_by_class):
             raise ValueError("evaluate and gate.min_f1_by_class apply to classes and labels, but regression is true")
-        per_label = how.threshold == "per_label" or isinstance(how.threshold, dict)
-        if per_label and not task.is_multilabel:
+        if (how.threshold == "per_label" or isinstance(how.threshold, dict)) and not task.is_multilabel:
             raise ValueError("evaluate.threshold per label needs several labels. Set multilabel: true, or one number")
         if how.is_chosen and not self.rows.held_out_fraction:
             raise ValueError(
@@ -161,34 +171,12 @@ class ClassificationParams(EntryParams):
             )
         if how.min_probability is not None and task.is_multilabel:
             raise ValueError("evaluate.min_probability applies to one class per text. Set evaluate.threshold")
+        stated = {name for name in type(self.gate).model_fields if getattr(self.gate, name) is not None}
         for name in SELECTIVE_FLOORS:
-            if how.min_probability is None and getattr(self.gate, name) is not None:
+            if how.min_probability is None and name in stated:
                 raise ValueError(f"gate.{name} requires evaluate.min_probability. Set it, for example to 0.9")
-        return self
-
-    @model_validator(mode="after")
-    def _one_form_of_labels(self) -> ClassificationParams:
-        columns, separator = self.data.columns.label, self.data.label_separator is not None
-        listed = isinstance(columns, list)
-        if self.regression and self.multilabel:
-            raise ValueError("regression: true excludes multilabel: true. Remove one of them")
-        if (listed or separator) and not self.multilabel:
-            raise ValueError("data.columns.label with several columns, or data.label_separator: set multilabel: true")
-        if listed and separator:
-            raise ValueError(
-                "data.columns.label with several columns excludes data.label_separator. Remove one of them"
-            )
-        if isinstance(columns, list) and len(set(columns)) < max(2, len(columns)):
-            raise ValueError("data.columns.label must list two or more different columns")
-        return self
-
-    @model_validator(mode="after")
-    def _floors_are_of_what_is_scored(self) -> ClassificationParams:
-        task = text_task(self.options)
-        [what] = [what for what, one in OWN_TASKS.items() if one is task]
-        for name in {name for one in OWN_TASKS.values() for name in one.floors} - set(task.floors):
-            if getattr(self.gate, name) is not None:
-                raise ValueError(f"gate.{name} does not apply to {what}. Set {' or '.join(task.floors)}")
+        if others := stated.intersection(name for one in OWN_TASKS for name in one.floors) - set(task.floors):
+            raise ValueError(f"gate.{min(others)} does not apply to {task.title}. Set {' or '.join(task.floors)}")
         return self
 
 

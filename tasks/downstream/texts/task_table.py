@@ -100,8 +100,7 @@ ANY_CLASS, ANY_VALUE = (0.0, math.inf), (-math.inf, math.inf)
 OWN_CLASSES = TextTask("", "text classification", (), (), ("accuracy", "macro_f1"), limits=ANY_CLASS)
 OWN_LABELS = TextTask("", "multi-label classification", (), (), ("micro_f1", "macro_f1"), (0, 0), ANY_CLASS, True)
 OWN_VALUES = TextTask("", "text regression", (), ("value",), ("pearson", "spearman"), limits=ANY_VALUE)
-OWN_TASKS = {"classes": OWN_CLASSES, "several labels": OWN_LABELS, "values": OWN_VALUES}
-"""Tasks on your own texts, by what their labels are."""
+OWN_TASKS = (OWN_CLASSES, OWN_LABELS, OWN_VALUES)
 
 
 def text_task(options: Mapping[str, Any]) -> TextTask:

@@ -275,7 +275,9 @@ def test_a_value_that_is_no_number_is_refused_with_its_line(tmp_path: Path, valu
 
 
 def test_a_floor_of_the_other_kind_of_label_is_refused() -> None:
-    with pytest.raises(ParamsError, match=r"gate\.min_pearson does not apply to classes.*min_accuracy or min_macro_f1"):
+    with pytest.raises(
+        ParamsError, match=r"gate\.min_pearson does not apply to text class.*min_accuracy or min_macro_f1"
+    ):
         validate_params(values_of({}, gate={"min_pearson": 50.0}))
 
 

@@ -134,7 +134,7 @@ def test_a_list_for_one_class_names_the_parameter(tmp_path: Path) -> None:
         ),
         ({"multilabel": True, "data": {"columns": {"label": ["a", "a"]}}}, "two or more different columns"),
         ({"multilabel": True, "data": {"columns": {"label": ["a", "b"]}, "label_separator": ","}}, "excludes"),
-        ({"multilabel": True, "gate": {"min_accuracy": 50}}, "gate.min_accuracy does not apply to several labels"),
+        ({"multilabel": True, "gate": {"min_accuracy": 50}}, "gate.min_accuracy does not apply to multi-label"),
     ],
 )
 def test_parameters_that_contradict_each_other_are_refused(values: Data, message: str) -> None:
