@@ -333,6 +333,7 @@ def test_the_card_of_another_family_states_its_sizes() -> None:
     card = model_card(facts(config={"model_type": "distilbert", **sizes}))
     assert "A DistilBERT (number of layers 3, hidden size 16, attention heads 2, vocabulary entries 90)" in card
     assert front_matter(card)["tags"] == ["distilbert", "podium", "question-answering"]
-    names = {"roberta": "A RoBERTa (", "xlm-roberta": "An XLM-RoBERTa (", "electra": "An ELECTRA (", "esm": "An esm ("}
-    for model_type, start in names.items():
-        assert start in model_card(facts(config={"model_type": model_type, "vocab_size": 90})), model_type
+    sizes = {"vocab_size": 90, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2}
+    names = {"roberta": "A RoBERTa (", "xlm-roberta": "An XLM-RoBERTa (", "deberta-v2": "A DeBERTa-v2 ("}
+    for model_type, start in {**names, "electra": "An ELECTRA ("}.items():
+        assert start in model_card(facts(config={"model_type": model_type, **sizes})), model_type
