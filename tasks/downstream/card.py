@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ipu_model.models.families import get_family
 from tasks.downstream.gate.verdict_text import RECIPE, WITHOUT_FLOOR, format_recipe
 from tasks.downstream.scoring.near_duplicates import FROM, WITHOUT
-from tasks.models.model_folders import read_fields
+from tasks.models.model_folders import name_family, read_fields
 from tasks.pages.render import render_markdown
 from tasks.params.downstream import OwnDataParams
 from tasks.params.entries import Entry
@@ -124,7 +123,7 @@ def write_card(
         title=facts.title,
         name=facts.name,
         sizes=read_fields(facts.config),
-        family=get_family(facts.config.get("model_type") or "bert").title,
+        family=name_family(facts.config),
         base={"source": "none", **(provenance["base_model"] or {}), "name": _base_name(facts)},
         pretraining=PRETRAINING[len(facts.phases)],
         scores=[row for name, words in scores.items() for row in _rows(facts.metrics, name, words)],

@@ -132,6 +132,13 @@ def read_fields(values: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError(str(error)) from None
 
 
+def name_family(values: Mapping[str, Any]) -> str:
+    """Return the name of a model's family for users, from the content of its config.json."""
+    from ipu_model.models.families import get_family
+
+    return get_family(values.get("model_type") or "bert").title
+
+
 def describe_head(source: Path, suffix: str, labels: Sequence[str], all_known: bool) -> str:
     """Describe how a model's classes change when it is fine-tuned for others; empty if they do not.
 
