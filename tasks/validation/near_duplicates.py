@@ -342,55 +342,44 @@ class DevelopmentTexts:
     """Distinct texts of all development examples."""
 
     def __init__(self, read: Read, splits: Sequence[str]) -> None:
-        """Read the texts.
-
-        Args:
-            splits: names of the development sets.
-        """
-        self._examples: dict[str, list[tuple[str, int]]] = {}
+        """Read the texts of these development sets."""
+        found: dict[str, list[tuple[str, int]]] = {}
         for split in splits:
-            numbered = enumerate(text for batch in read(split) for text in batch)
-            for number, text in numbered:
-                self._examples.setdefault(text, []).append((split, number))
-        self.texts = list(self._examples)
-        self._order = {split: place for place, split in enumerate(splits)}
-
-    def count(self, which: Iterable[int]) -> int:
-        """Count the examples that have one of these texts."""
-        return sum(len(self._examples[self.texts[text]]) for text in which)
-
-    def source(self, name: str, compared: int, passed_over: int, best: BestMatches) -> SourceReport:
-        """Return the report on one source of training data."""
-        pairs = {
-            text: [Duplicate(*example, round(similarity, 4), other) for example in self._examples[self.texts[text]]]
-            for text, (similarity, other, _) in best.found.items()
-        }
-        every = [pair for some in pairs.values() for pair in some]
-        ordered = tuple(sorted(every, key=lambda pair: (self._order[pair.split], pair.example)))
-        shown = tuple(
-            PairExcerpt(pairs[text][0], make_excerpt(self.texts[text]), make_excerpt(best.found[text][2]))
-            for text in best.spread(MAX_SHOWN)
-        )
-        return SourceReport(name, compared, passed_over, ordered, shown)
+            for number, text in enumerate(text for batch in read(split) for text in batch):
+                found.setdefault(text, []).append((split, number))
+        self.splits, self.texts, self.examples = list(splits), list(found), list(found.values())
+        """Names of the sets, the texts, and for each text the sets and numbers of the examples that have it."""
 
 
-class BestMatches:
-    """Most similar near-duplicate of each text; the first one if several are equally similar."""
+class SourceMatches:
+    """Most similar near-duplicate of each text in one source of training data; of equally similar ones, the first."""
 
-    def __init__(self) -> None:
-        self.found: dict[int, tuple[float, str, str]] = {}
+    def __init__(self, development: DevelopmentTexts) -> None:
+        self._development = development
+        self._found: dict[int, tuple[float, str, str]] = {}
         """Number of the text -> similarity, name and text of the near-duplicate."""
 
     def add(self, text: int, similarity: float, name: str, other: str) -> None:
         """Add a near-duplicate if it is more similar than the present one."""
-        if text not in self.found or similarity > self.found[text][0]:
-            self.found[text] = (similarity, name, other)
+        if text not in self._found or similarity > self._found[text][0]:
+            self._found[text] = (similarity, name, other)
 
-    def spread(self, most: int) -> list[int]:
-        """Return up to `most` texts with a near-duplicate, evenly spread from most to least similar."""
-        ranked = sorted(self.found, key=lambda text: (-self.found[text][0], text))
-        places = np.linspace(0, len(ranked) - 1, min(most, len(ranked))).round().astype(int)
-        return [ranked[place] for place in places.tolist()]
+    def report(self, name: str, compared: int, passed_over: int) -> SourceReport:
+        """Return the report, with excerpts of up to MAX_SHOWN pairs, evenly spread from most to least similar."""
+        examples, splits = self._development.examples, self._development.splits
+        pairs = {
+            text: [Duplicate(*example, round(similarity, 4), other) for example in examples[text]]
+            for text, (similarity, other, _) in self._found.items()
+        }
+        every = [pair for some in pairs.values() for pair in some]
+        ordered = sorted(every, key=lambda pair: (splits.index(pair.split), pair.example))
+        ranked = sorted(self._found, key=lambda text: (-self._found[text][0], text))
+        places = np.linspace(0, len(ranked) - 1, min(MAX_SHOWN, len(ranked))).round().astype(int)
+        shown = [
+            PairExcerpt(pairs[text][0], make_excerpt(self._development.texts[text]), make_excerpt(self._found[text][2]))
+            for text in (ranked[place] for place in places.tolist())
+        ]
+        return SourceReport(name, compared, passed_over, tuple(ordered), tuple(shown))
 
 
 def find_near_duplicates(
@@ -415,7 +404,7 @@ def find_near_duplicates(
 def _search_training(
     examples: DevelopmentTexts, index: NearDuplicateIndex, batches: Iterable[Sequence[str]], record: str
 ) -> SourceReport:
-    best, seen, before = BestMatches(), set[int](), 0
+    best, seen, before = SourceMatches(examples), set[int](), 0
     progress = StageProgress("near-duplicates in training", f"{record}s")
     for batch in batches:
         fresh: dict[int, tuple[int, str]] = {}
@@ -430,11 +419,11 @@ def _search_training(
                 best.add(match.text, match.similarity, f"training {record} {number}", text)
         before += len(batch)
         progress.update(before)
-    return examples.source(TRAINING, before, 0, best)
+    return best.report(TRAINING, before, 0)
 
 
 def _search_corpus(examples: DevelopmentTexts, index: NearDuplicateIndex, files: Sequence[Path]) -> SourceReport:
-    best, pieces, done = BestMatches(), PieceFinder(index.letters), 0
+    best, pieces, done = SourceMatches(examples), PieceFinder(index.letters), 0
     overlap = max(map(len, examples.texts), default=0)
     progress = StageProgress(
         "near-duplicates in text", "documents", sum(pq.read_metadata(path).num_rows for path in files)
@@ -454,7 +443,8 @@ def _search_corpus(examples: DevelopmentTexts, index: NearDuplicateIndex, files:
                     best.add(match.text, match.similarity, f"document {some[number][0]}", letters.text(first, last))
             done += len(ids)
             progress.update(done)
-    return examples.source(TEXT, done, examples.count(np.flatnonzero(pieces.too_short).tolist()), best)
+    too_short = sum(len(examples.examples[text]) for text in np.flatnonzero(pieces.too_short).tolist())
+    return best.report(TEXT, done, too_short)
 
 
 def split_text(text: str, overlap: int) -> Iterator[str]:

@@ -219,19 +219,15 @@ def cause(error: Exception) -> Exception:
     return error
 
 
-def _answer(error: Exception) -> httpx2.Response | None:
-    return error.response if isinstance(error, HfHubHTTPError | httpx2.HTTPStatusError) else None
-
-
 def status(error: Exception) -> int | None:
     """Return the HTTP status code of an error, or None if there was no answer."""
-    answer = _answer(error)
+    answer = getattr(error, "response", None)
     return None if answer is None else int(answer.status_code)
 
 
 def retry_after_s(error: Exception) -> float | None:
     """Return the seconds of the Retry-After header (a number or a date), or None if there is no such header."""
-    if (answer := _answer(error)) is None:
+    if (answer := getattr(error, "response", None)) is None:
         return None
     text = answer.headers.get("Retry-After", "").strip()
     if text.isdigit():
