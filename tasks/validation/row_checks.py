@@ -320,8 +320,7 @@ class RowData(DataSet):
     def _features(self, batch: pa.RecordBatch) -> Frame:
         rows = {field.name: self._matrix(batch.column(field.name)) for field in self.schema}
         found, features = find_sequences(rows["sequence_ids"])
-        features |= self._start_features(rows, found) | self._column_features(rows, found)
-        features |= self.kind_features(rows, found)
+        features |= self._declared_features(rows, found) | self.kind_features(rows, found)
         if FEATURE_IDS in self._ends:
             ids = rows[FEATURE_IDS.name].reshape(-1)
             known = ids[(ids >= 0) & (ids < len(self._features_seen))]
@@ -346,27 +345,24 @@ class RowData(DataSet):
             values = values.fill_null(0)
         return from_arrow(values).reshape(-1, width)
 
-    def _start_features(self, rows: Columns, found: RowSequences) -> Columns:
-        """Return the features [n] of the starts of sequences, which several columns encode."""
+    def _declared_features(self, rows: Columns, found: RowSequences) -> Columns:
+        """Return the features [n] of columns, the number of values that are not as declared, and of the starts of
+        sequences, which several columns encode."""
         expected = np.arange(found.real.shape[1], dtype=np.int16) - found.start_of_token
         first = found.row, found.start
         other_start = (rows["input_ids"][first] != self._cls_id) | (rows["token_type_ids"][first] != 0)
         slots = rows["cls_positions"].shape[1]
         wrong_slots = rows["cls_positions"] != found.table(found.start, slots, ABSENT)
-        return {
+        features = {
             "positions_restart": (found.real & (rows["position_ids"] != expected)).sum(axis=1),
             "first_tokens": np.bincount(found.row[other_start], minlength=len(found.per_row)),
             "cls_positions": wrong_slots.sum(axis=1) + np.maximum(found.per_row - slots, 0),
         }
-
-    def _column_features(self, rows: Columns, found: RowSequences) -> Columns:
-        """Return the features [n] of columns: the number of values that are not as declared."""
-        used = {TOKENS: found.real, SEQUENCES: found.present(rows["cls_positions"].shape[1])}
+        used = {TOKENS: found.real, SEQUENCES: found.present(slots)}
         used[SEQUENCE_LABELS] = np.repeat(used[SEQUENCES], max(1, self.manifest.num_labels), axis=1)
         for column in self._ends:
             if column.width == PREDICTIONS and column.least == IGNORED:
                 used[PREDICTIONS] = rows[column.name] != IGNORED
-        features = {}
         for column, end in self._ends.items():
             values = rows[column.name]
             right = np.isfinite(values) if end == float("inf") else (values >= 0) & (values < end)

@@ -39,11 +39,15 @@ def refusal(who: Mapping[str, Any], repository: str, *, review: bool) -> str | N
     whose = f"HF_TOKEN (of {who.get('name')})"
     if token.get("role") == "read":
         return f"{whose} may only read; a token with write access to {repository} is required"
-    if token.get("role") == "fineGrained":
-        scopes = _mapping(token.get("fineGrained"))
+    scopes = _mapping(token.get("fineGrained"))
+    scoped = scopes.get("scoped")
+    if token.get("role") == "fineGrained" and isinstance(scoped, list):
+        granted = {str(name) for name in scopes.get("global") or ()}
+        for scope in scoped:
+            if _mapping(_mapping(scope).get("entity")).get("name") in (owner, repository):
+                granted |= {str(name) for name in scope.get("permissions") or ()}
         wanted = {WRITE, DISCUSS} if review else {WRITE}
-        granted = _granted(scopes, owner, repository)
-        if granted is not None and not wanted & granted:
+        if not wanted & granted:
             needed = " or ".join(sorted(wanted))
             return (
                 f"{whose} is fine-grained and needs {needed} for {owner} or {repository}; it has "
@@ -57,15 +61,3 @@ def refusal(who: Mapping[str, Any], repository: str, *, review: bool) -> str | N
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
-
-
-def _granted(scopes: Mapping[str, Any], owner: str, repository: str) -> set[str] | None:
-    """Return the permissions for the repository, or None if the answer has an unknown structure."""
-    scoped = scopes.get("scoped")
-    if not isinstance(scoped, list):
-        return None
-    found = {str(name) for name in scopes.get("global") or ()}
-    for scope in scoped:
-        if _mapping(_mapping(scope).get("entity")).get("name") in (owner, repository):
-            found |= {str(name) for name in scope.get("permissions") or ()}
-    return found
