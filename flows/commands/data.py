@@ -9,29 +9,35 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
-import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from flows.commands import options
 from flows.commands.project import enter_project
+from flows.runs.checkout import checkout_folder
+from tasks.pages.markup import replace_hidden
+from tasks.params.entries import find_entry
+from tasks.params.schema import PHASES, load_params
+from tasks.plan.kinds import load_spec
 from tasks.rows.row_files import ABSENT, IGNORED
 from tasks.stage import artifacts
-from tasks.stage.errors import InputError
-from tasks.stage.row_folders import MANIFEST, Manifest, read_manifest
+from tasks.stage.errors import InputError, ParamsError
+from tasks.stage.row_folders import MANIFEST, read_manifest
 from tasks.vocabulary.encoding import load_tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-
 UNLABELLED = ("input_ids", "token_type_ids", "position_ids", "sequence_ids", "cls_positions", "feature_ids")
 """Columns that are not labels."""
+LABEL_FLAGS = "label_flags"
+"""Column of texts with several labels."""
 
 
 def first_sequences(
     rows: Path, tokenizer: Path, count: int, labels: Sequence[str] = (), made_by: str = ""
 ) -> Iterator[dict[str, Any]]:
-    """Return the first sequences of a row folder, in the order of its rows.
+    """Yield the first sequences of a row folder, in the order of its rows.
 
     Args:
         rows: the folder.
@@ -40,7 +46,7 @@ def first_sequences(
         labels: names of the classes, in order of their numbers; empty: numbers are shown.
         made_by: the stage that writes the rows, for messages.
 
-    Returns:
+    Yields:
         For each sequence: row and slot, text with special tokens, ids, labels by column (those that enter a loss),
         and its window number if its example has several windows.
 
@@ -49,86 +55,59 @@ def first_sequences(
     """
     if not (rows / MANIFEST).is_file():
         raise InputError(f"{rows} has no rows. Create them first (podium run --to {made_by})")
-    manifest, encoder = read_manifest(rows), load_tokenizer(tokenizer)
-    windows = _windows(rows / artifacts.FEATURES)
-    return itertools.islice(_sequences(rows, manifest, encoder, labels, windows), count)
+    files = [rows / name for name in read_manifest(rows).files]
+    encoder, windows = load_tokenizer(tokenizer), _read_windows(rows / artifacts.FEATURES)
+    batches = ds.dataset(files, format="ipc").to_batches()
+    every = enumerate(itertools.chain.from_iterable(batch.to_pylist() for batch in batches))
+    starts = ((row, columns, slot) for row, columns in every for slot in range(len(columns["cls_positions"])))
+    used = ((row, columns, slot) for row, columns, slot in starts if columns["cls_positions"][slot] != ABSENT)
+    for row, columns, slot in itertools.islice(used, count):
+        start, length = columns["cls_positions"][slot], columns["sequence_ids"].count(slot + 1)
+        ids = columns["input_ids"][start : start + length]
+        text = encoder.decode(ids, skip_special_tokens=False)
+        found = {"row": row, "slot": slot, "tokens": length, "text": text, "ids": ids}
+        if "feature_ids" in columns and (feature := columns["feature_ids"][slot]) != ABSENT:
+            found["feature"] = feature
+            if windows is not None and windows[1][feature] > 1:
+                found["window"] = {"number": int(windows[0][feature]) + 1, "of": int(windows[1][feature])}
+        yield {**found, "labels": dict(_read_labels(columns, slot, length, encoder, labels))}
 
 
-def _sequences(
-    rows: Path, manifest: Manifest, tokenizer: Tokenizer, labels: Sequence[str], windows: np.ndarray | None
-) -> Iterator[dict[str, Any]]:
-    row = 0
-    for name in manifest.files:
-        with pa.memory_map(str(rows / name)) as source:
-            reader = pa.ipc.open_file(source)
-            for number in range(reader.num_record_batches):
-                for columns in reader.get_batch(number).to_pylist():
-                    for slot, start in enumerate(columns["cls_positions"]):
-                        if start != ABSENT:
-                            yield _sequence(row, slot, start, columns, tokenizer, labels, windows)
-                    row += 1
-
-
-def _sequence(
-    row: int,
-    slot: int,
-    start: int,
-    columns: dict[str, list[Any]],
-    tokenizer: Tokenizer,
-    labels: Sequence[str],
-    windows: np.ndarray | None,
-) -> dict[str, Any]:
-    length = columns["sequence_ids"].count(slot + 1)
-    ids = columns["input_ids"][start : start + length]
-    found: dict[str, Any] = {"row": row, "slot": slot, "tokens": length, "text": _text(tokenizer, ids), "ids": ids}
-    feature = columns.get("feature_ids", [ABSENT] * (slot + 1))[slot]
-    if feature != ABSENT:
-        found["feature"] = feature
-        if windows is not None and windows[1][feature] > 1:
-            found["window"] = {"number": int(windows[0][feature]) + 1, "of": int(windows[1][feature])}
-    found["labels"] = dict(_labels(columns, slot, start, length, tokenizer, labels))
-    return found
-
-
-def _text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    return str(tokenizer.decode(list(ids), skip_special_tokens=False))
-
-
-def _labels(
-    columns: dict[str, list[Any]], slot: int, start: int, length: int, tokenizer: Tokenizer, labels: Sequence[str]
+def _read_labels(
+    columns: dict[str, list[Any]], slot: int, length: int, tokenizer: Tokenizer, classes: Sequence[str]
 ) -> Iterator[tuple[str, Any]]:
     """Yield the name of each label column with its values for this sequence, as class names and tokens if possible."""
-    ids = columns["input_ids"]
+    ids, start = columns["input_ids"], columns["cls_positions"][slot]
+
+    def token(number: int) -> str:
+        return tokenizer.id_to_token(number) or f"id {number}"
+
+    def place(position: int) -> str:
+        return f"{position - start}: {token(ids[position])}"
+
+    def label(value: float) -> str:
+        return classes[value] if isinstance(value, int) and value < len(classes) else f"{value:g}"
+
+    own = range(start, start + length)
     for name, values in columns.items():
         if name in UNLABELLED or name == "masked_labels":
             continue
         if name == "masked_positions":
             pairs = zip(values, columns["masked_labels"], strict=True)
-            own = [(at, to) for at, to in pairs if to != IGNORED and start <= at < start + length]
-            yield "masked", [f"{at - start}: {_token(tokenizer, ids[at])} -> {_token(tokenizer, to)}" for at, to in own]
+            yield "masked", [f"{place(at)} -> {token(to)}" for at, to in pairs if to != IGNORED and at in own]
+        elif name == LABEL_FLAGS:  # one per class
+            flags = np.reshape(values, (len(columns["cls_positions"]), -1))[slot]
+            yield name, [label(int(number)) for number in np.flatnonzero(flags == 1)]
         elif len(values) == len(ids):  # one per token
-            own = [(at, values[at]) for at in range(start, start + length) if values[at] != IGNORED]
-            yield name, [f"{at - start}: {_token(tokenizer, ids[at])} -> {_name(value, labels)}" for at, value in own]
+            yield name, [f"{place(at)} -> {label(values[at])}" for at in own if values[at] != IGNORED]
         elif values[slot] != IGNORED:
-            at = values[slot]
-            yield (
-                name,
-                f"{at - start}: {_token(tokenizer, ids[at])}" if name.endswith("_positions") else _name(at, labels),
-            )
-    if columns.get("start_positions", [IGNORED] * (slot + 1))[slot] != IGNORED:
-        first, last = columns["start_positions"][slot], columns["end_positions"][slot]
-        yield "answer", _text(tokenizer, ids[first : last + 1])
+            yield name, place(values[slot]) if name.endswith("_positions") else label(values[slot])
+    if "start_positions" in columns and (first := columns["start_positions"][slot]) != IGNORED:
+        last = columns["end_positions"][slot]
+        yield "answer", tokenizer.decode(ids[first : last + 1], skip_special_tokens=False)
 
 
-def _token(tokenizer: Tokenizer, number: int) -> str:
-    return tokenizer.id_to_token(number) or f"id {number}"
-
-
-def _name(value: float, labels: Sequence[str]) -> str:
-    return labels[value] if isinstance(value, int) and value < len(labels) else f"{value:g}"
-
-
-def _windows(features: Path) -> np.ndarray | None:
+def _read_windows(features: Path) -> np.ndarray | None:
     """Return [2, N]: for each feature its window number within its example, from 0, and the number of windows.
 
     None without features.
@@ -158,13 +137,6 @@ def command() -> None:
 @options.json_option
 @click.pass_context
 def show_sequences(ctx: click.Context, name: str, count: int, split: str, run: str | None, as_json: bool) -> None:
-    from flows.runs.checkout import checkout_folder
-    from tasks.params.entries import find_entry
-    from tasks.params.schema import PHASES, load_params
-    from tasks.plan.kinds import load_spec
-    from tasks.stage import artifacts
-    from tasks.stage.errors import ParamsError
-
     project = enter_project(ctx)
     root = project if run is None else checkout_folder(project, run)
     if not (root / artifacts.PARAMS).is_file():
@@ -177,17 +149,16 @@ def show_sequences(ctx: click.Context, name: str, count: int, split: str, run: s
         rows, stage = task.rows_folder(split, root), task.entry.stage("rows")
         labels = list(task.labels_of(rows)) if rows.is_dir() else []
     found = list(first_sequences(rows, root / artifacts.TOKENIZER, count, labels, stage))
-    options.print_result(as_json, found, "\n".join(map(_lines, found)), "--split dev, -n 20 and --json show more")
+    options.print_result(
+        as_json, found, "\n".join(map(_format_sequence, found)), "--split dev, -n 20 and --json show more"
+    )
 
 
-def _lines(one: dict[str, Any]) -> str:
-    from tasks.pages.markup import replace_hidden
-
+def _format_sequence(one: dict[str, Any]) -> str:
     window = one.get("window")
     cut = f", window {window['number']} of {window['of']} of its example" if window else ""
     lines = [f"row {one['row']}, sequence {one['slot'] + 1}: {one['tokens']} tokens{cut}"]
     lines += [f"  text    {replace_hidden(one['text'])}", f"  ids     {' '.join(map(str, one['ids']))}"]
-    for name, said in one["labels"].items():
-        words = ", ".join(said) if isinstance(said, list) else said
-        lines.append(f"  {name}  {replace_hidden(words)}")
+    for name, found in one["labels"].items():
+        lines.append(f"  {name}  {replace_hidden(', '.join(found) if isinstance(found, list) else found)}")
     return "\n".join(lines) + "\n"

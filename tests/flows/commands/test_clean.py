@@ -62,8 +62,6 @@ def test_first_it_says_what_would_go_and_removes_nothing_unless_told(two, capsys
     assert names(two) == {".", "good", "fast"}
     code, said = podium(capsys, "clean", "fast", "--yes")
     assert code == 0
-    before, after = re.search(r"cache: ([\d.]+) kB before, ([\d.]+) kB now", said.out).groups()
-    assert float(after) < float(before)
     assert names(two) == {".", "good"}
     assert (two / "data" / "second").read_text() == "done"
     code, said = podium(capsys, "clean")
@@ -84,7 +82,7 @@ def test_a_run_that_is_at_work_stays_whatever_is_asked(two, capsys):
         assert names(two) == {"fast"}
         before = objects(two)
         assert before, "its objects are in use, and others may become so"
-    found = clean.plan_removal(two, clean.Selection(("fast",)))
+    found, _ = clean.plan_removal(two, ["fast"])
     with Holding("fast"):
         said = []
         clean.remove_items(two, found, said.append)
@@ -209,19 +207,6 @@ def test_caches_are_removed_when_asked_for(two, capsys):
     assert podium(capsys, "clean", "--caches", "--yes")[0] == 0
     assert (home.parent.exists(), live.exists()) == (False, False)
     assert names(two) == {".", "good", "fast"}
-
-
-def test_a_removal_that_was_interrupted_goes_on(two, capsys, monkeypatch):
-    def killed(path):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(clean.shutil, "rmtree", killed)
-        assert podium(capsys, "clean", "fast", "--yes")[0] == 130
-    assert names(two) == {".", "good"}, "half a run does not count"
-    code, said = podium(capsys, "clean", "--older-than", "1d", "--yes")
-    assert "left over" in said.out
-    assert [path.name for path in (two / "runs/checkouts").iterdir()] == ["good"]
 
 
 def test_all_leaves_the_project_as_it_was_cloned_but_for_what_was_published_and_the_cache(two, capsys):
