@@ -13,7 +13,9 @@ the files with the readers of the stages, and so reports their messages. From th
 config.json of the base model, and it changes nothing there.
 """
 
+import collections
 import contextlib
+import dataclasses
 import functools
 import itertools
 import json
@@ -24,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flows.checks.probes import CheckResult, ok, problem, warning
 from tasks.downstream.examples import ExamplesTask
 from tasks.params.entries import BASE, Entry, entries
 from tasks.params.schema import PHASES, Params, parameter_values, validate_params
@@ -65,7 +68,8 @@ def check_corpus(params: Params) -> str:
     until, looked = time.monotonic() + LIMIT_S, 0
     files = list_usable_files(Path(section.path), ReadLog())
     for file in files:
-        _read_head(read_files(file, columns, section.layout, ReadLog(), section.separator))
+        records = read_files(file, columns, section.layout, ReadLog(), section.separator)
+        collections.deque(itertools.islice(records, HEAD), 0)
         looked += 1
         if time.monotonic() > until:
             break
@@ -74,13 +78,10 @@ def check_corpus(params: Params) -> str:
 
 def check_vocabulary(params: Params) -> str:
     """Check all of vocab.txt, or of the tokenizer of a model folder."""
-    return f"{len(_read_vocabulary(params)):,} entries in {params.tokenizer.path}"
-
-
-def _read_vocabulary(params: Params) -> tuple[str, ...]:
     from tasks.vocabulary.hub_tokenizer import load_local_vocabulary
 
-    return load_local_vocabulary(Path(params.tokenizer.path), params.tokenizer.lowercase).tokens
+    vocabulary = load_local_vocabulary(Path(params.tokenizer.path), params.tokenizer.lowercase)
+    return f"{len(vocabulary.tokens):,} entries in {params.tokenizer.path}"
 
 
 def check_prepared_rows(params: Params) -> str:
@@ -96,14 +97,10 @@ def check_prepared_rows(params: Params) -> str:
 
 def make_entry_check(entry: Entry) -> InputCheck:
     """Return the check of an entry's files by its kind."""
-
-    @functools.cache
-    def task() -> ExamplesTask:
-        made: ExamplesTask = load_part(entry, "examples")
-        return made
+    task = functools.cache(lambda: load_part(entry, "examples"))
 
     def check_entry(params: Params) -> str:
-        summary = task().check_files()
+        summary: str = task().check_files()
         if task().has_pairs and (folder := _base_folder(entry, params)) is not None:
             _require_token_types(entry.name, folder)
         return summary
@@ -163,13 +160,12 @@ def _require_token_types(what: str, folder: Path) -> None:
 def check_base_model(params: Params) -> str:
     """Check config.json against the section `model` and an existing vocabulary; no weights are read."""
     from tasks.pretraining.base_model import check_model_folder
+    from tasks.vocabulary.hub_tokenizer import load_local_vocabulary
 
     tokens = None
     if params.tokenizer.source == "file":
-        try:
-            tokens = _read_vocabulary(params)
-        except (PodiumError, OSError):
-            tokens = None  # reported by the check of the vocabulary
+        with contextlib.suppress(PodiumError, OSError):  # reported by the check of the vocabulary
+            tokens = load_local_vocabulary(Path(params.tokenizer.path), params.tokenizer.lowercase).tokens
     check_model_folder(params.base_model, params.model, tokens)
     if params.pretrain.phases and params.pretrain_rows.source == "corpus" and params.pretrain_rows.next_sentence:
         _require_token_types("pre-training", Path(params.base_model.path))
@@ -194,11 +190,6 @@ def check_ipu_config(params: Params) -> str:
         except ConfigError as error:
             raise ParamsError(str(error)) from None
     return f"{params.ipu.config} with its overrides, for {', '.join(overrides)}"
-
-
-def _read_head(records: Iterator[object]) -> None:
-    for _ in itertools.islice(records, HEAD):
-        pass
 
 
 CHECKS = (
@@ -235,55 +226,51 @@ def select_checks(params: Params, read: Collection[str]) -> list[InputCheck]:
     """
     values = parameter_values(params)
     known = [*map(make_entry_check, entries(params)), *CHECKS]
-    paths = {one.name: {value_at(values, key) for key in one.keys} for one in known}
-    return [one for one in known if not paths[one.name].isdisjoint(read) and one.applies(params)]
+    return [one for one in known if any(value_at(values, key) in read for key in one.keys) and one.applies(params)]
 
 
-def run_check(one: InputCheck, params: Params) -> Iterator[dict[str, Any]]:
-    """Yield the results of one check as plain values."""
-    for level, say in (("ok", one.check), ("warning", one.warn)):
-        found = _make_result(one.name, functools.partial(say, params), level)
-        if found["text"]:
-            yield found
-        if found["level"] == "problem":
-            return
+def run_check(one: InputCheck, params: Params) -> Iterator[CheckResult]:
+    """Yield the results of one check."""
+    found = _call(one.name, functools.partial(one.check, params))
+    yield found
+    note = _call(one.name, functools.partial(one.warn, params)) if found.level == "ok" else found
+    if note is not found and note.text:
+        yield dataclasses.replace(note, level="warning" if note.level == "ok" else note.level)
 
 
-def _make_result(name: str, say: Callable[[], str], level: str = "ok") -> dict[str, Any]:
-    """Return the result of a check; `level` applies if it succeeds."""
+def _call(name: str, check: Callable[[], str]) -> CheckResult:
+    """Return the result of a check, which returns a summary or raises."""
     try:
-        return {"name": name, "level": level, "text": say()}
+        return ok(name, check())
     except PodiumError as error:
-        text, of_parameters = str(error), isinstance(error, ParamsError)
+        return problem(name, str(error), of_parameters=isinstance(error, ParamsError))
     except OSError as error:
-        place, of_parameters = error.filename or "a file", False
-        text = f"{place} cannot be read ({error.strerror or error}). Make it readable for this user, or use another"
-    return {"name": name, "level": "problem", "text": text, "of_parameters": of_parameters}
+        place = error.filename or "a file"
+        reason = f"{place} cannot be read ({error.strerror or error})"
+        return problem(name, f"{reason}. Make it readable for this user, or use another")
 
 
-def check_files(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def check_files(request: Mapping[str, Any]) -> Iterator[CheckResult]:
     """Yield results for the files and folders in the parameters; `request` is REQUEST."""
     params = validate_params(request["values"])
-    unreadable = check_input_paths(request["values"], Path())
-    for text in unreadable:
-        yield {"name": "files", "level": "problem", "text": text, "of_parameters": True}
+    unreadable = check_input_paths(request["values"], Path())  # reported by the caller
     for one in select_checks(params, request["read"]):
         if not any(text.startswith(f"{key}=") for text in unreadable for key in one.keys):
             yield from run_check(one, params)
 
 
-def check_hub(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def check_hub(request: Mapping[str, Any]) -> Iterator[CheckResult]:
     """Yield results for the Hub; `request` is REQUEST."""
     if request["publish"]:
-        found = _make_result("hub", lambda: _check_access(request["publish"], request["review"]))
-        yield found if found["level"] == "ok" else {**found, "text": f"{found['text']}. {PUBLISH_LATER}"}
+        found = _call("hub", lambda: _check_access(request["publish"], request["review"]))
+        yield found if found.level == "ok" else dataclasses.replace(found, text=f"{found.text}. {PUBLISH_LATER}")
     if request["origin"]:
-        found = _make_result("hub", lambda: _check_origin(validate_params(request["values"])))
-        yield found if found["level"] == "ok" else {**found, "of_parameters": True}
+        found = _call("hub", lambda: _check_origin(validate_params(request["values"])))
+        yield dataclasses.replace(found, of_parameters=found.level == "problem")
     for source in request["sources"]:
-        found = _make_result("hub input", functools.partial(_check_source, **source))
+        found = _call("hub input", functools.partial(_check_source, **source))
         yield found
-        if source["section"] == "base_model" and found["level"] == "ok":
+        if source["section"] == "base_model" and found.level == "ok":
             yield from _check_hub_base_model(validate_params(request["values"]))
 
 
@@ -315,7 +302,7 @@ def _download_base_files(params: Params, names: Collection[str]) -> list[Path]:
     return list(files.values())
 
 
-def _check_hub_base_model(params: Params) -> Iterator[dict[str, Any]]:
+def _check_hub_base_model(params: Params) -> Iterator[CheckResult]:
     """Yield results for entries that start from a base model on the Hub, from its config.json."""
     from tasks.models.model_folders import CONFIG
 
@@ -330,12 +317,12 @@ def _check_hub_base_model(params: Params) -> Iterator[dict[str, Any]]:
             if _reads_files(entry):
                 task.check_files()
                 if note := _describe_head(entry, task, folder):
-                    yield {"name": entry.name, "level": "warning", "text": note}
+                    yield warning(entry.name, note)
         try:
             if task.has_pairs:
                 _require_token_types(entry.name, folder)
         except InputError as error:
-            yield {"name": entry.name, "level": "problem", "text": str(error)}
+            yield problem(entry.name, str(error))
 
 
 def _check_origin(params: Params) -> str:
@@ -354,7 +341,7 @@ def main() -> None:
     parse_no_arguments("Check the inputs of a run, which a JSON object on standard input names.")
     request = json.load(sys.stdin)
     for finding in check_files(request) if "read" in request else check_hub(request):
-        print(json.dumps(finding), flush=True)
+        print(json.dumps(dataclasses.asdict(finding)), flush=True)
 
 
 if __name__ == "__main__":

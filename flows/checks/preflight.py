@@ -36,10 +36,9 @@ UNSAFE_IN_URLS = "?%"
 
 
 def check_paths(request: RunRequest) -> Iterator[CheckResult]:
-    """Check all paths in the parameters, unless a probe reads them because they include the user's own files."""
-    if not list(probe_files(request)):
-        for text in check_input_paths(request.values, request.project):
-            yield problem("files", text, of_parameters=True)
+    """Check all paths in the parameters."""
+    for text in check_input_paths(request.values, request.project):
+        yield problem("files", text, of_parameters=True)
 
 
 def check_outputs(request: RunRequest) -> Iterator[CheckResult]:
@@ -252,11 +251,11 @@ def run_checks(request: RunRequest) -> list[CheckResult]:
 
 
 def _run_checks(request: RunRequest) -> list[CheckResult]:
-    questions = [question for ask in PROBES for question in ask(request)]
-    with start_probes(questions, request.project) as under_way:
+    probes = [probe for find_probes in PROBES for probe in find_probes(request)]
+    with start_probes(probes, request.project) as wait:
         found = [finding for check in CHECKS for finding in check(request)]
         # Without duplicates: the probes of files and of the Hub may both report on a base model's head.
-        return list(dict.fromkeys([*found, *(finding for one in under_way for finding in one.results())]))
+        return list(dict.fromkeys([*found, *wait()]))
 
 
 def _stages_to_run(request: RunRequest) -> tuple[str, ...]:

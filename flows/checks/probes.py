@@ -13,8 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -74,47 +74,69 @@ class Probe:
     """Message of a problem if the program fails to start or to answer; empty: a failure is only a warning."""
 
 
-@dataclass
-class RunningProbe:
-    """Running probe."""
-
-    probe: Probe
-    process: subprocess.Popen[bytes] | None
-    output: IO[bytes]
-    limit_s: float
-    complaint: str = ""
-    began: float = field(default_factory=time.monotonic)
-
-    def results(self) -> list[CheckResult]:
-        """Wait for the results within the time limit, and return them."""
-        complaint = self.complaint or self._wait()
-        found = list(_read_results(self.output))
-        if not complaint:
-            return found
-        if self.probe.failure and not complaint.startswith("no answer"):
-            return [*found, problem(self.probe.name, f"{self.probe.failure}: {complaint}")]
-        return [*found, warning(self.probe.name, f"not checked: {complaint}")]
-
-    def _wait(self) -> str:
-        """Return the reason of a failure; empty on success."""
-        assert self.process is not None
-        try:
-            code = self.process.wait(max(0.0, self.began + self.limit_s - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            return f"no answer within {self.limit_s:g} s ({CHECK_SECONDS})"
-        return f"it ended with {describe_exit(code)}{_tail(self.output)}" if code else ""
-
-
 @contextlib.contextmanager
-def start_probes(questions: Sequence[Probe], folder: Path) -> Iterator[list[RunningProbe]]:
+def start_probes(probes: Sequence[Probe], folder: Path) -> Iterator[Callable[[], list[CheckResult]]]:
     """Start all probes in parallel, in `folder`; they are killed at the end of the body.
+
+    Yields:
+        A function that waits for the results within the time limits, and returns them.
 
     Raises:
         InputError: PODIUM_CHECK_SECONDS is not a number of seconds.
     """
-    limit = _limit()
+    limit, env = _limit(), {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONIOENCODING": "utf-8"}
+    env["PYTHONPATH"] = python_path(os.environ.get("PYTHONPATH"))
+    began, started = time.monotonic(), list[tuple[Probe, IO[bytes], subprocess.Popen[bytes] | OSError]]()
     with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(_start_probe(one, folder, limit or one.limit_s)) for one in questions]
+        for probe in probes:
+            request, output = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
+            request.write(json.dumps(probe.request).encode())
+            request.seek(0)
+            streams: dict[str, Any] = {"stdin": request, "stdout": output, "stderr": subprocess.STDOUT}
+            command = [probe.python, "-m", probe.module]
+            try:
+                process = subprocess.Popen(command, cwd=folder, env=env, preexec_fn=die_with_parent, **streams)
+            except OSError as error:
+                started.append((probe, output, error))
+                continue
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            started.append((probe, output, process))
+        yield lambda: [
+            result
+            for probe, output, process in started
+            for result in _wait(probe, output, process, began, limit or probe.limit_s)
+        ]
+
+
+def _wait(
+    probe: Probe, output: IO[bytes], process: subprocess.Popen[bytes] | OSError, began: float, limit_s: float
+) -> Iterator[CheckResult]:
+    """Wait for a probe, and yield the results that it wrote and, if it failed, the reason."""
+    complaint, late = "", False
+    if isinstance(process, OSError):
+        complaint = f"{probe.python} cannot be started ({process.strerror})"
+    else:
+        try:
+            if code := process.wait(max(0.0, began + limit_s - time.monotonic())):
+                complaint = f"it ended with {describe_exit(code)}"
+        except subprocess.TimeoutExpired:
+            complaint, late = f"no answer within {limit_s:g} s ({CHECK_SECONDS})", True
+    output.seek(0)
+    lines = output.read().decode("utf-8", "replace").splitlines()
+    for line in lines:
+        with contextlib.suppress(ValueError, TypeError):  # other lines are warnings of libraries
+            if line.startswith("{"):
+                yield CheckResult(**json.loads(line))
+    if not complaint:
+        return
+    last = [line.strip() for line in lines if line.strip() and not line.startswith("{")][-MAX_LINES:]
+    if last and not late:
+        complaint += f" ({' '.join(last)[-400:]})"
+    if probe.failure and not late:
+        yield problem(probe.name, f"{probe.failure}: {complaint}")
+    else:
+        yield warning(probe.name, f"not checked: {complaint}")
 
 
 def _limit() -> float | None:
@@ -125,43 +147,3 @@ def _limit() -> float | None:
         if 0 < float(text) < math.inf:
             return float(text)
     raise InputError(f"{CHECK_SECONDS}={text!r} is not a number of seconds above 0. Correct it, or unset it")
-
-
-@contextlib.contextmanager
-def _start_probe(probe: Probe, folder: Path, limit_s: float) -> Iterator[RunningProbe]:
-    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONIOENCODING": "utf-8"}
-    env["PYTHONPATH"] = python_path(os.environ.get("PYTHONPATH"))
-    command, end = [probe.python, "-m", probe.module], subprocess.STDOUT
-    with tempfile.TemporaryFile() as request, tempfile.TemporaryFile() as output:
-        request.write(json.dumps(probe.request).encode())
-        request.seek(0)
-        try:
-            process = subprocess.Popen(
-                command, cwd=folder, env=env, stdin=request, stdout=output, stderr=end, preexec_fn=die_with_parent
-            )
-        except OSError as error:
-            yield RunningProbe(probe, None, output, limit_s, f"{probe.python} cannot be started ({error.strerror})")
-            return
-        try:
-            yield RunningProbe(probe, process, output, limit_s)
-        finally:
-            process.kill()
-            process.wait()
-
-
-def _lines(output: IO[bytes]) -> list[str]:
-    output.seek(0)
-    return output.read().decode("utf-8", "replace").splitlines()
-
-
-def _read_results(output: IO[bytes]) -> Iterator[CheckResult]:
-    """Yield results from the output; other lines are warnings of libraries."""
-    for line in _lines(output):
-        with contextlib.suppress(ValueError, TypeError):
-            if line.startswith("{"):
-                yield CheckResult(**json.loads(line))
-
-
-def _tail(output: IO[bytes]) -> str:
-    lines = [line.strip() for line in _lines(output) if line.strip() and not line.startswith("{")]
-    return f" ({' '.join(lines[-MAX_LINES:])[-400:]})" if lines else ""

@@ -53,7 +53,7 @@ def findings(place: Path, model: Path, kind: str, file: str, *overrides: str) ->
     )
     read = {params.base_model.path, str(place / file)}
     found = [finding for given in select_checks(params, read) for finding in run_check(given, params)]
-    return {(str(one["name"]), str(one["level"])): str(one["text"]) for one in found}
+    return {(one.name, one.level): one.text for one in found}
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_the_head_of_a_model_on_the_hub_is_known_before_it_is_downloaded(place: 
     ]
     wanted = resolve_request(ROOT, "finetune", [*overrides, f"downstream={json.dumps(entries)}"])
     [question] = preflight.probe_hub(wanted)
-    found = [one for one in check_hub(question.request) if one["name"] in entries]
-    assert [(one["name"], one["level"]) for one in found] == [
+    found = [one for one in check_hub(question.request) if one.name in entries]
+    assert [(one.name, one.level) for one in found] == [
         ("classes", "warning"), ("pairs", "warning"), ("pairs", "problem"), ("pairs_of_hub", "problem"),
     ]  # fmt: skip
