@@ -9,7 +9,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,7 @@ def describe_checkout(project: Path, values: dict[str, Any], params: Params, fol
     """
     if folder != project:
         # `runs` may be a link. Then ".." of a checkout is not the folder its path suggests.
-        values = _with_paths(values, dict(_rebased_paths(values, project.resolve(), folder.resolve())))
+        values = rebase_paths(values, project.resolve(), folder.resolve())
         params = validate_params(values)
     composed = compose(params)
     return Checkout(project, folder, values, composed, read_plan(project, composed))
@@ -117,7 +117,8 @@ def prepare_checkout(checkout: Checkout, say: Callable[[str], None] = print) -> 
         else:
             shutil.rmtree(folder / part, ignore_errors=True)
             shutil.copytree(root / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
-    _link(root / "inputs", folder / "inputs")
+    if not (folder / "inputs").is_symlink():
+        (folder / "inputs").symlink_to(os.path.relpath(root / "inputs", folder))
     _share_cache(root, folder)
     write_text(folder / artifacts.PARAMS, yaml_text(checkout.values))
     write_plan(folder, checkout.composed)
@@ -192,52 +193,34 @@ def checkout_folder(root: Path, name: str) -> Path:
 
 def hash_code(root: Path) -> dict[str, str]:
     """Return twelve digits of the SHA-256 of each part of the code. Workers must have the same code."""
-    return {part: _hash_part(root / part) for part in CODE}
-
-
-def _hash_part(path: Path) -> str:
-    files = [path] if path.is_file() else sorted(file for ending in CODE_ENDINGS for file in path.rglob(f"*{ending}"))
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(f"{file.relative_to(path).as_posix()} {sha256_of(file)}\n".encode())
-    return digest.hexdigest()[:12]
+    hashes = {}
+    for part in CODE:
+        path, digest = root / part, hashlib.sha256()
+        every = (file for ending in CODE_ENDINGS for file in path.rglob(f"*{ending}"))
+        for file in [path] if path.is_file() else sorted(every):
+            digest.update(f"{file.relative_to(path).as_posix()} {sha256_of(file)}\n".encode())
+        hashes[part] = digest.hexdigest()[:12]
+    return hashes
 
 
 def rebase_paths(values: dict[str, Any], root: Path, folder: Path) -> dict[str, Any]:
-    """Return the values with relative paths rewritten, so that they refer to the same files from `folder`."""
-    return _with_paths(values, dict(_rebased_paths(values, root, folder)))
+    """Return the values with relative paths rewritten, so that they refer to the same files from `folder`.
 
-
-def _with_paths(values: dict[str, Any], paths: Mapping[str, str]) -> dict[str, Any]:
+    `folder` has a link to `inputs` of `root`.
+    """
     rewritten: dict[str, Any] = json.loads(json.dumps(values))
-    for name, path in paths.items():
-        section, _, key = name.rpartition(".")
-        value_at(rewritten, section)[key] = path
-    return rewritten
-
-
-def _rebased_paths(values: dict[str, Any], root: Path, folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield each parameter with a relative path, and the path rewritten relative to `folder`."""
     paths = find_parameters(values, (*READ, *WRITTEN))
     names = {name: given for name, given in find_parameters(values, NAMED).items() if (root / given).exists()}
     for name, given in (paths | names).items():
-        if not ("://" in given or os.path.isabs(given)):
-            yield name, _rebase(given, root, folder)
-
-
-def _rebase(given: str, root: Path, folder: Path) -> str:
-    """Rewrite a path relative to `root` for `folder`, which has a link to `inputs` of `root`."""
-    path = Path(given)
-    if ".." in path.parts:  # only the file system can resolve "..", as earlier parts may be links
-        path = Path(os.path.relpath(os.path.realpath(root / path), root))
-    if path.parts[:1] == ("inputs",):
-        return str(path)
-    return os.path.relpath(root / path, folder)
-
-
-def _link(source: Path, target: Path) -> None:
-    if not target.is_symlink():
-        target.symlink_to(os.path.relpath(source, target.parent))
+        path = Path(given)
+        if "://" in given or path.is_absolute():
+            continue
+        if ".." in path.parts:  # only the file system can resolve "..", as earlier parts may be links
+            path = Path(os.path.relpath(os.path.realpath(root / path), root))
+        section, _, key = name.rpartition(".")
+        inside = path.parts[:1] == ("inputs",)
+        value_at(rewritten, section)[key] = str(path) if inside else os.path.relpath(root / path, folder)
+    return rewritten
 
 
 def _share_cache(root: Path, folder: Path) -> None:
@@ -275,5 +258,5 @@ def _local_config(source: Path, target: Path) -> list[Path]:
                 f"{path} contains a secret, so it is not copied, but also the relative path {name} = {value} in "
                 f"[{section}]: make the path absolute, or move it to {source / 'config'}"
             )
-    _link(path, link)
+    link.symlink_to(os.path.relpath(path, target))
     return []
