@@ -16,7 +16,7 @@ from typing import Any
 
 from ipu_model.files import sha256_of, write_text
 from tasks.params.overlays import read_base
-from tasks.params.schema import Params, validate_params
+from tasks.params.schema import Params, replace_value
 from tasks.params.strict_yaml import value_at, yaml_text
 from tasks.plan.composing import compose, remove_stale, write_plan
 from tasks.plan.dvc_records import read_settings
@@ -80,7 +80,8 @@ def describe_checkout(project: Path, values: dict[str, Any], params: Params, fol
     if folder != project:
         # `runs` may be a link. Then ".." of a checkout is not the folder its path suggests.
         values = rebase_paths(values, project.resolve(), folder.resolve())
-        params = validate_params(values)
+        for name in find_parameters(values, (*READ, *WRITTEN, *NAMED)):
+            params = replace_value(params, name.split("."), value_at(values, name))
     composed = compose(params)
     return Checkout(project, folder, values, composed, read_plan(project, composed))
 

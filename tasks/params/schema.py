@@ -231,6 +231,17 @@ def apply_packing(section: S, packing: bool) -> S:
     return section if packing else section.model_copy(update={"max_sequences_per_row": 1})
 
 
+def replace_value(section: S, place: Sequence[str], value: Any) -> S:
+    """Return a validated section with another value at a path, for example a path that is valid from another folder."""
+    word, *rest = place
+    inner = getattr(section, word)
+    if rest and isinstance(inner, dict):  # the entries
+        value = {**inner, rest[0]: replace_value(inner[rest[0]], rest[1:], value)}
+    elif rest:
+        value = replace_value(inner, rest, value)
+    return section.model_copy(update={word: value})
+
+
 def validate_params(values: dict[str, Any], where: str = "params") -> Params:
     """Validate plain values as Params; `where` names their source in messages."""
     return validate_section(Params, values, where)
