@@ -37,11 +37,7 @@ def get_head(name: str) -> Head:
 
 @functools.lru_cache(maxsize=None)
 def get_head_spec(name: str) -> HeadSpec:
-    """Return the placement data of a head on IPUs, for planning without torch.
-
-    Raises:
-        ConfigError: there is no such head.
-    """
+    """Return the placement data of a head on IPUs, for planning without torch."""
     _check(name)
     return read_head_spec(Path(__path__[0]) / f"{name}.py")
 

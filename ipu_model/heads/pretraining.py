@@ -18,26 +18,10 @@ from ipu_model.ipu.device_model import (
     sum_by_row,
 )
 from ipu_model.models.config import ModelConfig
-from ipu_model.models.encoder import Dense
 from ipu_model.models.flat import FlatIndex, to_tensor
 from ipu_model.models.head import evaluate_logits, sum_loss
 from ipu_model.models.masked_lm import BertForMaskedLM, MaskedLmHead
 from ipu_model.rows.row_folder import Batch
-
-
-class BertForPreTraining(BertForMaskedLM):
-    """BERT with MLM and NSP heads."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config, pooler=True)
-        self.cls["seq_relationship"] = Dense(config.hidden_size, 2)
-
-    def select(self, hidden: Tensor, masked_index: Tensor, cls_index: Tensor) -> Dict[str, Tensor]:
-        """Return masked_hidden, and next_sentence_logits [N, 2]."""
-        return {
-            **super().select(hidden, masked_index, cls_index),
-            "next_sentence_logits": self.cls["seq_relationship"](self.bert.pool(hidden[cls_index])),
-        }
 
 
 class PretrainingOnIpu(DeviceModel):
@@ -100,7 +84,7 @@ class Pretraining(MaskedLmHead):
         return ("pretrain",)
 
     def build(self, config: ModelConfig, labels: int) -> nn.Module:
-        return BertForPreTraining(config)
+        return BertForMaskedLM(config, next_sentence=True)
 
     def label_columns(self, batch: Batch) -> Dict[str, str]:
         return {**super().label_columns(batch), "nsp_loss": "next_sentence_labels"}

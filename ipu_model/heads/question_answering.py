@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from ipu_model.ipu.device_model import (
     DeviceModel,
+    drop_out,
     label_losses,
     mark_correct,
     mark_labels,
@@ -21,24 +22,10 @@ from ipu_model.ipu.device_model import (
     sum_by_row,
 )
 from ipu_model.models.config import ModelConfig
-from ipu_model.models.encoder import Bert, Dense, Tokens
 from ipu_model.models.flat import FlatBatch, FlatIndex, pad_logits, split_sequences, to_tensor
-from ipu_model.models.head import Head, sum_loss
+from ipu_model.models.head import Head, TokenLogits, sum_loss
 from ipu_model.rows.format import IGNORED
 from ipu_model.rows.row_folder import Batch
-
-
-class BertForQuestionAnswering(nn.Module):
-    """BERT with start and end logits of every token."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.bert = Bert(config, pooler=False)
-        self.qa_outputs = Dense(config.hidden_size, 2)
-
-    def forward(self, tokens: Tokens) -> Tensor:
-        """Return the logits of the flattened tokens, [...] -> [T, 2]: column 0 start, column 1 end."""
-        return self.qa_outputs(self.bert(tokens).flatten(0, -2))
 
 
 class QuestionAnsweringOnIpu(DeviceModel):
@@ -63,7 +50,7 @@ class QuestionAnsweringOnIpu(DeviceModel):
         training = label_weights is not None
         hidden = self.encode(input_ids, token_type_ids, position_ids, sequence_ids, dropping=training)
         with self.ops.block("heads", self.layout.placement.heads):
-            logits = self.bert_model.qa_outputs(hidden)
+            logits = self.bert_model.qa_outputs(drop_out(hidden, self.bert_model.dropout, training))
             if start_positions is None or end_positions is None:
                 return logits.float()
             slots = start_positions.shape[1]
@@ -91,7 +78,7 @@ class QuestionAnswering(Head):
     on_ipu = QuestionAnsweringOnIpu
 
     def build(self, config: ModelConfig, labels: int) -> nn.Module:
-        return BertForQuestionAnswering(config)
+        return TokenLogits(config, "qa_outputs", 2, config.span_dropout)
 
     def label_columns(self, batch: Batch) -> Dict[str, str]:
         return {"start_loss": "start_positions", "end_loss": "end_positions"}

@@ -39,7 +39,7 @@ class BertForSequenceClassification(nn.Module):
         super().__init__()
         self.bert = Bert(config, pooler=True)
         self.classifier = Dense(config.hidden_size, labels)
-        self.dropout = config.hidden_dropout
+        self.dropout = config.hidden_dropout if config.sequence_dropout is None else config.sequence_dropout
 
     def forward(self, tokens: Tokens, cls_index: Tensor) -> Tensor:
         """Return logits: [...], [N] positions of the [CLS] tokens in the flattened tokens -> [N, C]."""
@@ -73,7 +73,7 @@ class SequenceClassificationOnIpu(DeviceModel):
         """
         training = label_weights is not None
         hidden = self.encode(input_ids, token_type_ids, position_ids, sequence_ids, dropping=training)
-        placement, model, rate = self.layout.placement, self.bert_model, self.layout.hidden_dropout
+        placement, model, rate = self.layout.placement, self.bert_model, self.bert_model.dropout
         assert placement.pooler is not None  # of a classification placement
         with self.ops.block("pooler", placement.pooler):
             first = select_positions(hidden, cls_positions)
@@ -141,7 +141,8 @@ class SequenceClassification(Head):
         elif "class_labels" in flat.labels:
             total = sum_loss(logits, labels)
         else:
-            total = (flag_losses if "label_flags" in flat.labels else _squares)(logits, labels).sum()
+            flags = "label_flags" in flat.labels
+            total = (flag_losses(logits, labels) if flags else squared_errors(logits, labels.float())).sum()
         parts = {"label_loss": total / counts["label_loss"]}
         return parts["label_loss"], parts
 
@@ -155,7 +156,7 @@ class SequenceClassification(Head):
             classes = real.view(logits.shape)[:, 0]
             sums = flag_losses(logits, labels), mark_all_correct(logits, labels) * classes, real, classes
         else:
-            sums = _squares(logits, labels), real * 0.0, real, real * 0.0
+            sums = squared_errors(logits, labels.float()), real * 0.0, real, real * 0.0
         return torch.stack([x.double().sum() for x in sums])
 
     def figures(self, sums: Mapping[str, float]) -> Dict[str, float]:
@@ -175,11 +176,6 @@ class SequenceClassification(Head):
 
 def _label_column(columns: Mapping[str, Any]) -> str:
     return next(name for name in ("class_labels", "label_flags", "targets") if name in columns)
-
-
-def _squares(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the squared errors [N] of values [N, 1]; 0 without a target."""
-    return (logits[:, 0].float() - targets.float()).square() * (targets.float() != IGNORED)
 
 
 HEAD = SequenceClassification()

@@ -12,27 +12,10 @@ from torch import Tensor, nn
 
 from ipu_model.ipu.device_model import DeviceModel, drop_out, label_losses, mark_correct, mark_labels, sum_by_row
 from ipu_model.models.config import ModelConfig
-from ipu_model.models.encoder import Bert, Dense, Tokens, draw_mask_for, drop
 from ipu_model.models.flat import FlatBatch, FlatIndex, split_sequences, to_tensor
-from ipu_model.models.head import Head, evaluate_logits, sum_loss
+from ipu_model.models.head import Head, TokenLogits, evaluate_logits, sum_loss
 from ipu_model.rows.format import IGNORED
 from ipu_model.rows.row_folder import Batch
-
-
-class BertForTokenClassification(nn.Module):
-    """BERT with logits of every token."""
-
-    def __init__(self, config: ModelConfig, labels: int) -> None:
-        super().__init__()
-        self.bert = Bert(config, pooler=False)
-        self.classifier = Dense(config.hidden_size, labels)
-        self.dropout = config.hidden_dropout
-
-    def forward(self, tokens: Tokens) -> Tensor:
-        """Return the logits of the flattened tokens, [...] -> [T, C]."""
-        hidden = self.bert(tokens).flatten(0, -2)
-        dropout = self.dropout if self.training else 0.0
-        return self.classifier(drop(hidden, draw_mask_for(hidden, dropout), dropout))
 
 
 class TokenClassificationOnIpu(DeviceModel):
@@ -56,7 +39,7 @@ class TokenClassificationOnIpu(DeviceModel):
         training = label_weights is not None
         hidden = self.encode(input_ids, token_type_ids, position_ids, sequence_ids, dropping=training)
         with self.ops.block("heads", self.layout.placement.heads):
-            logits = self.bert_model.classifier(drop_out(hidden, self.layout.hidden_dropout, training))
+            logits = self.bert_model.classifier(drop_out(hidden, self.bert_model.dropout, training))
             if labels is None:
                 return logits.float()
             losses = label_losses(logits, labels)
@@ -82,7 +65,8 @@ class TokenClassification(Head):
     on_ipu = TokenClassificationOnIpu
 
     def build(self, config: ModelConfig, labels: int) -> nn.Module:
-        return BertForTokenClassification(config, labels)
+        dropout = config.hidden_dropout if config.token_dropout is None else config.token_dropout
+        return TokenLogits(config, "classifier", labels, dropout)
 
     def label_columns(self, batch: Batch) -> Dict[str, str]:
         return {"label_loss": "token_labels"}

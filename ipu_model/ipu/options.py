@@ -42,11 +42,11 @@ from ipu_model.ipu.optimizers import compiled_values
 from ipu_model.ipu.planning import IpuPlan
 from ipu_model.ipu.sdk import sdk_name
 from ipu_model.jobs.job import Job
-from ipu_model.models.config import ModelConfig
+from ipu_model.models.config import HEAD_DROPOUTS, ModelConfig
 
-NOT_IN_THE_GRAPH = ("hidden_dropout", "attention_dropout", "initializer_range")
-"""Fields of ModelConfig that are not in the graph: the layout has the dropout of the mode, and initial weights do not
-change a program."""
+NOT_IN_THE_GRAPH = ("hidden_dropout", "attention_dropout", "initializer_range", *HEAD_DROPOUTS)
+"""Fields of ModelConfig that are not in every graph: the layout has the dropout of the mode, only training has that of
+a head, and initial weights do not change a program."""
 OVERLAP_MEMORY_OPTIMIZED = 3
 """popart.AccumulateOuterFragmentSchedule.OverlapMemoryOptimized."""
 JUST_IN_TIME = 1
@@ -190,6 +190,7 @@ def executable_parts(
         inputs: Inputs of one call.
     """
     training = mode == "training"
+    own = [name for name in HEAD_DROPOUTS if training and getattr(model, name) != getattr(ModelConfig, name)]
     return {
         "mode": mode,
         "head": job.head,
@@ -200,6 +201,7 @@ def executable_parts(
         "inputs": [[*x.shape, str(x.dtype)] for x in inputs],
         **({} if job.labels is None else {"labels": len(job.labels)}),
         "model": {name: value for name, value in vars(model).items() if name not in NOT_IN_THE_GRAPH},
+        **{name: getattr(model, name) for name in own},
         "layout": _program_layout(plan, model, training),
         "config": _program_options(plan, training),
         "optimizer": compiled_values(job.optimizer, plan.half) if training and job.optimizer is not None else {},

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ipu_model.errors import CheckpointError, ConfigError
 from ipu_model.files import read_json, reject_duplicate_keys
 from ipu_model.models import families
-from ipu_model.models.config import ModelConfig
+from ipu_model.models.config import HEAD_DROPOUTS, ModelConfig
 from ipu_model.models.family import Family
 from ipu_model.units import shorten
 
@@ -26,8 +27,7 @@ BOUNDS: Dict[str, Tuple[float, float]] = {
     "pad_id": (0, 2 << 20),
     "max_positions": (1, 32767),
     "type_vocab_size": (1, 256),
-    "hidden_dropout": (0.0, 1.0),
-    "attention_dropout": (0.0, 1.0),
+    **dict.fromkeys(("hidden_dropout", "attention_dropout", *HEAD_DROPOUTS), (0.0, 1.0)),
     "layer_norm_eps": (1e-30, 1.0),
     "initializer_range": (1e-30, 100.0),
 }
@@ -52,7 +52,7 @@ def read_config(path: Path) -> Tuple[ModelConfig, List[str]]:
             if values.get(key) not in (None, required):
                 raise ConfigError(f"{key} is {values[key]!r}; only {required!r} is supported")
         _check_values(family, values)
-        return ModelConfig(**family.read_fields(values)), _labels(values.get("id2label") or {}, path)
+        return ModelConfig(**family.read_fields(values)), _read_labels(values.get("id2label") or {})
     except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from None
 
@@ -62,22 +62,19 @@ def _check_values(family: Family, values: Dict[str, Any]) -> None:
     lacking = [keys[ours] for ours in ("vocab_size", "hidden_size") if keys[ours] not in values]
     if lacking:
         raise ConfigError(f"{' and '.join(lacking)} not found: it is not the configuration of a {family.prefix} model")
-    for ours, theirs in keys.items():
-        if theirs in values:
-            _check_value(theirs, values[theirs], *BOUNDS[ours])
+    for ours, key in keys.items():
+        value, (least, most) = values.get(key, BOUNDS[ours][0]), BOUNDS[ours]
+        if value is None and ours in HEAD_DROPOUTS:
+            continue
+        number, types = ("whole number", (int,)) if isinstance(least, int) else ("number", (int, float))
+        if type(value) not in types or not least <= value <= most:
+            raise ConfigError(f"{key} is {value!r:.80}; a {number} from {least} to {most} is required")
 
 
-def _check_value(key: str, value: Any, least: float, most: float) -> None:
-    whole = isinstance(least, int)
-    if type(value) not in ((int,) if whole else (int, float)) or not least <= value <= most:
-        number = "whole number" if whole else "number"
-        raise ConfigError(f"{key} is {value!r:.80}; a {number} from {least} to {most} is required")
-
-
-def _labels(names: Any, path: Path) -> List[str]:
+def _read_labels(names: Any) -> List[str]:
     numbers = [str(number) for number in range(len(names))] if isinstance(names, dict) else None
     if numbers is None or set(numbers) != set(names) or not all(type(x) in (str, int, float) for x in names.values()):
-        raise CheckpointError(f"{path}: id2label must be an object that maps the numbers from 0 on to names")
+        raise ConfigError("id2label must be an object that maps the numbers from 0 on to names")
     return [str(names[number]) for number in numbers]
 
 
@@ -88,8 +85,10 @@ def match_labels(present: Sequence[str], required: Sequence[str]) -> Tuple[Optio
         The number of each class in the model, or None if the classes differ, so that the head is new; and a message
         about the head, empty if it does not change.
     """
-    numbers = {_normalize_label(name): number for number, name in enumerate(present)}
-    matches = [numbers.get(_normalize_label(name)) for name in required]
+    # LABEL_0, the name in transformers of an unnamed class, is the class 0.
+    plain, needed = ([re.sub(r"^LABEL_(?=\d+$)", "", name) for name in names] for names in (present, required))
+    numbers = {name: number for number, name in enumerate(plain)}
+    matches = [numbers.get(name) for name in needed]
     order = [number for number in matches if number is not None]
     if not len(matches) == len(set(order)) == len(present):
         classes = f"the model has the classes {shorten(present, 5)}, the examples have {shorten(required, 5)}"
@@ -98,12 +97,6 @@ def match_labels(present: Sequence[str], required: Sequence[str]) -> Tuple[Optio
         f"the model has the classes of the examples in another order: its head is reordered to {shorten(required, 5)}"
     )
     return order, "" if order == list(range(len(present))) else note
-
-
-def _normalize_label(name: str) -> str:
-    """Return the name of a class; LABEL_0, the name in transformers of an unnamed class, becomes 0."""
-    number = name[len("LABEL_") :] if name.startswith("LABEL_") else ""
-    return number if number.isdigit() else name
 
 
 def read_class_name(folder: Path) -> str:
@@ -134,7 +127,7 @@ def adopt_weights(configured: ModelConfig, actual: ModelConfig) -> ModelConfig:
 
     The word table may be larger than the vocabulary: some models pad it to a round size.
     """
-    decided = ("type_vocab_size", "pad_id", "position_offset", "embedding_size", "settings")
+    decided = ("type_vocab_size", "pad_id", "position_offset", "embedding_size", "settings", *HEAD_DROPOUTS)
     size = max(configured.vocab_size, actual.vocab_size)
     return dataclasses.replace(configured, vocab_size=size, **{name: getattr(actual, name) for name in decided})
 

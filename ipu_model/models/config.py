@@ -10,6 +10,10 @@ from typing import Any, Dict, Optional
 
 from ipu_model.errors import ConfigError
 
+SIZES = ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_positions")
+HEAD_DROPOUTS = ("sequence_dropout", "token_dropout", "span_dropout")
+"""Fields of ModelConfig that a model's own config.json sets, for the heads."""
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -26,6 +30,12 @@ class ModelConfig:
     """0: the model has no token types, and ignores those of the rows."""
     hidden_dropout: float = 0.1
     attention_dropout: float = 0.1
+    sequence_dropout: Optional[float] = None
+    """Dropout before the classes of sequences; None: hidden_dropout."""
+    token_dropout: Optional[float] = None
+    """Dropout before the classes of tokens; None: hidden_dropout."""
+    span_dropout: float = 0.0
+    """Dropout before the start and end logits of answers."""
     layer_norm_eps: float = 1e-12
     initializer_range: float = 0.02
     family: str = "bert"
@@ -44,8 +54,7 @@ class ModelConfig:
         return self.embedding_size or self.hidden_size
 
     def __post_init__(self) -> None:
-        sizes = ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_positions")
-        for name in sizes:
+        for name in SIZES:
             if getattr(self, name) < 1:
                 raise ConfigError(f"model.{name}={getattr(self, name)} must be at least 1")
         if self.pad_id >= self.vocab_size:
@@ -70,25 +79,14 @@ class HeadSpec:
 
 
 def read_head_spec(path: Path) -> HeadSpec:
-    """Read the constants of a head from its file: from the class that sets `title` and `stage`.
-
-    Raises:
-        LookupError: there is no such class, which is a bug.
-    """
+    """Read the constants of a head from its file: from the class that sets `title` and `stage`."""
     names = {field.name for field in dataclasses.fields(HeadSpec)}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ClassDef):
-            constants = _read_constants(node)
-            if "title" in constants and "stage" in constants:
-                return HeadSpec(**{name: value for name, value in constants.items() if name in names})
+        constants: Dict[str, Any] = {
+            getattr(line.targets[0], "id", ""): line.value.value
+            for line in getattr(node, "body", [])
+            if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant)
+        }
+        if {"title", "stage"} <= constants.keys():
+            return HeadSpec(**{name: value for name, value in constants.items() if name in names})
     raise LookupError(f"{path} has no class that sets title and stage to plain constants")
-
-
-def _read_constants(node: ast.ClassDef) -> Dict[str, Any]:
-    return {
-        target.id: line.value.value
-        for line in node.body
-        if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant)
-        for target in line.targets
-        if isinstance(target, ast.Name)
-    }

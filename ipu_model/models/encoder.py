@@ -230,11 +230,6 @@ class LowPrecisionCopies:
         self.pairs.append((weight, copy))
         return copy
 
-    @property
-    def by_weight(self) -> Dict[Tensor, Tensor]:
-        """Copy of each weight."""
-        return dict(self.pairs)
-
     def zero_grad(self) -> None:
         """Clear the gradients of the copies."""
         for _, copy in self.pairs:

@@ -23,6 +23,8 @@ CONFIG_KEYS = {
     "max_positions": "max_position_embeddings",
     "hidden_dropout": "hidden_dropout_prob",
     "attention_dropout": "attention_probs_dropout_prob",
+    "sequence_dropout": "classifier_dropout",
+    "token_dropout": "classifier_dropout",
     "pad_id": "pad_token_id",
 }
 """Field of ModelConfig -> key of BertConfig."""
@@ -130,7 +132,7 @@ class Family:
         """Return the content of a config.json for an encoder: the inverse of `read_fields`."""
         fields = {**dataclasses.asdict(config), "max_positions": config.max_positions + config.position_offset}
         fields["embedding_size"] = config.table_width
-        values = {theirs: fields[ours] for ours, theirs in self.config_keys.items()}
+        values = {theirs: fields[ours] for ours, theirs in self.config_keys.items() if fields[ours] is not None}
         return {**values, **self.computed, "model_type": self.model_type}
 
     def to_ours(self, name: str) -> str:

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from ipu_model.errors import ConfigError
 from ipu_model.models.config import HeadSpec, ModelConfig
-from ipu_model.models.encoder import Tokens
+from ipu_model.models.encoder import Bert, Dense, Tokens, draw_mask_for, drop
 from ipu_model.models.flat import FlatBatch, FlatIndex
 from ipu_model.rows.format import IGNORED
 from ipu_model.rows.row_folder import Batch
@@ -138,6 +138,28 @@ class Head(abc.ABC):
     def label_inputs(self, batch: Batch) -> Tuple[str, ...]:
         """Return the columns of labels that its IPU program reads, in the order of the arguments."""
         return tuple(self.label_columns(batch).values())
+
+
+class TokenLogits(nn.Module):
+    """Encoder with logits of every token, from one dense layer.
+
+    Args:
+        layer: Name of that layer in the model.
+        outputs: Logits of a token.
+        dropout: Before that layer.
+    """
+
+    def __init__(self, config: ModelConfig, layer: str, outputs: int, dropout: float) -> None:
+        super().__init__()
+        self.bert = Bert(config, pooler=False)
+        self.layer, self.dropout = layer, dropout
+        self.add_module(layer, Dense(config.hidden_size, outputs))
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        """Return the logits of the flattened tokens, [...] -> [T, outputs]."""
+        hidden, dropout = self.bert(tokens).flatten(0, -2), self.dropout if self.training else 0.0
+        logits: Tensor = getattr(self, self.layer)(drop(hidden, draw_mask_for(hidden, dropout), dropout))
+        return logits
 
 
 def sum_loss(logits: Tensor, labels: Tensor) -> Tensor:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List, Mapping, Optional, Set, Tuple
+from typing import Container, Dict, List, Mapping, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -12,12 +13,19 @@ from torch import Tensor
 from ipu_model import heads
 from ipu_model.errors import CheckpointError
 from ipu_model.models import families
-from ipu_model.models.architecture import CONFIG, read_class_name, read_config, read_object
+from ipu_model.models.architecture import CONFIG, read_object
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.family import Family
-from ipu_model.models.model_folder import ModelFolder, ModelOrigin, missing_parameters, transformers_class, write_model
+from ipu_model.models.model_folder import (
+    ENCODER,
+    ModelFolder,
+    ModelOrigin,
+    missing_parameters,
+    read_model,
+    transformers_class,
+    write_model,
+)
 from ipu_model.models.modeling import build_model
-from ipu_model.models.weight_files import read_weights
 
 WORDS = "bert.embeddings.word_embeddings.weight"
 TIED = {"cls.predictions.decoder.weight": WORDS, "cls.predictions.decoder.bias": "cls.predictions.bias"}
@@ -53,44 +61,42 @@ def import_model(source: Path, target: Path, tokenizer_sha256: str) -> ImportRep
     Raises:
         CheckpointError: the model is not supported, or is incomplete, damaged, inconsistent, or not finite.
     """
-    config, names = read_config(source / CONFIG)
-    raw, sha256 = read_weights(source, config, pickled=True)
-    family = families.get_family(config.family)
-    named = {family.to_ours(name): x for name, x in raw.items()}
-    head, labels = _labels(source, names, named)
+    found = read_model(source, pickled=True)
+    config, family = found.config, families.get_family(found.config.family)
+    head, labels = _find_classes(found)
     expected = _expected(config, head, len(labels))
-    state, left_out = _select(named, expected, family, source)
-    missing = missing_parameters(ModelFolder(source, config, state, None, sha256), expected)
+    state, left_out = _select(found.state, expected, family, source)
+    missing = missing_parameters(dataclasses.replace(found, state=state), expected)
     types = [str(x.dtype).replace("torch.", "") for x in state.values() if x.dtype is not torch.float32]
-    head = _detect_head(head, set(state))
     state = {name: x.to(torch.float32) for name, x in state.items()}
-    origin = ModelOrigin(tokenizer_sha256, "import", head, steps=0, seed=0)
-    write_model(target, head, config, state, origin, labels, _row_kind(source, head, len(labels)))
-    parameters, missing = sum(x.numel() for x in state.values()), list(family.to_theirs(dict.fromkeys(missing)))
-    widened = {name: types.count(name) for name in sorted(set(types))}
-    return ImportReport(transformers_class(config.family, head), sha256, parameters, left_out, missing, widened)
+    kind = None
+    if head:
+        problem, types_of_rows = read_object(source / CONFIG).get("problem_type"), heads.get_head(head).problem_types
+        kinds = heads.get_head(head).row_kinds(len(labels))
+        kind = next((name for name in kinds if types_of_rows.get(name) == problem), None)
+    head = head or _detect_head(state)
+    write_model(target, head, config, state, ModelOrigin(tokenizer_sha256, "import", head, 0, 0), labels, kind)
+    return ImportReport(
+        architecture=transformers_class(config.family, head),
+        weights_sha256=found.sha256,
+        parameters=sum(x.numel() for x in state.values()),
+        left_out=left_out,
+        missing=list(family.to_theirs(dict.fromkeys(missing))),
+        widened={name: types.count(name) for name in sorted(set(types))},
+    )
 
 
-def _labels(source: Path, names: List[str], weights: Dict[str, Tensor]) -> Tuple[str, List[str]]:
+def _find_classes(found: ModelFolder) -> Tuple[str, Sequence[str]]:
     """Return the head whose classes the model has, and their names; "" and [] for a model without classes.
 
     transformers omits the names LABEL_0 and LABEL_1 from config.json. The matrix of classes has the same name in
     several of its models, so that only config.json identifies the head.
     """
-    architecture = read_class_name(source)
-    for name in heads.list_heads():
-        head = heads.get_head(name)
-        matrix = head.find_classes(weights)
-        if head.labelled and architecture.endswith(head.suffix) and matrix:
-            return name, names or [f"LABEL_{number}" for number in range(len(weights[matrix]))]
+    for head in map(heads.get_head, heads.list_heads()):
+        matrix = head.find_classes(found.state)
+        if head.labelled and found.architecture.endswith(head.suffix) and matrix:
+            return head.name, found.labels or [f"LABEL_{number}" for number in range(len(found.state[matrix]))]
     return "", []
-
-
-def _row_kind(source: Path, head: str, labels: int) -> Optional[str]:
-    """Return the kind of rows that the `problem_type` of a model means; None if it states none."""
-    problem = read_object(source / CONFIG).get("problem_type")
-    kinds = heads.get_head(head).row_kinds(labels) if labels else ()
-    return next((kind for kind in kinds if heads.get_head(head).problem_types.get(kind) == problem), None)
 
 
 def _expected(config: ModelConfig, labelled: str, labels: int) -> Dict[str, Tensor]:
@@ -110,12 +116,7 @@ def _expected(config: ModelConfig, labelled: str, labels: int) -> Dict[str, Tens
 def _select(
     named: Dict[str, Tensor], known: Mapping[str, Tensor], family: Family, source: Path
 ) -> Tuple[Dict[str, Tensor], List[str]]:
-    """Return the weights that Podium's models have, and the names of those that are not supported.
-
-    Raises:
-        CheckpointError: a tied weight has other values, a weight of the encoder is unknown, or values are not finite
-            numbers.
-    """
+    """Return the weights that Podium's models have, and the names of those that are not supported."""
     state = {name: x for name, x in named.items() if name.split(".")[-1] not in BUFFERS}
     for name, x in state.items():
         if not x.is_floating_point() or not bool(torch.isfinite(x).all()):
@@ -139,11 +140,7 @@ def _select(
     return {name: x for name, x in state.items() if name in known}, unsupported
 
 
-def _detect_head(labelled: str, weights: Set[str]) -> str:
-    """Return the head that a set of weights has, or one of model_folder.WITHOUT_HEAD."""
-    if labelled:
-        return labelled
-    for name in reversed(heads.list_heads()):
-        if not heads.get_head(name).labelled and heads.get_head(name).weight in weights:
-            return name
-    return "encoder"
+def _detect_head(weights: Container[str]) -> str:
+    """Return the head without classes that a set of weights has, or ENCODER."""
+    unlabelled = (head for head in map(heads.get_head, reversed(heads.list_heads())) if not head.labelled)
+    return next((head.name for head in unlabelled if head.weight in weights), ENCODER)

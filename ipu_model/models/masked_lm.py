@@ -51,18 +51,16 @@ class PredictionHead(TiedDecoder):
         norm: Any = self.transform["LayerNorm"]
         return normalise(nn.functional.gelu(self.transform["dense"](hidden)), norm.weight, norm.bias, norm.eps)
 
-    def decoder(self, words: Tensor) -> Tuple[Tensor, Tensor]:
-        """Return the word table [V, E] in the precision of products, and the bias [V]: hidden @ table.T + bias."""
-        return words if self.words_copy is None else self.words_copy, self.bias
-
 
 class BertForMaskedLM(nn.Module):
-    """BERT with an MLM head."""
+    """Encoder with an MLM head, and with one for next sentences if `next_sentence` is set."""
 
-    def __init__(self, config: ModelConfig, pooler: bool = False) -> None:
+    def __init__(self, config: ModelConfig, next_sentence: bool = False) -> None:
         super().__init__()
-        self.bert = Bert(config, pooler=pooler)
+        self.bert = Bert(config, pooler=next_sentence)
         self.cls = nn.ModuleDict({"predictions": PredictionHead(config)})
+        if next_sentence:
+            self.cls["seq_relationship"] = Dense(config.hidden_size, 2)
 
     def forward(self, tokens: Tokens, masked_index: Tensor, cls_index: Tensor) -> Dict[str, Tensor]:
         """Return the inputs of the losses, at the selected tokens only.
@@ -70,18 +68,21 @@ class BertForMaskedLM(nn.Module):
         Args:
             masked_index: [M] positions in the flattened tokens.
             cls_index: [N] positions of the first tokens.
-        """
-        return self.select(self.bert(tokens).flatten(0, -2), masked_index, cls_index)
 
-    def select(self, hidden: Tensor, masked_index: Tensor, cls_index: Tensor) -> Dict[str, Tensor]:
-        """Return masked_hidden [M, E], which `decoder` turns into logits, from the hidden states of all tokens."""
-        return {"masked_hidden": self.cls["predictions"](hidden[masked_index])}
+        Returns:
+            masked_hidden [M, E], which `decoder` turns into logits, and next_sentence_logits [N, 2] if there are any.
+        """
+        hidden = self.bert(tokens).flatten(0, -2)
+        outputs = {"masked_hidden": self.cls["predictions"](hidden[masked_index])}
+        if "seq_relationship" in self.cls:
+            outputs["next_sentence_logits"] = self.cls["seq_relationship"](self.bert.pool(hidden[cls_index]))
+        return outputs
 
     def decoder(self) -> Tuple[Tensor, Tensor]:
         """Return word table [V, E], in the precision of products, and bias [V]: masked_hidden @ table.T + bias."""
         head: Any = self.cls["predictions"]
-        decoder: Tuple[Tensor, Tensor] = head.decoder(self.bert.embeddings.word_embeddings.weight)
-        return decoder
+        words = self.bert.embeddings.word_embeddings.weight if head.words_copy is None else head.words_copy
+        return words, head.bias
 
 
 class MaskedLmHead(Head):
@@ -120,7 +121,7 @@ class MaskedLmHead(Head):
     def sum_losses(self, model: Any, outputs: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> Dict[str, Tensor]:
         """Return the sum of the losses over labels by part, from the outputs of the model."""
         words, bias = model.decoder()
-        return {"mlm_loss": masked_token_loss(outputs["masked_hidden"], words, bias, labels["masked_labels"])}
+        return {"mlm_loss": MaskedTokenLoss.apply(outputs["masked_hidden"], words, bias, labels["masked_labels"])}
 
     def add_up(self, model: Any, flat: FlatBatch) -> Tensor:
         outputs = model(flat.tokens, flat.labels["masked_index"], flat.starts)
@@ -150,23 +151,15 @@ class MaskedLmHead(Head):
         }
 
 
-def masked_token_loss(hidden: Tensor, words: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
-    """Return the sum of -log softmax(hidden words^T + bias)[label] over the real labels, a scalar in fp32 or wider.
+class MaskedTokenLoss(torch.autograd.Function):
+    """Sum of -log softmax(hidden words^T + bias)[label] over the real labels, a scalar in fp32 or wider.
 
-    Args:
-        hidden: [M, H], in the precision of `words`.
-        words: [V, H].
-        bias: [V].
-        labels: [M] int64, -100 = none.
+    d loss / d logits is softmax - onehot for real labels, 0 for others.
     """
-    return _MaskedTokenLoss.apply(hidden, words, bias, labels)
-
-
-class _MaskedTokenLoss(torch.autograd.Function):
-    """Loss with d loss / d logits = softmax - onehot for real labels, 0 for others."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, words: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
+        """Args: hidden [M, E] in the precision of `words`, words [V, E], bias [V], labels [M] int64, -100 = none."""
         logits = torch.mm(hidden, words.t())
         real = (labels != IGNORED)[:, None]
         index = labels.clamp(min=0)[:, None]

@@ -24,8 +24,8 @@ from ipu_model.models.tensors import save_tensors
 from ipu_model.models.weight_files import WEIGHTS, read_weights
 
 ORIGIN = "podium.json"
-WITHOUT_HEAD = {"encoder": "Model"}
-"""Kinds of imported models without one of our heads, and the end of the name of their class in transformers."""
+ENCODER = "encoder"
+"""What an imported model without one of our heads has instead of the head's name."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class ModelFolder:
     path: Path
     config: ModelConfig
     state: Dict[str, Tensor]
-    """Weights under Podium's names, fp32."""
+    """Weights under Podium's names, in the precision of their file."""
     tokenizer_sha256: Optional[str]
     """None for a folder that Podium did not write."""
     sha256: str
@@ -84,9 +84,8 @@ class ModelFolder:
 
 
 def transformers_class(family: str, head: str) -> str:
-    """Return the transformers class that loads a model with this head, or with one of WITHOUT_HEAD."""
-    suffix = WITHOUT_HEAD[head] if head in WITHOUT_HEAD else heads.get_head_spec(head).suffix
-    return families.get_family(family).class_name(suffix)
+    """Return the transformers class that loads a model with this head; ENCODER: without one."""
+    return families.get_family(family).class_name("Model" if head == ENCODER else heads.get_head_spec(head).suffix)
 
 
 def write_model(
@@ -122,23 +121,23 @@ def write_model(
     write_json(folder / ORIGIN, dataclasses.asdict(origin))
 
 
-def read_model(folder: Path) -> ModelFolder:
-    """Read a model folder, ours or from the Hub (safetensors only).
+def read_model(folder: Path, pickled: bool = False) -> ModelFolder:
+    """Read a model folder, ours or from the Hub.
+
+    Args:
+        pickled: also read PyTorch's own files if there are no safetensors.
 
     Raises:
         CheckpointError: a file is missing or damaged, or the model is not supported.
     """
     folder = Path(folder)
     config, labels = read_config(folder / CONFIG)
-    state, sha256 = read_weights(folder, config)
+    state, sha256 = read_weights(folder, config, pickled)
     origin = read_object(folder / ORIGIN) if (folder / ORIGIN).is_file() else {}
-    family = families.get_family(config.family)
-    state = {family.to_ours(name): x.float() for name, x in state.items()}
-    named = read_class_name(folder)
     labelled = [heads.get_head(name) for name in heads.list_heads() if heads.get_head(name).labelled]
     if not any(head.find_classes(state) for head in labelled):
         labels = []  # transformers writes two default names for every model
-    return ModelFolder(folder, config, state, origin.get("tokenizer_sha256"), sha256, labels, named)
+    return ModelFolder(folder, config, state, origin.get("tokenizer_sha256"), sha256, labels, read_class_name(folder))
 
 
 def missing_parameters(folder: ModelFolder, expected: Dict[str, Tensor]) -> List[str]:

@@ -32,11 +32,7 @@ HEADER_MULTIPLE = 8
 
 
 def save_tensors(path: Path, tensors: Dict[str, Tensor]) -> None:
-    """Write tensors that do not share memory.
-
-    Raises:
-        OSError: the disk is full or the file cannot be written.
-    """
+    """Write tensors that do not share memory."""
     try:
         save_file({name: x.contiguous() for name, x in tensors.items()}, str(path), {"format": "pt"})
     except safetensors.SafetensorError as error:

@@ -153,12 +153,7 @@ def build_encoder(task: str, model_type: str, values: Mapping[str, Any], labels:
 
 @functools.lru_cache(maxsize=None)
 def describe_type(model_type: str) -> Tuple[str, str, FrozenSet[str]]:
-    """Return for a model type: the beginning of its classes, that of its encoder's names, and the encoder's parts.
-
-    Raises:
-        ConfigError: transformers is not installed.
-        CheckpointError: it has no such encoder.
-    """
+    """Return for a model type: the beginning of its classes, that of its encoder's names, and the encoder's parts."""
     with torch.device("meta"):
         model: Any = build_encoder("", model_type, {"num_hidden_layers": 1}, 0)
     parts = frozenset(name for name, _ in model.named_children())

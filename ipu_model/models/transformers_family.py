@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Collection, Dict, Mapping, Tuple
 
 from ipu_model.errors import ConfigError
-from ipu_model.models.config import ModelConfig
+from ipu_model.models.config import HEAD_DROPOUTS, SIZES, ModelConfig
 from ipu_model.models.family import CONFIG_KEYS, Family
 
 DROPOUTS = {
@@ -20,7 +20,6 @@ DROPOUTS = {
 }
 """Field of ModelConfig -> keys of config.json that set it."""
 OTHER_FAMILY = "fine-tune them on cpu or cuda, or start from a model that Podium computes itself (docs/models.md)"
-SIZES = ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_positions")
 NOT_KEPT = frozenset(
     (
         "architectures",
@@ -123,7 +122,7 @@ def _load_encoders() -> Any:
 
 def make_family(model_type: str) -> Family:
     """Return the family of a model type without a file of its own."""
-    keys = {ours: theirs for ours, theirs in CONFIG_KEYS.items() if ours != "type_vocab_size"}
+    keys = {ours: theirs for ours, theirs in CONFIG_KEYS.items() if ours not in ("type_vocab_size", *HEAD_DROPOUTS)}
     title = TITLES.get(model_type, model_type)
     return TransformersFamily(
         model_type, title, model_type, "", (), config_keys=keys, computed={}, pair_types=0, own=False

@@ -13,7 +13,7 @@ import struct
 import zipfile
 from pathlib import Path
 from pickle import UnpicklingError  # the class alone: what torch.load raises
-from typing import Dict, List, Mapping, Tuple, TypeVar
+from typing import Dict, Iterable, List, Tuple, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -46,7 +46,7 @@ Shapes = Dict[str, Tuple[int, ...]]
 
 
 def read_weights(folder: Path, config: ModelConfig, pickled: bool = False) -> Tuple[Dict[str, Tensor], str]:
-    """Read the tensors of a model folder under the names in its files, and hash them.
+    """Read the tensors of a model folder under Podium's names, and hash their files.
 
     Args:
         config: architecture in config.json; the weights must have its sizes.
@@ -70,23 +70,24 @@ def read_weights(folder: Path, config: ModelConfig, pickled: bool = False) -> Tu
             "its cgroup: run it on a host with more memory"
         )
     if paths[0].suffix == ".bin":
-        state = _joined({path: _load_pickled(path) for path in paths}, folder)
+        state = _join(map(_load_pickled, paths), config, folder)
         require_sizes(config, {name: tuple(x.shape) for name, x in state.items()}, folder)
     else:
-        require_sizes(config, _joined({path: read_shapes(path) for path in paths}, folder), folder)
-        state = _joined({path: load_tensors(path) for path in paths}, folder)
-    if len(paths) == 1:
-        return state, sha256_of(paths[0])
-    return state, hashlib.sha256("".join(sha256_of(path) for path in paths).encode()).hexdigest()
+        require_sizes(config, _join(map(read_shapes, paths), config, folder), folder)
+        state = _join(map(load_tensors, paths), config, folder)
+    hashes = [sha256_of(path) for path in paths]
+    return state, hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 
-def _joined(shards: Dict[Path, Dict[str, T]], folder: Path) -> Dict[str, T]:
+def _join(shards: Iterable[Dict[str, T]], config: ModelConfig, folder: Path) -> Dict[str, T]:
+    """Return the content of all files under Podium's names; no weight may occur twice."""
     joined: Dict[str, T] = {}
-    for path, tensors in shards.items():
-        repeated = sorted(set(tensors) & set(joined))
-        if repeated:
-            raise CheckpointError(f"{path} has {repeated[0]}, which is also in another shard of {folder}")
-        joined.update(tensors)
+    family = families.get_family(config.family)
+    for old, value in (entry for shard in shards for entry in shard.items()):
+        name = family.to_ours(old)
+        if name in joined:
+            raise CheckpointError(f"{folder} has {name} twice, once as {old}: it was combined from two models")
+        joined[name] = value
     return joined
 
 
@@ -102,22 +103,19 @@ def weight_files(folder: Path, pickled: bool = False) -> List[Path]:
             return [folder / single]
         if (folder / index).is_file():
             return _shards(folder / index, Path(single).suffix)
-    raise CheckpointError(f"{folder / WEIGHTS} is missing: {_describe_files(folder, pickled)}")
-
-
-def _describe_files(folder: Path, pickled: bool) -> str:
-    if not pickled and ((folder / PICKLED).is_file() or (folder / PICKLED_INDEX).is_file()):
-        return (
-            f"weights must be safetensors here, and {PICKLED} is pickled. Import the model with base_model.source, "
-            "or save it again with save_pretrained"
-        )
-    other = [name for name in OTHER_KINDS if (folder / name).is_file()]
-    if other:
-        return (
+    advice = f"weights must be {WEIGHTS}, or shards with {INDEX}" + (f", or {PICKLED}" if pickled else "")
+    other = [name for name in (*OTHER_KINDS, PICKLED, PICKLED_INDEX) if (folder / name).is_file()]
+    if other and other[0] in OTHER_KINDS:
+        advice = (
             f"{other[0]} is of another framework; load it with from_pretrained(..., from_tf=True) or from_flax=True of "
             "transformers 4 and save it with save_pretrained"
         )
-    return f"weights must be {WEIGHTS}, or shards with {INDEX}" + (f", or {PICKLED}" if pickled else "")
+    elif other:
+        advice = (
+            f"weights must be safetensors here, and {PICKLED} is pickled. Import the model with base_model.source, "
+            "or save it again with save_pretrained"
+        )
+    raise CheckpointError(f"{folder / WEIGHTS} is missing: {advice}")
 
 
 def _shards(index: Path, suffix: str) -> List[Path]:
@@ -165,11 +163,7 @@ def _load_pickled(path: Path) -> Dict[str, Tensor]:
 
 
 def _require_unpacked(path: Path) -> None:
-    """Require an uncompressed zip file, as PyTorch writes it; a compressed one could expand to any size.
-
-    Raises:
-        CheckpointError: an entry is compressed, or occurs twice.
-    """
+    """Require an uncompressed zip file, as PyTorch writes it; a compressed one could expand to any size."""
     if not zipfile.is_zipfile(str(path)):
         return
     try:
@@ -185,11 +179,7 @@ def _require_unpacked(path: Path) -> None:
 
 
 def read_shapes(path: Path) -> Shapes:
-    """Read the shape of each tensor from the header of a safetensors file.
-
-    Raises:
-        CheckpointError: the file is missing or not a safetensors file, or its header does not match the file.
-    """
+    """Read the shape of each tensor from the header of a safetensors file, which must match the file."""
     try:
         with safe_open(str(path), "pt") as content:  # checks the header against the file
             names = list(content.keys())
@@ -202,30 +192,25 @@ def read_shapes(path: Path) -> Shapes:
         raise CheckpointError(f"{path} is missing or damaged ({error})") from None
 
 
-def require_sizes(config: ModelConfig, weights: Mapping[str, Tuple[int, ...]], source: Path) -> None:
-    """Compare the weights of an encoder with its config.json.
+def require_sizes(config: ModelConfig, shapes: Shapes, source: Path) -> None:
+    """Compare the shapes of an encoder's weights with its config.json.
 
     Args:
-        weights: shape of each weight, by name.
         source: the model folder, for messages.
 
     Raises:
-        CheckpointError: a weight is missing, occurs under two names, or has another size.
+        CheckpointError: a weight is missing, or has another size.
     """
-    shapes: Shapes = {}
     family = families.get_family(config.family)
-    for old, shape in weights.items():
-        name = family.to_ours(old)
-        if name in shapes:
-            raise CheckpointError(f"{source} has {name} twice, once as {old}: it was combined from two models")
-        shapes[name] = shape
     layers = {int(match.group(1)) for match in map(LAYER.match, shapes) if match}
     if layers and len(layers) != config.num_layers:
         raise CheckpointError(
             f"{source}: its config.json requires {config.num_layers} layers (num_hidden_layers), its weights have "
             f"{len(layers)}: the folder is inconsistent, download or create it again"
         )
-    expected = _encoder_shapes(config)
+    with torch.device("meta"):  # takes no memory; without pooler and head
+        weights = family.build_encoder(config).state_dict()
+    expected = {f"{family.inside}{name}": tuple(x.shape) for name, x in weights.items()}
     missing = [name for name in expected if name not in shapes]
     if missing:
         raise CheckpointError(
@@ -238,11 +223,3 @@ def require_sizes(config: ModelConfig, weights: Mapping[str, Tuple[int, ...]], s
                 f"{source}: {name} has shape {shapes[name]}, its config.json requires {shape}: the folder is "
                 "inconsistent, download or create it again"
             )
-
-
-def _encoder_shapes(config: ModelConfig) -> Shapes:
-    """Return the shapes of all weights except the pooler and the heads."""
-    family = families.get_family(config.family)
-    with torch.device("meta"):  # takes no memory
-        weights = family.build_encoder(config).state_dict()
-    return {f"{family.inside}{name}": tuple(x.shape) for name, x in weights.items()}

@@ -232,3 +232,19 @@ def stop_in_training(process: subprocess.Popen) -> Finished:
             break
     process.terminate()
     return finish(process)
+
+
+def torchrun(job: Job, processes: int, restarts: int = 0) -> subprocess.Popen:
+    """Start a job with one thread in each process."""
+    Path(job.run_folder).mkdir(parents=True, exist_ok=True)
+    path = Path(job.run_folder) / "job.json"
+    path.write_text(job.to_json(), encoding="utf-8")
+    program = (sys.executable, "-m", "ipu_model", str(path))
+    command = [*TORCHRUN, "--nproc-per-node", str(processes), "--max-restarts", str(restarts), *program]
+    return start(command, {**os.environ, "PODIUM_THREADS": "1", "OMP_NUM_THREADS": "1"})
+
+
+def until_saved(process: subprocess.Popen) -> None:
+    """Wait for the first checkpoint."""
+    assert process.stdout is not None
+    assert any(json.loads(line)["event"] == "saved" for line in process.stdout), "ended without a checkpoint"

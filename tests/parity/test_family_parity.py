@@ -31,21 +31,22 @@ EPS = 1e-4
 """Far above the gradients that are zero but for rounding, as those of key biases are; Adam would scale them up."""
 
 
-def their_config(family: str, labels: int) -> Any:
+def their_config(family: str, labels: int, **dropouts: float) -> Any:
     sizes = {name: getattr(TINY, name) for name in ("hidden_size", "num_layers", "num_heads", "intermediate_size")}
     rates = {"hidden_dropout": 0.0, "attention_dropout": 0.0, "initializer_range": 0.5}
     config = configure_model(60, family, max_positions=24, **sizes, **rates)
     values = get_family(family).write_values(config)
     values.update({"embedding_size": 8} if "embedding_size" in values else {})
-    values.update(dict.fromkeys(("qa_dropout", "seq_classif_dropout"), 0.0))
+    values.update({"qa_dropout": 0.0, "seq_classif_dropout": 0.0, **dropouts})
     names = {"id2label": {str(number): name for number, name in enumerate(LABELS)}} if labels else {}
     return transformers.AutoConfig.for_model(**values, **names)
 
 
-def make_pair(family: str, task: str, kind: str, folder: Path) -> tuple[Any, ModelFolder]:
+def make_pair(family: str, task: str, kind: str, folder: Path, **dropouts: float) -> tuple[Any, ModelFolder]:
     """Their random model, and ours that was imported from its folder."""
     torch.manual_seed(5)
-    theirs = getattr(transformers, f"AutoModelFor{task}").from_config(their_config(family, labels_of(kind))).eval()
+    config = their_config(family, labels_of(kind), **dropouts)
+    theirs = getattr(transformers, f"AutoModelFor{task}").from_config(config).eval()
     with torch.no_grad():
         for parameter in theirs.parameters():
             if parameter.dim() == 1:
@@ -98,6 +99,35 @@ def test_packed_rows_give_the_logits_of_transformers(tmp_path: Path, family: str
                 ours = logits[int(sample["feature_id"])][name]
                 np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
     assert len(logits) == batch.sequences
+
+
+@pytest.mark.parametrize("rates", [(), (0.25, 0.375, 0.5)], ids=["none", "own"])
+@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("family", list_families())
+def test_a_head_drops_as_often_and_as_much_as_that_of_transformers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, kind: str, rates: tuple[float, ...]
+) -> None:
+    own = dict(zip(("classifier_dropout", "seq_classif_dropout", "qa_dropout"), rates, strict=False))
+    theirs, found = make_pair(family, HEADS[kind][0], kind, tmp_path, **own)
+    batch, expected, ours = make_batch(tmp_path, kind, found), [], []
+    for name, module in theirs.named_modules():
+        if isinstance(module, torch.nn.Dropout) and not name.startswith(f"{theirs.base_model_prefix}."):
+            module.register_forward_hook(lambda module, *_: expected.append(module.p))
+    theirs.train()(**inputs(next(iter(samples(batch))), found))
+    place = "heads.sequence_classification" if kind.startswith("sequence") else "models.head"
+    monkeypatch.setattr(f"ipu_model.{place}.drop", lambda values, keep, rate: ours.append(rate) or values)
+    TorchRuntime(build(found, kind), kind, ROWS, "fp32", optimizer_config(), 0).train_step(batch, RATE)
+    assert [rate for rate in ours if rate] == [rate for rate in expected if rate]
+    assert bool(expected) == (kind != "question_answering" or family == "distilbert")
+    again = get_family(family).write_values(found.config)
+    assert {name: rate for name, rate in own.items() if again.get(name, rate) != rate} == {}
+
+
+def test_a_head_without_a_rate_in_config_json_has_the_default_of_its_family() -> None:
+    fields, default = get_family("distilbert").read_fields({"vocab_size": 60}), transformers.DistilBertConfig()
+    assert fields["sequence_dropout"] == default.seq_classif_dropout
+    assert fields["span_dropout"] == default.qa_dropout
+    assert "sequence_dropout" not in get_family("bert").read_fields({"classifier_dropout": None})
 
 
 @pytest.mark.parametrize("kind", TASKS)

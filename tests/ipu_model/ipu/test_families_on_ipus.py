@@ -12,7 +12,7 @@ from tiny_ipu import FOUR_LAYERS, RATES, ipu_job, ipu_runtime, make_batches, mak
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.ipu.planning import plan_ipu
 from ipu_model.jobs.job import BatchGeometry
-from ipu_model.models.config import ModelConfig
+from ipu_model.models.config import HEAD_DROPOUTS, ModelConfig
 from ipu_model.models.families import configure_model, list_families
 from ipu_model.runtimes.torch_device import TorchRuntime
 
@@ -23,7 +23,8 @@ def tiny(family: str) -> ModelConfig:
     """FOUR_LAYERS in another family, with narrow embeddings where it has them."""
     shared = ("hidden_size", "num_layers", "num_heads", "intermediate_size", "max_positions", "initializer_range")
     values = {name: getattr(FOUR_LAYERS, name) for name in shared}
-    config = configure_model(60, family, hidden_dropout=0.0, attention_dropout=0.0, **values)
+    still = dict.fromkeys(("hidden_dropout", "attention_dropout", *HEAD_DROPOUTS), 0.0)
+    config = dataclasses.replace(configure_model(60, family, **values), **still)
     return config if config.embedding_size is None else dataclasses.replace(config, embedding_size=8)
 
 

@@ -14,7 +14,7 @@ from ipu_model.models.flat import FlatBatch, SequenceAttention, flatten
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.row_folder import RowFolder
 from ipu_model.runtimes import torch_device
-from ipu_model.runtimes.torch_device import EqualLengthAttention, split_passes
+from ipu_model.runtimes.torch_device import Device, EqualLengthAttention
 
 
 def read(folder: Path, rows: int) -> FlatBatch:
@@ -37,7 +37,7 @@ def test_passes_hold_all_tokens_in_order_and_few_shapes(tmp_path: Path, monkeypa
     monkeypatch.setattr(torch_device, "TOKENS_PER_PASS", 40)
     monkeypatch.setattr(torch_device, "ROUND_TO", 8)
     flat = read(tmp_path / "rows", 30)
-    made = list(split_passes(flat))
+    made = list(Device().split_passes(flat))
     assert len(made) > 5
     assert all(count <= 40 and len(tokens.input_ids) == -(-count // 8) * 8 for count, tokens, _ in made)
     for name in ("input_ids", "token_type_ids", "position_ids"):
@@ -51,7 +51,7 @@ def test_passes_hold_all_tokens_in_order_and_few_shapes(tmp_path: Path, monkeypa
 def test_a_sequence_longer_than_a_pass_has_one_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_device, "TOKENS_PER_PASS", 1)
     flat = read(tmp_path / "rows", 4)
-    assert [count for count, _, _ in split_passes(flat)] == flat.lengths.tolist()
+    assert [count for count, _, _ in Device().split_passes(flat)] == flat.lengths.tolist()
 
 
 def test_logits_do_not_depend_on_how_a_batch_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,5 +62,5 @@ def test_logits_do_not_depend_on_how_a_batch_is_cut(tmp_path: Path, monkeypatch:
         whole = model(flat.tokens)[: flat.real_tokens]
         for tokens_per_pass in (30, 200, 4096):
             monkeypatch.setattr(torch_device, "TOKENS_PER_PASS", tokens_per_pass)
-            cut = torch.cat([model(tokens)[:count] for count, tokens, _ in split_passes(flat)])
+            cut = torch.cat([model(tokens)[:count] for count, tokens, _ in Device().split_passes(flat)])
             torch.testing.assert_close(cut, whole, rtol=1e-5, atol=1e-6)

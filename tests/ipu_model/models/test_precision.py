@@ -50,7 +50,7 @@ def test_gradients_of_several_micro_batches_are_added_in_fp32(model: torch.nn.Mo
 def test_every_gradient_of_the_model_is_there_once(model: torch.nn.Module) -> None:
     copies = LowPrecisionCopies(model, torch.bfloat16)
     for parameter in model.parameters():
-        if parameter not in copies.by_weight:
+        if parameter not in dict(copies.pairs):
             parameter.grad = torch.ones_like(parameter)
     for _, copy in copies.pairs:
         copy.grad = torch.ones_like(copy)

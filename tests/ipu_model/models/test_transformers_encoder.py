@@ -13,7 +13,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from tiny_jobs import LABELS, labels_of, make_columns, make_job, run_here, write_rows
+from tiny_jobs import (
+    LABELS,
+    finish,
+    labels_of,
+    make_columns,
+    make_job,
+    run_here,
+    start_job,
+    torchrun,
+    until_saved,
+    write_rows,
+)
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -112,6 +123,7 @@ def their_logits(model: Any, flat: FlatBatch) -> Tensor:
 def test_logits_equal_those_of_transformers_in_and_out(tmp_path: Path, model_type: str, head: str) -> None:
     theirs = their_model(model_type, heads.get_head(head).suffix)
     batch, flat = make_batch(head)
+    assert batch.sequences > len(batch.rows)  # packed rows give the same numbers
     ours = our_model(taken_in(tmp_path, theirs), head)
     with torch.no_grad():
         expected = their_logits(theirs, flat)
@@ -187,6 +199,51 @@ def test_a_job_trains_in_bf16_with_recomputation_and_predicts_as_transformers(tm
     flat = flatten(Batch(np.arange(24), columns))
     with torch.no_grad():
         np.testing.assert_allclose(logits[flat.feature_ids], their_logits(loaded, flat).numpy(), atol=1e-5, rtol=1e-5)
+
+
+def dropping_job(folder: Path, model_type: str, updates: int, **changes: Any) -> Any:
+    """A training with dropout of an encoder of transformers."""
+    dropouts = ("hidden_dropout_prob", "attention_probs_dropout_prob", "mlp_dropout", "attention_dropout")
+    rates = {name: 0.1 for name in dropouts if name in CONFIGS[model_type] or model_type == "modernbert"}
+    base = taken_in(folder, their_model(model_type, "", **rates))
+    write_rows(folder / "rows", HEADS[0], make_columns(HEADS[0], 24))
+    return make_job(
+        folder, "finetune", folder / "rows", model=None, init_checkpoint=str(base), head=HEADS[0], labels=list(LABELS),
+        geometry=BatchGeometry(8, 2), schedule=ScheduleConfig(steps=updates), **changes,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", ["deberta-v2", "modernbert"])
+def test_a_killed_training_that_is_run_again_ends_with_the_same_weights(tmp_path: Path, model_type: str) -> None:
+    job = dropping_job(tmp_path, model_type, 60, checkpoint_every_updates=5)
+    straight = dataclasses.replace(job, run_folder=str(tmp_path / "straight"), output=str(tmp_path / "other"))
+    run_here(straight)
+    process = start_job(job)
+    until_saved(process)
+    process.kill()
+    process.communicate()
+    assert not Path(job.output).exists()
+    assert any("continuing after update" in event["text"] for event in run_here(job).of("message"))
+    for name in ("model.safetensors", "config.json"):
+        assert (Path(job.output) / name).read_bytes() == (Path(straight.output) / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one(tmp_path: Path) -> None:
+    optimizer = optimizer_config(name="sgd", learning_rate=1e-1, max_grad_norm=1.0)
+    job = dataclasses.replace(dropping_job(tmp_path, "mpnet", 3, optimizer=optimizer), checkpoint_every_updates=0)
+    config = dataclasses.replace(read_config(tmp_path / "base" / "config.json")[0], hidden_dropout=0.0)
+    one = dataclasses.replace(job, model=dataclasses.replace(config, attention_dropout=0.0))
+    two = dataclasses.replace(one, run_folder=str(tmp_path / "two"), output=str(tmp_path / "by two"))
+    run_here(one)
+    done = finish(torchrun(two, 2))
+    assert done.code == 0, done.stderr
+    assert json.loads((tmp_path / "two" / "result.json").read_text())["plan"]["replication_factor"] == 2
+    before, expected = read_model(tmp_path / "base").state, read_model(tmp_path / "model").state
+    for name, weight in read_model(tmp_path / "by two").state.items():
+        torch.testing.assert_close(weight, expected[name], rtol=0, atol=1e-6)
+    assert any(not torch.equal(weight, expected[name]) for name, weight in before.items())
 
 
 def test_sequences_are_grouped_by_length_without_small_groups() -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,7 +13,17 @@ from typing import Dict, List
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_jobs import TINY, TORCHRUN, Finished, finish, make_columns, make_job, run_here, start, write_rows
+from tiny_jobs import (
+    TINY,
+    Finished,
+    finish,
+    make_columns,
+    make_job,
+    run_here,
+    torchrun,
+    until_saved,
+    write_rows,
+)
 
 from ipu_model.distributed.torchrun import choose_exit_code
 from ipu_model.jobs.job import BatchGeometry, Job, JobResult, ScheduleConfig
@@ -27,22 +35,6 @@ pytestmark = [
 ]
 STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0)
 LONG = ScheduleConfig(steps=120)
-
-
-def torchrun(job: Job, processes: int, restarts: int = 0) -> subprocess.Popen:
-    """Start a job with one thread in each process."""
-    Path(job.run_folder).mkdir(parents=True, exist_ok=True)
-    path = Path(job.run_folder) / "job.json"
-    path.write_text(job.to_json(), encoding="utf-8")
-    program = (sys.executable, "-m", "ipu_model", str(path))
-    command = [*TORCHRUN, "--nproc-per-node", str(processes), "--max-restarts", str(restarts), *program]
-    return start(command, {**os.environ, "PODIUM_THREADS": "1", "OMP_NUM_THREADS": "1"})
-
-
-def until_saved(process: subprocess.Popen) -> None:
-    """Wait for the first checkpoint."""
-    assert process.stdout is not None
-    assert any(json.loads(line)["event"] == "saved" for line in process.stdout), "ended without a checkpoint"
 
 
 def ranks(launcher: int) -> Dict[int, int]:
