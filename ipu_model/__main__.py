@@ -16,7 +16,7 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import Any, List, Mapping, TextIO
+from typing import Any, List, Mapping
 
 from ipu_model.distributed.instances import Instances
 from ipu_model.distributed.poprun import Importer, detect_poprun
@@ -52,22 +52,25 @@ def main() -> int:
     if sys.argv[1:] in (["--help"], ["-h"]):
         sys.stdout.write(USAGE_TEXT)
         return 0
-    return _run()
-
-
-def _run() -> int:
     # Otherwise the garbage collector scans everything that torch loads: during the import, and 0.3 s at exit.
     gc.disable()
     atexit.register(gc.freeze)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    emit: Emit = Progress(_protocol_stream())
+    protocol = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # output of libraries is not part of the protocol
+    emit: Emit = Progress(protocol)
     try:
         stop = StopRequest(parse_stop_time(os.environ.get(STOP_AT)))
         stop.listen()
         die_with_parent()
         arguments = sys.argv[1:]
         if MEASURE in arguments:
-            _measure(read_job([argument for argument in arguments if argument != MEASURE]), emit)
+            job = read_job([argument for argument in arguments if argument != MEASURE])
+            limit_spinning()
+            from ipu_model.train.measurement import measure
+
+            _prepare_host()
+            emit("measured", **measure(job, emit))  # without a run folder, and therefore without a lock
         else:
             job, instances = read_job(arguments), detect_instances(os.environ)
             if not instances.is_writer:
@@ -122,15 +125,6 @@ def _prepare_host() -> None:
     set_threads(os.environ.get("PODIUM_THREADS"))
 
 
-def _measure(job: Job, emit: Emit) -> None:
-    """Measure a few updates; this needs no run folder and therefore no lock."""
-    limit_spinning()
-    from ipu_model.train.measurement import measure
-
-    _prepare_host()
-    emit("measured", **measure(job, emit))
-
-
 def _discard_events(event: str, **fields: Any) -> None:
     """Discard the progress of an instance that is not the writer; errors go to stderr."""
     if event == "error":
@@ -152,13 +146,6 @@ def read_job(arguments: List[str]) -> Job:
         raise ConfigError(f"{path} is missing: give the path of a job file") from None
     except json.JSONDecodeError as error:
         raise ConfigError(f"{path} is not JSON ({error})") from None
-
-
-def _protocol_stream() -> TextIO:
-    """Reserve stdout for the protocol; output of libraries goes to stderr instead."""
-    protocol = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    return protocol
 
 
 if __name__ == "__main__":

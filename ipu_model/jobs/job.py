@@ -8,7 +8,6 @@ unknown, missing or wrongly typed field is refused.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import math
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from ipu_model import heads
 from ipu_model.errors import ConfigError
 from ipu_model.files import parse_json
 from ipu_model.models.config import ModelConfig
-from ipu_model.strict import read_strictly
+from ipu_model.strict import nearest, read_strictly
 
 KINDS = ("pretrain", "finetune", "predict")
 RUNTIMES = ("auto", "cpu", "cuda", "ipu")
@@ -148,10 +147,8 @@ class EvaluationConfig:
             )
         if self.every_updates >= 1:  # JSON is read as a float, and checkpoints compare
             object.__setattr__(self, "every_updates", int(self.every_updates))
-        if self.keep not in KEEP_CHOICES:
-            raise ConfigError(f"evaluation.keep={self.keep!r} is not one of {', '.join(KEEP_CHOICES)}")
-        for name in ("max_rows", "patience"):
-            value = getattr(self, name)
+        _require_one_of("evaluation.keep", self.keep, KEEP_CHOICES)
+        for name, value in (("max_rows", self.max_rows), ("patience", self.patience)):
             if value is not None and value < 1:
                 raise ConfigError(f"evaluation.{name}={value} must be at least 1, or null")
 
@@ -283,6 +280,4 @@ class JobResult:
 
 def _require_one_of(name: str, value: str, valid: Sequence[str]) -> None:
     if value not in valid:
-        near: List[str] = difflib.get_close_matches(str(value), list(valid), 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise ConfigError(f"{name}={value!r} is not one of {', '.join(valid)}{hint}")
+        raise ConfigError(f"{name}={value!r} is not one of {', '.join(valid)}{nearest(str(value), valid, '')}")

@@ -10,12 +10,13 @@ The position in the data is not stored: it follows from the step (rows/row_folde
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 import torch
@@ -82,7 +83,7 @@ class Checkpoints:
         return self._folder / f"step-{step:08d}"
 
     def save(self, checkpoint: Checkpoint) -> Path:
-        """Write a checkpoint, then remove all but the newest KEPT.
+        """Write a checkpoint, then remove older ones.
 
         Raises:
             OSError: the disk is full or not writable; earlier checkpoints stay.
@@ -93,7 +94,7 @@ class Checkpoints:
                 save_tensors(partial / name, tensors)
             write_text(partial / STATE, self.state_text(checkpoint))
             write_json(partial / HASHES, {path.name: sha256_of(path) for path in sorted(partial.iterdir())})
-        self.remove_old()
+        self.remove()
         return path
 
     def state_text(self, checkpoint: Checkpoint) -> str:
@@ -111,9 +112,9 @@ class Checkpoints:
         }
         return format_json(state)
 
-    def remove_old(self) -> None:
-        """Remove all checkpoints but the newest KEPT."""
-        for old in self._paths()[MAX_CHECKPOINTS:]:
+    def remove(self, most: int = MAX_CHECKPOINTS) -> None:
+        """Remove all checkpoints but the newest `most`; 0 once the result is on disk."""
+        for old in self._paths()[most:]:
             shutil.rmtree(str(old))
 
     def load_latest(self) -> Optional[Checkpoint]:
@@ -122,8 +123,9 @@ class Checkpoints:
         Raises:
             CheckpointError: the checkpoint belongs to another run; the message lists the differences.
         """
-        if self.is_writer:
-            self._clear_partial()
+        for path in self._folder.glob(f"step-*{PARTIAL}") if self.is_writer else ():
+            self._emit("message", text=f"{path} is incomplete; removing it")
+            shutil.rmtree(str(path))
         for path in self._paths():
             try:
                 state = _read_verified_state(path)
@@ -144,12 +146,8 @@ class Checkpoints:
     def read_newest_state(self) -> Optional[Dict[str, Any]]:
         """Return the state.json of the newest checkpoint where that file is undamaged; None if there is none."""
         for path in self._paths():
-            try:
-                state, hashes = read_json(path / STATE), read_json(path / HASHES)
-                if hashes[STATE] == sha256_of(path / STATE) and isinstance(state["fingerprint"], dict):
-                    return dict(state)
-            except (OSError, ValueError, KeyError, TypeError):
-                continue  # `load_latest` reports the problem
+            with contextlib.suppress(CheckpointError):  # `load_latest` reports the problem
+                return _read_verified_state(path, [STATE])
         return None
 
     def _restore(self, path: Path, state: Dict[str, Any]) -> Checkpoint:
@@ -164,7 +162,9 @@ class Checkpoints:
                 f"{path} belongs to another run: " + "; ".join(differences) + ". To continue that run, restore these "
                 f"values; to start from scratch, remove {self._folder}"
             )
-        _restore_host_rng(state["rng"])
+        version, values, gauss = state["rng"]["python"]
+        random.setstate((version, tuple(values), gauss))
+        np.random.set_state(tuple(state["rng"]["numpy"]))
         hexadecimal = state["device_rng"].items()
         rng = {name: torch.frombuffer(bytearray.fromhex(x), dtype=torch.uint8) for name, x in hexadecimal}
         model, optimizer = load_tensors(path / MODEL), load_tensors(path / OPTIMIZER)
@@ -172,34 +172,23 @@ class Checkpoints:
         history, evaluations = state["history"], state["evaluations"]
         return Checkpoint(state["step"], model, optimizer, rng, history, evaluations, best, state["rng"])
 
-    def remove_all(self) -> None:
-        """Remove all checkpoints; call it once the result is on disk."""
-        for path in self._paths():
-            shutil.rmtree(str(path))
-
     def _paths(self) -> List[Path]:
         """Return the checkpoint folders, newest first by number: as text, step-999 would come after step-1000."""
-        paths = {}
-        for path in self._folder.iterdir():
-            match = FOLDER_NAME.fullmatch(path.name)
-            if match:
-                paths[int(match.group(1))] = path
+        matches = ((FOLDER_NAME.fullmatch(path.name), path) for path in self._folder.iterdir())
+        paths = {int(match[1]): path for match, path in matches if match}
         return [paths[step] for step in sorted(paths, reverse=True)]
 
-    def _clear_partial(self) -> None:
-        for path in self._folder.glob(f"step-*{PARTIAL}"):
-            self._emit("message", text=f"{path} is incomplete; removing it")
-            shutil.rmtree(str(path))
 
-
-def _read_verified_state(path: Path) -> Dict[str, Any]:
+def _read_verified_state(path: Path, names: Sequence[str] = ()) -> Dict[str, Any]:
+    """Return the state.json of a checkpoint after checking the hashes of these files, by default of all."""
     try:
         hashes = read_json(path / HASHES)
-        for name in sorted({MODEL, OPTIMIZER, STATE, *hashes}):
+        for name in names or sorted({MODEL, OPTIMIZER, STATE, *hashes}):
             actual = sha256_of(path / name)
             if actual != hashes[name]:
                 raise CheckpointError(f"{path / name} is damaged: SHA-256 is {actual}, expected {hashes[name]}")
-        return read_json(path / STATE)
+        state: Dict[str, Any] = read_json(path / STATE)
+        return state
     except (OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, CheckpointError):
             raise
@@ -211,9 +200,3 @@ def _host_rng() -> Dict[str, Any]:
     numpy_state: Any = np.random.get_state()
     name, keys, *rest = numpy_state
     return {"python": random.getstate(), "numpy": [name, keys.tolist(), *rest]}
-
-
-def _restore_host_rng(saved: Dict[str, Any]) -> None:
-    version, values, gauss = saved["python"]
-    random.setstate((version, tuple(values), gauss))
-    np.random.set_state(tuple(saved["numpy"]))

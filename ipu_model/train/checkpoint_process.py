@@ -33,9 +33,6 @@ def write_checkpoint(path: Path, memory: int, spans: FileSpans) -> None:
     Args:
         path: folder to create.
         memory: descriptor of the shared memory with the bytes.
-
-    Raises:
-        OSError: the disk is full or not writable.
     """
     size = max(first + length for _, first, length in spans)
     content = memoryview(mmap.mmap(memory, size, prot=mmap.PROT_READ))  # not closed: the traceback of an error reads it

@@ -243,11 +243,7 @@ class CheckpointWriter(Hook):
         self._copying, self._last = time.perf_counter() - began, self._clock()
 
     def collect(self) -> None:
-        """Register a checkpoint that has been written meanwhile.
-
-        Raises:
-            OSError: it could not be written; earlier ones stay.
-        """
+        """Register a checkpoint that has been written meanwhile; raises as `finish`."""
         if self._process is not None and self._process.has_answered():
             self.finish()
 
@@ -265,7 +261,7 @@ class CheckpointWriter(Hook):
         except ProcessUnavailable as reason:
             self._end_process(reason)
             seconds = time.perf_counter() - began
-        self._checkpoints.remove_old()
+        self._checkpoints.remove()
         self._note_saved(path, self._copying + seconds)
 
     def _note_saved(self, path: Path, seconds: float) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 from torch import Tensor
@@ -22,7 +22,7 @@ from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import JobPlan
 from ipu_model.models.tensors import require_finite
 from ipu_model.progress import Emit
-from ipu_model.rows.row_folder import Batch, RowFolder
+from ipu_model.rows.row_folder import RowFolder
 from ipu_model.runtimes.runtime import Runtime
 from ipu_model.train.checkpoint import Checkpoint
 from ipu_model.train.training import Hook, TrainingState
@@ -50,8 +50,10 @@ class Evaluator(Hook):
         assert job.evaluation is not None
         self._head, self._config, self._rows, self._runtime = heads.get_head(job.head), job.evaluation, rows, runtime
         # IPUs split a batch into calls of fixed size; on CPU and CUDA a batch is one forward pass.
-        self._batch_rows = plan.rows_per_update if plan.device else plan.micro_batch_size
+        self._batch_rows = plan.rows_per_update if plan.runtime == "ipu" else plan.micro_batch_size
         self._updates, self._emit = plan.updates, emit
+        count = job.evaluation.count_rows(len(rows))
+        self._row_numbers = np.arange(count, dtype=np.int64) * len(rows) // count
         state, best = (saved.evaluations, saved.best) if saved is not None else ({}, {})
         self._path = Path(job.run_folder) / EVALUATIONS
         self._lines: List[Dict[str, float]] = list(state.get("lines", []))
@@ -64,11 +66,7 @@ class Evaluator(Hook):
         training.ends_early = self.should_stop
 
     def after_step(self, training: TrainingState) -> None:
-        """Evaluate if due, without counting the time as training; end the training if it no longer improves.
-
-        Raises:
-            NonFiniteWeights: the weights or their logits are not finite.
-        """
+        """Evaluate if due, without counting the time as training; end the training if it no longer improves."""
         done, per_call = training.done, training.per_call
         if self.is_due(done, per_call):
             training.exclude_time(self.evaluate(done))
@@ -88,7 +86,9 @@ class Evaluator(Hook):
             NonFiniteWeights: the weights or their logits are not finite.
         """
         began = time.perf_counter()
-        figures = self._head.figures(self._runtime.evaluate(self._batches()))
+        numbers, size = self._row_numbers, self._batch_rows
+        batches = (self._rows.take(numbers[first : first + size]) for first in range(0, len(numbers), size))
+        figures = self._head.figures(self._runtime.evaluate(batches))
         if not math.isfinite(figures["loss"]):
             require_finite(self._runtime.state_dict(), done)
             raise NonFiniteWeights(done, ["the logits of the held-out rows"])
@@ -127,7 +127,7 @@ class Evaluator(Hook):
             return None
         last = int(self._lines[-1]["step"])
         selected = self._best_step if self._config.keep == "best" else last
-        counts = {"rows": len(self._row_numbers()), "evaluations": len(self._lines), "best_step": self._best_step}
+        counts = {"rows": len(self._row_numbers), "evaluations": len(self._lines), "best_step": self._best_step}
         seconds = round(self._seconds, 3)  # in this process
         ended = {"stopped_early": last < self._updates, "seconds": seconds}
         figures, best = self._figures_at(selected), self._head.best
@@ -139,15 +139,6 @@ class Evaluator(Hook):
 
     def _figures_at(self, step: int) -> Dict[str, float]:
         return next(line for line in self._lines if line["step"] == step)
-
-    def _row_numbers(self) -> np.ndarray:
-        count = self._config.count_rows(len(self._rows))
-        return np.arange(count, dtype=np.int64) * len(self._rows) // count
-
-    def _batches(self) -> Iterator[Batch]:
-        chosen = self._row_numbers()
-        for first in range(0, len(chosen), self._batch_rows):
-            yield self._rows.take(chosen[first : first + self._batch_rows])
 
     def _write(self) -> None:
         known = self._head.figures(dict.fromkeys(self._head.sums, 1.0))

@@ -43,7 +43,7 @@ class History(Hook):
         write_text(self._path, "".join(f"{line}\n" for line in (header, *self._lines)))
 
     def start(self, training: TrainingState) -> None:
-        self._begin_window(training)
+        self._tokens_before, self._seconds_before = training.totals.real_tokens, training.totals.seconds
 
     def after_step(self, training: TrainingState) -> None:
         """Add the call to the open window, and close the window once it is complete."""
@@ -53,14 +53,10 @@ class History(Hook):
             self._sums[name] += value
         if training.has_reached(self._every) or training.is_over:
             self._close_window(training)
-        elif training.done == training.first + training.per_call:
-            self._emit_time_left(training)
-
-    def _emit_time_left(self, training: TrainingState) -> None:
-        """Emit the remaining time at the speed of the first call, long before the first window is complete."""
-        left = training.totals.seconds / training.per_call * (training.updates - training.done)
-        text = f"update {training.done}/{training.updates} done, about {format_duration(round(left))} left"
-        self._emit("message", text=text, eta_seconds=round(left, 1))
+        elif training.done == training.first + training.per_call:  # long before the first window is complete
+            left = training.totals.seconds / training.per_call * (training.updates - training.done)
+            text = f"update {training.done}/{training.updates} done, about {format_duration(round(left))} left"
+            self._emit("message", text=text, eta_seconds=round(left, 1))
 
     def _close_window(self, training: TrainingState) -> None:
         done, rate, totals = training.done, training.learning_rate, training.totals
@@ -77,10 +73,7 @@ class History(Hook):
         on_device = training.runtime.peak_device_memory_mb()
         memory = {**measure_memory(), **({} if on_device is None else {"device_memory_mb": round(on_device, 1)})}
         self._emit("step", step=done, steps=training.updates, learning_rate=rate, **speeds, **memory, **self.last)
-        self._begin_window(training)
-
-    def _begin_window(self, training: TrainingState) -> None:
-        self._tokens_before, self._seconds_before = training.totals.real_tokens, training.totals.seconds
+        self.start(training)
 
     def state(self) -> Dict[str, Any]:
         """Return the open window and the lines so far, for a checkpoint."""

@@ -8,7 +8,7 @@ import time
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ContextManager, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, ContextManager, Dict, Optional
 
 import numpy as np
 import pyarrow as pa
@@ -86,7 +86,7 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
     chosen, instances = choose_runtime(job.runtime), instances or Instances()
     job, base, config, rows = read_inputs(job, chosen.value)
     precision = choose_precision(job.precision, chosen.value)
-    stop.agree = instances.any_instance_each
+    stop.agree = instances.any_instance
     device = plan_device(job, rows.manifest, config, chosen.value, precision.value, instances, emit)
     if device is None:
         job = dataclasses.replace(job, geometry=set_replicas(job.geometry, instances.count))
@@ -97,7 +97,14 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
         precision = resolve_precision(plan, fingerprint, Path(job.run_folder), rows, instances, emit)
         plan = plan.with_precision(precision)
     emit("plan", **dataclasses.asdict(plan))
-    held_out = _open_held_out(job, plan, config, rows, device, emit)
+    held_out = None
+    if job.evaluation is not None and plan.updates:
+        held_out = open_rows(job, job.evaluation.rows, config)
+        if held_out.manifest.tokenizer_sha256 != rows.manifest.tokenizer_sha256:
+            raise RowsError(f"{held_out.folder} and {rows.folder} use different tokenizers: make both again")
+        if device is not None:
+            counts = job.evaluation.count_rows(len(held_out)), job.evaluation.count_evaluations(plan.updates)
+            emit("message", text=device.describe_evaluations(config, rows.manifest, *counts, plan.updates))
     record = begin_record(job, plan, config, rows.manifest, instances.count)
     with _reserve_job_memory(job, plan, config, rows, instances, emit, stop):
         model = make_model(job, config, base, emit)
@@ -145,7 +152,9 @@ def _train(run: _Run, device: Optional[IpuPlan], fingerprint: Fingerprint) -> Jo
     checkpoints = Checkpoints(shared, identity, emit, instances.is_writer, plan.precision_reason)
     saved = checkpoints.load_latest()
     first_step, curve = (saved.step, saved.history) if saved is not None else (0, None)
-    if instances.any_instance(instances.mean({"first_step": first_step}, "first_step")["first_step"] != first_step):
+    if instances.any_instance([instances.mean({"first_step": first_step}, "first_step")["first_step"] != first_step])[
+        0
+    ]:
         raise ConfigError(
             f"the processes of this job found different checkpoints (here after update {first_step}) in {run_folder}: "
             "put run_folder on a disk that all hosts share"
@@ -174,37 +183,14 @@ def _train(run: _Run, device: Optional[IpuPlan], fingerprint: Fingerprint) -> Jo
             if device is not None:
                 device.save(partial)
         emit("saved", path=job.output)
-        checkpoints.remove_all()
+        checkpoints.remove(0)
     result = _result(run, totals, history, first_step, compile_seconds)
     evaluation = None if evaluations is None else evaluations.summary()
     return dataclasses.replace(result, steps=steps, evaluation=evaluation)
 
 
-def _open_held_out(
-    job: Job, plan: JobPlan, config: ModelConfig, rows: RowFolder, device: Optional[IpuPlan], emit: Emit
-) -> Optional[RowFolder]:
-    """Open the held-out rows of a job, and emit the cost of evaluations if the device can estimate it.
-
-    Raises:
-        RowsError: the rows are damaged, or use another tokenizer than the training rows.
-    """
-    if job.evaluation is None or not plan.updates:
-        return None
-    held_out = open_rows(job, job.evaluation.rows, config)
-    if held_out.manifest.tokenizer_sha256 != rows.manifest.tokenizer_sha256:
-        raise RowsError(f"{held_out.folder} and {rows.folder} use different tokenizers: make the rows of both again")
-    if device is not None:
-        counts = job.evaluation.count_rows(len(held_out)), job.evaluation.count_evaluations(plan.updates)
-        emit("message", text=device.describe_evaluations(config, rows.manifest, *counts, plan.updates))
-    return held_out
-
-
 def _compile(run: _Run) -> float:
-    """Compile for the first batch, so that errors show in the first minute; return the seconds it took.
-
-    Raises:
-        ConfigError: the job should only compile, but it has no updates and therefore no program.
-    """
+    """Compile for the first batch, so that errors show in the first minute; return the seconds it took."""
     started, plan, rows = time.perf_counter(), run.plan, run.rows
     if run.job.kind == "predict":
         run.runtime.compile(rows.take(np.arange(min(len(rows), plan.rows_per_call))))
@@ -223,7 +209,12 @@ def _result(
     job, plan, runtime = run.job, run.plan, run.runtime
     losses: Dict[str, float] = dict(history.last) if history is not None else {}
     peak, on_device = round(peak_memory_mb(), 1), runtime.peak_device_memory_mb()
-    measured = peak if plan.runtime == "cpu" else on_device
+    in_mb = peak if plan.runtime == "cpu" else on_device
+    measured = {MEMORY: None if in_mb is None else in_mb * 2**20}
+    # Updates or calls of this process. It may have made none.
+    done = plan.rows / rows_per_step(plan) if job.kind == "predict" else totals.updates - first_step
+    if totals.seconds > 0 and done:
+        measured.update({SECONDS: totals.seconds / done, TOKENS: totals.real_tokens / totals.seconds})
     return JobResult(
         kind=job.kind,
         runtime=plan.runtime,
@@ -248,20 +239,9 @@ def _result(
             **runtime.versions(),
         },
         peak_device_memory_mb=on_device,
-        foretold=_finish_record(run, totals, first_step, measured),
+        foretold=None if run.record is None else finish_record(run.record, measured),
         program=runtime.program,
     )
-
-
-def _finish_record(run: _Run, totals: Totals, first_step: int, memory_mb: Optional[float]) -> Optional[Dict[str, Any]]:
-    """Complete the record with the peak memory and, if any was spent, the time per update or call of this process."""
-    if run.record is None:
-        return None
-    done = run.plan.rows / rows_per_step(run.plan) if run.job.kind == "predict" else totals.updates - first_step
-    measured = {MEMORY: None if memory_mb is None else memory_mb * 2**20}
-    if totals.seconds > 0 and done:
-        measured.update({SECONDS: totals.seconds / done, TOKENS: totals.real_tokens / totals.seconds})
-    return finish_record(run.record, measured)
 
 
 def logits_schema(head: str) -> pa.Schema:
@@ -318,47 +298,34 @@ class _OrderedWriter:
     def __init__(self, arrow: pa.RecordBatchFileWriter, folder: Path, head: str) -> None:
         self._arrow, self._folder, self._head = arrow, folder, head
         self._waiting: Dict[int, Logits] = {}
-        self._ready: List[Logits] = []
-        self._written = 0
+        self._written, self._ready = 0, 0
+        """First feature that is not written, and first that has not arrived."""
 
     def add(self, answer: Logits) -> None:
-        """Add the logits of a feature.
-
-        Raises:
-            RowsError: the feature was added before.
-        """
-        following = self._written + len(self._ready)
-        if answer.feature_id < following or answer.feature_id in self._waiting:
+        """Add the logits of a feature, which may not have been added before."""
+        if answer.feature_id < self._ready or answer.feature_id in self._waiting:
             raise RowsError(f"{self._folder} contains feature {answer.feature_id} twice; make the rows again")
         self._waiting[answer.feature_id] = answer
-        while following in self._waiting:
-            self._ready.append(self._waiting.pop(following))
-            following += 1
-            if len(self._ready) == FEATURES_PER_RECORD_BATCH:
+        while self._ready in self._waiting:
+            self._ready += 1
+            if self._ready - self._written == FEATURES_PER_RECORD_BATCH:
                 self._write()
 
     def finish(self) -> None:
-        """Write the remaining features.
-
-        Raises:
-            RowsError: a feature is missing.
-        """
-        self._write()
+        """Write the remaining features, of which none may be missing."""
+        if self._ready > self._written:
+            self._write()
         if self._waiting:
             last = max(self._waiting)
             raise RowsError(f"{self._folder} lacks feature {self._written} of 0..{last}; make the rows again")
 
     def _write(self) -> None:
-        if not self._ready:
-            return
-        ids = np.arange(self._written, self._written + len(self._ready), dtype=np.int32)
-        lists = [_lists([x.columns[name] for x in self._ready]) for name in heads.get_head(self._head).logits]
+        ids = np.arange(self._written, self._ready, dtype=np.int32)
+        answers = [self._waiting.pop(number) for number in range(self._written, self._ready)]
+        lists = []
+        for name in heads.get_head(self._head).logits:  # one list per sequence, without a Python object per number
+            logits = [x.columns[name] for x in answers]
+            borders = np.concatenate([[0], np.cumsum([len(x) for x in logits])]).astype(np.int32)
+            lists.append(pa.ListArray.from_arrays(to_arrow(borders), to_arrow(np.concatenate(logits))))
         self._arrow.write_batch(pa.record_batch([to_arrow(ids), *lists], schema=logits_schema(self._head)))
-        self._written += len(self._ready)
-        self._ready = []
-
-
-def _lists(logits: List[np.ndarray]) -> pa.ListArray:
-    """Return one list per array, without a Python object per number."""
-    borders = np.concatenate([[0], np.cumsum([len(x) for x in logits])]).astype(np.int32)
-    return pa.ListArray.from_arrays(to_arrow(borders), to_arrow(np.concatenate(logits)))
+        self._written = self._ready

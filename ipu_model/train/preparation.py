@@ -86,12 +86,19 @@ def read_inputs(job: Job, runtime: str) -> Tuple[Job, Optional[ModelFolder], Mod
     """
     described = job.model or read_config(Path(str(job.init_checkpoint)) / CONFIG)[0]
     families.get_family(described.family).check(runtime, job.kind == "pretrain")
-    base: Optional[ModelFolder] = None
+    base, config = None, described
     if job.init_checkpoint is not None:
         head = heads.get_head(job.head)
         base = read_model(Path(job.init_checkpoint)).for_head(head)
         base = base if job.kind == "predict" or job.labels is None else base.for_labels(head, job.labels)
-    config, job = resolve_architecture(job, base), resolve_labels(job, base)
+        # The job's dropout and initializer_range win: they do not affect the shape of the weights.
+        config = base.config if job.model is None else adopt_weights(job.model, base.config)
+        if differ := architecture_differences(config, base.config):
+            raise CheckpointError(
+                f"the job's model differs from the one in {base.path}: {'; '.join(differ)}. Change `model` to match, "
+                "or omit it to use the folder's"
+            )
+    job = resolve_labels(job, base)
     rows = open_rows(job, job.rows, config, job.seed if job.masking == "dynamic" else None)
     if base is not None and base.tokenizer_sha256 not in (None, rows.manifest.tokenizer_sha256):
         raise RowsError(
@@ -107,9 +114,6 @@ def open_rows(job: Job, folder: str, config: ModelConfig, masking_seed: Optional
 
     Args:
         masking_seed: Seed of dynamic masking; None: static.
-
-    Raises:
-        RowsError, ConfigError: the rows are damaged, or do not match the model.
     """
     labels = len(job.labels or ())
     kinds, found = heads.get_head(job.head).row_kinds(labels), read_manifest(Path(folder)).kind
@@ -117,28 +121,6 @@ def open_rows(job: Job, folder: str, config: ModelConfig, masking_seed: Optional
     if job.class_weights is not None and "class_labels" not in {x.name for x in get_columns(kind, config.vocab_size)}:
         raise ConfigError(f"job.class_weights needs rows with one class per sequence, found {kind}: set it to null")
     return RowFolder(Path(folder), kind, config, labels, masking_seed, job.class_weights)
-
-
-def resolve_architecture(job: Job, base: Optional[ModelFolder]) -> ModelConfig:
-    """Return the architecture: the job's own, or that of init_checkpoint; if both exist they must agree.
-
-    Dropout and initializer_range do not affect the shape of the weights, so the job's values win.
-
-    Raises:
-        CheckpointError: the two disagree; the message lists the differences.
-    """
-    if job.model is None:
-        assert base is not None  # job.py requires one of the two
-        return base.config
-    if base is None:
-        return job.model
-    configured = adopt_weights(job.model, base.config)
-    if differ := architecture_differences(configured, base.config):
-        raise CheckpointError(
-            f"the job's model differs from the one in {base.path}: {'; '.join(differ)}. Change `model` to match, "
-            "or omit it to use the folder's"
-        )
-    return configured
 
 
 def resolve_labels(job: Job, base: Optional[ModelFolder]) -> Job:

@@ -62,11 +62,7 @@ class TrainingState:
         return self.ends_early or self.done == self.updates
 
     def step(self, batch: Any, learning_rate: float) -> None:
-        """Make one device call and add it to the totals.
-
-        Raises:
-            UpdateAborted: a stop was requested and the update was slow; the state is that before the update.
-        """
+        """Make one device call and add it to the totals; raises as Runtime.train_step."""
         began = time.perf_counter()
         self.metrics, self.learning_rate = self.runtime.train_step(batch, learning_rate), learning_rate
         now, totals = time.perf_counter(), self.totals
@@ -125,7 +121,12 @@ def train(
                 for hook in hooks:
                     hook.after_aborted_step(training)
                 raise
-            _require_finite(training, order)
+            metrics, done = training.metrics, training.done
+            if not (math.isfinite(metrics.loss) and math.isfinite(metrics.gradient_norm or 0.0)):
+                rows_of_call = order.all_rows(step, done - step).tolist()
+                numbers = [row for row in rows_of_call if row != NO_ROW]
+                scaling, norm = metrics.loss_scaling, metrics.gradient_norm
+                raise NonFiniteLoss(step + 1, metrics.loss, rate, numbers, scaling, norm, done)
             for hook in hooks:
                 hook.after_step(training)
             if training.ends_early:
@@ -133,23 +134,6 @@ def train(
     for hook in hooks:
         hook.finish()
     return training.totals
-
-
-def _require_finite(training: TrainingState, order: UpdateRows) -> None:
-    """Raises: NonFiniteLoss, if the loss or the gradient norm of the last call is NaN or infinite."""
-    metrics, done, per_call = training.metrics, training.done, training.per_call
-    if math.isfinite(metrics.loss) and math.isfinite(metrics.gradient_norm or 0.0):
-        return
-    rows = [row for row in order.all_rows(done - per_call, per_call).tolist() if row != NO_ROW]
-    raise NonFiniteLoss(
-        done - per_call + 1,
-        metrics.loss,
-        training.learning_rate,
-        rows,
-        metrics.loss_scaling,
-        metrics.gradient_norm,
-        done,
-    )
 
 
 def make_update_rows(job: Job, plan: JobPlan, rows: RowFolder, runtime: Runtime) -> UpdateRows:

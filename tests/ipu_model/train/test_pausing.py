@@ -212,7 +212,7 @@ def test_no_process_leaves_before_the_checkpoint_is_written(tmp_path: Path, pret
     seen: List[str] = []
 
     class Watched(Instances):
-        def any_instance_each(self, mine: Sequence[bool]) -> List[bool]:
+        def any_instance(self, mine: Sequence[bool]) -> List[bool]:
             seen.append("asked")
             return list(mine)
 
