@@ -1,17 +1,6 @@
 """Errors that `ipu_model` raises on purpose.
 
-    DeviceJobError
-    |-- ConfigError        the job is invalid: what was found, what is required, which parameter to change
-    |-- RowsError          the row folder is damaged, or has another schema or another tokenizer
-    |-- CheckpointError    a checkpoint or model folder is unusable
-    |-- NonFiniteLoss      the loss became NaN or infinite; nothing was saved
-    |-- NonFiniteWeights   the weights became NaN or infinite after a finite loss; they were not saved
-    |-- InstanceLost       another process of this training ended or does not answer
-    |-- RowWorkerLost      the process that prepares rows for the IPUs ended
-    |-- OutOfMemory        a measured job needs more memory than is available
-    `-- IpuFailure         PopTorch or the IPUs failed: what happened, which parameter to change, where the log is
-
-`python -m ipu_model` turns the first three into exit code 2 and the others into exit code 1.
+`python -m ipu_model` turns ConfigError, RowsError and CheckpointError into exit code 2 and the others into 1.
 """
 
 from __future__ import annotations

@@ -201,14 +201,6 @@ def write_text(path: Path, text: str) -> None:
         partial.write_bytes(text.encode())
 
 
-def read_at_most(stream: BinaryIO, limit: int) -> bytes:
-    """Read up to `limit` bytes in blocks: a single read would allocate `limit` bytes even for a short stream."""
-    content = bytearray()
-    while len(content) < limit and (block := stream.read(min(BLOCK, limit - len(content)))):
-        content += block
-    return bytes(content)
-
-
 def read_json(path: Path, *, encoding: str = "utf-8", parse: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Read a JSON file; `parse` replaces `parse_json`, `options` are those of `json.loads`.
 
@@ -218,7 +210,9 @@ def read_json(path: Path, *, encoding: str = "utf-8", parse: Callable[..., Any] 
     """
     try:
         with open_regular(path) as stream:
-            content = read_at_most(stream, MAX_JSON_BYTES + 1)
+            content = bytearray()  # in blocks: one read would allocate all bytes even for a short stream
+            while len(content) <= MAX_JSON_BYTES and (block := stream.read(BLOCK)):
+                content += block
     except NotAFile as error:
         raise ValueError(f"it {error.strerror}") from None
     if not content:

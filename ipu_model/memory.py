@@ -37,9 +37,6 @@ def memory_limit(root: Path = Path("/")) -> Optional[int]:
 
     Memory in use by others is not subtracted. RLIMIT_AS is ignored: torch reserves gigabytes of address space that it
     never uses. None if the system does not report any limit.
-
-    Args:
-        root: of the file system, with /proc and /sys.
     """
     limits = read_memory(root / "proc/meminfo", "MemTotal")
     for folder, limit, _, _ in _cgroups(root):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import typing
-from typing import Any, Mapping, Sequence, Type, TypeVar
+from typing import Any, Mapping, Optional, Sequence, Type, TypeVar
 
 from ipu_model.errors import ConfigError
 
@@ -38,10 +38,11 @@ def read_strictly(kind: Type[T], values: Any, where: str) -> T:
     return kind(**read)
 
 
-def nearest(name: str, valid: Sequence[str]) -> str:
-    """Return the end of a message about an unknown name: the nearest valid name, or all of them."""
+def nearest(name: str, valid: Sequence[str], otherwise: Optional[str] = None) -> str:
+    """Return the end of a message about an unknown name: the nearest valid name, or `otherwise`, by default all."""
     near = difflib.get_close_matches(name, valid, 1)
-    return f"; did you mean {near[0]}?" if near else f"; valid: {', '.join(sorted(valid)) or '(none)'}"
+    every = f"; valid: {', '.join(sorted(valid)) or '(none)'}" if otherwise is None else otherwise
+    return f"; did you mean {near[0]}?" if near else every
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:

@@ -62,12 +62,8 @@ class Instances:
         names = sorted(values)
         return dict(zip(names, self._means([float(values[name]) for name in names], purpose)))
 
-    def any_instance(self, mine: bool) -> bool:
-        """Return whether any instance votes True; every instance must call this."""
-        return self.any_instance_each([mine])[0]
-
-    def any_instance_each(self, mine: Sequence[bool]) -> List[bool]:
-        """Return the same for several votes together; every instance must pass the same number."""
+    def any_instance(self, mine: Sequence[bool]) -> List[bool]:
+        """Return for each vote whether any instance votes True; every instance must call this with as many votes."""
         return [share > 0 for share in self._means([float(yes) for yes in mine], "any")]
 
     def _means(self, values: List[float], purpose: str) -> List[float]:

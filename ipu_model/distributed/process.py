@@ -137,25 +137,18 @@ def parse_stop_time(setting: Optional[str]) -> Optional[float]:
     if not setting:
         return None
     text = setting.strip()
-    try:
+    seconds = math.nan
+    with contextlib.suppress(ValueError):
+        moment = datetime.datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
+        seconds = moment.timestamp() if moment.tzinfo is not None else math.nan
+    with contextlib.suppress(ValueError):
         seconds = float(text)
-    except ValueError:
-        seconds = _parse_iso_time(text)
     if not math.isfinite(seconds):
         raise ConfigError(
             f"{STOP_AT}={setting!r} is not a valid time: use date, time and zone (2026-11-20T18:00:00+01:00, or Z for "
             "UTC), or seconds since 1970; in a shell $(date -d '+8 hours' +%s)"
         )
     return seconds
-
-
-def _parse_iso_time(text: str) -> float:
-    """Return the seconds since 1970 of a date with time and zone; NaN if it is invalid."""
-    try:
-        moment = datetime.datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
-    except ValueError:
-        return math.nan
-    return moment.timestamp() if moment.tzinfo is not None else math.nan
 
 
 def die_with_parent(number: int = signal.SIGTERM) -> None:

@@ -84,7 +84,11 @@ class Lamb(MomentOptimizer):
             if weights:
                 directions = self._directions(weights, group)
                 if group["trust_ratio"]:
-                    _scale_by_trust_ratio(directions, weights)
+                    # Stack the norms, so that an accelerator computes all ratios without waiting for the host.
+                    norms, steps = (torch.stack(list(torch._foreach_norm(x))) for x in (weights, directions))
+                    ratios = torch.where((norms > 0) & (steps > 0), norms / steps, torch.ones_like(norms))
+                    for direction, ratio in zip(directions, ratios):
+                        direction.mul_(ratio)
                 torch._foreach_add_(weights, directions, alpha=-group["lr"])
 
     def _directions(self, weights: List[Tensor], group: Dict[str, Any]) -> List[Tensor]:
@@ -111,16 +115,6 @@ class Lamb(MomentOptimizer):
         return list(directions)
 
 
-def _scale_by_trust_ratio(directions: List[Tensor], weights: List[Tensor]) -> None:
-    # Stack the norms, so that an accelerator computes all ratios without waiting for the host.
-    weight_norms = torch.stack(list(torch._foreach_norm(weights)))
-    direction_norms = torch.stack(list(torch._foreach_norm(directions)))
-    usable = (weight_norms > 0) & (direction_norms > 0)
-    ratios = torch.where(usable, weight_norms / direction_norms, torch.ones_like(weight_norms))
-    for direction, ratio in zip(directions, ratios):
-        direction.mul_(ratio)
-
-
 class BlockedAdamW(MomentOptimizer):
     """AdamW (arXiv 1711.05101) in blocks.
 
@@ -132,7 +126,7 @@ class BlockedAdamW(MomentOptimizer):
 
     def __init__(self, params: Any, copies: Optional[LowPrecisionCopies] = None, **rates: Any) -> None:
         super().__init__(params, **rates)
-        self._copies: Dict[Tensor, Tensor] = {} if copies is None else copies.by_weight
+        self._copies: Dict[Tensor, Tensor] = {} if copies is None else dict(copies.pairs)
         self._scale = 1.0
         self._buffer = torch.empty(BLOCK)
 
@@ -236,7 +230,8 @@ class BlockedLamb(BlockedAdamW):
             squares = self._advance_tensor(flat, gradients[0], self.state[weight], directions, group)
         else:
             squares = self._advance_blocks(weight, gradients, directions, group)
-        rate = group["lr"] * _trust_ratio(squares)
+        norm, size = (float(torch.stack(parts).double().sum().sqrt()) for parts in squares)
+        rate = group["lr"] * (norm / size if norm > 0 and size > 0 else 1.0)
         if copy is None:
             flat.sub_(directions, alpha=rate)
             return
@@ -297,12 +292,6 @@ def _squared_norm(values: Tensor) -> Tensor:
     # vector_norm returns bf16 for bf16, and with another dtype it first copies the whole tensor.
     parts = (values[block].float() for block in split_blocks(len(values)))
     return torch.stack([part.dot(part) for part in parts]).double().sum()
-
-
-def _trust_ratio(squares: Squares) -> float:
-    """Return |w| / |u| from the squared norms of the parts of both; 1 if either is 0."""
-    of_weight, of_direction = (float(torch.stack(parts).double().sum().sqrt()) for parts in squares)
-    return of_weight / of_direction if of_weight > 0 and of_direction > 0 else 1.0
 
 
 def split_blocks(count: int) -> List[slice]:

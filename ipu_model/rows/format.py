@@ -4,14 +4,8 @@ A row folder contains `rows-00000.arrow`, `rows-00001.arrow`, ... (Arrow IPC fil
 `manifest.json`. Legend: L tokens per row, S maximum sequences per row, P maximum masked positions per row.
 Needs numpy and pyarrow only, on Python 3.8 upwards.
 
-| column                  | type             | meaning                                                    |
-|-------------------------|------------------|------------------------------------------------------------|
-| input_ids[L]            | uint16 or uint32 | token ids; `pad_id` of the manifest in padding             |
-| token_type_ids[L]       | uint8            | 0 first segment, 1 second; restart in every sequence       |
-| position_ids[L]         | uint16           | 0.. in every sequence                                      |
-| sequence_ids[L]         | uint8            | 1..S, 0 = padding; tokens attend only to their sequence    |
-| cls_positions[S]        | int16            | start of each sequence, -1 = no such sequence              |
-
+Tokens have a type (0 first segment, 1 second) and a position, both from 0 in every sequence, and the number of their
+sequence, 1..S or 0 for padding: they attend only to their own. `cls_positions` has the start of each sequence.
 Every kind of rows adds its own columns: ipu_model/row_kinds has one file per kind.
 Sequences are concatenated from position 0; padding is only at the end of the row.
 """
@@ -160,9 +154,7 @@ class Manifest:
         return self.real_tokens / (self.rows * self.row_length) if self.rows else 0.0
 
     def to_json(self) -> str:
-        values = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
-        if not self.pad_id:
-            del values["pad_id"]
+        values = {k: x for k, x in dataclasses.asdict(self).items() if x is not None and (k != "pad_id" or x)}
         values["packing_factor"] = round(self.packing_factor, 4)
         values["packing_efficiency"] = round(self.packing_efficiency, 4)
         return json.dumps(values, indent=2, sort_keys=True) + "\n"

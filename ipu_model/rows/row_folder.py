@@ -11,7 +11,7 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Deque, Dict, Generator, Iterable, List, Optional, Sequence, Tuple, TypeVar
+from typing import Callable, Deque, Dict, Generator, Iterable, Iterator, List, Optional, Sequence, Tuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -56,6 +56,10 @@ class Batch:
             return int(real.sum())
         return float(self.class_weights[self.columns[column][real]].sum())
 
+    def split(self, rows: int) -> Iterator[Batch]:
+        """Split this batch into micro-batches of so many rows; the last may have fewer."""
+        return (self.part(start, start + rows) for start in range(0, len(self.rows), rows))
+
     def part(self, start: int, stop: int) -> Batch:
         """Return rows start..stop-1 of this batch as a micro-batch."""
         return Batch(
@@ -96,14 +100,28 @@ class RowFolder:
         self.class_weights = None if class_weights is None else np.array(class_weights, dtype=np.float64)
         self._check_against_job(kind, labels)
         self.masking_seed = masking_seed
-        self._masking = self._make_masking()
+        self._masking: Optional[DynamicMasking] = None
+        manifest = self.manifest
+        if masking_seed is not None:
+            if manifest.mask_id is None or manifest.special_ids is None:
+                raise RowsError(
+                    f"the manifest of {self.folder} has no mask_id and special_ids, which dynamic masking needs: make "
+                    "the rows again, or set pretrain.masking to static"
+                )
+            self._masking = DynamicMasking(masking_seed, manifest.mask_id, manifest.special_ids, manifest.vocab_size)
         self._starts: List[int] = []
         self._chunks: List[Tuple[str, int, Columns]] = []
         first = 0
-        for name, expected in sorted(self.manifest.files.items()):
+        for name, expected in sorted(manifest.files.items()):
             first = self._open(name, first, expected)
         self._first_rows = np.array(self._starts, dtype=np.int64)
-        self._check_counts(first)
+        # The rows per update depend on these counts, and counting is cheap: S small integers per row.
+        sequences = sum(int((columns["cls_positions"] != ABSENT).sum()) for _, _, columns in self._chunks)
+        if (first, sequences) != (manifest.rows, manifest.sequences):
+            raise RowsError(
+                f"{self.folder} has {first} rows and {sequences} sequences, but its manifest says {manifest.rows} and "
+                f"{manifest.sequences}; make the rows again"
+            )
 
     def _check_against_job(self, kind: str, labels: int) -> None:
         manifest, model = self.manifest, self.model
@@ -125,17 +143,6 @@ class RowFolder:
                 f"{model.max_positions} positions: lower row_length or raise model.max_positions"
             )
 
-    def _make_masking(self) -> Optional[DynamicMasking]:
-        manifest = self.manifest
-        if self.masking_seed is None:
-            return None
-        if manifest.mask_id is None or manifest.special_ids is None:
-            raise RowsError(
-                f"the manifest of {self.folder} has no mask_id and special_ids, which dynamic masking needs: make the "
-                "rows again, or set pretrain.masking to static"
-            )
-        return DynamicMasking(self.masking_seed, manifest.mask_id, manifest.special_ids, manifest.vocab_size)
-
     def _open(self, name: str, first: int, expected: int) -> int:
         """Map one file; return the number of the row after its last."""
         path = self.folder / name
@@ -149,23 +156,18 @@ class RowFolder:
                 batch = reader.get_batch(index)
                 batch.validate()
                 self._starts.append(first + count)
-                self._chunks.append((name, count, _columns(batch)))
+                # `values` ignores the slice of the parent array; batches read from a file have none.
+                columns = {
+                    field.name: from_arrow(column.values).reshape(batch.num_rows, field.type.list_size)
+                    for field, column in zip(batch.schema, batch.columns)
+                }
+                self._chunks.append((name, count, columns))
                 count += batch.num_rows
         except (pa.ArrowInvalid, OSError) as error:
             raise RowsError(f"{path} is damaged or incomplete ({error}); make the rows again") from None
         if count != expected:
             raise RowsError(f"{path} has {count} rows, but its manifest says {expected}; make the rows again")
         return first + count
-
-    def _check_counts(self, rows: int) -> None:
-        # The rows per update depend on these counts, and counting is cheap: S small integers per row.
-        sequences = sum(int((columns["cls_positions"] != ABSENT).sum()) for _, _, columns in self._chunks)
-        expected = self.manifest.rows, self.manifest.sequences
-        if (rows, sequences) != expected:
-            raise RowsError(
-                f"{self.folder} has {rows} rows and {sequences} sequences, but its manifest says {expected[0]} and "
-                f"{expected[1]}; make the rows again"
-            )
 
     def __len__(self) -> int:
         return self.manifest.rows
@@ -293,15 +295,6 @@ class UpdateRows:
         if position < end:
             parts.append(np.full(end - position, NO_ROW, dtype=np.int64))
         return parts
-
-
-def _columns(batch: pa.RecordBatch) -> Columns:
-    columns = {}
-    for field, column in zip(batch.schema, batch.columns):
-        width = field.type.list_size
-        # `values` ignores the slice of the parent array; batches read from a file have none.
-        columns[field.name] = from_arrow(column.values).reshape(batch.num_rows, width)
-    return columns
 
 
 def prefetch(make: Callable[[Item], Made], items: Iterable[Item], depth: int) -> Generator[Made, None, None]:

@@ -51,7 +51,7 @@ def resolve_precision(
         choice = find_recorded(run_folder, run_fingerprint, emit) or choose_faster(plan, rows)
         record = {"job": fingerprint(run_fingerprint), "precision": choice.value, "reason": choice.reason}
         write_json(run_folder / RECORD, record)
-    low = instances.any_instance(instances.is_writer and choice.value == "bf16")
+    (low,) = instances.any_instance([instances.is_writer and choice.value == "bf16"])
     return Choice("bf16" if low else "fp32", choice.reason)
 
 

@@ -87,22 +87,24 @@ class NativeFunction:
     def __call__(self, *arguments: Tensor) -> List[Tensor]:
         kinds = tuple(x.dtype for x in arguments)
         if kinds not in self._calls:
-            self._calls[kinds] = self._make(arguments)
+            with tempfile.TemporaryDirectory() as folder:
+                self._calls[kinds] = self._load_or_build(self._root or Path(folder), arguments)
         return self._calls[kinds](list(arguments))
 
-    def _make(self, arguments: Sequence[Tensor]) -> Call:
-        if self._root is None:
-            with tempfile.TemporaryDirectory() as folder:
-                return self._load_or_build(Path(folder), arguments)
-        return self._load_or_build(self._root, arguments)
-
     def _load_or_build(self, root: Path, arguments: Sequence[Tensor]) -> Call:
-        parts = self._parts(arguments)
+        parts = {
+            "source": inspect.getsource(self._function),
+            "arguments": [f"{x.dtype}[{'n' * x.dim()}]" for x in arguments],
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+            "cpu": sorted(cpu_flags()),
+        }
         library = root / f"{self._function.__name__}-{fingerprint(parts)}.so"
         record = library.with_suffix(".json")
         started = time.perf_counter()
-        state = _state(library, record)
-        if state == "whole":
+        exists = record.exists() and library.exists()
+        # Loading a truncated library would crash the process.
+        if exists and (find_object(record) or {}).get("sha256") == sha256_of(library):
             call = _load(library)
             record.touch()  # marks the library as used, for pruning
             self._say(f"{self._function.__name__}: loaded in {time.perf_counter() - started:.3f} s from {library}")
@@ -111,25 +113,10 @@ class NativeFunction:
         with new_file(library) as partial:
             shutil.copyfile(_compile(self._function, arguments), str(partial))
         write_json(record, {"parts": parts, "sha256": sha256_of(library)})
+        state = "damaged" if exists else "absent"
         cached = f"cached as {library}" if self._root is not None else "not cached"
         self._say(f"{self._function.__name__}: {state}, compiled in {time.perf_counter() - started:.1f} s, {cached}")
         return _load(library)
-
-    def _parts(self, arguments: Sequence[Tensor]) -> Dict[str, Any]:
-        return {
-            "source": inspect.getsource(self._function),
-            "arguments": [f"{x.dtype}[{'n' * x.dim()}]" for x in arguments],
-            "torch": torch.__version__,
-            "threads": torch.get_num_threads(),
-            "cpu": sorted(cpu_flags()),
-        }
-
-
-def _state(library: Path, record: Path) -> str:
-    """Return whole, absent or damaged; loading a truncated library would crash the process."""
-    if not record.exists() or not library.exists():
-        return "absent"
-    return "whole" if (find_object(record) or {}).get("sha256") == sha256_of(library) else "damaged"
 
 
 def _compile(function: Callable[..., Any], arguments: Sequence[Tensor]) -> str:

@@ -52,23 +52,12 @@ def find_gpu() -> Tuple[bool, str]:
     return True, f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
 
 
-def require_gpu() -> None:
-    """Raises: ConfigError, if torch cannot use a GPU."""
-    found, reason = find_gpu()
-    if not found:
-        raise ConfigError(
-            f"runtime cuda needs a GPU and a torch built for CUDA: {reason}. Install such a torch into the Python "
-            "of PODIUM_DEVICE_PYTHON, or set device.runtime to cpu or auto"
-        )
-
-
 def fastest_precision() -> Choice:
     """Return bf16 if the GPU supports it; older GPUs would emulate it."""
     capability = torch.cuda.get_device_capability()
     shown = "{}.{}".format(*capability)
-    if capability >= AMPERE:
-        return Choice("bf16", f"auto: this GPU has compute capability {shown}, bf16 comes with 8.0")
-    return Choice("fp32", f"auto: this GPU has compute capability {shown}, bf16 comes with 8.0")
+    precision = "bf16" if capability >= AMPERE else "fp32"
+    return Choice(precision, f"auto: this GPU has compute capability {shown}, bf16 comes with 8.0")
 
 
 class CudaDevice(Device):
@@ -207,12 +196,17 @@ class PaddedAttention:
     def __init__(self, offsets: Tensor, longest: int) -> None:
         self._offsets, self._longest = offsets.long(), longest
         self._layout: Optional[Tuple[Tensor, Tensor]] = None
+        """[T] the padded position of each token (of N * longest), and [N, longest] True for real tokens."""
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, heads: int, dropout: float) -> Tensor:
         """query, key, value and the result: [T, H]. `dropout` acts on the attention probabilities."""
         count, longest = len(self._offsets) - 1, self._longest
         if self._layout is None:  # made once, for all layers
-            self._layout = self._padded_positions(len(query))
+            starts, lengths, device = self._offsets[:-1], self._offsets.diff(), query.device
+            # output_size avoids waiting for the device to compute the total.
+            rows = torch.repeat_interleave(torch.arange(count, device=device), lengths, output_size=len(query))
+            padded_at = rows * longest + torch.arange(len(query), device=device) - starts[rows]
+            self._layout = padded_at, torch.arange(longest, device=device) < lengths[:, None]
         positions, real = self._layout
 
         def padded(flat: Tensor) -> Tensor:  # [T, H] -> [N, A, longest, D]
@@ -223,14 +217,6 @@ class PaddedAttention:
             padded(query), padded(key), padded(value), attn_mask=real[:, None, None, :], dropout_p=dropout
         )
         return context.transpose(1, 2).reshape(count * longest, -1).index_select(0, positions)
-
-    def _padded_positions(self, tokens: int) -> Tuple[Tensor, Tensor]:
-        """Return [T] the padded position of each token (of N * longest), and [N, longest] True for real tokens."""
-        starts, lengths = self._offsets[:-1], self._offsets.diff()
-        # output_size avoids waiting for the device to compute the total.
-        rows = torch.repeat_interleave(torch.arange(len(starts), device=starts.device), lengths, output_size=tokens)
-        positions = rows * self._longest + torch.arange(tokens, device=starts.device) - starts[rows]
-        return positions, torch.arange(self._longest, device=starts.device) < lengths[:, None]
 
 
 def choose_attention(

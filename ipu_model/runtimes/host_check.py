@@ -18,7 +18,7 @@ import platform
 import sys
 from typing import Any, Dict, Iterator, Mapping
 
-from ipu_model.errors import DeviceJobError
+from ipu_model.errors import ConfigError, DeviceJobError
 
 OLDEST_PYTHON = (3, 8)
 NEEDED = ("numpy", "pyarrow", "safetensors", "torch")
@@ -27,18 +27,17 @@ NEEDED = ("numpy", "pyarrow", "safetensors", "torch")
 def run_checks(request: Mapping[str, Any]) -> Iterator[Dict[str, Any]]:
     """Yield the results of all checks: name, level (ok, warning or problem), text and of_parameters."""
     version = platform.python_version()
-    if sys.version_info < OLDEST_PYTHON:
-        yield _make_result("problem", f"{sys.executable} is Python {version}, 3.8 or newer is required: {_FIX}")
-        return
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        yield _make_result("problem", f"{sys.executable} (Python {version}) lacks {', '.join(missing)}: {_FIX}")
-        return
-    try:
-        import torch
-    except (ImportError, OSError) as error:  # OSError: a shared library is missing
-        text = " ".join(str(error).split())[:300]
-        yield _make_result("problem", f"torch does not load in {sys.executable} ({text}): {_FIX}")
+    problem = f"is Python {version}, 3.8 or newer is required" if sys.version_info < OLDEST_PYTHON else ""
+    if missing and not problem:
+        problem = f"(Python {version}) lacks {', '.join(missing)}"
+    if not problem:
+        try:
+            import torch
+        except (ImportError, OSError) as error:  # OSError: a shared library is missing
+            problem = f"cannot load torch ({' '.join(str(error).split())[:300]})"
+    if problem:
+        yield _make_result("problem", f"{sys.executable} {problem}: {_FIX}")
         return
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
     yield _make_result(
@@ -55,6 +54,8 @@ _FIX = (
 
 
 def _check_device(device: Mapping[str, Any], request: Mapping[str, Any]) -> Iterator[Dict[str, Any]]:
+    import torch
+
     from ipu_model.models.families import get_family
     from ipu_model.runtimes.selection import choose_precision, choose_runtime
 
@@ -65,9 +66,20 @@ def _check_device(device: Mapping[str, Any], request: Mapping[str, Any]) -> Iter
         family.check(chosen.value, request["pretrains"])  # auto may choose IPUs
         runtime, text = chosen.value, f"{chosen.value} ({chosen.reason})"
         if runtime == "ipu":
-            text += f"; {_check_ipus(request.get('ipus', 1), request['compile_only'])}"
+            from ipu_model.ipu.sdk import check_hardware
+            from ipu_model.runtimes.ipu import load_poptorch, read_versions
+
+            poptorch = load_poptorch()
+            read_versions(poptorch, lambda text: None)
+            text += f"; {check_hardware(poptorch, request.get('ipus', 1), request['compile_only'], os.environ)}"
         if runtime == "cuda":
-            text += f"; {_check_gpus(request['processes'])}"
+            count = torch.cuda.device_count()
+            if request["processes"] > count:
+                raise ConfigError(
+                    f"device.processes={request['processes']} needs one GPU per process, but this host has {count}: "
+                    "lower it, or check CUDA_VISIBLE_DEVICES"
+                )
+            text += f"; {count} GPUs"
     except DeviceJobError as error:
         failed = True
         yield _make_result("problem", f"{error}; found {device['knob']}")
@@ -79,29 +91,6 @@ def _check_device(device: Mapping[str, Any], request: Mapping[str, Any]) -> Iter
         yield _make_result("problem", f"{error}; found {device['knob']}", of_parameters=True)
     if not failed:
         yield _make_result("ok", f"{text}, {device['precision']}")
-
-
-def _check_gpus(processes: int) -> str:
-    import torch
-
-    from ipu_model.errors import ConfigError
-
-    count = torch.cuda.device_count()
-    if processes > count:
-        raise ConfigError(
-            f"device.processes={processes} needs one GPU per process, but this host has {count}: lower it, or check "
-            "CUDA_VISIBLE_DEVICES"
-        )
-    return f"{count} GPUs"
-
-
-def _check_ipus(ipus: int, compile_only: bool) -> str:
-    from ipu_model.ipu.sdk import check_hardware
-    from ipu_model.runtimes.ipu import load_poptorch, read_versions
-
-    poptorch = load_poptorch()
-    read_versions(poptorch, lambda text: None)
-    return check_hardware(poptorch, ipus, compile_only, os.environ)
 
 
 def _make_result(level: str, text: str, name: str = "device", of_parameters: bool = False) -> Dict[str, Any]:

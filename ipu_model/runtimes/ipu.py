@@ -13,20 +13,7 @@ import platform
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import (
-    Any,
-    Callable,
-    ContextManager,
-    Dict,
-    Generator,
-    Iterable,
-    Iterator,
-    List,
-    Optional,
-    Sequence,
-    Tuple,
-    Union,
-)
+from typing import Any, Callable, ContextManager, Dict, Generator, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -60,7 +47,7 @@ from ipu_model.models.config import ModelConfig
 from ipu_model.models.head import Logits
 from ipu_model.progress import Emit
 from ipu_model.rows.row_folder import Batch, RowFolder, UpdateRows
-from ipu_model.runtimes.runtime import StepMetrics
+from ipu_model.runtimes.runtime import Runtime, StepMetrics
 
 PREFIX = "bert_model."
 """Prefix of the device model's parameter names: DeviceModel stores the model under this attribute."""
@@ -97,8 +84,8 @@ def read_versions(poptorch: Any, say: Callable[[str], None]) -> Dict[str, str]:
     return check_versions(poptorch, torch.__version__, platform.python_version(), say=say)
 
 
-class IpuRuntime:
-    """Runtime on IPUs.
+class IpuRuntime(Runtime):
+    """Runtime on IPUs. It does not read ahead in a thread, because `calls` does in a separate process.
 
     Args:
         poptorch: From load_poptorch.
@@ -108,10 +95,6 @@ class IpuRuntime:
         config: Its architecture.
         emit: Receives the placement, cache hits and misses, and compilation progress.
     """
-
-    reads_ahead = 0
-    """0, because `calls` reads ahead in a separate process."""
-    program: Optional[str] = None
 
     def __init__(
         self, poptorch: Any, job: Job, plan: IpuPlan, model: nn.Module, config: ModelConfig, emit: Emit
@@ -146,59 +129,47 @@ class IpuRuntime:
             IpuFailure: PopTorch failed; the message names the parameter to change and the path of the full log.
         """
         if self._job.kind == "predict":
-            self._inference = self._compile_inference(example, "inference")
+            self._inference = self._build("inference", example)
         else:
-            self._compile_training(example)
+            self._training = self._build("training", example)
+            if self._rng is not None:
+                self._training.rng_state = self._rng
         if held_out is not None:
-            self._evaluation = self._compile_inference(held_out, EVALUATION)
-
-    def _compile_training(self, example: Batch) -> None:
-        tensors = self._make_call(example).tensors
-        program = self._open_program("training", tensors)
-        options = self._options("training", program)
-        self._training = self._poptorch.trainingModel(self._model, options, self._optimizer)
-        self._compile(self._training, tensors, program, "training")
-        if self._rng is not None:
-            self._training.rng_state = self._rng
-
-    def _compile_inference(self, example: Batch, mode: str) -> Any:
-        plan = self._plan_for(mode)
-        tensors = self._inference_tensors(example, mode)
-        program = self._open_program(mode, tensors)
-        options = self._options(mode, program)
-        training_layout = self._model.layout
-        self._model.layout = plan.layout(self._config, inference=True)  # the executor keeps a shallow copy
-        executor = self._poptorch.inferenceModel(self._model, options)
-        self._model.layout = training_layout
-        self._compile(executor, tensors, program, mode)
-        return executor
-
-    def _open_program(self, mode: str, inputs: Tuple[Tensor, ...]) -> Optional[ProgramFolder]:
-        if self._cache is None:
-            return None
-        host = describe_host(self._poptorch, self._job.compile_only)
-        parts = executable_parts(host, mode, self._job, self._plan_for(mode), self._config, inputs)
-        self._programs.append(self._cache.open(parts))
-        return self._programs[-1]
+            self._evaluation = self._build(EVALUATION, held_out)
 
     def _plan_for(self, mode: str) -> IpuPlan:
         return self._evaluation_plan if mode == EVALUATION else self._plan
 
-    def _options(self, mode: str, program: Optional[ProgramFolder]) -> Any:
-        plan = self._plan_for(mode)
-        ipus = (plan.placement if mode == "training" else plan.inference_placement).ipus_per_replica
-        options, owns_replication = plan.instances.make_options(self._poptorch, ipus)
+    def _build(self, mode: str, example: Batch) -> Any:
+        """Build or load the program of a mode; return its executor."""
+        training, plan = mode == "training", self._plan_for(mode)
+        tensors = self._make_call(example).tensors if training else self._inference_tensors(example, mode)
+        program: Optional[ProgramFolder] = None
+        if self._cache is not None:
+            host = describe_host(self._poptorch, self._job.compile_only)
+            program = self._cache.open(executable_parts(host, mode, self._job, plan, self._config, tensors))
+            self._programs.append(program)
+        placement = plan.placement if training else plan.inference_placement
+        options, owns_replication = plan.instances.make_options(self._poptorch, placement.ipus_per_replica)
         fill_options(
             self._poptorch,
             options,
             plan,
-            training=mode == "training",
+            training=training,
             set_replication=not owns_replication,
             seed=self._job.seed,
             cache_folder=None if program is None else str(program.path),
             compile_only=self._job.compile_only,
         )
-        return options
+        if training:
+            executor = self._poptorch.trainingModel(self._model, options, self._optimizer)
+        else:
+            training_layout = self._model.layout
+            self._model.layout = plan.layout(self._config, inference=True)  # the executor keeps a shallow copy
+            executor = self._poptorch.inferenceModel(self._model, options)
+            self._model.layout = training_layout
+        self._compile(executor, tensors, program, mode)
+        return executor
 
     def _compile(self, executor: Any, tensors: Tuple[Tensor, ...], program: Optional[ProgramFolder], what: str) -> None:
         self._detach_others(executor)
@@ -243,8 +214,8 @@ class IpuRuntime:
         inputs = training_inputs(self._head, batch)
         return next(iter(self._feed(single_call(batch, inputs, self._plan.updates_per_call), 1, inputs)))
 
-    def train_step(self, batch: Union[HostCall, Batch], learning_rate: float) -> StepMetrics:
-        """Make one host call: `updates_per_call` updates with one learning rate on this instance's rows."""
+    def train_step(self, batch: Any, learning_rate: float) -> StepMetrics:
+        """Make one host call on a HostCall or Batch: `updates_per_call` updates on this instance's rows."""
         if self._training is None:
             raise ConfigError("train_step needs compile first; a predict job does not train")
         set_learning_rate(self._optimizer, learning_rate)
@@ -270,9 +241,9 @@ class IpuRuntime:
     def predict(self, batch: Batch) -> Sequence[Logits]:
         """Return the logits of every feature in the batch, with the weights of the last update."""
         answers: List[Logits] = []
-        for part in _split(batch, self._plan.rows_per_call):
+        for part in batch.split(self._plan.rows_per_call):
             if self._inference is None:
-                self._inference = self._compile_inference(part, "inference")
+                self._inference = self._build("inference", part)
             with self._explain_errors():
                 self._attach(self._inference)
                 logits = self._inference(*self._inference_tensors(part, "inference"))
@@ -288,9 +259,9 @@ class IpuRuntime:
         instances, rows = self._evaluation_plan.instances, self._evaluation_plan.rows_per_call
         totals = np.zeros(len(self._head.sums))
         share = instances.share(rows)
-        for part in (part for batch in batches for part in _split(batch, rows)):
+        for part in (part for batch in batches for part in batch.split(rows)):
             if self._evaluation is None:
-                self._evaluation = self._compile_inference(part, EVALUATION)
+                self._evaluation = self._build(EVALUATION, part)
             tensors = self._inference_tensors(part.part(share.start, share.stop), EVALUATION)
             with self._explain_errors():
                 self._attach(self._evaluation)
@@ -386,8 +357,3 @@ class IpuRuntime:
     def _explain_errors(self) -> ContextManager[None]:
         """Turn PopTorch's errors into IpuFailure: what happened, what to do, and where the full log is."""
         return translate_errors(self._poptorch, Path(self._job.run_folder), self._settings)
-
-
-def _split(batch: Batch, rows: int) -> Iterator[Batch]:
-    for start in range(0, len(batch.rows), rows):
-        yield batch.part(start, start + rows)

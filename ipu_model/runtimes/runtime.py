@@ -34,12 +34,11 @@ class Runtime(Protocol):
     model is split.
     """
 
-    program: Optional[str]
+    program: Optional[str] = None
     """Origin of the compiled program, set by compile (JobResult.program); None if there is no program."""
 
-    @property
-    def reads_ahead(self) -> int:
-        """Batches to prepare in another thread while one is computed; 0: prepare each when needed."""
+    reads_ahead: int = 0
+    """Batches to prepare in another thread while one is computed; 0: prepare each when needed."""
 
     def prepare(self, batch: Batch) -> Batch:
         """Prepare a batch ahead of its step, on any thread; train_step and predict also accept unprepared batches."""

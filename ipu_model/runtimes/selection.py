@@ -31,28 +31,29 @@ def choose_runtime(requested: str) -> Choice:
         ConfigError: this version or this host does not have the requested runtime.
     """
     if requested == "auto":
-        return _choose()
+        from ipu_model.ipu.sdk import detect_ipus
+        from ipu_model.runtimes.cuda import find_gpu
+        from ipu_model.runtimes.ipu import load_poptorch
+
+        found, reason = detect_ipus(os.environ, importlib.util.find_spec, load_poptorch)
+        if found:
+            return Choice("ipu", f"auto: {reason}")
+        gpu, why = find_gpu()
+        return Choice("cuda" if gpu else "cpu", f"auto: {reason}; {why}")
     if requested == "ipu":
         from ipu_model.runtimes.ipu import load_poptorch
 
         load_poptorch()  # report missing packages before reading rows and weights
     if requested == "cuda":
-        from ipu_model.runtimes.cuda import require_gpu
+        from ipu_model.runtimes.cuda import find_gpu
 
-        require_gpu()
+        gpu, why = find_gpu()
+        if not gpu:
+            raise ConfigError(
+                f"runtime cuda needs a GPU and a torch built for CUDA: {why}. Install such a torch into the Python "
+                "of PODIUM_DEVICE_PYTHON, or set device.runtime to cpu or auto"
+            )
     return Choice(requested, "as requested")
-
-
-def _choose() -> Choice:
-    from ipu_model.ipu.sdk import detect_ipus
-    from ipu_model.runtimes.cuda import find_gpu
-    from ipu_model.runtimes.ipu import load_poptorch
-
-    found, reason = detect_ipus(os.environ, importlib.util.find_spec, load_poptorch)
-    if found:
-        return Choice("ipu", f"auto: {reason}")
-    gpu, why = find_gpu()
-    return Choice("cuda" if gpu else "cpu", f"auto: {reason}; {why}")
 
 
 def choose_precision(requested: str, runtime: str) -> Choice:
@@ -130,11 +131,7 @@ def make_runtime(
     """Make the runtime of a plan: the model with its weights on its device.
 
     Args:
-        job: Head, optimizer (None for predict) and seed.
-        model: From modeling.build_model, initialised or loaded.
-        config: Its architecture.
         device: From plan_device.
-        instances: Rank of this process; a single process by default.
         deadline_near: Whether to abort the current update (StopRequest.deadline_near).
 
     Raises:

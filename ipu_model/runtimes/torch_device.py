@@ -37,7 +37,7 @@ from ipu_model.optim.optimizers import (
     optimizer_tensors,
 )
 from ipu_model.rows.row_folder import Batch, RowFolder, UpdateRows, prefetch
-from ipu_model.runtimes.runtime import StepMetrics, UpdateAborted
+from ipu_model.runtimes.runtime import Runtime, StepMetrics, UpdateAborted
 
 TOKENS_PER_PASS = 4096
 """Maximum tokens of a forward pass in prediction (at least one sequence): more exceed the cache, fewer cost calls."""
@@ -76,30 +76,6 @@ class EqualLengthAttention:
         return output
 
 
-def split_passes(flat: FlatBatch) -> Iterator[Tuple[int, Tokens, Tensor]]:
-    """Split a batch into forward passes.
-
-    Yields:
-        Number of real tokens of the pass, its tokens with padding at the end, and the starts [N] of its sequences.
-    """
-    lengths = flat.lengths.tolist()
-    begin = first = 0
-    while begin < len(lengths):
-        end, tokens = begin + 1, lengths[begin]
-        while end < len(lengths) and tokens + lengths[end] <= TOKENS_PER_PASS:
-            tokens += lengths[end]
-            end += 1
-        rounding = (0, -tokens % ROUND_TO)
-        ids, types, positions = (
-            pad(x[first : first + tokens], rounding)
-            for x in (flat.tokens.input_ids, flat.tokens.token_type_ids, flat.tokens.position_ids)
-        )
-        attention = EqualLengthAttention(lengths[begin:end])
-        passed = Tokens(ids, types, positions, attention, lengths[begin:end])
-        yield tokens, passed, flat.starts[begin:end] - first
-        begin, first = end, first + tokens
-
-
 class Device:
     """Device of a TorchRuntime; this class is the CPU, and cuda.py has the GPU.
 
@@ -116,8 +92,27 @@ class Device:
         return flat
 
     def split_passes(self, flat: FlatBatch) -> Iterator[Tuple[int, Tokens, Tensor]]:
-        """Split a batch on the device into forward passes of prediction: real tokens, tokens and sequence starts."""
-        return split_passes(flat)
+        """Split a batch on the device into forward passes of prediction.
+
+        Yields:
+            Number of real tokens of the pass, its tokens with padding at the end, and the starts [N] of its sequences.
+        """
+        lengths = flat.lengths.tolist()
+        begin = first = 0
+        while begin < len(lengths):
+            end, tokens = begin + 1, lengths[begin]
+            while end < len(lengths) and tokens + lengths[end] <= TOKENS_PER_PASS:
+                tokens += lengths[end]
+                end += 1
+            rounding = (0, -tokens % ROUND_TO)
+            ids, types, positions = (
+                pad(x[first : first + tokens], rounding)
+                for x in (flat.tokens.input_ids, flat.tokens.token_type_ids, flat.tokens.position_ids)
+            )
+            attention = EqualLengthAttention(lengths[begin:end])
+            passed = Tokens(ids, types, positions, attention, lengths[begin:end])
+            yield tokens, passed, flat.starts[begin:end] - first
+            begin, first = end, first + tokens
 
     def explain_errors(self) -> ContextManager[None]:
         """Turn errors of the device inside the body into errors with advice."""
@@ -151,7 +146,7 @@ class PreparedBatch(Batch):
     """In training the micro-batches of this process's share; in prediction one with all rows."""
 
 
-class TorchRuntime:
+class TorchRuntime(Runtime):
     """Runtime on the CPU or one GPU, with torch alone.
 
     Args:
@@ -182,6 +177,7 @@ class TorchRuntime:
         deadline_near: Callable[[], bool] = bool,
     ) -> None:
         self._device, self._instances = device or Device(), instances or Instances()
+        self.reads_ahead = self._device.reads_ahead
         # Any: arguments and results of forward depend on the head.
         self._model: Any = model.to(self._device.device)
         self._head, self._micro_batch_size = heads.get_head(head), micro_batch_size
@@ -192,12 +188,6 @@ class TorchRuntime:
         if compiling is not None:
             compiling(self._optimizer)
         torch.manual_seed(_seed_of(seed, self._instances.index))
-
-    program: Optional[str] = None
-
-    @property
-    def reads_ahead(self) -> int:
-        return self._device.reads_ahead
 
     def compile(self, example: Batch, held_out: Optional[Batch] = None) -> None:
         """Check that the batch splits into whole micro-batches, and build compiled functions.
@@ -216,15 +206,13 @@ class TorchRuntime:
 
     def prepare(self, batch: Batch) -> PreparedBatch:
         """Drop the padding and move the inputs of a step to the device."""
-        flats = [self._flatten(batch)] if self._optimizer is None else list(self._share(batch))
+        if self._optimizer is None:
+            flats = [self._flatten(batch)]
+        else:
+            share = self._instances.share(len(batch.rows))
+            parts = batch.part(share.start, share.stop).split(self._micro_batch_size)
+            flats = [self._flatten(part) for part in parts if part.sequences]  # the last update may end with empty rows
         return PreparedBatch(batch.rows, batch.columns, batch.class_weights, tuple(map(self._device.move_batch, flats)))
-
-    def _share(self, batch: Batch) -> Iterator[FlatBatch]:
-        share = self._instances.share(len(batch.rows))
-        for start in range(share.start, share.stop, self._micro_batch_size):
-            part = batch.part(start, min(start + self._micro_batch_size, share.stop))
-            if part.sequences:  # the last update may end with empty rows
-                yield self._flatten(part)
 
     def _flatten(self, batch: Batch) -> FlatBatch:
         return flatten(batch, self._head.flat_labels)
@@ -255,8 +243,15 @@ class TorchRuntime:
         counts = self._head.label_counts(batch)  # of all processes, because each reads the whole batch
         with self._device.explain_errors():
             figures = self._accumulate(prepared.micro_batches, counts)
-            norm = self._clip()
-            self._update(learning_rate)
+            gradients = self._copies.gradients(self._model.parameters())
+            self._instances.all_reduce(gradients)
+            blocked = self._optimizer if isinstance(self._optimizer, BlockedAdamW) else None
+            norm = (blocked or self._device).clip(gradients, self._max_norm)
+            for group in self._optimizer.param_groups:
+                group["lr"] = learning_rate
+            self._optimizer.step()
+            if blocked is None:
+                self._copies.refresh()
             loss, *means, norm_before = torch.cat([figures, norm.double().reshape(1)]).tolist()
         return StepMetrics(loss, dict(zip(self._head.parts, means)), batch.sequences, batch.real_tokens, norm_before)
 
@@ -286,21 +281,6 @@ class TorchRuntime:
             self._device.load_rng_state(generators)
             raise UpdateAborted
         return figures
-
-    def _clip(self) -> Tensor:
-        gradients = self._copies.gradients(self._model.parameters())
-        self._instances.all_reduce(gradients)
-        if isinstance(self._optimizer, BlockedAdamW):
-            return self._optimizer.clip(gradients, self._max_norm)
-        return self._device.clip(gradients, self._max_norm)
-
-    def _update(self, learning_rate: float) -> None:
-        assert self._optimizer is not None
-        for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate
-        self._optimizer.step()
-        if not isinstance(self._optimizer, BlockedAdamW):
-            self._copies.refresh()
 
     def predict(self, batch: Batch) -> Sequence[Logits]:
         self._model.eval()
@@ -372,6 +352,4 @@ class TorchRuntime:
 
 def _seed_of(seed: int, index: int) -> int:
     """Return the dropout seed of a process: the job's seed in the first, a hash of it and the index in the others."""
-    if index == 0:
-        return seed
-    return int.from_bytes(hashlib.sha256(f"{seed}:{index}".encode()).digest()[:4], "little")
+    return int.from_bytes(hashlib.sha256(f"{seed}:{index}".encode()).digest()[:4], "little") if index else seed

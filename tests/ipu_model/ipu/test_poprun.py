@@ -125,7 +125,7 @@ def test_all_instances_stop_or_save_when_one_was_told_to(poprun: Any) -> None:
     instance = poprun(0, 2)
     hvd = importlib.import_module("horovod.torch")
     stop = StopRequest()
-    stop.agree = instance.any_instance_each
+    stop.agree = instance.any_instance
     others = {(0.0, 0.0): (False, False), (1.0, 0.0): (True, False), (0.0, 1.0): (False, True)}
     for said, agreed in others.items():
         hvd.OTHERS["podium.any"] = [torch.tensor(said, dtype=torch.float64)]

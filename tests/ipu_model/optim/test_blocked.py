@@ -110,7 +110,7 @@ def test_gradients_of_copies_are_used_and_copies_are_refreshed(name: str) -> Non
     ours, theirs = (make_optimizer(config, model, copies) for model, copies in zip(models, (low, exact)))
     assert isinstance(ours, blocked.BlockedAdamW)
     generator = torch.Generator().manual_seed(2)
-    copies = low.by_weight
+    copies = dict(low.pairs)
     for mine, other in zip(models[0].parameters(), models[1].parameters()):
         gradient = torch.randn(mine.shape, generator=generator).bfloat16()
         other.grad = gradient.float()

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import pytest
 import torch
@@ -245,9 +245,9 @@ class Follower(Instances):
     def join(self, runtime: str) -> None:
         """Nothing to join."""
 
-    def any_instance(self, vote: bool) -> bool:
-        self.votes.append(vote)
-        return True
+    def any_instance(self, votes: Sequence[bool]) -> List[bool]:
+        self.votes += votes
+        return [True]
 
 
 def test_other_processes_take_what_the_first_one_chose_and_measure_nothing(rates: Rates, tmp_path: Path) -> None:

@@ -73,8 +73,15 @@ def test_a_library_computes_what_the_function_does_and_is_found_again_unless_dam
 
 
 @pytest.mark.parametrize("record", ["", "[]", "{}", '{"sha256": "0"}'])
-def test_a_record_that_says_nothing_makes_the_library_damaged(tmp_path: Path, record: str) -> None:
-    library = tmp_path / "x.so"
+def test_a_record_that_says_nothing_makes_the_library_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: str
+) -> None:
+    library, said = tmp_path / "x.so", []  # type: Path, List[str]
     library.write_bytes(b"library")
-    library.with_suffix(".json").write_text(record)
-    assert compilation._state(library, library.with_suffix(".json")) == "damaged"
+    monkeypatch.setattr(compilation, "fingerprint", lambda parts: "x")
+    monkeypatch.setattr(compilation, "_compile", lambda *arguments: str(library))
+    monkeypatch.setattr(compilation, "_load", lambda path: lambda values: values)
+    (tmp_path / "scaled_sum-x.so").write_bytes(b"library")
+    (tmp_path / "scaled_sum-x.json").write_text(record)
+    NativeFunction(scaled_sum, tmp_path, said.append)(*arguments(50))
+    assert "scaled_sum: damaged, compiled in" in said[0]
