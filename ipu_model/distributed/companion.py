@@ -116,7 +116,11 @@ class Companion:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise CompanionLost(_describe_end(self.process.wait()))
+            code = self.process.wait()
+            if code >= 0:
+                raise CompanionLost(f"ended with exit code {code}; its output is in the log, before this line")
+            number = signal.Signals(-code)
+            raise CompanionLost(f"was ended by {number.name}{SIGNAL_HINTS.get(number, '')}")
         error, answer = json.loads(line)
         if error:
             raise ERRORS[error](*answer)
@@ -153,10 +157,3 @@ def _encode(answer: Any) -> bytes:
     else:
         reply = [type(answer).__name__, answer.args] if isinstance(answer, Exception) else ["", answer]
     return json.dumps(reply, default=str).encode() + b"\n"
-
-
-def _describe_end(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit code {code}; its output is in the log, before this line"
-    number = signal.Signals(-code)
-    return f"was ended by {number.name}{SIGNAL_HINTS.get(number, '')}"

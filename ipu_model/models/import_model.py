@@ -15,6 +15,7 @@ from ipu_model.errors import CheckpointError
 from ipu_model.models import families
 from ipu_model.models.architecture import CONFIG, read_object
 from ipu_model.models.config import ModelConfig
+from ipu_model.models.encoder import WORDS
 from ipu_model.models.family import Family
 from ipu_model.models.model_folder import (
     ENCODER,
@@ -27,7 +28,6 @@ from ipu_model.models.model_folder import (
 )
 from ipu_model.models.modeling import build_model
 
-WORDS = "bert.embeddings.word_embeddings.weight"
 TIED = {"cls.predictions.decoder.weight": WORDS, "cls.predictions.decoder.bias": "cls.predictions.bias"}
 """Duplicate name of a weight, and the name under which it is saved."""
 BUFFERS = ("position_ids", "token_type_ids")

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ipu_model import heads
 from ipu_model.models import families
 from ipu_model.models.config import ModelConfig
+from ipu_model.models.encoder import WORDS
 from ipu_model.models.transformers_encoder import FlatModel
 
 
@@ -49,9 +50,8 @@ def initialise(model: nn.Module, config: ModelConfig, seed: int, only: Optional[
                 generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") % 2**63)
                 values = torch.empty(parameter.shape).normal_(0, config.initializer_range, generator=generator)
                 parameter.copy_(values)
-        words = "bert.embeddings.word_embeddings.weight"
-        if only is None or words in only:
-            model.get_parameter(words)[config.pad_id].zero_()  # as Hugging Face's padding_idx
+        if only is None or WORDS in only:
+            model.get_parameter(WORDS)[config.pad_id].zero_()  # as Hugging Face's padding_idx
 
 
 def is_exempt(weight: Tensor) -> bool:

@@ -41,7 +41,7 @@ from ipu_model.ipu.optimizers import load_optimizer_tensors, make_ipu_optimizer,
 from ipu_model.ipu.options import describe_host, executable_parts, fill_options
 from ipu_model.ipu.planning import IpuPlan, can_cut_table
 from ipu_model.ipu.program_folder import EVALUATION, ProgramFolder
-from ipu_model.ipu.sdk import check_hardware, check_versions, explain_import_error
+from ipu_model.ipu.sdk import check_versions, explain_import_error
 from ipu_model.jobs.job import Job
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.head import Logits
@@ -64,19 +64,6 @@ def load_poptorch() -> Any:
     except (ImportError, AssertionError) as error:  # AssertionError: built against another torch
         raise explain_import_error(error) from None
     return poptorch
-
-
-def check_host(plan: IpuPlan, compile_only: bool, emit: Emit) -> None:
-    """Check versions and hardware, then emit the hardware of the job and the placement of the model.
-
-    Raises:
-        ConfigError: no SDK, an incompatible version, or too few IPUs.
-    """
-    poptorch = load_poptorch()
-    versions = read_versions(poptorch, lambda text: emit("message", text=text))
-    hardware = check_hardware(poptorch, plan.local_ipus, compile_only)
-    emit("message", text=f"PopTorch {versions['poptorch']}: {hardware}")
-    emit("message", text=plan.placement.table(plan.replicas))
 
 
 def read_versions(poptorch: Any, say: Callable[[str], None]) -> Dict[str, str]:

@@ -107,14 +107,19 @@ def plan_device(
             "recompute_checkpoint_every_layer of the ipu_config.json controls recomputation"
         )
     from ipu_model.ipu.planning import plan_ipu
-    from ipu_model.runtimes.ipu import check_host
+    from ipu_model.ipu.sdk import check_hardware
+    from ipu_model.runtimes.ipu import load_poptorch, read_versions
 
-    half = precision == "fp16"
-    plan = plan_ipu(job, config, manifest.packing_factor, half, poprun, lambda text: emit("message", text=text))
-    check_host(plan, job.compile_only, emit)
+    def say(text: str) -> None:
+        emit("message", text=text)
+
+    plan = plan_ipu(job, config, manifest.packing_factor, precision == "fp16", poprun, say)
+    poptorch = load_poptorch()
+    versions = read_versions(poptorch, say)
+    say(f"PopTorch {versions['poptorch']}: {check_hardware(poptorch, plan.local_ipus, job.compile_only)}")
+    say(plan.placement.table(plan.replicas))
     if job.kind != "predict":
-        every = (job.checkpoint_every_minutes, job.checkpoint_every_updates)
-        emit("message", text=plan.describe_stops(config, manifest, *every))
+        say(plan.describe_stops(config, manifest, job.checkpoint_every_minutes, job.checkpoint_every_updates))
     return plan
 
 
