@@ -57,7 +57,7 @@ class Batch:
         return float(self.class_weights[self.columns[column][real]].sum())
 
     def split(self, rows: int) -> Iterator[Batch]:
-        """Split this batch into micro-batches of so many rows; the last may have fewer."""
+        """Split this batch into micro-batches of that many rows; the last may have fewer."""
         return (self.part(start, start + rows) for start in range(0, len(self.rows), rows))
 
     def part(self, start: int, stop: int) -> Batch:
