@@ -25,7 +25,7 @@ from ipu_model.models.weight_files import WEIGHTS, read_weights
 
 ORIGIN = "podium.json"
 ENCODER = "encoder"
-"""What an imported model without one of our heads has instead of the head's name."""
+"""Name that an imported model without one of our heads has in place of a head."""
 
 
 @dataclass(frozen=True)

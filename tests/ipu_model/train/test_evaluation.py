@@ -269,7 +269,7 @@ def evaluations_of(tmp_path: Path, spans: List[float], losses: List[float], **co
     ]
     evaluation = EvaluationConfig(str(rows), 10, **config)
     job: Any = SimpleNamespace(head="question_answering", evaluation=evaluation, run_folder=tmp_path)
-    plan: Any = SimpleNamespace(micro_batch_size=4, device={}, updates=60)
+    plan: Any = SimpleNamespace(micro_batch_size=4, runtime="cpu", updates=60)
     runtime: Any = Scripted(sums)
     return Evaluator(job, plan, RowFolder(rows, job.head, TINY), runtime, lambda *_, **__: None)
 
