@@ -20,7 +20,7 @@ from flows.views.curves import read_curve
 from flows.views.run_view import ResultView, RunView
 from ipu_model.files import read_json, write_json, write_text
 from ipu_model.units import format_duration
-from tasks.pages.plots import COLORS, Plot, Trace, plot_overlay
+from tasks.pages.plots import COLORS, Plot, PlotLine, plot_lines
 from tasks.pages.render import render_html
 from tasks.params.schema import default_values
 from tasks.params.tables import ABSENT
@@ -65,8 +65,8 @@ class RunDetails:
     runtime: str = ""
     entries: dict[str, str] = field(default_factory=dict)
     """Entry -> kind."""
-    parameters: dict[str, list[str]] = field(default_factory=dict)
-    """Name -> default and value as JSON, for each parameter that differs from its default."""
+    changed: dict[str, str] = field(default_factory=dict)
+    """Name -> value as JSON, for each parameter that differs from its default."""
     curves: dict[str, list[Point]] = field(default_factory=dict)
     """Plot -> (update, loss)."""
 
@@ -91,16 +91,6 @@ class IndexedRun:
             return None
         value, interval = result.result["scores"][metric], result.intervals.get(metric)
         return {"value": value, "interval": interval, "floor": result.floors.get(metric), "verdict": result.verdict}
-
-    def value(self, name: str) -> str:
-        """Return a parameter as JSON; empty: the default; NONE: no such entry, or unreadable parameters."""
-        if (both := self.details.parameters.get(name)) is not None:
-            return both[1]
-        words = name.split(".")
-        there = self.details.entries if words[0] == "downstream" else [""]
-        if not self.details.runtime or (words[0] == "downstream" and words[1] not in there):
-            return NONE
-        return ""
 
 
 def read_runs(project: Path, ended: str = "", max_new: int | None = None) -> list[IndexedRun]:
@@ -144,13 +134,10 @@ def _read_details(project: Path, folder: Path) -> RunDetails:
         params = run_params.read_run_params(project, folder)
         entries = {name: entry["kind"] for name, entry in params["downstream"].items()}
         rows = run_params.diff_params(default_values(), params)
-        return RunDetails(params["device"]["runtime"], entries, {name: _as_json(both) for name, both in rows}, curves)
+        changed = {name: json.dumps(value, ensure_ascii=False) for name, (_, value) in rows if value is not ABSENT}
+        return RunDetails(params["device"]["runtime"], entries, changed, curves)
     except UNREADABLE:
         return RunDetails(curves=curves)
-
-
-def _as_json(values: Sequence[Any]) -> list[str]:
-    return ["" if value is ABSENT else json.dumps(value, ensure_ascii=False) for value in values]
 
 
 def _read_curves(folder: Path) -> dict[str, list[Point]]:
@@ -165,7 +152,7 @@ def _read_curves(folder: Path) -> dict[str, list[Point]]:
 
 
 def _read_points(path: Path) -> list[Point]:
-    """Return at most MOST_POINTS points of a curve, with its ends; empty if it cannot be read."""
+    """Return at most MAX_POINTS points of a curve, with its ends; empty if it cannot be read."""
     try:
         points = [(step, float(f"{loss:.5g}")) for step, loss in read_curve(path)]
     except (OSError, ValueError):
@@ -212,10 +199,8 @@ class IndexView:
 
     def __init__(self, project: Path, shown: Sequence[IndexedRun]) -> None:
         self.project, self.shown = project, shown
-        names = sorted({name for one in shown for name in one.details.parameters})
-        self.varied = [name for name in names if len({one.value(name) for one in shown} - {NONE}) > 1]
-        """Parameters that differ between the runs that have them."""
-        self._shared = Counter((name, both[1]) for one in shown for name, both in one.details.parameters.items())
+        self._shared = Counter(both for one in shown for both in one.details.changed.items())
+        """Name and value of each changed parameter, with the number of runs that have it."""
         entries = Counter(entry for one in shown for entry, result in one.results.items() if result.scores)
         self._columns = [(entry, self._leading(entry)) for entry, _ in entries.most_common(MAX_COLUMNS)]
         """The most frequent entries, each with the first score that its gate checks."""
@@ -228,19 +213,13 @@ class IndexView:
         return next(iter(next((one.floors for one in results if one.floors), results[0].result["scores"])))
 
     @property
-    def parameters(self) -> list[tuple[str, str]]:
-        """Name and default of each parameter that varies."""
-        known = {name: both[0] for one in self.shown for name, both in one.details.parameters.items()}
-        return [(name, _cut(known[name])) for name in self.varied]
-
-    @property
     def rows(self) -> Iterator[dict[str, Any]]:
         """Table rows; each lists its rarest parameter values first."""
         for number, one in enumerate(self.shown):
             run, details, record = one.run, one.details, one.run.record
             seconds = None if record is None or record.ended is None or record.began is None else run.last - run.began
             kinds = [f"{name} ({kind})" if name != kind else name for name, kind in details.entries.items()]
-            own = [(name, details.parameters[name][1]) for name in self.varied if name in details.parameters]
+            own = [both for both in details.changed.items() if self._shared[both] < len(self.shown)]
             published = [receipt["where"] for result in one.results.values() if (receipt := result.published)]
             yield {
                 "number": number,
@@ -259,9 +238,6 @@ class IndexView:
                 ),
                 "scores": [one.score(entry, metric) for entry, metric in self._columns],
                 "parameters": [(name, _cut(value)) for name, value in sorted(own, key=lambda both: self._shared[both])],
-                "values": "\n".join(
-                    f"{place} {_cut(value)}" for place, name in enumerate(self.varied) if (value := one.value(name))
-                ),
                 "published": ", ".join(published),
             }
 
@@ -270,7 +246,7 @@ class IndexView:
         """Plots of scores: dots with whiskers, the oldest run first."""
         shown = self.shown[: self.dotted]
         for name, (entry, metric) in zip(self.columns, self._columns, strict=True):
-            traces = []
+            lines = []
             for number, one in enumerate(shown):
                 if (score := one.score(entry, metric)) is not None:
                     place, both = float(len(shown) - number), score["interval"]
@@ -278,9 +254,9 @@ class IndexView:
                     more = f"\n95% interval {both[0]:.2f} to {both[1]:.2f}" if both else ""
                     title = listing.display_name(one.run.name)
                     dot = (place, score["value"], f"{title}\n{name} {score['value']:.2f}{more}")
-                    traces.append(Trace(number, number, whisker, [dot], marks=True))
+                    lines.append(PlotLine("", whisker, marks=True, color=number, key=number, dots=[dot]))
             label = f"{name} of each run with its 95% interval"
-            yield name, plot_overlay(traces, "run, oldest first", "percent", label, from_zero=False, room=0.5)
+            yield name, plot_lines(lines, "run, oldest first", "percent", label, from_zero=False, room=0.5)
 
     @property
     def curves(self) -> Iterator[tuple[str, Plot]]:
@@ -290,7 +266,7 @@ class IndexView:
         names = [name for name, _ in counts.most_common(MAX_PLOTS)]
         drawn = sum(counts[name] for name in names) or 1
         for name in sorted(names):
-            traces = []
+            lines = []
             for number, one in enumerate(shown):
                 if points := one.details.curves.get(name):
                     dots = [
@@ -298,8 +274,9 @@ class IndexView:
                         for x, y in _thin(points, max(1, MAX_DOTS // drawn))
                     ]
                     line = _thin(points, max(8, MAX_VERTICES // drawn))
-                    traces.append(Trace(number, number, line, dots, marks=len(points) == 1))  # a point is not a line
-            yield name, plot_overlay(traces, "update", "loss (nats)", f"loss of {name} in each run")
+                    marks = len(points) == 1  # a point is not a line
+                    lines.append(PlotLine("", line, marks, number, number, dots))
+            yield name, plot_lines(lines, "update", "loss (nats)", f"loss of {name} in each run")
 
 
 def _cut(value: str) -> str:

@@ -37,10 +37,6 @@ ADVICE = {
 """Outcome -> advice."""
 FLOOR_PREFIX = "min_"
 """Prefix of a floor's parameter; the name of its check follows."""
-MAX_INTERVALS = 4
-"""Maximum intervals on the axis of the timeline."""
-MARK_DISTANCES = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600)
-"""Allowed distances between marks on the axis, in seconds."""
 WAITING, NOT_REACHED = "waiting", "not reached"
 NOT_STARTED = (WAITING, NOT_REACHED)
 FIGURES = ("seconds", "began", "cpu", "peak", "host", "produced", "producer", "resumed", "least")
@@ -130,26 +126,15 @@ class RunView:
         return sorted(Counter((row["produced"], row["producer"]) for row in self.stages if row["produced"]).items())
 
     @property
-    def timeline(self) -> dict[str, Any]:
-        """Bars of the stages that this run computed; if it computed none, those of the newest run it reused."""
+    def timeline(self) -> dict[str, tuple[float, float]]:
+        """Start and length of each stage that this run computed, in percent of the whole; if it computed none, of the
+        stages of the newest run that it reused."""
         timed = [row for row in self.stages if row["began"] is not None and row["seconds"] is not None]
-        own, title = [row for row in timed if not row["produced"]], ""
-        if timed and not own:
-            newest = max(timed, key=lambda row: row["began"])["produced"]
-            own = [row for row in timed if row["produced"] == newest]
-            title = f"From the run of {newest}: this run reused its stages."
-        if not own:
-            return {"rows": [], "title": "", "marks": []}
-        first = min(row["began"] for row in own)
-        long = max(max(row["began"] + row["seconds"] for row in own) - first, 0.01)
-        placed = [
-            {**row, "left": 100 * (row["began"] - first) / long, "wide": 100 * row["seconds"] / long}
-            for row in sorted(own, key=lambda row: row["began"])
-        ]
-        hours = 1 + int(long / MAX_INTERVALS / 3600)
-        every = next((one for one in MARK_DISTANCES if long / one <= MAX_INTERVALS), 3600 * hours)
-        marks = [{"at": 100 * mark / long, "label": format_mark(mark)} for mark in range(0, int(long) + 1, every)]
-        return {"rows": placed, "title": title, "marks": marks}
+        newest = max(timed, key=lambda row: row["began"], default={"produced": ""})["produced"]
+        own = [row for row in timed if not row["produced"]] or [row for row in timed if row["produced"] == newest]
+        first = min((row["began"] for row in own), default=0.0)
+        long = max((row["began"] + row["seconds"] - first for row in own), default=0.0) or 1.0
+        return {row["name"]: (100 * (row["began"] - first) / long, 100 * row["seconds"] / long) for row in own}
 
     @cached_property
     def jobs(self) -> dict[str, dict[str, Any]]:
@@ -440,12 +425,6 @@ def _find_data_docs(page: Path, root: Path) -> Path | None:
     if page.parent != root / artifacts.VALIDATION or not digest.is_file() or not verdict.is_file():
         return None
     return folder / "index.html" if digest.read_text(encoding="utf-8") == sha256_of(verdict) else None
-
-
-def format_mark(seconds: int) -> str:
-    """Return a label of the time axis."""
-    unit, length = ("s", 1) if seconds < 60 else ("min", 60) if seconds < 3600 else ("h", 3600)
-    return f"{seconds / length:g} {unit}"
 
 
 def format_moment(time_of_record: str | None) -> str:

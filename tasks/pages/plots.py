@@ -30,7 +30,6 @@ LABEL_CHARACTERS = 48
 COLORS = 8
 """Number of colors in the style sheet, --c0 to --c7."""
 UNWANTED = ("defs", "title", "desc")
-OVERLAYS = ("text-overlay", "tooltip-overlay")
 
 Plot = Markup
 """SVG markup of a plot."""
@@ -44,95 +43,82 @@ def format_tick(value: float) -> str:
 
 @dataclass(frozen=True)
 class PlotLine:
-    """Line of a plot, or with `marks` its points only."""
+    """Line of a plot."""
 
     name: str
+    """Its name in the legend and in tooltips; if no line has one, there is no legend."""
     points: Sequence[Point]
     marks: bool = False
+    """Its dots are always visible, and without dots of its own it is its points only."""
     color: int | None = None
     """Color number; None: the next in the style sheet."""
+    key: int | None = None
+    """Key by which a script shows or hides it."""
+    dots: Sequence[tuple[float, float, str]] | None = None
+    """Points with tooltips: x, y, text; None: its points."""
 
 
-def plot_lines(lines: Sequence[PlotLine], across: str, up: str, label: str) -> Plot:
-    """Return a plot of lines; its y axis starts at zero, so that plots can be compared by eye.
+def plot_lines(
+    lines: Sequence[PlotLine], across: str, up: str, label: str, from_zero: bool = True, room: float = 0.0
+) -> Plot:
+    """Return a plot of lines; pygal draws only axes and legend, because it would take seconds for very many lines.
 
     Args:
         across, up: names of the x and y axes, with units.
         label: description of the plot for screen readers.
-    """
-    import pygal
-
-    thinned = [(line, _thin(line.points)) for line in lines]
-    xs = [x for _, points in thinned for x, _ in points]
-    chart = pygal.XY(
-        **_options(across, up) | _legend([line.name for line in lines]),
-        x_value_formatter=format_tick,
-        x_labels=_ticks(xs),
-        include_x_axis=True,
-        **({"xrange": (xs[0] - 1, xs[0] + 1)} if len(set(xs)) == 1 else {}),
-    )
-    for line, points in thinned:
-        chart.add(_shorten(line.name), points, stroke=not line.marks, dots_size=3.5 if line.marks else 2)
-    tip = "{}\n{} {}\n{} {}".format
-    tips = [[tip(line.name, across, format_tick(x), up, format_tick(y)) for x, y in points] for line, points in thinned]
-    looks = [(index if line.color is None else line.color, " marks" * line.marks) for index, line in enumerate(lines)]
-    return _render(chart, tips, looks, label)
-
-
-@dataclass(frozen=True)
-class Trace:
-    """One of many lines in a plot."""
-
-    key: int | None
-    """Key by which a script shows or hides it."""
-    color: int
-    points: Sequence[Point]
-    dots: Sequence[tuple[float, float, str]] = ()
-    """Points with tooltips: x, y, text."""
-    marks: bool = False
-    """The dots are always visible."""
-
-
-def plot_overlay(
-    traces: Sequence[Trace], across: str, up: str, label: str, from_zero: bool = True, room: float = 0.0
-) -> Plot:
-    """Return a plot of very many lines: pygal draws only the axes, because it would take seconds for the lines.
-
-    Args:
-        across, up, label: see `plot_lines`.
-        from_zero: whether the y axis starts at zero.
+        from_zero: whether the y axis starts at zero, so that plots can be compared by eye.
         room: margin at both ends of the x axis.
     """
     import pygal
 
-    found = [point for trace in traces for point in (*trace.points, *((x, y) for x, y, _ in trace.dots))]
+    groups = [_describe_group(line, index, across, up) for index, line in enumerate(lines)]
+    found = [point for _, path, dots in groups for point in (*path, *((x, y) for x, y, _ in dots))]
     (left, right), (low, high) = _range([x for x, _ in found]), _range([y for _, y in found])
     corners = [(left - room, low), (right + room, high)]
+    names = [_shorten(line.name) for line in lines if line.name]
     chart = pygal.XY(
-        **_options(across, up),
+        **_options(across, up) | _legend(names),
         x_value_formatter=format_tick,
         x_labels=_ticks([x for x, _ in found]),
         include_x_axis=from_zero,
     )
-    chart.add("", corners)
+    for name in names or [""]:
+        chart.add(name, corners)
     tree = _render_tree(chart, label)
     (plot,) = [one for one in tree.iter() if one.get("class") == "plot" and one is not tree]
-    (drawn,) = [one for one in plot if "series" in one.get("class", "").split()]
-    place = _make_scale(corners, next(one.get("d", "") for one in drawn.iter("path")))
-    plot.remove(drawn)
-    (graph,) = tree  # has the axes, and the dots of the corners above them
-    graph.remove(next(one for one in graph if one.get("class") == "plot overlay"))
-    for trace in traces:
-        look = f"series color-{trace.color % COLORS}{' marks' * trace.marks}"
-        key = {} if trace.key is None else {"data-run": str(trace.key)}
-        group = ElementTree.SubElement(plot, "g", {"class": look, **key})
-        if trace.points:
-            ElementTree.SubElement(group, "path", {"class": "line", "d": "M" + "L".join(map(place, trace.points))})
-        for x, y, tip in trace.dots:
-            column, row = place((x, y)).split()
+    drawn = [one for one in plot if "series" in one.get("class", "").split()]
+    scale = _make_scale(corners, next(one.get("d", "") for one in drawn[0].iter("path")))
+    for one in drawn:
+        plot.remove(one)
+    for attributes, path, dots in groups:
+        group = ElementTree.SubElement(plot, "g", attributes)
+        if path:
+            ElementTree.SubElement(group, "path", {"class": "line", "d": "M" + "L".join(map(scale, path))})
+        for x, y, tip in dots:
+            column, row = scale((x, y)).split()
             dot = {"class": "dot", "cx": column, "cy": row, "r": "3", "data-tip": replace_hidden(tip)}
             ElementTree.SubElement(group, "circle", dot)
+    legends = [one for one in tree.iter() if "activate-serie" in one.get("class", "").split()]
+    for legend, (attributes, _, _) in zip(legends, groups, strict=False):
+        legend.attrib.pop("id", None)
+        legend.set("class", "legend")
+        for box in legend.iter("rect"):
+            box.set("class", attributes["class"].split()[1])
     return Markup(ElementTree.tostring(tree, encoding="unicode"))
+
+
+def _describe_group(
+    line: PlotLine, index: int, across: str, up: str
+) -> tuple[dict[str, str], Sequence[Point], Sequence[tuple[float, float, str]]]:
+    """Return attributes, path and dots of a line."""
+    color = (index if line.color is None else line.color) % COLORS
+    attributes = {"class": f"series color-{color}{' marks' * line.marks}"}
+    attributes |= {} if line.key is None else {"data-run": str(line.key)}
+    points = _thin(line.points)
+    if line.dots is not None:
+        return attributes, points, line.dots
+    dots = [(x, y, f"{line.name}\n{across} {format_tick(x)}\n{up} {format_tick(y)}") for x, y in points]
+    return attributes, [] if line.marks else points, dots
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
@@ -171,7 +157,14 @@ def plot_bars(
         show_minor_x_labels=False,
     )
     chart.add("", list(heights))
-    return _render(chart, [list(tips)], [(0, "")], label)
+    tree = _render_tree(chart, label)
+    (group,) = [one for one in tree.iter() if "serie-0" in one.get("class", "").split()]
+    group.set("class", "series color-0")
+    bars = [one for one in group.iter() if "tooltip-trigger" in one.get("class", "").split()]
+    for bar, tip in zip(bars, tips, strict=True):
+        bar.set("class", "box")
+        bar.set("data-tip", replace_hidden(tip))
+    return Markup(ElementTree.tostring(tree, encoding="unicode"))
 
 
 def _options(across: str, up: str) -> dict[str, Any]:
@@ -201,7 +194,7 @@ def _legend(names: Sequence[str]) -> dict[str, Any]:
     """Return pygal's options for a legend, with columns if the names are short."""
     if len(names) < 2:
         return {}
-    fitting = max(1, LABEL_CHARACTERS // (4 + max(len(_shorten(name)) for name in names)))
+    fitting = max(1, LABEL_CHARACTERS // (4 + max(map(len, names))))
     # pygal reserves no space for an incomplete row, and too little below the last one.
     columns = max(count for count in range(1, len(names) + 1) if count <= fitting and len(names) % count == 0)
     height = HEIGHT + 12 + 18 * (len(names) // columns)
@@ -245,31 +238,13 @@ def _thin(points: Sequence[Point]) -> list[Point]:
     return [found[index] for index in sorted(chosen)]
 
 
-def _render(chart: Graph, tips: list[list[str]], looks: Sequence[tuple[int, str]], label: str) -> Plot:
-    """Return the chart as markup, with our classes and tooltips and without pygal's metadata."""
-    tree = _render_tree(chart, label)
-    for number, (color, look) in enumerate(looks):
-        for group in [one for one in tree.iter() if f"serie-{number}" in one.get("class", "").split()]:
-            group.set("class", f"series color-{color % COLORS}{look}")
-            places = [one for one in group.iter() if "tooltip-trigger" in one.get("class", "").split()]
-            for place, tip in zip(places, tips[number] if places else [], strict=True):
-                place.set("class", "dot" if place.tag == "circle" else "box")
-                place.set("data-tip", replace_hidden(tip))
-    for number, group in enumerate(one for one in tree.iter() if "activate-serie" in one.get("class", "").split()):
-        group.set("class", "legend")
-        group.attrib.pop("id", None)
-        for box in group.iter("rect"):
-            box.set("class", f"color-{looks[number][0] % COLORS}")
-    return Markup(ElementTree.tostring(tree, encoding="unicode"))
-
-
 def _render_tree(chart: Graph, label: str) -> ElementTree.Element:
     """Return the chart without pygal's metadata."""
     tree: ElementTree.Element = chart.render_tree()
     for parent in list(tree.iter()):
         for child in list(parent):
             word = child.get("class", "") if isinstance(child.tag, str) else ""
-            if not isinstance(child.tag, str) or child.tag in UNWANTED or word.endswith(OVERLAYS):
+            if not isinstance(child.tag, str) or child.tag in UNWANTED or word.endswith("overlay"):
                 parent.remove(child)
     tree.attrib.pop("id", None)
     tree.set("class", "plot")

@@ -110,7 +110,7 @@ def _index(folder: Path) -> Path:
         known = RunDetails(
             runtime=at("runtime"),
             entries={at("entry"): at("kind")},
-            parameters={at("parameter"): ["1", at("value", f'"{number}')]},
+            changed={at("parameter"): at("value", f'"{number}')},
             curves={at("curve"): [(float(step), 3.0 / step) for step in range(1, 31)]},
         )
         place = folder / "runs/checkouts" / run

@@ -19,7 +19,7 @@ from tasks.downstream.squad.metrics import best_figures
 from tasks.downstream.squad.questions import SquadQuestion
 from tasks.downstream.squad.scores import EXACT, OVERALL, OVERLAP, SquadScores, has_answers
 from tasks.pages.markup import csv_text
-from tasks.pages.plots import Plot, Trace, plot_overlay
+from tasks.pages.plots import Plot, PlotLine, plot_lines
 from tasks.pages.render import render_html
 
 SHOWN_MISTAKES = 25
@@ -165,15 +165,16 @@ def worst_mistakes(
 
 def reliability_plot(found: Calibration) -> Plot:
     """Plot accuracy over predicted probability, with 95% intervals; the diagonal is perfect calibration."""
-    traces = [Trace(None, 7, [(0.0, 0.0), (1.0, 1.0)])]
+    lines = [PlotLine("", [(0.0, 0.0), (1.0, 1.0)], color=7, dots=())]
     for one in found.bins:
         if one.confidence is not None and one.accuracy is not None:
             low, high = one.accuracy_low or 0.0, one.accuracy_high or 0.0
             said = f"{one.count:,} questions\nprobability {one.confidence:.3f}\naccuracy {one.accuracy:.3f}"
             dot = (one.confidence, one.accuracy, f"{said}\n95% interval {low:.3f} to {high:.3f}")
-            traces.append(Trace(None, 0, [(one.confidence, low), (one.confidence, high)], [dot], marks=True))
+            interval = [(one.confidence, low), (one.confidence, high)]
+            lines.append(PlotLine("", interval, marks=True, color=0, dots=[dot]))
     label = f"reliability diagram, expected calibration error {found.error:.3f}"
-    return plot_overlay(traces, "predicted probability", "accuracy", label)
+    return plot_lines(lines, "predicted probability", "accuracy", label)
 
 
 def excerpt(question: SquadQuestion, prediction: Answer) -> list[tuple[str, str]]:

@@ -104,38 +104,14 @@ const runs = document.getElementById("runs");
 if (runs) {
   const rows = [...runs.tBodies[0].rows], lines = [...document.querySelectorAll("svg [data-run]")];
   const part = (name) => document.getElementById(name);
-  const table = part("parameters"), names = [...table.tBodies[0].rows];
-  const defaults = names.map((row) => row.cells[1].textContent);
-  const valuesOf = (row) => {
-    const found = [...defaults];
-    for (const line of row.dataset.values.split("\n").filter(Boolean)) {
-      const at = line.indexOf(" ");
-      found[line.slice(0, at)] = line.slice(at + 1);
-    }
-    return found;
-  };
-  const cell = (kind, text) => Object.assign(document.createElement(kind), { textContent: text });
-  const compareParameters = (chosen) => {
-    const columns = chosen.map(valuesOf), head = table.tHead.rows[0];
-    head.replaceChildren(head.cells[0], ...chosen.map((row) => cell("th", row.cells[1].textContent)));
-    let differ = 0;
-    names.forEach((row, index) => {
-      row.hidden = columns.every((column) => column[index] === columns[0][index]);
-      differ += !row.hidden;
-      row.replaceChildren(row.cells[0], ...columns.map((column) => cell("td", column[index])));
-    });
-    part("alike").hidden = differ > 0;
-    table.hidden = !differ;
-  };
   const show = () => {
     const chosen = rows.filter((row) => row.cells[0].querySelector("input").checked), several = chosen.length > 1;
     const left = new Set((chosen.length ? chosen : rows.filter((row) => !row.hidden)).map((row) => row.dataset.run));
     for (const line of lines) line.style.display = left.has(line.dataset.run) ? "" : "none";
     part("command").textContent = `podium compare ${chosen.map((row) => row.dataset.word).join(" ")}`;
     part("copied").textContent = "";
-    part("picked").hidden = part("differing").hidden = !several;
+    part("picked").hidden = !several;
     part("advice").hidden = several;
-    if (several) compareParameters(chosen);
   };
   runs.addEventListener("change", show);
   document.addEventListener("filtered", show);

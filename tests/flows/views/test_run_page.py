@@ -12,7 +12,7 @@ import pytest
 
 from flows import pipeline
 from flows.runs import listing, report
-from flows.views import curves, graph, run_page, run_view
+from flows.views import curves, graph, run_page
 from flows.views.run_view import RunView
 from ipu_model import files
 from tests.browser import made_runs
@@ -199,12 +199,6 @@ def test_publish_stands_below_its_gate_and_paths_are_cut_where_a_folder_ends(pre
     assert graph.shorten_path("reports/validation/corpus.json") == "…/validation/corpus.json"
     assert graph.shorten_path("data/corpus") == "data/corpus"
     assert graph.shorten_path("a/" + 40 * "b") == "…" + 28 * "b"
-
-
-def test_marks_of_the_timeline_are_short():
-    assert [run_view.format_mark(seconds) for seconds in (0, 30, 60, 90, 600, 3600, 5400)] == [
-        "0 s", "30 s", "1 min", "1.5 min", "10 min", "1 h", "1.5 h"
-    ]  # fmt: skip
 
 
 def test_a_release_on_a_server_is_linked_and_one_that_names_another_scheme_is_not():
