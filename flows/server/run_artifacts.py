@@ -27,16 +27,14 @@ from flows.runs.report import RunReport, read_revision
 from flows.runs.stage_plan import known_parts
 from flows.server.api import call_optional
 from flows.views import run_texts
-from flows.views.run_view import RunView
+from flows.views.run_view import UNREADABLE, RunView
 from tasks.pages.markup import replace_hidden
 from tasks.params.downstream import kind_names
 from tasks.params.overlays import list_preset_names
 from tasks.plan.plan_file import read_definitions
 from tasks.stage import artifacts
-from tasks.stage.errors import InputError, PodiumError
+from tasks.stage.errors import InputError
 
-UNREADABLE = (PodiumError, OSError, ValueError, KeyError, TypeError, AttributeError)
-"""Errors from result files that are incomplete or were overwritten."""
 DATE = "%Y-%m-%d %H:%M"
 SCORED = ("finished", "proposed", "published")
 """Outcomes for which a name has a score instead."""

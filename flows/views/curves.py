@@ -6,7 +6,6 @@ come from the job's log, which is always in the run folder.
 
 import contextlib
 import csv
-import functools
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ MEMORIES = (("process", MEMORY, 3), ("device, peak so far", DEVICE_MEMORY, 4))
 """Name, field and color of each memory line."""
 LEARNING_RATE = ("learning rate", "learning_rate", 2)
 Columns = dict[str, list[float]]
-Points = tuple[tuple[float, float], ...]
+Points = list[tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,9 @@ def read_training(stage: Stage, root: Path, project: Path, began: float | None =
     log, continued = ({}, ()) if folder is None else _read_log(folder / "job.log")
     resumed = int(metrics.get("resumed_from_step", max(continued, default=0)))
     columns = read_columns(plot), read_columns(held_out_plot)
-    return TrainingCurves(stage.name, *columns, log, _format_note(metrics), resumed, continued, _read_loss_unit(folder))
+    return TrainingCurves(
+        stage.name, *columns, log, _format_held_out(metrics), resumed, continued, _read_loss_unit(folder)
+    )
 
 
 def find_evaluations(job: str, root: Path) -> Path:
@@ -107,9 +108,8 @@ def _read_loss_unit(folder: Path | None) -> str:
     return "squared" if job["head"] == "sequence_classification" and job["labels"] == 1 else "nats"
 
 
-def _format_note(metrics: dict[str, Any]) -> str:
-    found = metrics.get("held_out")
-    if not found:
+def _format_held_out(metrics: dict[str, Any]) -> str:
+    if not (found := metrics.get("held_out")):
         return ""
     early = ", stopped early" if found["stopped_early"] else ""
     return f"held-out rows, after update {found['step']:,}{early}: {format_figures(found)}"
@@ -162,12 +162,12 @@ def _read_log(path: Path) -> tuple[Columns, tuple[int, ...]]:
 def column_points(columns: Columns, name: str, factor: float = 1.0) -> Points:
     """Return (update, value) of each line of a column; empty without that column."""
     values = columns.get(name, ())
-    return tuple((x, factor * y) for x, y in zip(columns.get("step", ()), values, strict=False))
+    return [(x, factor * y) for x, y in zip(columns.get("step", ()), values, strict=False)]
 
 
 def make_sections(trainings: Sequence[TrainingCurves]) -> list[dict[str, Any]]:
     """Return figures by kind, those of all trainings next to each other; a single training gets one section."""
-    kinds: list[tuple[str, str, Callable[[TrainingCurves], tuple[PlotLine, ...]]]] = [
+    kinds: list[tuple[str, str, Callable[[TrainingCurves], list[PlotLine]]]] = [
         ("Loss", "loss", _loss_lines),
         (SCORES, "%", _score_lines),
         ("Learning rate", "learning rate", lambda one: _make_lines(one.history, [LEARNING_RATE])),
@@ -176,63 +176,53 @@ def make_sections(trainings: Sequence[TrainingCurves]) -> list[dict[str, Any]]:
     ]
     found: list[dict[str, Any]] = []
     for title, up, lines_of in kinds:
-        figures = [(one, lines_of(one)) for one in trainings]
-        if not any(lines for _, lines in figures):
-            continue
-        drawn = [_make_figure(title, one, lines, up) for one, lines in figures]
-        found.append({"title": title, "figures": drawn, "missing": MISSING.get(title, "not measured")})
-    if len(trainings) != 1:
+        figures = []
+        for one in trainings:
+            axis = f"{up} ({one.loss_unit})" if title == "Loss" and one.loss_unit else up
+            label = f"{title} of {one.stage} over its updates"
+            plot = plot_lines(lines, UPDATE, axis, label) if (lines := lines_of(one)) else None
+            figures.append({"title": one.stage, "plot": plot, "note": _format_note(one) if title == "Loss" else ""})
+        if any(figure["plot"] for figure in figures):
+            found.append({"title": title, "figures": figures, "missing": MISSING.get(title, "not measured")})
+    if len(trainings) != 1 or not found:
         return found
     together = [{**figure, "title": section["title"]} for section in found for figure in section["figures"]]
-    return [{"title": trainings[0].stage, "figures": together, "missing": ""}] if together else []
+    return [{"title": trainings[0].stage, "figures": together, "missing": ""}]
 
 
-def _make_figure(title: str, training: TrainingCurves, lines: tuple[PlotLine, ...], up: str) -> dict[str, Any]:
-    if title == "Loss" and training.loss_unit:
-        up = f"loss ({training.loss_unit})"
-    plot = _plot(lines, up, f"{title} of {training.stage} over its updates") if lines else None
-    note = training.note if title == "Loss" else ""
-    if title == "Loss" and training.history.get("loss"):
-        updates, loss = training.history["step"][-1], training.history["loss"][-1]
-        resumed = ", ".join(
-            f"{update:,}" for update in training.continued or ([training.resumed] * (training.resumed > 0))
-        )
-        words = [f"loss {loss:.3f} after {updates:,.0f} updates", resumed and f"resumed from update {resumed}", note]
-        note = "; ".join(filter(None, words))
-    return {"title": training.stage, "plot": plot, "note": note}
+def _format_note(training: TrainingCurves) -> str:
+    """Return the last loss, the updates from which the training was resumed, and its held-out scores as text."""
+    if not training.history.get("loss"):
+        return training.note
+    updates, loss = training.history["step"][-1], training.history["loss"][-1]
+    resumed = ", ".join(f"{one:,}" for one in training.continued or filter(None, [training.resumed]))
+    words = [f"loss {loss:.3f} after {updates:,.0f} updates", resumed and f"resumed from update {resumed}"]
+    return "; ".join(filter(None, [*words, training.note]))
 
 
-@functools.lru_cache(maxsize=256)
-def _plot(lines: tuple[PlotLine, ...], up: str, label: str) -> str:
-    """Return a plot; cached, because the page of a running run is rendered many times."""
-    return plot_lines(lines, UPDATE, up, label)
-
-
-def _loss_lines(training: TrainingCurves) -> tuple[PlotLine, ...]:
+def _loss_lines(training: TrainingCurves) -> list[PlotLine]:
     """Return the training loss as a line, the held-out loss as dots, and the points where training was resumed."""
     history, held_out = column_points(training.history, "loss"), column_points(training.held_out, "loss")
-    lines = [*_make_lines(training.history, [("training", "loss", 0)])]
+    lines = _make_lines(training.history, [("training", "loss", 0)])
     lines += [PlotLine("held-out rows", held_out, marks=True, color=1)] if held_out else []
     # Draw a resumption at the last loss before it, as the checkpoint may be between two lines of the history.
-    before = [[point for point in history if point[0] <= update] for update in training.continued]
-    resumed = tuple(
-        (float(update), kept[-1][1]) for update, kept in zip(training.continued, before, strict=True) if kept
-    )
-    return (*lines, *([PlotLine("resumed", resumed, marks=True, color=6)] if resumed else []))
+    before = [(update, [loss for step, loss in history if step <= update]) for update in training.continued]
+    resumed = [(float(update), losses[-1]) for update, losses in before if losses]
+    return [*lines, *([PlotLine("resumed", resumed, marks=True, color=6)] if resumed else [])]
 
 
-def _make_lines(columns: Columns, named: Iterable[tuple[str, str, int]], factor: float = 1.0) -> tuple[PlotLine, ...]:
+def _make_lines(columns: Columns, named: Iterable[tuple[str, str, int]], factor: float = 1.0) -> list[PlotLine]:
     """Return a line for each name, column and color that has points; a single point becomes a dot."""
     found = ((name, column_points(columns, column, factor), color) for name, column, color in named)
-    return tuple(PlotLine(name, line, marks=len(line) == 1, color=color) for name, line, color in found if line)
+    return [PlotLine(name, line, marks=len(line) == 1, color=color) for name, line, color in found if line]
 
 
-def _score_lines(training: TrainingCurves) -> tuple[PlotLine, ...]:
+def _score_lines(training: TrainingCurves) -> list[PlotLine]:
     names = [name for name in training.held_out if name.endswith("accuracy")]
     named = ((name.replace("_", " "), name, color) for color, name in enumerate(names))
     return _make_lines(training.held_out, named, 100.0)
 
 
-def read_curve(path: Path) -> list[tuple[float, float]]:
+def read_curve(path: Path) -> Points:
     """Return (update, loss) of each line of a stage's history; empty if the stage has not run."""
-    return list(column_points(read_columns(path), "loss"))
+    return column_points(read_columns(path), "loss")

@@ -12,8 +12,7 @@ WIDTH, BOX, GAP, COLUMNS = 360, 172, 16, 2
 HIGH, LINE = 26, 13
 """Height of a box with only its name, and of each further line."""
 MAX_LINES = 2
-MAX_CHARACTERS = 29
-"""Maximum characters in a line of a box."""
+"""Maximum outs in a box; the tooltip names all."""
 
 
 @dataclass(frozen=True)
@@ -37,17 +36,15 @@ def lay_out(boxes: Sequence[StageBox], plan: Plan, after: Mapping[str, Sequence[
     names, further = [one.name for one in boxes], after or {}
     known = {name: plan.needs.get(name) or further.get(name, ()) for name in names}
     needs = {name: [other for other in known[name] if other in names] for name in names}
-    data = {name: _shared_outs(name, names, plan) for name in names}
-    place, height = _place_boxes(names, needs, data)
-    shown = [
-        {"box": one, "data": _list_outs(data[one.name]), "all": data[one.name], **place[one.name]} for one in boxes
-    ]
+    outs = {name: _shared_outs(name, names, plan) for name in names}
+    place, height = _place_boxes(names, needs, outs)
+    shown = [{"box": one, "outs": outs[one.name], **place[one.name]} for one in boxes]
     lines = [(place[other], place[name]) for name in names for other in _direct_needs(name, needs)]
-    return {"boxes": shown, "lines": lines, "height": height, "width": WIDTH, "box": BOX}
+    return {"boxes": shown, "lines": lines, "height": height, "width": WIDTH, "box": BOX, "most": MAX_LINES}
 
 
 def _place_boxes(
-    names: Sequence[str], needs: Mapping[str, list[str]], data: Mapping[str, list[str]]
+    names: Sequence[str], needs: Mapping[str, list[str]], outs: Mapping[str, list[str]]
 ) -> tuple[dict[str, dict[str, float]], float]:
     """Return left, top and height of each box, and the total height."""
     rank: dict[str, int] = {}
@@ -60,10 +57,10 @@ def _place_boxes(
         for first in range(0, len(row), COLUMNS):
             together = row[first : first + COLUMNS]
             left = (WIDTH - len(together) * BOX - (len(together) - 1) * GAP) / 2
-            high = {name: float(HIGH + LINE * len(_list_outs(data[name]))) for name in together}
             for index, name in enumerate(together):
-                place[name] = {"x": left + index * (BOX + GAP), "y": y, "high": high[name]}
-            y += max(high.values()) + GAP
+                high = HIGH + LINE * min(MAX_LINES, len(outs[name]))
+                place[name] = {"x": left + index * (BOX + GAP), "y": y, "high": high}
+            y += max(place[name]["high"] for name in together) + GAP
     return place, max(0.0, y - GAP)
 
 
@@ -79,24 +76,6 @@ def _shared_outs(name: str, names: Sequence[str], plan: Plan) -> list[str]:
 def _overlap(one: str, other: str) -> bool:
     first, second = PurePosixPath(one), PurePosixPath(other)
     return first == second or first in second.parents or second in first.parents
-
-
-def _list_outs(paths: Sequence[str]) -> list[str]:
-    """Return at most MOST_LINES lines for the paths; long paths lose their first folders."""
-    leading = list(paths) if len(paths) <= MAX_LINES else list(paths[: MAX_LINES - 1])
-    shown = [shorten_path(path) for path in leading]
-    return shown + ([f"and {len(paths) - len(leading)} more"] if len(leading) < len(paths) else [])
-
-
-def shorten_path(path: str) -> str:
-    """Return a path without its first folders if it is long, or the end of a long name."""
-    parts = path.split("/")
-    while len(parts) > 1 and len("/".join(parts)) > MAX_CHARACTERS - (len(parts) < path.count("/") + 1) * 2:
-        parts = parts[1:]
-    left = "/".join(parts)
-    if len(left) > MAX_CHARACTERS:
-        return f"…{left[1 - MAX_CHARACTERS :]}"
-    return left if left == path else f"…/{left}"
 
 
 def _direct_needs(name: str, needs: Mapping[str, list[str]]) -> list[str]:

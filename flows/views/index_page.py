@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from flows.runs import listing, report, run_params
 from flows.views.curves import read_curve
-from flows.views.run_view import ResultView, RunView
+from flows.views.run_view import BADGE_COLORS, UNREADABLE, ResultView, RunView
 from ipu_model.files import read_json, write_json, write_text
 from ipu_model.units import format_duration
 from tasks.pages.plots import COLORS, Plot, PlotLine, plot_lines
@@ -25,7 +25,6 @@ from tasks.pages.render import render_html
 from tasks.params.schema import default_values
 from tasks.params.tables import ABSENT
 from tasks.stage import artifacts
-from tasks.stage.errors import PodiumError
 
 CACHE = artifacts.RUNS / "index.json"
 """Cache in the folder of a run: its details, and when the files they came from were written."""
@@ -42,18 +41,6 @@ MAX_VALUE = 100
 """Maximum characters of a parameter's value."""
 MAX_BYTES = 950_000
 """Maximum bytes of the page; with very long names it shows fewer runs."""
-NONE = "–"
-KINDS = {
-    "finished": "good",
-    "published": "good",
-    "rejected": "bad",
-    "failed": "bad",
-    listing.NEVER: "",
-    listing.RUNNING: "",
-}
-"""Status -> color of its badge; other statuses get that of a warning."""
-UNREADABLE = (PodiumError, OSError, ValueError, KeyError, TypeError, AttributeError)
-"""Errors from files that are damaged or from another revision."""
 
 Point = tuple[float, float]
 
@@ -186,9 +173,14 @@ def _render(project: Path, found: Sequence[IndexedRun], most: int) -> str:
         view=IndexView(project, found[:most]),
         left_out=len(found[most:]),
         statuses=Counter(one.run.status for one in found).most_common(),
-        kinds=KINDS,
+        kinds=BADGE_COLORS,
         drawn=MAX_DRAWN,
         most_parameters=MAX_PARAMETERS,
+        colors=COLORS,
+        display_name=listing.display_name,
+        quote=shlex.quote,
+        duration=format_duration,
+        minute=lambda seconds: time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds)),
         comparisons=[(path.stem.removeprefix("compare-"), quote(path.name)) for path in comparisons[:MAX_COMPARISONS]],
         written=time.strftime("%Y-%m-%d %H:%M %Z"),
     )
@@ -215,30 +207,19 @@ class IndexView:
     @property
     def rows(self) -> Iterator[dict[str, Any]]:
         """Table rows; each lists its rarest parameter values first."""
-        for number, one in enumerate(self.shown):
+        for one in self.shown:
             run, details, record = one.run, one.details, one.run.record
-            seconds = None if record is None or record.ended is None or record.began is None else run.last - run.began
+            ended = record is not None and record.ended is not None and record.began is not None
             kinds = [f"{name} ({kind})" if name != kind else name for name, kind in details.entries.items()]
             own = [both for both in details.changed.items() if self._shared[both] < len(self.shown)]
-            published = [receipt["where"] for result in one.results.values() if (receipt := result.published)]
             yield {
-                "number": number,
-                "name": listing.display_name(run.name),
-                "word": shlex.quote(run.name),
+                "run": run,
                 "href": listing.page_link(self.project, run),
-                "color": number % COLORS,
-                "status": run.status,
-                "kind": KINDS.get(run.status, "warn"),
-                "began": time.strftime("%Y-%m-%d %H:%M", time.localtime(run.began)),
-                "began_s": round(run.began),
-                "seconds": seconds,
-                "took": NONE if seconds is None else format_duration(seconds),
-                "what": ", ".join(
-                    [(record and record.preset) or "params.yaml", *kinds, details.runtime or "unreadable"]
-                ),
+                "seconds": run.last - run.began if ended else None,
+                "what": [(record and record.preset) or "params.yaml", *kinds, details.runtime or "unreadable"],
                 "scores": [one.score(entry, metric) for entry, metric in self._columns],
-                "parameters": [(name, _cut(value)) for name, value in sorted(own, key=lambda both: self._shared[both])],
-                "published": ", ".join(published),
+                "changed": [(name, _cut(value)) for name, value in sorted(own, key=lambda both: self._shared[both])],
+                "published": [receipt["where"] for result in one.results.values() if (receipt := result.published)],
             }
 
     @property

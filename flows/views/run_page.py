@@ -23,19 +23,13 @@ from flows.runs.stage_plan import publish_step
 from flows.views import placement
 from flows.views.curves import is_training, make_sections, read_training
 from flows.views.graph import StageBox, lay_out
-from flows.views.run_view import NOT_STARTED, RunView, format_clock, format_moment
+from flows.views.run_view import BADGE_COLORS, NOT_STARTED, RunView, format_clock, format_moment
 from ipu_model.files import write_text
 from ipu_model.units import format_duration
 from tasks.pages.render import render_html
 from tasks.stage import artifacts
 from tasks.stage.errors import PodiumError
 
-BADGE_COLORS = {
-    **{"published": "good", "finished": "good", "proposed": "good", "ran": "good", "running": "info"},
-    **{"failed": "bad", "rejected": "bad", "paused": "warn"},
-    **{"cancelled": "warn", "interrupted": "warn"},
-}
-"""Status -> color of its badge."""
 REFRESH_S = 10
 """Minimum seconds between two updates of the page of a running run, and the refresh interval in a browser."""
 FIRST_UPDATE_S = 2.0

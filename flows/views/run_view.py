@@ -23,6 +23,7 @@ from ipu_model.units import format_duration
 from tasks.downstream.gate.verdict_text import WITHOUT_FLOOR, format_recipe
 from tasks.plan.plan_file import Plan, Stage, read_plan
 from tasks.stage import artifacts
+from tasks.stage.errors import PodiumError
 
 RERUN = "Run the same command again. Completed stages are not repeated, and training resumes from its last checkpoint."
 ADVICE = {
@@ -35,10 +36,18 @@ ADVICE = {
     "--set downstream.NAME.gate.LIMIT=VALUE.",
 }
 """Outcome -> advice."""
+UNREADABLE = (PodiumError, OSError, ValueError, KeyError, TypeError, AttributeError)
+"""Errors from files that are incomplete, damaged or from another revision."""
 FLOOR_PREFIX = "min_"
 """Prefix of a floor's parameter; the name of its check follows."""
 WAITING, NOT_REACHED = "waiting", "not reached"
 NOT_STARTED = (WAITING, NOT_REACHED)
+BADGE_COLORS = {
+    **{"published": "good", "finished": "good", "proposed": "good", "ran": "good", "running": "info"},
+    **{"failed": "bad", "rejected": "bad", "paused": "warn"},
+    **{"cancelled": "warn", "interrupted": "warn"},
+}
+"""Status -> color of its badge."""
 FIGURES = ("seconds", "began", "cpu", "peak", "host", "produced", "producer", "resumed", "least")
 """Figures of a stage; None: unknown."""
 

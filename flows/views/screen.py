@@ -6,7 +6,6 @@ appears only with --verbose, except for notes, which are always shown.
 """
 
 import contextlib
-import os
 import re
 import sys
 import time
@@ -36,67 +35,58 @@ CODES = {"failed": FAILED, "rejected": REJECTED, "paused": PAUSED}
 
 
 class Screen:
-    """Output that shows nothing, for workers."""
+    """Plain lines, for output that is not a terminal.
 
-    def begin(self, stage: str) -> None:
-        """Show that a stage begins."""
+    Args:
+        stream: receives the lines; None, as on workers: no one does.
+        verbose: whether to show all that stages print.
+    """
 
-    def line(self, stage: str, text: str) -> None:
-        """Handle a line that a stage printed."""
-
-    def tell(self, text: str) -> None:
-        """Show a message."""
-
-    def end(self, record: StageRecord) -> None:
-        """Show that a stage has ended."""
-
-    def close(self) -> None:
-        """Remove all progress bars."""
-
-
-class LineScreen(Screen):
-    """Plain lines, for output that is not a terminal."""
-
-    def __init__(self, stream: IO[str], verbose: bool) -> None:
+    def __init__(self, stream: IO[str] | None, verbose: bool) -> None:
         self._stream, self._verbose = stream, verbose
         self._shown_at: dict[str, float] = {}
         """Running stage -> time of its last line."""
 
     def begin(self, stage: str) -> None:
+        """Show that a stage begins."""
         self._shown_at[stage] = time.monotonic()
-        self._write(f"{stage}: started")
+        self.tell(f"{stage}: started")
 
     def line(self, stage: str, text: str) -> None:
+        """Show a line that a stage printed, if it is due."""
         now = time.monotonic()
         if self._verbose or text.startswith(NOTE):
-            self._write(prefix_stage(stage, text, self._shown_at))
+            self.tell(prefix_stage(stage, text, self._shown_at))
         elif PROGRESS.match(text) and now - self._shown_at[stage] >= LINE_INTERVAL_S:
             self._shown_at[stage] = now
-            self._write(f"{stage}: {text}")
+            self.tell(f"{stage}: {text}")
 
     def tell(self, text: str) -> None:
-        self._write(text)
-
-    def end(self, record: StageRecord) -> None:
-        del self._shown_at[record.name]
-        self._write(format_stage(record))
-
-    def _write(self, text: str) -> None:
+        """Show a message."""
+        if self._stream is None:
+            return
         with contextlib.suppress(BrokenPipeError):  # a run does not fail because its reader has gone
             self._stream.write(printable(text) + "\n")
             self._stream.flush()
+
+    def end(self, record: StageRecord) -> None:
+        """Show that a stage has ended."""
+        self._shown_at.pop(record.name, None)
+        self.tell(format_stage(record))
+
+    def close(self) -> None:
+        """Remove all progress bars."""
 
 
 class BarScreen(Screen):
     """Progress bars below plain lines, for a terminal."""
 
     def __init__(self, console: Console, verbose: bool) -> None:
-        self._verbose, self._tasks = verbose, dict[str, TaskID]()
-        share, left = (
-            TextColumn("{task.fields[share]:>4}"),
-            TextColumn("{task.fields[left]}", markup=False, style="cyan"),
-        )
-        columns = (TextColumn("{task.description:<24}", markup=False), BarColumn(20), share, TimeElapsedColumn(), left)
+        super().__init__(None, verbose)
+        self._tasks: dict[str, TaskID] = {}
+        name, share = TextColumn("{task.description:<24}", markup=False), TextColumn("{task.fields[share]:>4}")
+        left = TextColumn("{task.fields[left]}", markup=False, style="cyan")
+        columns = (name, BarColumn(20), share, TimeElapsedColumn(), left)
         # Other output must not be redirected through the bars: standard output is for results.
         self._progress = Progress(*columns, console=console, redirect_stdout=False, redirect_stderr=False)
 
@@ -141,7 +131,7 @@ def make_screen(verbose: bool) -> Screen:
     console = Console(highlight=False)
     if console.is_terminal and not console.is_dumb_terminal:
         return BarScreen(console, verbose)
-    return LineScreen(sys.stdout, verbose)
+    return Screen(sys.stdout, verbose)
 
 
 def print_reason(text: str, style: str) -> None:
@@ -150,7 +140,7 @@ def print_reason(text: str, style: str) -> None:
     Console(stderr=True, highlight=False).print(Text(printable(text), style=style), soft_wrap=True)
 
 
-_screens: list[Screen] = [Screen()]
+_screens: list[Screen] = [Screen(None, verbose=False)]
 
 
 def current_screen() -> Screen:
@@ -201,9 +191,7 @@ def exit_code(run: report.RunReport) -> int:
 
 
 def seconds_since_start() -> float:
-    """Return seconds since the start of this process, with imports (Linux; elsewhere perf_counter's value)."""
-    try:
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return time.perf_counter()
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    """Return seconds since the start of this process, with imports."""
+    import psutil
+
+    return time.time() - psutil.Process().create_time()

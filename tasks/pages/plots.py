@@ -32,8 +32,10 @@ COLORS = 8
 UNWANTED = ("defs", "title", "desc")
 
 Plot = Markup
-"""SVG markup of a plot."""
+"""SVG markup of a plot, and its legend."""
 Point = tuple[float, float]
+Dot = tuple[float, float, str]
+"""x, y and tooltip."""
 
 
 def format_tick(value: float) -> str:
@@ -54,14 +56,14 @@ class PlotLine:
     """Color number; None: the next in the style sheet."""
     key: int | None = None
     """Key by which a script shows or hides it."""
-    dots: Sequence[tuple[float, float, str]] | None = None
-    """Points with tooltips: x, y, text; None: its points."""
+    dots: Sequence[Dot] | None = None
+    """None: its points."""
 
 
 def plot_lines(
     lines: Sequence[PlotLine], across: str, up: str, label: str, from_zero: bool = True, room: float = 0.0
 ) -> Plot:
-    """Return a plot of lines; pygal draws only axes and legend, because it would take seconds for very many lines.
+    """Return a plot of lines; pygal draws only the axes, because it would take seconds for very many lines.
 
     Args:
         across, up: names of the x and y axes, with units.
@@ -71,54 +73,48 @@ def plot_lines(
     """
     import pygal
 
-    groups = [_describe_group(line, index, across, up) for index, line in enumerate(lines)]
-    found = [point for _, path, dots in groups for point in (*path, *((x, y) for x, y, _ in dots))]
+    drawn = [_select_points(line, across, up) for line in lines]
+    found = [point for path, dots in drawn for point in (*path, *((x, y) for x, y, _ in dots))]
     (left, right), (low, high) = _range([x for x, _ in found]), _range([y for _, y in found])
     corners = [(left - room, low), (right + room, high)]
-    names = [_shorten(line.name) for line in lines if line.name]
     chart = pygal.XY(
-        **_options(across, up) | _legend(names),
+        **_options(across, up),
         x_value_formatter=format_tick,
         x_labels=_ticks([x for x, _ in found]),
         include_x_axis=from_zero,
     )
-    for name in names or [""]:
-        chart.add(name, corners)
+    chart.add("", corners)
     tree = _render_tree(chart, label)
     (plot,) = [one for one in tree.iter() if one.get("class") == "plot" and one is not tree]
-    drawn = [one for one in plot if "series" in one.get("class", "").split()]
-    scale = _make_scale(corners, next(one.get("d", "") for one in drawn[0].iter("path")))
-    for one in drawn:
-        plot.remove(one)
-    for attributes, path, dots in groups:
-        group = ElementTree.SubElement(plot, "g", attributes)
+    (frame,) = [one for one in plot if "series" in one.get("class", "").split()]
+    scale = _make_scale(corners, next(one.get("d", "") for one in frame.iter("path")))
+    plot.remove(frame)
+    legend = []
+    for index, (line, (path, dots)) in enumerate(zip(lines, drawn, strict=True)):
+        color = (index if line.color is None else line.color) % COLORS
+        key = {} if line.key is None else {"data-run": str(line.key)}
+        look = {"class": f"series color-{color}{' marks' * line.marks}"}
+        group = ElementTree.SubElement(plot, "g", look | key)
         if path:
             ElementTree.SubElement(group, "path", {"class": "line", "d": "M" + "L".join(map(scale, path))})
         for x, y, tip in dots:
             column, row = scale((x, y)).split()
             dot = {"class": "dot", "cx": column, "cy": row, "r": "3", "data-tip": replace_hidden(tip)}
             ElementTree.SubElement(group, "circle", dot)
-    legends = [one for one in tree.iter() if "activate-serie" in one.get("class", "").split()]
-    for legend, (attributes, _, _) in zip(legends, groups, strict=False):
-        legend.attrib.pop("id", None)
-        legend.set("class", "legend")
-        for box in legend.iter("rect"):
-            box.set("class", attributes["class"].split()[1])
-    return Markup(ElementTree.tostring(tree, encoding="unicode"))
+        if line.name:
+            entry = Markup('<span><b class="key c{}"></b>{}</span> ')
+            legend.append(entry.format(color, replace_hidden(line.name)))
+    svg = Markup(ElementTree.tostring(tree, encoding="unicode"))
+    return svg + Markup('<p class="legend">{}</p>').format(Markup().join(legend)) if len(legend) > 1 else svg
 
 
-def _describe_group(
-    line: PlotLine, index: int, across: str, up: str
-) -> tuple[dict[str, str], Sequence[Point], Sequence[tuple[float, float, str]]]:
-    """Return attributes, path and dots of a line."""
-    color = (index if line.color is None else line.color) % COLORS
-    attributes = {"class": f"series color-{color}{' marks' * line.marks}"}
-    attributes |= {} if line.key is None else {"data-run": str(line.key)}
+def _select_points(line: PlotLine, across: str, up: str) -> tuple[Sequence[Point], Sequence[Dot]]:
+    """Return the points that a line is drawn through, and its dots."""
     points = _thin(line.points)
     if line.dots is not None:
-        return attributes, points, line.dots
+        return points, line.dots
     dots = [(x, y, f"{line.name}\n{across} {format_tick(x)}\n{up} {format_tick(y)}") for x, y in points]
-    return attributes, [] if line.marks else points, dots
+    return [] if line.marks else points, dots
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
@@ -133,38 +129,6 @@ def _make_scale(corners: Sequence[Point], path: str) -> Callable[[Point], str]:
     (x_low, y_low), (x_high, y_high) = corners
     across, up = (right - left) / (x_high - x_low), (top - bottom) / (y_high - y_low)
     return lambda point: f"{left + across * (point[0] - x_low):.1f} {bottom + up * (point[1] - y_low):.1f}"
-
-
-def plot_bars(
-    heights: Sequence[float], tips: Sequence[str], labels: Sequence[str], across: str, up: str, label: str
-) -> Plot:
-    """Return a bar plot.
-
-    Args:
-        heights: height of each bar.
-        tips: tooltip of each bar.
-        labels: label of each bar; only as many are shown as fit.
-        across, up, label: see `plot_lines`.
-    """
-    import pygal
-
-    shown = [_shorten(text, max(8, LABEL_CHARACTERS // len(labels))) for text in labels]
-    every = max(1, -(-len(shown) * max(map(len, shown), default=1) // 36))
-    chart = pygal.Bar(
-        **_options(across, up),
-        x_labels=shown,
-        x_labels_major_every=every,
-        show_minor_x_labels=False,
-    )
-    chart.add("", list(heights))
-    tree = _render_tree(chart, label)
-    (group,) = [one for one in tree.iter() if "serie-0" in one.get("class", "").split()]
-    group.set("class", "series color-0")
-    bars = [one for one in group.iter() if "tooltip-trigger" in one.get("class", "").split()]
-    for bar, tip in zip(bars, tips, strict=True):
-        bar.set("class", "box")
-        bar.set("data-tip", replace_hidden(tip))
-    return Markup(ElementTree.tostring(tree, encoding="unicode"))
 
 
 def _options(across: str, up: str) -> dict[str, Any]:
@@ -182,24 +146,11 @@ def _options(across: str, up: str) -> dict[str, Any]:
         "min_scale": 3,
         "max_scale": 8,  # readable labels next to each other
         "truncate_label": -1,
-        "truncate_legend": -1,
         "js": [],
         "css": [],
         # Not drawn, but pygal computes margins from it.
-        "style": Style(label_font_size=11, major_label_font_size=11, title_font_size=12, legend_font_size=12),
+        "style": Style(label_font_size=11, major_label_font_size=11, title_font_size=12),
     }
-
-
-def _legend(names: Sequence[str]) -> dict[str, Any]:
-    """Return pygal's options for a legend, with columns if the names are short."""
-    if len(names) < 2:
-        return {}
-    fitting = max(1, LABEL_CHARACTERS // (4 + max(map(len, names))))
-    # pygal reserves no space for an incomplete row, and too little below the last one.
-    columns = max(count for count in range(1, len(names) + 1) if count <= fitting and len(names) % count == 0)
-    height = HEIGHT + 12 + 18 * (len(names) // columns)
-    shown = {"show_legend": True, "legend_at_bottom": True, "legend_at_bottom_columns": columns, "legend_box_size": 10}
-    return {**shown, "height": height, "margin_bottom": 14}
 
 
 def _ticks(values: Sequence[float]) -> list[float]:

@@ -26,7 +26,6 @@ from typing import Any
 from urllib.parse import quote
 
 from ipu_model.files import new_folder, sha256_of, write_json, write_text
-from tasks.pages.plots import Plot, plot_bars
 from tasks.pages.render import render_html
 from tasks.params.schema import PHASES, Params, load_sections
 from tasks.plan.main import run_main
@@ -51,8 +50,6 @@ from tasks.validation.row_checks import RowSource
 from tasks.validation.validators import GxValidator, LimitValidator, load_gx, make_expectation, make_suite
 
 NAMES = ("corpus", *PHASES)
-MIN_BAR_HEIGHT = 0.0125
-"""Smallest height of a bar, as a share of the highest."""
 RESULTS, SUITE = "index.html", "expectations.html"
 _REMOVED = re.compile(
     r"<script\b.*?</script>|<style\b.*?</style>|<footer\b.*?</footer>|<link\b[^>]*>|<img\b[^>]*>| onclick=\"[^\"]*\"",
@@ -256,30 +253,17 @@ def render_page(values: Mapping[str, Any]) -> str:
         "validation.html.j2",
         **{name: value for name, value in values.items() if name != "statistics"},
         numbers=[(one["name"], format_number(one["value"]), "") for one in statistics["numbers"]],
-        figures=[_make_figure(histogram) for histogram in statistics["histograms"]],
+        histograms=[{**one, "bins": _format_bins(one)} for one in statistics["histograms"]],
     )
 
 
-def _make_figure(histogram: Mapping[str, Any]) -> tuple[str, Plot, str]:
-    """Return title, plot and note of a histogram: bars of equal width, labelled with the lower edges of their bins."""
-    counts, edges, unit = histogram["counts"], histogram["edges"], histogram["unit"]
-    least = MIN_BAR_HEIGHT * max(counts)  # every non-empty bin stays visible
-    heights = [max(count, least) if count else 0 for count in counts]
+def _format_bins(histogram: Mapping[str, Any]) -> list[str]:
+    """Return the range of each bin of a histogram."""
+    edges = histogram["edges"]
     bins = [f"{low:,}" if low == end - 1 else f"{low:,} to {end - 1:,}" for low, end in pairwise(edges)]
     if histogram["open_end"]:
         bins[-1] = f"{edges[-2]:,} and more"
-    tips = [f"{one} {unit}: {count:,}" for one, count in zip(bins, counts, strict=True)]
-    label = f"{histogram['title']}, from {edges[0]:,} to {edges[-1] - 1:,} {unit}"
-    plot = plot_bars(heights, tips, [_abbreviate(edge) for edge in edges[:-1]], unit, "number", label)
-    return histogram["title"], plot, "Bins widen to the right (log scale)." if histogram["widening"] else ""
-
-
-def _abbreviate(value: int) -> str:
-    """Abbreviate a number, 12500 as 12.5k, so that five of them fit below a histogram."""
-    for limit, letter in ((1_000_000, "M"), (10_000, "k")):
-        if value >= limit:
-            return f"{value / (limit if letter == 'M' else 1000):.3g}{letter}"
-    return f"{value:,}"
+    return bins
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tasks.pages.plots import PlotLine, plot_bars, plot_lines
+from tasks.pages.plots import PlotLine, plot_lines
 from tasks.pages.render import render_html
 from tests.browser.planted import EVIL, LONG
 
@@ -25,7 +25,6 @@ def page() -> str:
         PlotLine(LONG, [(x, y + 1) for x, y in curve]),
         PlotLine("held out", curve[::40], True),
     ]
-    tips = [f"{EVIL}: 3 examples", "two: 50 examples", "three: 7 examples"]
     plots = [
         ("Loss", plot_lines(lines, "update", "loss (nats)", f"loss {EVIL}")),
         ("Rate", plot_lines([PlotLine("rate", [(x, 1e-6 * x) for x, _ in curve])], "update", "learning rate", "rates")),
@@ -33,6 +32,5 @@ def page() -> str:
             "Both",
             plot_lines([PlotLine("a", [(0.001, 2.0)]), PlotLine("b", [(0.0015, 3.0)])], "rate", "loss (nats)", "few"),
         ),
-        ("Lengths", plot_bars([3, 50, 7], tips, [EVIL, LONG, "c"], "length (words)", "examples", "lengths")),
     ]
     return render_html(__file__, "parts_shown.html.j2", plots=plots, rows=ROWS, evil=EVIL, long=LONG)

@@ -183,7 +183,7 @@ def test_two_runs_of_one_name_take_turns(prefect_session, toy_project, ran):
                 self.waits.set()
 
     ended = []
-    with Holding("fast") as other, screen.use_screen(Watched()):
+    with Holding("fast") as other, screen.use_screen(Watched(None, verbose=False)):
         waits = threading.Thread(target=lambda: ended.append(run(FASTER, name="fast")))
         waits.start()
         assert Watched.waits.wait(120)

@@ -12,7 +12,7 @@ import pytest
 
 from flows import pipeline
 from flows.runs import listing, report
-from flows.views import curves, graph, run_page
+from flows.views import curves, run_page
 from flows.views.run_view import RunView
 from ipu_model import files
 from tests.browser import made_runs
@@ -189,16 +189,13 @@ def test_a_run_that_goes_on_says_from_which_runs_and_one_after_an_end_does_not(
     assert "Resumed" not in text_of(html_of(toy_project))
 
 
-def test_publish_stands_below_its_gate_and_paths_are_cut_where_a_folder_ends(prefect_session, toy_project):
+def test_publish_stands_below_its_gate(prefect_session, toy_project):
     run(*ACCEPTED)
     html = html_of(toy_project)
     top = {
         name: float(y) for y, name in re.findall(r'y="([\d.]+)" text-anchor="middle">((?:gate|publish)@squad)', html)
     }
     assert top["gate@squad"] < top["publish@squad"]
-    assert graph.shorten_path("reports/validation/corpus.json") == "…/validation/corpus.json"
-    assert graph.shorten_path("data/corpus") == "data/corpus"
-    assert graph.shorten_path("a/" + 40 * "b") == "…" + 28 * "b"
 
 
 def test_a_release_on_a_server_is_linked_and_one_that_names_another_scheme_is_not():
@@ -334,13 +331,13 @@ def test_curves_of_a_training_that_failed_are_those_of_its_run_folder(tmp_path):
     log.write_text(event % (10, 100, 7) + "a warning\n" + event % (20, 200, 8) + '{"event": "step", "st')
     stage = dataclasses.replace(TRAINING)
     found = curves.read_training(stage, tmp_path, tmp_path)
-    assert curves.column_points(found.history, "loss") == ((10.0, 4.0), (20.0, 2.0)), "the last line is only half there"
-    assert curves.column_points(found.steps, curves.SPEED) == ((10, 100), (20, 200))
+    assert curves.column_points(found.history, "loss") == [(10.0, 4.0), (20.0, 2.0)], "the last line is only half there"
+    assert curves.column_points(found.steps, curves.SPEED) == [(10, 100), (20, 200)]
     with log.open("a") as stream:
         stream.write('ep": 30, "real_tokens_per_second": 300, "memory_mb": 9}\n' + event % (20, 250, 8))
     found = curves.read_training(stage, tmp_path, tmp_path)
-    assert curves.column_points(found.steps, curves.SPEED) == ((10, 100), (20, 250), (30, 300)), "20 was made again"
-    assert curves.column_points(found.steps, curves.MEMORY) == ((10, 7), (20, 8), (30, 9))
+    assert curves.column_points(found.steps, curves.SPEED) == [(10, 100), (20, 250), (30, 300)], "20 was made again"
+    assert curves.column_points(found.steps, curves.MEMORY) == [(10, 7), (20, 8), (30, 9)]
     (section,) = curves.make_sections([found])
     assert section["title"] == "finetune@squad", "one training: its figures next to each other"
     assert [one["title"] for one in section["figures"]] == ["Loss", "Learning rate", "Speed", "Memory"]
@@ -382,7 +379,7 @@ def test_curves_show_where_a_training_was_resumed_and_nothing_of_another_job(tmp
     with (folder / "job.log").open("a") as log:
         log.write(plan + step % 10)
     found = curves.read_training(TRAINING, tmp_path, tmp_path)
-    assert (found.continued, curves.column_points(found.steps, curves.SPEED)) == ((), ((10, 1),)), (
+    assert (found.continued, curves.column_points(found.steps, curves.SPEED)) == ((), [(10, 1)]), (
         "it began from nothing"
     )
     later = job.stat().st_mtime + 5

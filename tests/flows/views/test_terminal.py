@@ -309,7 +309,7 @@ def test_two_stages_at_work_outlive_no_killed_command(toy_project, environment):
 
 def test_lines_of_two_stages_at_once_say_whose_they_are():
     stream = io.StringIO()
-    lines = screen.LineScreen(stream, verbose=True)
+    lines = screen.Screen(stream, verbose=True)
     lines.begin("examples")
     lines.line("examples", "alone")
     lines.begin("corpus")
@@ -329,7 +329,7 @@ def test_lines_that_stay_say_how_far_a_stage_is_from_time_to_time(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(screen.time, "monotonic", lambda: now[0])
     stream = io.StringIO()
-    lines = screen.LineScreen(stream, verbose=False)
+    lines = screen.Screen(stream, verbose=False)
     lines.begin("finetune")
     for second in range(95):
         now[0] = second
@@ -348,7 +348,7 @@ def test_lines_that_stay_say_how_far_a_stage_is_from_time_to_time(monkeypatch):
 def test_notes_of_a_stage_are_shown_when_its_other_lines_are_not():
     stream, console = io.StringIO(), io.StringIO()
     shown = (
-        screen.LineScreen(stream, verbose=False),
+        screen.Screen(stream, verbose=False),
         screen.BarScreen(Console(file=console, force_terminal=True), verbose=False),
     )
     for one in shown:

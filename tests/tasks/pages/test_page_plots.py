@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tasks.pages.plots import MAX_POINTS, PlotLine, plot_bars, plot_lines
+from tasks.pages.plots import MAX_POINTS, PlotLine, plot_lines
 from tests.tasks.hostile import HOSTILE
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -77,11 +77,6 @@ def test_what_was_measured_once_stands_in_the_middle() -> None:
     assert float(dot.get("cx", "")) == pytest.approx(sum(places) / 2, abs=2)
 
 
-def test_bars_say_what_they_are_told() -> None:
-    plot = plot_bars([3, 5], ["one: 3", "two: 5"], ["one", "two"], "length", "questions", "lengths")
-    assert tips(plot) == ["one: 3", "two: 5"]
-
-
 def test_a_plot_of_nothing_is_still_a_plot() -> None:
     assert "update" in plot_lines([], "update", "loss", "nothing yet")
     assert "update" in plotted([])
@@ -89,9 +84,6 @@ def test_a_plot_of_nothing_is_still_a_plot() -> None:
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_texts_never_become_markup(text: str) -> None:
-    line = plot_lines([PlotLine(text, [(1, 2)]), PlotLine("b", [(1, 2)])], text, text, text)
-    bars = plot_bars([1], [text], [text], text, text, text)
-    for plot in (line, bars):
-        assert {one.tag for one in ElementTree.fromstring(plot).iter()} <= {
-            f"{SVG}{name}" for name in ("svg", "g", "rect", "path", "text", "circle")
-        }
+    plot = plot_lines([PlotLine(text, [(1, 2)]), PlotLine("b", [(1, 2)])], text, text, text)
+    drawn = {f"{SVG}{name}" for name in ("svg", "g", "rect", "path", "text", "circle")}
+    assert {one.tag for one in ElementTree.fromstring(f"<div>{plot}</div>").iter()} <= {"div", "p", "span", "b", *drawn}
