@@ -80,7 +80,6 @@ def render_run(run: RunView, copy: bool = False) -> str:
         graph=lay_out([_box(row, pages) for row in stages], run.plan, after),
         places=any(stage.host for stage in run.record.stages),
         curves=make_sections(trainings),
-        empty=[(one.stage, begun[one.stage]["status"]) for one in trainings if not one.history.get("loss")],
         pages=pages,
         files=[(name, relative_link(path, folder)) for name, path in run.files],
         link=lambda path: relative_link(path, folder),
@@ -118,7 +117,6 @@ def other_runs(report: RunReport, root: Path, folder: Path) -> list[dict[str, An
             "link": relative_link(path, folder),
             "began": datetime.strptime(match[1], COPY_TIME).strftime("%Y-%m-%d %H:%M:%S"),
             "outcome": match[2],
-            "kind": BADGE_COLORS.get(match[2], ""),
         }
         for path, match in list_copies(root).items()
         if path != own

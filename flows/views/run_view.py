@@ -157,18 +157,15 @@ class RunView:
         """Devices of its device jobs, or the requested runtime before any has ended; and software versions."""
         runtime = self.settings.values.get("device", {}).get("runtime")
         unresolved = "not resolved yet" if runtime == "auto" else "no device job has ended yet"
-        names: list[str] = []
-        runtimes: list[str] = []
-        versions: list[str] = []
+        names, versions = [], list[str]()
         for result in self.jobs.values():
-            device, precision = _describe_device(result), result.get("precision")
-            words = ", ".join(str(one) for one in (device or result.get("runtime"), precision) if one)
-            (names if device else runtimes).append(words)
+            device = _describe_device(result) or result.get("runtime")
+            names.append(", ".join(str(one) for one in (device, result.get("precision")) if one))
             versions += [f"{what} {version}" for what, version in (result.get("versions") or {}).items()]
         shown = [one for one in dict.fromkeys(versions) if one.split()[0] in ("torch", "poptorch", "python")]
         own = f"python {self.record.python}"
         none = f"{runtime} ({unresolved})" if runtime else "unknown"
-        return "; ".join(dict.fromkeys(names or runtimes)) or none, [
+        return "; ".join(dict.fromkeys(names)) or none, [
             one.replace("python", "the device's Python") for one in shown if one != own
         ]
 
@@ -323,31 +320,15 @@ class ResultView:
         return lines
 
     @cached_property
-    def _parameters(self) -> tuple[list[run_params.ParameterRow], list[run_params.ParameterRow]]:
-        """Gate parameters that the run overrides, and those that differ from the defaults; empty if it did not run."""
-        if not self.result.get("checks"):
-            return [], []
-        section = f"downstream.{self.entry}.gate."
-        overrides, unusual = (
-            [(name.removeprefix(section), *both) for name, *both in rows if name.startswith(section)]
-            for rows in (self.run.settings.told, self.run.settings.unusual)
-        )
-        return overrides, unusual
-
-    @cached_property
     def checks(self) -> list[GateRow]:
-        """All checks of the gate."""
-        highest: dict[str, float] = {}
-        for name, before, floor in (row for rows in self._parameters for row in rows):
-            if name.startswith(FLOOR_PREFIX) and _is_number(before) and (floor is None or floor < before):
-                check = name.removeprefix(FLOOR_PREFIX)
+        """All checks of the gate; a floor below the run's preset or the defaults is a lowered one."""
+        checks = self.result.get("checks", ())
+        prefix, highest = f"downstream.{self.entry}.gate.{FLOOR_PREFIX}", dict[str, float]()
+        for name, before, floor in (*self.run.settings.told, *self.run.settings.unusual) if checks else ():
+            if name.startswith(prefix) and _is_number(before) and (floor is None or floor < before):
+                check = name.removeprefix(prefix)
                 highest[check] = max(before, highest.get(check, before))
-        return [_make_gate_row(check, highest.get(check["name"])) for check in self.result.get("checks", ())]
-
-    @property
-    def unusual(self) -> list[tuple[str, str, str]]:
-        """Name, default and value of each gate parameter that differs from the default of the entry's kind."""
-        return [(name, format_value(default), format_value(value)) for name, default, value in self._parameters[1]]
+        return [_make_gate_row(check, highest.get(check["name"])) for check in checks]
 
     @property
     def floors(self) -> dict[str, float]:
@@ -438,12 +419,7 @@ def _find_data_docs(page: Path, root: Path) -> Path | None:
 
 def format_moment(time_of_record: str | None) -> str:
     """Return a time of a record as text, with its UTC offset, because hosts may be in different time zones."""
-    if time_of_record is None:
-        return "unknown"
-    try:
-        return datetime.fromisoformat(time_of_record).strftime("%Y-%m-%d %H:%M:%S %z")
-    except ValueError:
-        return time_of_record
+    return datetime.fromisoformat(time_of_record).strftime("%Y-%m-%d %H:%M:%S %z") if time_of_record else "unknown"
 
 
 def format_clock(seconds: float) -> str:

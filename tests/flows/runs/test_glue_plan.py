@@ -65,7 +65,6 @@ def test_the_report_tells_scores_gate_and_place_of_each_task_and_no_older_answer
     assert "exact match" not in text
     assert "evaluation/glue-sst2/report.html" in text
     page = run_page.render_run(RunView(run, tmp_path))
-    assert "finetune@glue-sst2: no updates were made" in page
     assert "<dt>accuracy</dt><dd>91.50" in page
     assert "held-out rows" not in page, "no rows were held out"
     (tmp_path / "plots").mkdir()
