@@ -17,7 +17,7 @@ from typing import Any
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.client.schemas.filters import WorkPoolFilter, WorkPoolFilterName
-from prefect.client.schemas.objects import StateType, WorkPool
+from prefect.client.schemas.objects import StateType
 from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
@@ -63,27 +63,21 @@ def create_pools(client: SyncPrefectClient, say: Say) -> None:
             f"the Prefect server at {client.api_url} has the work pool {', '.join(others)}; Podium requires type "
             f"{POOL_TYPE}. Delete it if it is unused, or set PREFECT_API_URL to another server"
         )
-    for pool in found:
-        _replace_template(client, pool, say)
+    theirs = {pool.name: pool.base_job_template for pool in found}
+    for name, template in theirs.items():
+        if template in ({}, ProcessWorker.get_default_base_job_template()):
+            client.update_work_pool(name, WorkPoolUpdate(base_job_template=TEMPLATE))
+            say(f"the work pool {name} no longer takes commands, environments or folders from runs")
+        elif template != TEMPLATE:
+            say(
+                f"the work pool {name} keeps its custom template, which decides what its runs may set; workers started "
+                "by `podium worker` do not read it"
+            )
     for name in POOLS:
-        with contextlib.suppress(ObjectAlreadyExists):
-            client.create_work_pool(WorkPoolCreate(name=name, type=POOL_TYPE, base_job_template=TEMPLATE))
-            say(f"created the work pool {name}")
-
-
-def _replace_template(client: SyncPrefectClient, pool: WorkPool, say: Say) -> None:
-    """Replace the default template of a pool by Podium's; a custom template stays."""
-    template = pool.base_job_template
-    if template == TEMPLATE:
-        return
-    if template and template != ProcessWorker.get_default_base_job_template():
-        say(
-            f"the work pool {pool.name} keeps its custom template, which decides what its runs may set; workers "
-            "started by `podium worker` do not read it"
-        )
-        return
-    client.update_work_pool(pool.name, WorkPoolUpdate(base_job_template=TEMPLATE))
-    say(f"the work pool {pool.name} no longer takes commands, environments or folders from runs")
+        if name not in theirs:
+            with contextlib.suppress(ObjectAlreadyExists):  # another host created it at the same time
+                client.create_work_pool(WorkPoolCreate(name=name, type=POOL_TYPE, base_job_template=TEMPLATE))
+                say(f"created the work pool {name}")
 
 
 def create_queue(client: SyncPrefectClient, queue: Queue, say: Say, explicit: bool) -> None:
@@ -99,13 +93,11 @@ def create_queue(client: SyncPrefectClient, queue: Queue, say: Say, explicit: bo
         say(f"created the queue {queue} with a limit of one run")
         return
     limit = found.concurrency_limit
-    if limit == 1:
-        return
-    if limit is not None and not explicit:
+    if limit is None or (limit != 1 and explicit):
+        client.update_work_queue(found.id, concurrency_limit=1)
+        say(f"the queue {queue} now takes one run at a time (before: {'any number' if limit is None else limit})")
+    elif limit != 1:
         say(f"the queue {queue} keeps its limit of {limit} runs at a time; pass --queue {queue} to change it to one")
-        return
-    client.update_work_queue(found.id, concurrency_limit=1)
-    say(f"the queue {queue} now takes one run at a time (before: {'any number' if limit is None else limit})")
 
 
 def lost_run_automation(silent_for: timedelta = HEARTBEAT_LIMIT) -> AutomationCore:

@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -51,11 +52,7 @@ POLL_S = 2.0
 
 
 def check_name(text: str, parameter: str) -> str:
-    """Return the name of a pool or queue, which is also part of URLs.
-
-    Raises:
-        ParamsError: the name is invalid.
-    """
+    """Return the name of a pool or queue, which is also part of URLs; refuse an invalid one."""
     if not NAME.fullmatch(text):
         raise ParamsError(f"{parameter}: {text!r} is not a name of a pool or queue; use letters, digits, '.', '_', '-'")
     return text
@@ -70,11 +67,7 @@ class Queue:
 
     @classmethod
     def parse(cls, text: str, parameter: str) -> Queue:
-        """Return the queue named `pool/queue`.
-
-        Raises:
-            ParamsError: the text has another form.
-        """
+        """Return the queue named `pool/queue`; refuse text of another form."""
         pool, _, name = text.partition("/")
         if not pool or not name or "/" in name:
             raise ParamsError(f"{parameter}={text!r}: must be pool/queue, for example ipu/pod-a")
@@ -83,10 +76,10 @@ class Queue:
     def __str__(self) -> str:
         return f"{self.pool}/{self.name}"
 
-
-def deployment_name(queue: Queue) -> str:
-    """Return the name of the deployment that runs the stages of a queue."""
-    return f"{stage_flow.FLOW_NAME}/{queue.pool}"
+    @property
+    def deployment(self) -> str:
+        """Name of the deployment that runs its stages."""
+        return f"{stage_flow.FLOW_NAME}/{self.pool}"
 
 
 class RemoteRun:
@@ -109,24 +102,19 @@ class RemoteRun:
         parameters = {**dispatcher.parameters, "names": names, "publish": self._publish}
         stages = names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]}"
         title = f"{dispatcher.parameters['checkout_name']}: {stages}"
-        to, queue = deployment_name(self._queue), self._queue.name
-
-        def send() -> FlowRun:
-            # With this key a flow that is restarted after the loss of its worker finds the runs that it sent before.
-            key = f"{dispatcher.run_id} {' '.join(names)} {self._sent}"
-            sent = run_deployment(
-                to,
-                parameters=parameters,
-                work_queue_name=queue,
-                timeout=0,
-                flow_run_name=title,
-                idempotency_key=key,
-            )
-            return cast(FlowRun, sent)
-
+        send = partial(
+            run_deployment,
+            self._queue.deployment,
+            parameters=parameters,
+            work_queue_name=self._queue.name,
+            timeout=0,
+            flow_run_name=title,
+        )
         while True:
             self._sent += 1
-            sent = retry_call(send, dispatcher.say)
+            # With this key a flow that is restarted after the loss of its worker finds the runs that it sent before.
+            key = f"{dispatcher.run_id} {' '.join(names)} {self._sent}"
+            sent = cast(FlowRun, retry_call(partial(send, idempotency_key=key), dispatcher.say))
             if sent.state is None or not sent.state.is_final() or _is_complete(sent.state):
                 break
         self._run = sent.id
@@ -148,9 +136,7 @@ class RemoteRun:
             return False
         self._fetch_reports()
         if _is_complete(state):
-            entered = {stage.name for stage in self._dispatcher.report.stages}
-            missing = set(self._names) - entered
-            if missing:
+            if missing := set(self._names) - {stage.name for stage in self._dispatcher.report.stages}:
                 raise RunFailed(
                     f"{self._queue} reports that {', '.join(sorted(missing))} succeeded, but no record arrived. Start "
                     "the run again; if this repeats, check who else writes to this Prefect server"
@@ -210,12 +196,10 @@ class RemoteRun:
                 continue
             self._entered.add(artifact.id)
             root = self._dispatcher.root
-            plan = list(read_plan(root))
             # Prefect stores an artifact's data as JSON text.
-            sent = reports.parse_report(str(artifact.data), self._names, plan, root)
+            sent = reports.parse_report(str(artifact.data), self._names, root)
             reports.write_files(sent, root)
-            if sent.record is not None:
-                record = sent.record
+            if (record := sent.record) is not None:
                 self._dispatcher.say(f"{record.name} {record.status} on {record.host} in {record.seconds:.1f} s")
                 self._dispatcher.report.add_stage(record)
 
@@ -251,12 +235,12 @@ def require_deployment(queue: Queue) -> None:
     """
     with get_client(sync_client=True) as client:
         try:
-            client.read_deployment_by_name(deployment_name(queue))
+            client.read_deployment_by_name(queue.deployment)
             client.read_work_queue_by_name(queue.name, work_pool_name=queue.pool)
         except ObjectNotFound:
             raise ParamsError(
                 f"the Prefect server at {client.api_url} has no queue {queue} with the deployment "
-                f"{deployment_name(queue)}. Run `podium deploy --queue {queue}` once"
+                f"{queue.deployment}. Run `podium deploy --queue {queue}` once"
             ) from None
 
 
@@ -321,12 +305,8 @@ class Dispatcher:
 
 
 def split_at_shares(names: Sequence[str], known: Plan) -> tuple[list[str], list[str], list[str]]:
-    """Split the stages of one queue into those before the shares, the shares, and a run from the first share on.
-
-    The last run restores the shares. Without shares it has all stages. For example:
-    around_shares(["tokenizer", "row_share@1", "pretrain_rows@phase1"], ...) ==
-    (["tokenizer"], ["row_share@1"], ["row_share@1", "pretrain_rows@phase1"]).
-    """
+    """Split the stages of one queue into those before the shares of rows, the shares, and a run from the first share
+    on, which restores them; without shares this run has all stages."""
     places = [index for index, name in enumerate(names) if "helps" in known[name].meta]
     if not places:
         return [], [], list(names)

@@ -48,13 +48,12 @@ def figure_files(stage: str, root: Path) -> list[Path]:
     return [Path(out) for out in (*made.metrics, *made.plots)]
 
 
-def parse_report(data: str, names: Sequence[str], plan: Sequence[str], root: Path) -> StageReport:
+def parse_report(data: str, names: Sequence[str], root: Path) -> StageReport:
     """Parse and validate an artifact.
 
     Args:
         data: content of the artifact, JSON.
         names: stages of its run.
-        plan: all stages of the parameters.
         root: the checkout, whose dvc.yaml lists the outs of each stage.
 
     Raises:
@@ -64,11 +63,12 @@ def parse_report(data: str, names: Sequence[str], plan: Sequence[str], root: Pat
         sent = parse_json(data)
         if not isinstance(sent, dict) or not set(sent) <= {"record", "files"}:
             raise ValueError("not a record")
-        record = _parse_record(sent["record"], names, read_plan(root)) if "record" in sent else None
-        plots = [Path(plot) for name in names if name in read_plan(root) for plot in read_plan(root)[name].plots]
+        plan = read_plan(root)
+        record = _parse_record(sent["record"], names, plan) if "record" in sent else None
+        plots = [Path(plot) for name in names if name in plan for plot in plan[name].plots]
         known = [LOCK, *plots] if record is None else figure_files(record.name, root)
         files = {_check_path(name, known): text for name, text in dict(sent["files"]).items()}
-        return StageReport(record, {path: _check_text(path, text, plan, root) for path, text in files.items()})
+        return StageReport(record, {path: _check_text(path, text, plan) for path, text in files.items()})
     except (ValueError, TypeError, KeyError, AttributeError, csv.Error, ParamsError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise RunFailed(
@@ -94,10 +94,9 @@ def _parse_record(sent: dict[str, Any], names: Sequence[str], known: Plan) -> St
     publishes = [publish_step(known[name]) for name in names if known[name].is_gate]
     if record.name not in (*names, *publishes) or record.status not in STATUSES:
         raise ValueError("unknown stage or status")
-    if type(record.seconds) not in (int, float) or not 0 <= record.seconds < math.inf:
-        raise ValueError("seconds is not a duration")
-    measured = (record.began, record.cpu_seconds, record.peak_memory_mb)
-    if not all(one is None or (type(one) in (int, float) and 0 <= one < math.inf) for one in measured):
+    optional = (record.began, record.cpu_seconds, record.peak_memory_mb)
+    measured = [record.seconds, *(one for one in optional if one is not None)]
+    if not all(type(one) in (int, float) and 0 <= one < math.inf for one in measured):
         raise ValueError("a measurement is not a number")
     if record.host is None or not HOST.fullmatch(record.host):
         raise ValueError("host is not a name")
@@ -111,12 +110,12 @@ def _check_path(name: str, known: Sequence[Path]) -> Path:
     return path
 
 
-def _check_text(path: Path, text: str, plan: Sequence[str], root: Path) -> str:
+def _check_text(path: Path, text: str, plan: Plan) -> str:
     """Return the text of a file if it is small and valid for the suffix of its name."""
     if len(text.encode()) > MAX_BYTES:
         raise ValueError(f"a file of more than {MAX_BYTES} bytes")
     if path == LOCK:
-        return _filter_lock(text, plan, root)
+        return _filter_lock(text, plan)
     if path.suffix == ".json":
         if not isinstance(parse_json(text, parse_constant=_reject_constant), dict):
             raise ValueError(f"{path} is not a JSON object")
@@ -133,12 +132,11 @@ def _reject_constant(word: str) -> float:
     raise ValueError(f"{word} is not a number")
 
 
-def _filter_lock(text: str, plan: Sequence[str], root: Path) -> str:
+def _filter_lock(text: str, plan: Plan) -> str:
     """Return dvc.lock reduced to stages whose outs match dvc.yaml; the others are from older code."""
     sent = parse_yaml(text)
     stages = {name: sent["stages"][name] for name in plan if name in sent["stages"]}
-    known = read_plan(root)
-    matching = {name: stage for name, stage in stages.items() if _matches_plan(stage, known[name].outs)}
+    matching = {name: stage for name, stage in stages.items() if _matches_plan(stage, plan[name].outs)}
     return yaml_text({"schema": "2.0", "stages": json.loads(json.dumps(matching))})
 
 

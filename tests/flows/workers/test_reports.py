@@ -12,10 +12,8 @@ from flows.runs.report import StageRecord
 from flows.workers import reports
 from tasks.plan.plan_file import read_plan
 from tests.places import ROOT
-from tests.plans import stages_of, values_with
 
 NAMES = ["finetune@squad", "gate@squad"]
-PLAN = stages_of(values_with())
 RECORD = dataclasses.asdict(StageRecord("finetune@squad", "ran", 1.5, "pod-a"))
 MD5 = "0123456789abcdef0123456789abcdef"
 
@@ -23,7 +21,7 @@ MD5 = "0123456789abcdef0123456789abcdef"
 def read(files, **record):
     """The result of an artifact with these files and this record; none: without a record."""
     sent = {"files": files, **({"record": {**RECORD, **record}} if record else {})}
-    return reports.parse_report(json.dumps(sent), NAMES, PLAN, ROOT)
+    return reports.parse_report(json.dumps(sent), NAMES, ROOT)
 
 
 def refused(files, **record):
