@@ -106,7 +106,7 @@ def _format_row(run: listing.Run, size: int) -> tuple[str, ...]:
 @options.json_option
 @click.pass_context
 def show_run(ctx: click.Context, name: str, as_json: bool) -> None:
-    from flows.views import run_texts
+    from flows.views import run_view
 
     project = enter_project(ctx)
     [run] = listing.find_runs(project, [name])
@@ -118,5 +118,5 @@ def show_run(ctx: click.Context, name: str, as_json: bool) -> None:
     differ = {parameter: {"base": there, "run": here} for parameter, (there, here) in rows}
     values = {**run.as_values(), "record": run.record and run.record.as_values(), "parameters": differ}
     origin = "the defaults" if of_preset else str(artifacts.PARAMS)
-    text = "" if as_json else run_texts.format_run(run, project, origin, rows)
+    text = "" if as_json else run_view.format_run(run, project, origin, rows)
     options.print_result(as_json, values, text, f"podium compare {name} OTHER, or podium clean {name}")

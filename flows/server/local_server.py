@@ -112,7 +112,12 @@ def _wait_for(started: LocalServer, log: Path) -> None:
 
     seconds = PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS.value()
     until = time.monotonic() + seconds
-    while not _responds(started.url):
+    while True:
+        with (
+            contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError),
+            urllib.request.urlopen(f"{started.url}/health", timeout=5),
+        ):
+            return
         if (code := started.process.poll()) is not None:
             raise PodiumError(f"Prefect's temporary server ended with {describe_exit(code)}. Its output is in {log}")
         if time.monotonic() > until:
@@ -121,14 +126,6 @@ def _wait_for(started: LocalServer, log: Path) -> None:
                 "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS, or set PREFECT_API_URL to a running server"
             )
         time.sleep(0.1)
-
-
-def _responds(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, ConnectionError, TimeoutError):
-        return False
 
 
 def create_app() -> Any:

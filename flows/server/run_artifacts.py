@@ -26,7 +26,7 @@ from pydantic.json_schema import SkipJsonSchema
 from flows.runs.report import RunReport, read_revision
 from flows.runs.stage_plan import known_parts
 from flows.server.api import call_optional
-from flows.views import run_texts
+from flows.views import run_view
 from flows.views.run_view import UNREADABLE, RunView
 from tasks.pages.markup import replace_hidden
 from tasks.params.downstream import kind_names
@@ -141,9 +141,9 @@ def create_artifacts(run: RunReport, project: Path, root: Path, called: str | No
     """
     view = RunView(run, root, project)
     for key, about, make in (
-        ("podium-run", "Outcome, facts and stages of the run", run_texts.render_summary),
-        ("podium-metrics", "Scores of the models, in percent", run_texts.render_metrics),
-        ("podium-gate", "Checks and verdicts of the gates", run_texts.render_gates),
+        ("podium-run", "Outcome, facts and stages of the run", run_view.render_summary),
+        ("podium-metrics", "Scores of the models, in percent", run_view.render_metrics),
+        ("podium-gate", "Checks and verdicts of the gates", run_view.render_gates),
     ):
         if text := _render(key, partial(make, view)):
             call_optional(partial(create_markdown_artifact, text, key=key, description=about))

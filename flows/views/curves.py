@@ -45,8 +45,6 @@ class TrainingCurves:
     """Held-out scores of its weights as text; empty without held-out rows."""
     resumed: int = 0
     """Update that it was last resumed from; 0: not resumed."""
-    continued: tuple[int, ...] = ()
-    """All updates that it was resumed from, according to its log."""
     loss_unit: str = ""
     """Unit of its loss; empty if its job is missing or on another host."""
 
@@ -68,12 +66,10 @@ def read_training(stage: Stage, root: Path, project: Path, began: float | None =
     folder = _find_run_folder(plot.stem, metrics.get("fingerprint"), (root, project), began)
     if not plot.is_file() and folder is not None:
         plot, held_out_plot = folder / "history.csv", folder / "evaluations.csv"
-    log, continued = ({}, ()) if folder is None else _read_log(folder / "job.log")
-    resumed = int(metrics.get("resumed_from_step", max(continued, default=0)))
+    steps, resumed = ({}, 0) if folder is None else _read_log(folder / "job.log")
+    resumed = int(metrics.get("resumed_from_step", resumed))
     columns = read_columns(plot), read_columns(held_out_plot)
-    return TrainingCurves(
-        stage.name, *columns, log, _format_held_out(metrics), resumed, continued, _read_loss_unit(folder)
-    )
+    return TrainingCurves(stage.name, *columns, steps, _format_held_out(metrics), resumed, _read_loss_unit(folder))
 
 
 def find_evaluations(job: str, root: Path) -> Path:
@@ -126,15 +122,14 @@ def read_columns(path: Path) -> Columns:
     return {name: [float(line[index]) for line in whole] for index, name in enumerate(names)}
 
 
-def _read_log(path: Path) -> tuple[Columns, tuple[int, ...]]:
-    """Return speed and memory after each step in a job's log, and the updates that the training was resumed from.
+def _read_log(path: Path) -> tuple[Columns, int]:
+    """Return speed and memory after each step in a job's log, and the update that the training was last resumed from.
 
     The last event of a repeated step counts. A job that starts from scratch discards the steps of earlier jobs in this
     folder.
     """
     steps: dict[float, dict[str, Any]] = {}
-    continued: set[int] = set()
-    begins = False
+    resumed, begins = 0, False
     with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
         for line in stream:
             if not line.endswith(b"\n"):  # it is being written
@@ -145,18 +140,16 @@ def _read_log(path: Path) -> tuple[Columns, tuple[int, ...]]:
                 event = json.loads(line)
                 if begins:
                     steps.clear()
-                    continued.clear()
-                    begins = False
+                    resumed, begins = 0, False
                 steps[event["step"]] = event
             elif begins and CONTINUED in line and (event := json.loads(line)).get("event") == "message":
-                continued.add(event["continued"])
-                begins = False
+                resumed, begins = event["continued"], False
     columns: Columns = {"step": sorted(steps)}
     for name in (SPEED, MEMORY, DEVICE_MEMORY):
         values: list[Any] = [steps[step].get(name) for step in columns["step"]]
         if values and None not in values:
             columns[name] = values
-    return columns, tuple(sorted(continued))
+    return columns, resumed
 
 
 def column_points(columns: Columns, name: str, factor: float = 1.0) -> Points:
@@ -191,24 +184,20 @@ def make_sections(trainings: Sequence[TrainingCurves]) -> list[dict[str, Any]]:
 
 
 def _format_note(training: TrainingCurves) -> str:
-    """Return the last loss, the updates from which the training was resumed, and its held-out scores as text."""
-    if not training.history.get("loss"):
-        return training.note
-    updates, loss = training.history["step"][-1], training.history["loss"][-1]
-    resumed = ", ".join(f"{one:,}" for one in training.continued or filter(None, [training.resumed]))
-    words = [f"loss {loss:.3f} after {updates:,.0f} updates", resumed and f"resumed from update {resumed}"]
-    return "; ".join(filter(None, [*words, training.note]))
+    """Return the last loss, the update from which the training was resumed, and its held-out scores as text."""
+    words = [training.note]
+    if training.history.get("loss"):
+        updates, loss = training.history["step"][-1], training.history["loss"][-1]
+        resumed = f"resumed from update {training.resumed:,}" if training.resumed else ""
+        words = [f"loss {loss:.3f} after {updates:,.0f} updates", resumed, training.note]
+    return "; ".join(filter(None, words))
 
 
 def _loss_lines(training: TrainingCurves) -> list[PlotLine]:
-    """Return the training loss as a line, the held-out loss as dots, and the points where training was resumed."""
-    history, held_out = column_points(training.history, "loss"), column_points(training.held_out, "loss")
+    """Return the training loss as a line, and the held-out loss as dots."""
+    held_out = column_points(training.held_out, "loss")
     lines = _make_lines(training.history, [("training", "loss", 0)])
-    lines += [PlotLine("held-out rows", held_out, marks=True, color=1)] if held_out else []
-    # Draw a resumption at the last loss before it, as the checkpoint may be between two lines of the history.
-    before = [(update, [loss for step, loss in history if step <= update]) for update in training.continued]
-    resumed = [(float(update), losses[-1]) for update, losses in before if losses]
-    return [*lines, *([PlotLine("resumed", resumed, marks=True, color=6)] if resumed else [])]
+    return [*lines, *([PlotLine("held-out rows", held_out, marks=True, color=1)] if held_out else [])]
 
 
 def _make_lines(columns: Columns, named: Iterable[tuple[str, str, int]], factor: float = 1.0) -> list[PlotLine]:

@@ -166,8 +166,7 @@ def print_end(run: report.RunReport, rows: Sequence[str], log: Path | None = Non
         rows: rows that the table of stages still lacks.
         log: the file with its output.
     """
-    from flows.views.run_texts import format_end  # templates take time to import
-    from flows.views.run_view import RunView
+    from flows.views.run_view import RunView, format_end  # templates take time to import
 
     current_screen().close()
     view = RunView(run, Path(run.folder))

@@ -34,7 +34,7 @@ from prefect.client.schemas.filters import (
     WorkPoolFilter,
     WorkPoolFilterName,
 )
-from prefect.client.schemas.objects import State, StateType, WorkPool
+from prefect.client.schemas.objects import State, StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Crashed, Scheduled
 from prefect.utilities.processutils import setup_signal_handlers_worker
@@ -248,7 +248,15 @@ def run_worker(
     for queue in queues:
         check_name(queue, "--queue")
     require_server()
-    _require_pool(pool)
+    with get_client(sync_client=True) as client:
+        try:
+            kind = client.read_work_pool(pool).type
+        except ObjectNotFound:
+            raise PodiumError(
+                f"the Prefect server at {client.api_url} has no pool {pool}. Run `podium deploy` once"
+            ) from None
+    if kind != POOL_TYPE:
+        raise PodiumError(f"the pool {pool} has type {kind}; Podium requires type {POOL_TYPE}")
     api.silence_outages()
     if limit is None:
         limit = runs_at_once(pool)
@@ -260,15 +268,3 @@ def run_worker(
     signal.signal(signal.SIGINT, signal.default_int_handler)
     setup_signal_handlers_worker(os.getpid(), "the worker", say)
     asyncio.run(worker.start(printer=say))
-
-
-def _require_pool(name: str) -> None:
-    with get_client(sync_client=True) as client:
-        try:
-            pool: WorkPool = client.read_work_pool(name)
-        except ObjectNotFound:
-            raise PodiumError(
-                f"the Prefect server at {client.api_url} has no pool {name}. Run `podium deploy` once"
-            ) from None
-    if pool.type != POOL_TYPE:
-        raise PodiumError(f"the pool {name} has type {pool.type}; Podium requires type {POOL_TYPE}")

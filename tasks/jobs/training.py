@@ -5,7 +5,6 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from tasks.plan.named_files import require_readable
 from tasks.stage import artifacts
 from tasks.stage.errors import DeviceJobFailed, InputError
 from tasks.stage.row_folders import Manifest, find_held_out_rows, read_manifest
-from tasks.tracking.trackers import Trackers, describe_run, tracked
+from tasks.tracking.trackers import Trackers, describe_run
 
 EXECUTION_ONLY = (
     "output",
@@ -177,14 +176,12 @@ def train(
     return result
 
 
-def start_trackers(
-    tracking: TrackingParams | None, job: Job, name: str, fingerprint: str, root: Path
-) -> AbstractContextManager[Trackers]:
+def start_trackers(tracking: TrackingParams | None, job: Job, name: str, fingerprint: str, root: Path) -> Trackers:
     """Return the trackers of a training, with the parameters of its job; see tasks/tracking/trackers.py."""
     if tracking is None or not tracking.backends:
-        return tracked((), {})
+        return Trackers((), {})
     config = {field: value for field, value in dataclasses.asdict(job).items() if field not in EXECUTION_ONLY}
-    return tracked(tracking.backends, describe_run(tracking, name, fingerprint, config, root))
+    return Trackers(tracking.backends, describe_run(tracking, name, fingerprint, config, root))
 
 
 def fingerprint(job: Job) -> str:

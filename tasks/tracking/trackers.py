@@ -18,11 +18,11 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from ipu_model.files import read_json
 from tasks.params.sections import TrackingParams
@@ -337,7 +337,7 @@ def _group_of(root: Path) -> str:
 
 
 class Trackers:
-    """The trackers of one run; without backends it does nothing.
+    """The trackers of one run; as a context, they also record the end of a training that did not call `close`.
 
     Args:
         backends: `tracking.backends`.
@@ -347,6 +347,16 @@ class Trackers:
 
     def __init__(self, backends: Sequence[str], run: Event, say: Say = print_line) -> None:
         self._running = [Tracker(backend, run, say) for backend in backends]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, StagePaused):
+            self.close("paused", {}, seconds=DEADLINE_SECONDS if error.in_a_hurry else None)
+        elif isinstance(error, DeviceJobFailed):
+            self.close("failed", {})
+        self.stop()
 
     def on_event(self, event: Event) -> None:
         """Log the metrics of an event of the device job, or its plan."""
@@ -381,28 +391,6 @@ class Trackers:
         self.close("killed", {}, seconds=DEADLINE_SECONDS)
 
 
-@contextlib.contextmanager
-def tracked(backends: Sequence[str], run: Event, say: Say = print_line) -> Iterator[Trackers]:
-    """Track a training job; the body calls `close` when the training succeeded.
-
-    Args:
-        backends: `tracking.backends`.
-        run: description from `describe_run`.
-        say: receives messages for users.
-    """
-    trackers = Trackers(backends, run, say)
-    try:
-        yield trackers
-    except StagePaused as paused:
-        trackers.close("paused", {}, seconds=DEADLINE_SECONDS if paused.in_a_hurry else None)
-        raise
-    except DeviceJobFailed:
-        trackers.close("failed", {})
-        raise
-    finally:
-        trackers.stop()
-
-
 def record_verdict(
     tracking: TrackingParams, stage: str, files: Sequence[Path], root: Path = Path(), say: Say = print_line
 ) -> None:
@@ -425,5 +413,5 @@ def record_verdict(
     except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
         say(f"tracking: the verdict was not recorded, as {trained} or a metrics file cannot be read ({error!r})")
         return
-    with tracked(tracking.backends, describe_run(tracking, stage, fingerprint, {}, root), say) as trackers:
+    with Trackers(tracking.backends, describe_run(tracking, stage, fingerprint, {}, root), say) as trackers:
         trackers.close("finished", figures, updates)

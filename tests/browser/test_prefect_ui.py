@@ -16,7 +16,7 @@ from prefect.utilities.callables import parameter_schema
 
 from flows.pipeline import pipeline
 from flows.server import run_artifacts
-from flows.views import run_texts
+from flows.views import run_view
 from flows.views.run_view import RunView
 from tasks.params.overlays import list_preset_names
 from tests.browser import chromium, made_runs
@@ -47,9 +47,9 @@ def _filled(client: SyncPrefectClient, folder: Path) -> dict[str, str]:
     view = RunView(report, root)
     name = run_artifacts.format_end_name("evening", view)
     run = client.create_flow_run(pipeline, name=name, tags=TAGS, state=Completed(name="Rejected"))
-    texts = {"run": run_texts.render_summary(view), "metrics": run_texts.render_metrics(view)}
+    texts = {"run": run_view.render_summary(view), "metrics": run_view.render_metrics(view)}
     pages = {"form": f"deployments/deployment/{deployment}/run", "runs": "runs", "name": name}
-    for what, text in {**texts, "gate": run_texts.render_gates(view)}.items():
+    for what, text in {**texts, "gate": run_view.render_gates(view)}.items():
         made = client.create_artifact(
             ArtifactCreate(key=f"podium-{what}", type="markdown", data=text, flow_run_id=run.id)
         )

@@ -15,7 +15,7 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from prefect.client.schemas.objects import Artifact, FlowRun
 
 from flows.runs.report import read_revision
-from flows.views.run_texts import PAGES_URL
+from flows.views.run_view import PAGES_URL
 from tests.browser import chromium
 from tests.browser.prefect_forms import SECONDS, Form, UiServer
 from tests.flows.workers.worker_hosts import ALL, wait_until

@@ -9,7 +9,7 @@ import pytest
 from flows import cli, pipeline
 from flows.dvc.session import StageFailed
 from flows.runs import checkout, report
-from flows.views import run_page, run_texts
+from flows.views import run_page, run_view
 from flows.views.run_view import RunView
 from tasks.plan.plan_file import Plan
 from tasks.stage.errors import ParamsError
@@ -181,7 +181,7 @@ def test_the_summary_names_stages_scores_gate_and_place():
         "decision": {"accepted": True, "reasons": []},
         "published": {"folder": "published/podium-demo", "unchanged": True},
     }
-    text = run_texts.format_end(RunView(run, ROOT))
+    text = run_view.format_end(RunView(run, ROOT))
     assert "Podium run: published" in text
     assert "squad: exact_match 91.50, f1 93.25" in text
     assert "published: published/podium-demo (unchanged)" in text
@@ -191,8 +191,8 @@ def test_a_pull_request_is_called_a_proposal_and_not_a_publication():
     receipt = {"url": "http://hub/user/demo/discussions/1", "pull_request": 1, "unchanged": False}
     accepted = {"name": "squad", "scores": {}, "decision": {"accepted": True, "reasons": []}, "published": receipt}
     run = report.RunReport(".", results={"gate@squad": accepted})
-    assert run_texts.format_end(RunView(run, ROOT)).startswith("Podium run: proposed\n")
-    assert "proposed: http://hub/user/demo/discussions/1" in run_texts.format_end(RunView(run, ROOT))
+    assert run_view.format_end(RunView(run, ROOT)).startswith("Podium run: proposed\n")
+    assert "proposed: http://hub/user/demo/discussions/1" in run_view.format_end(RunView(run, ROOT))
 
 
 def copy_plan(folder):
@@ -245,7 +245,7 @@ def test_the_run_says_how_its_stages_came_by_their_programs(tmp_path):
         "pretrain@phase1": "restored from executables/phase1",
         "finetune@squad": "built: no executable yet",
     }
-    assert "program of finetune@squad: built: no executable yet\n" in run_texts.format_end(RunView(run, tmp_path))
+    assert "program of finetune@squad: built: no executable yet\n" in run_view.format_end(RunView(run, tmp_path))
     assert "Program of pretrain@phase1: restored from executables/phase1." in run_page.render_run(
         RunView(run, tmp_path)
     )

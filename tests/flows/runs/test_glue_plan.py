@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from flows.runs import report
-from flows.views import run_page, run_texts
+from flows.views import run_page, run_view
 from flows.views.run_view import RunView
 from tests import plans
 from tests.places import ROOT
@@ -56,8 +56,8 @@ def test_the_report_tells_scores_gate_and_place_of_each_task_and_no_older_answer
     if accepted:
         run.add_receipt({"folder": "published/podium-glue-sst2", "unchanged": False}, "gate@glue-sst2")
     run.write(tmp_path)
-    text = run_texts.format_end(RunView(run, tmp_path))
-    assert text == run_texts.format_end(RunView(report.read_report(tmp_path, tmp_path), tmp_path))
+    text = run_view.format_end(RunView(run, tmp_path))
+    assert text == run_view.format_end(RunView(report.read_report(tmp_path, tmp_path), tmp_path))
     assert text.startswith(f"Podium run: {'published' if accepted else 'rejected'}\n")
     assert "glue-sst2: accuracy 91.50, score 91.50\nglue-sst2 gate: " in text
     assert ("published: published/podium-glue-sst2" in text) == accepted

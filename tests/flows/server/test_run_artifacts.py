@@ -21,7 +21,7 @@ from prefect.settings import PREFECT_API_URL
 from flows import pipeline
 from flows.runs.report import RunReport, StageRecord, read_revision
 from flows.server import run_artifacts
-from flows.views import run_texts
+from flows.views import run_view
 from flows.views.run_view import RunView
 from tasks.stage import artifacts
 from tests.places import ROOT
@@ -139,23 +139,23 @@ def places_in(summary):
 
 
 def test_pages_are_links_where_somebody_shows_them(tmp_path, monkeypatch):
-    monkeypatch.setenv(run_texts.PAGES_URL, "https://pages.example.org/podium/")
+    monkeypatch.setenv(run_view.PAGES_URL, "https://pages.example.org/podium/")
     record = RunReport("runs/checkouts/mine", pages=["evaluation/squad/report.html", "reports/validation/*.html"])
-    lines = places_in(run_texts.render_summary(RunView(record, tmp_path)))
+    lines = places_in(run_view.render_summary(RunView(record, tmp_path)))
     page = "runs/checkouts/mine/reports/run.html"
     assert lines[0] == f"- run: [{page}](<https://pages.example.org/podium/{page}>)"
     assert lines[1].endswith("/runs/checkouts/mine/evaluation/squad/report.html>)")
     assert lines[2].endswith(f":{tmp_path.resolve()}/runs/checkouts/mine/reports/validation/*.html`"), (
         "no page: several"
     )
-    monkeypatch.setenv(run_texts.PAGES_URL, "javascript:alert(1)//")
-    assert places_in(run_texts.render_summary(RunView(record, tmp_path)))[0] == f"- run: {page}"
+    monkeypatch.setenv(run_view.PAGES_URL, "javascript:alert(1)//")
+    assert places_in(run_view.render_summary(RunView(record, tmp_path)))[0] == f"- run: {page}"
 
 
 def test_no_path_is_cut(tmp_path):
     folder = tmp_path / ("a-long-name-of-a-folder-" * 5) / ("and-another-one-" * 8)
     record = RunReport(".", stages=[StageRecord("first", "ran", 1.0)], log="runs/logs/" + "x" * 200)
-    text = run_texts.render_summary(RunView(record, folder))
+    text = run_view.render_summary(RunView(record, folder))
     for place in (artifacts.RUN_PAGE, record.log):
         assert f":{folder.resolve()}/{place}`" in text
 
@@ -166,7 +166,7 @@ def test_figures_that_somebody_broke_cost_the_run_its_tables_and_nothing_else(
     run("downstream.squad.gate.min_f1=80.0", name="mine")
     gate = toy_project / "runs/checkouts/mine/metrics/squad-gate.json"
     for table in ("render_metrics", "render_gates"):
-        monkeypatch.setattr(run_texts, table, lambda run: json.loads("["))
+        monkeypatch.setattr(run_view, table, lambda run: json.loads("["))
     found = run("downstream.squad.gate.min_f1=80.0", name="mine")
     assert gate.exists()
     assert set(tables_of(found)) == {"podium-run"}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flows.runs import report
-from flows.views import run_page, run_texts
+from flows.views import run_page, run_view
 from flows.views.run_view import RunView
 from tasks.plan.plan_file import read_plan
 from tests.browser import made_runs
@@ -29,14 +29,14 @@ def finished(folder: Path, **verdict: Any) -> tuple[report.RunReport, Path]:
 @pytest.mark.parametrize("without", [True, False])
 def test_summary_page_and_table_of_the_gate_say_it(tmp_path: Path, without: bool) -> None:
     record, root = finished(tmp_path, **({"without_floor": SAID} if without else {}))
-    assert (f"\n{SAID}" in run_texts.format_end(RunView(record, root))) == without
+    assert (f"\n{SAID}" in run_view.format_end(RunView(record, root))) == without
     page = run_page.render_run(RunView(record, root))
     assert (f'<p class="warn">P{SAID[1:]}.</p>' in page) == without
-    assert ("without a floor" in run_texts.render_gates(RunView(record, root))) == without
+    assert ("without a floor" in run_view.render_gates(RunView(record, root))) == without
 
 
 def test_what_was_not_published_is_not_said_to_be(tmp_path: Path) -> None:
     record, root = finished(tmp_path, without_floor=SAID)
     record.results["gate@squad"]["published"] = None
-    assert SAID not in run_texts.format_end(RunView(record, root))
+    assert SAID not in run_view.format_end(RunView(record, root))
     assert "ublished without a floor" not in run_page.render_run(RunView(record, root))

@@ -21,7 +21,7 @@ from ruamel.yaml import YAML
 
 from flows.commands import ask
 from flows.runs.report import RunReport, StageRecord
-from flows.views import run_page, run_texts
+from flows.views import run_page, run_view
 from flows.views.run_view import RunView
 from tasks.downstream.evaluate import EvaluationView, plot_tables
 from tasks.downstream.scoring.calibration import compute_calibration
@@ -327,7 +327,7 @@ def artifacts_of(run: RunReport, root: Path, text: str) -> list[str]:
     run.results = {"gate@squad": {**result, "checks": checks, "published": {"repository": text}}}
     run.stages, run.pages = [StageRecord(text, text, 1.0, text)], [text]
     view = RunView(run, root)
-    return [run_texts.render_summary(view), run_texts.render_metrics(view), run_texts.render_gates(view)]
+    return [run_view.render_summary(view), run_view.render_metrics(view), run_view.render_gates(view)]
 
 
 @every_text

@@ -24,7 +24,6 @@ from tasks.tracking.trackers import (
     record_verdict,
     redact,
     run_id,
-    tracked,
 )
 
 RUN: dict[str, Any] = {"id": "finetune-0123456789ab", "config": {"seed": 5}}
@@ -256,7 +255,7 @@ def test_a_bad_tracker_is_said_once_and_costs_nothing(backend: str, last_words: 
 )
 def test_a_tracker_hears_how_the_training_ended(tmp_path: Path, error: BaseException, status: str) -> None:
     def train() -> None:
-        with tracked(["fake"], {**RUN, "folder": str(tmp_path / "said")}) as trackers:
+        with Trackers(["fake"], {**RUN, "folder": str(tmp_path / "said")}) as trackers:
             trackers.on_event(step(10, loss=1.0))
             raise error
 
