@@ -1,11 +1,11 @@
-"""Layout of the stage graph: boxes in rows, each below the stages it depends on, with the data passed between them."""
+"""Layout of the stage graph: boxes in rows, each below the stages it depends on, with the data that it makes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any
 
 from tasks.plan.plan_file import Plan
+from tasks.stage import artifacts
 
 WIDTH, BOX, GAP, COLUMNS = 360, 172, 16, 2
 """Dimensions of the graph in its own units, about pixels; it fits a phone without scaling."""
@@ -13,6 +13,8 @@ HIGH, LINE = 26, 13
 """Height of a box with only its name, and of each further line."""
 MAX_LINES = 2
 """Maximum outs in a box; the tooltip names all."""
+UNSHOWN = f"{artifacts.MEASUREMENTS}/"
+"""Outs that no other stage reads."""
 
 
 @dataclass(frozen=True)
@@ -36,46 +38,31 @@ def lay_out(boxes: Sequence[StageBox], plan: Plan, after: Mapping[str, Sequence[
     names, further = [one.name for one in boxes], after or {}
     known = {name: plan.needs.get(name) or further.get(name, ()) for name in names}
     needs = {name: [other for other in known[name] if other in names] for name in names}
-    outs = {name: _shared_outs(name, names, plan) for name in names}
-    place, height = _place_boxes(names, needs, outs)
-    shown = [{"box": one, "outs": outs[one.name], **place[one.name]} for one in boxes]
-    lines = [(place[other], place[name]) for name in names for other in _direct_needs(name, needs)]
-    return {"boxes": shown, "lines": lines, "height": height, "width": WIDTH, "box": BOX, "most": MAX_LINES}
-
-
-def _place_boxes(
-    names: Sequence[str], needs: Mapping[str, list[str]], outs: Mapping[str, list[str]]
-) -> tuple[dict[str, dict[str, float]], float]:
-    """Return left, top and height of each box, and the total height."""
     rank: dict[str, int] = {}
     for name in names:
         rank[name] = 1 + max((rank[other] for other in needs[name] if other in rank), default=-1)
-    place: dict[str, dict[str, float]] = {}
-    y = 0.0
+    place, y = dict[str, dict[str, Any]](), 0.0
     for level in range(max(rank.values(), default=-1) + 1):
-        row = [name for name in names if rank[name] == level]
+        row = [one for one in boxes if rank[one.name] == level]
         for first in range(0, len(row), COLUMNS):
             together = row[first : first + COLUMNS]
-            left = (WIDTH - len(together) * BOX - (len(together) - 1) * GAP) / 2
-            for index, name in enumerate(together):
-                high = HIGH + LINE * min(MAX_LINES, len(outs[name]))
-                place[name] = {"x": left + index * (BOX + GAP), "y": y, "high": high}
-            y += max(place[name]["high"] for name in together) + GAP
-    return place, max(0.0, y - GAP)
-
-
-def _shared_outs(name: str, names: Sequence[str], plan: Plan) -> list[str]:
-    """Return the outs of a stage that other stages of the graph read."""
-    if name not in plan:
-        return []
-    readers = [plan[other] for other in names if other in plan and name in plan.needs[other]]
-    read = {path for reader in readers for path in reader.reads}
-    return [out for out in plan[name].outs if any(_overlap(out, path) for path in read)]
-
-
-def _overlap(one: str, other: str) -> bool:
-    first, second = PurePosixPath(one), PurePosixPath(other)
-    return first == second or first in second.parents or second in first.parents
+            left, highs = (WIDTH - len(together) * BOX - (len(together) - 1) * GAP) / 2, []
+            for index, one in enumerate(together):
+                outs = [out for out in plan[one.name].outs if not out.startswith(UNSHOWN)] if one.name in plan else []
+                highs.append(HIGH + LINE * min(MAX_LINES, len(outs)))
+                x = left + index * (BOX + GAP)
+                place[one.name] = {"box": one, "outs": outs, "x": x, "y": y, "high": highs[-1]}
+            y += max(highs) + GAP
+    lines = [(place[other], place[name]) for name in names for other in _direct_needs(name, needs)]
+    height = max(0.0, y - GAP)
+    return {
+        "boxes": list(place.values()),
+        "lines": lines,
+        "height": height,
+        "width": WIDTH,
+        "box": BOX,
+        "most": MAX_LINES,
+    }
 
 
 def _direct_needs(name: str, needs: Mapping[str, list[str]]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page
 
 from flows.views import index_page
 from tests.browser import chromium
@@ -66,16 +66,6 @@ def test_chosen_runs_are_drawn_alone_and_can_be_compared(page: Page, tmp_path: P
     assert page.locator("#command").inner_text() == "podium compare run-1 run-3"
     page.get_by_role("button", name="Clear selection").click()
     assert drawn(page) == {"0", "1", "2", "3"}
-
-
-def test_the_command_that_compares_is_copied(page: Page, tmp_path: Path) -> None:
-    looked_at(page, tmp_path, 4)
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    for name in ("run-2", "run-0"):
-        page.get_by_role("checkbox", name=f"select {name}").check()
-    page.get_by_role("button", name="Copy command").click()
-    expect(page.locator("#copied")).to_have_text("copied")
-    assert page.evaluate("navigator.clipboard.readText()") == "podium compare run-0 run-2"
 
 
 def test_five_hundred_runs_open_and_filter(page: Page, tmp_path: Path) -> None:

@@ -109,7 +109,6 @@ if (runs) {
     const left = new Set((chosen.length ? chosen : rows.filter((row) => !row.hidden)).map((row) => row.dataset.run));
     for (const line of lines) line.style.display = left.has(line.dataset.run) ? "" : "none";
     part("command").textContent = `podium compare ${chosen.map((row) => row.dataset.word).join(" ")}`;
-    part("copied").textContent = "";
     part("picked").hidden = !several;
     part("advice").hidden = several;
   };
@@ -118,15 +117,6 @@ if (runs) {
   part("none").addEventListener("click", () => {
     for (const row of rows) row.cells[0].querySelector("input").checked = false;
     show();
-  });
-  part("copy").addEventListener("click", async () => {
-    getSelection().selectAllChildren(part("command"));  // so that the user can copy where the browser forbids it to pages
-    try {
-      await navigator.clipboard.writeText(part("command").textContent);
-      part("copied").textContent = "copied";
-    } catch {
-      part("copied").textContent = "selected; press Ctrl-C to copy";
-    }
   });
   show();
 }
