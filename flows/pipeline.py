@@ -33,7 +33,7 @@ from flows.server.run_artifacts import (
     strip_items,
     strip_text,
 )
-from flows.views import run_page
+from flows.views import index_page, run_page
 from flows.workers import dispatch
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError, PodiumError
@@ -43,8 +43,6 @@ from tasks.stage.streams import printable
 REJECTED_STATE = "Rejected"
 _request: ContextVar[RunRequest | None] = ContextVar("request", default=None)
 """Request of a run started in this process. For runs started by a server, the flow resolves its own parameters."""
-MAX_INDEXED = 10
-"""Number of runs read to update the page of all runs when a run ends. `podium runs --page` reads all."""
 
 
 @flow(name="podium", retries=0, flow_run_name=run_artifacts.format_start_name)
@@ -127,6 +125,7 @@ def _run(request: RunRequest, queues: tuple[str, str | None] | None, command: st
     words, folder = list(request.overrides), os.path.relpath(root, project)
     command = command or f"podium run{request.command_options}{' --on-workers' if queues is not None else ''}"
     run = report.RunReport(folder, request.preset, words, command=command, log=log, plan=plan)
+    run.details = index_page.describe_parameters(values)
     kind = locks.CHECKOUT_LOCK if queues is None else locks.DISPATCH_LOCK
     with locks.hold_run(project, run.name, stages.log_line, kind):
         run_params.require_same_params(project, values, name)
@@ -179,8 +178,7 @@ def _supervise(run: report.RunReport, project: Path, root: Path, name: str | Non
 
 def _write_report(run: report.RunReport, project: Path, root: Path) -> None:
     """Write the report and the pages of an ended run. A full disk or a lost server must not hide the outcome."""
-    from flows.views import index_page
-
+    run.details["curves"] = index_page.read_curves(root / artifacts.PLOTS)
     try:
         run.write(project)
         run_page.write_ended(run, project, root)
@@ -190,7 +188,7 @@ def _write_report(run: report.RunReport, project: Path, root: Path) -> None:
         run.error = text if run.error is None else f"{run.error}\n{text}"
     first = not (project / artifacts.INDEX_PAGE).is_file()
     try:
-        index_page.write_index(project, ended=run.name, max_new=MAX_INDEXED)
+        index_page.write_index(project, ended=run.name)
     except (OSError, ValueError, PodiumError) as error:  # the problem may be in another run
         get_run_logger().warning(printable(f"the page of all runs could not be written: {error}"))
     if first and (project / artifacts.INDEX_PAGE).is_file():

@@ -23,7 +23,7 @@ from tasks.plan.plan_file import Stage
 from tasks.stage import streams
 
 FINISHED_OUTCOMES = ("finished", "published", "rejected")
-KEPT_FIELDS = ("command", "began", "ended", "user", "host", "python", "commit", "changed")
+KEPT_FIELDS = ("command", "began", "ended", "user", "host", "python", "commit", "changed", "details")
 """Fields taken from the record of the run that made the outputs."""
 
 

@@ -97,6 +97,8 @@ class RunReport:
     """Short commit of the project, if it is in a git repository."""
     changed: bool | None = None
     """True if files of the project differed from that commit."""
+    details: dict[str, Any] = field(default_factory=dict)
+    """Details for the page of all runs: runtime, entries with their kinds, changed parameters, losses."""
     earlier: list[dict[str, Any]] = field(default_factory=list)
     """Unfinished runs of this folder since the last finished one: began, ended, outcome and why. Their completed stages
     are not repeated."""
@@ -207,7 +209,7 @@ class RunReport:
         """Return the report as plain values, without empty fields that most runs do not need."""
         values = asdict(self)
         values["stages"] = [{k: v for k, v in stage.items() if v is not None} for stage in values["stages"]]
-        for name in ("paused", "interrupted", "log", "at_work", "earlier"):
+        for name in ("paused", "interrupted", "log", "at_work", "details", "earlier"):
             if not values[name]:
                 del values[name]
         return values

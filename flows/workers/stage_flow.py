@@ -25,7 +25,7 @@ from flows.dvc import stages
 from flows.runs import checkout, environment, locks, policy
 from flows.runs.report import RunReport, StageRecord
 from flows.server.api import call_optional, retry_call
-from flows.views import curves
+from flows.views import curves, index_page
 from flows.workers import reports
 from tasks.plan.dvc_records import LOCK
 from tasks.plan.plan_file import read_plan
@@ -73,7 +73,7 @@ def run_stages(
         checkout.check_inputs(project, values, place.plan)
     except (InputError, ParamsError) as error:
         return Failed(message=f"on {socket.gethostname()}: {error}")
-    with locks.hold_run(project, checkout_name, log.info), _record_run(project, checkout_name) as run:
+    with locks.hold_run(project, checkout_name, log.info), _record_run(project, checkout_name, values) as run:
         checkout.prepare_checkout(place)
         root = place.folder
         try:
@@ -90,9 +90,10 @@ def run_stages(
 
 
 @contextlib.contextmanager
-def _record_run(project: Path, name: str) -> Iterator[RunReport]:
+def _record_run(project: Path, name: str, values: dict[str, Any]) -> Iterator[RunReport]:
     """Record a sent run, so that it is listed among the runs of this host."""
-    run = RunReport(os.path.relpath(checkout.checkout_folder(project, name), project), command="sent by another run")
+    folder, details = checkout.checkout_folder(project, name), index_page.describe_parameters(values)
+    run = RunReport(os.path.relpath(folder, project), command="sent by another run", details=details)
     run.begin(project)
     try:
         yield run

@@ -89,7 +89,7 @@ def plot_lines(
     (frame,) = [one for one in plot if "series" in one.get("class", "").split()]
     scale = _make_scale(corners, next(one.get("d", "") for one in frame.iter("path")))
     plot.remove(frame)
-    legend = []
+    legend = ElementTree.Element("p", {"class": "legend"})
     for index, (line, (path, dots)) in enumerate(zip(lines, drawn, strict=True)):
         color = (index if line.color is None else line.color) % COLORS
         key = {} if line.key is None else {"data-run": str(line.key)}
@@ -102,10 +102,11 @@ def plot_lines(
             dot = {"class": "dot", "cx": column, "cy": row, "r": "3", "data-tip": replace_hidden(tip)}
             ElementTree.SubElement(group, "circle", dot)
         if line.name:
-            entry = Markup('<span><b class="key c{}"></b>{}</span> ')
-            legend.append(entry.format(color, replace_hidden(line.name)))
-    svg = Markup(ElementTree.tostring(tree, encoding="unicode"))
-    return svg + Markup('<p class="legend">{}</p>').format(Markup().join(legend)) if len(legend) > 1 else svg
+            entry = ElementTree.SubElement(legend, "span")
+            ElementTree.SubElement(entry, "b", {"class": f"key c{color}"}).tail = replace_hidden(line.name)
+            entry.tail = " "
+    parts = [tree, legend] if len(legend) > 1 else [tree]
+    return Markup("".join(ElementTree.tostring(one, encoding="unicode", short_empty_elements=False) for one in parts))
 
 
 def _select_points(line: PlotLine, across: str, up: str) -> tuple[Sequence[Point], Sequence[Dot]]:

@@ -131,11 +131,6 @@ class Tracker(threading.Thread):
     configure; wandb at the start and at the end), and an abandoned thread ends with the process. MLflow's own
     asynchronous mode is not suitable: it drops data that the server did not accept, and the process cannot exit before
     every batch is sent. Each metric reaches the backend once and in order, even if it is unavailable for a while.
-
-    Args:
-        backend_name: one of tracking.backends.
-        run: description from `describe_run`.
-        say: receives messages for users.
     """
 
     backend: Backend
@@ -314,7 +309,6 @@ def describe_run(tracking: TrackingParams, stage: str, fingerprint: str, config:
     """Return the description of a run for trackers.
 
     Args:
-        tracking: section `tracking`.
         stage: name as in metrics/<stage>.json.
         fingerprint: fingerprint of the job, the name of its run folder.
         config: resolved parameters of the job.
@@ -397,11 +391,8 @@ def record_verdict(
     """Add evaluation results of a model to the run that trained it.
 
     Args:
-        tracking: section `tracking`.
         stage: stage that trained it; metrics/<stage>.json has the fingerprint that identifies the run.
         files: files in metrics/, such as metrics/squad.json; their values become `squad/<key>`.
-        root: checkout.
-        say: receives messages for users.
     """
     if not tracking.backends:
         return

@@ -17,7 +17,6 @@ from flows.runs.report import RunReport, StageRecord
 from flows.runs.run_estimate import estimate_run
 from flows.runs.run_request import resolve_request
 from flows.views import compare_page, index_page, plan_page, run_page
-from flows.views.index_page import IndexedRun, RunDetails
 from flows.views.run_view import RunView
 from ipu_model.files import write_json, write_text
 from tasks.downstream.evaluate import EvaluationView
@@ -107,15 +106,15 @@ def _index(folder: Path) -> Path:
             "decision": decision,
             "published": {"folder": at("published")},
         }
-        known = RunDetails(
-            runtime=at("runtime"),
-            entries={at("entry"): at("kind")},
-            changed={at("parameter"): at("value", f'"{number}')},
-            curves={at("curve"): [(float(step), 3.0 / step) for step in range(1, 31)]},
-        )
+        record.details = {
+            "runtime": at("runtime"),
+            "entries": {at("entry"): at("kind")},
+            "changed": {at("parameter"): at("value", f'"{number}')},
+            "curves": {at("curve"): [(float(step), 3.0 / step) for step in range(1, 31)]},
+        }
         place = folder / "runs/checkouts" / run
         write_text(place / "reports/run.html", "<!doctype html><title>A page</title>")
-        found.append(IndexedRun(Run(run, place, record, False), known))
+        found.append(Run(run, place, record, False))
     write_text(folder / "reports" / f"compare-{at('comparison').replace('/', '-')}.html", "<!doctype html>")
     return _written(folder, index_page.render_index(folder, found), "reports/index.html")
 

@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flows.runs.listing import Run
 from flows.runs.run_estimate import estimate_run
 from flows.runs.run_request import resolve_request
 from flows.views import compare_page, index_page, plan_page, run_page
-from flows.views.index_page import IndexedRun
 from flows.views.run_view import RunView
 from ipu_model.files import write_text
 from tasks.validation import validate
@@ -118,14 +118,14 @@ def all_runs(number: int, folder: Path) -> Path:
     return _written(folder / "reports/index.html", index_page.render_index(folder, found))
 
 
-def _shown(number: int, folder: Path) -> IndexedRun:
+def _shown(number: int, folder: Path) -> Run:
     """A run that trained three times, with eight parameters of its own, and a page that may be opened."""
     trainings = [f"{name}{more}" for name in made_runs.TRAININGS for more in ("", ", held out")]
     changed = {f"downstream.squad.finetune.parameter_{n}": f"{n * number / 1000}" for n in range(8)}
     curves = dict.fromkeys(trainings, [(float(step), 8 / step + number / 100) for step in range(1, 31)])
     one = shown(number, f" {EVIL}" * (number % 100 == 1), folder, changed=changed, curves=curves)
     if number < 3:
-        _written(one.run.folder / "reports/run.html", "<!doctype html><title>A page</title>")
+        _written(one.folder / "reports/run.html", "<!doctype html><title>A page</title>")
     return one
 
 

@@ -6,12 +6,11 @@ from pathlib import Path
 
 from flows.runs import listing
 from flows.runs.report import RunReport
-from flows.views.index_page import IndexedRun, RunDetails
 
 CURVE = [(float(step), 3.0 / step) for step in range(1, 31)]
 
 
-def shown(number: int, text: str = "", folder: Path = Path("/project"), **details: object) -> IndexedRun:
+def shown(number: int, text: str = "", folder: Path = Path("/project"), **details: object) -> listing.Run:
     """A finished run with a score, an interval, a floor, curves and parameters of its own."""
     name = f"run-{number}{text}"
     record = RunReport(f"runs/checkouts/{name}", f"small{text}", began="2026-11-23T10:00:00+0000")
@@ -24,11 +23,11 @@ def shown(number: int, text: str = "", folder: Path = Path("/project"), **detail
         "decision": {"accepted": number % 2 == 0, "reasons": []},
         "published": {"folder": f"published/{text}"} if number % 2 == 0 else None,
     }
-    known: dict[str, object] = {
+    record.details = {
         "runtime": f"cpu{text}",
         "entries": {"squad": "squad"},
         "changed": {f"pretrain.seed{text}": str(number), "model.num_layers": '"2"'},
         "curves": {f"squad-finetune{text}": CURVE, f"squad-finetune{text}, held out": CURVE[::10]},
         **details,
     }
-    return IndexedRun(listing.Run(name, folder / "runs/checkouts" / name, record, False), RunDetails(**known))  # type: ignore[arg-type]
+    return listing.Run(name, folder / "runs/checkouts" / name, record, False)

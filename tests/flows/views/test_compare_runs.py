@@ -188,4 +188,4 @@ def test_on_the_page_the_run_without_a_name_is_called_after_its_folder():
     html = compare_page.render_comparison(values, {".": "run.html"})
     assert '<a href="run.html">own folder</a>' in html
     assert "<title>own folder, fast compared</title>" in html
-    assert ">own folder</text>" in html
+    assert "</b>own folder</span>" in html

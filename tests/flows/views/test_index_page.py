@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import os
 from pathlib import Path
 
 import pytest
 
 from flows import pipeline
+from flows.runs.listing import Run, find_runs
 from flows.runs.report import RunReport
 from flows.views import index_page
-from flows.views.index_page import IndexedRun, RunDetails
-from ipu_model.files import write_json
 from tasks.stage import artifacts
-from tests.flows.runs.test_runs import FASTER, Holding, podium
+from tests.flows.runs.test_runs import FASTER, podium
 from tests.flows.test_pipeline import ACCEPTED
 from tests.flows.views.shown_runs import shown
-from tests.plans import prepare_own, resolved_params
 from tests.tasks.hostile import HOSTILE, Page, without_own_script
 
 
-def page(found: list[IndexedRun], folder: Path = Path("/project")) -> str:
+def page(found: list[Run], folder: Path = Path("/project")) -> str:
     return index_page.render_index(folder, found)
 
 
@@ -74,13 +69,13 @@ def test_runs_of_many_entries_with_long_names_and_values_stay_under_a_megabyte()
     assert "<code>podium runs</code> lists" in html, "those that are left out are counted"
 
 
-def _with_entries(one: IndexedRun, entries: dict[str, str]) -> IndexedRun:
+def _with_entries(one: Run, entries: dict[str, str]) -> Run:
     """The run with the score of its entry under several names."""
-    assert one.run.record is not None
-    [result] = one.run.record.results.values()
-    one.run.record.results.clear()
-    one.run.record.results |= {f"gate@{name}": {**result, "name": name} for name in entries}
-    return IndexedRun(one.run, dataclasses.replace(one.details, entries=entries))
+    assert one.record is not None
+    [result] = one.record.results.values()
+    one.record.results = {f"gate@{name}": {**result, "name": name} for name in entries}
+    one.record.details["entries"] = entries
+    return one
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
@@ -104,69 +99,22 @@ def test_the_end_of_a_run_writes_the_page_with_what_became_of_it(prefect_session
     assert (code, "--page always writes all runs" in said.err) == (2, True)
 
 
-@pytest.fixture
-def named(toy_project):
-    """A project with the run `fast`, which has a parameter of its own and a record."""
-    folder = prepare_own(toy_project, resolved_params(toy_project, None, [FASTER]), "fast")
-    write_json(folder / artifacts.RUN_REPORT, RunReport("runs/checkouts/fast").as_values())
-    return folder
+def test_a_record_has_what_the_page_shows_of_its_parameters(prefect_session, toy_project):
+    pipeline.pipeline(None, [FASTER], name="fast", return_state=True)
+    [run] = find_runs(toy_project, ["fast"])
+    assert (run.record.details["runtime"], run.record.details["entries"]["squad"]) == ("cpu", "squad")
+    assert run.record.details["changed"]["downstream.squad.finetune.learning_rate"] == "3e-05"
 
 
-def facts(project):
-    return {one.run.name: one.details for one in index_page.read_runs(project)}
-
-
-def test_what_was_read_is_kept_until_the_record_is_written_again(toy_project, named, monkeypatch):
-    assert facts(toy_project)["fast"].changed["downstream.squad.finetune.learning_rate"] == "3e-05"
-    monkeypatch.setattr(index_page, "_read_details", lambda *_: pytest.fail("read again"))
-    assert facts(toy_project)["fast"].runtime == "cpu"
-    monkeypatch.setattr(index_page, "_read_details", lambda *_: RunDetails("ipu"))
-    os.utime(named / artifacts.RUN_REPORT, ns=(1, 1))
-    assert facts(toy_project)["fast"].runtime == "ipu"
-    (named / index_page.CACHE).write_text("[1, 2")
-    assert facts(toy_project)["fast"].runtime == "ipu", "what cannot be read is made again"
-
-
-def test_of_a_run_at_work_nothing_is_kept(toy_project, named):
-    with Holding("fast"):
-        assert facts(toy_project)["fast"].runtime == "cpu"
-    assert not (named / index_page.CACHE).exists()
-
-
-def test_damaged_files_of_a_run_cost_no_more_than_what_they_held(toy_project, named):
-    record = RunReport(
-        "runs/checkouts/fast", results={"gate": {"name": "squad", "scores": {"f1": 1.0}, "decision": None}}
-    )
-    record.results["gate"]["published"] = None
-    write_json(named / artifacts.RUN_REPORT, record.as_values())
-    for name in ("metrics/squad.json", "metrics/squad-gate.json", "plots/phase1.csv", "plots/phase1-held-out.csv"):
-        (named / name).parent.mkdir(exist_ok=True)
-        (named / name).write_text("[")
-    (named / artifacts.PARAMS).write_text("a: [")
-    assert facts(toy_project)["fast"] == RunDetails()
-    assert "unreadable" in index_page.render_index(toy_project, index_page.read_runs(toy_project))
-
-
-def test_only_so_many_are_read_at_the_end_of_a_run(toy_project, named):
-    assert [one.details for one in index_page.read_runs(toy_project, max_new=0) if one.run.name == "fast"] == [
-        RunDetails()
-    ]
-    assert facts(toy_project)["fast"].runtime == "cpu"
+def test_a_run_without_a_record_or_details_is_listed(tmp_path):
+    runs = [Run("prepared", tmp_path, None, False), Run("other", tmp_path, RunReport("runs/other"), False)]
+    assert page(runs).count("<tr data-run=") == 2
 
 
 def test_curves_keep_their_ends(tmp_path):
     (tmp_path / "phase1.csv").write_text("step,loss\n" + "".join(f"{step},{step}.123456\n" for step in range(1, 1001)))
     (tmp_path / "phase1-held-out.csv").write_text("step,loss\n")
     (tmp_path / "slices.csv").write_text("a,b\n1,2\n")
-    [(name, points)] = index_page._read_curves(tmp_path).items()
+    [(name, points)] = index_page.read_curves(tmp_path).items()
     assert (name, points[0], points[-1]) == ("phase1", (1.0, 1.1235), (1000.0, 1000.1))
     assert len(points) <= index_page.MAX_POINTS + 1
-
-
-def test_what_another_version_kept_is_read_again(toy_project, named):
-    facts(toy_project)
-    kept = json.loads((named / index_page.CACHE).read_text(encoding="utf-8"))
-    write_json(named / index_page.CACHE, {**kept, "runtime": "ipu"})
-    assert facts(toy_project)["fast"].runtime == "ipu", "as it is kept"
-    write_json(named / index_page.CACHE, {**kept, "runtime": "ipu", "layout": 2})
-    assert facts(toy_project)["fast"].runtime == "cpu"

@@ -155,14 +155,14 @@ def test_a_worker_reads_the_parameters_of_a_run_as_the_flow_states_them(flow, se
 def test_a_run_whose_worker_ended_is_interrupted_and_not_cancelled(tmp_path, monkeypatch, cancelled, word):
     monkeypatch.setenv(STARTED_BY_A_WORKER, "of a test")
     monkeypatch.setattr(stages, "is_cancelled", lambda run: cancelled)
-    with pytest.raises(TerminationSignal), stage_flow._record_run(tmp_path, "of-a-test") as run:
+    with pytest.raises(TerminationSignal), stage_flow._record_run(tmp_path, "of-a-test", values_with()) as run:
         raise TerminationSignal(15)
     assert run_outcome(report.read_report(tmp_path, tmp_path / run.folder)) == word
 
 
 @pytest.mark.parametrize(("error", "said"), [(KeyboardInterrupt(), "Ctrl-C"), (TerminationSignal(15), "SIGTERM")])
 def test_what_cancels_stages_of_a_worker_is_in_the_record_of_their_run(tmp_path, error, said):
-    with pytest.raises(type(error)), stage_flow._record_run(tmp_path, "of-a-test") as run:
+    with pytest.raises(type(error)), stage_flow._record_run(tmp_path, "of-a-test", values_with()) as run:
         raise error
     kept = report.read_report(tmp_path, tmp_path / run.folder)
     assert (kept.interrupted, run_outcome(kept), kept.ended is None) == (said, "cancelled", False)
