@@ -109,16 +109,12 @@ def list_copies(root: Path) -> dict[Path, re.Match[str]]:
     return {path: match for path in found if (match := COPY_NAME.fullmatch(path.name)) is not None}
 
 
-def other_runs(report: RunReport, root: Path, folder: Path) -> list[dict[str, Any]]:
-    """Return start, outcome and link of other runs in the checkout, for a page in `folder`."""
-    own = copy_path(report, root)
+def other_runs(report: RunReport, root: Path, folder: Path) -> list[tuple[str, datetime, str]]:
+    """Return link, start and outcome of other runs in the checkout, for a page in `folder`."""
+    copies, own = list_copies(root).items(), copy_path(report, root)
     return [
-        {
-            "link": relative_link(path, folder),
-            "began": datetime.strptime(match[1], COPY_TIME).strftime("%Y-%m-%d %H:%M:%S"),
-            "outcome": match[2],
-        }
-        for path, match in list_copies(root).items()
+        (relative_link(path, folder), datetime.strptime(match[1], COPY_TIME), match[2])
+        for path, match in copies
         if path != own
     ]
 
@@ -127,7 +123,7 @@ def other_runs(report: RunReport, root: Path, folder: Path) -> list[dict[str, An
 def keep_updated(run: RunReport, project: Path, root: Path) -> Iterator[None]:
     """Keep the record and the page of a run up to date in a thread while the body runs.
 
-    Failed updates are skipped.
+    The record is written at every tick, since it is cheap and is all that remains of a killed run; the page when due.
 
     Args:
         run: the record, which the body fills.
@@ -135,28 +131,26 @@ def keep_updated(run: RunReport, project: Path, root: Path) -> Iterator[None]:
         root: its checkout.
     """
     ended = threading.Event()
-    parts = (run, project, root, ended)
-    writer = threading.Thread(target=_update_until, args=parts, name="page of the run", daemon=True)
+
+    def update() -> None:
+        rest, due = FIRST_UPDATE_S, 0.0
+        while not ended.wait(rest):
+            began, rest = time.thread_time(), REFRESH_S
+            # The disk may be full, or DVC may be replacing a file: the next update, or the end of the run, reports it.
+            with contextlib.suppress(OSError, ValueError, PodiumError):
+                if time.monotonic() < due:
+                    write_record(run, project)
+                    continue
+                write_running(run, project, root)
+            due = time.monotonic() + MIN_PAUSE_FACTOR * (time.thread_time() - began)
+
+    writer = threading.Thread(target=update, name="page of the run", daemon=True)
     writer.start()
     try:
         yield
     finally:
         ended.set()
         writer.join()
-
-
-def _update_until(run: RunReport, project: Path, root: Path, ended: threading.Event) -> None:
-    """Write the record at every tick, since it is cheap and is all that remains of a killed run; the page when due."""
-    rest, due = FIRST_UPDATE_S, 0.0
-    while not ended.wait(rest):
-        began, rest = time.thread_time(), REFRESH_S
-        # The disk may be full, or DVC may be replacing a file: the next update, or the end of the run, reports it.
-        with contextlib.suppress(OSError, ValueError, PodiumError):
-            if time.monotonic() < due:
-                write_record(run, project)
-                continue
-            write_running(run, project, root)
-        due = time.monotonic() + MIN_PAUSE_FACTOR * (time.thread_time() - began)
 
 
 def write_record(run: RunReport, project: Path) -> RunReport:

@@ -142,11 +142,9 @@ class RunView:
 
     @property
     def timeline(self) -> dict[str, tuple[float, float]]:
-        """Start and length of each stage that this run computed, in percent of the whole; if it computed none, of the
-        stages of the newest run that it reused."""
+        """Start and length of each stage that this run computed, in percent of the whole."""
         timed = [row for row in self.stages if row["began"] is not None and row["seconds"] is not None]
-        newest = max(timed, key=lambda row: row["began"], default={"produced": ""})["produced"]
-        own = [row for row in timed if not row["produced"]] or [row for row in timed if row["produced"] == newest]
+        own = [row for row in timed if not row["produced"]]
         first = min((row["began"] for row in own), default=0.0)
         long = max((row["began"] + row["seconds"] - first for row in own), default=0.0) or 1.0
         return {row["name"]: (100 * (row["began"] - first) / long, 100 * row["seconds"] / long) for row in own}
@@ -178,7 +176,11 @@ class RunView:
     @property
     def facts(self) -> list[tuple[str, str]]:
         """Name and value of each fact: times, user, host, device, commit, versions."""
-        record, took = self.record, self._seconds()
+        record, took = self.record, "unknown"
+        if record.began is not None:
+            end = datetime.fromisoformat(record.ended).timestamp() if record.ended else self.last_seen
+            seconds = max(0.0, end - datetime.fromisoformat(record.began).timestamp())
+            took = "at least " * self.killed + format_duration(seconds)
         ended = f"killed; last update {format_clock(self.last_seen)}" if self.killed else "still running"
         commit = "unknown: the project is not in a git repository"
         if record.commit is not None:
@@ -188,7 +190,7 @@ class RunView:
         found = [
             ("started", format_moment(record.began)),
             ("ended", format_moment(record.ended) if record.ended else ended),
-            ("duration", "unknown" if took is None else "at least " * self.killed + format_duration(took)),
+            ("duration", took),
             ("user", record.user),
             ("preset", record.preset or "none: params.yaml"),
             ("hosts" if len(hosts) > 1 else "host", ", ".join(hosts) or "not recorded"),
@@ -197,14 +199,6 @@ class RunView:
             ("versions", ", ".join(filter(None, [record.python and f"Python {record.python}", *versions]))),
         ]
         return [(name, value) for name, value in found if value]
-
-    def _seconds(self) -> float | None:
-        """Return its duration so far."""
-        if self.record.began is None:
-            return None
-        ended = self.record.ended
-        end = self.last_seen if ended is None else datetime.fromisoformat(ended).timestamp()
-        return max(0.0, end - datetime.fromisoformat(self.record.began).timestamp())
 
     @cached_property
     def pages(self) -> dict[str, dict[str, Any]]:
@@ -258,11 +252,6 @@ class ResultView:
     def scores(self) -> list[tuple[str, str]]:
         """Name and percent of each score."""
         return [(name, f"{value:.2f}") for name, value in self.result["scores"].items()]
-
-    @property
-    def entry(self) -> str:
-        """Name of the entry, as in its files."""
-        return self.gate.partition("@")[2]
 
     @property
     def intervals(self) -> dict[str, tuple[float, float]]:
@@ -329,7 +318,7 @@ class ResultView:
     def checks(self) -> list[GateRow]:
         """All checks of the gate; a floor below the run's preset or the defaults is a lowered one."""
         checks = self.result.get("checks", ())
-        prefix, highest = f"downstream.{self.entry}.gate.{FLOOR_PREFIX}", dict[str, float]()
+        prefix, highest = f"downstream.{self.gate.partition('@')[2]}.gate.{FLOOR_PREFIX}", dict[str, float]()
         for name, before, floor in (*self.run.settings.told, *self.run.settings.unusual) if checks else ():
             if name.startswith(prefix) and _is_number(before) and (floor is None or floor < before):
                 check = name.removeprefix(prefix)

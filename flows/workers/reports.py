@@ -134,15 +134,12 @@ def _reject_constant(word: str) -> float:
 
 def _filter_lock(text: str, plan: Plan) -> str:
     """Return dvc.lock reduced to stages whose outs match dvc.yaml; the others are from older code."""
-    sent = parse_yaml(text)
-    stages = {name: sent["stages"][name] for name in plan if name in sent["stages"]}
-    matching = {name: stage for name, stage in stages.items() if _matches_plan(stage, plan[name].outs)}
+    sent, matching = parse_yaml(text), {}
+    for name in plan:
+        if (stage := sent["stages"].get(name)) is None:
+            continue
+        if any(not set(entry) <= OUT_KEYS or not MD5.fullmatch(entry["md5"]) for entry in stage["outs"]):
+            raise ValueError("dvc.lock has an output without a hash")
+        if sorted(entry["path"] for entry in stage["outs"]) == sorted(plan[name].outs):
+            matching[name] = stage
     return yaml_text({"schema": "2.0", "stages": json.loads(json.dumps(matching))})
-
-
-def _matches_plan(stage: dict[str, Any], outs: Sequence[str]) -> bool:
-    """Return whether a stage of dvc.lock has exactly these outs, each with its hash."""
-    entries = stage["outs"]
-    if any(not set(entry) <= OUT_KEYS or not MD5.fullmatch(entry["md5"]) for entry in entries):
-        raise ValueError("dvc.lock has an output without a hash")
-    return sorted(entry["path"] for entry in entries) == sorted(outs)

@@ -314,20 +314,17 @@ def describe_run(tracking: TrackingParams, stage: str, fingerprint: str, config:
         config: resolved parameters of the job.
         root: checkout; its parameters determine the group if none is set.
     """
+    values = {name: section for name, section in read_yaml(root / artifacts.PARAMS).items() if name != "tracking"}
+    digits = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
     return {
         "id": run_id(stage, fingerprint, tracking.group),
         "project": tracking.project,
         "name": f"{tracking.name} {stage}" if tracking.name else stage,
-        "group": tracking.group or _group_of(root),
+        "group": tracking.group or f"params-{digits}",
         "stage": stage,
         "folder": str((root / tracking.folder).absolute()),
         "config": flatten(config),
     }
-
-
-def _group_of(root: Path) -> str:
-    values = {name: section for name, section in read_yaml(root / artifacts.PARAMS).items() if name != "tracking"}
-    return "params-" + hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
 
 
 class Trackers:
