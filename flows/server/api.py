@@ -102,12 +102,7 @@ class StageLock:
     """
 
     def __init__(self, run: str, say: Callable[[str], None]) -> None:
-        """Create an object without a lock.
-
-        Args:
-            run: id of the flow run.
-            say: receives messages for the user.
-        """
+        """Create an object without a lock for the flow run with the ID `run`."""
         self._run, self._say, self._name = run, say, ""
 
     def take(self, stage: str, fingerprint: str) -> bool:

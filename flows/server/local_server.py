@@ -50,11 +50,7 @@ class LocalServer:
 
 
 def start_early(log: Path) -> LocalServer | None:
-    """Start a local server before Prefect is imported, which takes seconds; None if another may be configured.
-
-    Args:
-        log: receives the server's output.
-    """
+    """Start a local server before Prefect is imported, which takes seconds; None if another may be configured."""
     return None if may_be_configured() else _start(log)
 
 

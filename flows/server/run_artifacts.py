@@ -84,12 +84,7 @@ def format_start_name() -> str:
 
 
 def format_end_name(called: str | None, run: RunView) -> str:
-    """Return the name of a flow run that has ended.
-
-    Args:
-        called: the run's name, else its preset; None: params.yaml.
-        run: its view.
-    """
+    """Return the name of a flow run that has ended."""
     score = run.leading_score if run.outcome in SCORED else None
     began = datetime.fromisoformat(run.record.began) if run.record.began else None
     return format_name(called, run.outcome if score is None else " ".join(score), began)
@@ -131,14 +126,7 @@ def label_flow_run(name: str | None = None, tags: Iterable[str] = ()) -> None:
 
 
 def create_artifacts(run: RunReport, project: Path, root: Path, called: str | None) -> None:
-    """Create the artifacts of the current flow run, and set its final name.
-
-    Args:
-        run: its report.
-        project: the project's folder.
-        root: the checkout of the run.
-        called: the run's name, if it has one.
-    """
+    """Create the artifacts of the current flow run, and set its final name; `called` is the run's own, if any."""
     view = RunView(run, root, project)
     for key, about, make in (
         ("podium-run", "Outcome, facts and stages of the run", run_view.render_summary),

@@ -23,7 +23,7 @@ from flows.runs.stage_plan import publish_step
 from flows.views import placement
 from flows.views.curves import is_training, make_sections, read_training
 from flows.views.graph import StageBox, lay_out
-from flows.views.run_view import BADGE_COLORS, NOT_STARTED, RunView, format_clock, format_moment
+from flows.views.run_view import BADGE_COLORS, NOT_STARTED, RunView, format_clock, format_moment, format_value
 from ipu_model.files import write_text
 from ipu_model.units import format_duration
 from tasks.pages.render import render_html
@@ -74,6 +74,7 @@ def render_run(run: RunView, copy: bool = False) -> str:
         pipelines_of_jobs=[one for one in pipelines if one is not None],
         duration=format_duration,
         format_parameter=format_parameter,
+        format_value=format_value,
         newest=relative_link(root / artifacts.RUN_PAGE, folder),
         others=other_runs(run.record, root, folder),
         moment=format_moment,
@@ -124,11 +125,6 @@ def keep_updated(run: RunReport, project: Path, root: Path) -> Iterator[None]:
     """Keep the record and the page of a run up to date in a thread while the body runs.
 
     The record is written at every tick, since it is cheap and is all that remains of a killed run; the page when due.
-
-    Args:
-        run: the record, which the body fills.
-        project: the folder where the run was started.
-        root: its checkout.
     """
     ended = threading.Event()
 

@@ -62,14 +62,7 @@ class RunView:
     """View of a run; details that are not in its record are read from its files on first use."""
 
     def __init__(self, record: RunReport, root: Path, project: Path | None = None, at_work: bool = False) -> None:
-        """View a run.
-
-        Args:
-            record: its record.
-            root: its checkout.
-            project: the project's folder; None: the checkout itself.
-            at_work: whether it is still running.
-        """
+        """View the run in the checkout `root`, which without a project is the project itself."""
         self.record, self.root, self.project, self.at_work = record, root, project or root, at_work
         self.outcome = RUNNING if at_work else report.run_outcome(record)
         self.next = ADVICE.get(self.outcome, "")
@@ -99,7 +92,7 @@ class RunView:
         """Name and value of its leading score: the first that its first gate checks."""
         for one in self.results:
             known = dict(one.scores)
-            names = [name for name in (*(check.check for check in one.checks), *known) if name in known]
+            names = [name for name in (*(check["name"] for check in one.checks), *known) if name in known]
             if names:
                 return names[0], known[names[0]]
         return None
@@ -219,20 +212,6 @@ class RunView:
         return [(name, self.project / path) for name, path in named.items() if (self.project / path).is_file()]
 
 
-@dataclass(frozen=True)
-class GateRow:
-    """One check of a gate."""
-
-    check: str
-    found: str
-    required: str
-    margin: str
-    """Signed distance of a number from its floor; empty for other values."""
-    ok: bool
-    lowered_from: str | None = None
-    """The higher floor that was overridden."""
-
-
 @dataclass(frozen=True, eq=False)
 class ResultView:
     """Result of one entry of a run."""
@@ -315,15 +294,18 @@ class ResultView:
         return lines
 
     @cached_property
-    def checks(self) -> list[GateRow]:
-        """All checks of the gate; a floor below the run's preset or the defaults is a lowered one."""
+    def checks(self) -> list[dict[str, Any]]:
+        """All checks of the gate, with the margin and the higher floor (`lowered_from`) that the run overrides."""
         checks = self.result.get("checks", ())
         prefix, highest = f"downstream.{self.gate.partition('@')[2]}.gate.{FLOOR_PREFIX}", dict[str, float]()
         for name, before, floor in (*self.run.settings.told, *self.run.settings.unusual) if checks else ():
             if name.startswith(prefix) and _is_number(before) and (floor is None or floor < before):
                 check = name.removeprefix(prefix)
                 highest[check] = max(before, highest.get(check, before))
-        return [_make_gate_row(check, highest.get(check["name"])) for check in checks]
+        return [
+            {**one, "margin": _format_margin(one["found"], one["required"]), "lowered_from": highest.get(one["name"])}
+            for one in checks
+        ]
 
     @property
     def floors(self) -> dict[str, float]:
@@ -334,15 +316,14 @@ class ResultView:
     @property
     def has_lowered_floor(self) -> bool:
         """True if a floor of its gate was lowered."""
-        return any(check.lowered_from is not None for check in self.checks)
+        return any(check["lowered_from"] is not None for check in self.checks)
 
 
-def _make_gate_row(check: Mapping[str, Any], lowered: float | None) -> GateRow:
-    name, found, required = str(check["name"]), check["found"], check["required"]
-    figures = _is_number(found) and _is_number(required)
-    margin = f"{'+' if found >= required else '-'}{format_value(abs(found - required))}" if figures else ""
-    before = None if lowered is None else format_value(lowered)
-    return GateRow(name, format_value(found), format_value(required), margin, bool(check["ok"]), before)
+def _format_margin(found: Any, required: Any) -> str:
+    """Return the signed distance of a number from its floor; empty for other values."""
+    if not (_is_number(found) and _is_number(required)):
+        return ""
+    return f"{'+' if found >= required else '-'}{format_value(abs(found - required))}"
 
 
 def _is_number(value: Any) -> bool:
@@ -473,7 +454,9 @@ def render_metrics(run: RunView) -> str:
 
 def render_gates(run: RunView) -> str:
     """Return the checks and verdict of every gate as Markdown; empty without gates."""
-    return render_markdown(__file__, "gates.md.j2", results=[one for one in run.results if one.verdict])
+    return render_markdown(
+        __file__, "gates.md.j2", results=[one for one in run.results if one.verdict], format_value=format_value
+    )
 
 
 def _locate(run: RunView, path: str) -> tuple[str, str | None]:

@@ -133,10 +133,9 @@ def _send_evaluations(names: list[str], root: Path) -> Iterator[None]:
 
 def _require_code(project: Path, code: dict[str, str]) -> None:
     ours = checkout.hash_code(project)
-    different = [name for name in sorted(ours) if ours[name] != code.get(name)]
-    if different or len(code) > len(ours):
+    if different := [name for name in sorted({*ours, *code}) if ours.get(name) != code.get(name)]:
         raise ParamsError(
-            f"{', '.join(different) or 'the code'} of the checkout {project} differs from the code of the run. Update "
+            f"{', '.join(different)} of the checkout {project} differs from the code of the run. Update "
             "this worker and the host where the run was started to the same revision"
         )
 
