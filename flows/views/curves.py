@@ -41,8 +41,8 @@ class TrainingCurves:
     held_out: Columns
     steps: Columns
     """Speed and memory from its log; empty if the log is missing or on another host."""
-    note: str
-    """Held-out scores of its weights as text; empty without held-out rows."""
+    scores: dict[str, Any]
+    """Held-out scores of its weights; empty without held-out rows."""
     resumed: int = 0
     """Update that it was last resumed from; 0: not resumed."""
     loss_unit: str = ""
@@ -69,7 +69,7 @@ def read_training(stage: Stage, root: Path, project: Path, began: float | None =
     steps, resumed = ({}, 0) if folder is None else _read_log(folder / "job.log")
     resumed = int(metrics.get("resumed_from_step", resumed))
     columns = read_columns(plot), read_columns(held_out_plot)
-    return TrainingCurves(stage.name, *columns, steps, _format_held_out(metrics), resumed, _read_loss_unit(folder))
+    return TrainingCurves(stage.name, *columns, steps, metrics.get("held_out") or {}, resumed, _read_loss_unit(folder))
 
 
 def find_evaluations(job: str, root: Path) -> Path:
@@ -102,13 +102,6 @@ def _read_loss_unit(folder: Path | None) -> str:
     if "head" not in job:
         return ""
     return "squared" if job["head"] == "sequence_classification" and job["labels"] == 1 else "nats"
-
-
-def _format_held_out(metrics: dict[str, Any]) -> str:
-    if not (found := metrics.get("held_out")):
-        return ""
-    early = ", stopped early" if found["stopped_early"] else ""
-    return f"held-out rows, after update {found['step']:,}{early}: {format_figures(found)}"
 
 
 def read_columns(path: Path) -> Columns:
@@ -185,12 +178,14 @@ def make_sections(trainings: Sequence[TrainingCurves]) -> list[dict[str, Any]]:
 
 def _format_note(training: TrainingCurves) -> str:
     """Return the last loss, the update from which the training was resumed, and its held-out scores as text."""
-    words = [training.note]
+    words = []
     if training.history.get("loss"):
-        updates, loss = training.history["step"][-1], training.history["loss"][-1]
-        resumed = f"resumed from update {training.resumed:,}" if training.resumed else ""
-        words = [f"loss {loss:.3f} after {updates:,.0f} updates", resumed, training.note]
-    return "; ".join(filter(None, words))
+        words.append(f"loss {training.history['loss'][-1]:.3f} after {training.history['step'][-1]:,.0f} updates")
+        words += [f"resumed from update {training.resumed:,}"] if training.resumed else []
+    if found := training.scores:
+        early = ", stopped early" if found["stopped_early"] else ""
+        words.append(f"held-out rows, after update {found['step']:,}{early}: {format_figures(found)}")
+    return "; ".join(words)
 
 
 def _loss_lines(training: TrainingCurves) -> list[PlotLine]:

@@ -146,11 +146,7 @@ def create_automation(client: SyncPrefectClient, automation: AutomationCore, say
 
 
 def update_deployments(project: Path) -> None:
-    """Update the deployments of prefect.yaml.
-
-    Raises:
-        PodiumError: Prefect failed; has its message.
-    """
+    """Update the deployments of prefect.yaml."""
     command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
     done = subprocess.run(
         command, cwd=project, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False

@@ -67,8 +67,10 @@ def parse_report(data: str, names: Sequence[str], root: Path) -> StageReport:
         record = _parse_record(sent["record"], names, plan) if "record" in sent else None
         plots = [Path(plot) for name in names if name in plan for plot in plan[name].plots]
         known = [LOCK, *plots] if record is None else figure_files(record.name, root)
-        files = {_check_path(name, known): text for name, text in dict(sent["files"]).items()}
-        return StageReport(record, {path: _check_text(path, text, plan) for path, text in files.items()})
+        files = dict(sent["files"])
+        if unexpected := [name for name in files if Path(name) not in known or Path(name).as_posix() != name]:
+            raise ValueError(f"unexpected file {unexpected[0]!r}")
+        return StageReport(record, {Path(name): _check_text(Path(name), text, plan) for name, text in files.items()})
     except (ValueError, TypeError, KeyError, AttributeError, csv.Error, ParamsError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise RunFailed(
@@ -101,13 +103,6 @@ def _parse_record(sent: dict[str, Any], names: Sequence[str], known: Plan) -> St
     if record.host is None or not HOST.fullmatch(record.host):
         raise ValueError("host is not a name")
     return record
-
-
-def _check_path(name: str, known: Sequence[Path]) -> Path:
-    path = Path(name)
-    if path not in known or path.as_posix() != name:
-        raise ValueError(f"unexpected file {name!r}")
-    return path
 
 
 def _check_text(path: Path, text: str, plan: Plan) -> str:

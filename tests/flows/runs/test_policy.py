@@ -272,7 +272,7 @@ def test_a_sent_run_names_no_file_of_the_host_and_does_not_even_look_for_it(
 def test_other_code_is_refused_however_it_is_named(prefect_session, toy_project):
     code = checkout.hash_code(toy_project)
     assert "dvc.yaml of the checkout" in sent(toy_project, code={**code, "dvc.yaml": "0"}).message
-    assert "the code of the checkout" in sent(toy_project, code={**code, "x": "0"}).message
+    assert "x of the checkout" in sent(toy_project, code={**code, "x": "0"}).message
 
 
 def test_the_whole_flow_asks_the_worker_that_started_it_and_nobody_in_a_shell(

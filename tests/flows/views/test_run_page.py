@@ -444,5 +444,5 @@ def test_a_training_of_ten_thousand_updates_makes_no_large_page(tmp_path):
         "learning_rate": [y for _, y in updates],
     }
     steps = {"step": columns["step"], curves.SPEED: columns["loss"], curves.MEMORY: columns["loss"]}
-    (section,) = curves.make_sections([curves.TrainingCurves("pretrain@phase1", columns, columns, steps, "")])
+    (section,) = curves.make_sections([curves.TrainingCurves("pretrain@phase1", columns, columns, steps, {})])
     assert sum(len(one["plot"]) for one in section["figures"]) < 300_000
