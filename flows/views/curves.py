@@ -19,8 +19,6 @@ from tasks.pages.plots import PlotLine, plot_lines
 from tasks.plan.plan_file import Stage
 from tasks.stage import artifacts
 
-UPDATE, SCORES = "update", "Scores on held-out rows"
-MISSING = {SCORES: "no held-out rows, or not evaluated yet"}
 STEP, PLAN, CONTINUED = b'{"event": "step"', b'{"event": "plan"', b'"continued": '
 """Markers in lines of a job's log: the figures of an update, the start of the job, the update it resumed from."""
 SPEED, MEMORY, DEVICE_MEMORY = "real_tokens_per_second", "memory_mb", "device_memory_mb"
@@ -155,7 +153,7 @@ def make_sections(trainings: Sequence[TrainingCurves]) -> list[dict[str, Any]]:
     """Return figures by kind, those of all trainings next to each other; a single training gets one section."""
     kinds: list[tuple[str, str, Callable[[TrainingCurves], list[PlotLine]]]] = [
         ("Loss", "loss", _loss_lines),
-        (SCORES, "%", _score_lines),
+        ("Scores on held-out rows", "%", _score_lines),
         ("Learning rate", "learning rate", lambda one: _make_lines(one.history, [LEARNING_RATE])),
         ("Speed", "tokens per second", lambda one: _make_lines(one.steps, [("real tokens", SPEED, 5)])),
         ("Memory", "MB", lambda one: _make_lines(one.steps, MEMORIES)),
@@ -166,14 +164,14 @@ def make_sections(trainings: Sequence[TrainingCurves]) -> list[dict[str, Any]]:
         for one in trainings:
             axis = f"{up} ({one.loss_unit})" if title == "Loss" and one.loss_unit else up
             label = f"{title} of {one.stage} over its updates"
-            plot = plot_lines(lines, UPDATE, axis, label) if (lines := lines_of(one)) else None
+            plot = plot_lines(lines, "update", axis, label) if (lines := lines_of(one)) else None
             figures.append({"title": one.stage, "plot": plot, "note": _format_note(one) if title == "Loss" else ""})
         if any(figure["plot"] for figure in figures):
-            found.append({"title": title, "figures": figures, "missing": MISSING.get(title, "not measured")})
+            found.append({"title": title, "figures": figures})
     if len(trainings) != 1 or not found:
         return found
     together = [{**figure, "title": section["title"]} for section in found for figure in section["figures"]]
-    return [{"title": trainings[0].stage, "figures": together, "missing": ""}]
+    return [{"title": trainings[0].stage, "figures": together}]
 
 
 def _format_note(training: TrainingCurves) -> str:

@@ -29,10 +29,10 @@ MAX_POINTS = 30
 MAX_RUNS = 500
 """Maximum runs on the page, the newest; `podium runs` lists all."""
 MAX_DRAWN = 200
-"""Maximum runs with curves: more lines cannot be told apart, and take a second to draw."""
+"""Maximum runs in plots: more lines cannot be told apart, and take a second to draw."""
 MAX_COLUMNS, MAX_PLOTS, MAX_COMPARISONS, MAX_PARAMETERS = 4, 8, 20, 4
-MAX_VERTICES, MAX_DOTS, MAX_SCORES = 12_000, 1_200, 1_000
-"""Maximum vertices and tooltips of all curves together, and dots of all score plots together."""
+MAX_VERTICES, MAX_DOTS = 12_000, 1_200
+"""Maximum vertices and tooltips of all curves together."""
 MAX_VALUE = 100
 """Maximum characters of a parameter's value."""
 MAX_BYTES = 950_000
@@ -143,8 +143,6 @@ class IndexView:
         self._columns = [(entry, self._leading(entry)) for entry, _ in entries.most_common(MAX_COLUMNS)]
         """The most frequent entries, each with the first score that its gate checks."""
         self.columns = [f"{entry} {metric.replace('_', ' ')}" for entry, metric in self._columns]
-        self.dotted = MAX_SCORES // max(1, len(self._columns))
-        """Number of runs whose scores are drawn."""
 
     def _leading(self, entry: str) -> str:
         results = [one.results[entry] for one in self.shown if entry in one.results and one.results[entry].scores]
@@ -172,7 +170,7 @@ class IndexView:
     @property
     def scores(self) -> Iterator[tuple[str, Plot]]:
         """Plots of scores: dots with whiskers, the oldest run first."""
-        shown = self.shown[: self.dotted]
+        shown = self.shown[:MAX_DRAWN]
         for name, (entry, metric) in zip(self.columns, self._columns, strict=True):
             lines = []
             for number, one in enumerate(shown):

@@ -41,13 +41,11 @@ class MLflow:
         if found:
             self._run = found[0].info.run_id
             self._client.update_run(self._run, status="RUNNING")
-            return max((self._last(name) for name in found[0].data.metrics), default=0)
+            histories = [self._client.get_metric_history(self._run, name) for name in found[0].data.metrics]
+            return max((point.step for history in histories for point in history), default=0)
         tags = {TAG: run["id"], "group": run["group"], "stage": run["stage"]}
         self._run = self._client.create_run(number, tags=tags, run_name=run["name"]).info.run_id
         return 0
-
-    def _last(self, metric: str) -> int:
-        return max(point.step for point in self._client.get_metric_history(self._run, metric))
 
     def configure(self, config: Mapping[str, Any]) -> None:
         """Log parameters; existing ones stay, because MLflow does not allow changes."""

@@ -47,7 +47,10 @@ class TensorBoard:
     def log(self, points: list[Point]) -> None:
         """Write scalars, each at its update; after an error the next call starts another file, as this one may end in a
         partial record."""
-        events = [_scalars(point) for point in points]
+        events = []
+        for point in points:
+            found = [Summary.Value(tag=name, simple_value=value) for name, value in point.values.items()]
+            events.append(Event(wall_time=point.time, step=point.update, summary=Summary(value=found)))
         if self._file is None:
             self._folder.mkdir(parents=True, exist_ok=True)
             name = f"events.out.tfevents.{time.time():.6f}.{os.getpid()}.podium"
@@ -72,11 +75,6 @@ class TensorBoard:
             self.log([Point(end.update, end.time, end.numbers)])
         if self._file is not None:
             self._file.close()
-
-
-def _scalars(point: Point) -> Any:
-    found = [Summary.Value(tag=name, simple_value=value) for name, value in point.values.items()]
-    return Event(wall_time=point.time, step=point.update, summary=Summary(value=found))
 
 
 def _as_name(text: str) -> str:
