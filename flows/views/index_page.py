@@ -33,8 +33,6 @@ MAX_DRAWN = 200
 MAX_COLUMNS, MAX_PLOTS, MAX_COMPARISONS, MAX_PARAMETERS = 4, 8, 20, 4
 MAX_VERTICES, MAX_DOTS = 12_000, 1_200
 """Maximum vertices and tooltips of all curves together."""
-MAX_VALUE = 100
-"""Maximum characters of a parameter's value."""
 MAX_BYTES = 950_000
 """Maximum bytes of the page; with very long names it shows fewer runs."""
 
@@ -163,7 +161,7 @@ class IndexView:
                 "seconds": run.last - run.began if ended else None,
                 "what": [(record and record.preset) or "params.yaml", *kinds, *filter(None, [one.runtime])],
                 "scores": [one.score(entry, metric) for entry, metric in self._columns],
-                "changed": [(name, _cut(value)) for name, value in sorted(own, key=lambda both: self._shared[both])],
+                "changed": sorted(own, key=lambda both: self._shared[both]),
                 "published": [receipt["where"] for result in one.results.values() if (receipt := result.published)],
             }
 
@@ -202,10 +200,6 @@ class IndexView:
                     marks = len(points) == 1  # a point is not a line
                     lines.append(PlotLine("", line, marks, number, number, dots))
             yield name, plot_lines(lines, "update", "loss (nats)", f"loss of {name} in each run")
-
-
-def _cut(value: str) -> str:
-    return value if len(value) <= MAX_VALUE else f"{value[: MAX_VALUE - 1]}…"
 
 
 def _thin(points: Sequence[Point], most: int) -> list[Point]:

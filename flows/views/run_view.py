@@ -356,23 +356,16 @@ def _read_job_result(stage: Stage, root: Path, project: Path) -> dict[str, Any]:
     """Return the result of a stage's device job, or its metrics if the result is not on this host."""
     if not (values := read_metrics(stage, root)):
         return {}
-    for folder in (place / artifacts.RUNS / Path(stage.metrics[0]).stem for place in (root, project)):
-        path = folder / str(values.get("fingerprint")) / "result.json"
-        if path.is_file():
-            return dict(read_json(path))
-        if (found := _read_prediction_result(values, folder)) is not None:
-            return found
-    return values
-
-
-def _read_prediction_result(values: Mapping[str, Any], folder: Path) -> dict[str, Any] | None:
-    """Return the result of the first prediction that matches these metrics; another run may have overwritten it."""
-    for path in sorted(folder.glob("*/result.json")):
-        figures, result = values.get(path.parent.name, values), read_json(path)
-        same = (result["sequences"], round(result["train_seconds"], 2))
-        if result["kind"] == "predict" and same == (figures.get("features"), figures.get("predict_seconds")):
+    folders = [place / artifacts.RUNS / Path(stage.metrics[0]).stem for place in (root, project)]
+    for path in (path for folder in folders for path in sorted(folder.glob("*/result.json"))):
+        result, figures = read_json(path), values.get(path.parent.name, values)
+        if path.parent.name == values.get("fingerprint"):
             return dict(result)
-    return None
+        # Metrics of a prediction do not identify its job, whose result another run may have overwritten.
+        figures = figures.get("features"), figures.get("predict_seconds")
+        if result["kind"] == "predict" and figures == (result["sequences"], round(result["train_seconds"], 2)):
+            return dict(result)
+    return values
 
 
 def _describe_device(result: Mapping[str, Any]) -> str | None:
