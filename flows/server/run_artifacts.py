@@ -35,11 +35,8 @@ from tasks.plan.plan_file import read_definitions
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 
-DATE = "%Y-%m-%d %H:%M"
 SCORED = ("finished", "proposed", "published")
 """Outcomes for which a name has a score instead."""
-CHANGED_SUFFIX = "-changed"
-"""Suffix of a commit tag if files differ from the commit."""
 
 
 def _part_names() -> list[str]:
@@ -98,7 +95,7 @@ def format_name(called: str | None, became: str = "", began: datetime | None = N
         became: a score or an outcome; empty: not known yet.
         began: start of the run; None: now.
     """
-    date = (began or datetime.now()).strftime(DATE)
+    date = (began or datetime.now()).strftime("%Y-%m-%d %H:%M")
     return replace_hidden(" ".join(filter(None, [called or NO_PRESET, became, date])))
 
 
@@ -106,7 +103,7 @@ def make_tags(values: Mapping[str, Any], preset: str | None, project: Path) -> l
     """Return the tags of a run: task kinds, device, commit, preset."""
     kinds = sorted({f"task:{entry['kind']}" for entry in values["downstream"].values()})
     commit, changed = read_revision(project)
-    known = {"commit": f"{commit}{CHANGED_SUFFIX * bool(changed)}" if commit else None, "preset": preset}
+    known = {"commit": f"{commit}{'-changed' * bool(changed)}" if commit else None, "preset": preset}
     return [*kinds, f"device:{values['device']['runtime']}", *(f"{name}:{x}" for name, x in known.items() if x)]
 
 

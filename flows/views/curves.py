@@ -23,9 +23,6 @@ STEP, PLAN, CONTINUED = b'{"event": "step"', b'{"event": "plan"', b'"continued":
 """Markers in lines of a job's log: the figures of an update, the start of the job, the update it resumed from."""
 SPEED, MEMORY, DEVICE_MEMORY = "real_tokens_per_second", "memory_mb", "device_memory_mb"
 """Fields of a step's event."""
-MEMORIES = (("process", MEMORY, 3), ("device, peak so far", DEVICE_MEMORY, 4))
-"""Name, field and color of each memory line."""
-LEARNING_RATE = ("learning rate", "learning_rate", 2)
 Columns = dict[str, list[float]]
 Points = list[tuple[float, float]]
 
@@ -151,12 +148,17 @@ def column_points(columns: Columns, name: str, factor: float = 1.0) -> Points:
 
 def make_sections(trainings: Sequence[TrainingCurves]) -> list[dict[str, Any]]:
     """Return figures by kind, those of all trainings next to each other; a single training gets one section."""
+    memories = [("process", MEMORY, 3), ("device, peak so far", DEVICE_MEMORY, 4)]
     kinds: list[tuple[str, str, Callable[[TrainingCurves], list[PlotLine]]]] = [
         ("Loss", "loss", _loss_lines),
         ("Scores on held-out rows", "%", _score_lines),
-        ("Learning rate", "learning rate", lambda one: _make_lines(one.history, [LEARNING_RATE])),
+        (
+            "Learning rate",
+            "learning rate",
+            lambda one: _make_lines(one.history, [("learning rate", "learning_rate", 2)]),
+        ),
         ("Speed", "tokens per second", lambda one: _make_lines(one.steps, [("real tokens", SPEED, 5)])),
-        ("Memory", "MB", lambda one: _make_lines(one.steps, MEMORIES)),
+        ("Memory", "MB", lambda one: _make_lines(one.steps, memories)),
     ]
     found: list[dict[str, Any]] = []
     for title, up, lines_of in kinds:

@@ -129,10 +129,17 @@ class RemoteRun:
             RunFailed: a stage failed, or workers were lost too often.
             RunStopped: the run was cancelled.
         """
-        state = retry_call(lambda: self._client.read_flow_run(self._run), self._dispatcher.say).state
+        say = self._dispatcher.say
+        state = retry_call(lambda: self._client.read_flow_run(self._run), say).state
         assert state is not None
         if not state.is_final():
-            self._watch(state)
+            now = time.monotonic()
+            if now - self._looked_at > REPORT_POLL_S:
+                self._fetch_reports()
+                self._looked_at = now
+            if state.is_scheduled() and not self._said_waiting and now - self._sent_at > WAIT_NOTICE_S:
+                self._said_waiting = True
+                say(f"still waiting in {self._queue}: its pod is busy, or it has no worker (prefect work-pool ls)")
             return False
         self._fetch_reports()
         if _is_complete(state):
@@ -173,18 +180,6 @@ class RemoteRun:
             raise RunStopped(" and stage ".join(self._names))
         else:
             raise RunFailed(state.message or f"{', '.join(self._names)} ended as {state.name} on {queue}")
-
-    def _watch(self, state: State) -> None:
-        """Fetch stage reports from time to time; report once that the run is waiting."""
-        now = time.monotonic()
-        if now - self._looked_at > REPORT_POLL_S:
-            self._fetch_reports()
-            self._looked_at = now
-        if state.is_scheduled() and not self._said_waiting and now - self._sent_at > WAIT_NOTICE_S:
-            self._said_waiting = True
-            self._dispatcher.say(
-                f"still waiting in {self._queue}: its pod is busy, or it has no worker (prefect work-pool ls)"
-            )
 
     def _fetch_reports(self) -> None:
         wanted = ArtifactFilter(
