@@ -12,7 +12,7 @@ from tasks.downstream.run_comparison import EvaluatedRun, compare_runs, compare_
 from tasks.pages.plots import COLORS, Plot, PlotLine, plot_lines
 from tasks.pages.render import render_html
 from tasks.params.entries import entries, find_entry
-from tasks.params.schema import Params, validate_params
+from tasks.params.schema import validate_params
 from tasks.params.tables import find_differing, format_table
 from tasks.plan.plan_file import read_plan
 from tasks.stage.errors import ParamsError
@@ -32,11 +32,6 @@ class Side:
     values: dict[str, Any] = field(default_factory=dict)
     """Parameters of the run, with paths as in the project."""
     entry: str = ""
-
-    @property
-    def params(self) -> Params:
-        """Validated parameters."""
-        return validate_params(self.values)
 
 
 def resolve_sides(project: Path, here: Path, words: Sequence[str]) -> list[Side]:
@@ -84,7 +79,7 @@ def compare_sides(sides: Sequence[Side]) -> dict[str, Any]:
 def _match_entries(sides: Sequence[Side]) -> list[list[str]]:
     """Return the entries to compare: for each comparison, one entry of every run."""
     own = [one for one in sides if one.run is not None]
-    known = [[one.entry] if one.entry else [e.name for e in entries(one.params)] for one in own]
+    known = [[one.entry] if one.entry else [e.name for e in entries(validate_params(one.values))] for one in own]
     if all(len(names) == 1 for names in known):
         return [[names[0] for names in known]]
     common = [name for name in known[0] if all(name in names for names in known)]
@@ -100,7 +95,8 @@ def _compare_entry(names: Sequence[str], sides: Sequence[Side]) -> dict[str, Any
     """Return the scores of an entry, and a paired test of each run against the first."""
     left = iter(names)
     evaluated: list[EvaluatedRun | None] = [
-        read_run(find_entry(one.params, next(left)), one.root) if one.run is not None else None for one in sides
+        read_run(find_entry(validate_params(one.values), next(left)), one.root) if one.run is not None else None
+        for one in sides
     ]
     first = evaluated[0]
     assert first is not None

@@ -148,6 +148,7 @@ def column_points(columns: Columns, name: str, factor: float = 1.0) -> Points:
 
 def make_sections(trainings: Sequence[TrainingCurves]) -> list[dict[str, Any]]:
     """Return figures by kind, those of all trainings next to each other; a single training gets one section."""
+    rates = [("learning rate", "learning_rate", 2)]
     memories = [("process", MEMORY, 3), ("device, peak so far", DEVICE_MEMORY, 4)]
     kinds: list[tuple[str, str, Callable[[TrainingCurves], list[PlotLine]]]] = [
         ("Loss", "loss", _loss_lines),
@@ -155,7 +156,7 @@ def make_sections(trainings: Sequence[TrainingCurves]) -> list[dict[str, Any]]:
         (
             "Learning rate",
             "learning rate",
-            lambda one: _make_lines(one.history, [("learning rate", "learning_rate", 2)]),
+            lambda one: _make_lines(one.history, rates),
         ),
         ("Speed", "tokens per second", lambda one: _make_lines(one.steps, [("real tokens", SPEED, 5)])),
         ("Memory", "MB", lambda one: _make_lines(one.steps, memories)),

@@ -3,6 +3,7 @@
 Everything on it comes from the records of the runs, however many there are.
 """
 
+import contextlib
 import json
 import shlex
 import time
@@ -51,23 +52,15 @@ def describe_parameters(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_curves(folder: Path) -> dict[str, list[Point]]:
     """Return training and held-out losses from a folder of plots; the held-out table identifies a training."""
-    found = {}
+    found: dict[str, list[Point]] = {}
     for held_out in sorted(folder.glob(artifacts.held_out_plot("*").name)):
         training = held_out.stem.removesuffix(artifacts.held_out_plot("").stem)
         for name, path in ((training, folder / f"{training}.csv"), (f"{training}, held-out", held_out)):
-            if points := _read_points(path):
-                found[name] = points
-    return found
-
-
-def _read_points(path: Path) -> list[Point]:
-    """Return at most MAX_POINTS points of a curve, with its ends; empty if it cannot be read."""
-    try:
-        points = [(step, float(f"{loss:.5g}")) for step, loss in read_curve(path)]
-    except (OSError, ValueError):
-        return []
-    apart = -(-len(points) // MAX_POINTS) or 1
-    return points[:-1:apart] + points[-1:]
+            with contextlib.suppress(OSError, ValueError):
+                points = [(step, float(f"{loss:.5g}")) for step, loss in read_curve(path)]
+                apart = -(-len(points) // MAX_POINTS) or 1
+                found[name] = points[:-1:apart] + points[-1:]
+    return {name: points for name, points in found.items() if points}
 
 
 def write_index(project: Path, ended: str = "") -> None:
@@ -82,30 +75,28 @@ def write_index(project: Path, ended: str = "") -> None:
 
 def render_index(project: Path, found: Sequence[listing.Run]) -> str:
     """Return the page of these runs, the newest first."""
-    most = MAX_RUNS
-    while (size := len((html := _render(project, found, most)).encode())) > MAX_BYTES and most > 1:
-        most = int(most * min(0.9, MAX_BYTES / size))
-    return html
-
-
-def _render(project: Path, found: Sequence[listing.Run], most: int) -> str:
     comparisons = sorted((project / artifacts.REPORTS).glob("compare-*.html"), key=lambda path: -path.stat().st_mtime)
-    return render_html(
-        __file__,
-        "index.html.j2",
-        view=IndexView(project, found[:most]),
-        left_out=len(found[most:]),
-        statuses=Counter(run.status for run in found).most_common(),
-        kinds=BADGE_COLORS,
-        drawn=MAX_DRAWN,
-        most_parameters=MAX_PARAMETERS,
-        colors=COLORS,
-        quote=shlex.quote,
-        duration=format_duration,
-        minute=lambda seconds: time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds)),
-        comparisons=[(path.stem.removeprefix("compare-"), quote(path.name)) for path in comparisons[:MAX_COMPARISONS]],
-        written=time.strftime("%Y-%m-%d %H:%M %Z"),
-    )
+    most = MAX_RUNS
+    while True:
+        html = render_html(
+            __file__,
+            "index.html.j2",
+            view=IndexView(project, found[:most]),
+            left_out=len(found[most:]),
+            statuses=Counter(run.status for run in found).most_common(),
+            kinds=BADGE_COLORS,
+            drawn=MAX_DRAWN,
+            most_parameters=MAX_PARAMETERS,
+            colors=COLORS,
+            quote=shlex.quote,
+            duration=format_duration,
+            minute=lambda seconds: time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds)),
+            comparisons=[(one.stem.removeprefix("compare-"), quote(one.name)) for one in comparisons[:MAX_COMPARISONS]],
+            written=time.strftime("%Y-%m-%d %H:%M %Z"),
+        )
+        if (size := len(html.encode())) <= MAX_BYTES or most <= 1:
+            return html
+        most = int(most * min(0.9, MAX_BYTES / size))
 
 
 class IndexedRun:
