@@ -388,7 +388,10 @@ def _find_data_docs(page: Path, root: Path) -> Path | None:
 
 def format_moment(time_of_record: str | None) -> str:
     """Return a time of a record as text, with its UTC offset, because hosts may be in different time zones."""
-    return datetime.fromisoformat(time_of_record).strftime("%Y-%m-%d %H:%M:%S %z") if time_of_record else "unknown"
+    try:
+        return datetime.fromisoformat(time_of_record or "").strftime("%Y-%m-%d %H:%M:%S %z")
+    except ValueError:
+        return time_of_record or "unknown"
 
 
 def format_clock(seconds: float) -> str:
