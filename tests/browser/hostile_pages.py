@@ -64,7 +64,6 @@ def _run(folder: Path) -> Path:
         error=at("error"),
         paused=at("paused"),
         programs={at("program_of"): at("program")},
-        packing={at("packed"): {"packing_factor": 1.3, "packing_efficiency": 0.95}},
         command=at("command"),
         began="2026-11-23T10:00:00+0000",
         ended="2026-11-23T10:12:31+0000",
@@ -200,7 +199,7 @@ def _written(folder: Path, html: str, name: str = "page.html") -> Path:
 _OF_PLAN = ("preset", "why", "split", "problem", "better", "precision", "device", "where", "name", "knob", "assumed")
 _OF_RUN = (
     *("folder", "preset", "entry", "score", "reason", "url", "check", "found", "required", "status", "host", "stage"),
-    *("outcome", "earlier", "error", "paused", "program_of", "program", "packed", "command", "planned", "user"),
+    *("outcome", "earlier", "error", "paused", "program_of", "program", "command", "planned", "user"),
     *("python", "commit", "maker", "maker_began", "parameter", "precision", "version", "device"),
 )
 PAGES: dict[str, tuple[Maker, tuple[str, ...]]] = {
