@@ -53,7 +53,6 @@ def read_training(stage: Stage, root: Path, project: Path, began: float | None =
     """Return the curves of a training.
 
     Args:
-        root: the checkout of the run.
         project: the project's folder, which has the run folders that other runs restore.
         began: start of the stage in seconds since 1970; files of earlier jobs are ignored.
     """
@@ -68,12 +67,7 @@ def read_training(stage: Stage, root: Path, project: Path, began: float | None =
 
 
 def find_evaluations(job: str, root: Path) -> Path:
-    """Return the table of evaluations on held-out rows of a running, stopped or finished training.
-
-    Args:
-        job: name of its plots.
-        root: the checkout of the run.
-    """
+    """Return the table of evaluations on held-out rows of a running, stopped or finished training with these plots."""
     plot, folder = root / artifacts.held_out_plot(job), _find_run_folder(job, None, [root], None)
     return plot if plot.is_file() or folder is None else folder / "evaluations.csv"
 

@@ -408,8 +408,6 @@ def format_run(listed: listing.Run, project: Path, origin: str, parameters: Sequ
     """Return all details of a run, for a terminal.
 
     Args:
-        listed: the run.
-        project: its project.
         origin: name of the parameters that its own are compared with.
         parameters: the parameters that differ.
     """
