@@ -328,13 +328,8 @@ def describe_run(tracking: TrackingParams, stage: str, fingerprint: str, config:
 
 
 class Trackers:
-    """The trackers of one run; as a context, they also record the end of a training that did not call `close`.
-
-    Args:
-        backends: `tracking.backends`.
-        run: description from `describe_run`.
-        say: receives messages for users.
-    """
+    """The trackers of a run that `describe_run` describes; as a context, they also record the end of a training that
+    did not call `close`."""
 
     def __init__(self, backends: Sequence[str], run: Event, say: Say = print_line) -> None:
         self._running = [Tracker(backend, run, say) for backend in backends]
