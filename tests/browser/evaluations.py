@@ -75,9 +75,9 @@ def _windows(asked: list[SquadQuestion], random: np.random.Generator) -> KeptWin
             place += len(word) + 1
         logits = random.normal(0, 2, (2, len(tokens)))
         if question.answers:
-            ends = question.answer_starts[0] + len(question.answers[0])
-            logits[0, [one for one, _ in tokens].index(question.answer_starts[0])] += 6
-            logits[1, [last for _, last in tokens].index(ends)] += 6
+            answer = question.answers[0]
+            logits[0, [one for one, _ in tokens].index(answer.answer_start)] += 6
+            logits[1, [last for _, last in tokens].index(answer.answer_start + len(answer.text))] += 6
         characters += tokens
         start += logits[0].tolist()
         end += logits[1].tolist()
