@@ -24,7 +24,7 @@ from ipu_model.files import read_json
 from tasks.downstream.gate.checks import GateCheck, ReasonedCheck, ScoreEvidence, check_scores
 from tasks.downstream.gate.released_scores import read_outcomes
 from tasks.downstream.gate.verdict_text import held_out_score, signed_figure
-from tasks.downstream.scoring.metrics import Outcomes, bounded_interval
+from tasks.downstream.scoring.metrics import Outcomes, make_interval
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.downstream.scoring.significance import ConfidenceInterval, interval_over_seeds
 from tasks.plan.named_files import require_readable
@@ -206,14 +206,14 @@ def _intervals(
     models = [*ours, *([] if other is None else [other])]
     measured, drawn = [task.metrics.compute(one) for one in models], task.metrics.resample(models)
     examples, found = sum(map(len, ours[0].values())), {}
-    bounded = [] if other is not None else task.metrics.resample_bounds(ours)
+    bounded = [] if other is not None else task.metrics.resample(ours, bounds=True)
     for name in measured[0]:
         scores, resampled = np.array([one[name] for one in measured]), np.array([one[name] for one in drawn])
         if other is not None:
             scores, resampled = scores[:-1] - scores[-1], resampled[:-1] - resampled[-1]
         found[name] = one = interval_over_seeds(scores, resampled, examples, task.confidence)
         if other is None:  # the uncertainty of the examples alone, also if all seeds have everything correct
-            least = bounded_interval(np.mean([drawn[name] for drawn in bounded], axis=0), one.mean, task.confidence)
+            least = make_interval(np.mean([drawn[name] for drawn in bounded], axis=0), one.mean, task.confidence)
             low, high = min(one.low, least.low), max(one.high, least.high)
             found[name] = ConfidenceInterval(one.mean, max(-HIGHEST, low), min(HIGHEST, high))
     return found

@@ -167,33 +167,21 @@ class Metrics:
         found = {one.name: one.whole(outcomes[one.split]) for one in self.parts if one.split in outcomes}
         return self._with_mean(found)
 
-    def resample(self, models: Sequence[Outcomes], resamples: int = RESAMPLES, seed: int = 0) -> list[dict[str, Any]]:
-        """Return every metric of several models over the same bootstrap resamples: [R] each."""
-        return self._draw(models, draw_counts, lambda one, *drawn: one.weighted(*drawn), resamples, seed)
+    def resample(self, models: Sequence[Outcomes], *, bounds: bool = False) -> list[dict[str, Any]]:
+        """Return every metric of several models over the same bootstrap resamples: [R] each.
 
-    def resample_bounds(
-        self, models: Sequence[Outcomes], resamples: int = RESAMPLES, seed: int = 0
-    ) -> list[dict[str, Any]]:
-        """Return every metric of several models over the same random weights, with the worst and the best example: [2,
-        R] each."""
-        return self._draw(models, draw_weights, Metric.with_extremes, resamples, seed)
-
-    def _draw(
-        self,
-        models: Sequence[Outcomes],
-        draw: Callable[[int, int, np.random.Generator], Iterator[Array]],
-        value: Callable[[Metric, Array, Array], Array],
-        resamples: int,
-        seed: int,
-    ) -> list[dict[str, Any]]:
-        generator = np.random.default_rng(seed)
+        Args:
+            bounds: use random weights of the examples, with the worst and then with the best example: [2, R] each.
+        """
+        generator, draw = np.random.default_rng(0), draw_weights if bounds else draw_counts
         found: list[dict[str, list[Array]]] = [{} for _ in models]
         for split in models[0]:
             here = [one for one in self.parts if one.split == split]
-            for weights in draw(len(models[0][split]), resamples, generator):
+            for weights in draw(len(models[0][split]), RESAMPLES, generator):
                 for drawn, outcomes in zip(found, models, strict=True):
                     for one in here:
-                        drawn.setdefault(one.name, []).append(value(one, outcomes[split], weights))
+                        value = one.with_extremes if bounds else one.weighted
+                        drawn.setdefault(one.name, []).append(value(outcomes[split], weights))
         return [
             self._with_mean({name: np.concatenate(parts, axis=-1) for name, parts in drawn.items()}) for drawn in found
         ]
@@ -203,10 +191,10 @@ class Metrics:
 
     def figures(self, outcomes: Outcomes) -> dict[str, float]:
         """Return every metric with its 95% interval, rounded to four decimals."""
-        [drawn] = self.resample_bounds([outcomes])
+        [drawn] = self.resample([outcomes], bounds=True)
         found: dict[str, float] = {}
         for name, value in self.compute(outcomes).items():
-            bounds = bounded_interval(drawn[name], value)
+            bounds = make_interval(drawn[name], value)
             found |= {name: round(value, 4), f"{name}_low": round(bounds.low, 4), f"{name}_high": round(bounds.high, 4)}
         return found
 
@@ -215,8 +203,7 @@ class Metrics:
         ours, theirs = self.compute(first), self.compute(second)
         drawn = self.resample([first, second])
         return {
-            name: resampled_interval(drawn[0][name] - drawn[1][name], ours[name] - theirs[name], confidence)
-            for name in ours
+            name: make_interval(drawn[0][name] - drawn[1][name], ours[name] - theirs[name], confidence) for name in ours
         }
 
     def widen(
@@ -232,10 +219,10 @@ class Metrics:
         """
         if not any(one.high - one.low < NO_WIDTH for one in found.values()):
             return dict(found)
-        *ours, theirs = self.resample_bounds([*models, other])
+        *ours, theirs = self.resample([*models, other], bounds=True)
         means = {name: np.mean([one[name] for one in ours], axis=0) - theirs[name][::-1] for name in found}
         return {
-            name: bounded_interval(means[name], one.mean, confidence) if one.high - one.low < NO_WIDTH else one
+            name: make_interval(means[name], one.mean, confidence) if one.high - one.low < NO_WIDTH else one
             for name, one in found.items()
         }
 
@@ -283,19 +270,17 @@ def changed_answers(
             yield number, {"id": names[number], "first": first, "second": second, **scores}
 
 
-def resampled_interval(drawn: Array, value: float, confidence: float = 0.95) -> ConfidenceInterval:
-    """Return the central interval of resampled values, ignoring NaN, around the measured value."""
-    tail, known = (1 - confidence) / 2, drawn[~np.isnan(drawn)]
-    low, high = (float(x) for x in np.quantile(known, (tail, 1 - tail))) if len(known) else (math.nan, math.nan)
-    return ConfidenceInterval(value, low, high)
+def make_interval(drawn: Array, value: float, confidence: float = 0.95) -> ConfidenceInterval:
+    """Return the central interval of resampled values, ignoring NaN, around the measured value.
 
-
-def bounded_interval(drawn: Array, value: float, confidence: float = 0.95) -> ConfidenceInterval:
-    """Return the interval of a measured value from its resamples with the worst and the best example: [2, R]."""
-    if math.isnan(value):
-        return ConfidenceInterval(value, math.nan, math.nan)
+    Args:
+        drawn: [R], or [2, R] with the worst and with the best example.
+    """
     tail = (1 - confidence) / 2
-    return ConfidenceInterval(value, float(np.quantile(drawn[0], tail)), float(np.quantile(drawn[1], 1 - tail)))
+    below, above = (one[~np.isnan(one)] for one in np.broadcast_to(drawn, (2, drawn.shape[-1])))
+    if math.isnan(value) or not len(below):
+        return ConfidenceInterval(value, math.nan, math.nan)
+    return ConfidenceInterval(value, float(np.quantile(below, tail)), float(np.quantile(above, 1 - tail)))
 
 
 def draw_weights(count: int, resamples: int, generator: np.random.Generator) -> Iterator[Array]:

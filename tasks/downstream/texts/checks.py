@@ -106,17 +106,14 @@ class TextsData(ExampleFiles):
         }
 
     def totals(self) -> Totals:
-        absent, seen = self._absent_labels(), self._seen[TRAIN]
+        seen = self._seen[TRAIN]
+        absent = [name for number, name in enumerate(self._classes[: self._required]) if number not in seen]
+        if not self._classes and len(seen) < 2:
+            absent = ["a second value"]
         return {
             **super().totals(),
             "labels_in_train": TotalFeature(len(absent), f"{len(seen)} different labels", absent),
         }
-
-    def _absent_labels(self) -> list[str]:
-        seen = self._seen[TRAIN]
-        if not self._classes:
-            return [] if len(seen) > 1 else ["a second value"]
-        return [name for number, name in enumerate(self._classes[: self._required]) if number not in seen]
 
     def numbers(self) -> dict[str, Any]:
         numbers = super().numbers()

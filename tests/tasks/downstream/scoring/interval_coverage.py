@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from tasks.downstream.scoring.metrics import Array, Metrics, mean_metric, resampled_interval
+from tasks.downstream.scoring.metrics import Array, Metrics, make_interval, mean_metric
 
 TRUTHS = (0.0, 0.005, 0.01, 0.5, 0.99, 0.995, 1.0)
 SIZES = (30, 300, 3000)
@@ -34,7 +34,7 @@ def stated(scores: Array) -> tuple[float, float]:
 def percentiles(scores: Array) -> tuple[float, float]:
     """Those of the percentile bootstrap, to compare with."""
     [drawn] = SCORE.resample([{"dev": scores[:, None]}])
-    found = resampled_interval(drawn["score"], 0.0)
+    found = make_interval(drawn["score"], 0.0)
     return round(found.low / 100, 6), round(found.high / 100, 6)
 
 

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import binomtest
 
 from tasks.downstream.ner.scores import METRICS
-from tasks.downstream.scoring.metrics import Array, Metrics, resampled_interval
+from tasks.downstream.scoring.metrics import Array, Metrics, make_interval
 from tasks.downstream.squad.scores import OVERALL
 from tasks.downstream.texts.metrics import metric
 from tests.tasks.downstream.scoring.interval_coverage import (
@@ -109,7 +109,7 @@ def test_a_difference_from_a_baseline_has_a_width_where_all_resamples_are_alike(
 
 
 def test_a_metric_without_a_value_has_no_bounds() -> None:
-    assert math.isnan(resampled_interval(np.array([math.nan]), math.nan).low)
+    assert math.isnan(make_interval(np.array([math.nan]), math.nan).low)
 
 
 def test_ten_thousand_questions_take_no_minute() -> None:
