@@ -108,12 +108,12 @@ def choose_probability(
     if not truth.any():
         return ChosenThreshold(0.5)
 
-    def between(negatives: Array) -> Array:
+    def place_between(negatives: Array) -> Array:
         bounds = np.concatenate([[1.0], -negatives, [0.0]])
         return ((bounds[:-1] + bounds[1:]) / 2).round(6)
 
     return choose_threshold(
-        -probabilities, [truth, np.ones(len(truth))], score, between, owners, resamples=RESAMPLES // 10
+        -probabilities, [truth, np.ones(len(truth))], score, place_between, owners, resamples=RESAMPLES // 10
     )
 
 

@@ -383,10 +383,10 @@ def choose_null_threshold(odds: Sequence[float], f1: Sequence[float], has_answer
     # Gain over no answer: the score of the span, or minus one point for an unanswerable question.
     gains = np.where(has_answer, f1, -1.0)
 
-    def at_odds(distinct: Array) -> Array:
+    def place_at_odds(distinct: Array) -> Array:
         return np.concatenate([[math.nextafter(distinct[0], -math.inf)], distinct])
 
-    return choose_threshold(np.asarray(odds, np.float64), [gains], lambda total: total, at_odds)
+    return choose_threshold(np.asarray(odds, np.float64), [gains], lambda total: total, place_at_odds)
 
 
 def read_null_threshold(folder: Path) -> float | None:
