@@ -66,7 +66,7 @@ def write_documents(
     """Write a corpus to the folder `output`, atomically.
 
     Args:
-        source: corpus.source; with `none`, no document is read and no Parquet file is written.
+        source: corpus.source.
         reading: report that is filled while `documents` are read.
 
     Raises:
@@ -74,13 +74,12 @@ def write_documents(
     """
     summary = CorpusSummary(reading=reading or ReadLog())
     with new_folder(output) as folder:
-        if source != "none":
-            _write(documents, folder, summary)
-            if not summary.documents:
-                raise InputError(
-                    f"no text found ({summary.reading.counts[EMPTY]} empty documents)"
-                    f"{list_empty(summary.reading)}. Check corpus.path, corpus.text_column and corpus.layout"
-                )
+        _write(documents, folder, summary)
+        if not summary.documents:
+            raise InputError(
+                f"no text found ({summary.reading.counts[EMPTY]} empty documents)"
+                f"{list_empty(summary.reading)}. Check corpus.path, corpus.text_column and corpus.layout"
+            )
         write_reading(folder, source, summary.reading)
     return summary
 
@@ -147,9 +146,6 @@ def main() -> None:
     params: CorpusParams = load_sections("corpus").corpus
     started_at = time.perf_counter()
     summary = make_corpus(params, artifacts.CORPUS)
-    if params.source == "none":
-        print("corpus (none): not needed, pre-training rows come from prepared data (pretrain_rows.source)")
-        return
     print(
         f"corpus ({params.source}): {summary.documents:,} documents, {summary.characters / 1e6:.1f} M characters, "
         f"{summary.parts} files{''.join(f', {part}' for part in summary.reading.summary())}, "

@@ -29,9 +29,17 @@ _CONTROL = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x{84}\x{86}-\x{9f}\x{fffd}]"
 bytes."""
 
 
+def _find_stage(path: Path) -> str:
+    """Return the stage that writes a file: corpus, or that of an entry, such as examples@squad."""
+    for group, folder in (("examples", path.parent), ("rows", path.parent.parent)):
+        if folder.parent.name == group:
+            return f"{group}@{folder.name}"
+    return path.parent.name
+
+
 def compare_schema(path: Path, required: pa.Schema) -> list[str]:
     """Describe how a file's columns differ from `required`; string and large_string are equivalent."""
-    with open_stage_file(path, (), path.parent.name) as file:
+    with open_stage_file(path, (), _find_stage(path)) as file:
         found = file.schema_arrow
     differences = []
     for column in required:
@@ -59,15 +67,15 @@ def read_text_batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordB
     Raises:
         InputError: damaged content, or text that is not UTF-8.
     """
-    with open_stage_file(path, columns, path.parent.name) as file:
+    with open_stage_file(path, columns, _find_stage(path)) as file:
         groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
     widest = max((group.total_byte_size / max(1, group.num_rows) for group in groups), default=0.0)
     records = int(min(BATCH_RECORDS, max(1, BATCH_BYTES // max(1, widest))))
-    for batch in read_batches(path, columns, records, path.parent.name):
+    for batch in read_batches(path, columns, records, _find_stage(path)):
         try:
             batch.validate(full=True)
         except pa.ArrowInvalid as error:
-            raise InputError(f"{path} is damaged ({error}): delete it and rerun its stage") from None
+            raise InputError(f"{path} is damaged ({error}): run `dvc repro {_find_stage(path)}` again") from None
         yield batch
 
 
