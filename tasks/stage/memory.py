@@ -17,7 +17,6 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -35,30 +34,6 @@ _WATCH = f"import sys; from {__name__} import _watch; _watch(int(sys.argv[1]), i
 T = TypeVar("T")
 
 
-class _Bound:
-    """RLIMIT_DATA of the process, set by the first active reader and restored by the last."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._readers = 0
-        self._before = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-
-    def enter(self, allowance: int) -> None:
-        with self._lock:
-            self._readers += 1
-            if self._readers == 1:
-                self._before = soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-                bounds = [x for x in (soft, hard, _present() + allowance) if x != resource.RLIM_INFINITY]
-                resource.setrlimit(resource.RLIMIT_DATA, (min(bounds), hard))
-
-    def leave(self) -> None:
-        with self._lock:
-            self._readers -= 1
-            if not self._readers:
-                resource.setrlimit(resource.RLIMIT_DATA, self._before)
-
-
-_BOUND = _Bound()
 _WATCHERS: list[subprocess.Popen[bytes]] = []
 """References to watcher processes: a watcher ends when the pipe to it is closed."""
 
@@ -165,7 +140,9 @@ def _limited(what: str, allowance: int) -> Iterator[None]:
     if not _STATUS.exists():
         yield
         return
-    _BOUND.enter(allowance)
+    before = soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    bounds = [bound for bound in (soft, hard, _present() + allowance) if bound != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(bounds), hard))
     try:
         yield
     except MemoryError as error:  # ArrowMemoryError is a subclass
@@ -174,7 +151,7 @@ def _limited(what: str, allowance: int) -> Iterator[None]:
             f"({str(error) or 'no memory'}): write it with smaller row groups, batches or values, or split it"
         ) from None
     finally:
-        _BOUND.leave()
+        resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 def iterate_limited(items: Iterable[T], what: str, at_once: int = 1, allowance: int = ALLOWANCE) -> Iterator[T]:
