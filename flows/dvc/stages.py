@@ -93,16 +93,16 @@ def run_plan(
         lock = locks.take if on_worker and remote else None
         sessions = [held.enter_context(DvcSession(root, sent, most > 1, lock, run.identity)) for _ in range(most)]
         found = sessions[0].check_plan(plan)
-        for stage in found.unchanged:
-            run_stage(known[stage], None, root, run, on_end)
         left, single = plan[len(found.unchanged) :], found.is_complete and not remote
 
-        def bring(stage: str, session: DvcSession) -> None:
+        def bring(stage: str, session: DvcSession | None) -> None:
             try:
-                run_stage(known[stage], session, root, run, on_end, single)
+                _record("stage", stage, lambda: _update(known[stage], session, single), run, on_end, root)
             finally:  # the outs have been pushed
                 locks.release()
 
+        for stage in found.unchanged:
+            bring(stage, None)
         try:
             _run_stages(left, known, sessions if single else sessions[:1], bring)
         finally:
@@ -180,21 +180,6 @@ def _pick(left: Sequence[str], working: Sequence[str], known: Plan) -> str | Non
     ready = (stage for stage in left if unfinished.isdisjoint(known.needs[stage]))
     first = next(ready, None)
     return None if first is not None and working and known[first].uses_device else first
-
-
-def run_stage(
-    stage: Stage, session: DvcSession | None, root: Path, run: RunReport, on_end: StageCallback, single: bool = False
-) -> None:
-    """Run one stage as a Prefect task and add it to the report, even if it fails.
-
-    Args:
-        session: session that brings it up to date; None: nothing changed.
-        single: its dependencies are up to date.
-
-    Raises:
-        RunFailed, RunPaused, RunStopped: see `run_plan`.
-    """
-    _record("stage", stage.name, lambda: _update(stage, session, single), run, on_end, root)
 
 
 def log_line(text: str) -> None:
