@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tasks.records.duplicate_report import Duplicate, NearDuplicateReport, PairExcerpt, SourceReport
-from tasks.records.parquet import list_corpus_files
+from tasks.records.parquet import list_corpus_files, split_into_groups
 from tasks.stage.parallel import StageProgress
 from tasks.validation import text_features
 
@@ -52,8 +52,8 @@ Name = TypeVar("Name")
 Read = Callable[[str], Iterator[Sequence[str]]]
 """Name of a split -> batches of the texts of its examples."""
 TRAINING, TEXT = "training examples", "pre-training text"
-BATCH_CHARACTERS = 1 << 20
-"""Characters whose shingles are made at a time: about 60 MB of memory."""
+BATCH_TEXTS, BATCH_CHARACTERS = 1 << 16, 1 << 20
+"""Texts and characters from which the shingles of a batch are made: about 60 MB of memory."""
 MAX_SHOWN = 10
 """Pairs of a source that the page shows."""
 EXCERPT = 1200
@@ -413,7 +413,7 @@ def _search_training(
             if key not in seen:
                 fresh.setdefault(key, (number, text))
         seen.update(fresh)
-        for some in batch_texts(fresh.values()):
+        for some in _batch(fresh.values()):
             for match in index.matches(make_shingles(extract_letters([text for _, text in some]), SHINGLE)):
                 number, text = some[match.other]
                 best.add(match.text, match.similarity, f"training {record} {number}", text)
@@ -432,7 +432,7 @@ def _search_corpus(examples: DevelopmentTexts, index: NearDuplicateIndex, files:
         for batch in text_features.read_text_batches(path, ["document_id", "text"]):
             ids, texts = (text_features.to_strings(batch.column(name)) for name in ("document_id", "text"))
             named = [(name, part) for name, text in zip(ids, texts, strict=True) for part in split_text(text, overlap)]
-            for some in batch_texts(named):
+            for some in _batch(named):
                 letters = extract_letters([text for _, text in some])
                 cut = pieces.find(letters)
                 parts = [letters.codes[:0], *(letters.codes[first:last] for _, first, last in cut)]
@@ -454,18 +454,9 @@ def split_text(text: str, overlap: int) -> Iterator[str]:
         yield text[first : first + step + overlap]
 
 
-def batch_texts(texts: Iterable[tuple[Name, str]]) -> Iterator[list[tuple[Name, str]]]:
-    """Yield named texts in batches of at most BATCH_CHARACTERS, or of one text."""
-    some: list[tuple[Name, str]] = []
-    size = 0
-    for name, text in texts:
-        if some and size + len(text) > BATCH_CHARACTERS:
-            yield some
-            some, size = [], 0
-        some.append((name, text))
-        size += len(text)
-    if some:
-        yield some
+def _batch(texts: Iterable[tuple[Name, str]]) -> Iterator[list[tuple[Name, str]]]:
+    """Yield named texts in batches whose shingles are made at a time."""
+    return split_into_groups(texts, lambda one: len(one[1]), BATCH_TEXTS, BATCH_CHARACTERS)
 
 
 def make_excerpt(text: str) -> str:

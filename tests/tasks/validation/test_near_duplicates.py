@@ -23,7 +23,6 @@ from tasks.validation.near_duplicates import (
     MAX_MISSED,
     PERMUTATIONS,
     NearDuplicateIndex,
-    batch_texts,
     choose_bands,
     extract_letters,
     find_near_duplicates,
@@ -236,14 +235,6 @@ def test_parts_hold_the_whole_text_and_all_of_its_pieces(
     assert max(map(len, found)) <= max(100, 50 + overlap)
     assert all(any(text[i : i + overlap] in part for part in found) for i in range(max(1, length - overlap + 1)))
     assert set("".join(found)) == set(text)
-
-
-def test_portions_are_bounded_and_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searching, "BATCH_CHARACTERS", 10)
-    texts = [(i, "x" * size) for i, size in enumerate([3, 3, 3, 30, 1, 9, 1])]
-    found = list(batch_texts(texts))
-    assert [one for some in found for one in some] == texts
-    assert [len(some) for some in found] == [3, 1, 2, 1]
 
 
 def test_examples_with_equal_texts_all_count_and_the_nearest_other_text_is_named() -> None:
