@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ipu_model.files import clear_partial, exclusive_lock, fsync, link_or_copy, new_folder, sha256_of
+from ipu_model.files import clear_partial, exclusive_lock, link_or_copy, new_folder, sha256_of
 from tasks.downstream.gate.subject import ReleaseSubject
 from tasks.params.schema import Params
 from tasks.release.provenance import read_json
@@ -194,7 +194,6 @@ def write_folder(release: Release, folder: Path, compared: ComparedRelease | Non
                     path.write_bytes(file.source)
                 else:
                     link_or_copy(file.source, path)
-                fsync(path)
             if folder_hashes(fresh) != release.hashes():
                 raise PublishError(
                     f"a file changed while it was being published to {folder}: wait until no stage runs, then publish "
