@@ -1,6 +1,7 @@
 """Checks of the device for training and prediction: its Python, runtime and launcher, and whether its jobs fit into its
 memory, by estimates; no job is started."""
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -70,27 +71,23 @@ def probe_device(request: RunRequest) -> Iterator[Probe]:
     here = not own and not request.thorough and all(place["runtime"] == "cpu" for place in places)
     if not stages or (here and packs_rows(family)):
         return
-    device = request.params.device
+    device, ipus = request.params.device, 1
+    if any(place["runtime"] in ("ipu", "auto") for place in places):
+        with contextlib.suppress(InputError, OSError):  # reported by the check of files
+            names = [stage.name for stage in stages]
+            ipus = count_attached_ipus(request.params, request.project, request.root, names)
     wanted = {
         "places": places,
         "processes": device.processes if device.launcher == "torchrun" and not os.environ.get(DEVICE_LAUNCHER) else 1,
         "family": family,
         "pretrains": request.params.pretrain.enabled,
         "compile_only": all(stage.host == COMPILER for stage in stages),
-        "ipus": _ipus(request, stages) if any(place["runtime"] in ("ipu", "auto") for place in places) else 1,
+        "ipus": ipus,
     }
     python = own or sys.executable
     named = f"{DEVICE_PYTHON}={own}" if own else python
     failure = f"{named} does not answer the device check. Set {DEVICE_PYTHON} to the device's Python, or unset it"
     yield Probe("device", "ipu_model.runtimes.host_check", wanted, REMOTE_LIMIT_S, python, failure)
-
-
-def _ipus(request: RunRequest, stages: list[Stage]) -> int:
-    """Return the maximum number of IPUs that a process on this host attaches."""
-    try:
-        return count_attached_ipus(request.params, request.project, request.root, [stage.name for stage in stages])
-    except (InputError, OSError):  # reported by the check of files
-        return 1
 
 
 def _stages(request: RunRequest) -> list[Stage]:
@@ -119,8 +116,8 @@ def _required_devices(request: RunRequest, stages: list[Stage]) -> list[dict[str
 
 def check_fit(request: RunRequest) -> Iterator[CheckResult]:
     """Check each device job that would run: it must fit and must be able to run with its parameters."""
+    stages = find_stages_to_run(request)
     try:
-        stages = _stages_to_run(request)
         names = () if request.on_workers or request.thorough else [one.stage for one in stages]
         jobs = estimate_run_jobs(request, stages, EstimateOptions(measured=names, in_doubt=True, say=streams.note))
     except (InputError, OSError) as error:  # a stage or another check reports the file
@@ -143,11 +140,12 @@ def require_fit(request: RunRequest, tell: Callable[[str], None]) -> None:
         raise ParamsError("\n".join(problems))
 
 
-def _stages_to_run(request: RunRequest) -> list[StageStatus]:
-    """Return the stages that would run; all stages if finding out takes long."""
-    if request.on_workers or hashing_takes_long(request):
-        return [StageStatus(stage, RUNS, ()) for stage in request.target]
-    return [one for one in request.forecast if one.status == RUNS]
+def find_stages_to_run(request: RunRequest) -> list[StageStatus]:
+    """Return the stages that would run; all stages if finding out takes long, or if an input cannot be read."""
+    if not request.on_workers and not hashing_takes_long(request):
+        with contextlib.suppress(OSError):  # another check reports the file
+            return [one for one in request.forecast if one.status == RUNS]
+    return [StageStatus(stage, RUNS, ()) for stage in request.target]
 
 
 def _check_job(job: EstimatedJob, request: RunRequest) -> CheckResult:

@@ -137,8 +137,8 @@ def _hub_sources(request: RunRequest) -> Iterator[dict[str, Any]]:
                 yield {"kind": kind, "section": section, "name": named, "revision": revision}
 
 
-def check_system(request: RunRequest) -> Iterator[CheckResult]:
-    """Check for Linux on x86-64: ending processes and locking runs rely on Linux."""
+def check_host(request: RunRequest) -> Iterator[CheckResult]:
+    """Check for Linux on x86-64, as ending processes and locking runs rely on it; report Python, cores and memory."""
     name, machine = platform.system(), platform.machine()
     found = f"{name} on {machine}"
     if name != TESTED[0]:
@@ -147,15 +147,7 @@ def check_system(request: RunRequest) -> Iterator[CheckResult]:
         yield warning("system", f"{found}: Podium was tested only on x86-64")
     else:
         yield ok("system", found)
-
-
-def check_python(request: RunRequest) -> Iterator[CheckResult]:
-    """Report the Python of everything but device jobs."""
     yield ok("python", f"{platform.python_version()}, {sys.executable}")
-
-
-def check_host(request: RunRequest) -> Iterator[CheckResult]:
-    """Check the cores and memory that this process may use."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     yield ok("host", f"{count_cores()} cores, {memory / 1e9:.0f} GB of memory")
     try:
@@ -228,7 +220,7 @@ def check_prefect_home(request: RunRequest) -> Iterator[CheckResult]:
 
 
 CHECKS = (
-    *(check_system, check_python, check_host, check_folders, check_cache_path, check_prefect_home),
+    *(check_host, check_folders, check_cache_path, check_prefect_home),
     *(server.check_network, device.check_device, device.check_fit, check_paths, check_outputs, disk.check_disk),
     *(disk.check_dvc_remote, disk.check_checkpoint_remote, check_token, check_origin, server.check_server_setting),
 )
@@ -244,7 +236,7 @@ def run_checks(request: RunRequest) -> list[CheckResult]:
     """
     found = _run_checks(request)
     if any(finding.level == "problem" for finding in found) and not request.on_workers:
-        left = _stages_to_run(request)
+        left = tuple(one.stage for one in device.find_stages_to_run(request))
         if len(left) < len(request.target):
             found = _run_checks(dataclasses.replace(request, target=left))
     return found
@@ -256,16 +248,6 @@ def _run_checks(request: RunRequest) -> list[CheckResult]:
         found = [finding for check in CHECKS for finding in check(request)]
         # Without duplicates: the probes of files and of the Hub may both report on a base model's head.
         return list(dict.fromkeys([*found, *wait()]))
-
-
-def _stages_to_run(request: RunRequest) -> tuple[str, ...]:
-    """Return the stages that would be neither skipped nor restored; all stages if hashing the inputs takes long."""
-    if disk.hashing_takes_long(request):
-        return request.target
-    try:
-        return tuple(one.stage for one in request.forecast if one.status == "runs")
-    except OSError:  # unreadable inputs, which are already reported as a problem
-        return request.target
 
 
 def require_runnable(request: RunRequest, say: Callable[[str], None], tell: Callable[[str], None]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +13,9 @@ from flows.commands.model_options import AT_LEAST_ONE
 from flows.commands.project import resolve_path
 from ipu_model.files import open_regular
 from tasks.pages.markup import replace_hidden
-from tasks.stage import streams
 from tasks.stage.errors import InputError
 
 if TYPE_CHECKING:
-    from tasks.downstream.inference.model import InferenceModel
     from tasks.downstream.squad.answers import Answer
     from tasks.params.sections import RuntimeSpec
 
@@ -36,7 +33,7 @@ def _read_place(text: str) -> RuntimeSpec:
 
 
 @click.command(help="Ask MODEL (a run, a release or model folder, or a Hub repository) a question about a text.")
-@click.argument("model")
+@click.argument("name", metavar="MODEL")
 @click.argument("question")
 @click.option("--context", metavar="TEXT", help="text that contains the answer")
 @click.option("--context-file", metavar="FILE", help="file with that text; - reads standard input")
@@ -52,40 +49,38 @@ def _read_place(text: str) -> RuntimeSpec:
 @click.option("--compare", type=_read_place, metavar="RUNTIME[:PRECISION]", help="also answer there, compare logits")
 @options.json_option
 @click.pass_context
-def command(ctx: click.Context, model: str, question: str, as_json: bool, **args: Any) -> None:
+def command(ctx: click.Context, name: str, question: str, as_json: bool, **args: Any) -> None:
+    from tasks.downstream.inference.entry import infer_entry
     from tasks.downstream.inference.job import choose_place
     from tasks.downstream.squad import ask
     from tasks.downstream.squad.answers import read_null_threshold
     from tasks.downstream.squad.ask import WindowShape, find_model
 
     context = _read_context(ctx, args["context"], args["context_file"])
-    named = model_options.resolve_model(ctx, model, args["tokenizer"])
-    found = find_model(named.name, named.tokenizer)
-    odds = read_null_threshold(found.folder) if args["null_threshold"] is None else args["null_threshold"]
-    place = choose_place(found.folder, args["runtime"], None)
-    shape = WindowShape.for_model(found, args["row_length"], args["doc_stride"])
-    longest = args["max_answer_length"] or _longest_answer(found, named.entry)
+    named = model_options.resolve_model(ctx, name, args["tokenizer"])
+    model = find_model(named.name, named.tokenizer)
+    odds = read_null_threshold(model.folder) if args["null_threshold"] is None else args["null_threshold"]
+    place = choose_place(model.folder, args["runtime"], None)
+    shape = WindowShape.for_model(model, args["row_length"], args["doc_stride"])
+    evaluate: Any = infer_entry(model, "squad", run=named.entry).params.evaluate
+    longest = args["max_answer_length"] or evaluate.max_answer_length
     places = (place,) if args["compare"] is None else (place, args["compare"])
     (answers, logits), *others = ask.ask(
-        found, question, context, shape, places=places, top=args["top"], max_answer_length=longest, null_threshold=odds
+        model, question, context, shape, places=places, top=args["top"], max_answer_length=longest, null_threshold=odds
     )
-    if others:
-        [(compared, other_logits)] = others
-        best = (answers[0], compared[0])
-        _say_comparison(list(zip(places, best, strict=True)), ask.compare_logits(logits, other_logits), as_json)
-        return
-    text = "".join(f"{_line(answer)}  (score {answer.score:.4f})\n" for answer in answers)
-    options.print_result(as_json, ask.answer_record(answers), text, "--top 5 shows more answers, --json prints JSON")
-
-
-def _longest_answer(model: InferenceModel, run: Mapping[str, Any]) -> int:
-    """Return the limit of tokens in an answer that `podium predict` and `podium evaluate` use for this model."""
-    from tasks.downstream.inference.entry import infer_entry
-    from tasks.downstream.squad.params import SquadEvaluateParams
-
-    evaluate = infer_entry(model, "squad", run=run).params.evaluate
-    assert isinstance(evaluate, SquadEvaluateParams)
-    return evaluate.max_answer_length
+    values, lines = ask.answer_record(answers), [_format_answer(answer) for answer in answers]
+    for compared, other_logits in others:
+        both = list(zip(places, (answers[0], compared[0]), strict=True))
+        records = [
+            {"runtime": place.runtime, "precision": place.precision, "answer": one.text, "score": round(one.score, 6)}
+            for place, one in both
+        ]
+        found = ask.compare_logits(logits, other_logits)
+        values = {"places": records, **found}
+        lines = [f"{place.runtime}:{place.precision}  {_format_answer(answer)}" for place, answer in both]
+        difference, largest = found["max_logit_difference"], found["max_logit"]
+        lines.append(f"logits differ by up to {difference:.4g}, the largest is {largest:.4g}\n")
+    options.print_result(as_json, values, "".join(lines), "--top 5 shows more answers, --json prints JSON")
 
 
 def _read_context(ctx: click.Context, text: str | None, file: str | None) -> str:
@@ -113,20 +108,6 @@ def _read_context(ctx: click.Context, text: str | None, file: str | None) -> str
     return found
 
 
-def _line(answer: Answer) -> str:
-    return replace_hidden(" ".join(answer.text.split())) or "(no answer)"
-
-
-def _say_comparison(both: Sequence[tuple[RuntimeSpec, Answer]], found: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        records = [
-            {"runtime": p.runtime, "precision": p.precision, "answer": a.text, "score": round(a.score, 6)}
-            for p, a in both
-        ]
-        options.print_json({"places": records, **found})
-        return
-    for place, answer in both:
-        streams.say(f"{place.runtime}:{place.precision}  {_line(answer)}  (score {answer.score:.4f})\n")
-    streams.say(
-        f"logits differ by up to {found['max_logit_difference']:.4g}, the largest is {found['max_logit']:.4g}\n"
-    )
+def _format_answer(answer: Answer) -> str:
+    text = replace_hidden(" ".join(answer.text.split())) or "(no answer)"
+    return f"{text}  (score {answer.score:.4f})\n"

@@ -43,7 +43,9 @@ def command(
     written = [resolve_output(ctx, path, read) for path in (output, changed) if path is not None]
     if len(set(written)) < len(written):
         raise click.UsageError("--output and --changed name the same file: use two files", ctx)
-    if all(_names_file(resolve_path(ctx, Path(word))) for word in words):
+    # Even a missing file or a pipe, which is refused later.
+    paths = [resolve_path(ctx, Path(word)) for word in words]
+    if all(path.suffix == ".json" or (path.exists() and not path.is_dir()) for path in paths):
         if len(words) != 2:
             raise click.UsageError(f"files of predictions are compared in pairs, but {len(words)} were passed", ctx)
         found, text, after = _compare_files(ctx, *words, **of_files)
@@ -54,11 +56,6 @@ def command(
     if output is not None:
         write_json(resolve_path(ctx, output), found)
     options.print_result(as_json, found, text, after)
-
-
-def _names_file(path: Path) -> bool:
-    """Return whether an argument names a file, even a missing one or a pipe, which is refused later."""
-    return path.suffix == ".json" or (path.exists() and not path.is_dir())
 
 
 def _compare_runs(ctx: click.Context, words: tuple[str, ...]) -> tuple[dict[str, Any], str, str]:

@@ -68,9 +68,11 @@ class KindCommands(click.Group):
 
     def make_command(self, kind: str) -> click.Command:
         """Return the command for one kind."""
+        section: Any = kind_params(kind).model_fields["finetune"].annotation
+        hyperparameters = (options.parameter_option(section, name, word) for name, word in HYPERPARAMETERS.items())
 
         @kind_command(kind)
-        @combine_options(*_hyperparameters(kind), common_options, save_options)
+        @combine_options(*hyperparameters, common_options, save_options)
         @click.pass_context
         def run(ctx: click.Context, **args: Any) -> None:
             project = enter_project(ctx)
@@ -103,11 +105,6 @@ def kind_command(kind: str) -> Decorator:
         click.option("--train", required=True, metavar="FILE|NAME", help="training data, or a Hub data set"),
         dev_options,
     )
-
-
-def _hyperparameters(kind: str) -> Iterator[Decorator]:
-    section: Any = kind_params(kind).model_fields["finetune"].annotation
-    yield from (options.parameter_option(section, name, word) for name, word in HYPERPARAMETERS.items())
 
 
 def _kind_options(kind: str) -> Iterator[Decorator]:
@@ -200,9 +197,11 @@ def entry_parameters(
     own = {name: args[name] for name in own_names if args.get(name) is not None}
     name = "-".join([kind, *(value for value in own.values() if isinstance(value, str))])
     data, gate = (params.model_fields[section].annotation for section in ("data", "gate"))
-    options_of_kind = {**own, "columns": options.join_columns(args["columns"])}
-    values = part_class(params, "examples").recipe_for(resolve_path(ctx, Path(args["train"])), options_of_kind)
+    columns = options.join_columns(args["columns"])
+    path = resolve_path(ctx, Path(args["train"]))
+    values = part_class(params, "examples").recipe_for(path, {**own, "columns": columns})
     values |= {f"data.{key}": value for key, value in _pick_data(ctx, project, data, args)}
+    values |= {f"data.columns.{part}": name for part, name in columns.items()}
     values |= {f"finetune.{key}": args[key] for key in HYPERPARAMETERS if args.get(key) is not None}
     values |= {f"gate.{key}": None for key in getattr(gate, "model_fields", ()) if key.startswith("min_")}
     values["publish.folder"] = f"published/{args.get('name') or f'{released}-{name}'}"
@@ -211,20 +210,15 @@ def entry_parameters(
 
 
 def _pick_data(ctx: click.Context, project: Path, section: Any, args: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    from flows.runs.model_source import project_path
+
     train = args["train"]
     if not resolve_path(ctx, Path(train)).exists() and train.count("/") == 1 and HUB_NAME.fullmatch(train):
         if args["dev"] is not None:
             raise ParamsError(f"--train {train} is a Hub data set with its own splits: leave out --dev")
         yield from (("source", "hub"), ("dataset", train))
-    else:
-        yield "source", "files"
-        yield from _pick_files(ctx, project, section, args)
-    yield from ((f"columns.{part}", name) for part, name in options.join_columns(args["columns"]).items())
-
-
-def _pick_files(ctx: click.Context, project: Path, section: Any, args: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    from flows.runs.model_source import project_path
-
+        return
+    yield "source", "files"
     files: dict[str, str | None] = {"train": None, "dev": None}
     for key in files:
         if args[key] is not None:

@@ -15,6 +15,7 @@ from flows.commands.project import find_project
 from flows.runs.stage_plan import ALL
 from tasks.params.strict_yaml import leaves
 from tasks.stage import streams
+from tasks.stage.artifacts import CHECKOUTS
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -69,13 +70,8 @@ def _list_stages(project: Path, ctx: click.Context) -> Iterable[str]:
     return read_plan(project)
 
 
-def _list_runs(project: Path, ctx: click.Context) -> list[str]:
-    from flows.runs.checkout import checkout_folder
-
-    return sorted(path.name for path in checkout_folder(project, "").glob("*/"))
-
-
-complete_presets, complete_runs = complete_names(_list_presets), complete_names(_list_runs)
+complete_presets = complete_names(_list_presets)
+complete_runs = complete_names(lambda project, ctx: sorted(path.name for path in (project / CHECKOUTS).glob("*/")))
 complete_sides = complete_names(lambda project, ctx: [*_list_presets(project, ctx), "demo"])
 
 
@@ -147,13 +143,6 @@ def number_parser(field: FieldInfo) -> Callable[[str], Any]:
     return read
 
 
-def click_type(field: FieldInfo) -> click.ParamType | Callable[[str], Any] | None:
-    """Return the click type of a parameter of params.yaml; None for text and flags."""
-    if get_origin(field.annotation) is Literal:
-        return click.Choice(get_args(field.annotation))
-    return number_parser(field) if field.annotation in (int, float) else None
-
-
 def parameter_option(section: type[Section], name: str, word: str | None = None, **how: Any) -> Decorator:
     """Return an option for a parameter, with type, bounds and description from the schema.
 
@@ -168,10 +157,12 @@ def parameter_option(section: type[Section], name: str, word: str | None = None,
     field, meaning = section.model_fields[name], read_field_meanings(section)[name].rstrip(".")
     if isinstance(field.default, str):
         meaning += f"  [default: {field.default}]"
-    arguments: dict[str, Any] = {"type": click_type(field), "help": meaning[0].lower() + meaning[1:]}
-    if field.annotation in (int, float):
-        arguments["metavar"] = "N"
-    if field.annotation is bool:
+    arguments: dict[str, Any] = {"help": meaning[0].lower() + meaning[1:]}
+    if get_origin(field.annotation) is Literal:
+        arguments["type"] = click.Choice(get_args(field.annotation))
+    elif field.annotation in (int, float):
+        arguments |= {"type": number_parser(field), "metavar": "N"}
+    elif field.annotation is bool:
         arguments["is_flag"] = True
     return click.option(f"--{(word or name).replace('_', '-')}", name, **{**arguments, **how})
 

@@ -42,20 +42,6 @@ def current_folder() -> Path:
         raise ParamsError("the current folder was deleted or moved: change to an existing one and try again") from None
 
 
-def _require_readable_name(project: Path) -> None:
-    """Require a UTF-8 project path, as reports, databases and DVC's files store it as text.
-
-    Raises:
-        ParamsError: the path is not UTF-8.
-    """
-    try:
-        str(project).encode("utf-8")
-    except UnicodeEncodeError:
-        raise ParamsError(
-            f"the project's path is not UTF-8: {os.fsencode(project)!r}; rename its folders or move the project"
-        ) from None
-
-
 def find_project(start: Path, above: bool) -> Path | None:
     """Return `start`, or with `above` its nearest parent, that is a project; None if there is none."""
     folder = start.resolve()
@@ -69,7 +55,7 @@ def enter_project(ctx: click.Context) -> Path:
     """Change to the project folder of a command and return it.
 
     Raises:
-        ParamsError: there is no project.
+        ParamsError: there is no project, or its path is not UTF-8.
     """
     context: CommandContext = ctx.obj
     if context.project is None:
@@ -80,7 +66,12 @@ def enter_project(ctx: click.Context) -> Path:
             f"neither {context.folder} nor a parent folder is a clone of Podium, which contains {missing}: change to a "
             "clone, or pass podium --project DIR"
         )
-    _require_readable_name(context.project)
+    try:
+        str(context.project).encode("utf-8")
+    except UnicodeEncodeError:  # reports, databases and DVC's files store the path as text
+        raise ParamsError(
+            f"the project's path is not UTF-8: {os.fsencode(context.project)!r}; rename its folders or move the project"
+        ) from None
     os.chdir(context.project)
     provide_home(context.project, streams.note)
     return context.project

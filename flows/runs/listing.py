@@ -207,9 +207,8 @@ def find_runs(project: Path, names: Sequence[str]) -> list[Run]:
 
 def filter_runs(runs: Sequence[Run], words: Sequence[str], statuses: Sequence[str]) -> list[Run]:
     """Return runs with one of the statuses, and with each word in name, command, status or entries, ignoring case."""
-    return [run for run in runs if (not statuses or run.status in statuses) and _matches(run, words)]
-
-
-def _matches(run: Run, words: Sequence[str]) -> bool:
-    said = " ".join([run.name, (run.record and run.record.command) or "", run.status, *run.scores]).lower()
-    return all(word.lower() in said for word in words)
+    found = [run for run in runs if not statuses or run.status in statuses]
+    for word in words:
+        texts = ((run, [run.name, (run.record and run.record.command) or "", run.status, *run.scores]) for run in found)
+        found = [run for run, text in texts if word.lower() in " ".join(text).lower()]
+    return found

@@ -127,7 +127,11 @@ class RunReport:
         self.host, self.python = socket.gethostname(), platform.python_version()
         self.user = user_name(os.getuid())
         self.commit, self.changed = read_revision(project)
-        self.load_earlier(project)
+        before = read_report(project, project / self.folder)
+        if before is not None and (outcome := run_outcome(before)) in UNFINISHED:
+            why = before.error or before.paused
+            last = {"began": before.began, "ended": before.ended, "outcome": outcome, "why": why}
+            self.earlier = [*before.earlier, last][-MOST_EARLIER:]
         with contextlib.suppress(OSError):
             self.save(project)
 
@@ -135,16 +139,6 @@ class RunReport:
         """Record that the run has ended."""
         self.ended = _now()
         self.at_work.clear()
-
-    def load_earlier(self, project: Path) -> None:
-        """Load the list of earlier unfinished runs of this checkout."""
-        before = read_report(project, project / self.folder)
-        if before is not None and (ended := run_outcome(before)) in UNFINISHED:
-            why = before.error or before.paused
-            self.earlier = [
-                *before.earlier,
-                {"began": before.began, "ended": before.ended, "outcome": ended, "why": why},
-            ][-MOST_EARLIER:]
 
     def add_stage(self, record: StageRecord) -> None:
         """Add a stage. If it repeats one, because a worker was lost or another host needs the outs, add up the times
