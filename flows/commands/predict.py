@@ -32,7 +32,10 @@ def command(ctx: click.Context, model: str, input: Path, output: Path, kind: str
 
     found, entry = model_options.load_model(ctx, model, args)
     read = [resolve_path(ctx, input), *read_files(found.folder), *read_files(found.tokenizer)]
-    target, settings = _target(ctx, output, args["force"], read), model_options.choose_settings(found, args)
+    target = None if str(output) == "-" else resolve_output(ctx, output, read)
+    if target is not None and target.exists() and not args["force"]:
+        raise click.UsageError(f"{output} already exists: name another file, or pass --force", ctx)
+    settings = model_options.choose_settings(found, args)
     ending = kind if target is None else target.suffix.lower().removeprefix(".")
     if ending not in FORMATS:
         raise click.UsageError(f"OUT is {output}, but it must end in one of .{', .'.join(FORMATS)}", ctx)
@@ -41,12 +44,3 @@ def command(ctx: click.Context, model: str, input: Path, output: Path, kind: str
         done = predict(entry, found, path, wanted, settings)
     said = [f"{done.examples:,} answers in {done.result.train_seconds:.1f} s", *done.reading.summary()]
     streams.note(f"{', '.join(said)} ({done.result.runtime}, {done.result.precision})", "")
-
-
-def _target(ctx: click.Context, output: Path, force: bool, read: list[Path]) -> Path | None:
-    if str(output) == "-":
-        return None
-    target = resolve_output(ctx, output, read)
-    if target.exists() and not force:
-        raise click.UsageError(f"{output} already exists: name another file, or pass --force", ctx)
-    return target

@@ -14,7 +14,7 @@ from flows.dvc import releases
 from flows.runs import checkout, locks, run_params
 from ipu_model.strict import nearest
 from tasks.plan.named_files import list_input_paths, reject_dvc_files
-from tasks.plan.plan_file import Stage, read_plan
+from tasks.plan.plan_file import read_plan
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import InputError, ParamsError
 
@@ -39,7 +39,13 @@ def command(
     project = enter_project(ctx)
     root = _root(project, preset, overrides, name)
     with locks.hold_run(project, "." if root == project else root.name, lambda text: streams.note(text, "")):
-        gate = _gate([stage for stage in read_plan(root).values() if stage.is_gate], task)
+        gates = {stage.item: stage for stage in read_plan(root).values() if stage.is_gate}
+        if task is not None and task not in gates:
+            raise ParamsError(f"--task {task} not found{nearest(task, list(gates))}")
+        if task is None and len(gates) != 1:
+            names = ", ".join(gates) or "none"
+            raise ParamsError(f"there are {len(gates)} gates ({names}): choose the entry to publish with --task")
+        gate = gates[task or next(iter(gates))]
         # Runs in the checkout; its output is passed through.
         words = [sys.executable, "-m", *releases.publish_command(gate), *(["--dry-run"] if dry_run else [])]
         code = subprocess.run(words, cwd=root, env=dvc.stage_environment(), check=False).returncode
@@ -71,15 +77,3 @@ def _root(project: Path, preset: str | None, overrides: Sequence[str], name: str
     if not root.is_dir():
         raise InputError("no run with these parameters found: start podium run with the same options first")
     return root
-
-
-def _gate(gates: Sequence[Stage], task: str | None) -> Stage:
-    names = [gate.item for gate in gates]
-    found = [gate for gate in gates if task in (None, gate.item)]
-    if task is not None and not found:
-        raise ParamsError(f"--task {task} not found{nearest(task, names)}")
-    if len(found) != 1:
-        raise ParamsError(
-            f"there are {len(names)} gates ({', '.join(names) or 'none'}): choose the entry to publish with --task"
-        )
-    return found[0]

@@ -150,9 +150,12 @@ def _run(request: RunRequest, verbose: bool, others: dict[str, Any]) -> int:
         with redirect_logging(project / log), connect_server(project / log, started) as is_own:
             silence_outages()
             flow = pipeline.pipeline if is_own else pipeline.pipeline.with_options(on_running=[_print_link])
+            # Prefect's pages show these arguments.
+            shown = {name: getattr(request, name) for name in ("preset", "part", "on_workers", "force")}
+            shown |= {"name": request.explicit_name, "overrides": list(request.overrides), "to": list(request.to)}
             try:
                 with pipeline.use_request(request):
-                    state = flow(**_flow_arguments(request), **others, command=words, log=str(log), return_state=True)
+                    state = flow(**shown, **others, command=words, log=str(log), return_state=True)
             except SERVER_ERRORS as error:
                 _end_without_server(_read_ended(request, log), log, error)
         if (run := _read_ended(request, log)) is None:
@@ -160,12 +163,6 @@ def _run(request: RunRequest, verbose: bool, others: dict[str, Any]) -> int:
         rows = [report.HEADER, *map(report.format_stage, run.stages)] if request.on_workers else []
         code = print_end(run, [*rows, report.format_total(run)], log)
         return code or (0 if state.is_completed() else FAILED)
-
-
-def _flow_arguments(request: RunRequest) -> dict[str, Any]:
-    """Return the arguments of the flow for a request. Prefect's pages show them."""
-    same = {name: getattr(request, name) for name in ("preset", "part", "on_workers", "force")}
-    return {**same, "name": request.explicit_name, "overrides": list(request.overrides), "to": list(request.to)}
 
 
 def _read_ended(request: RunRequest, log: Path) -> report.RunReport | None:

@@ -36,15 +36,16 @@ EVALUATION_SHARE = 0.2
 updates are compared at equal shares."""
 
 
-def parse_range(text: str, kinds: Collection[Any]) -> BaseDistribution | None:
+def parse_range(text: str, kinds: Collection[Any], option: str) -> BaseDistribution | None:
     """Parse LOW..HIGH, floats on a log scale unless they start at 0 or less; return None if the text has another form.
 
     Args:
-        text: value of an option.
+        text: value of the option.
         kinds: types of the parameter. A float gets integers only if both ends are integers from 1 on, as in 2..4.
+        option: the option, for messages.
 
     Raises:
-        ValueError: the parameter is not a number, or the range is reversed.
+        ParamsError: the parameter is not a number, or the range is reversed.
     """
     words = text.split("..", 1)
     try:
@@ -52,33 +53,26 @@ def parse_range(text: str, kinds: Collection[Any]) -> BaseDistribution | None:
     except ValueError:
         return None
     if not {int, float} & set(kinds):
-        raise ValueError(f"{text} is a range, but this parameter is not a number: set one value")
+        raise ParamsError(f"{option}: {text} is a range, but this parameter is not a number: set one value")
     if not low < high:
-        raise ValueError(f"{text} is not a range: its lower end comes first, as in 1e-5..1e-4")
+        raise ParamsError(f"{option}: {text} is not a range: its lower end comes first, as in 1e-5..1e-4")
     if all(re.fullmatch(r"[-+]?\d+", word) for word in words) and (low >= 1 or float not in kinds):
         return IntDistribution(int(low), int(high))
     return FloatDistribution(low, high, log=low > 0)
 
 
+def _parse_list(text: str, kind: Any, option: str) -> BaseDistribution:
+    try:
+        values = [kind(part) for part in text.split(",")]
+    except ValueError:
+        raise ParamsError(f"{option}: {text!r} is not a list such as 1e-5,3e-5, nor a range") from None
+    if len(set(values)) < len(values):
+        raise ParamsError(f"{option}: {text!r} lists a number twice")
+    return CategoricalDistribution(values)
+
+
 def _search_option(word: str, name: str, what: str) -> options.Decorator:
-    """Return an option with several values of a training parameter, or a range of them."""
-    field = FinetuneParams.model_fields[name]
-    read_one = options.number_parser(field)
-
-    def read(text: str) -> BaseDistribution:
-        try:
-            if (found := parse_range(text, {field.annotation})) is not None:
-                return found
-            listed = [read_one(part) for part in text.split(",")]
-        except click.BadParameter as error:
-            raise click.BadParameter(f"{text!r} is not a list such as 1e-5,3e-5: {error.message}") from None
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from None
-        if len(set(listed)) < len(listed):
-            raise click.BadParameter(f"{text!r} lists a number twice")
-        return CategoricalDistribution(listed)
-
-    return click.option(word, name, type=read, metavar="N,...", help=f"{what} to try, or LOW..HIGH")
+    return click.option(word, name, metavar="N,...", help=f"{what} to try, or LOW..HIGH")
 
 
 search_options = options.combine_options(
@@ -140,17 +134,17 @@ def _take_space(args: dict[str, Any]) -> dict[str, BaseDistribution]:
     """Return the values to try, and remove them from the options, which then set one value each.
 
     Raises:
-        ParamsError: a range is reversed, its parameter is not a number, or there is a range without --trials, or no
-            value with it.
+        ParamsError: values cannot be parsed, or there is a range without --trials, or no value with it.
     """
-    space = {name: args[name] for name in finetune.HYPERPARAMETERS if args.get(name)}
+    space = {}
+    for name, word in finetune.HYPERPARAMETERS.items():
+        if text := args.get(name):
+            kind = FinetuneParams.model_fields[name].annotation
+            space[name] = parse_range(text, {kind}, f"--{word}") or _parse_list(text, kind, f"--{word}")
     args.update(dict.fromkeys(space))
     for key, _, value in (text.partition("=") for text in args["overrides"]):
-        try:
-            span = parse_range(value, types_at(key.split(".")) or [float])  # an unknown name is refused later
-        except ValueError as error:
-            raise ParamsError(f"--set {key}: {error}") from None
-        if span is not None:
+        # An unknown name is refused later.
+        if span := parse_range(value, types_at(key.split(".")) or [float], f"--set {key}"):
             space[key] = span
     args["overrides"] = [text for text in args["overrides"] if text.partition("=")[0] not in space]
     ranges = [name for name, values in space.items() if not isinstance(values, CategoricalDistribution)]
@@ -192,8 +186,8 @@ def _start_sweep(
     sent = ("--on-workers", *queue) if args["on_workers"] else ()
     sweep = Sweep(name, training, preset, words, space, more, sent, trials, seed)
     ends = {name: getattr(one, "choices", None) or (one.low, one.high) for name, one in space.items()}
-    for end in (0, -1):
-        recipe = {name: values[end] for name, values in ends.items()}
+    for number in range(max(map(len, ends.values()), default=1)):
+        recipe = {name: values[number % len(values)] for name, values in ends.items()}
         validate_params(resolve({}, preset, [*overrides, *training.settings(recipe)]), "the parameters")
 
     def note(text: str) -> None:

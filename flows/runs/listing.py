@@ -117,14 +117,14 @@ class Run:
     @property
     def last(self) -> float:
         """Its end, or else its start; seconds since 1970."""
-        said = (self.record.ended or self.record.began) if self.record is not None else None
-        return datetime.fromisoformat(said).timestamp() if said else self.folder.stat().st_mtime
+        when = (self.record.ended or self.record.began) if self.record is not None else None
+        return datetime.fromisoformat(when).timestamp() if when else self.folder.stat().st_mtime
 
     @property
     def began(self) -> float:
         """Its last start; seconds since 1970."""
-        said = self.record.began if self.record is not None else None
-        return datetime.fromisoformat(said).timestamp() if said else self.last
+        began = self.record.began if self.record is not None else None
+        return datetime.fromisoformat(began).timestamp() if began else self.last
 
     def parts(self) -> list[Path]:
         """Return the files and folders of the run."""

@@ -70,7 +70,7 @@ def search(trials: list[Trial], total: int, seed: int = 42) -> list[Trial]:
 def test_a_range_is_of_integers_where_they_are_meant(
     text: str, kinds: set[Any], expected: BaseDistribution | None
 ) -> None:
-    assert parse_range(text, kinds) == expected
+    assert parse_range(text, kinds, "--epochs") == expected
 
 
 def test_proposals_depend_on_the_seed_and_earlier_trials_only_and_stay_in_their_ranges() -> None:
@@ -111,7 +111,7 @@ def options(*overrides: str, trials: int | None = 3, **values: Any) -> dict[str,
 
 def test_ranges_leave_the_options() -> None:
     key = "downstream.squad.finetune.warmup_fraction"
-    args = options(f"{key}=0..0.2", "device.runtime=cpu", learning_rate=CategoricalDistribution([1e-5]))
+    args = options(f"{key}=0..0.2", "device.runtime=cpu", learning_rate="1e-5")
     assert _take_space(args) == {"learning_rate": CategoricalDistribution([1e-5]), key: FloatDistribution(0.0, 0.2)}
     assert (args["overrides"], args["learning_rate"]) == (["device.runtime=cpu"], None)
 
