@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -23,6 +24,7 @@ from tasks.downstream.gate.gate import gate
 from tasks.params.schema import load_params, parameter_values
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError, PodiumError
+from tests.flows.workers.worker_hosts import Server, descendants, kill_tree, start_process, wait_until
 from tests.places import ROOT
 from tests.tasks.downstream.entries import change_parameters, values_with, write_parameters
 from tests.tasks.tiny_model import write_tiny_model
@@ -297,7 +299,8 @@ def test_the_gate_of_a_sweep_over_seeds_judges_the_recipe_and_the_same_command_c
 
 @pytest.mark.soak
 def test_a_search_that_is_killed_continues_in_the_run_it_was_in(tmp_path: Path) -> None:
-    project, command, environment = real_sweep(tmp_path, "--trials", "2", "--learning-rate", "1e-4..1e-2")
+    batches = ("--set", "downstream.squad.finetune.global_batch_size=4")
+    project, command, environment = real_sweep(tmp_path, "--trials", "2", "--learning-rate", "1e-4..1e-2", *batches)
     first = subprocess.Popen(command, cwd=project, env=environment, stderr=subprocess.PIPE, text=True)
     assert first.stderr is not None
     next(line for line in first.stderr if line.startswith("trial 2 of 2: t-02"))
@@ -312,3 +315,53 @@ def test_a_search_that_is_killed_continues_in_the_run_it_was_in(tmp_path: Path) 
     assert [len(trial["scores"]) for trial in record["trials"]] == [5, 5]
     assert record["best"] in {"t-01", "t-02"}
     assert (project / "published/t/model.safetensors").is_file()
+
+
+@pytest.mark.soak
+def test_a_hopeless_trial_is_stopped_early_on_the_worker_that_trains_it(tmp_path: Path) -> None:
+    """Four finished trials are entered by hand; the fifth, at a learning rate that teaches nothing, trains for long."""
+    often = ("--set", "downstream.squad.finetune.evaluate_every_updates=20", "--epochs", "1000")
+    words = ("--trials", "5", "--learning-rate", "1e-9..1e-8", "--on-workers", "--verbose", *often)
+    project, command, environment = real_sweep(tmp_path, *words)
+    settings = f"[core]\n    no_scm = true\n    remote = store\n['remote \"store\"']\n    url = {tmp_path / 'remote'}\n"
+    (project / ".dvc/config").write_text(settings)
+    host = tmp_path / "host"
+    shutil.copytree(project, host)
+    with contextlib.ExitStack() as stack:
+        server = Server(tmp_path / "server")
+        stack.callback(server.stop)
+        environment |= {name: one for name, one in server.environment().items() if name.startswith("PREFECT_")}
+        subprocess.run([sys.executable, "-m", "flows", "deploy"], cwd=project, env=environment, check=True)
+        own = {"PYTHONPATH": str(host), "HOME": str(host), "PODIUM_INPUT_ROOTS": str(tmp_path)}
+        worker_words = [sys.executable, "-m", "flows", "worker", "--pool", "cpu", "--queue", "default"]
+        with (tmp_path / "worker.log").open("w") as log:
+            worker = start_process(worker_words, {**environment, **own}, log, host)
+            stack.callback(kill_tree, worker)
+        first = subprocess.Popen(command, cwd=project, env=environment, stderr=subprocess.PIPE, text=True)
+        assert first.stderr is not None
+        next(line for line in first.stderr if line.startswith("trial 1 of 5: t-01"))
+        kill_tree(first)
+        record = json.loads((project / SWEEPS / "t.json").read_text())
+        held_out = {"judged_by": "span_accuracy", "span_accuracy": 1.0}
+        done = {"state": "complete", "scores": [1.0] * 50, "score": 1.0, "held_out": held_out}
+        record["trials"] = [{**record["trials"][0], **done, "name": f"t-0{number}"} for number in range(1, 5)]
+        write_json(project / SWEEPS / "t.json", record)
+        sweep = subprocess.Popen(command, cwd=project, env=environment, stderr=subprocess.PIPE, text=True)
+        assert sweep.stderr is not None
+        said = []
+        for line in sweep.stderr:
+            said.append(line)
+            if line.startswith("trial 5 of 5: ") and "t-05" not in line:
+                break
+        kill_tree(sweep)
+        trial = json.loads((project / SWEEPS / "t.json").read_text())["trials"][4]
+        assert trial["state"] == "pruned", "".join(said)
+        assert 2 <= len(trial["scores"]) < 10
+        [training] = (host / "runs/checkouts").glob("t-05-*/runs/squad-finetune/*/evaluations.csv")
+        wait_until(lambda: not training_processes(worker), "the end of the training on the worker")
+        assert not list((host / "runs/checkouts").glob("t-05-*/metrics/squad-finetune.json"))
+
+
+def training_processes(worker: Any) -> list[int]:
+    """Device jobs below the worker."""
+    return [pid for pid in descendants(worker.pid) if b"ipu_model" in Path(f"/proc/{pid}/cmdline").read_bytes()]
