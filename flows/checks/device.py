@@ -11,9 +11,8 @@ from importlib.metadata import version
 from typing import Any
 
 from flows import dvc
-from flows.checks.disk import hashing_takes_long
 from flows.checks.probes import REMOTE_LIMIT_S, CheckResult, Probe, ok, problem, warning
-from flows.runs.run_estimate import RUNS, estimate_run_jobs
+from flows.runs.run_estimate import RUNS, estimate_run_jobs, folder_bytes
 from flows.runs.run_request import RunRequest
 from flows.views.plan_page import JobView
 from tasks.estimates.job_estimates import EstimatedJob, EstimateOptions, count_attached_ipus
@@ -21,12 +20,15 @@ from tasks.host.launcher import DEVICE_LAUNCHER, DEVICE_PYTHON, parse_launcher
 from tasks.models.model_folders import packs_rows
 from tasks.params.sections import RuntimeSpec
 from tasks.plan.dvc_records import StageStatus
+from tasks.plan.named_files import OWN_INPUTS, find_parameters
 from tasks.plan.plan_file import ANYWHERE, COMPILER, DEVICE, Stage
 from tasks.plan.stage_kinds import STAGE_KINDS, offered_kinds
 from tasks.stage import streams
 from tasks.stage.errors import InputError, ParamsError
 
 JOBS = "device jobs"
+MAX_HASHED = 2e9
+"""Maximum bytes of input files that are hashed before a run starts."""
 HOST_INDEPENDENT = "ipu"
 """Runtime whose memory is the same on every host; the memory of workers for other runtimes is unknown here."""
 
@@ -142,7 +144,8 @@ def require_fit(request: RunRequest, tell: Callable[[str], None]) -> None:
 
 def find_stages_to_run(request: RunRequest) -> list[StageStatus]:
     """Return the stages that would run; all stages if finding out takes long, or if an input cannot be read."""
-    if not request.on_workers and not hashing_takes_long(request):
+    inputs = find_parameters(request.values, OWN_INPUTS).values()
+    if not request.on_workers and sum(folder_bytes(request.project / path) for path in inputs) <= MAX_HASHED:
         with contextlib.suppress(OSError):  # another check reports the file
             return [one for one in request.forecast if one.status == RUNS]
     return [StageStatus(stage, RUNS, ()) for stage in request.target]

@@ -12,17 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flows.checks.probes import CheckResult, ok, problem, warning
-from flows.runs.run_estimate import estimate_data_bytes, estimate_model_bytes, folder_bytes
+from flows.runs.run_estimate import estimate_data_bytes, estimate_model_bytes
 from flows.runs.run_request import RunRequest
 from ipu_model.units import format_bytes
 from tasks.plan.dvc_records import default_remote
-from tasks.plan.named_files import OWN_INPUTS, find_parameters
 from tasks.stage.errors import ParamsError
 
 MIN_SHARE = 0.5
 """Minimum share of the estimate that must be free."""
-MAX_HASHED = 2e9
-"""Maximum bytes of input files that are hashed before a run starts."""
 PACKAGE_SCHEMES = {"sftp": "ssh", "https": "http", "webdavs": "webdav"}
 """URL scheme -> scheme in the name of DVC's package, which is dvc_SCHEME."""
 
@@ -41,12 +38,6 @@ def check_disk(request: RunRequest) -> Iterator[CheckResult]:
         yield warning("disk", f"{fact}. Free some space, or the disk may become full during the run")
     else:
         yield ok("disk", fact)
-
-
-def hashing_takes_long(request: RunRequest) -> bool:
-    """Return whether the input files are too large to be hashed before a run starts."""
-    paths = find_parameters(request.values, OWN_INPUTS).values()
-    return sum(folder_bytes(request.project / path) for path in paths) > MAX_HASHED
 
 
 def check_dvc_remote(request: RunRequest) -> Iterator[CheckResult]:

@@ -262,7 +262,12 @@ def check_files(request: Mapping[str, Any]) -> Iterator[CheckResult]:
 def check_hub(request: Mapping[str, Any]) -> Iterator[CheckResult]:
     """Yield results for the Hub; `request` is REQUEST."""
     if request["publish"]:
-        found = _call("hub", lambda: _check_access(request["publish"], request["review"]))
+        from tasks.release.hub.calls import Patience
+        from tasks.release.hub.transaction import check_access
+
+        # One attempt, because the user is waiting.
+        patience = Patience(attempts=1, connect_timeout_s=5.0, read_timeout_s=8.0)
+        found = _call("hub", lambda: check_access(request["publish"], review=request["review"], patience=patience))
         yield found if found.level == "ok" else dataclasses.replace(found, text=f"{found.text}. {PUBLISH_LATER}")
     if request["origin"]:
         found = _call("hub", lambda: _check_origin(validate_params(request["values"])))
@@ -272,15 +277,6 @@ def check_hub(request: Mapping[str, Any]) -> Iterator[CheckResult]:
         yield found
         if source["section"] == "base_model" and found.level == "ok":
             yield from _check_hub_base_model(validate_params(request["values"]))
-
-
-def _check_access(repositories: list[str], review: bool) -> str:
-    from tasks.release.hub.calls import Patience
-    from tasks.release.hub.transaction import check_access
-
-    # One attempt, because the user is waiting.
-    patience = Patience(attempts=1, connect_timeout_s=5.0, read_timeout_s=8.0)
-    return check_access(repositories, review=review, patience=patience)
 
 
 def _check_source(kind: str, section: str, name: str | None, revision: str | None) -> str:

@@ -15,7 +15,6 @@ from typing import Any
 from flows.checks import device, disk, server
 from flows.checks.input_checks import PUBLISH_LATER, select_checks
 from flows.checks.probes import LOCAL_LIMIT_S, REMOTE_LIMIT_S, CheckResult, Probe, ok, problem, start_probes, warning
-from flows.checks.server import is_network_valid
 from flows.dvc.leftovers import output_folders
 from flows.runs.environment import is_writable, user_name
 from flows.runs.run_request import RunRequest
@@ -109,7 +108,7 @@ def probe_hub(request: RunRequest) -> Iterator[Probe]:
     publishing = request.params.publish
     explicit = publishing.license and publishing.language
     origin = _goes_to_hub(request) and request.params.base_model.source == "hub" and not explicit
-    if (publish or sources or origin) and is_network_valid():
+    if (publish or sources or origin) and not list(server.check_network(request)):
         values = {"values": request.values, "publish": publish, "review": publishing.review}
         yield Probe("hub", "flows.checks.input_checks", values | {"sources": sources, "origin": origin}, REMOTE_LIMIT_S)
 

@@ -31,35 +31,27 @@ NOT_SET = f"{URL} is not set. Set it to a server, for example http://127.0.0.1:4
 
 
 def check_network(request: RunRequest) -> Iterator[CheckResult]:
-    """Check proxies and certificates."""
-    for text in _network_problems():
-        yield problem("network", text)
-
-
-def is_network_valid() -> bool:
-    """Return whether proxies and certificates are valid, so that probes make sense."""
-    return not list(_network_problems())
-
-
-def _network_problems() -> Iterator[str]:
+    """Check proxies and certificates. Probes of the network make no sense unless they are valid."""
     path = os.environ.get(CERTIFICATES)
     if path:
         try:
             ssl.create_default_context(cafile=path)
         except OSError as error:  # ssl.SSLError is one
             reason = error.strerror or error.reason if isinstance(error, ssl.SSLError) else error.strerror
-            yield f"{CERTIFICATES}={path} has no readable certificates ({reason}). Correct it, or unset it"
+            text = f"{CERTIFICATES}={path} has no readable certificates ({reason}). Correct it, or unset it"
+            yield problem("network", text)
     for kind, url in urllib.request.getproxies().items():
         if kind not in PROXIES:
             continue
-        scheme, variable = urlsplit(url if "://" in url else f"http://{url}").scheme, f"{kind}_proxy"
+        scheme = urlsplit(url if "://" in url else f"http://{url}").scheme
+        variable = f"{kind}_proxy (or {kind.upper()}_PROXY)"
         if scheme not in SCHEMES:
-            yield f"{variable} (or {variable.upper()}) has the scheme {scheme!r}; valid: {', '.join(SCHEMES)}"
+            yield problem("network", f"{variable} has the scheme {scheme!r}; valid: {', '.join(SCHEMES)}")
         elif scheme.startswith("socks") and importlib.util.find_spec("socksio") is None:
-            yield (
-                f"{variable} (or {variable.upper()}) is a SOCKS proxy, which requires the package socksio. "
-                "Run pip install socksio with this Python, or unset it"
+            text = (
+                f"{variable} is a SOCKS proxy, which requires the package socksio. Run pip install socksio with this "
             )
+            yield problem("network", f"{text}Python, or unset it")
 
 
 def check_server_setting(request: RunRequest) -> Iterator[CheckResult]:
@@ -74,7 +66,7 @@ def check_server_setting(request: RunRequest) -> Iterator[CheckResult]:
 
 def probe_server(request: RunRequest) -> Iterator[Probe]:
     """Probe the server."""
-    if may_be_configured() and is_network_valid():
+    if may_be_configured() and not list(check_network(request)):
         yield Probe("server", "flows.checks.server", {"required": request.on_workers}, REMOTE_LIMIT_S)
 
 

@@ -42,7 +42,9 @@ def finish_if_unchanged(request: RunRequest) -> int | None:
     if any(stage.group == releases.RELEASE_STAGES for stage in request.stages):
         return None  # there may be a newer release
     before = report.read_report(project, root)
-    if before is None or not _is_finished(before, plan) or dvc.has_remote(root):
+    if before is None or report.run_outcome(before) not in FINISHED_OUTCOMES or dvc.has_remote(root):
+        return None
+    if plan != [stage.name for stage in before.stages if stage.name.partition("@")[0] != PUBLISH]:
         return None
     if find_dvc_files(project, list_input_paths(request.values)):
         return None  # the checks before a run refuse it, together with all other problems
@@ -84,8 +86,3 @@ def _publish(gates: Sequence[Stage], root: Path, run: report.RunReport) -> bool:
         run.add_stage(report.StageRecord(publish_step(gate), status, round(time.perf_counter() - began, 2)))
         changed = changed or status == "ran"
     return changed
-
-
-def _is_finished(before: report.RunReport, plan: Sequence[str]) -> bool:
-    stages = [stage.name for stage in before.stages if stage.name.partition("@")[0] != PUBLISH]
-    return report.run_outcome(before) in FINISHED_OUTCOMES and stages == list(plan)

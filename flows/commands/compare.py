@@ -78,11 +78,16 @@ def _compare_files(
     ctx: click.Context, first: str, second: str, questions: Path | None, confidence: float | None, changed: Path | None
 ) -> tuple[dict[str, Any], str, str]:
     from tasks.downstream.squad.compare import changed_csv, compare_files, format_comparison
+    from tasks.params.entries import only_entry
+    from tasks.params.schema import load_params
 
     context: CommandContext = ctx.obj
-    references = (
-        _project_questions(context.project or context.folder) if questions is None else resolve_path(ctx, questions)
-    )
+    if questions is None:
+        project = context.project or context.folder
+        entry = only_entry(load_params(project / artifacts.PARAMS), "squad")
+        references = project / artifacts.examples_file(entry.name, "dev")
+    else:
+        references = resolve_path(ctx, questions)
     found = compare_files(
         references, resolve_path(ctx, Path(first)), resolve_path(ctx, Path(second)), confidence or 0.95
     )
@@ -90,10 +95,3 @@ def _compare_files(
         write_text(resolve_path(ctx, changed), changed_csv(found["changed"]))
     after = "--changed FILE lists the answers that changed, --output FILE saves the comparison"
     return found, format_comparison(found, confidence or 0.95) + "\n", after
-
-
-def _project_questions(project: Path) -> Path:
-    from tasks.params.entries import only_entry
-    from tasks.params.schema import load_params
-
-    return project / artifacts.examples_file(only_entry(load_params(project / artifacts.PARAMS), "squad").name, "dev")

@@ -4,7 +4,7 @@ import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -145,7 +145,7 @@ def _run(request: RunRequest, verbose: bool, others: dict[str, Any]) -> int:
         with process.loading_packages():
             import_prefect()
             from flows import pipeline  # takes seconds; the server starts meanwhile
-            from flows.server.api import SERVER_ERRORS, silence_outages
+            from flows.server.api import SERVER_ERRORS, exit_without_server, silence_outages
 
         with redirect_logging(project / log), connect_server(project / log, started) as is_own:
             silence_outages()
@@ -156,8 +156,15 @@ def _run(request: RunRequest, verbose: bool, others: dict[str, Any]) -> int:
             try:
                 with pipeline.use_request(request):
                     state = flow(**shown, **others, command=words, log=str(log), return_state=True)
-            except SERVER_ERRORS as error:
-                _end_without_server(_read_ended(request, log), log, error)
+            except SERVER_ERRORS as error:  # the final state did not reach the server
+                run = _read_ended(request, log)
+                code = FAILED if run is None else print_end(run, [report.format_total(run)], log)
+                streams.note(
+                    f"the Prefect server does not answer ({type(error).__name__}) and did not receive the end of this "
+                    f"run; see {log if run is None else artifacts.RUN_REPORT}",
+                    "",
+                )
+                exit_without_server(code)
         if (run := _read_ended(request, log)) is None:
             raise PodiumError(f"the run wrote no report: {state.message}\nlog: {log}")
         rows = [report.HEADER, *map(report.format_stage, run.stages)] if request.on_workers else []
@@ -179,16 +186,3 @@ def _print_link(flow: Any, flow_run: Any, state: Any) -> None:
     with contextlib.suppress(httpx.HTTPError):
         if (url := url_for(flow_run)) and httpx.get(url, timeout=SECONDS_FOR_A_LINK).is_success:
             current_screen().tell(f"Prefect: {url}")
-
-
-def _end_without_server(run: report.RunReport | None, log: Path, error: Exception) -> NoReturn:
-    """Report the outcome of a run whose final state did not reach the server, and exit with its code."""
-    from flows.server.api import exit_without_server
-
-    code = FAILED if run is None else print_end(run, [report.format_total(run)], log)
-    streams.note(
-        f"the Prefect server does not answer ({type(error).__name__}) and did not receive the end of this run; see "
-        f"{log if run is None else artifacts.RUN_REPORT}",
-        "",
-    )
-    exit_without_server(code)
