@@ -48,10 +48,8 @@ def check_network(request: RunRequest) -> Iterator[CheckResult]:
         if scheme not in SCHEMES:
             yield problem("network", f"{variable} has the scheme {scheme!r}; valid: {', '.join(SCHEMES)}")
         elif scheme.startswith("socks") and importlib.util.find_spec("socksio") is None:
-            text = (
-                f"{variable} is a SOCKS proxy, which requires the package socksio. Run pip install socksio with this "
-            )
-            yield problem("network", f"{text}Python, or unset it")
+            text = f"{variable} is a SOCKS proxy, which requires the package socksio"
+            yield problem("network", f"{text}. Run pip install socksio with this Python, or unset it")
 
 
 def check_server_setting(request: RunRequest) -> Iterator[CheckResult]:

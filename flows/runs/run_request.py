@@ -92,24 +92,18 @@ class RunRequest:
         words = [word for option, value in stated if value is not None for word in (option, value)]
         return f" {shlex.join(words)}" if words else ""
 
-    @property
-    def forecast(self) -> tuple[StageStatus, ...]:
-        """Expected status of each stage. Computing it hashes the input files.
+    @functools.cached_property
+    def forecast(self) -> tuple[tuple[StageStatus, ...], dict[str, Path]]:
+        """Expected status of each stage; and manifest of rows -> its path in a cache of this host, for rows that will
+        be restored. Computing it hashes the input files.
 
         Raises:
             OSError: an input file cannot be read.
         """
-        return tuple(self._forecast[0])
-
-    @property
-    def manifests(self) -> dict[str, Path]:
-        """Manifest of rows -> its path in a cache of this host, for rows that will be restored; see `forecast`."""
-        return self._forecast[1]
-
-    @functools.cached_property
-    def _forecast(self) -> tuple[list[StageStatus], dict[str, Path]]:
         stated = {PARAMS_FILE: self.checkout.values, COMPOSED_FILE: self.checkout.composed}
-        return compute_statuses(self.project, self.root, self.plan, stated, self.target, MANIFEST)
+        args = self.project, self.root, self.plan, stated, self.target
+        statuses, manifests = compute_statuses(*args, MANIFEST)
+        return tuple(statuses), manifests
 
     def makes(self, *names: str) -> bool:
         """Return whether the target has a stage of one of these groups, such as pretrain for pretrain@phase1."""

@@ -13,7 +13,7 @@ from tasks.stage.errors import ParamsError
 
 def told(project, *overrides):
     """Stage -> status and reasons, as podium plan finds them."""
-    return {one.stage: one for one in resolve_request(project, None, overrides).forecast}
+    return {one.stage: one for one in resolve_request(project, None, overrides).forecast[0]}
 
 
 def done(project, *overrides):
