@@ -5,23 +5,27 @@ changes. A check that does not finish in time is a warning.
 """
 
 import dataclasses
+import importlib.util
 import os
 import platform
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from flows.checks import device, disk, server
+from flows.checks import device, server
 from flows.checks.input_checks import PUBLISH_LATER, select_checks
 from flows.checks.probes import LOCAL_LIMIT_S, REMOTE_LIMIT_S, CheckResult, Probe, ok, problem, start_probes, warning
 from flows.dvc.leftovers import output_folders
 from flows.runs.environment import is_writable, user_name
+from flows.runs.run_estimate import estimate_data_bytes, estimate_model_bytes
 from flows.runs.run_request import RunRequest
 from flows.server.local_server import may_be_configured
+from ipu_model.units import format_bytes
 from tasks.models.model_card import read_origin
 from tasks.plan import plan_file
-from tasks.plan.dvc_records import LOCK, find_cache
+from tasks.plan.dvc_records import LOCK, default_remote, find_cache
 from tasks.plan.named_files import READ, check_input_paths, check_output_folders, find_parameters
 from tasks.release.hub.token import TOKEN, token_of_environment
 from tasks.release.release import refuse_foreign, require_origin, resolve_origin
@@ -29,6 +33,10 @@ from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError, PublishError
 from tasks.stage.parallel import count_cores, stages_at_once
 
+MIN_SHARE = 0.5
+"""Minimum share of the estimate that must be free."""
+PACKAGE_SCHEMES = {"sftp": "ssh", "https": "http", "webdavs": "webdav"}
+"""URL scheme -> scheme in the name of DVC's package, which is dvc_SCHEME."""
 TESTED = ("Linux", "x86_64")
 UNSAFE_IN_URLS = "?%"
 """Characters with a special meaning in the URL of a database, which contains its path."""
@@ -218,10 +226,81 @@ def check_prefect_home(request: RunRequest) -> Iterator[CheckResult]:
         )
 
 
+def check_disk(request: RunRequest) -> Iterator[CheckResult]:
+    """Check the free space on the project's disk; DVC's cache shares it by links if the disk supports them.
+
+    A run is refused only if the space is clearly too small, because the estimate is low for folders that are too large
+    to scan; `python -m tasks.estimates.data_estimate` measures.
+    """
+    if request.on_workers:
+        return
+    needed = estimate_data_bytes(request) + estimate_model_bytes(request)
+    free = shutil.disk_usage(request.project).free
+    fact = f"{format_bytes(free)} free in {request.project}, about {format_bytes(needed)} will be written"
+    if free < MIN_SHARE * needed:
+        knob = "Free some space, lower pretrain_rows.*.duplicates, or use a clone on another disk"
+        yield problem("disk", f"{fact}. {knob}")
+    elif free < needed:
+        yield warning("disk", f"{fact}. Free some space, or the disk may become full during the run")
+    else:
+        yield ok("disk", fact)
+
+
+def check_dvc_remote(request: RunRequest) -> Iterator[CheckResult]:
+    """Check DVC's remote: a writable folder, or a URL whose DVC package is installed."""
+    remote = default_remote(request.project)
+    if remote is None:
+        if request.thorough:
+            yield ok("remote", "none: results stay on this host")
+        return
+    name, url = remote
+    if "://" not in url:
+        yield _check_folder("remote", request.project / ".dvc" / url, f"the DVC remote {name}", "dvc remote modify")
+        return
+    scheme = url.partition("://")[0]
+    package = f"dvc_{PACKAGE_SCHEMES.get(scheme, scheme)}"
+    if importlib.util.find_spec(package) is None:
+        wheel = package.replace("_", "-")
+        yield problem("remote", f"the DVC remote {name} ({url}) requires the package {wheel}: pip install {wheel}")
+    else:
+        yield ok("remote", f"{name}, {url}; connection not tested")
+
+
+def check_checkpoint_remote(request: RunRequest) -> Iterator[CheckResult]:
+    """Check checkpoint.remote in the same way."""
+    from tasks.host.checkpoint_travel import address_of
+
+    remote = request.params.checkpoint.remote
+    if remote is None or request.on_workers:
+        return
+    try:
+        address = address_of(remote, request.project)
+    except ParamsError as error:
+        yield problem("checkpoints", str(error), of_parameters=True)
+        return
+    if "://" in address:
+        yield ok("checkpoints", f"{remote}; connection not tested")
+    else:
+        yield _check_folder("checkpoints", Path(address), "checkpoint.remote", "checkpoint.remote")
+
+
+def _check_folder(name: str, path: Path, what: str, knob: str) -> CheckResult:
+    """Check a folder, which must be writable, or must be possible to create."""
+    path = Path(os.path.normpath(path))
+    place = next(one for one in (path, *path.parents) if one.exists())
+    if not place.is_dir():
+        return problem(name, f"{what} is {path}, but {place} is not a folder. Set another one ({knob})")
+    if not os.access(place, os.W_OK | os.X_OK):
+        return problem(
+            name, f"{what} is {path}, but {place} is not writable for this user. Permit it, or set another one ({knob})"
+        )
+    return ok(name, f"{what}: {path}{'' if place == path else ' (will be created)'}")
+
+
 CHECKS = (
     *(check_host, check_folders, check_cache_path, check_prefect_home),
-    *(server.check_network, device.check_device, device.check_fit, check_paths, check_outputs, disk.check_disk),
-    *(disk.check_dvc_remote, disk.check_checkpoint_remote, check_token, check_origin, server.check_server_setting),
+    *(server.check_network, device.check_device, device.check_fit, check_paths, check_outputs, check_disk),
+    *(check_dvc_remote, check_checkpoint_remote, check_token, check_origin, server.check_server_setting),
 )
 """Immediate checks, in the order of the report."""
 PROBES = (device.probe_device, probe_files, probe_hub, server.probe_server)

@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 AT_LEAST_ONE = click.IntRange(min=1)
 PROBABILITY = click.FloatRange(0, 1)
 ROWS_AT_ONCE, ROWS_ON_IPU = 64, 8
+SECTIONS = {
+    "rows": ("row_length", "doc_stride"),
+    "data": ("separator", "label_separator"),
+    "evaluate": ("null_threshold", "threshold", "min_probability"),
+}
+"""Section of an entry -> its parameters that are options here."""
 
 tokenizer_option = click.option("--tokenizer", type=FILE, metavar="DIR", help="tokenizer, if the model folder has none")
 null_threshold_option = click.option(
@@ -89,21 +95,18 @@ def load_model(ctx: click.Context, name: str, args: Mapping[str, Any]) -> tuple[
 
     named = resolve_model(ctx, name, args["tokenizer"])
     model = find_model(named.name, named.tokenizer)
-    rows = {key: args[key] for key in ("row_length", "doc_stride") if args[key] is not None}
-    given = named.entry.get("data", {})
-    columns = {**given.get("columns", {}), **join_columns(args["columns"])}
-    data: dict[str, Any] = {"columns": columns} if columns else {}
-    separators = {
-        "separator": args["separator"],
-        "label_separator": args["label_separator"] or given.get("label_separator"),
+    own: dict[str, dict[str, Any]] = {
+        section: {key: args[key] for key in keys if args[key] is not None} for section, keys in SECTIONS.items()
     }
-    data |= {key: value for key, value in separators.items() if value is not None}
-    decisions = ("null_threshold", "threshold", "min_probability")
-    sections = {"rows": rows, "data": data, "evaluate": {key: args[key] for key in decisions if args[key] is not None}}
+    trained = named.entry.get("data", {})
+    if columns := {**trained.get("columns", {}), **join_columns(args["columns"])}:
+        own["data"]["columns"] = columns
+    if trained.get("label_separator"):
+        own["data"].setdefault("label_separator", trained["label_separator"])
     if args["null_threshold"] is not None:
-        data["unanswerable"] = "use"
-    own = {name: values for name, values in sections.items() if values}
-    return model, infer_entry(model, args["task"], own, named.entry)
+        own["data"]["unanswerable"] = "use"
+    stated = {section: values for section, values in own.items() if values}
+    return model, infer_entry(model, args["task"], stated, named.entry)
 
 
 def choose_settings(model: InferenceModel, args: Mapping[str, Any]) -> InferenceOptions:

@@ -1,30 +1,40 @@
 """`podium run`: run the pipeline, from the corpus to the published model."""
 
 import contextlib
+import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
+from flows import dvc
 from flows.checks import preflight
 from flows.checks.server import import_prefect
-from flows.checks.unchanged_run import finish_if_unchanged
 from flows.commands import options
 from flows.commands.project import CommandContext, enter_project
-from flows.runs import locks, report, run_params
+from flows.dvc import releases
+from flows.dvc.session import DvcSession
+from flows.runs import checkout, locks, report, run_params
 from flows.runs.environment import is_writable, prepare_run
 from flows.runs.log import new_log, redirect_logging
 from flows.runs.run_request import CPU_QUEUE, RunRequest, resolve_request
-from flows.runs.stage_plan import ALL
+from flows.runs.stage_plan import ALL, PUBLISH, publish_step
 from flows.runs.stopping import RESUME_HINT, Interrupted, stop
-from flows.server.local_server import connect_server, start_early
+from flows.server.local_server import connect_server, may_be_configured, start_early
+from flows.views import run_page
 from flows.views.screen import current_screen, make_screen, print_end, print_reason, use_screen
+from tasks.plan.dvc_records import find_gate_damage
+from tasks.plan.named_files import find_dvc_files, list_input_paths
+from tasks.plan.plan_file import Stage
 from tasks.stage import artifacts, process, streams
 from tasks.stage.errors import DONE, FAILED, REJECTED, PodiumError
 
-SECONDS_FOR_A_LINK = 3.0
+FINISHED_OUTCOMES = ("finished", "published", "rejected")
+KEPT_FIELDS = ("command", "began", "ended", "user", "host", "python", "commit", "changed", "details")
+"""Fields taken from the record of the run that made the outputs."""
 QA_SCORES = ({"exact_match", "f1"}, {"exact", "f1"})
 """Scores that mark a question answering model, for podium ask: SQuAD 1.1 and 2.0."""
 
@@ -140,16 +150,21 @@ def _run(request: RunRequest, verbose: bool, others: dict[str, Any]) -> int:
     words = None if context is None else context.command_line
     log = new_log(project)
     with use_screen(make_screen(verbose)):
-        current_screen().tell("starting Prefect (a few seconds)")
+        screen = current_screen()
+        screen.tell("starting Prefect (a few seconds)")
         started = start_early(project / log)
         with process.loading_packages():
             import_prefect()
+            from prefect.utilities.urls import url_for
+
             from flows import pipeline  # takes seconds; the server starts meanwhile
             from flows.server.api import SERVER_ERRORS, exit_without_server, silence_outages
 
         with redirect_logging(project / log), connect_server(project / log, started) as is_own:
             silence_outages()
-            flow = pipeline.pipeline if is_own else pipeline.pipeline.with_options(on_running=[_print_link])
+            flow = pipeline.pipeline
+            if not is_own:
+                flow = flow.with_options(on_running=[lambda _, one, __: screen.tell(f"Prefect: {url_for(one)}")])
             # Prefect's pages show these arguments.
             shown = {name: getattr(request, name) for name in ("preset", "part", "on_workers", "force")}
             shown |= {"name": request.explicit_name, "overrides": list(request.overrides), "to": list(request.to)}
@@ -178,11 +193,65 @@ def _read_ended(request: RunRequest, log: Path) -> report.RunReport | None:
     return run if run is not None and run.log == str(log) and run.ended is not None else None
 
 
-def _print_link(flow: Any, flow_run: Any, state: Any) -> None:
-    """Print the run's URL if the configured server serves pages."""
-    import httpx
-    from prefect.utilities.urls import url_for
+def finish_if_unchanged(request: RunRequest) -> int | None:
+    """Report a run in which nothing changed and return its exit code; return None if there may be something to do.
 
-    with contextlib.suppress(httpx.HTTPError):
-        if (url := url_for(flow_run)) and httpx.get(url, timeout=SECONDS_FOR_A_LINK).is_success:
-            current_screen().tell(f"Prefect: {url}")
+    Prefect's server takes longer to start than this check. reports/run.json and reports/run.html keep describing the
+    run that made the outputs.
+
+    This includes publishing: a release folder that is missing or differs is published again.
+    """
+    project, root, plan = request.project, request.root, list(request.target)
+    if (
+        request.on_workers
+        or may_be_configured()
+        or (request.publish and request.values["publish"]["target"] != "local")
+    ):
+        return None
+    if any(stage.group == releases.RELEASE_STAGES for stage in request.stages):
+        return None  # there may be a newer release
+    before = report.read_report(project, root)
+    if before is None or report.run_outcome(before) not in FINISHED_OUTCOMES or dvc.has_remote(root):
+        return None
+    if plan != [stage.name for stage in before.stages if stage.name.partition("@")[0] != PUBLISH]:
+        return None
+    if find_dvc_files(project, list_input_paths(request.values)):
+        return None  # the checks before a run refuse it, together with all other problems
+    checkout.prepare_checkout(request.checkout, current_screen().tell)  # its code may be older than the project's
+    gates = [stage for stage in request.stages if stage.is_gate]
+    for text in find_gate_damage([gate.name for gate in gates], root):
+        current_screen().tell(text)
+    with DvcSession(root) as session:
+        if session.check_plan(plan).unchanged != plan:
+            return None
+    made = {name: getattr(before, name) for name in KEPT_FIELDS}
+    run = report.RunReport(os.path.relpath(root, project), request.preset, list(request.overrides), plan=plan, **made)
+    run.stages = [report.StageRecord(name, "skipped", 0.0) for name in plan]
+    run.read_results(root)
+    streams.say(f"nothing changed: all {len(plan)} stages are up to date\n")
+    published = False
+    try:
+        published = request.publish and _publish(gates, root, run)
+    except releases.ReleaseFailed as error:
+        run.error = str(error)
+    if run.error is None and not published:
+        before.write(project)
+    else:
+        run.write(project)
+        run_page.write_ended(run, project, root)
+    return print_end(run, [report.format_stage(stage) for stage in run.stages[len(plan) :]])
+
+
+def _publish(gates: Sequence[Stage], root: Path, run: report.RunReport) -> bool:
+    """Publish the accepted models; return whether a release was missing or had changed."""
+    changed = False
+    for gate in gates:
+        if not run.accepts(gate.name):
+            continue
+        began = time.perf_counter()
+        receipt = releases.publish_release(gate, root, current_screen().tell)
+        run.add_receipt(receipt, gate.name)
+        status = "skipped" if receipt.get("unchanged") else "ran"
+        run.add_stage(report.StageRecord(publish_step(gate), status, round(time.perf_counter() - began, 2)))
+        changed = changed or status == "ran"
+    return changed

@@ -46,8 +46,13 @@ def command() -> None:
 def list_runs(ctx: click.Context, words: tuple[str, ...], statuses: tuple[str, ...], page: bool, as_json: bool) -> None:
     project = enter_project(ctx)
     if page:
+        from flows.views import index_page  # slow to import
+
+        if words or statuses or as_json:
+            raise click.UsageError("--page always writes all runs: filter them on the page", ctx)
         _fix_pages(project, listing.list_all(project))
-        _write_page(ctx, project, bool(words or statuses or as_json))
+        index_page.write_index(project)
+        streams.say(f"{artifacts.INDEX_PAGE}\n")
         return
     found = listing.filter_runs(listing.list_all(project), words, statuses)
     _fix_pages(project, found)
@@ -59,23 +64,18 @@ def list_runs(ctx: click.Context, words: tuple[str, ...], statuses: tuple[str, .
         options.print_next("podium run starts one; --name gives it a name")
         return
     sizes = [run.size().own for run in found]
-    rows = [_format_row(run, size) for run, size in zip(found, sizes, strict=True)]
-    streams.say(
-        options.truncate_lines(format_table([("name", "started", "status", "size", "scores", "command"), *rows]))
-    )
+    rows = [("name", "started", "status", "size", "scores", "command")]
+    for run, size in zip(found, sizes, strict=True):
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.began))
+        figures = (f"{entry} {name} {value:.2f}" for entry, by in run.scores.items() for name, value in by.items())
+        line = (run.record and run.record.command) or "-"
+        shown = line if len(line) <= WIDEST_COMMAND else f"{line[: WIDEST_COMMAND - 1]}…"
+        rows.append((run.name, when, run.status, format_bytes(size), ", ".join(figures) or "-", shown))
+    streams.say(options.truncate_lines(format_table(rows)))
     cache = format_bytes(sum(vars(listing.measure_disk([find_cache(project)])).values()))
     number = f"{len(found)} run{'s' if len(found) > 1 else ''}"
     streams.say(f"{number}, {format_bytes(sum(sizes))}; shared DVC cache, {cache}\n")
     options.print_next(f"podium runs show {found[0].name}, or podium clean to see what can be removed")
-
-
-def _write_page(ctx: click.Context, project: Path, narrowed: bool) -> None:
-    from flows.views import index_page
-
-    if narrowed:
-        raise click.UsageError("--page always writes all runs: filter them on the page", ctx)
-    index_page.write_index(project)
-    streams.say(f"{artifacts.INDEX_PAGE}\n")
 
 
 def _fix_pages(project: Path, found: Sequence[listing.Run]) -> None:
@@ -86,16 +86,6 @@ def _fix_pages(project: Path, found: Sequence[listing.Run]) -> None:
 
         for run in killed:
             run_page.correct_killed(project, run)
-
-
-def _format_row(run: listing.Run, size: int) -> tuple[str, ...]:
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.began))
-    scores = ", ".join(
-        f"{entry} {name} {value:.2f}" for entry, found in run.scores.items() for name, value in found.items()
-    )
-    words = (run.record and run.record.command) or "-"
-    shown = words if len(words) <= WIDEST_COMMAND else f"{words[: WIDEST_COMMAND - 1]}…"
-    return run.name, when, run.status, format_bytes(size), scores or "-", shown
 
 
 @command.command(

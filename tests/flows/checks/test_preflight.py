@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from flows.checks import disk, preflight, probes
+from flows.checks import preflight, probes
 from flows.runs import run_estimate
 from flows.runs.locks import FOLDER
 from flows.runs.run_request import RunRequest, resolve_request
@@ -135,8 +135,8 @@ def test_room_that_may_not_suffice_is_no_ok(project, monkeypatch):
     needed = run_estimate.estimate_model_bytes(
         wanted := resolve_request(project, None, [])
     ) + run_estimate.estimate_data_bytes(wanted)
-    monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: SimpleNamespace(free=0.6 * needed))
-    (finding,) = disk.check_disk(wanted)
+    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda _: SimpleNamespace(free=0.6 * needed))
+    (finding,) = preflight.check_disk(wanted)
     assert finding.level == "warning"
     assert "Free some space" in finding.text
 
