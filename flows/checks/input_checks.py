@@ -41,6 +41,8 @@ LIMIT_S = 1.5
 """Time limit for the first records of many files; the stages check the rest."""
 HEAD = 20
 """Number of records of each file to check."""
+OF_FILES = ("file", "files", "folder")
+"""Values of `source` of a section that reads its path."""
 PUBLISH_LATER = "Or run with --no-publish, and publish later with podium publish"
 
 
@@ -51,7 +53,6 @@ class InputCheck:
     name: str
     keys: tuple[str, ...]
     """Parameters with the paths of the inputs."""
-    applies: Callable[[Params], bool]
     check: Callable[[Params], str]
     """Returns a summary; raises PodiumError or OSError."""
     warn: Callable[[Params], str] = lambda params: ""
@@ -111,7 +112,7 @@ def make_entry_check(entry: Entry) -> InputCheck:
 
     paths = find_parameters({"downstream": {entry.name: entry.params.model_dump()}}, INPUTS_OF_ENTRIES)
     keys = tuple(key for key in paths if key.startswith(f"{entry.key('data')}."))
-    return InputCheck(entry.name, keys, lambda params: _reads_files(entry), check_entry, warn)
+    return InputCheck(entry.name, keys, check_entry, warn)
 
 
 def _describe_head(entry: Entry, task: ExamplesTask, folder: Path) -> str:
@@ -193,26 +194,11 @@ def check_ipu_config(params: Params) -> str:
 
 
 CHECKS = (
-    InputCheck("vocabulary", ("tokenizer.path",), lambda params: params.tokenizer.source == "file", check_vocabulary),
-    InputCheck(
-        "base model",
-        ("base_model.path",),
-        lambda params: params.base_model.source == "folder",
-        check_base_model,
-    ),
-    InputCheck(
-        "IPU config",
-        ("ipu.config",),
-        lambda params: params.device.runtime in ("ipu", "auto"),
-        check_ipu_config,
-    ),
-    InputCheck(
-        "prepared rows",
-        tuple(f"pretrain_rows.{phase}.path" for phase in PHASES),
-        lambda params: params.pretrain_rows.source == "files",
-        check_prepared_rows,
-    ),
-    InputCheck("corpus", ("corpus.path",), lambda params: params.corpus.source == "files", check_corpus),
+    InputCheck("vocabulary", ("tokenizer.path",), check_vocabulary),
+    InputCheck("base model", ("base_model.path",), check_base_model),
+    InputCheck("IPU config", ("ipu.config",), check_ipu_config),
+    InputCheck("prepared rows", tuple(f"pretrain_rows.{phase}.path" for phase in PHASES), check_prepared_rows),
+    InputCheck("corpus", ("corpus.path",), check_corpus),
 )
 """Slowest checks last, because only results within the time limit count."""
 
@@ -225,8 +211,14 @@ def select_checks(params: Params, read: Collection[str]) -> list[InputCheck]:
         read: the dependencies of the stages that will run; other inputs are not checked.
     """
     values = parameter_values(params)
-    known = [*map(make_entry_check, entries(params)), *CHECKS]
-    return [one for one in known if any(value_at(values, key) in read for key in one.keys) and one.applies(params)]
+
+    def is_read(key: str) -> bool:
+        """Return whether a stage reads the path; another section may state the same path without reading it."""
+        words = key.split(".")
+        sources = [value_at(values, ".".join([*words[:end], "source"])) for end in range(1, len(words))]
+        return value_at(values, key) in read and all(one in (*OF_FILES, None) for one in sources)
+
+    return [one for one in (*map(make_entry_check, entries(params)), *CHECKS) if any(map(is_read, one.keys))]
 
 
 def run_check(one: InputCheck, params: Params) -> Iterator[CheckResult]:
