@@ -156,10 +156,14 @@ def fit_rows(kind: str, entry: str, model: Mapping[str, Any]) -> dict[str, Any]:
     positions = model["model.max_positions"]
     if defaults_of(kind, entry)["rows"]["row_length"] <= positions:
         return {}
-    rows = limit_rows(kind, positions)
-    said = ", ".join(f"{key} {value}" for key, value in rows.items())
-    streams.note(f"the model has only {positions} positions: set {said} (change with --set {entry}.rows...)")
-    return {f"{entry}.rows.{key}": value for key, value in rows.items()}
+    return note_rows(positions, {f"{entry}.rows.{key}": value for key, value in limit_rows(kind, positions).items()})
+
+
+def note_rows(positions: int, rows: dict[str, Any]) -> dict[str, Any]:
+    """Note settings of rows that a model with few positions requires, and return them."""
+    shown = ", ".join(f"{key}={value}" for key, value in rows.items())
+    streams.note(f"the model has only {positions} positions: set {shown} (change with --set)")
+    return rows
 
 
 def device_parameters(args: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """`podium pretrain`: pre-train an encoder on your own text, from scratch or from an existing model."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from flows.commands.project import enter_project, resolve_path
 from tasks.params.overlays import Setting, make_settings
 from tasks.params.schema import NEXT_SENTENCE_FAMILY, PHASES
 from tasks.params.sections import PhaseParams, PretrainRowsParams
-from tasks.stage import streams
 from tasks.stage.errors import ParamsError
 
 PRESET = "bert"
@@ -78,21 +76,10 @@ def build_overrides(ctx: click.Context, project: Path, args: dict[str, Any]) -> 
         released = finetune.release_name(args["model"] or args["text"])
         entry = finetune.entry_parameters(ctx, project, args["kind"], args, released)
         entry |= finetune.fit_rows(args["kind"], next(iter(entry)), model) if model else {}
+    if positions := model.get("model.max_positions"):
+        lengths = {phase: getattr(PretrainRowsParams(), phase).row_length for phase in PHASES}
+        long = {f"pretrain_rows.{phase}.row_length": positions for phase in PHASES if lengths[phase] > positions}
+        values |= finetune.note_rows(positions, long) if long else {}
     # Remove the preset's entry first: the new entry may have the same name.
-    below = make_settings(model | values | _row_lengths(model) | {ENTRY: None})
+    below = make_settings(model | values | {ENTRY: None})
     return [*below, *make_settings(entry), *args["overrides"]]
-
-
-def _row_lengths(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return shorter rows for phases whose default is longer than the model accepts, and note them."""
-    positions = model.get("model.max_positions")
-    default = PretrainRowsParams()
-    found = {
-        f"pretrain_rows.{phase}.row_length": positions
-        for phase in PHASES
-        if positions is not None and getattr(default, phase).row_length > positions
-    }
-    if found:
-        keys = " and ".join(found)
-        streams.note(f"the model has only {positions} positions: {keys} set to {positions} (change with --set)")
-    return found

@@ -19,7 +19,7 @@ import math
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -159,18 +159,12 @@ class Sweep:
         words = (f"{''.join(word[0] for word in name.split('_'))}{value:g}" for name, value in values.items())
         return "-".join([self.name, *words])
 
-    def command(self, trial: Trial, *last: str, here: bool = False) -> list[str]:
-        """Return the command that runs a trial.
-
-        Args:
-            trial: the trial.
-            last: options of this call only.
-            here: run on this host even if the sweep uses workers.
-        """
+    def command(self, trial: Trial, *last: str) -> list[str]:
+        """Return the command that runs a trial; `last` are options of this call only."""
         own = [f"{one.name}={one.value}" for one in self.training.settings(trial.values)]
         args = [word for text in (*self.overrides, *own) for word in ("--set", text)]
         start = [sys.executable, "-m", "flows", "run", "--preset", self.preset]
-        return [*start, *args, "--name", trial.name, *self.extra_options, *(() if here else self.worker_options), *last]
+        return [*start, *args, "--name", trial.name, *self.extra_options, *self.worker_options, *last]
 
     def read_held_out(self, trial: Trial, project: Path) -> dict[str, Any] | None:
         """Return the metrics on held-out rows; None if the training did not finish."""
@@ -361,7 +355,8 @@ def _final_command(sweep: Sweep, best: Trial, alike: Sequence[Trial], project: P
     folder = SWEEPS / sweep.name / best.name
     write_seed_scores(project / folder, others, sweep.item, say)
     # The scores of the other seeds are on this host only, so gate and publish run here.
-    return sweep.command(best, "--set", f"downstream.{sweep.item}.gate.seeds={folder.as_posix()}", here=True)
+    setting = f"downstream.{sweep.item}.gate.seeds={folder.as_posix()}"
+    return replace(sweep, worker_options=()).command(best, "--set", setting)
 
 
 def _run(command: list[str], project: Path, say: Say, ends_early: Callable[[], bool] = lambda: False) -> int:

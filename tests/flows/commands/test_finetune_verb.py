@@ -100,7 +100,7 @@ def test_rows_fit_a_model_of_few_positions_and_are_said(here: Path, capsys: pyte
     assert rows | {"row_length": 128, "max_question_length": 32, "doc_stride": 20} == rows
     validate_params(found)
     said = capsys.readouterr()
-    assert "the model has only 128 positions: set row_length 128" in said.out + said.err
+    assert "the model has only 128 positions: set downstream.squad.rows.row_length=128" in said.out + said.err
 
 
 def test_rows_of_pre_training_fit_a_model_of_few_positions(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,7 +115,7 @@ def test_rows_of_pre_training_fit_a_model_of_few_positions(here: Path, capsys: p
     assert found["downstream"]["squad"]["rows"]["row_length"] == 100
     validate_params(found)
     printed = capsys.readouterr()
-    assert "the model has only 100 positions: pretrain_rows.phase1" in printed.out + printed.err
+    assert "the model has only 100 positions: set pretrain_rows.phase1" in printed.out + printed.err
 
 
 def test_what_is_said_is_taken_and_set_has_the_last_word(here: Path) -> None:

@@ -216,7 +216,7 @@ def watched(command, root, env, take, ends_early):
         return hopeless
     return run_child(command, root, env, take, poll)
 
-def command(self, trial, *last, here=False):
+def command(self, trial, *last):
     root = checkout.checkout_folder(project, trial.name)
     return [sys.executable, trainer, str(root), str(trial.values["learning_rate"]), str(polls)]
 
