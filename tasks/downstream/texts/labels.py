@@ -54,7 +54,7 @@ def label_parser(task: TextTask, separator: str | None = None) -> LabelParser:
 def parse_class(value: Any) -> str:
     """Return the name of a class."""
     if isinstance(value, list):
-        raise ValueError("a list of labels (set multilabel: true for several labels)")
+        raise ValueError("a list of labels (for several labels set multilabel: true, or pass --multilabel)")
     if isinstance(value, float) and math.isfinite(value):
         if not value.is_integer():
             raise ValueError("a label that is a fraction (set regression: true for values)")

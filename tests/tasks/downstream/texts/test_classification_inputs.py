@@ -235,7 +235,11 @@ BAD = {
     "no example": ("a.csv", "text,label\n", r"contains no example \(a\.csv has a header and no rows\)"),
     "an open quote": ("a.csv", 'text,label\n"x,good\ny,bad\n', "line 2: the quote before 'x,good'"),
     "no number": ("a.jsonl", '{"text": "x", "label": 0.5}\n', "fraction .set regression: true.*: line 1"),
-    "a list": ("a.jsonl", '{"text": "x", "label": ["y"]}\n', "a list of labels .set multilabel: true.*: line 1"),
+    "a list": (
+        "a.jsonl",
+        '{"text": "x", "label": ["y"]}\n',
+        "a list of labels .for several labels set multilabel: true.*: line 1",
+    ),
     "no text": ("a.jsonl", '{"text": null, "label": "y"}\n', "no text in the column 'text': line 1"),
     "half a pair": ("a.jsonl", '{"text": "\\ud800", "label": "y"}\n', "half a surrogate pair.*: line 1"),
     "a long label": ("a.jsonl", json.dumps({"text": "x", "label": "y" * 201}), "a label that is not a name"),

@@ -119,7 +119,9 @@ def test_what_cannot_be_meant_is_refused_with_its_place(tmp_path: Path, name: st
 def test_a_list_for_one_class_names_the_parameter(tmp_path: Path) -> None:
     path = put(tmp_path / "a.jsonl", lines_of(ROWS))
     task = part("examples", {"train_path": str(path), "dev_path": str(path)})
-    with pytest.raises(InputError, match=r"a list of labels \(set multilabel: true for several labels\): line 1"):
+    with pytest.raises(
+        InputError, match=r"a list of labels \(for several labels set multilabel: true, or pass --multilabel\): line 1"
+    ):
         make_examples(task, tmp_path / "examples")
 
 
