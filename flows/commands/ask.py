@@ -57,12 +57,11 @@ def command(ctx: click.Context, name: str, question: str, as_json: bool, **args:
     from tasks.downstream.squad.ask import WindowShape, find_model
 
     context = _read_context(ctx, args["context"], args["context_file"])
-    named = model_options.resolve_model(ctx, name, args["tokenizer"])
-    model = find_model(named.name, named.tokenizer)
+    model, run = model_options.resolve_model(ctx, name, args["tokenizer"], find_model)
     odds = read_null_threshold(model.folder) if args["null_threshold"] is None else args["null_threshold"]
     place = choose_place(model.folder, args["runtime"], None)
     shape = WindowShape.for_model(model, args["row_length"], args["doc_stride"])
-    evaluate: Any = infer_entry(model, "squad", run=named.entry).params.evaluate
+    evaluate: Any = infer_entry(model, "squad", run=run).params.evaluate
     longest = args["max_answer_length"] or evaluate.max_answer_length
     places = (place,) if args["compare"] is None else (place, args["compare"])
     (answers, logits), *others = ask.ask(

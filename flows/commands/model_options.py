@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,6 @@ from tasks.params.sections import DeviceParams
 from tasks.stage import streams
 
 if TYPE_CHECKING:
-    from flows.runs.model_source import ModelSource
     from tasks.downstream.inference.job import InferenceOptions
     from tasks.downstream.inference.model import InferenceModel
     from tasks.params.entries import Entry
@@ -70,22 +69,34 @@ inference_options = combine_options(
 """Options of commands that use a model. Arguments have the options' names; `columns` holds pairs."""
 
 
-def resolve_model(ctx: click.Context, name: str, tokenizer: Path | None) -> ModelSource:
-    """Resolve a model: a folder, relative to the current one; the run that trained it; or a repository of the Hub.
+def resolve_model(
+    ctx: click.Context, name: str, tokenizer: Path | None, find: Callable[[str, Path | None], InferenceModel]
+) -> tuple[InferenceModel, Mapping[str, Any]]:
+    """Return a model: a folder, relative to the current one; the run that trained it; or a repository of the Hub.
+
+    Args:
+        ctx: context of the command.
+        name: name of the model.
+        tokenizer: folder of its tokenizer, if it is elsewhere.
+        find: finds a folder or a repository, with a tokenizer.
+
+    Returns:
+        The model, and the entry of `downstream` that a run trained it for; empty for other models.
 
     Raises:
         ParamsError: the run has not trained a model yet, or has trained several.
     """
     from flows.runs.checkout import checkout_folder
-    from flows.runs.model_source import ModelSource, find_finetuned
+    from flows.runs.model_source import find_finetuned
     from tasks.stage import artifacts
 
     context: CommandContext = ctx.obj
     folder = resolve_path(ctx, Path(name))
     run = folder if folder.exists() or context.project is None else checkout_folder(context.project, name)
     if tokenizer is None and context.project is not None and (run / artifacts.PARAMS).is_file():
-        return find_finetuned(context.project, run)
-    return ModelSource(str(folder) if folder.exists() else name, tokenizer and resolve_path(ctx, tokenizer))
+        trained, entry = find_finetuned(context.project, run)
+        return find(str(trained), run / artifacts.TOKENIZER), entry
+    return find(str(folder) if folder.exists() else name, tokenizer and resolve_path(ctx, tokenizer)), {}
 
 
 def load_model(ctx: click.Context, name: str, args: Mapping[str, Any]) -> tuple[InferenceModel, Entry]:
@@ -93,12 +104,11 @@ def load_model(ctx: click.Context, name: str, args: Mapping[str, Any]) -> tuple[
     from tasks.downstream.inference.entry import infer_entry
     from tasks.downstream.inference.model import find_model
 
-    named = resolve_model(ctx, name, args["tokenizer"])
-    model = find_model(named.name, named.tokenizer)
+    model, run = resolve_model(ctx, name, args["tokenizer"], find_model)
     own: dict[str, dict[str, Any]] = {
         section: {key: args[key] for key in keys if args[key] is not None} for section, keys in SECTIONS.items()
     }
-    trained = named.entry.get("data", {})
+    trained = run.get("data", {})
     if columns := {**trained.get("columns", {}), **join_columns(args["columns"])}:
         own["data"]["columns"] = columns
     if trained.get("label_separator"):
@@ -106,7 +116,7 @@ def load_model(ctx: click.Context, name: str, args: Mapping[str, Any]) -> tuple[
     if args["null_threshold"] is not None:
         own["data"]["unanswerable"] = "use"
     stated = {section: values for section, values in own.items() if values}
-    return model, infer_entry(model, args["task"], stated, named.entry)
+    return model, infer_entry(model, args["task"], stated, run)
 
 
 def choose_settings(model: InferenceModel, args: Mapping[str, Any]) -> InferenceOptions:

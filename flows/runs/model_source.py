@@ -1,12 +1,11 @@
 """Models named on the command line by a folder, a run or a Hub repository.
 
-`model_parameters` turns one into parameters of a run, with its sizes, dropout and tokenizer. `ModelSource` is for
+`model_parameters` turns one into parameters of a run, with its sizes, dropout and tokenizer. `find_finetuned` is for
 commands that use a finished model.
 """
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -70,26 +69,14 @@ def project_path(path: Path, project: Path) -> str:
     return str(found.relative_to(project)) if found.is_relative_to(project) else str(found)
 
 
-@dataclass(frozen=True)
-class ModelSource:
-    """Model that a command uses."""
-
-    name: str
-    """Folder or Hub repository."""
-    tokenizer: Path | None = None
-    """Folder of its tokenizer.json; None: the model's own folder."""
-    entry: Mapping[str, Any] = field(default_factory=dict)
-    """Entry of `downstream` that a run trained it for; empty for other models."""
-
-
 def find_pretrained(run: Path) -> Path | None:
     """Return the folder of the model that a run pre-trained, of the last finished phase; None if there is none."""
     folders = (run / artifacts.MODELS / phase for phase in reversed(PHASES))
     return next((folder for folder in folders if (folder / "config.json").is_file()), None)
 
 
-def find_finetuned(project: Path, run: Path) -> ModelSource:
-    """Return the model that a run fine-tuned.
+def find_finetuned(project: Path, run: Path) -> tuple[Path, Mapping[str, Any]]:
+    """Return the folder of the model that a run fine-tuned, and its entry of `downstream`.
 
     Args:
         run: folder of the run.
@@ -114,4 +101,4 @@ def find_finetuned(project: Path, run: Path) -> ModelSource:
             f"run {run.name} has fine-tuned several models: pass the folder of one, with --tokenizer "
             f"{run / artifacts.TOKENIZER}: {', '.join(str(folders[name]) for name in trained)}"
         )
-    return ModelSource(str(folders[trained[0]]), run / artifacts.TOKENIZER, entries[trained[0]])
+    return folders[trained[0]], entries[trained[0]]
