@@ -4,6 +4,7 @@ import dataclasses
 import shutil
 import sys
 import textwrap
+from typing import Any
 
 import click
 
@@ -30,17 +31,10 @@ WIDEST = 120
 @options.json_option
 @click.option("--no-publish", is_flag=True, help="check for a run that stops after the gate")
 @click.pass_context
-def command(
-    ctx: click.Context,
-    preset: str | None,
-    overrides: tuple[str, ...],
-    name: str | None,
-    as_json: bool,
-    no_publish: bool,
-) -> None:
+def command(ctx: click.Context, as_json: bool, no_publish: bool, **asked: Any) -> None:
     project = enter_project(ctx)
-    options.warn_unread_params(project, preset)
-    request = resolve_request(project, preset, overrides, publish=not no_publish, thorough=True, name=name)
+    options.warn_unread_params(project, asked["preset"])
+    request = resolve_request(project, **asked, publish=not no_publish, thorough=True)
     findings = preflight.run_checks(request)
     problems = [finding for finding in findings if finding.level == "problem"]
     if as_json:

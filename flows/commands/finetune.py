@@ -31,14 +31,7 @@ HYPERPARAMETERS = {
 """Parameter in an entry's section `finetune` -> its option on the command line."""
 dev_options = combine_options(
     click.option("--dev", metavar="FILE", help="evaluation data; default: a part of --train"),
-    click.option(
-        "--column",
-        "columns",
-        multiple=True,
-        type=options.parse_column,
-        metavar="PART=NAME",
-        help="column of a table that holds PART (text, label, ...); repeatable",
-    ),
+    options.column_option("a table that holds PART (text, label, ...)"),
 )
 common_options = combine_options(
     options.parameter_option(DeviceParams, "runtime"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.commands.options import FILE, combine_options, join_columns, parameter_option, parse_column
+from flows.commands.options import FILE, column_option, combine_options, join_columns, parameter_option
 from flows.commands.project import CommandContext, resolve_path
 from tasks.params.downstream import RowsParams
 from tasks.params.sections import DeviceParams
@@ -41,14 +41,7 @@ null_threshold_option = click.option(
 inference_options = combine_options(
     click.option("--task", metavar="NAME", help="task of the model, if its classes do not tell (sst2, qnli, ...)"),
     tokenizer_option,
-    click.option(
-        "--column",
-        "columns",
-        multiple=True,
-        type=parse_column,
-        metavar="PART=NAME",
-        help="column of the file that holds PART (context, question, ...); repeatable",
-    ),
+    column_option("the file that holds PART (context, question, ...)"),
     click.option("--separator", metavar="SIGN", help="field separator of a .csv file (default: detect)"),
     click.option("--label-separator", metavar="SIGN", help="character between the labels of a text (default: lists)"),
     parameter_option(

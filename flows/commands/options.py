@@ -175,6 +175,12 @@ def parse_column(text: str) -> tuple[str, str]:
     return part, name
 
 
+def column_option(what: str) -> Decorator:
+    """Return the option --column with the argument `columns`, pairs of a part and its column."""
+    how: dict[str, Any] = {"multiple": True, "type": parse_column, "metavar": "PART=NAME"}
+    return click.option("--column", "columns", **how, help=f"column of {what}; repeatable")
+
+
 def join_columns(columns: Iterable[tuple[str, str]]) -> dict[str, str | list[str]]:
     """Return part -> its column, or its columns if --column names several."""
     named: dict[str, list[str]] = {}

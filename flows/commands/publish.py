@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -28,16 +29,9 @@ from tasks.stage.errors import InputError, ParamsError
 @click.option("--task", metavar="NAME", help="entry to publish, if there are several: squad for gate@squad")
 @click.option("--dry-run", is_flag=True, help="show what would be published; change nothing")
 @click.pass_context
-def command(
-    ctx: click.Context,
-    preset: str | None,
-    overrides: tuple[str, ...],
-    name: str | None,
-    task: str | None,
-    dry_run: bool,
-) -> None:
+def command(ctx: click.Context, task: str | None, dry_run: bool, **asked: Any) -> None:
     project = enter_project(ctx)
-    root = _root(project, preset, overrides, name)
+    root = _find_root(project, **asked)
     with locks.hold_run(project, "." if root == project else root.name, lambda text: streams.note(text, "")):
         gates = {stage.item: stage for stage in read_plan(root).values() if stage.is_gate}
         if task is not None and task not in gates:
@@ -56,7 +50,7 @@ def command(
         options.print_next(f"try the published model with podium ask; the receipt is {receipt.relative_to(project)}")
 
 
-def _root(project: Path, preset: str | None, overrides: Sequence[str], name: str | None) -> Path:
+def _find_root(project: Path, preset: str | None, overrides: Sequence[str], name: str | None) -> Path:
     """Find the folder of a run by its name or its parameters.
 
     Raises:

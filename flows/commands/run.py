@@ -57,21 +57,12 @@ QA_SCORES = ({"exact_match", "f1"}, {"exact", "f1"})
 @options.json_option
 @click.option("--verbose", is_flag=True, help="also show the output of the stages, which the log of the run contains")
 @click.pass_context
-def command(
-    ctx: click.Context,
-    preset: str | None,
-    overrides: tuple[str, ...],
-    no_publish: bool,
-    cpu_queue: str,
-    device_queue: str | None,
-    as_json: bool,
-    verbose: bool,
-    **asked: Any,
-) -> None:
+def command(ctx: click.Context, as_json: bool, verbose: bool, no_publish: bool, **asked: Any) -> None:
     project, publish = enter_project(ctx), not no_publish
-    options.warn_unread_params(project, preset)
-    request = resolve_request(project, preset, overrides, publish=publish, **asked)
-    execute_run(request, as_json, verbose, publish=publish, cpu_queue=cpu_queue, device_queue=device_queue)
+    options.warn_unread_params(project, asked["preset"])
+    queues = {name: asked.pop(name) for name in ("cpu_queue", "device_queue")}
+    request = resolve_request(project, **asked, publish=publish)
+    execute_run(request, as_json, verbose, publish=publish, **queues)
 
 
 def execute_run(request: RunRequest, as_json: bool, verbose: bool, **others: Any) -> None:

@@ -4,6 +4,7 @@ import logging
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -26,22 +27,14 @@ from ipu_model.files import write_json
 )
 @options.json_option
 @click.pass_context
-def command(
-    ctx: click.Context,
-    questions: Path,
-    predictions: Path,
-    output: Path | None,
-    na_probs: Path | None,
-    na_threshold: float,
-    as_json: bool,
-) -> None:
+def command(ctx: click.Context, questions: Path, predictions: Path, as_json: bool, **args: Any) -> None:
     from tasks.downstream.squad.score_files import score_files
 
     logging.basicConfig(format="%(levelname)s: %(message)s", stream=sys.stderr)
-    odds = None if na_probs is None else resolve_path(ctx, na_probs)
+    output, odds = args["output"], None if args["na_probs"] is None else resolve_path(ctx, args["na_probs"])
     read = resolve_path(ctx, questions), resolve_path(ctx, predictions)
     target = None if output is None else resolve_output(ctx, output, [*read, *([] if odds is None else [odds])])
-    summary = score_files(*read, odds, na_threshold)
+    summary = score_files(*read, odds, args["na_threshold"])
     if target is not None:
         write_json(target, summary)
     after = f"podium compare OTHER.json {predictions} --questions {questions} tests which of two is better"
