@@ -1,6 +1,7 @@
 """Runs of a project: the one in the project folder, and those in checkouts under runs/checkouts."""
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -53,20 +54,17 @@ def measure_disk(paths: Iterable[Path]) -> DiskUsage:
     A copy-on-write clone (reflink) counts in full, as there is no portable way to tell it from a copy. Files removed
     meanwhile are ignored.
     """
-    seen: dict[tuple[int, int], int] = {}
-    own = shared = 0
+    nodes: dict[tuple[int, int], os.stat_result] = {}
+    own, names = 0, Counter[tuple[int, int]]()
     for status in (status for path in paths for status in _statuses(str(path))):
-        size = status.st_blocks * BLOCK
         if status.st_nlink == 1:
-            own += size
-            continue
-        node = (status.st_dev, status.st_ino)
-        names = seen[node] = seen.get(node, 0) + 1
-        if names == 1:
-            shared += size
-        if names == status.st_nlink:  # all links are among these files
-            own, shared = own + size, shared - size
-    return DiskUsage(own, shared)
+            own += status.st_blocks * BLOCK
+        else:
+            node = (status.st_dev, status.st_ino)
+            nodes[node], names[node] = status, names[node] + 1
+    sizes = {node: status.st_blocks * BLOCK for node, status in nodes.items()}
+    whole = sum(size for node, size in sizes.items() if names[node] == nodes[node].st_nlink)  # all links are here
+    return DiskUsage(own + whole, sum(sizes.values()) - whole)
 
 
 def _statuses(path: str) -> Iterator[os.stat_result]:
@@ -172,16 +170,12 @@ def run_folder(project: Path, name: str) -> Path:
 
 def list_all(project: Path) -> list[Run]:
     """Return all runs of a project, last started first."""
-    return sorted(_iterate_runs(project), key=lambda run: run.began, reverse=True)
-
-
-def _iterate_runs(project: Path) -> Iterator[Run]:
-    if (project / report.OWN_RECORD).is_file() or (project / LOCK).is_file() or locks.is_running(project, PROJECT):
-        yield _read_run(project, PROJECT)
     folder = checkout_folder(project, "")
-    for path in folder.iterdir() if folder.is_dir() else ():
-        if path.is_dir() and not path.name.startswith("."):
-            yield _read_run(project, path.name)
+    names = [path.name for path in (folder.iterdir() if folder.is_dir() else ()) if path.is_dir()]
+    found = [_read_run(project, name) for name in names if not name.startswith(".")]
+    if (project / report.OWN_RECORD).is_file() or (project / LOCK).is_file() or locks.is_running(project, PROJECT):
+        found.append(_read_run(project, PROJECT))
+    return sorted(found, key=lambda run: run.began, reverse=True)
 
 
 def _read_run(project: Path, name: str) -> Run:
@@ -197,7 +191,7 @@ def find_runs(project: Path, names: Sequence[str]) -> list[Run]:
     Raises:
         ParamsError: a name is not found.
     """
-    known = {run.name: run for run in _iterate_runs(project)}
+    known = {run.name: run for run in list_all(project)}
     if PROJECT in names and PROJECT not in known:
         known[PROJECT] = _read_run(project, PROJECT)
     if missing := [name for name in names if name not in known]:
