@@ -32,6 +32,7 @@ from tasks.plan.plan_file import Stage
 from tasks.stage import artifacts, process, streams
 from tasks.stage.errors import DONE, FAILED, REJECTED, PodiumError
 
+SECONDS_FOR_A_LINK = 3.0
 FINISHED_OUTCOMES = ("finished", "published", "rejected")
 KEPT_FIELDS = ("command", "began", "ended", "user", "host", "python", "commit", "changed", "details")
 """Fields taken from the record of the run that made the outputs."""
@@ -141,21 +142,16 @@ def _run(request: RunRequest, verbose: bool, others: dict[str, Any]) -> int:
     words = None if context is None else context.command_line
     log = new_log(project)
     with use_screen(make_screen(verbose)):
-        screen = current_screen()
-        screen.tell("starting Prefect (a few seconds)")
+        current_screen().tell("starting Prefect (a few seconds)")
         started = start_early(project / log)
         with process.loading_packages():
             import_prefect()
-            from prefect.utilities.urls import url_for
-
             from flows import pipeline  # takes seconds; the server starts meanwhile
             from flows.server.api import SERVER_ERRORS, exit_without_server, silence_outages
 
         with redirect_logging(project / log), connect_server(project / log, started) as is_own:
             silence_outages()
-            flow = pipeline.pipeline
-            if not is_own:
-                flow = flow.with_options(on_running=[lambda _, one, __: screen.tell(f"Prefect: {url_for(one)}")])
+            flow = pipeline.pipeline if is_own else pipeline.pipeline.with_options(on_running=[_print_link])
             # Prefect's pages show these arguments.
             shown = {name: getattr(request, name) for name in ("preset", "part", "on_workers", "force")}
             shown |= {"name": request.explicit_name, "overrides": list(request.overrides), "to": list(request.to)}
@@ -182,6 +178,16 @@ def _read_ended(request: RunRequest, log: Path) -> report.RunReport | None:
     """Return the report of the ended run with this log; None if it could not write one."""
     run = report.read_report(request.project, request.root)
     return run if run is not None and run.log == str(log) and run.ended is not None else None
+
+
+def _print_link(flow: Any, flow_run: Any, state: Any) -> None:
+    """Print the run's URL if the configured server serves pages."""
+    import httpx
+    from prefect.utilities.urls import url_for
+
+    with contextlib.suppress(httpx.HTTPError):
+        if (url := url_for(flow_run)) and httpx.get(url, timeout=SECONDS_FOR_A_LINK).is_success:
+            current_screen().tell(f"Prefect: {url}")
 
 
 def finish_if_unchanged(request: RunRequest) -> int | None:
