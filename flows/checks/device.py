@@ -118,8 +118,8 @@ def _required_devices(request: RunRequest, stages: list[Stage]) -> list[dict[str
 
 def check_fit(request: RunRequest) -> Iterator[CheckResult]:
     """Check each device job that would run: it must fit and must be able to run with its parameters."""
-    stages = find_stages_to_run(request)
     try:
+        stages = find_stages_to_run(request)
         names = () if request.on_workers or request.thorough else [one.stage for one in stages]
         jobs = estimate_run_jobs(request, stages, EstimateOptions(measured=names, in_doubt=True, say=streams.note))
     except (InputError, OSError) as error:  # a stage or another check reports the file
