@@ -10,7 +10,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from tasks.plan.dvc_records import LOCK, default_remote, find_cache
 from tasks.plan.named_files import READ, check_input_paths, check_output_folders, find_parameters
 from tasks.release.hub.token import TOKEN, token_of_environment
 from tasks.release.release import refuse_foreign, require_origin, resolve_origin
-from tasks.stage import artifacts
+from tasks.stage import artifacts, streams
 from tasks.stage.errors import InputError, ParamsError, PublishError
 from tasks.stage.parallel import count_cores, stages_at_once
 
@@ -328,12 +328,8 @@ def _run_checks(request: RunRequest) -> list[CheckResult]:
         return list(dict.fromkeys([*found, *wait()]))
 
 
-def require_runnable(request: RunRequest, say: Callable[[str], None], tell: Callable[[str], None]) -> None:
-    """Refuse a run that cannot succeed.
-
-    Args:
-        say: receives the warnings.
-        tell: receives the estimate of each device job that would run, unless the run is refused.
+def require_runnable(request: RunRequest) -> None:
+    """Refuse a run that cannot succeed; print warnings, and the estimate of each device job unless the run is refused.
 
     Raises:
         ParamsError: some problems are in the parameters (exit code 2).
@@ -342,12 +338,12 @@ def require_runnable(request: RunRequest, say: Callable[[str], None], tell: Call
     findings = run_checks(request)
     for finding in findings:
         if finding.level == "warning":
-            say(f"{finding.name}: {finding.text}")
+            streams.note(f"{finding.name}: {finding.text}")
     if problems := [finding for finding in findings if finding.level == "problem"]:
         raise (ParamsError if has_parameter_problem(problems) else InputError)(format_refusal(problems))
     for finding in findings:
         if finding.level == "ok" and finding.name == device.JOBS:
-            tell(finding.text)
+            streams.say_line(finding.text)
 
 
 def has_parameter_problem(problems: Iterable[CheckResult]) -> bool:

@@ -124,14 +124,14 @@ def _run_locked(request: RunRequest, verbose: bool, others: dict[str, Any]) -> t
     kind = locks.DISPATCH_LOCK if request.on_workers else locks.CHECKOUT_LOCK
     if not is_writable(project / locks.FOLDER):
         # The checks report who owns the folder, and all other problems.
-        preflight.require_runnable(request, streams.note, streams.say_line)
+        preflight.require_runnable(request)
     with locks.hold_run(project, request.name, streams.note, kind):
         run_params.require_same_params(
             project, request.values, request.explicit_name
         )  # the run we waited for may have created it
         code = finish_if_unchanged(request)
         if code is None:
-            preflight.require_runnable(request, streams.note, streams.say_line)
+            preflight.require_runnable(request)
             prepare_run(project, streams.note)
             code = _run(request, verbose, others)
         return code, report.read_report(project, request.root)

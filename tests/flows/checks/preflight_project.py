@@ -53,9 +53,7 @@ def look(project, *overrides, **choices):
 def refuse(project, *overrides, **choices):
     """The error that such a run ends with."""
     with pytest.raises((InputError, ParamsError)) as refused:
-        preflight.require_runnable(
-            resolve_request(project, None, overrides, **choices), lambda text: None, lambda text: None
-        )
+        preflight.require_runnable(resolve_request(project, None, overrides, **choices))
     return refused.value
 
 

@@ -147,7 +147,7 @@ def test_what_does_not_fit_is_refused_with_its_largest_part_and_knob_unless_forc
     forced = list(device.check_fit(wanted("ipu-base-pod16-examples", large, force=True)))
     assert {one.level for one in forced} == {"ok", "warning"}
     with pytest.raises(InputError, match="(?s)nothing was started.*does not fit"):
-        preflight.require_runnable(wanted("ipu-base-pod16-examples", large), print, print)
+        preflight.require_runnable(wanted("ipu-base-pod16-examples", large))
 
 
 def test_a_host_that_is_too_small_refuses_and_a_worker_is_not_judged_by_this_host(
