@@ -15,7 +15,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 
 from flows.commands import finetune, options, pretrain
 from flows.commands.project import enter_project
-from flows.commands.sweep_runs import Sweep, Training, finetuning, pretraining, run_sweep
+from flows.commands.sweep_runs import Sweep, Training, run_sweep
 from flows.runs import locks
 from flows.runs.stopping import Interrupted, stop
 from ipu_model.files import flatten_keys
@@ -101,7 +101,7 @@ class _SweepCommands(finetune.KindCommands):
             project, space = enter_project(ctx), _take_space(args)
             overrides = finetune.build_overrides(ctx, project, kind, args)
             (entry,) = resolve({}, finetune.PRESET, overrides)["downstream"]
-            _start_sweep(project, finetuning(entry), finetune.PRESET, overrides, space, args)
+            _start_sweep(project, Training(f"finetune@{entry}"), finetune.PRESET, overrides, space, args)
 
         found: click.Command = run
         return found
@@ -127,7 +127,7 @@ def _finetune() -> None:
 def _pretrain(ctx: click.Context, **args: Any) -> None:
     project, space = enter_project(ctx), _take_space(args)
     overrides = pretrain.build_overrides(ctx, project, {**args, "kind": None})
-    _start_sweep(project, pretraining(args["phase"]), pretrain.PRESET, overrides, space, args)
+    _start_sweep(project, Training(f"pretrain@{args['phase']}"), pretrain.PRESET, overrides, space, args)
 
 
 def _take_space(args: dict[str, Any]) -> dict[str, BaseDistribution]:

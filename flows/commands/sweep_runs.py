@@ -57,21 +57,27 @@ COMPLETE, PRUNED = "complete", "pruned"
 """States of a trial that is not repeated; `pruned` was stopped early. The others are running and failed."""
 
 
-@dataclass(frozen=True)
 class Training:
-    """Training that the trials of a sweep repeat."""
+    """Training that the trials of a sweep repeat: finetune@ENTRY, or pretrain@PHASE with the phases before it.
 
-    stage: str
-    job: str
-    """Its name in metrics and plots."""
-    rows: str
-    """Section of params.yaml with the share of held-out rows."""
-    section: str
-    """Section of params.yaml with its seed and the interval of its evaluations."""
-    places: tuple[str, ...]
-    """Sections in which options set a parameter."""
-    judged_by: str | None = None
-    """Held-out figure that selects the recipe; None: the one that selects weights."""
+    Attributes:
+        item: entry or phase.
+        job: its name in metrics and plots.
+        section: its section of params.yaml, with its seed and the interval of its evaluations.
+        rows: section of params.yaml with the share of held-out rows.
+        places: sections in which options set a parameter.
+        judged_by: held-out figure that selects the recipe; empty: the one that selects weights.
+    """
+
+    def __init__(self, stage: str) -> None:
+        self.stage, self.item = stage, stage.partition("@")[2]
+        if stage.startswith("pretrain@"):
+            self.job, self.section, self.rows = f"pretrain-{self.item}", "pretrain", "pretrain_rows"
+            self.places, self.judged_by = [f"pretrain.{phase}" for phase in PHASES], "mlm_loss"
+        else:
+            self.job, entry = artifacts.job_name(self.item, "finetune"), f"downstream.{self.item}"
+            self.section, self.rows = f"{entry}.finetune", f"{entry}.rows"
+            self.places, self.judged_by = [self.section], ""
 
     def settings(self, values: Mapping[str, Any]) -> list[Setting]:
         """Return the settings of a recipe. A name with dots is that of params.yaml."""
@@ -79,17 +85,16 @@ class Training:
         plain = {f"{place}.{key}": one for key, one in values.items() if "." not in key for place in self.places}
         return make_settings(plain | dotted)
 
+    def read_held_out(self, root: Path) -> dict[str, Any] | None:
+        """Return the metrics on held-out rows in a checkout; None if the training did not finish."""
+        path = root / artifacts.metrics_file(self.job)
+        found = read_json(path).get("held_out") if path.is_file() else None
+        return {**found, "judged_by": self.judged_by or found["judged_by"]} if found is not None else None
 
-def finetuning(entry: str) -> Training:
-    """Return the fine-tuning of an entry."""
-    section, rows = f"downstream.{entry}.finetune", f"downstream.{entry}.rows"
-    return Training(f"finetune@{entry}", artifacts.job_name(entry, "finetune"), rows, section, (section,))
-
-
-def pretraining(phase: str) -> Training:
-    """Return the pre-training up to a phase."""
-    places = tuple(f"pretrain.{one}" for one in PHASES)
-    return Training(f"pretrain@{phase}", f"pretrain-{phase}", "pretrain_rows", "pretrain", places, "mlm_loss")
+    def read_scores(self, root: Path, figure: str) -> list[float]:
+        """Return the scores of all evaluations so far by a held-out figure; larger is better."""
+        columns = read_columns(find_evaluations(self.job, root))
+        return [signed_figure(figure, one) for one in columns.get(figure, ())]
 
 
 @dataclass
@@ -129,11 +134,6 @@ class Sweep:
     """Seed of a search."""
 
     @property
-    def item(self) -> str:
-        """Entry or phase."""
-        return self.training.stage.partition("@")[2]
-
-    @property
     def search(self) -> dict[str, Any]:
         """Everything that the trials in one record must have in common."""
         space = {name: str(one) for name, one in self.space.items()}
@@ -166,19 +166,6 @@ class Sweep:
         start = [sys.executable, "-m", "flows", "run", "--preset", self.preset]
         return [*start, *args, "--name", trial.name, *self.extra_options, *self.worker_options, *last]
 
-    def read_held_out(self, trial: Trial, project: Path) -> dict[str, Any] | None:
-        """Return the metrics on held-out rows; None if the training did not finish."""
-        training = self.training
-        path = checkout.checkout_folder(project, trial.name) / artifacts.metrics_file(training.job)
-        found = read_json(path).get("held_out") if path.is_file() else None
-        return found if training.judged_by is None or found is None else {**found, "judged_by": training.judged_by}
-
-    def read_scores(self, trial: Trial, project: Path, figure: str) -> list[float]:
-        """Return the scores of all evaluations so far by a held-out figure; larger is better."""
-        root = checkout.checkout_folder(project, trial.name)
-        columns = read_columns(find_evaluations(self.training.job, root))
-        return [signed_figure(figure, one) for one in columns.get(figure, ())]
-
 
 def run_sweep(sweep: Sweep, project: Path, say: Say) -> dict[str, Any]:
     """Run all trials, then finish the best one; return the record that is written to `runs/sweeps`.
@@ -198,7 +185,12 @@ def run_sweep(sweep: Sweep, project: Path, say: Say) -> dict[str, Any]:
     best = max(alike, key=_score)
     assert best.held_out is not None
     record = {
-        **{"name": sweep.name, "entry": sweep.item, "judged_by": best.held_out["judged_by"], "best": best.name},
+        **{
+            "name": sweep.name,
+            "entry": sweep.training.item,
+            "judged_by": best.held_out["judged_by"],
+            "best": best.name,
+        },
         **_make_record(sweep, trials),
         "runs": [{"name": one.name, **one.values, "held_out": one.held_out} for one in trials],
         "recipes": [figures for figures, _ in recipes],
@@ -301,16 +293,17 @@ def _run_trial(
     sweep: Sweep, trial: Trial, live: optuna.Trial, before: Sequence[Trial], project: Path, say: Say
 ) -> None:
     """Run a trial to its end, or until it is hopeless; enter its state and scores."""
+    root = checkout.checkout_folder(project, trial.name)
     figure = next((one.held_out["judged_by"] for one in before if one.held_out is not None), "")
 
     def is_hopeless() -> bool:
-        return sweep.trials is not None and enter_scores(trial, live, sweep.read_scores(trial, project, figure))
+        return sweep.trials is not None and enter_scores(trial, live, sweep.training.read_scores(root, figure))
 
     if not is_hopeless():  # an interrupted one may be
         _run(sweep.command(trial, "--to", sweep.training.stage), project, say, is_hopeless)
-    if (figures := sweep.read_held_out(trial, project)) is not None:
+    if (figures := sweep.training.read_held_out(root)) is not None:
         trial.state, trial.held_out, trial.score = COMPLETE, figures, held_out_score(figures)[1]
-        trial.scores = sweep.read_scores(trial, project, figures["judged_by"])
+        trial.scores = sweep.training.read_scores(root, figures["judged_by"])
     elif trial.state != PRUNED:
         trial.state = "failed"
 
@@ -349,13 +342,13 @@ def _final_command(sweep: Sweep, best: Trial, alike: Sequence[Trial], project: P
         return sweep.command(best)
     for number, trial in enumerate(alike, 1):
         say(f"predictions of seed {number} of {len(alike)}: {trial.name}")
-        if code := _run(sweep.command(trial, "--to", f"evaluate@{sweep.item}"), project, say):
+        if code := _run(sweep.command(trial, "--to", f"evaluate@{sweep.training.item}"), project, say):
             raise SystemExit(code)
     others = {one.values[SEED]: checkout.checkout_folder(project, one.name) for one in alike if one is not best}
     folder = SWEEPS / sweep.name / best.name
-    write_seed_scores(project / folder, others, sweep.item, say)
+    write_seed_scores(project / folder, others, sweep.training.item, say)
     # The scores of the other seeds are on this host only, so gate and publish run here.
-    setting = f"downstream.{sweep.item}.gate.seeds={folder.as_posix()}"
+    setting = f"downstream.{sweep.training.item}.gate.seeds={folder.as_posix()}"
     return replace(sweep, worker_options=()).command(best, "--set", setting)
 
 

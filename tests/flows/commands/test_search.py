@@ -22,7 +22,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 
 from flows.cli import cli
 from flows.commands.sweep import _take_space, parse_range
-from flows.commands.sweep_runs import COMPLETE, PRUNED, Sweep, Trial, ask_trial, enter_scores, finetuning, pretraining
+from flows.commands.sweep_runs import COMPLETE, PRUNED, Sweep, Training, Trial, ask_trial, enter_scores
 from flows.runs.checkout import checkout_folder
 from ipu_model.files import write_json, write_text
 from tasks.downstream.gate.verdict_text import held_out_score
@@ -43,7 +43,7 @@ def score(values: dict[str, Any]) -> float:
 
 
 def searched(seed: int = 42) -> Sweep:
-    return Sweep("s", finetuning("squad"), "finetune", (), SPACE, trials=12, seed=seed)
+    return Sweep("s", Training("finetune@squad"), "finetune", (), SPACE, trials=12, seed=seed)
 
 
 def search(trials: list[Trial], total: int, seed: int = 42) -> list[Trial]:
@@ -161,7 +161,7 @@ def test_a_search_is_refused_before_its_first_run(tmp_path: Path, words: list[st
 
 
 def test_pre_training_is_judged_by_the_loss_of_masked_tokens_and_sets_both_phases(tmp_path: Path) -> None:
-    sweep = Sweep("p", pretraining("phase2"), "bert", (), {}, trials=2)
+    sweep = Sweep("p", Training("pretrain@phase2"), "bert", (), {}, trials=2)
     trial = Trial("p-01", {"learning_rate": 1e-4, "pretrain.weight_decay": 0.1})
     words = [text for text in sweep.command(trial) if "=" in text]
     assert words == [
@@ -172,8 +172,8 @@ def test_pre_training_is_judged_by_the_loss_of_masked_tokens_and_sets_both_phase
     root = checkout_folder(tmp_path, "p-01")
     write_json(root / "metrics/pretrain-phase2.json", {"held_out": {"judged_by": "loss", "loss": 3.0, "mlm_loss": 2.5}})
     write_text(root / "plots/pretrain-phase2-held-out.csv", "step,loss,mlm_loss\n1,4.0,3.5\n2,3.0,2.5\n")
-    assert held_out_score(sweep.read_held_out(trial, tmp_path) or {}) == ("mlm_loss", -2.5)
-    assert sweep.read_scores(trial, tmp_path, "mlm_loss") == [-3.5, -2.5]
+    assert held_out_score(sweep.training.read_held_out(root) or {}) == ("mlm_loss", -2.5)
+    assert sweep.training.read_scores(root, "mlm_loss") == [-3.5, -2.5]
 
 
 TRAINER = """
@@ -224,7 +224,7 @@ stopping.stop.run_child = watched
 sweep_runs.Sweep.command = command
 sweep_runs._final_command = lambda *args: [sys.executable, "-c", "pass"]
 space = {"learning_rate": FloatDistribution(1e-5, 1e-1, log=True)}
-sweep = sweep_runs.Sweep("s", sweep_runs.finetuning("squad"), "finetune", (), space, trials=12, seed=42)
+sweep = sweep_runs.Sweep("s", sweep_runs.Training("finetune@squad"), "finetune", (), space, trials=12, seed=42)
 with stopping.stop.listen():
     sweep_runs.run_sweep(sweep, project, lambda text: print(text, flush=True))
 """

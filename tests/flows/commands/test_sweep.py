@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from optuna.distributions import CategoricalDistribution
 
-from flows.commands.sweep_runs import SWEEPS, Sweep, Trial, _run, finetuning, run_sweep, write_seed_scores
+from flows.commands.sweep_runs import SWEEPS, Sweep, Training, Trial, _run, run_sweep, write_seed_scores
 from flows.runs import checkout
 from flows.runs.run_params import require_same_params
 from ipu_model.files import write_json
@@ -31,7 +31,7 @@ from tests.tasks.tiny_model import write_tiny_model
 from tests.tasks.trained_checkout import make_glue_checkout
 
 GRID = {"learning_rate": CategoricalDistribution([1e-5, 3e-5]), "seed": CategoricalDistribution([5, 6])}
-SWEEP = Sweep("tries", finetuning("squad"), "finetune", ("device.runtime=cpu",), GRID)
+SWEEP = Sweep("tries", Training("finetune@squad"), "finetune", ("device.runtime=cpu",), GRID)
 NAMES = ["tries-lr1e-05-s5", "tries-lr1e-05-s6", "tries-lr3e-05-s5", "tries-lr3e-05-s6"]
 
 
