@@ -220,7 +220,7 @@ def real_sweep(tmp_path: Path, *words: str) -> tuple[Path, list[str], dict[str, 
     """A project of its own, a command that searches there for the best recipe for 48 questions, and its environment."""
     project = tmp_path / "project"
     project.mkdir()
-    for part in (*checkout.CODE, "params.yaml", "presets", "inputs"):
+    for part in (*checkout.CODE, "params.yaml", "prefect.yaml", "presets", "inputs"):
         source = ROOT / part
         if source.is_dir():
             shutil.copytree(source, project / part, ignore=shutil.ignore_patterns("__pycache__"))
