@@ -79,13 +79,13 @@ def _read_labels(
     """Yield the name of each label column with its values for this sequence, as class names and tokens if possible."""
     ids, start = columns["input_ids"], columns["cls_positions"][slot]
 
-    def token(number: int) -> str:
+    def format_token(number: int) -> str:
         return tokenizer.id_to_token(number) or f"id {number}"
 
-    def place(position: int) -> str:
-        return f"{position - start}: {token(ids[position])}"
+    def format_position(position: int) -> str:
+        return f"{position - start}: {format_token(ids[position])}"
 
-    def label(value: float) -> str:
+    def format_label(value: float) -> str:
         return classes[value] if isinstance(value, int) and value < len(classes) else f"{value:g}"
 
     own = range(start, start + length)
@@ -94,14 +94,15 @@ def _read_labels(
             continue
         if name == "masked_positions":
             pairs = zip(values, columns["masked_labels"], strict=True)
-            yield "masked", [f"{place(at)} -> {token(to)}" for at, to in pairs if to != IGNORED and at in own]
+            masked = [(at, to) for at, to in pairs if to != IGNORED and at in own]
+            yield "masked", [f"{format_position(at)} -> {format_token(to)}" for at, to in masked]
         elif name == LABEL_FLAGS:  # one per class
             flags = np.reshape(values, (len(columns["cls_positions"]), -1))[slot]
-            yield name, [label(int(number)) for number in np.flatnonzero(flags == 1)]
+            yield name, [format_label(int(number)) for number in np.flatnonzero(flags == 1)]
         elif len(values) == len(ids):  # one per token
-            yield name, [f"{place(at)} -> {label(values[at])}" for at in own if values[at] != IGNORED]
+            yield name, [f"{format_position(at)} -> {format_label(values[at])}" for at in own if values[at] != IGNORED]
         elif values[slot] != IGNORED:
-            yield name, place(values[slot]) if name.endswith("_positions") else label(values[slot])
+            yield name, format_position(values[slot]) if name.endswith("_positions") else format_label(values[slot])
     if "start_positions" in columns and (first := columns["start_positions"][slot]) != IGNORED:
         last = columns["end_positions"][slot]
         yield "answer", tokenizer.decode(ids[first : last + 1], skip_special_tokens=False)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.commands.data import first_sequences
+from flows.commands.data import _read_labels, first_sequences
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.stage.errors import InputError
 from tests.tasks.pretraining.row_inputs import (
@@ -69,6 +69,12 @@ def test_masked_words_are_shown_with_what_they_were(tmp_path: Path) -> None:
             now, _, before = change.partition(" -> ")
             assert entries.id_to_token(one["ids"][int(place)]) == now
             assert before in words
+
+
+def test_several_labels_of_a_sequence_are_named(tmp_path: Path) -> None:
+    columns = {"input_ids": [5] * 8, "cls_positions": [0, 4], "label_flags": [0, 1, 0, 1, 0, 1]}
+    tokenizer = tokenizer_of(word_tokenizer(tmp_path / "tokenizer"))
+    assert dict(_read_labels(columns, 1, 4, tokenizer, ["a", "b", "c"])) == {"label_flags": ["a", "c"]}
 
 
 def test_no_more_than_asked_for_and_rows_that_are_not_there_are_refused(
