@@ -14,7 +14,7 @@ import functools
 import gzip
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -31,7 +31,7 @@ from tasks.records.hub_inputs import open_tables
 from tasks.records.parquet import read_checked_batches, split_into_groups
 from tasks.records.tables import ColumnSpec, match_columns, select_files
 from tasks.records.text_files import ReadLog
-from tasks.rows.row_files import IGNORED, MAX_ROW_LENGTH
+from tasks.rows.row_files import IGNORED
 from tasks.stage.errors import InputError
 
 ENDINGS = (".tfrecord", ".tfrecords", ".tfrecord.gz", ".tfrecords.gz")
@@ -65,7 +65,7 @@ message_type { name: "Example" field { name: "features" number: 1 type_name: ".t
 """Definitions from tensorflow/core/example/example.proto and feature.proto."""
 SEQUENCES_AT_ONCE = 2048
 NUMBERS_AT_ONCE = 8 << 20
-"""Padded numbers per field and batch: batches of long sequences are smaller."""
+"""Numbers per field and batch: batches of long sequences are smaller."""
 LISTS = ("input_ids", "attention_mask", "token_type_ids", "labels")
 NEXT = ("next_sentence_label", "next_sentence_labels")
 COLUMNS = {
@@ -75,6 +75,8 @@ COLUMNS = {
 PACKED = "packed_input_ids"
 IDS, POSITIONS, WEIGHTS = "masked_lm_ids", "masked_lm_positions", "masked_lm_weights"
 FEATURES = ("input_ids", "input_mask", "segment_ids", POSITIONS, IDS, "next_sentence_labels")
+FEATURES_ALIKE = ("input_ids", "input_ids", "input_ids", IDS, IDS, "each record", IDS)
+"""What has as many entries as each of FEATURES and WEIGHTS; a record itself has one."""
 _TABLES = (".parquet", ".arrow")
 
 
@@ -193,7 +195,7 @@ def read_prepared_batches(
         if file.name.lower().endswith(_TABLES):
             yield from columns.read(_read_table_batches(file), str(file))
         else:
-            yield from columns.read(_read_tfrecord_batches(file), str(file))
+            yield from _read_examples(file)
             reading.layouts[str(file)] = "TFRecords, 0 in unused slots"
 
 
@@ -228,63 +230,41 @@ class _Columns:
         first = 0
         for batch in batches:
             names = match_columns(batch.schema.names, [COLUMNS], source, self.reading)
-            batch = pa.RecordBatch.from_arrays([batch.column(name) for name in names.values()], names=list(names))
             for start in range(0, batch.num_rows, SEQUENCES_AT_ONCE):
-                for part in _split_batch(batch.slice(start, SEQUENCES_AT_ONCE), source, first):
-                    yield self._prepared(part, source, first)
-                    first += part.num_rows
+                part = batch.slice(start, SEQUENCES_AT_ONCE)
+                yield self._convert({name: part.column(own) for name, own in names.items()}, source, first)
+                first += part.num_rows
         self.reading.layouts[source] = f"columns of lists, label {self.ignored} where nothing is masked"
 
-    def _prepared(self, batch: pa.RecordBatch, source: str, first: int) -> PreparedSequences:
-        lists = {name: _read_lists(batch.column(name), f"{source}, column {name}", first) for name in LISTS}
-        lengths = np.diff(lists["input_ids"][1])
-        for name, (_, offsets) in lists.items():
-            wrong = np.flatnonzero(np.diff(offsets) != lengths)
-            if len(wrong):
-                raise InputError(
-                    f"{source}, sequence {first + wrong[0]}: {name} has {np.diff(offsets)[wrong[0]]} entries, but "
-                    f"input_ids has {lengths[wrong[0]]}; equal numbers are required"
-                )
-        labels = self._labels(lists["labels"], source, first)
-        present = np.arange(lengths.max(initial=0)) < lengths[:, None]
-        matrices = {name: _pad(values, present, 0) for name, (values, _) in lists.items() if name != "labels"}
-        next_labels = _read_scalars(batch.column(NEXT[0]), f"{source}, column {NEXT[0]}", first)
-        return PreparedSequences(
-            source, first, labels=_pad(labels, present, IGNORED), next_sentence_labels=next_labels, **matrices
-        )
-
-    def _labels(self, ragged: tuple[np.ndarray, np.ndarray], source: str, first: int) -> np.ndarray:
-        values, offsets = ragged
+    def _convert(self, columns: Mapping[str, Any], source: str, first: int) -> PreparedSequences:
+        lists = {name: _read_lists(column, f"{source}, column {name}", first) for name, column in columns.items()}
+        values, lengths = ({name: one[part] for name, one in lists.items()} for part in (0, 1))
+        where = f"{source}, sequence", first
+        for name in LISTS:
+            _require_equal(*where, name, lengths[name], "input_ids", lengths["input_ids"])
+        _require_equal(*where, NEXT[0], lengths[NEXT[0]], "each sequence", np.ones_like(lengths[NEXT[0]]))
+        labels = values["labels"]
         for ignored in (IGNORED, 0):
-            there = np.flatnonzero(values == ignored)
+            there = np.flatnonzero(labels == ignored)
             if len(there) and self.ignored is None:
                 self.ignored = ignored
             elif len(there) and self.ignored != ignored:
-                at = first + int(np.searchsorted(offsets, there[0], side="right")) - 1
                 raise InputError(
-                    f"{source}, sequence {at} has the label {ignored}, but earlier ones mark unmasked tokens with "
-                    f"{self.ignored}. Use one of {IGNORED} and 0 throughout"
+                    f"{source}, sequence {first + _find_owner(lengths['labels'], there[0])} has the label {ignored}, "
+                    f"but earlier ones mark unmasked tokens with {self.ignored}. Use one of {IGNORED} and 0 throughout"
                 )
-        return np.where(values == self.ignored, IGNORED, values)
-
-
-def _split_batch(batch: pa.RecordBatch, source: str, first: int) -> Iterator[pa.RecordBatch]:
-    """Split a batch so that each part has about NUMBERS_AT_ONCE numbers after padding."""
-    lengths = np.diff(_read_lists(batch.column(LISTS[0]), f"{source}, column {LISTS[0]}", first)[1])
-    width = _require_width(int(lengths.max(initial=1)), f"{source}, sequence {first + int(np.argmax(lengths))}")
-    at_once = max(1, NUMBERS_AT_ONCE // max(1, width))
-    for start in range(0, batch.num_rows, at_once):
-        yield batch.slice(start, at_once)
-
-
-def _require_width(width: int, where: str) -> int:
-    if width > MAX_ROW_LENGTH:
-        raise InputError(f"{where} has {width:,} entries; rows have at most {MAX_ROW_LENGTH:,} tokens")
-    return width
+        lists_only = {name: values[name] for name in LISTS} | {
+            "labels": np.where(labels == self.ignored, IGNORED, labels)
+        }
+        return PreparedSequences(
+            source, first, lengths["input_ids"], next_sentence_labels=values[NEXT[0]], **lists_only
+        )
 
 
 def _read_lists(column: Any, where: str, first: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return values, int64[T], and offsets, int64[N + 1], of a column of lists of integers."""
+    """Return the values, int64[T], and the lengths, int64[N], of a column of lists of integers, or of integers."""
+    if pa.types.is_integer(column.type):
+        column = make_lists(np.ones(len(column), np.int64), column)
     kind = column.type
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     if not is_list or not (pa.types.is_integer(kind.value_type) or pa.types.is_boolean(kind.value_type)):
@@ -294,69 +274,62 @@ def _read_lists(column: Any, where: str, first: int) -> tuple[np.ndarray, np.nda
         raise InputError(f"{where} is null in sequence {first + nulls[0]}")
     values = column.flatten()
     lengths = pc.list_value_length(column).to_numpy(zero_copy_only=False).astype(np.int64)
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
     if values.null_count:
         at = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
-        raise InputError(f"{where} has a null in sequence {first + np.searchsorted(offsets, at, side='right') - 1}")
-    return values.cast(pa.int64()).to_numpy(zero_copy_only=False), offsets
+        raise InputError(f"{where} has a null in sequence {first + _find_owner(lengths, at)}")
+    return values.cast(pa.int64()).to_numpy(zero_copy_only=False), lengths
 
 
-def _read_scalars(column: Any, where: str, first: int) -> np.ndarray:
-    """Return the values of a column of integers, or of lists with one integer, int64[N]."""
-    if pa.types.is_nested(column.type):
-        values, offsets = _read_lists(column, where, first)
-        if len(values) != len(column) or np.any(np.diff(offsets) != 1):
-            raise InputError(f"{where} must have one label for each sequence")
-        return values
-    if not pa.types.is_integer(column.type) or column.null_count:
-        raise InputError(f"{where} is {column.type} with {column.null_count} nulls; integers, no nulls, are required")
-    return column.cast(pa.int64()).to_numpy(zero_copy_only=False)
+def _find_owner(lengths: np.ndarray, token: int) -> int:
+    """Return the number of the sequence that has a token."""
+    return int(np.searchsorted(np.cumsum(lengths), token, side="right"))
 
 
-def _pad(values: np.ndarray, present: np.ndarray, fill: int) -> np.ndarray:
-    matrix = np.full(present.shape, fill, np.int64)
-    matrix[present] = values
-    return matrix
+def _require_equal(source: str, first: int, name: str, lengths: np.ndarray, other: str, required: np.ndarray) -> None:
+    """Require the lists `name` to be as long as those of `other`."""
+    if len(wrong := np.flatnonzero(lengths != required)):
+        at = wrong[0]
+        raise InputError(
+            f"{source} {first + at}: {name} has {lengths[at]:,} entries, but {other} has {required[at]:,}; equal "
+            "numbers are required"
+        )
 
 
-def _read_tfrecord_batches(file: Path) -> Iterator[pa.RecordBatch]:
-    """Yield TFRecords with the columns of tables."""
+def _read_examples(file: Path) -> Iterator[PreparedSequences]:
+    """Yield the sequences of a file of TFRecords."""
     first = 0
     records = read_tfrecords(file, (*FEATURES, WEIGHTS), FEATURES)
-    groups = split_into_groups(records, lambda one: len(one["input_ids"]), SEQUENCES_AT_ONCE, NUMBERS_AT_ONCE)
-    for group in groups:
-        yield _make_batch(group, str(file), first)
+    for group in split_into_groups(records, lambda one: len(one["input_ids"]), SEQUENCES_AT_ONCE, NUMBERS_AT_ONCE):
+        yield _join_examples(group, str(file), first)
         first += len(group)
 
 
-def _make_batch(records: list[dict[str, np.ndarray]], source: str, first: int) -> pa.RecordBatch:
-    def join(name: str, like: str = "") -> np.ndarray:
-        for number, one in enumerate(records):
-            if like and len(one[name]) != len(one[like]):
-                entries = f"{name} has {len(one[name]):,} entries, but {like} has {len(one[like]):,}"
-                raise InputError(f"{source}, record {first + number}: {entries}; equal numbers are required")
-        return np.concatenate([one[name] for one in records])
+def _join_examples(records: list[dict[str, np.ndarray]], source: str, first: int) -> PreparedSequences:
+    names = [*FEATURES, *([WEIGHTS] if all(WEIGHTS in one for one in records) else [])]
+    lengths = {name: np.array([len(one[name]) for one in records]) for name in names}
+    values = {name: np.concatenate([one[name] for one in records]) for name in names}
+    for name, other in zip(names, FEATURES_ALIKE, strict=False):
+        _require_equal(
+            f"{source}, record", first, name, lengths[name], other, lengths.get(other, np.ones(len(records)))
+        )
+    widths = lengths["input_ids"]
+    owners = np.repeat(np.arange(len(records)), lengths[IDS])
 
     def refuse(wrong: np.ndarray, what: str) -> None:
         if wrong.any():
-            raise InputError(f"{source}, record {first + int(row[np.argmax(wrong)])} {what}")
+            raise InputError(f"{source}, record {first + int(owners[np.argmax(wrong)])} {what}")
 
-    columns = {name: join(feature, "input_ids") for name, feature in zip(LISTS, FEATURES[:3], strict=False)}
-    widths, counts = (np.array([len(one[name]) for one in records]) for name in ("input_ids", IDS))
-    row = np.repeat(np.arange(len(records)), counts)
-    slots, positions = join(IDS), join(POSITIONS, IDS)
+    slots, positions = values[IDS], values[POSITIONS]
     used = slots != 0
-    refuse(used & ((positions < 1) | (positions >= widths[row])), f"has {POSITIONS} outside the sequence")
+    refuse(used & ((positions < 1) | (positions >= widths[owners])), f"has {POSITIONS} outside the sequence")
     refuse(~used & (positions != 0), f"has a position in an unused slot ({IDS} is 0)")
-    if all(WEIGHTS in one for one in records):
-        refuse(used != (join(WEIGHTS, IDS) != 0), f"has {WEIGHTS} that contradict {IDS}, where 0 is unused")
-    places = (np.cumsum(widths) - widths)[row] + positions
+    if WEIGHTS in values:
+        refuse(used != (values[WEIGHTS] != 0), f"has {WEIGHTS} that contradict {IDS}, where 0 is unused")
+    places = (np.cumsum(widths) - widths)[owners] + positions
     repeated = used.copy()
     repeated[np.flatnonzero(used)[np.unique(places[used], return_index=True)[1]]] = False
     refuse(repeated, f"repeats a position in {POSITIONS}")
     labels = np.full(widths.sum(), IGNORED, np.int64)
     labels[places[used]] = slots[used]
-    labels_each = np.array([len(one["next_sentence_labels"]) for one in records])
-    lists = [make_lists(widths, values) for values in (*columns.values(), labels)]
-    lists.append(make_lists(labels_each, join("next_sentence_labels")))
-    return pa.RecordBatch.from_arrays(lists, names=[*LISTS, NEXT[0]])
+    ids, mask, types = (values[name] for name in FEATURES[:3])
+    return PreparedSequences(source, first, widths, ids, mask, types, labels, values[FEATURES[-1]])

@@ -1,6 +1,6 @@
 """Prepared sequences, which were tokenized, paired and masked elsewhere: their validation and unpadding.
 
-Legend: N sequences, W tokens of the longest one.
+Legend: N sequences, T tokens of all of them, padding included.
 """
 
 from dataclasses import dataclass
@@ -20,20 +20,22 @@ SHORTEST = 3
 
 @dataclass(frozen=True)
 class PreparedSequences:
-    """A batch of sequences as read from their source, padded with 0 to one width."""
+    """A batch of sequences as read from their source, concatenated."""
 
     source: str
     """File or data set, for messages."""
     first: int
     """Number of the first sequence of the batch in its source."""
+    lengths: np.ndarray
+    """int64[N], with padding."""
     input_ids: np.ndarray
-    """int64[N, W], masked."""
+    """int64[T], masked."""
     attention_mask: np.ndarray
-    """int64[N, W]: 1 for tokens, 0 for padding."""
+    """int64[T]: 1 for tokens, 0 for padding."""
     token_type_ids: np.ndarray
-    """int64[N, W]."""
+    """int64[T]."""
     labels: np.ndarray
-    """int64[N, W]: the original token, IGNORED where nothing is predicted."""
+    """int64[T]: the original token, IGNORED where nothing is predicted."""
     next_sentence_labels: np.ndarray
     """int64[N]: 0 = real next, 1 = random."""
 
@@ -59,19 +61,86 @@ def validate_and_unpad(found: PreparedSequences, limits: RowLimits) -> pa.Table:
     Raises:
         InputError: invalid sequences; the message lists every problem with its first sequence and a count.
     """
-    real = found.attention_mask == 1
-    lengths = real.sum(axis=1)
-    _raise_problems(found, _layout_problems(found, real, lengths, limits))
-    _raise_problems(found, _content_problems(found, real, lengths, limits))
+    tokens = _Tokens(found)
+    _raise_problems(found, _find_problems(found, tokens, limits))
     masked = found.labels != IGNORED
+    masked_counts = tokens.count(masked)
     columns = {
-        "token_ids": make_lists(lengths, found.input_ids[real].astype(limits.vocabulary.dtype)),
-        "second_start": (real & (found.token_type_ids == 0)).sum(axis=1),
-        "places": make_lists(masked.sum(axis=1), np.nonzero(masked)[1]),
-        "labels": make_lists(masked.sum(axis=1), found.labels[masked]),
+        "token_ids": make_lists(tokens.real_counts, found.input_ids[tokens.real].astype(limits.vocabulary.dtype)),
+        "second_start": tokens.count(tokens.real & (found.token_type_ids == 0)),
+        "places": make_lists(masked_counts, tokens.positions[masked]),
+        "labels": make_lists(masked_counts, found.labels[masked]),
         "next_sentence_label": found.next_sentence_labels,
     }
     return pa.table(columns)
+
+
+class _Tokens:
+    """Places of the tokens in their sequences."""
+
+    def __init__(self, found: PreparedSequences) -> None:
+        self.owners = np.repeat(np.arange(len(found.lengths)), found.lengths)
+        self.positions = np.arange(len(self.owners)) - (np.cumsum(found.lengths) - found.lengths)[self.owners]
+        self.real = found.attention_mask == 1
+        self._sequences = len(found.lengths)
+        self.real_counts = self.count(self.real)
+
+    def count(self, chosen: np.ndarray) -> np.ndarray:
+        """Return how many tokens of each sequence are chosen, int64[N]."""
+        return np.bincount(self.owners[chosen], minlength=self._sequences)
+
+
+def _find_problems(found: PreparedSequences, tokens: _Tokens, limits: RowLimits) -> list[tuple[np.ndarray, str]]:
+    """Return possible problems with their descriptions, each [N]: true or above 0 where a sequence has the problem."""
+    vocabulary, section, size = limits.vocabulary, limits.section, limits.vocabulary.size
+    ids, types, labels, real, count = found.input_ids, found.token_type_ids, found.labels, tokens.real, tokens.count
+    masked, last = labels != IGNORED, tokens.real_counts[tokens.owners] - 1
+    masked_counts, is_first = count(masked), tokens.positions == 0
+    wrong_types = ((types != 0) & (types != 1)) | np.where(is_first, types != 0, types < np.roll(types, 1))
+    other = "set tokenizer.path or tokenizer.repository to the vocabulary of the data"
+    return [
+        (count((found.attention_mask != 0) & ~real), "has an attention_mask with values other than 0 and 1"),
+        (count(real & (tokens.positions > last)), "has tokens after padding; padding must be at the end"),
+        (tokens.real_counts < SHORTEST, f"has fewer than {SHORTEST} tokens"),
+        (
+            tokens.real_counts > limits.row_length,
+            f"has more tokens than a row: raise {section}.row_length={limits.row_length} to "
+            f"{int(tokens.real_counts.max(initial=0))}, or use data prepared for this length",
+        ),
+        (
+            count(real & ((ids < 0) | (ids >= size))),
+            f"has the token id {int(ids[real].max(initial=0))} or a negative one, but the vocabulary has {size:,} "
+            f"entries: {other}",
+        ),
+        (count(is_first & (ids != vocabulary.cls)), f"does not begin with [CLS], id {vocabulary.cls}: {other}"),
+        (
+            count((tokens.positions == last) & (ids != vocabulary.sep)),
+            f"does not end with [SEP], id {vocabulary.sep}: {other}",
+        ),
+        (count(~real & (ids != vocabulary.pad)), f"has token ids other than {vocabulary.pad} in its padding"),
+        (count(real & wrong_types), "has token_type_ids that are not 0, 0, ..., 1, 1"),
+        (
+            count(masked & ((labels < 0) | (labels >= size))),
+            f"has a label outside the vocabulary of {size:,} entries: {other}",
+        ),
+        (count(masked & ~real), "has a label on padding"),
+        (
+            masked_counts > limits.max_predictions,
+            f"has more masked tokens than {section}.max_predictions_per_row={limits.max_predictions}: raise it "
+            f"to {int(masked_counts.max(initial=0))}",
+        ),
+        (~np.isin(found.next_sentence_labels, (0, 1)), "has a next_sentence_label other than 0 and 1"),
+    ]
+
+
+def _raise_problems(found: PreparedSequences, problems: list[tuple[np.ndarray, str]]) -> None:
+    lines = []
+    for wrong, what in problems:
+        if count := np.count_nonzero(wrong):
+            more = f" (and {count - 1} more of {len(wrong)})" if count > 1 else ""
+            lines.append(f"\n  sequence {found.first + int(np.argmax(wrong > 0))}{more} {what}")
+    if lines:
+        raise InputError(f"{found.source} cannot be used as pre-training rows:{''.join(lines)}")
 
 
 def make_lists(lengths: np.ndarray, values: np.ndarray) -> pa.ListArray:
@@ -95,73 +164,3 @@ def restore_tokens(sequences: pa.Table) -> list[bytes]:
     restored = masked.token_ids.copy()
     restored[masked.places] = masked.labels
     return [part.tobytes() for part in np.split(restored, np.cumsum(lengths)[:-1])]
-
-
-Problems = list[tuple[np.ndarray, str]]
-"""(bool[N] sequences with the problem, description) of each problem."""
-
-
-def _layout_problems(found: PreparedSequences, real: np.ndarray, lengths: np.ndarray, limits: RowLimits) -> Problems:
-    """Return problems that prevent a check of the tokens."""
-    mask = found.attention_mask
-    return [
-        (np.any((mask != 0) & (mask != 1), axis=1), "has an attention_mask with values other than 0 and 1"),
-        (np.any(real[:, 1:] & ~real[:, :-1], axis=1), "has tokens after padding; padding must be at the end"),
-        (lengths < SHORTEST, f"has fewer than {SHORTEST} tokens"),
-        (
-            lengths > limits.row_length,
-            f"has more tokens than a row: raise {limits.section}.row_length={limits.row_length} to "
-            f"{int(lengths.max(initial=0))}, or use data prepared for this length",
-        ),
-    ]
-
-
-def _content_problems(found: PreparedSequences, real: np.ndarray, lengths: np.ndarray, limits: RowLimits) -> Problems:
-    vocabulary = limits.vocabulary
-    ids, types, labels = found.input_ids, found.token_type_ids, found.labels
-    masked = labels != IGNORED
-    size = vocabulary.size
-    other = "set tokenizer.path or tokenizer.repository to the vocabulary of the data"
-    return [
-        (
-            np.any(real & ((ids < 0) | (ids >= size)), axis=1),
-            f"has the token id {int(ids[real].max(initial=0))} or a negative one, but the vocabulary has {size:,} "
-            f"entries: {other}",
-        ),
-        (ids[:, 0] != vocabulary.cls, f"does not begin with [CLS], id {vocabulary.cls}: {other}"),
-        (
-            ids[np.arange(len(ids)), lengths - 1] != vocabulary.sep,
-            f"does not end with [SEP], id {vocabulary.sep}: {other}",
-        ),
-        (np.any(~real & (ids != vocabulary.pad), axis=1), f"has token ids other than {vocabulary.pad} in its padding"),
-        (
-            np.any(real & (types != 0) & (types != 1), axis=1)
-            | np.any(real[:, 1:] & (types[:, 1:] < types[:, :-1]), axis=1)
-            | (types[:, 0] != 0),
-            "has token_type_ids that are not 0, 0, ..., 1, 1",
-        ),
-        (
-            np.any(masked & ((labels < 0) | (labels >= size)), axis=1),
-            f"has a label outside the vocabulary of {size:,} entries: {other}",
-        ),
-        (np.any(masked & ~real, axis=1), "has a label on padding"),
-        (
-            masked.sum(axis=1) > limits.max_predictions,
-            f"has more masked tokens than {limits.section}.max_predictions_per_row={limits.max_predictions}: raise it "
-            f"to {int(masked.sum(axis=1).max(initial=0))}",
-        ),
-        (
-            (found.next_sentence_labels != 0) & (found.next_sentence_labels != 1),
-            "has a next_sentence_label other than 0 and 1",
-        ),
-    ]
-
-
-def _raise_problems(found: PreparedSequences, problems: Problems) -> None:
-    lines = []
-    for wrong, what in problems:
-        if wrong.any():
-            more = f" (and {int(wrong.sum()) - 1} more of {len(wrong)})" if wrong.sum() > 1 else ""
-            lines.append(f"\n  sequence {found.first + int(np.argmax(wrong))}{more} {what}")
-    if lines:
-        raise InputError(f"{found.source} cannot be used as pre-training rows:{''.join(lines)}")

@@ -130,9 +130,11 @@ def _read(
     for found in read_prepared_batches(own, params.source, limits.section, reading):
         sequences = validate_and_unpad(found, limits)
         reading.counts[SEQUENCES] += len(sequences)
-        reading.counts[UNMASKED] += int((found.labels == IGNORED).all(axis=1).sum())
-        whole = np.concatenate([found.input_ids, found.labels], axis=1)
-        seen.extend(hash(sequence.tobytes()) for sequence in whole)
+        masked, lengths, counts = get_masked_tokens(sequences)
+        reading.counts[UNMASKED] += int((counts == 0).sum())
+        whole = np.stack([masked.token_ids, np.full(len(masked.token_ids), IGNORED)], axis=1)
+        whole[masked.places, 1] = masked.labels
+        seen.extend(hash(sequence.tobytes()) for sequence in np.split(whole, np.cumsum(lengths)[:-1]))
         progress.update(reading.counts[SEQUENCES])
         yield sequences
     reading.counts[REPEATED] += count_repetitions(seen)
