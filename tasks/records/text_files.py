@@ -217,20 +217,14 @@ def peek(path: Path, most: int) -> bytes:
         return stream.read(most).removeprefix(codecs.BOM_UTF8).lstrip()
 
 
-def read_lines(path: Path, key: str) -> Iterator[str]:
-    """Yield the lines of `read_raw_lines`; lines of only ZERO_WIDTH characters and white space become empty."""
-    for line in read_raw_lines(path, key):
-        is_blank = line[0] in BLANKS and not line.isspace() and not line.strip(BLANKS)
-        yield "\n" if is_blank else line
-
-
-def read_raw_lines(path: Path, key: str) -> Iterator[str]:
-    """Yield the lines of a text file with their ends.
+def read_lines(path: Path, key: str, *, raw: bool = False) -> Iterator[str]:
+    """Yield the lines of a text file with their ends; lines of only ZERO_WIDTH characters and white space become empty.
 
     A file without any "\\n" is split at "\\r" (classic Mac OS).
 
     Args:
         path, key: see `read_text`.
+        raw: keep all lines as they are.
 
     Raises:
         InputError: see `read_text`, or a line longer than MAX_LINE_BYTES.
@@ -238,15 +232,24 @@ def read_raw_lines(path: Path, key: str) -> Iterator[str]:
     rest, end, number = "", "", 1
     for block in read_text(path, key):
         end = end or ("\r" if "\n" not in block and "\r" in block[:-1] else "\n")  # the last one may begin "\r\n"
-        lines = io.StringIO(rest + block.replace(end, "\n"), newline="\n").readlines()
+        text = rest + block.replace(end, "\n")
+        lines = io.StringIO(text, newline="\n").readlines()
         if max(map(len, lines)) > MAX_LINE_BYTES:
             number += next(at for at, line in enumerate(lines) if len(line) > MAX_LINE_BYTES)
             raise InputError(f"{path}, line {number} is longer than {MAX_LINE_BYTES >> 20} MB: split it ({key})")
         rest = "" if lines[-1].endswith("\n") else lines.pop()
-        yield from lines
+        yield from lines if raw or not _has_zero_width(text) else map(_empty_blank, lines)
         number += len(lines)
     if rest:
-        yield rest
+        yield rest if raw else _empty_blank(rest)
+
+
+def _has_zero_width(text: str) -> bool:
+    return not text.isascii() and any(character in text for character in ZERO_WIDTH)
+
+
+def _empty_blank(line: str) -> str:
+    return line if line.strip(BLANKS) or line.isspace() else "\n"
 
 
 def read_text(path: Path, key: str) -> Iterator[str]:

@@ -16,7 +16,7 @@ from typing import Any
 from ipu_model.files import read_json
 from tasks.plan.named_files import require_readable
 from tasks.records.hub_inputs import download_files
-from tasks.records.text_files import read_raw_lines
+from tasks.records.text_files import read_lines
 from tasks.stage.errors import InputError
 from tasks.vocabulary.fast_tokenizer import MAX_ENTRIES, FastTokenizer, make_wordpiece, read_fast_tokenizer
 from tasks.vocabulary.wordpiece import SPECIAL_TOKENS, build_wordpiece
@@ -254,7 +254,7 @@ def read_vocabulary(path: Path, key: str) -> tuple[str, ...]:
         path = inside[0]
     if path.stat().st_size > MAX_BYTES:
         raise InputError(f"{path} has {path.stat().st_size:,} bytes; at most {MAX_BYTES:,} are allowed ({key})")
-    entries = [line.rstrip("\r\n") for line in itertools.islice(read_raw_lines(path, key), MAX_ENTRIES + 1)]
+    entries = [line.rstrip("\r\n") for line in itertools.islice(read_lines(path, key, raw=True), MAX_ENTRIES + 1)]
     if len(entries) > MAX_ENTRIES:
         raise InputError(f"{path} has more than {MAX_ENTRIES:,} lines, the most that are allowed ({key})")
     while entries and not entries[-1]:
