@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipu_model.files import sha256_of
 from tasks.records.hub_inputs import download_files
-from tasks.stage.errors import InputError
+from tasks.stage.errors import InputError, translate_device_errors
 from tasks.vocabulary.hub_tokenizer import FILES as TOKENIZER_FILES
 
 if TYPE_CHECKING:
@@ -100,14 +100,11 @@ def read_architecture(source: Path, key: str) -> ModelConfig:
     Raises:
         InputError: not a model folder, or not a supported model.
     """
-    from ipu_model.errors import DeviceJobError
     from ipu_model.models.architecture import read_config
 
     require_config(source, key)
-    try:
+    with translate_device_errors(key):
         return read_config(source / CONFIG)[0]
-    except DeviceJobError as error:
-        raise InputError(f"{key}: {error}") from None
 
 
 def packs_rows(family: str) -> bool:
@@ -123,13 +120,10 @@ def read_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InputError: the model is not supported.
     """
-    from ipu_model.errors import DeviceJobError
     from ipu_model.models.families import get_family
 
-    try:
+    with translate_device_errors():
         return get_family(values.get("model_type") or "bert").read_fields(values)
-    except DeviceJobError as error:
-        raise InputError(str(error)) from None
 
 
 def name_family(values: Mapping[str, Any]) -> str:
@@ -155,11 +149,9 @@ def describe_head(source: Path, suffix: str, labels: Sequence[str], all_known: b
         names = read_config(source / CONFIG)[1] or DEFAULT_LABELS
     except DeviceJobError:
         return ""  # reported when the model is read
-    if not read_class_name(source).endswith(suffix) or len(names) == len(labels) == 1:
-        return ""
-    if len(labels) < len(names) and not all_known:
-        return ""
-    return match_labels(names, labels)[1]
+    known = len(labels) >= len(names) or all_known
+    has_head = read_class_name(source).endswith(suffix) and not len(names) == len(labels) == 1
+    return match_labels(names, labels)[1] if known and has_head else ""
 
 
 def find_cached_folder(repository: str, revision: str | None) -> Path | None:
@@ -206,10 +198,7 @@ def import_model_folder(source: Path, target: Path, tokenizer_sha256: str, key: 
     Raises:
         InputError: not a supported model, incomplete, damaged, or weights that are not finite.
     """
-    from ipu_model.errors import DeviceJobError
     from ipu_model.models.import_model import import_model  # imports torch: loaded only when needed
 
-    try:
+    with translate_device_errors(key):
         return import_model(source, target, tokenizer_sha256)
-    except DeviceJobError as error:
-        raise InputError(f"{key}: {error}") from None

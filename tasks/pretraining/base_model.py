@@ -27,7 +27,7 @@ from tasks.params.sections import BaseModelParams
 from tasks.plan.main import run_main
 from tasks.plan.named_files import require_readable
 from tasks.stage import artifacts
-from tasks.stage.errors import InputError
+from tasks.stage.errors import InputError, translate_device_errors
 from tasks.stage.process import parse_no_arguments
 from tasks.vocabulary.encoding import find_tokenizer_file
 from tasks.vocabulary.hub_tokenizer import TOKENIZER, VOCABULARY, load_local_vocabulary
@@ -67,33 +67,19 @@ def _import_source(params: BaseModelParams, model: ModelParams, tokenizer: Path,
         require_readable(source, "base_model.path")
         require_config(source, key)
         record: dict[str, Any] = {"source": "folder", "path": params.path, "origin": read_origin(source)}
-        return record | import_matching_model(source, model, tokenizer, target, key)
-    if params.source == "none":
+    elif params.source == "none":
         raise InputError("base_model.source is none, so there is no model to import: set it to folder or hub")
-    if not params.repository:
+    elif not params.repository:
         raise InputError("base_model.source is hub, but base_model.repository is not set: set it to a model, user/name")
-    key = f"base_model.repository={params.repository}"
-    commit, source = download_model(params.repository, params.revision, "base_model", extra=[CARD])
-    record = {"source": "hub", "repository": params.repository, "revision": params.revision, "commit": commit}
-    record |= {"origin": read_origin(source) | {"name": params.repository}}
-    return record | import_matching_model(source, model, tokenizer, target, key)
-
-
-def import_matching_model(source: Path, model: ModelParams, tokenizer: Path, target: Path, key: str) -> dict[str, Any]:
-    """Import the model folder `source` into `target`, if it matches the parameters and the tokenizer.
-
-    Args:
-        key: parameter that named the model, for messages.
-
-    Returns:
-        Record of what was read, left out and missing.
-
-    Raises:
-        InputError: see write_base_model.
-    """
+    else:
+        key = f"base_model.repository={params.repository}"
+        commit, source = download_model(params.repository, params.revision, "base_model", extra=[CARD])
+        record = {"source": "hub", "repository": params.repository, "revision": params.revision, "commit": commit}
+        record |= {"origin": read_origin(source) | {"name": params.repository}}
     size = check_architecture(source, model, key)
     _require_same_vocabulary(source, size, load_local_vocabulary(tokenizer, True).tokens, key)
-    return dataclasses.asdict(import_model_folder(source, target, sha256_of(find_tokenizer_file(tokenizer)), key))
+    sha256 = sha256_of(find_tokenizer_file(tokenizer))
+    return record | dataclasses.asdict(import_model_folder(source, target, sha256, key))
 
 
 def check_architecture(source: Path, model: ModelParams, key: str) -> int:
@@ -108,15 +94,12 @@ def check_architecture(source: Path, model: ModelParams, key: str) -> int:
     Raises:
         InputError: not a supported model, or another architecture.
     """
-    from ipu_model.errors import DeviceJobError
     from ipu_model.models.architecture import adopt_weights, architecture_differences
     from ipu_model.models.families import configure_model
 
     actual = read_architecture(source, key)
-    try:
+    with translate_device_errors(key):
         expected = adopt_weights(configure_model(actual.vocab_size, **model.model_dump()), actual)
-    except DeviceJobError as error:
-        raise InputError(f"{key}: {error}") from None
     if differ := architecture_differences(expected, actual):
         options = " ".join(f"--set model.{text.split(', ')[0].replace(': ', '=')}" for text in differ)
         raise InputError(f"{key} differs from section model of the parameters ({'; '.join(differ)}). Use {options}")

@@ -1,9 +1,9 @@
 """Report of near-duplicates: development examples that also occur in training data. validate_examples writes it."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from ipu_model.files import read_json, write_json
 from tasks.stage.errors import InputError
@@ -75,14 +75,8 @@ def read_report(path: Path, made_by: str) -> NearDuplicateReport:
         InputError: missing or damaged.
     """
     try:
-        values = read_json(path)
-        return NearDuplicateReport(values["threshold"], tuple(_source(one) for one in values["sources"]))
+        return TypeAdapter(NearDuplicateReport).validate_python(read_json(path))
     except FileNotFoundError:
         raise InputError(f"{path} does not exist: run the stage {made_by}") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} cannot be read ({error!r}): rerun the stage {made_by}") from None
-
-
-def _source(values: Mapping[str, Any]) -> SourceReport:
-    shown = tuple(PairExcerpt(Duplicate(**one["pair"]), one["text"], one["other"]) for one in values["shown"])
-    return SourceReport(**{**values, "pairs": tuple(Duplicate(**one) for one in values["pairs"]), "shown": shown})
+    except ValueError as error:
+        raise InputError(f"{path} cannot be read ({error}): rerun the stage {made_by}") from None

@@ -3,6 +3,11 @@
 Messages say what was found, what is required, and which parameter to change.
 """
 
+import contextlib
+from collections.abc import Iterator
+
+from ipu_model.errors import DeviceJobError
+
 DONE, FAILED, WRONG_USAGE, REJECTED, PAUSED = 0, 1, 2, 3, 4
 
 
@@ -57,3 +62,16 @@ class StagePaused(PodiumError):
         """Create the error; `in_a_hurry` means that SIGTERM caused it, so that this process has only seconds left."""
         super().__init__(text)
         self.in_a_hurry = in_a_hurry
+
+
+@contextlib.contextmanager
+def translate_device_errors(key: str = "") -> Iterator[None]:
+    """Raise errors of ipu_model as InputError.
+
+    Args:
+        key: setting that named the file or folder; the message begins with it.
+    """
+    try:
+        yield
+    except DeviceJobError as error:
+        raise InputError(f"{key}: {error}" if key else str(error)) from None

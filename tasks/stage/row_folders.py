@@ -3,11 +3,10 @@
 import dataclasses
 from pathlib import Path
 
-from ipu_model.errors import DeviceJobError
 from ipu_model.rows.format import MANIFEST, Manifest, parse_manifest
 from ipu_model.rows.format import read_manifest as _read_manifest
 from tasks.stage.artifacts import HELD_OUT
-from tasks.stage.errors import InputError
+from tasks.stage.errors import translate_device_errors
 
 __all__ = ["HELD_OUT", "MANIFEST", "Manifest", "find_held_out_rows", "read_manifest", "read_manifest_alone"]
 
@@ -18,10 +17,8 @@ def read_manifest(folder: Path) -> Manifest:
     Raises:
         InputError: missing, damaged, of another schema version, or listing files that do not exist.
     """
-    try:
+    with translate_device_errors():
         return _read_manifest(folder)
-    except DeviceJobError as error:
-        raise InputError(str(error)) from None
 
 
 def read_manifest_alone(file: Path) -> Manifest:
@@ -30,10 +27,8 @@ def read_manifest_alone(file: Path) -> Manifest:
     Raises:
         InputError: missing, damaged, or of another schema version.
     """
-    try:
+    with translate_device_errors():
         return dataclasses.replace(parse_manifest(file), files={})
-    except DeviceJobError as error:
-        raise InputError(str(error)) from None
 
 
 def find_held_out_rows(rows: Path) -> Path | None:

@@ -25,7 +25,7 @@ import bisect
 import itertools
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,7 +37,7 @@ from tasks.pretraining.rows.masking import count_maskable, count_predictions
 from tasks.pretraining.rows.row_shards import Chunk, Counts
 from tasks.rows.packing import pack_sequences
 from tasks.rows.row_files import IGNORED, RowLayout
-from tasks.vocabulary.encoding import TokenizerInfo, encode, join_sequences, load_tokenizer, read_tokenizer_info
+from tasks.vocabulary.encoding import encode, join_sequences, load_tokenizer, read_tokenizer_info
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -77,41 +77,14 @@ class TokenizedDocuments:
         return len(self.document_starts) - 1
 
 
-@dataclass(frozen=True)
-class SentencePairs:
-    """N pairs: segment A is token_ids[first_start : first_start + first_length], B likewise.
+class Sequences(NamedTuple):
+    """N sequences of one or two segments."""
 
-    All int64[N], except labels int8[N]: 0 = B follows A in its document, 1 = B comes from elsewhere.
-    """
-
-    first_start: np.ndarray
-    first_length: np.ndarray
-    second_start: np.ndarray
-    second_length: np.ndarray
+    segments: tuple[tuple[np.ndarray, np.ndarray], ...]
+    """Start and length of each segment, which is token_ids[start : start + length]; int64[N] each."""
     labels: np.ndarray
-
-    @property
-    def segments(self) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
-        """Start and length of every segment."""
-        return (self.first_start, self.first_length), (self.second_start, self.second_length)
-
-
-@dataclass(frozen=True)
-class FullSentences:
-    """N sequences of one segment: token_ids[start : start + length]; int64[N]."""
-
-    start: np.ndarray
-    length: np.ndarray
-
-    @property
-    def segments(self) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
-        """Start and length of the only segment."""
-        return ((self.start, self.length),)
-
-    @property
-    def labels(self) -> np.ndarray:
-        """int8[N]: no next-sentence labels."""
-        return np.full(len(self.start), IGNORED, np.int8)
+    """int8[N]: 0 = the second segment follows the first in its document, 1 = it comes from elsewhere, IGNORED = there
+    is none."""
 
 
 def split_long_sentence(length: int, row_length: int, segments: int = 2) -> list[int]:
@@ -128,7 +101,7 @@ def split_long_sentence(length: int, row_length: int, segments: int = 2) -> list
 
 def make_pairs(
     documents: TokenizedDocuments, row_length: int, short_sequence_probability: float, rng: np.random.Generator
-) -> SentencePairs:
+) -> Sequences:
     """Make the sentence pairs of all documents.
 
     Each document draws a target length: the whole row, or with `short_sequence_probability` any length from 2 on.
@@ -191,7 +164,7 @@ def _random_span(documents: TokenizedDocuments, document: int, wanted: int, draw
     return starts[sentence], starts[stop]
 
 
-def _truncate(spans: np.ndarray, budget: int, rng: np.random.Generator) -> SentencePairs:
+def _truncate(spans: np.ndarray, budget: int, rng: np.random.Generator) -> Sequences:
     """Truncate pairs to `budget` tokens, one token at a time from the longer segment (from B if equal).
 
     A fair coin decides from which end each token is removed. So the number removed at the front is binomial, and one
@@ -205,18 +178,16 @@ def _truncate(spans: np.ndarray, budget: int, rng: np.random.Generator) -> Sente
     turns = excess - level
     off_first = np.where(first > second, level, 0) + turns // 2
     off_second = np.where(first > second, 0, level) + (turns + 1) // 2
-    return SentencePairs(
-        first_start=first_start + rng.binomial(off_first, 0.5),
-        first_length=first - off_first,
-        second_start=second_start + rng.binomial(off_second, 0.5),
-        second_length=second - off_second,
-        labels=labels.astype(np.int8),
+    segments = (
+        (first_start + rng.binomial(off_first, 0.5), first - off_first),
+        (second_start + rng.binomial(off_second, 0.5), second - off_second),
     )
+    return Sequences(segments, labels.astype(np.int8))
 
 
 def fill_sequences(
     documents: TokenizedDocuments, row_length: int, short_sequence_probability: float, rng: np.random.Generator
-) -> FullSentences:
+) -> Sequences:
     """Fill sequences with consecutive sentences of one document; every sentence is in exactly one sequence.
 
     Target lengths are drawn as for pairs. A sequence has as many sentences as fit its target, at least one.
@@ -231,11 +202,7 @@ def fill_sequences(
             borders.append((starts[sentence], starts[stop]))
             sentence = stop
     begin, end = np.array(borders, dtype=np.int64).reshape(-1, 2).T
-    return FullSentences(begin, end - begin)
-
-
-SEQUENCE_MAKERS: dict[int, Callable[..., SentencePairs | FullSentences]] = {1: fill_sequences, 2: make_pairs}
-"""Segments of a sequence -> the function that makes sequences."""
+    return Sequences(((begin, end - begin),), np.full(len(begin), IGNORED, np.int8))
 
 
 def split_sentences(text: str) -> list[str]:
@@ -304,14 +271,23 @@ def make_chunk_rows(settings: Mapping[str, RowSettings], chunk: Chunk) -> PairRo
     vocabulary = read_tokenizer_info(tokenizer)
     documents = tokenize_documents(tokenizer, chunk.texts, own, vocabulary.dtype)
     replacements = np.setdiff1d(np.arange(vocabulary.size), vocabulary.special)
+    make_sequences = make_pairs if own.segments == 2 else fill_sequences
     columns = []
     for duplicate in range(own.duplicates if len(documents) else 0):
         rng = np.random.default_rng([own.seed, own.phase, duplicate, chunk.number])
-        sequences = SEQUENCE_MAKERS[own.segments](documents, own.row_length, own.short_sequence_probability, rng)
-        columns.append(make_rows(documents.token_ids, sequences, own, vocabulary, replacements, rng))
+        sequences = make_sequences(documents, own.row_length, own.short_sequence_probability, rng)
+        joined = join_sequences(vocabulary, *((documents.token_ids, *segment) for segment in sequences.segments))
+        token_ids, lengths = joined.token_ids, joined.lengths
+        packs = pack_sequences(lengths, own.row_length, own.max_sequences)
+        layout = RowLayout.from_packs(packs, lengths, own.row_length)
+        maskable = count_maskable(token_ids, lengths, vocabulary.special)
+        counts = count_predictions(lengths, maskable, packs, own.masked_fraction, own.max_predictions)
+        draws = GeneratorDraws(rng)
+        masked = mask_tokens(token_ids, lengths, counts, vocabulary.special, vocabulary.mask, replacements, draws)
+        columns.append(build_columns(layout, masked, joined.second_starts, sequences.labels, own.max_predictions))
     skipped = len(chunk.texts) - len(documents)
-    counts = Counts(documents=len(chunk.texts), skipped=skipped, tokens=len(documents.token_ids))
-    return PairRows(chunk.shard, chunk.part, columns, counts)
+    numbers = Counts(documents=len(chunk.texts), skipped=skipped, tokens=len(documents.token_ids))
+    return PairRows(chunk.shard, chunk.part, columns, numbers)
 
 
 def tokenize_documents(
@@ -329,27 +305,6 @@ def tokenize_documents(
         if len(sentence_starts) - 1 > document_starts[-1]:
             document_starts.append(len(sentence_starts) - 1)
     return TokenizedDocuments(encoded.token_ids.astype(dtype), sentence_starts, document_starts)
-
-
-def make_rows(
-    text_ids: np.ndarray,
-    sequences: SentencePairs | FullSentences,
-    settings: RowSettings,
-    vocabulary: TokenizerInfo,
-    replacements: np.ndarray,
-    rng: np.random.Generator,
-) -> dict[str, np.ndarray]:
-    """Return the columns of rows with all sequences, masked and packed."""
-    joined = join_sequences(vocabulary, *((text_ids, *segment) for segment in sequences.segments))
-    token_ids, lengths = joined.token_ids, joined.lengths
-    layout = RowLayout.from_packs(
-        pack_sequences(lengths, settings.row_length, settings.max_sequences), lengths, settings.row_length
-    )
-    maskable = count_maskable(token_ids, lengths, vocabulary.special)
-    counts = count_predictions(lengths, maskable, layout.packs, settings.masked_fraction, settings.max_predictions)
-    draws = GeneratorDraws(rng)
-    masked = mask_tokens(token_ids, lengths, counts, vocabulary.special, vocabulary.mask, replacements, draws)
-    return build_columns(layout, masked, joined.second_starts, sequences.labels, settings.max_predictions)
 
 
 def build_columns(

@@ -48,7 +48,7 @@ from tasks.stage.errors import InputError, ParamsError
 from tasks.stage.parallel import StageProgress
 from tasks.stage.process import parse_item
 from tasks.stage.row_folders import HELD_OUT, Manifest
-from tasks.vocabulary.encoding import TokenizerInfo, find_tokenizer_file, load_tokenizer, read_tokenizer_info
+from tasks.vocabulary.encoding import find_tokenizer_file, load_tokenizer, read_tokenizer_info
 
 SEQUENCES_PER_CHUNK = 16384
 SEQUENCES = "sequences read"
@@ -74,7 +74,11 @@ def write_prepared_rows(
         InputError: no data, invalid data (with the sequence), or another vocabulary.
     """
     own = params.phase1 if phase == "phase1" else params.phase2
-    limits = _limits(params, own, f"pretrain_rows.{phase}", read_tokenizer_info(load_tokenizer(tokenizer)))
+    section, predictions = f"pretrain_rows.{phase}", own.max_predictions_per_row
+    if predictions is None:  # every sequence of a row rounds its share up
+        predictions = default_max_predictions(own.row_length, params.masked_fraction) + params.max_sequences_per_row - 1
+    check_geometry(own.row_length, params.max_sequences_per_row, predictions, section)
+    limits = RowLimits(read_tokenizer_info(load_tokenizer(tokenizer)), own.row_length, predictions, section)
     reading, progress = ReadLog(), StageProgress(f"{phase} rows", "sequences")
     sha256 = sha256_of(find_tokenizer_file(Path(tokenizer)))
     with new_folder(folder or artifacts.rows_folder(phase)) as partial:
@@ -112,15 +116,6 @@ def format_rows(rows: Manifest) -> str:
         f"{rows.rows} rows of {rows.row_length} with {rows.sequences} sequences ({rows.packing_factor:.2f} a row, "
         f"{rows.packing_efficiency:.1%} real tokens)"
     )
-
-
-def _limits(params: PretrainRowsParams, own: PhaseRowsParams, section: str, vocabulary: TokenizerInfo) -> RowLimits:
-    predictions = own.max_predictions_per_row
-    if predictions is None:
-        # every sequence of a row rounds its share up
-        predictions = default_max_predictions(own.row_length, params.masked_fraction) + params.max_sequences_per_row - 1
-    check_geometry(own.row_length, params.max_sequences_per_row, predictions, section)
-    return RowLimits(vocabulary, own.row_length, predictions, section)
 
 
 def _read(

@@ -45,7 +45,7 @@ ROW_SOURCES = (
     "tasks/rows",
     "tasks/vocabulary",
 )
-"""Packages and modules that affect the rows: shards made with other versions of them are not reused."""
+"""Packages that affect the rows: shards made with other versions of them are not reused."""
 RECORD = "shard.json"
 logger = logging.getLogger(__name__)
 
@@ -239,11 +239,6 @@ def _fingerprint_values(
         "held_out_fraction": held_out_fraction,
         "corpus": [sha256_of(path) for path in files],
         "sizes": [row_shards.SHARD_BYTES, *of_chunks],
-        "sources": [sha256_of(path) for name in ROW_SOURCES for path in _list_modules(root / name)],
+        "sources": [sha256_of(path) for name in ROW_SOURCES for path in sorted((root / name).glob("*.py"))],
         "versions": [metadata.version(name) for name in ("numpy", "pyarrow", "tokenizers")],
     }
-
-
-def _list_modules(path: Path) -> list[Path]:
-    """Return the modules of a package, or the path itself if it is a module."""
-    return sorted(path.glob("*.py")) if path.is_dir() else [path]

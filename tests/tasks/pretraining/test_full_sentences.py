@@ -2,10 +2,8 @@
 
 import json
 import os
-import random
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +18,7 @@ from tasks.params.overlays import resolve
 from tasks.params.schema import validate_params
 from tasks.plan.composing import compose, write_plan
 from tasks.pretraining.pretrain import make_pretrain_job
-from tasks.pretraining.rows.pair_rows import fill_sequences, split_long_sentence, split_sentences
+from tasks.pretraining.rows.pair_rows import fill_sequences
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
@@ -29,10 +27,8 @@ from tests.places import ROOT, copy_project
 from tests.tasks.pretraining.row_inputs import (
     CLS,
     SEP,
-    pretrain_params,
     random_texts,
     read_rows,
-    tokenizer_of,
     word_tokenizer,
     write_corpus,
 )
@@ -71,49 +67,21 @@ def unmasked_sequences(rows: dict[str, np.ndarray]) -> list[list[int]]:
 def test_sequences_are_the_sentences_of_a_document_as_many_as_fit(seed: int) -> None:
     lengths = random_documents(seed, 40)
     documents = documents_of(lengths)
-    sequences = fill_sequences(documents, 64, 0.0, np.random.default_rng(seed))
-    assert sequences.length.tolist() == [tokens for document in lengths for tokens in filled(document, 62)]
-    assert sequences.start.tolist() == [0, *np.cumsum(sequences.length)[:-1].tolist()]
-    short = fill_sequences(documents, 64, 1.0, np.random.default_rng(seed))  # each document to a length of its own
-    assert short.start.tolist() == [0, *np.cumsum(short.length)[:-1].tolist()]
-    assert set(documents.document_starts) <= set(np.searchsorted(documents.sentence_starts, short.start)) | {
+
+    def fill(short_sequence_probability: float) -> tuple[np.ndarray, np.ndarray]:
+        draw = np.random.default_rng(seed)
+        return fill_sequences(documents, 64, short_sequence_probability, draw).segments[0]
+
+    starts, tokens = fill(0.0)
+    assert tokens.tolist() == [tokens for document in lengths for tokens in filled(document, 62)]
+    assert starts.tolist() == [0, *np.cumsum(tokens)[:-1].tolist()]
+    short_starts, short = fill(1.0)  # each document to a length of its own
+    assert short_starts.tolist() == [0, *np.cumsum(short)[:-1].tolist()]
+    assert set(documents.document_starts) <= set(np.searchsorted(documents.sentence_starts, short_starts)) | {
         documents.document_starts[-1]
     }
-    assert short.length.max() <= 62
-    assert len(short.start) > 1.3 * len(sequences.start)
-
-
-def test_a_sentence_longer_than_a_row_is_cut_into_full_rows() -> None:
-    assert split_long_sentence(62, 64, segments=1) == [62]
-    assert split_long_sentence(150, 64, segments=1) == [62, 62, 26]
-
-
-def test_rows_decode_back_to_the_corpus(tmp_path: Path) -> None:
-    long = " ".join(random.Random(1).choice(["ba", "de", "fi"]) for _ in range(150)) + "."
-    texts = [*random_texts(80), long]
-    tokenizer = word_tokenizer(tmp_path / "tokenizer")
-    params = pretrain_params(row_length=64, max_sequences_per_row=4, duplicates=2, next_sentence=False)
-    params = params.model_copy(update={"short_sequence_probability": 0.0, "held_out_fraction": 0.1})
-    rows = tmp_path / "rows"
-    write_pretrain_rows(params, "phase1", write_corpus(tmp_path / "corpus", texts), tokenizer, rows, 1)
-    encode = tokenizer_of(tokenizer).encode
-    expected: Counter[tuple[int, ...]] = Counter()
-    for text in texts:
-        tokens = [encode(sentence, add_special_tokens=False).ids for sentence in split_sentences(text)]
-        pieces = [piece for ids in tokens for piece in split_long_sentence(len(ids), 64, 1)]
-        flat, start = [token for ids in tokens for token in ids], 0
-        for length in filled(pieces, 62):
-            expected[tuple(flat[start : start + length])] += 2
-            start += length
-    found = Counter(map(tuple, unmasked_sequences(read_rows(rows))))
-    held_out = Counter(map(tuple, unmasked_sequences(read_rows(rows / HELD_OUT))))
-    assert held_out.total() > 5
-    assert found + held_out + held_out == expected  # held-out documents are masked once
-    manifest = read_manifest(rows)
-    assert (manifest.kind, manifest.sequences) == ("masked_lm", found.total())
-    assert "next_sentence_labels" not in manifest.schema.names
-    assert manifest.special_ids == [0, 1, 2, 3, 4]
-    assert manifest.mask_id == 4
+    assert short.max() <= 62
+    assert len(short_starts) > 1.3 * len(starts)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
 import random
 from collections import Counter
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from tasks.pretraining.rows.pair_rows import SentencePairs, TokenizedDocuments, make_pairs, split_long_sentence
+from tasks.pretraining.rows.pair_rows import TokenizedDocuments, make_pairs, split_long_sentence
 
 
 def documents_of(sentence_lengths: list[list[int]]) -> TokenizedDocuments:
@@ -17,8 +18,17 @@ def documents_of(sentence_lengths: list[list[int]]) -> TokenizedDocuments:
     )
 
 
-def pairs_of(documents: TokenizedDocuments, row_length: int, short: float = 0.0, seed: int = 0) -> SentencePairs:
-    return make_pairs(documents, row_length, short, np.random.default_rng(seed))
+class Pairs(NamedTuple):
+    first_start: np.ndarray
+    first_length: np.ndarray
+    second_start: np.ndarray
+    second_length: np.ndarray
+    labels: np.ndarray
+
+
+def pairs_of(documents: TokenizedDocuments, row_length: int, short: float = 0.0, seed: int = 0) -> Pairs:
+    made = make_pairs(documents, row_length, short, np.random.default_rng(seed))
+    return Pairs(*made.segments[0], *made.segments[1], made.labels)
 
 
 def random_documents(seed: int, count: int, longest: int = 40) -> list[list[int]]:
@@ -36,21 +46,7 @@ def test_a_document_that_fits_is_one_real_pair_or_its_sentences_with_random_ones
     seen: set[tuple[int, ...]] = set()
     for seed in range(200):
         pairs = pairs_of(documents, 64, seed=seed)
-        seen.update(
-            zip(
-                *(
-                    column.tolist()
-                    for column in (
-                        pairs.first_start,
-                        pairs.first_length,
-                        pairs.second_start,
-                        pairs.second_length,
-                        pairs.labels,
-                    )
-                ),
-                strict=True,
-            )
-        )
+        seen.update(zip(*(column.tolist() for column in pairs), strict=True))
     assert seen == {
         (0, 3, 3, 4, 0),  # document 0: its two sentences
         (0, 3, 7, 11, 1),
