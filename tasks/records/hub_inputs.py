@@ -46,10 +46,7 @@ def open_dataset(
 
     Args:
         section: section of params.yaml for messages (`corpus` or `questions`).
-        name: Hub name `user/name`, or a local folder.
-        config: configuration of the data set, if it has several.
         split: `train`, `validation`, ...; slices such as `train[:1%]` cannot be streamed.
-        revision: branch, tag or commit.
         class_names: replace class numbers by the names that the data set declares.
 
     Raises:
@@ -76,12 +73,11 @@ def choose_token(name: str) -> bool | None:
 
 def _make_token_advice(token: bool | None) -> str:
     """Return the end of the message about a repository that was read without a token."""
-    if token is None:
-        return ""
-    return (
+    advice = (
         ". A run sent to a worker reads the Hub without a token. To let such runs read a private or gated repository, "
         f"add it to {HUB_READS} of the worker"
     )
+    return "" if token is None else advice
 
 
 def get_class_names(feature: Any) -> list[str]:
@@ -108,11 +104,7 @@ def name_classes(value: Any, names: Sequence[str]) -> Any:
 
 
 def open_tables(section: str, name: str | None, revision: str | None, rows_at_once: int) -> Iterator[pa.RecordBatch]:
-    """Yield the split `train` in record batches of at most `rows_at_once` rows; see `open_dataset`.
-
-    Raises:
-        InputError: see `open_dataset`.
-    """
+    """Yield the split `train` in record batches of at most `rows_at_once` rows; for errors see `open_dataset`."""
     with _translate_errors(section, name, None, "train", revision) as given:
         tables = _stream(section, given, None, "train", revision).with_format("arrow").iter(batch_size=rows_at_once)
         for table in iterate_limited(tables, f"{section}.dataset={name}", allowance=ALLOWANCE):
@@ -120,11 +112,7 @@ def open_tables(section: str, name: str | None, revision: str | None, rows_at_on
 
 
 def check_dataset(section: str, name: str | None, revision: str | None) -> None:
-    """Check that a Hub data set exists and may be read, without downloading it.
-
-    Raises:
-        InputError: see `open_dataset`.
-    """
+    """Check that a Hub data set exists and may be read, without downloading it; for errors see `open_dataset`."""
     with _translate_errors(section, name, None, "train", revision) as given:
         _check_files(section, given, revision)
 
@@ -147,12 +135,17 @@ def _translate_errors(
 
 def _stream(section: str, name: str, config: str | None, split: str, revision: str | None) -> Any:
     import datasets
+    import pyarrow.dataset as ds
 
     _check_files(section, name, revision)
     builder = datasets.load_dataset_builder(name, config, revision=revision, token=choose_token(name))
     chosen = [str(file) for of_split in (builder.config.data_files or {}).values() for file in of_split]
     _refuse_archives(chosen, f"{section}.dataset={name}")
-    _limit_parquet_buffers(builder.config)
+    if hasattr(builder.config, "fragment_scan_options"):
+        # small batches without prefetching: 220 MB of text takes 560 MB of memory then, 820 MB by default
+        builder.config.batch_size = PARQUET_ROWS_AT_ONCE
+        options = ds.ParquetFragmentScanOptions(pre_buffer=False, use_buffered_stream=True)
+        builder.config.fragment_scan_options = options
     return builder.as_streaming_dataset(split)
 
 
@@ -170,16 +163,6 @@ def _check_files(section: str, name: str, revision: str | None) -> None:
     files = [file.rfilename for file in info.siblings or []]
     if not any(file.lower().endswith(READABLE) for file in files):
         _refuse_archives(files, f"{section}.dataset={name}")
-
-
-def _limit_parquet_buffers(config: Any) -> None:
-    """Read small batches without prefetching: 220 MB of text takes 560 MB of memory then, 820 MB by default."""
-    if not hasattr(config, "fragment_scan_options"):
-        return
-    import pyarrow.dataset as ds
-
-    config.batch_size = PARQUET_ROWS_AT_ONCE
-    config.fragment_scan_options = ds.ParquetFragmentScanOptions(pre_buffer=False, use_buffered_stream=True)
 
 
 def _refuse_archives(files: Sequence[str], source: str) -> None:
@@ -211,8 +194,6 @@ def download_files(
     """Download files of a Hub model, all from one commit.
 
     Args:
-        repository: `user/name`.
-        revision: branch, tag or commit; None is the main branch.
         choose: selects the names to download from all file names.
         section: section of params.yaml for messages (`tokenizer` or `base_model`); empty if the repository was named
             elsewhere.
@@ -229,12 +210,9 @@ def download_files(
 
     token = None if is_target else choose_token(repository)
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=token)
-    place = (
-        f"{section}.repository={repository} (revision {revision})"
-        if section
-        else f"{repository} is not a local folder, and as a Hub repository it"
-    )
-    named = f"{section}.revision" if section else "the revision"
+    place, named = f"{repository} is not a local folder, and as a Hub repository it", "the revision"
+    if section:
+        place, named = f"{section}.repository={repository} (revision {revision})", f"{section}.revision"
     with translate_hub_errors(place, repository, named, _make_token_advice(token)):
         commit, present = _list_files(api, repository, revision)
         # by commit: a branch may move between two downloads
@@ -266,11 +244,7 @@ def translate_hub_errors(place: str, repository: str, revision: str, advice: str
 
 
 def _list_files(api: Any, repository: str, revision: str | None) -> tuple[str, list[str]]:
-    """Return the commit and the file names of a model; without a connection, those of the Hub's cache.
-
-    Raises:
-        OSError: no such model or revision, no permission to read it, or neither a connection nor a cached copy.
-    """
+    """Return the commit and the file names of a model; without a connection, those of the Hub's cache."""
     import httpx2
 
     try:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ipu_model.files import open_regular
 from tasks.stage.errors import InputError
@@ -38,31 +37,22 @@ def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
     import pyarrow.parquet as pq
 
     with open_regular(path) as stream:
-        _require_small_footer(stream, path)
+        size = stream.seek(0, os.SEEK_END)  # the length of the footer precedes the last four bytes
+        stream.seek(max(0, size - 8))
+        length = int.from_bytes(stream.read(4), "little")
+        stream.seek(0)
+        if size >= length > MAX_FOOTER_BYTES:  # a length beyond the file is damage, which the library reports
+            raise InputError(
+                f"{path} has a footer of {length:,} bytes; at most {MAX_FOOTER_BYTES:,} are allowed. Write it with "
+                "larger row groups or fewer columns"
+            )
         options = {"thrift_string_size_limit": MAX_NAME_BYTES, "thrift_container_size_limit": MAX_LISTED}
         with pq.ParquetFile(stream, pre_buffer=False, buffer_size=BUFFER_BYTES, **options) as file:
             yield file
 
 
-def _require_small_footer(stream: BinaryIO, path: Path) -> None:
-    size = stream.seek(0, os.SEEK_END)  # the length of the footer precedes the last four bytes
-    stream.seek(max(0, size - 8))
-    length = int.from_bytes(stream.read(4), "little")
-    stream.seek(0)
-    if size >= length > MAX_FOOTER_BYTES:  # a length beyond the file is damage, which the library reports
-        raise InputError(
-            f"{path} has a footer of {length:,} bytes; at most {MAX_FOOTER_BYTES:,} are allowed. Write it with larger "
-            "row groups or fewer columns"
-        )
-
-
 def read_checked_batches(path: Path, rows_at_once: int, source: str) -> Iterator[pa.RecordBatch]:
     """Yield validated record batches of a Parquet file, or of an Arrow file or stream (`datasets` writes streams).
-
-    Args:
-        path: a .parquet file, or one of Arrow's formats.
-        rows_at_once: rows of a batch at most, for Parquet.
-        source: name of the file, for messages.
 
     Raises:
         InputError: a batch takes more memory than allowed.
@@ -92,8 +82,7 @@ def _read_any_batches(path: Path, rows_at_once: int) -> Iterator[pa.RecordBatch]
 # ---------------------------------------------------------------------------------------------- artifacts
 
 
-@dataclass(frozen=True)
-class RowGroupSize:
+class RowGroupSize(NamedTuple):
     """Size of a row group, from the metadata of its file."""
 
     rows: int
@@ -102,22 +91,18 @@ class RowGroupSize:
 
 
 def read_group_sizes(path: Path, column: str, stage: str) -> list[RowGroupSize]:
-    """Return the rows, and the bytes of `column`, of each row group of a file. No row is read.
+    """Return the rows, and the bytes of `column`, of each row group of a file, without reading a row.
 
-    Args:
-        stage: stage that writes the file, for messages.
-
-    Raises:
-        InputError: see `read_batches`.
+    For other arguments and errors see `read_batches`.
     """
+    sizes = []
     with open_stage_file(path, [column], stage) as parquet:
-        groups = [parquet.metadata.row_group(number) for number in range(parquet.metadata.num_row_groups)]
-        return [RowGroupSize(group.num_rows, _count_bytes(group, column)) for group in groups]
-
-
-def _count_bytes(group: pq.RowGroupMetaData, column: str) -> int:
-    chunks = [group.column(place) for place in range(group.num_columns)]
-    return sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema.split(".")[0] == column)
+        for number in range(parquet.metadata.num_row_groups):
+            group = parquet.metadata.row_group(number)
+            chunks = (group.column(place) for place in range(group.num_columns))
+            own = [chunk for chunk in chunks if chunk.path_in_schema.split(".")[0] == column]
+            sizes.append(RowGroupSize(group.num_rows, sum(chunk.total_uncompressed_size for chunk in own)))
+    return sizes
 
 
 def count_rows(path: Path, columns: Sequence[str], stage: str) -> int:
@@ -159,14 +144,10 @@ def read_batches(
 def read_group_batches(
     parquet: pq.ParquetFile, columns: Sequence[str] | None, rows_at_once: int, groups: Sequence[int] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of one row group at a time.
+    """Yield batches of one row group at a time; `columns` and `groups` are as for `read_batches`.
 
     By default the library fills a batch from several groups, however large their rows are, and its threads read ahead
     without limit.
-
-    Args:
-        columns: columns to read; None: all.
-        groups: row groups to read; None: all.
     """
     names = None if columns is None else list(columns)
     for group in range(parquet.num_row_groups) if groups is None else groups:
@@ -184,9 +165,7 @@ def split_into_groups(
 ) -> Iterator[list[Record]]:
     """Yield the records of each row group: `most`, or fewer if they are long, which bounds the memory of readers.
 
-    Args:
-        length: returns the characters of a record.
-        characters: number of characters at which a group closes.
+    A group closes at a total `length` of `characters`.
     """
     group: list[Record] = []
     held = 0
@@ -208,10 +187,9 @@ def write_records(
     length: Callable[[Any], int] = lambda _: 0,
     characters: int = 1,
 ) -> int:
-    """Write named tuples to a Parquet file and return their number; see `split_into_groups`.
+    """Write named tuples with the fields of `schema` to a Parquet file, and return their number.
 
-    Args:
-        schema: has a column for each field.
+    For other arguments see `split_into_groups`.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -112,14 +112,7 @@ def make_column(own: str | None, usual: Sequence[str], key: str, *, required: bo
 
 
 def open_split(data: OwnDataParams, section: str, split: str, spec: RecordSpec, reading: ReadLog) -> Records:
-    """Open the records of a split: a file, or a split of a Hub data set, whose class numbers become names.
-
-    Args:
-        section: section of params.yaml, for messages.
-
-    Raises:
-        InputError: as `open_file`; see `open_dataset`.
-    """
+    """Open the records of a split: a file (see `open_file`), or a split of a Hub data set (see `open_dataset`)."""
     if data.source != "hub":
         return open_file(data.path_of(split), f"{section}.{split}_path", spec, reading, data.separator)
     address = (data.dataset, data.dataset_config, HUB_SPLITS[split], data.dataset_revision)
@@ -205,13 +198,10 @@ def read_table(
     """Yield the records of a .jsonl, .json, .csv, .tsv or .parquet file, in order.
 
     Args:
-        path: the file.
-        layouts: possible columns, see `RecordSpec`; other columns of a Parquet file are not decoded.
+        layouts, class_names, headers: see `RecordSpec`.
         key: params key that named the file, for messages.
         reading: counts blank lines and unused columns, and gets remarks, such as that a table has no rows.
         separator: field separator of .csv and .tsv files; None: detected.
-        class_names: replace class numbers by the names that a Parquet file declares.
-        headers: possible columns of a .csv or .tsv file without a header, told apart by their number.
 
     Raises:
         InputError: another format than the suffix states, another encoding, damaged, or without a required column;
@@ -236,16 +226,12 @@ def read_table(
 
 def list_empty(reading: ReadLog) -> str:
     """Return which tables have no rows, for the message about an empty source; empty if none is known."""
-    found = [text for text in reading.remarks if text.endswith(NO_ROWS)]
-    return f" ({', '.join(found)})" if found else ""
+    found = ", ".join(text for text in reading.remarks if text.endswith(NO_ROWS))
+    return found and f" ({found})"
 
 
 def column_setting(section: str) -> str:
-    """Return the setting that names the column of a part of an example, with {0} for the part.
-
-    Args:
-        section: key of the section `data` of an entry of `downstream`.
-    """
+    """Return the setting in `section` that names the column of a part of an example, with {0} for the part."""
     return f"{section}.columns.{{0}} (podium finetune: --column {{0}}=NAME)"
 
 
@@ -284,12 +270,9 @@ def find_layout(present: Sequence[str], layouts: Sequence[Columns]) -> dict[str,
 
     Names that differ in case or white space match only if no layout matches exactly, and only if they are unambiguous.
     """
-    for alike in (False, True):
-        for columns in layouts:
-            names = _match(present, columns, alike)
-            if all(part in names for part, column in columns.items() if column.required):
-                return names
-    return None
+    found = ((_match(present, columns, alike), columns) for alike in (False, True) for columns in layouts)
+    fitting = (names for names, columns in found if all(p in names for p, one in columns.items() if one.required))
+    return next(fitting, None)
 
 
 def _match(present: Sequence[str], columns: Columns, alike: bool) -> dict[str, tuple[str, str]]:
@@ -337,18 +320,12 @@ def convert_id(value: Any, reading: ReadLog) -> Any:
 def select_columns(
     records: Iterable[Located], layouts: Sequence[Columns], source: str, reading: ReadLog
 ) -> Iterator[TableRow]:
-    """Yield records by part. Columns are matched again whenever they differ from those of the previous record.
-
-    Raises:
-        InputError: see `match_columns`.
-    """
+    """Yield records by part. Columns are matched again whenever they differ from those of the previous record."""
     before: tuple[str, ...] | None = None
     names: Mapping[str, str] = {}
     for where, values in records:
-        present = tuple(values)
-        if present != before:
-            names = match_columns(present, layouts, f"{source}, {where}", reading)
-            before = present
+        if (present := tuple(values)) != before:
+            names, before = match_columns(present, layouts, f"{source}, {where}", reading), present
         yield TableRow(where, {part: values[name] for part, name in names.items()}, names)
 
 
@@ -427,15 +404,15 @@ def _require_text(batch: Any, path: Path, first: int) -> None:
     """Refuse strings that are not UTF-8: Parquet files may contain any bytes."""
     import pyarrow as pa
 
-    try:
-        batch.validate(full=True)
-    except pa.ArrowInvalid as problem:
+    def find_problem(part: Any) -> str:
+        try:
+            part.validate(full=True)
+        except pa.ArrowInvalid as error:
+            return f"({error}): create the file again"
+        return ""
+
+    if problem := find_problem(batch):
         for number in range(batch.num_rows):
-            try:
-                batch.slice(number, 1).validate(full=True)
-            except pa.ArrowInvalid as error:
-                raise InputError(
-                    f"{path}, row {first + number} is damaged or not UTF-8 ({error}): create the file again"
-                ) from None
-        rows = f"rows {first} to {first + batch.num_rows - 1}"
-        raise InputError(f"{path}, {rows} are damaged ({problem}): create the file again") from None
+            if own := find_problem(batch.slice(number, 1)):
+                raise InputError(f"{path}, row {first + number} is damaged or not UTF-8 {own}")
+        raise InputError(f"{path}, rows {first} to {first + batch.num_rows - 1} are damaged {problem}")
