@@ -13,7 +13,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -44,25 +44,19 @@ REPEATED = "duplicate documents, kept"
 class CorpusSummary:
     """Size of a written corpus, and the report of its reading."""
 
+    reading: ReadLog
     documents: int = 0
     characters: int = 0
     parts: int = 0
-    reading: ReadLog = field(default_factory=ReadLog)
 
 
 def make_corpus(params: CorpusParams, output: Path) -> CorpusSummary:
-    """Write the corpus described by `params` to the folder `output`, atomically.
-
-    Raises:
-        InputError: the source cannot be used; the message says what to change.
-    """
+    """Write the corpus described by `params` to the folder `output`, atomically; see `write_documents`."""
     reading = ReadLog()
     return write_documents(read_documents(params, reading), params.source, output, reading)
 
 
-def write_documents(
-    documents: Iterable[Document], source: str, output: Path, reading: ReadLog | None = None
-) -> CorpusSummary:
+def write_documents(documents: Iterable[Document], source: str, output: Path, reading: ReadLog) -> CorpusSummary:
     """Write a corpus to the folder `output`, atomically.
 
     Args:
@@ -70,29 +64,22 @@ def write_documents(
         reading: report that is filled while `documents` are read.
 
     Raises:
-        InputError: no document has text.
+        InputError: the source cannot be used, or no document has text.
     """
-    summary = CorpusSummary(reading=reading or ReadLog())
+    summary = CorpusSummary(reading)
     with new_folder(output) as folder:
         _write(documents, folder, summary)
         if not summary.documents:
             raise InputError(
-                f"no text found ({summary.reading.counts[EMPTY]} empty documents)"
-                f"{list_empty(summary.reading)}. Check corpus.path, corpus.text_column and corpus.layout"
+                f"no text found ({reading.counts[EMPTY]} empty documents){list_empty(reading)}. Check corpus.path, "
+                "corpus.text_column and corpus.layout"
             )
-        write_reading(folder, source, summary.reading)
+        write_reading(folder, source, reading)
     return summary
 
 
 def read_documents(params: CorpusParams, reading: ReadLog) -> Iterator[Document]:
-    """Yield the documents of the corpus described by `params`, including those without text.
-
-    Args:
-        reading: report that is filled while documents are read.
-
-    Raises:
-        InputError: the source cannot be used.
-    """
+    """Yield the documents of the corpus described by `params`, including those without text; fill `reading`."""
     columns = document_columns(params.text_column, params.title_column, params.id_column)
     if params.source == "demo":
         for number, made in enumerate(world.make_documents(params.seed, "corpus", params.demo_documents)):
@@ -116,7 +103,8 @@ def _write(documents: Iterable[Document], folder: Path, summary: CorpusSummary) 
                 path = folder / f"part-{summary.parts:05d}.parquet"
                 writer = part.enter_context(pq.ParquetWriter(path, SCHEMA, compression="zstd"))
                 summary.parts, in_part = summary.parts + 1, 0
-            writer.write_table(_make_table(group), row_group_size=len(group))
+            table = pa.table([pa.array(values, pa.string()) for values in zip(*group, strict=True)], schema=SCHEMA)
+            writer.write_table(table, row_group_size=len(group))
             characters = sum(len(document.text) for document in group)
             in_part += characters
             summary.characters += characters
@@ -133,11 +121,6 @@ def _skip_empty(documents: Iterable[Document], reading: ReadLog) -> Iterator[Doc
         else:
             reading.counts[EMPTY] += 1
     reading.counts[REPEATED] += count_repetitions(seen)
-
-
-def _make_table(group: list[Document]) -> pa.Table:
-    columns = [pa.array(values, pa.string()) for values in zip(*group, strict=True)]
-    return pa.Table.from_arrays(columns, schema=SCHEMA)
 
 
 def main() -> None:

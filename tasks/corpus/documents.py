@@ -101,10 +101,8 @@ def read_files(
     """Yield the documents of a file, or of the usable files of a folder, sorted by name.
 
     Args:
-        path: a file or a folder (params key corpus.path).
         columns: from `document_columns`, for .jsonl, .csv and .parquet.
         layout: `wikitext`, `paragraphs`, `wikiextractor` or `auto`, for .txt (corpus.layout).
-        reading: filled while documents are read.
         separator: field separator of .csv (corpus.separator); None: detected.
 
     Raises:
@@ -186,17 +184,11 @@ def _read_paragraphs(path: Path, reading: ReadLog) -> Iterator[Document]:
 
 def is_wikiextractor(path: Path) -> bool:
     """Tell whether a file was written by WikiExtractor, by its name or its beginning."""
-    if FILE_NAME.fullmatch(path.name):
-        return True
-    return peek(path, HEAD_BYTES).startswith(b'<doc id="')
+    return bool(FILE_NAME.fullmatch(path.name)) or peek(path, HEAD_BYTES).startswith(b'<doc id="')
 
 
 def read_wikiextractor(path: Path, reading: ReadLog) -> Iterator[Document]:
     """Yield the articles of one file in either format; articles without text become empty documents.
-
-    Args:
-        path: the file.
-        reading: filled while articles are read.
 
     Raises:
         InputError: text outside a block, a block that does not end (a truncated file), or invalid JSON, with the line.

@@ -188,6 +188,7 @@ class RowWriter:
         pad_id: int = 0,
     ) -> None:
         self.folder, self.rows_per_file, self.num_labels, self.pad_id = Path(folder), rows_per_file, num_labels, pad_id
+        self.max_sequences = max_sequences
         self._shape = kind, row_length, max_sequences, max_predictions, vocab_size
         self.schema = row_schema(*self._shape, num_labels)
         self.files: dict[str, int] = {}

@@ -99,11 +99,7 @@ _INFOS: weakref.WeakKeyDictionary[Tokenizer, TokenizerInfo] = weakref.WeakKeyDic
 
 
 def find_tokenizer_file(folder: Path) -> Path:
-    """Return the file whose hash identifies the tokenizer in `folder`: tokenizer.json, or else vocab.txt.
-
-    Raises:
-        InputError: neither file exists.
-    """
+    """Return the file whose hash identifies the tokenizer in `folder`: tokenizer.json, or else vocab.txt."""
     paths = [Path(folder) / name for name in (TOKENIZER, VOCABULARY)]
     for path in paths:
         if path.is_file():

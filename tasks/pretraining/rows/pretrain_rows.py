@@ -21,9 +21,10 @@ sequence keeps its masked tokens, so rows with more than P of them are split.
 
 import argparse
 import array
+import functools
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -63,8 +64,6 @@ def write_prepared_rows(
     """Write the rows of `phase` from prepared data to `folder` (default: its artifact).
 
     Args:
-        params: section pretrain_rows, with source `files` or `hub`.
-        phase: phase1 or phase2.
         tokenizer: folder of the tokenizer.json that the data were prepared with.
 
     Returns:
@@ -80,22 +79,25 @@ def write_prepared_rows(
     check_geometry(own.row_length, params.max_sequences_per_row, predictions, section)
     limits = RowLimits(read_tokenizer_info(load_tokenizer(tokenizer)), own.row_length, predictions, section)
     reading, progress = ReadLog(), StageProgress(f"{phase} rows", "sequences")
+    sizes = (limits.row_length, params.max_sequences_per_row, limits.max_predictions, limits.vocabulary.size)
+    make = functools.partial(RowWriter, pad_id=limits.vocabulary.pad)
     sha256 = sha256_of(find_tokenizer_file(Path(tokenizer)))
     with new_folder(folder or artifacts.rows_folder(phase)) as partial:
         kept = partial / HELD_OUT
         kept.mkdir()
-        sizes = (limits.row_length, params.max_sequences_per_row, limits.max_predictions, limits.vocabulary.size)
-        pad_id = limits.vocabulary.pad
-        with (
-            RowWriter(partial, params.row_kind, *sizes, pad_id=pad_id) as writer,
-            RowWriter(kept, params.row_kind, *sizes, pad_id=pad_id) as other,
-        ):
-            rows, held_out = (_RowFolderWriter(one, params, limits, reading) for one in (writer, other))
+        with make(partial, params.row_kind, *sizes) as rows, make(kept, params.row_kind, *sizes) as held_out:
+            waiting: dict[RowWriter, list[pa.Table]] = {rows: [], held_out: []}
             for sequences in _read(own, params, limits, reading, progress):
                 chosen = _choose_held_out(sequences, params)
-                rows.add(sequences.filter(pa.array(~chosen)))
-                held_out.add(sequences.filter(pa.array(chosen)))
-            manifest, others = (one.finish(sha256, params.seed) for one in (rows, held_out))
+                for writer, own_sequences in ((rows, ~chosen), (held_out, chosen)):
+                    waiting[writer].append(sequences.filter(pa.array(own_sequences)))
+                    if sum(map(len, waiting[writer])) >= SEQUENCES_PER_CHUNK:
+                        reading.counts[ROWS_SPLIT] += _write(writer, waiting[writer], limits)
+            for writer, tables in waiting.items():
+                reading.counts[ROWS_SPLIT] += _write(writer, tables, limits)
+            finish = functools.partial(RowWriter.finish, tokenizer_sha256=sha256, seed=params.seed)
+            masking = limits.vocabulary.masking
+            manifest, others = (finish(one, **masking) if one.rows else None for one in (rows, held_out))
         if others is None:
             kept.rmdir()
         if manifest is None:
@@ -143,42 +145,19 @@ def _choose_held_out(sequences: pa.Table, params: PretrainRowsParams) -> np.ndar
     return np.array([is_held_out(text, params.held_out_fraction, params.seed) for text in texts], bool)
 
 
-@dataclass
-class _RowFolderWriter:
-    """Writer of a row folder, chunk by chunk."""
-
-    writer: RowWriter
-    params: PretrainRowsParams
-    limits: RowLimits
-    reading: ReadLog
-    waiting: list[pa.Table] = field(default_factory=list)
-    held: int = 0
-
-    def add(self, sequences: pa.Table) -> None:
-        """Add sequences, and write rows once there are enough to pack well."""
-        if len(sequences):
-            self.waiting.append(sequences)
-            self.held += len(sequences)
-        if self.held >= SEQUENCES_PER_CHUNK:
-            self._write()
-
-    def _write(self) -> None:
-        sequences = pa.concat_tables(self.waiting)
-        masked, lengths, counts = get_masked_tokens(sequences)
-        packs = pack_sequences(lengths, self.limits.row_length, self.params.max_sequences_per_row)
-        packs, apart = split_overfull_rows(packs, counts, self.limits.max_predictions)
-        self.reading.counts[ROWS_SPLIT] += apart
-        layout = RowLayout.from_packs(packs, lengths, self.limits.row_length)
-        second_starts, labels = (sequences[name].to_numpy() for name in ("second_start", "next_sentence_label"))
-        self.writer.write(build_columns(layout, masked, second_starts, labels, self.limits.max_predictions))
-        self.waiting, self.held = [], 0
-
-    def finish(self, tokenizer_sha256: str, seed: int) -> Manifest | None:
-        """Write the manifest and return it; without any sequence, write no file and return None."""
-        if self.held:
-            self._write()
-        masking = self.limits.vocabulary.masking
-        return self.writer.finish(tokenizer_sha256, seed, **masking) if self.writer.rows else None
+def _write(writer: RowWriter, tables: list[pa.Table], limits: RowLimits) -> int:
+    """Pack sequences into rows and write them; empty their list, and return the number of rows that were split."""
+    if not any(map(len, tables)):
+        return 0
+    sequences = pa.concat_tables(tables)
+    tables.clear()
+    masked, lengths, counts = get_masked_tokens(sequences)
+    packs = pack_sequences(lengths, limits.row_length, writer.max_sequences)
+    packs, apart = split_overfull_rows(packs, counts, limits.max_predictions)
+    layout = RowLayout.from_packs(packs, lengths, limits.row_length)
+    second_starts, labels = (sequences[name].to_numpy() for name in ("second_start", "next_sentence_label"))
+    writer.write(build_columns(layout, masked, second_starts, labels, limits.max_predictions))
+    return apart
 
 
 def split_overfull_rows(packs: np.ndarray, masked_counts: np.ndarray, max_predictions: int) -> tuple[np.ndarray, int]:
@@ -258,10 +237,9 @@ def write_share(
     work: Path | None = None,
     workers: int | None = None,
 ) -> str:
-    """Make the shards of a share: every n-th for n shares, from shard `share` - 1 on; see write_pretrain_rows.
+    """Make the shards of a share: every n-th for n shares, from shard `share` - 1 on; return a summary.
 
-    Returns:
-        A summary for the stage's lines.
+    For other arguments see write_pretrain_rows.
     """
     builder = ShardBuilder(params, phase, corpus, tokenizer, work or artifacts.row_shards(phase))
     shards = builder.shards[share - 1 :: len(params.shares)]

@@ -51,11 +51,7 @@ logger = logging.getLogger(__name__)
 
 
 def resolve_row_settings(params: PretrainRowsParams, phase: str, tokenizer: Path) -> RowSettings:
-    """Return the row settings of `phase` ("phase1" or "phase2"), with P resolved.
-
-    Raises:
-        InputError: the schema cannot represent such rows.
-    """
+    """Return the row settings of `phase`, with P resolved; refuse sizes that rows cannot have."""
     own = params.phase1 if phase == "phase1" else params.phase2
     predictions = own.max_predictions_per_row
     if predictions is None:
@@ -79,10 +75,7 @@ class ShardBuilder:
     """Builder of the rows of one phase from a corpus."""
 
     def __init__(self, params: PretrainRowsParams, phase: str, corpus: Path, tokenizer: Path, work: Path) -> None:
-        """Plan the shards.
-
-        Args:
-            work: folder of the shards of all sets of rows.
+        """Plan the shards; `work` is the folder of the shards of all sets of rows.
 
         Raises:
             InputError: corpus or tokenizer missing or unusable, or row sizes out of range.
@@ -157,45 +150,37 @@ class ShardBuilder:
         return None
 
     def join(self, part: str, target: Path) -> Manifest | None:
-        """Join the row folders of all shards, which must be finished, into one.
-
-        Args:
-            part: one of PARTS.
-            target: an existing folder.
+        """Join the row folders of all shards, which must be finished, into the existing folder `target`.
 
         Returns:
-            The manifest as written; None if no shard has rows.
+            The manifest as written; None if no shard has rows of `part` (one of PARTS).
         """
         folders = [self._path(shard.number) / part for shard in self.shards]
-        found = [(folder, read_manifest(folder)) for folder in folders if (folder / MANIFEST).is_file()]
+        manifests = {folder: read_manifest(folder) for folder in folders if (folder / MANIFEST).is_file()}
+        if not manifests:
+            return None
         files: dict[str, int] = {}
-        for folder, manifest in found:
+        for folder, manifest in manifests.items():
             for name, rows in sorted(manifest.files.items()):
                 new = row_file_name(len(files))
                 link_or_copy(folder / name, target / new)
                 files[new] = rows
-        if not found:
-            return None
-        manifests = [manifest for _, manifest in found]
-        whole = dataclasses.replace(
-            manifests[0],
-            rows=sum(manifest.rows for manifest in manifests),
-            sequences=sum(manifest.sequences for manifest in manifests),
-            real_tokens=sum(manifest.real_tokens for manifest in manifests),
-            files=files,
-        )
+        first, *_ = manifests.values()
+        sums = {
+            key: sum(getattr(one, key) for one in manifests.values()) for key in ("rows", "sequences", "real_tokens")
+        }
+        whole = dataclasses.replace(first, **sums, files=files)
         (target / MANIFEST).write_text(whole.to_json(), encoding="utf-8")
         return whole
 
     def export_share(self, share: int, shards: Sequence[Shard]) -> None:
         """Move finished shards into the folder of the share with that number, replacing its content."""
-        numbers = [shard.number for shard in shards]
         with new_folder(self._work / f"share-{share}") as partial:
-            for number in numbers:
-                target = partial / self._folder.name / _shard_name(number)
-                shutil.copytree(self._path(number), target, copy_function=link_or_copy)
+            for shard in shards:
+                target = partial / self._folder.name / _shard_name(shard.number)
+                shutil.copytree(self._path(shard.number), target, copy_function=link_or_copy)
             # also if a corpus has fewer shards than shares: DVC requires an output
-            write_json(partial / "share.json", {"shards": numbers})
+            write_json(partial / "share.json", {"shards": [shard.number for shard in shards]})
         self.remove()
 
     def remove(self) -> None:
