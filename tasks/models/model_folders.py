@@ -45,12 +45,8 @@ def select_weight_files(present: Collection[str]) -> list[str]:
 
 def select_model_files(present: Collection[str]) -> list[str]:
     """Return the files of a model that are used: architecture, weights and tokenizer."""
-    config = [CONFIG] if CONFIG in present else []
-    return [
-        *config,
-        *select_weight_files(present),
-        *(name for name in present if name in TOKENIZER_FILES and name != CONFIG),
-    ]
+    others = [name for name in present if name in TOKENIZER_FILES and name != CONFIG]
+    return [*({CONFIG} & set(present)), *select_weight_files(present), *others]
 
 
 def list_weight_files(folder: Path) -> list[Path]:
@@ -65,8 +61,6 @@ def download_model(
     """Download a model of the Hub.
 
     Args:
-        repository: `user/name`.
-        revision: branch, tag or commit; None is the main branch.
         section: section of params.yaml for messages; empty if the repository was named elsewhere.
         extra: further files to download if they exist.
 
@@ -93,12 +87,8 @@ def download_model(
 def read_architecture(source: Path, key: str) -> ModelConfig:
     """Read the architecture from config.json of a model folder, without its weights.
 
-    Args:
-        source: the folder.
-        key: setting that named it, for messages.
-
     Raises:
-        InputError: not a model folder, or not a supported model.
+        InputError: not a model folder, or not a supported model; the message begins with `key`, which named it.
     """
     from ipu_model.models.architecture import read_config
 
@@ -115,11 +105,7 @@ def packs_rows(family: str) -> bool:
 
 
 def read_fields(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of ModelConfig in the content of a model's config.json.
-
-    Raises:
-        InputError: the model is not supported.
-    """
+    """Return the fields of ModelConfig in the content of a supported model's config.json."""
     from ipu_model.models.families import get_family
 
     with translate_device_errors():
@@ -192,11 +178,9 @@ def convert_to_safetensors(source: Path, tokenizer: Path) -> Iterator[Path]:
 def import_model_folder(source: Path, target: Path, tokenizer_sha256: str, key: str) -> ImportReport:
     """Write the model of the folder `source` into the folder `target`, with Podium's parameter names.
 
-    Args:
-        key: setting that named the model, for messages.
-
     Raises:
-        InputError: not a supported model, incomplete, damaged, or weights that are not finite.
+        InputError: not a supported model, incomplete, damaged, or weights that are not finite; the message begins with
+            `key`, which named the model.
     """
     from ipu_model.models.import_model import import_model  # imports torch: loaded only when needed
 

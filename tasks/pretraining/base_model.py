@@ -41,15 +41,11 @@ def write_base_model(
     tokenizer: Path = artifacts.TOKENIZER,
     folder: Path = artifacts.BASE_MODEL,
 ) -> dict[str, Any]:
-    """Import the base model into `folder`, atomically.
+    """Import the base model into `folder`, atomically, and return the content of `base_model.json`.
 
     Args:
-        params: section `base_model`.
         model: section `model`: the architecture of the run.
         tokenizer: folder of the tokenizer that makes the rows.
-
-    Returns:
-        Content of `base_model.json`.
 
     Raises:
         InputError: no such model, not a supported one, weights that are incomplete or unsafe to read, or a mismatch
@@ -83,10 +79,7 @@ def _import_source(params: BaseModelParams, model: ModelParams, tokenizer: Path,
 
 
 def check_architecture(source: Path, model: ModelParams, key: str) -> int:
-    """Compare config.json of the model folder `source` with the parameters, without reading weights.
-
-    Args:
-        key: parameter that named the model, for messages.
+    """Compare config.json of the model folder `source`, which `key` named, with the parameters.
 
     Returns:
         Number of word embeddings.
@@ -110,8 +103,6 @@ def check_model_folder(params: BaseModelParams, model: ModelParams, entries: Seq
     """Check base_model.path before a tokenizer is made or weights are read.
 
     Args:
-        params: section `base_model`, with source `folder`.
-        model: section `model`.
         entries: entries of the vocabulary, if it is already known.
 
     Raises:

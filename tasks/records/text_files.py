@@ -77,8 +77,9 @@ class ReadLog:
             "files read": self.files,
             "files ignored": len(self.ignored),
             "columns not used": len(self.unused_columns),
+            **dict(sorted(self.counts.items())),
         }
-        return {name: count for name, count in [*seen.items(), *sorted(self.counts.items())] if count}
+        return {name: count for name, count in seen.items() if count}
 
     def summary(self) -> list[str]:
         """Return the parts of the stage's last line."""
@@ -95,25 +96,14 @@ class ProblemList:
     """Problems found in the records of a source, reported together: for each kind a few positions and a count."""
 
     def __init__(self, source: str, required: str) -> None:
-        """Start an empty list.
-
-        Args:
-            source: name of the source, for the message.
-            required: what its records must be.
-        """
+        """Start an empty list; `source` is named in the message, and `required` is what its records must be."""
         self.source, self.required = source, required
-        self._counts: dict[str, int] = {}
+        self._counts: collections.Counter[str] = collections.Counter()
         self._shown: dict[str, list[str]] = {}
 
     def add(self, kind: str, where: str, found: object = None) -> None:
-        """Add a problem.
-
-        Args:
-            kind: description; problems of equal kind are counted together.
-            where: position in the source.
-            found: value at that position.
-        """
-        self._counts[kind] = self._counts.get(kind, 0) + 1
+        """Add a problem at the position `where`, with the value there; equal kinds are counted together."""
+        self._counts[kind] += 1
         shown = self._shown.setdefault(kind, [])
         if len(shown) < SHOWN_PLACES:
             shown.append(where if found is None else f"{where} ({found!r:.{QUOTED}})")
@@ -121,7 +111,7 @@ class ProblemList:
     @property
     def count(self) -> int:
         """Number of problems."""
-        return sum(self._counts.values())
+        return self._counts.total()
 
     def refuse(self) -> None:
         """Raise InputError if there are any problems."""
@@ -149,11 +139,7 @@ def write_reading(folder: Path, source: str, reading: ReadLog) -> None:
 
 
 def add_to_reading(folder: Path, numbers: Mapping[str, int], notes: Sequence[str]) -> None:
-    """Add the figures that are not 0 to reading.json.
-
-    Args:
-        notes: names of the figures that matter for interpreting scores.
-    """
+    """Add the figures that are not 0 to reading.json; `notes` names those that matter for interpreting scores."""
     path = Path(folder) / artifacts.READING
     values = read_json(path)
     values["numbers"] |= {name: count for name, count in numbers.items() if count}
@@ -191,12 +177,7 @@ def count_repetitions(hashes: array.array[int]) -> int:
 
 
 def refuse_empty(path: Path, key: str) -> None:
-    """Refuse an empty file, which was most likely cut off or never written.
-
-    Raises:
-        InputError: the file is empty.
-        OSError: the path does not exist or is not a file.
-    """
+    """Refuse an empty file, which was most likely cut off or never written, and what is not a file."""
     found = path.stat()
     require_regular(found.st_mode, path)
     if found.st_size == 0:

@@ -22,13 +22,11 @@ def is_held_out(text: str, fraction: float, seed: int) -> bool:
 
 
 def choose_groups(questions: Mapping[str, int], fraction: float, what: str, key: str) -> frozenset[str]:
-    """Choose groups to hold out: at least one, never all, with a `fraction` of the questions or more.
+    """Choose groups to hold out: at least one, never all, with a `fraction` of the questions or more; none for 0.
 
     Args:
         questions: group -> number of its questions.
-        fraction: 0 to 1; 0 holds out nothing.
-        what: noun for a group, for the message.
-        key: parameter that sets the fraction, for the message.
+        what, key: noun for a group, and the parameter that sets the fraction, for the message.
 
     Raises:
         InputError: there is only one group, so nothing would be left to train on.

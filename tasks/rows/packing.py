@@ -93,9 +93,7 @@ class _OpenRows:
 
 
 def pack_sequences(lengths: np.ndarray, row_length: int, max_sequences: int) -> np.ndarray:
-    """Assign sequences to rows.
-
-    Sequences of equal length are used in order, so the result depends only on `lengths`.
+    """Assign sequences to rows; those of equal length are used in order, so the result depends only on `lengths`.
 
     Args:
         lengths: int[N], number of tokens of every sequence.

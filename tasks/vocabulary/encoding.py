@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import re
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -228,9 +228,8 @@ class WordCache:
         self._tokenizer = tokenizer
         self._clear()
 
-    def _split(self, text: str) -> list[str]:
-        """Split a text into its pieces."""
-        return _PIECES.findall(text)
+    _split: Callable[[str], list[str]] = staticmethod(_PIECES.findall)
+    """Splits a text into its pieces."""
 
     def _clear(self) -> None:
         self._numbers = _Numbers()
@@ -276,26 +275,22 @@ class WordCache:
         """
         groups = [new[start : start + BATCH_PIECES] for start in range(0, len(new), BATCH_PIECES)]
         encodings = self._tokenizer.encode_batch([" ".join(group) for group in groups], add_special_tokens=False)
-        lengths = np.fromiter(map(len, new), np.int64, len(new))
-        tokens, spans, owners = [], [], []
-        for number, encoding in enumerate(encodings):
-            first = number * BATCH_PIECES
-            own = lengths[first : first + BATCH_PIECES] + 1
+        tokens, spans, counts = [], [], []
+        for group, encoding in zip(groups, encodings, strict=True):
+            own = np.fromiter(map(len, group), np.int64, len(group)) + 1
             starts = np.cumsum(own) - own
             offsets = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
             owner = np.searchsorted(starts, offsets[:, 0], side="right") - 1
             tokens.append(np.array(encoding.ids, dtype=np.uint32))
             spans.append(offsets - starts[owner].astype(np.int32)[:, None])
-            owners.append(owner + first)
-        counts = np.bincount(np.concatenate(owners), minlength=len(new))
-        return np.concatenate(tokens), np.concatenate(spans), counts
+            counts.append(np.bincount(owner, minlength=len(group)))
+        return np.concatenate(tokens), np.concatenate(spans), np.concatenate(counts)
 
 
 class BlankSeparatedCache(WordCache):
     """Cache of the tokens of words, each with the blank before it, of a tokenizer that treats these independently."""
 
-    def _split(self, text: str) -> list[str]:
-        return _BLANKS.split(text)
+    _split = staticmethod(_BLANKS.split)
 
     def _tokenize(self, new: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         found = _encode_uncached(self._tokenizer, new)
@@ -305,7 +300,7 @@ class BlankSeparatedCache(WordCache):
 def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> EncodedTexts:
     """Return the tokens of every text, in order, without special tokens; each word is tokenized once per process.
 
-    The tokens do not depend on the batch, and equal those of the tokenizer, which `load_tokenizer` built.
+    They equal those of the tokenizer, which `load_tokenizer` built.
     """
     cache = _word_cache(tokenizer)
     return _encode_uncached(tokenizer, texts) if cache is None else cache.encode(texts)

@@ -57,10 +57,9 @@ MAX_BYTES = 64 << 20
 
 
 def load_local_vocabulary(path: Path, lowercase: bool, key: str = "tokenizer.path") -> FastTokenizer:
-    """Load the vocabulary of a vocab.txt, or of a model folder with its tokenizer.
+    """Load the vocabulary of a vocab.txt, of a folder with one .txt file, or of a model folder with its tokenizer.
 
     Args:
-        path: a file, a folder with one .txt file, or a model folder.
         lowercase: used if the files do not specify it.
         key: params key that named the path, for messages.
 
@@ -77,8 +76,6 @@ def load_hub_vocabulary(repository: str | None, revision: str | None, lowercase:
     """Load the vocabulary of a Hub model (or of a local model folder) with a fast tokenizer.
 
     Args:
-        repository: `user/name`, or a local folder.
-        revision: branch, tag or commit; None is the main branch.
         lowercase: used only if the model has a vocab.txt and does not specify it.
 
     Raises:
@@ -95,15 +92,9 @@ def load_hub_vocabulary(repository: str | None, revision: str | None, lowercase:
 
 
 def read_tokenizer_folder(folder: Path, lowercase: bool, source: str) -> FastTokenizer:
-    """Load the vocabulary of a local model folder as AutoTokenizer reads it.
+    """Load the vocabulary of a local model folder as AutoTokenizer reads it; `source` names the folder in messages.
 
-    Args:
-        folder: an existing folder.
-        lowercase: used only for a vocab.txt without settings.
-        source: setting that named the folder, for messages.
-
-    Raises:
-        InputError: see load_hub_vocabulary.
+    For `lowercase` and errors see load_hub_vocabulary.
     """
     present = sorted(file.name for file in folder.iterdir() if file.is_file())
     return _read({name: folder / name for name in FILES if name in present}, present, lowercase, source)
@@ -193,11 +184,7 @@ def _no_fast_tokenizer_error(source: str, present: list[str]) -> InputError:
 
 
 def _read_object(path: Path, source: str) -> dict[str, Any]:
-    """Return the object in a JSON file of a tokenizer.
-
-    Raises:
-        InputError: not a JSON object; the message begins with `source`, which named the file.
-    """
+    """Return the object in a JSON file of a tokenizer; messages begin with `source`, which named the file."""
     try:
         values = read_json(path)
     except ValueError as error:
@@ -208,11 +195,7 @@ def _read_object(path: Path, source: str) -> dict[str, Any]:
 
 
 def _find_special_tokens(values: Mapping[str, Any], source: str) -> Iterator[tuple[str, str]]:
-    """Yield the setting and the content of each special token.
-
-    Raises:
-        InputError: a value is not a token.
-    """
+    """Yield the setting and the content of each special token."""
     for name, stated in values.items():
         for value in _list_tokens(stated) if name.endswith("_special_tokens") else [stated]:
             content = value.get("content") if isinstance(value, Mapping) else value
@@ -233,10 +216,6 @@ def _is_id(text: str) -> bool:
 
 def read_vocabulary(path: Path, key: str) -> tuple[str, ...]:
     """Return the entries of a vocab.txt (one per line), or of the only .txt file of a folder.
-
-    Args:
-        path: file or folder.
-        key: params key that named it, for messages.
 
     Raises:
         InputError: not found, several files, not a text file, or a vocabulary that cannot be used.
@@ -264,12 +243,7 @@ def read_vocabulary(path: Path, key: str) -> tuple[str, ...]:
 
 
 def check_vocabulary(entries: list[str], source: str) -> None:
-    """Refuse a vocabulary that Podium cannot train with; the list index is the token id.
-
-    Raises:
-        InputError: empty, an empty or repeated entry, a missing special token, or an id of [PAD] other than 0; all
-            problems in one message.
-    """
+    """Refuse a vocabulary that Podium cannot train with, with all its problems; the list index is the token id."""
     if not entries:
         raise InputError(f"{source} is empty: {', '.join(SPECIAL_TOKENS)} and word pieces are required")
     problems = []
