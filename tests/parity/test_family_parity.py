@@ -12,12 +12,14 @@ import transformers
 from samples import samples
 from tiny_jobs import LABELS, TINY, labels_of, make_columns, write_rows
 
+from ipu_model.errors import ConfigError
 from ipu_model.models.families import configure_model, get_family, list_families
 from ipu_model.models.import_model import import_model
 from ipu_model.models.model_folder import ModelFolder, missing_parameters, read_model
 from ipu_model.models.modeling import build_model, is_exempt
 from ipu_model.rows.row_folder import Batch, RowFolder
 from ipu_model.runtimes.torch_device import TorchRuntime
+from tasks.models.model_folders import packs_rows
 from tests.optimizers import optimizer_config
 
 HEADS = {
@@ -174,3 +176,29 @@ def test_the_table_of_documents_has_every_family_and_what_it_reads() -> None:
     described = [(name, get_family(name)) for name in list_families()]
     table = [[n, f.prefix, types[f.pair_types], positions[f.offset_positions]] for n, f in described]
     assert rows[: len(table)] == table
+
+
+def test_the_rows_on_other_encoders_are_what_both_kinds_of_families_do() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8").partition("## Other")[2]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+    assert rows[0] == ["", "families above", "other encoders"]
+    documented = {label: cells for label, *cells in rows[2:]}
+
+    def is_refused(family: str, runtime: str, pretrains: bool) -> bool:
+        try:
+            get_family(family).check(runtime, pretrains)
+        except ConfigError:
+            return True
+        return False
+
+    for families, column in ((list_families(), 0), (["deberta-v2", "modernbert", "mpnet", "albert"], 1)):
+        for family in families:
+            runtimes = [f"`{one}`" for one in ("cpu", "cuda", "ipu") if not is_refused(family, one, False)]
+            assert documented["runtime"][column] == ", ".join(runtimes)
+            assert documented["pre-training"][column] == ("no" if is_refused(family, "cpu", True) else "yes")
+            rows_hold = "several sequences each" if packs_rows(family) else "one sequence each"
+            assert documented["rows"][column].startswith(rows_hold)
+            padded = "sequences padded in groups of similar length" in str(get_family(family).describe())
+            assert documented["padding in computation"][column].endswith("group of similar length") == padded
+            others = "torch and transformers" if padded else "torch"
+            assert documented["Python of the device"][column].partition(" (")[0] == others

@@ -20,13 +20,15 @@ from tasks.params.sections import RuntimeSpec
 from tasks.pretraining import base_model
 from tasks.release import publish
 from tasks.vocabulary import tokenizer
+from tasks.vocabulary.hub_tokenizer import load_local_vocabulary
 from tests.tasks.downstream.entries import write_parameters
 from tests.tasks.downstream.texts.classification_checkout import CLASSES, NAME, values_of, write_texts
 from tests.tasks.downstream.texts.glue_checkout import run_stage
 from tests.tasks.downstream.texts.test_own_classes import _jobs_in_this_process, own_logits, published_logits, run
 from tests.tasks.pretraining.row_inputs import WORDS
-from tests.tasks.tiny_model import SPECIAL, write_tokenizer
+from tests.tasks.tiny_model import write_tokenizer
 from tests.tasks.trained_checkout import write_lock
+from tests.tasks.vocabulary.fast_tokenizers import save_fast_tokenizer
 
 transformers = pytest.importorskip("transformers")
 __all__ = ["_jobs_in_this_process"]
@@ -35,14 +37,22 @@ SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "i
 CONFIGS: dict[str, dict[str, Any]] = {
     "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "type_vocab_size": 0},
     "modernbert": {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3},
+    "mpnet": {"pad_token_id": 1},
+    "albert": {"embedding_size": 16},
 }
+TOKENIZERS = {"deberta-v2": "deberta", "mpnet": "mpnet", "albert": "albert"}
+"""Models with their own tokenizer (Unigram, or MPNet's special tokens); the others have BERT's WordPiece."""
 
 
 def make_checkout(folder: Path, data: dict[str, Any], model_type: str) -> Path:
     """A checkout with a random model in `theirs`, whose word table is larger than its vocabulary, and its tokenizer."""
-    folder.mkdir()
-    write_tokenizer(folder / "theirs", list(WORDS), 64)
-    sizes = {**SIZES, "vocab_size": len(SPECIAL) + len(WORDS) + 7, "max_position_embeddings": 64}
+    (folder / "theirs").mkdir(parents=True)
+    if model_type in TOKENIZERS:
+        save_fast_tokenizer(TOKENIZERS[model_type], folder / "theirs")
+    else:
+        write_tokenizer(folder / "theirs", list(WORDS), 64)
+    entries = len(load_local_vocabulary(folder / "theirs", True).tokens)
+    sizes = {**SIZES, "vocab_size": entries + 7, "max_position_embeddings": 66}
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(model_type, **sizes, initializer_range=0.1, **CONFIGS[model_type])
     transformers.AutoModel.from_config(config).save_pretrained(folder / "theirs")
