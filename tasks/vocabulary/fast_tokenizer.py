@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import Tokenizer
 
 from ipu_model.files import write_json
 from tasks.stage.errors import InputError
@@ -110,7 +110,7 @@ class FastTokenizer:
     """Content of tokenizer_config.json."""
     source: str
     bert: bool = False
-    """BERT's WordPiece, which is written in one form whatever the files were."""
+    """BERT's WordPiece."""
 
     @property
     def kind(self) -> str:
@@ -145,29 +145,19 @@ class FastTokenizer:
         return [one for one in self.tokens if one in vocabulary or one in SPECIAL_TOKENS]
 
     def is_wordpiece(self) -> bool:
-        """Tell whether this is BERT's own kind, so that `build_wordpiece` of its entries gives the same ids."""
+        """Tell whether this is BERT's own kind, which its vocabulary and the switches of its normalizer describe."""
         model, normalizer, added = self.values["model"], self.values.get("normalizer"), self.values["added_tokens"]
-        if (
-            {**BERT_MODEL, **model, **BERT_MODEL} != {**BERT_MODEL, **model}
-            or not isinstance(normalizer, dict)
-            or {**BERT_NORMALIZER, **normalizer, **BERT_NORMALIZER} != normalizer
-            or self.values.get("pre_tokenizer") != {"type": "BertPreTokenizer"}
-            or {name: self.roles.get(name) for name in NAMES} != NAMES
-            or read_template(self.whole, self.source).second_type != 1
-            or self.tokens[0] != SPECIAL_TOKENS[0]
-            or any(one[flag] for one in added for flag in STRIPPING)
-        ):
-            return False
-        return list(dict.fromkeys([*self.entries, *(one.content for one in self._list_extra())])) == list(self.tokens)
-
-    def _list_extra(self) -> list[AddedToken]:
-        """Return the tokens that were added to BERT's vocabulary, in order of their ids."""
-        added = sorted(self.values["added_tokens"], key=lambda one: int(one["id"]))
-        return [
-            AddedToken(one["content"], normalized=one["normalized"], special=one["special"])
-            for one in added
-            if one["content"] not in SPECIAL_TOKENS
-        ]
+        return (
+            {**BERT_MODEL, **model, **BERT_MODEL} == {**BERT_MODEL, **model}
+            and isinstance(normalizer, dict)
+            and {**BERT_NORMALIZER, **normalizer, **BERT_NORMALIZER} == normalizer
+            and self.values.get("pre_tokenizer") == {"type": "BertPreTokenizer"}
+            and {name: self.roles.get(name) for name in NAMES} == NAMES
+            and read_template(self.whole, self.source).second_type == 1
+            and self.tokens[0] == SPECIAL_TOKENS[0]
+            and not any(one[flag] for one in added for flag in STRIPPING)
+            and self.entries == list(self.tokens[: len(self.entries)])
+        )
 
     def build_for_texts(self) -> Tokenizer:
         """Return the tokenizer in which special tokens without a role are ordinary ones, recognized in texts."""
@@ -183,10 +173,19 @@ class FastTokenizer:
                 one.
             folder: an existing folder.
         """
+        self.whole.save(str(folder / "tokenizer.json"))
         if self.bert:
-            config = self._write_wordpiece(folder)
+            normalizer = self.values["normalizer"]
+            with (folder / "vocab.txt").open("w", encoding="utf-8", newline="\n") as stream:
+                stream.writelines(entry + "\n" for entry in self.entries)
+            config = {
+                "tokenizer_class": "BertTokenizer",
+                "do_lower_case": self.lowercase,
+                "strip_accents": normalizer.get("strip_accents"),
+                "tokenize_chinese_chars": normalizer.get("handle_chinese_chars", True),
+                "clean_up_tokenization_spaces": True,
+            }
         else:
-            self.whole.save(str(folder / "tokenizer.json"))
             stated = self.settings.get("model_max_length")
             max_length = min(max_length, stated) if type(stated) is int and stated > 0 else max_length
             typed = read_template(self.whole, self.source).second_type is not None
@@ -200,25 +199,6 @@ class FastTokenizer:
         config |= {"model_max_length": max_length, **self.roles}
         write_json(folder / "tokenizer_config.json", config)
         write_json(folder / "special_tokens_map.json", dict(self.roles))
-
-    def _write_wordpiece(self, folder: Path) -> dict[str, Any]:
-        """Write tokenizer.json and vocab.txt of BERT's kind; return the beginning of tokenizer_config.json."""
-        normalizer = self.values["normalizer"]
-        switches = {
-            "strip_accents": normalizer.get("strip_accents"),
-            "handle_chinese_chars": normalizer.get("handle_chinese_chars", True),
-        }
-        tokenizer = build_wordpiece(self.entries, self.lowercase, self._list_extra(), **switches)
-        tokenizer.save(str(folder / "tokenizer.json"))
-        with (folder / "vocab.txt").open("w", encoding="utf-8", newline="\n") as stream:
-            stream.writelines(entry + "\n" for entry in self.entries)
-        return {
-            "tokenizer_class": "BertTokenizer",
-            "do_lower_case": self.lowercase,
-            "strip_accents": switches["strip_accents"],
-            "tokenize_chinese_chars": switches["handle_chinese_chars"],
-            "clean_up_tokenization_spaces": True,
-        }
 
     @property
     def blank_before_words(self) -> bool:

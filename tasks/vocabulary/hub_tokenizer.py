@@ -1,8 +1,7 @@
 """Tokenizer of a Hub model or of a local model folder, read as AutoTokenizer of transformers 4 and 5 reads it.
 
 tokenizer_config.json, defaults included, overrides the normalization in the tokenizer.json of BERT's classes, because
-transformers builds BERT's tokenizer from it. A tokenizer that is BERT's WordPiece is built from its vocabulary again
-when it is written; another one is written as the library loaded it (fast_tokenizer.py).
+transformers builds BERT's tokenizer from it.
 """
 
 import itertools

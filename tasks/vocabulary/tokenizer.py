@@ -21,20 +21,13 @@ from tasks.vocabulary.fast_tokenizer import FastTokenizer, make_wordpiece
 from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary, load_local_vocabulary
 from tasks.vocabulary.wordpiece import train_vocabulary
 
-log = logging.getLogger(__name__)
-
-CAPITALS_WARNING_SHARE = 0.05
-"""Share of entries with capitals above which a vocabulary is probably cased."""
-
 
 def make_tokenizer(params: TokenizerParams, max_length: int, corpus: Path, output: Path) -> FastTokenizer:
     """Write the tokenizer described by `params` to the folder `output`, atomically.
 
     Args:
-        params: section `tokenizer`.
         max_length: positions of the model (model.max_positions), written as the tokenizer's `model_max_length`.
         corpus: folder of the corpus stage; only read for `source: train`.
-        output: the new folder.
 
     Raises:
         InputError: no corpus, or a vocabulary that cannot be used; the message says what to change.
@@ -46,34 +39,16 @@ def make_tokenizer(params: TokenizerParams, max_length: int, corpus: Path, outpu
         vocabulary = load_local_vocabulary(Path(params.path), params.lowercase)
     else:
         vocabulary = load_hub_vocabulary(params.repository, params.revision, params.lowercase)
-    if vocabulary.bert and vocabulary.lowercase:
-        _warn_about_capitals(vocabulary)
     with new_folder(output) as folder:
         vocabulary.write(max_length, folder)
     return vocabulary
 
 
 def read_corpus_texts(corpus: Path) -> Iterator[str]:
-    """Yield the texts of the corpus in order, with one row group in memory at a time.
-
-    Raises:
-        InputError: there is no corpus, or a part cannot be read.
-    """
+    """Yield the texts of the corpus in order, with one row group in memory at a time."""
     for part in list_corpus_files(corpus):
         for batch in read_batches(part, ["text"], 4096, "corpus"):
             yield from batch.column(0).to_pylist()
-
-
-def _warn_about_capitals(vocabulary: FastTokenizer) -> None:
-    words = [entry for entry in vocabulary.entries if not entry.startswith("[")]
-    capitals = sum(entry != entry.lower() for entry in words)
-    if capitals > CAPITALS_WARNING_SHARE * len(words):
-        log.warning(
-            "%d of %d entries have capitals and are never used with tokenizer.lowercase: true; "
-            "set it to false for a cased vocabulary",
-            capitals,
-            len(words),
-        )
 
 
 def main() -> None:

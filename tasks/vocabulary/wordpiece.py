@@ -8,7 +8,6 @@ numbered in a fixed order (as reserved entries, which the library keeps in place
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders
 from tokenizers.models import WordPiece
@@ -47,31 +46,23 @@ _REMOVED_SPACE = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 """Characters at which Python splits words but which BERT's normalization removes."""
 
 
-def make_normalizer(lowercase: bool, **switches: Any) -> BertNormalizer:
+def make_normalizer(lowercase: bool) -> BertNormalizer:
     """Return BERT's text normalization; lowercasing also strips accents, as in the uncased models."""
-    standard = {"clean_text": True, "handle_chinese_chars": True, "strip_accents": None}
-    return BertNormalizer(lowercase=lowercase, **standard | switches)
+    return BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lowercase)
 
 
-def build_wordpiece(
-    entries: Sequence[str], lowercase: bool, extra: Iterable[AddedToken] = (), **switches: Any
-) -> Tokenizer:
+def build_wordpiece(entries: Sequence[str], lowercase: bool) -> Tokenizer:
     """Return BERT's fast tokenizer: pairs become [CLS] a [SEP] b [SEP] with type ids 0 and 1.
 
     Args:
         entries: the vocabulary, in order of the ids.
-        extra: tokens that are matched in a text before it is split into words; those that are not entries get the
-            following ids.
-        switches: further switches of BertNormalizer.
     """
     ids = {entry: number for number, entry in enumerate(entries)}
     longest = MAX_CHARACTERS_PER_WORD
     model = WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=longest, continuing_subword_prefix=PREFIX)
     tokenizer = Tokenizer(model)
     tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL_TOKENS])
-    for token in extra:
-        (tokenizer.add_special_tokens if token.special else tokenizer.add_tokens)([token])
-    tokenizer.normalizer = make_normalizer(lowercase, **switches)
+    tokenizer.normalizer = make_normalizer(lowercase)
     tokenizer.pre_tokenizer = BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(prefix=PREFIX)
     tokenizer.post_processor = TemplateProcessing(

@@ -165,10 +165,8 @@ class ShardBuilder:
                 new = row_file_name(len(files))
                 link_or_copy(folder / name, target / new)
                 files[new] = rows
-        first, *_ = manifests.values()
-        sums = {
-            key: sum(getattr(one, key) for one in manifests.values()) for key in ("rows", "sequences", "real_tokens")
-        }
+        first, numbers = next(iter(manifests.values())), ("rows", "sequences", "real_tokens")
+        sums = {name: sum(getattr(one, name) for one in manifests.values()) for name in numbers}
         whole = dataclasses.replace(first, **sums, files=files)
         (target / MANIFEST).write_text(whole.to_json(), encoding="utf-8")
         return whole
@@ -218,12 +216,10 @@ def _fingerprint_values(
 ) -> dict[str, Any]:
     """Return everything that affects the rows of a corpus, by content, so that it is the same on every host."""
     root = Path(__file__).parents[3]
-    of_chunks = row_shards.CHUNK_DOCUMENTS, row_shards.CHUNK_CHARACTERS, row_shards.LAST_CHUNK_DOCUMENTS
     return {
         "settings": {**dataclasses.asdict(settings), "tokenizer": tokenizer},
         "held_out_fraction": held_out_fraction,
         "corpus": [sha256_of(path) for path in files],
-        "sizes": [row_shards.SHARD_BYTES, *of_chunks],
         "sources": [sha256_of(path) for name in ROW_SOURCES for path in sorted((root / name).glob("*.py"))],
         "versions": [metadata.version(name) for name in ("numpy", "pyarrow", "tokenizers")],
     }

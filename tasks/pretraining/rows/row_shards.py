@@ -87,38 +87,24 @@ class Chunk(NamedTuple):
 
 
 def read_chunks(shard: Shard, held_out: Callable[[str], bool]) -> Iterator[Chunk]:
-    """Yield the texts of a shard in chunks, with held-out texts in separate chunks."""
-    cutters = {part: _ChunkCutter() for part in PARTS}
+    """Yield the texts of a shard in chunks, with held-out texts in separate chunks.
+
+    A chunk depends only on its texts. It waits until the next one is complete, as the last may join it.
+    """
     numbers = {part: itertools.count(shard.number << 32) for part in PARTS}
+    waiting: dict[str, list[str]] = {part: [] for part in PARTS}
+    current: dict[str, list[str]] = {part: [] for part in PARTS}
+    characters = dict.fromkeys(PARTS, 0)
     for text in read_texts(shard):
         part = HELD_OUT if held_out(text) else TRAINING
-        if (texts := cutters[part].add(text)) is not None:
-            yield Chunk(shard.number, part, next(numbers[part]), texts)
-    for part, cutter in cutters.items():
-        for texts in cutter.flush():
-            yield Chunk(shard.number, part, next(numbers[part]), texts)
-
-
-class _ChunkCutter:
-    """Divider of texts into chunks, which depend only on these texts. It delays each chunk, as the last may join it."""
-
-    def __init__(self) -> None:
-        self._before: list[str] = []
-        self._chunk: list[str] = []
-        self._characters = 0
-
-    def add(self, text: str) -> list[str] | None:
-        """Add a text, and return a chunk if one is complete."""
-        self._chunk.append(text)
-        self._characters += len(text)
-        if len(self._chunk) < CHUNK_DOCUMENTS and self._characters < CHUNK_CHARACTERS:
-            return None
-        complete, self._before = self._before, self._chunk
-        self._chunk, self._characters = [], 0
-        return complete or None
-
-    def flush(self) -> list[list[str]]:
-        """Return the remaining chunks after the last text."""
-        if self._before and len(self._chunk) >= LAST_CHUNK_DOCUMENTS:
-            return [self._before, self._chunk]
-        return [self._before + self._chunk] if self._before or self._chunk else []
+        current[part].append(text)
+        characters[part] += len(text)
+        if len(current[part]) >= CHUNK_DOCUMENTS or characters[part] >= CHUNK_CHARACTERS:
+            if waiting[part]:
+                yield Chunk(shard.number, part, next(numbers[part]), waiting[part])
+            waiting[part], current[part], characters[part] = current[part], [], 0
+    for part in PARTS:
+        joins = len(current[part]) < LAST_CHUNK_DOCUMENTS
+        for texts in [waiting[part] + current[part]] if joins else [waiting[part], current[part]]:
+            if texts:
+                yield Chunk(shard.number, part, next(numbers[part]), texts)
