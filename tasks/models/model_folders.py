@@ -158,11 +158,8 @@ def require_config(source: Path, key: str) -> None:
 def convert_to_safetensors(source: Path, tokenizer: Path) -> Iterator[Path]:
     """Yield a folder with the model of `source` as safetensors: a temporary copy if the weights are pickled.
 
-    The copy is made in this process, whose torch reads pickled files safely, and is removed at the end.
-
-    Args:
-        source: a model folder.
-        tokenizer: file that identifies its tokenizer.
+    The copy is made in this process, whose torch reads pickled files safely, and is removed at the end. The file
+    `tokenizer` identifies its tokenizer.
 
     Raises:
         InputError: damaged, or weights that contain more than tensors.

@@ -33,8 +33,6 @@ def read_rows(
     """Yield the rows of a file, the header first. Quotes have no special meaning in .tsv files.
 
     Args:
-        path: the file.
-        key: params key that named it, for messages.
         separator: field separator; None: a tab in .tsv, else detected from the first lines.
         names: names of the columns to read.
         reading: gets a remark if the separator of a .csv file is not a comma.
@@ -45,7 +43,9 @@ def read_rows(
     csv.field_size_limit(MAX_LINE_BYTES)
     is_tsv, lines = file_suffix(path) == ".tsv", read_lines(path, key)
     if separator is None and not is_tsv:
-        head = _read_head(lines)
+        head: list[str] = []
+        while len(head) < SNIFFED_LINES and sum(map(len, head)) <= SNIFFED_CHARACTERS and (line := next(lines, "")):
+            head.append(line)
         separator, lines = _find_separator(head, names), itertools.chain(head, lines)
         if separator != ",":
             reading.remark(f"{path.name}: fields are separated by {SEPARATORS[separator]}")
@@ -98,16 +98,6 @@ def _find_quote(lines: Sequence[str], separator: str) -> tuple[int, str] | None:
     if start == len(text):
         return None
     return text.count("\n", 0, start), text[start + 1 : start + 1 + QUOTED].partition("\n")[0]
-
-
-def _read_head(lines: Iterator[str]) -> list[str]:
-    head, length = [], 0
-    for line in itertools.islice(lines, SNIFFED_LINES):
-        head.append(line)
-        length += len(line)
-        if length > SNIFFED_CHARACTERS:
-            break
-    return head
 
 
 def _find_separator(head: Sequence[str], names: Collection[str]) -> str:

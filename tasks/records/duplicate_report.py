@@ -66,14 +66,7 @@ def write_report(path: Path, report: NearDuplicateReport) -> None:
 
 
 def read_report(path: Path, made_by: str) -> NearDuplicateReport:
-    """Read a report.
-
-    Args:
-        made_by: stage that writes it, for messages.
-
-    Raises:
-        InputError: missing or damaged.
-    """
+    """Read a report, which the stage `made_by` writes."""
     try:
         return TypeAdapter(NearDuplicateReport).validate_python(read_json(path))
     except FileNotFoundError:

@@ -41,11 +41,6 @@ _PARSER = json.JSONDecoder(object_pairs_hook=reject_duplicate_keys)
 def read_objects(path: Path, key: str, reading: ReadLog) -> Iterator[Located]:
     """Yield the objects of a .json or .jsonl file, in order.
 
-    Args:
-        path: the file.
-        key: params key that named it, for messages.
-        reading: counts blank lines.
-
     Raises:
         InputError: not UTF-8, not JSON, something other than objects, or an object that is too long; the message has
             the record or its line.

@@ -26,14 +26,7 @@ def write_labels(folder: Path, labels: Sequence[str]) -> None:
 
 
 def read_example_labels(folder: Path, stage: str) -> tuple[str, ...]:
-    """Return the classes of the examples in `folder`.
-
-    Args:
-        stage: stage that makes the examples, for messages.
-
-    Raises:
-        InputError: labels.json is missing or damaged.
-    """
+    """Return the classes of the examples in `folder`, which `stage` makes."""
     path = Path(folder) / LABELS_FILE
     try:
         return _require_names(read_json(path)[_KEY])

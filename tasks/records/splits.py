@@ -47,8 +47,13 @@ def split_off_dev(
     Raises:
         InputError: all examples belong to one group.
     """
-    by, columns, counts = _choose_grouping(train, groups)
-    if len(counts) < 2:
+    for grouping in groups:
+        by, columns = grouping
+        batches = read_batches(train, columns, READ_AT_ONCE, STAGE)
+        counts = Counter(one for batch in batches for one in _hash_groups(batch, columns))
+        if len(counts) > 1:
+            break
+    else:
         raise InputError(
             f"{keys[0]}={fraction:g}: no development set can be split off, because all {counts.total():,} training "
             f"examples have the same {by}. Add training examples, or name development examples in {keys[1]}"
@@ -57,16 +62,6 @@ def split_off_dev(
     _write(train, dev, lambda batch, _: np.array([one in chosen for one in _hash_groups(batch, columns)]))
     _write(train, train, lambda batch, _: np.array([one not in chosen for one in _hash_groups(batch, columns)]))
     return DevSplit(by, sum(counts[one] for one in chosen), counts.total())
-
-
-def _choose_grouping(path: Path, groups: Groups) -> tuple[str, tuple[str, ...], Counter[str]]:
-    """Return the first grouping with several groups, else the last one, and the number of examples in each group."""
-    for by, columns in groups:
-        batches = read_batches(path, columns, READ_AT_ONCE, STAGE)
-        counts = Counter(one for batch in batches for one in _hash_groups(batch, columns))
-        if len(counts) > 1 or by == groups[-1][0]:
-            return by, columns, counts
-    raise AssertionError("a kind whose development set may be split off declares groupings")
 
 
 def sample_examples(path: Path, limit: int, seed: int) -> int:
@@ -96,15 +91,10 @@ def _write(source: Path, target: Path, wanted: Callable[[pa.RecordBatch, int], n
 
 
 def require_several_labels(labels: Collection[str | float], split: str, look: str) -> None:
-    """Refuse development examples that all have the same label: a constant prediction would be always right.
+    """Refuse development examples whose distinct `labels` are one: a constant prediction would be always right.
 
     Args:
-        labels: distinct labels of the examples.
-        split: name of the split, for the message.
-        look: parameters that name the source of the examples, for the message.
-
-    Raises:
-        InputError: there is only one label.
+        split, look: the split, and the parameters that name the source of its examples, for the message.
     """
     if len(labels) == 1:
         raise InputError(
@@ -114,16 +104,7 @@ def require_several_labels(labels: Collection[str | float], split: str, look: st
 
 
 def require_known_labels(known: Collection[str], labels: Collection[str], split: str, look: str) -> None:
-    """Refuse development examples that share no class with the training examples.
-
-    Args:
-        known: classes of the training examples.
-        labels: classes of the development examples.
-        split, look: see `require_several_labels`.
-
-    Raises:
-        InputError: there is no common class.
-    """
+    """Refuse development examples whose `labels` are all unknown to training; for `look` see require_several_labels."""
     if labels and set(labels).isdisjoint(known):
         raise InputError(
             f"no {split} example has a class of the training examples: found {shorten(sorted(labels), 5)}, training "

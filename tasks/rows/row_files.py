@@ -6,10 +6,10 @@ masked positions per row at most.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -66,14 +66,11 @@ def row_file_name(number: int) -> str:
 
 
 def check_geometry(row_length: int, max_sequences: int, max_predictions: int, section: str) -> None:
-    """Refuse row sizes that the schema cannot represent.
+    """Refuse row sizes that the schema cannot represent, with all problems and their parameters.
 
     Args:
         max_predictions: P; 0 except for pre-training.
         section: section of params.yaml, for the message.
-
-    Raises:
-        InputError: a size is out of range; the message has all problems and their parameters.
     """
     problems = []
     if not 4 <= row_length <= MAX_ROW_LENGTH:
@@ -169,7 +166,7 @@ def concatenate_ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.repeat(starts - (ends - lengths), lengths) + np.arange(total, dtype=np.int64)
 
 
-class RowWriter:
+class RowWriter(contextlib.AbstractContextManager["RowWriter"]):
     """Writer of row files of at most `rows_per_file` rows into an existing folder.
 
     Use it as a context manager. `finish()` writes the manifest; without it the folder is not a row folder.
@@ -195,12 +192,7 @@ class RowWriter:
         self.sequences = self.real_tokens = 0
         self._file: pa.ipc.RecordBatchFileWriter | None = None
 
-    def __enter__(self) -> RowWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._close()
 
     @property
@@ -252,14 +244,7 @@ class RowWriter:
             self._file = None
 
     def finish(self, tokenizer_sha256: str, seed: int, **masking: Any) -> Manifest:
-        """Close the last file and write manifest.json.
-
-        Args:
-            masking: mask_id and special_ids, for rows with masked tokens.
-
-        Returns:
-            The manifest as written.
-        """
+        """Close the last file; write and return the manifest, with the keys `masking` of rows with masked tokens."""
         self._close()
         manifest = Manifest(
             *self._shape,
@@ -281,12 +266,7 @@ class UnknownTokens:
     """Counter of the text tokens in rows, and of [UNK] among them."""
 
     def __init__(self, unknown: int | None, special: Collection[int]) -> None:
-        """Start at zero.
-
-        Args:
-            unknown: id of [UNK]; None: the tokenizer has none.
-            special: ids without text: [CLS] and [SEP].
-        """
+        """Start at zero; `unknown` is the id of [UNK] if there is one, and `special` ids have no text."""
         self._unknown, self._special = unknown, np.array(sorted(special))
         self.tokens = self.unknown = 0
 

@@ -245,7 +245,6 @@ def read_fast_tokenizer(
 
     Args:
         values: content of tokenizer.json; changed.
-        settings: content of tokenizer_config.json.
         added: further added tokens by id.
         named: names and contents of the special tokens in the settings.
         source: setting that named the tokenizer, for messages.

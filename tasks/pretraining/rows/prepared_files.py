@@ -84,7 +84,6 @@ def read_tfrecords(path: Path, names: Sequence[str], required: Sequence[str] = (
     """Yield the named features of every record, without those that a record lacks.
 
     Args:
-        path: the file.
         names: features to read; integers, or floats that are whole numbers (weights).
         required: features that every record must have.
 
@@ -177,10 +176,8 @@ def read_prepared_batches(
     """Yield all sequences in batches; memory does not grow with their number.
 
     Args:
-        params: parameters of the phase.
         source: `files` or `hub` (pretrain_rows.source).
         section: section of params.yaml, for messages.
-        reading: report that gets files, layouts and unused columns.
 
     Raises:
         InputError: no data, another layout, damaged, or labels that mark unmasked tokens in two ways.
