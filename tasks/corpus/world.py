@@ -237,9 +237,12 @@ def _pick(draw: random.Random, options: tuple[T, ...]) -> T:
 
 def _compose_document(draw: random.Random, split: Split) -> DemoDocument:
     town = _pick(draw, list_names("town", split))
+    kind = _pick(draw, PAIRED_KINDS)
+    pair = _shuffle(draw, [relation for relation in RELATIONS if relation.kind == kind])
+    others = _shuffle(draw, [relation for relation in RELATIONS if relation.kind != kind])
     facts = []
     taken: set[str] = set()
-    for relation in _draw_relations(draw):
+    for relation in pair[:2] + others[:2]:
         while (value := _draw_value(draw, relation.kind, split)) in taken:
             pass  # draw again: two goods or two years of a town must differ
         taken.add(value)
@@ -253,14 +256,6 @@ def _compose_document(draw: random.Random, split: Split) -> DemoDocument:
         if not fact.asked:
             sentences.append(_rephrase(draw, fact.relation, first).format(town, fact.value))
     return DemoDocument(town, _join(draw, _shuffle(draw, sentences)), tuple(facts))
-
-
-def _draw_relations(draw: random.Random) -> list[Relation]:
-    """Draw four relations: two of one kind, and two of other kinds."""
-    kind = _pick(draw, PAIRED_KINDS)
-    pair = _shuffle(draw, [relation for relation in RELATIONS if relation.kind == kind])
-    others = _shuffle(draw, [relation for relation in RELATIONS if relation.kind != kind])
-    return pair[:2] + others[:2]
 
 
 def _draw_value(draw: random.Random, kind: str, split: Split) -> str:

@@ -44,18 +44,10 @@ def _is_public(name: Any) -> bool:
 
 
 def _front_matter(path: Path) -> dict[str, Any]:
-    text = _text(path)
-    try:
-        values = parse_yaml(found[1]) if (found := FRONT_MATTER.match(text)) else {}
-    except ParamsError:
-        return {}
-    return values if isinstance(values, dict) else {}
-
-
-def _text(path: Path) -> str:
-    """Return the beginning of a text file; empty if there is none."""
     try:
         with open_regular(path) as stream:
-            return stream.read(MAX_BYTES).decode("utf-8", "replace")
-    except OSError:
-        return ""
+            found = FRONT_MATTER.match(stream.read(MAX_BYTES).decode("utf-8", "replace"))
+        values = parse_yaml(found[1]) if found else {}
+    except (OSError, ParamsError):
+        return {}
+    return values if isinstance(values, dict) else {}

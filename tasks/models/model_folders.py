@@ -14,16 +14,18 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ipu_model.errors import DeviceJobError
 from ipu_model.files import sha256_of
+from ipu_model.models.architecture import CONFIG, match_labels, read_class_name, read_config
+from ipu_model.models.config import ModelConfig
+from ipu_model.models.families import get_family
 from tasks.records.hub_inputs import download_files
 from tasks.stage.errors import InputError, translate_device_errors
 from tasks.vocabulary.hub_tokenizer import FILES as TOKENIZER_FILES
 
 if TYPE_CHECKING:
-    from ipu_model.models.config import ModelConfig
     from ipu_model.models.import_model import ImportReport
 
-CONFIG = "config.json"
 WEIGHTS = re.compile(r"(model|pytorch_model)(-\d{5}-of-\d{5})?\.(safetensors|bin)(\.index\.json)?")
 UNSHARDED = ("model.safetensors", "pytorch_model.bin")
 """Safetensors are preferred over PyTorch's own files, and one file over shards."""
@@ -71,12 +73,11 @@ def download_model(
         InputError: see hub_inputs.download_files; or there is no config.json.
     """
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    commit, present, files = download_files(
-        repository,
-        revision,
-        lambda names: [*select_model_files(names), *(name for name in names if name in extra)],
-        section,
-    )
+
+    def choose(names: Collection[str]) -> list[str]:
+        return [*select_model_files(names), *(name for name in names if name in extra)]
+
+    commit, present, files = download_files(repository, revision, choose, section)
     if CONFIG not in files:
         some = ", ".join(present[:8]) or "nothing"
         named = f"{section}.repository={repository}" if section else repository
@@ -90,8 +91,6 @@ def read_architecture(source: Path, key: str) -> ModelConfig:
     Raises:
         InputError: not a model folder, or not a supported model; the message begins with `key`, which named it.
     """
-    from ipu_model.models.architecture import read_config
-
     require_config(source, key)
     with translate_device_errors(key):
         return read_config(source / CONFIG)[0]
@@ -99,15 +98,11 @@ def read_architecture(source: Path, key: str) -> ModelConfig:
 
 def packs_rows(family: str) -> bool:
     """Return whether models of a family are trained on rows of several sequences, by Podium's own modules."""
-    from ipu_model.models.families import get_family
-
     return get_family(family).own
 
 
 def read_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of ModelConfig in the content of a supported model's config.json."""
-    from ipu_model.models.families import get_family
-
     with translate_device_errors():
         return get_family(values.get("model_type") or "bert").read_fields(values)
 
@@ -128,9 +123,6 @@ def describe_head(source: Path, suffix: str, labels: Sequence[str], all_known: b
         labels: classes of the examples, in order of their numbers.
         all_known: the examples may have no other classes.
     """
-    from ipu_model.errors import DeviceJobError
-    from ipu_model.models.architecture import match_labels, read_class_name, read_config
-
     try:
         names = read_config(source / CONFIG)[1] or DEFAULT_LABELS
     except DeviceJobError:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.files import new_folder, sha256_of, write_json
+from ipu_model.models.architecture import adopt_weights, architecture_differences
+from ipu_model.models.families import configure_model
 from tasks.models.model_card import CARD, read_origin
 from tasks.models.model_folders import (
     NO_WEIGHTS,
@@ -87,9 +89,6 @@ def check_architecture(source: Path, model: ModelParams, key: str) -> int:
     Raises:
         InputError: not a supported model, or another architecture.
     """
-    from ipu_model.models.architecture import adopt_weights, architecture_differences
-    from ipu_model.models.families import configure_model
-
     actual = read_architecture(source, key)
     with translate_device_errors(key):
         expected = adopt_weights(configure_model(actual.vocab_size, **model.model_dump()), actual)

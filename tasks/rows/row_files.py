@@ -17,42 +17,23 @@ import pyarrow as pa
 
 from ipu_model.rows.format import (
     ABSENT,
-    FEATURE_IDS,
-    IGNORED,
     MANIFEST,
     MAX_ROW_LENGTH,
     MAX_SEQUENCES,
-    PREDICTIONS,
-    SEQUENCE_LABELS,
-    SEQUENCES,
-    TOKENS,
-    Column,
     Manifest,
-    from_arrow,
-    get_columns,
     row_schema,
     to_arrow,
 )
+from ipu_model.rows.format import FEATURE_IDS as FEATURE_IDS
+from ipu_model.rows.format import IGNORED as IGNORED
+from ipu_model.rows.format import PREDICTIONS as PREDICTIONS
+from ipu_model.rows.format import SEQUENCE_LABELS as SEQUENCE_LABELS
+from ipu_model.rows.format import SEQUENCES as SEQUENCES
+from ipu_model.rows.format import TOKENS as TOKENS
+from ipu_model.rows.format import Column as Column
+from ipu_model.rows.format import from_arrow as from_arrow
+from ipu_model.rows.format import get_columns as get_columns
 from tasks.stage.errors import InputError
-
-__all__ = [
-    "ABSENT",
-    "FEATURE_IDS",
-    "IGNORED",
-    "PREDICTIONS",
-    "SEQUENCES",
-    "SEQUENCE_LABELS",
-    "TOKENS",
-    "Column",
-    "RowLayout",
-    "RowWriter",
-    "check_geometry",
-    "get_columns",
-    "from_arrow",
-    "row_file_name",
-    "row_schema",
-    "to_arrow",
-]
 
 ROWS_PER_FILE = 65536
 Columns = Mapping[str, np.ndarray]
