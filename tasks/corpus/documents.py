@@ -142,9 +142,6 @@ def list_usable_files(path: Path, reading: ReadLog) -> list[Path]:
     return usable
 
 
-# ---------------------------------------------------------------------------------------------- plain text
-
-
 def detect_layout(path: Path) -> str:
     """Detect the layout of a text file.
 
@@ -177,9 +174,6 @@ def _read_paragraphs(path: Path, reading: ReadLog) -> Iterator[Document]:
     """Yield a document for each block between blank lines; its lines are joined, as they may be hard-wrapped."""
     blocks = itertools.groupby(map(str.strip, read_lines(path, KEY)), bool)
     return (Document("", "", " ".join(lines)) for has_text, lines in blocks if has_text)
-
-
-# ---------------------------------------------------------------------------------------------- WikiExtractor
 
 
 def is_wikiextractor(path: Path) -> bool:

@@ -196,15 +196,10 @@ def list_names(kind: str, split: Split) -> tuple[str, ...]:
     return tuple(name for name in names if zlib.crc32(name.lower().encode()) % 100 in _SHARES[split])
 
 
-def make_document(seed: int, split: Split, index: int) -> DemoDocument:
-    """Generate document `index` of `split`, which does not depend on the other documents."""
-    return _compose_document(_seeded_random(seed, split, index), split)
-
-
 def make_documents(seed: int, split: Split, count: int, start: int = 0) -> Iterator[DemoDocument]:
-    """Generate the documents `start` to `start + count - 1`; memory does not grow with `count`."""
+    """Generate the documents `start` to `start + count - 1`, each independent of the others."""
     for index in range(start, start + count):
-        yield make_document(seed, split, index)
+        yield _compose_document(_seeded_random(seed, split, index), split)
 
 
 def make_questions(seed: int, split: Split, count: int) -> Iterator[DemoQuestion]:

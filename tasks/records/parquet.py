@@ -79,9 +79,6 @@ def _read_any_batches(path: Path, rows_at_once: int) -> Iterator[pa.RecordBatch]
             yield from pa.ipc.open_stream(memory)
 
 
-# ---------------------------------------------------------------------------------------------- artifacts
-
-
 class RowGroupSize(NamedTuple):
     """Size of a row group, from the metadata of its file."""
 

@@ -287,9 +287,6 @@ def _count_lines(content: bytes, end: int) -> int:
     return content.count(b"\n", 0, end) or content.count(b"\r", 0, end)
 
 
-# ---------------------------------------------------------------------------------------------- packed files
-
-
 def file_suffix(path: Path) -> str:
     """Return the suffix of the unpacked file in lower case: file_suffix(Path("a.CSV.gz")) == ".csv"."""
     if path.suffix.lower() in CODECS and Path(path.stem).suffix.lower() not in ("", *NEVER_PACKED):

@@ -6,14 +6,11 @@
 The second command is stage row_share: where pretrain_rows.shares has n numbers, it makes every n-th shard of both
 phases, so that n workers share the work.
 
-The corpus is processed shard by shard (row_shards.py), and a shard in chunks of a fixed size. A chunk is tokenized once
+The corpus is processed shard by shard (row_builder.py), and a shard in chunks of a fixed size. A chunk is tokenized once
 and turned into rows `duplicates` times, each time with different pairs and masks, drawn from (seed, phase, duplicate,
 chunk). Random next sentences come from the same chunk, and a row is packed from one chunk and duplicate. So memory does
-not grow with the corpus, and the rows do not depend on the number of processes. Held-out documents
-(tasks/rows/held_out.py) go through the same steps separately, once.
-
-A killed run keeps its finished shards, and the next run makes the others. Shards that other hosts made as their shares
-are reused, so that with any number of shares, or none, the rows have the same bytes.
+not grow with the corpus, and with any number of processes or shares, or after a kill, the rows have the same bytes.
+Held-out documents (tasks/rows/held_out.py) go through the same steps separately, once.
 
 Prepared data are not tokenized, paired or masked again: rows are packed from SEQUENCES_PER_CHUNK sequences at a time. A
 sequence keeps its masked tokens, so rows with more than P of them are split.

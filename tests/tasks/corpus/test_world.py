@@ -73,7 +73,7 @@ def test_names_of_a_split_occur_in_no_other_whatever_the_seeds() -> None:
 def test_a_document_does_not_depend_on_how_many_are_made_or_in_which_order() -> None:
     many = list(world.make_documents(3, "corpus", 40))
     assert list(world.make_documents(3, "corpus", 10, start=25)) == many[25:35]
-    assert world.make_document(3, "corpus", 39) == many[39]
+    assert next(world.make_documents(3, "corpus", 1, 39)) == many[39]
     questions = list(world.make_questions(3, "dev", 40))
     assert list(world.make_questions(3, "dev", 11)) == questions[:11]
 
@@ -122,7 +122,7 @@ def test_the_kind_of_a_question_alone_leaves_a_wrong_answer_in_a_good_share_of_c
     """With two facts of four of one kind and both said-once facts asked alike, half of all questions have one."""
     rivals = total = 0
     for index in range(2000):
-        facts = world.make_document(4, "dev", index).facts
+        facts = next(world.make_documents(4, "dev", 1, index)).facts
         for fact in facts:
             if fact.asked:
                 rivals += sum(other.relation.kind == fact.relation.kind for other in facts) - 1
