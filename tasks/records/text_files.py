@@ -219,14 +219,11 @@ def read_lines(path: Path, key: str, *, raw: bool = False) -> Iterator[str]:
             number += next(at for at, line in enumerate(lines) if len(line) > MAX_LINE_BYTES)
             raise InputError(f"{path}, line {number} is longer than {MAX_LINE_BYTES >> 20} MB: split it ({key})")
         rest = "" if lines[-1].endswith("\n") else lines.pop()
-        yield from lines if raw or not _has_zero_width(text) else map(_empty_blank, lines)
+        has_zero_width = not text.isascii() and any(character in text for character in ZERO_WIDTH)
+        yield from map(_empty_blank, lines) if has_zero_width and not raw else lines
         number += len(lines)
     if rest:
         yield rest if raw else _empty_blank(rest)
-
-
-def _has_zero_width(text: str) -> bool:
-    return not text.isascii() and any(character in text for character in ZERO_WIDTH)
 
 
 def _empty_blank(line: str) -> str:

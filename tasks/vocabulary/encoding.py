@@ -12,8 +12,10 @@ Legend: K pieces of the texts (a word, or a punctuation mark, with the space bef
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -209,30 +211,18 @@ def join_sequences(vocabulary: TokenizerInfo, *pieces: tuple[np.ndarray, np.ndar
     return JoinedSequences(token_ids, lengths, tuple(text_starts), second_starts)
 
 
-class _Numbers(dict[str, int]):
-    """Numbers of pieces; a new piece gets the next number."""
-
-    def __init__(self) -> None:
-        self.new: list[str] = []
-
-    def __missing__(self, piece: str) -> int:
-        self[piece] = number = len(self)
-        self.new.append(piece)
-        return number
-
-
 class WordCache:
     """Cache of the tokens of every word seen, of a tokenizer that treats words independently."""
+
+    _split: Callable[[str], list[str]] = staticmethod(_PIECES.findall)
+    """Splits a text into its pieces."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._clear()
 
-    _split: Callable[[str], list[str]] = staticmethod(_PIECES.findall)
-    """Splits a text into its pieces."""
-
     def _clear(self) -> None:
-        self._numbers = _Numbers()
+        self._numbers = defaultdict[str, int](itertools.count().__next__)
         self._tokens = np.empty(0, dtype=np.uint32)  # of all cached pieces, in order of their numbers
         self._spans = np.empty((0, 2), dtype=np.int32)  # characters of each token, from the start of its piece
         self._counts = np.empty(0, dtype=np.int64)  # [W] tokens of each piece
@@ -248,7 +238,8 @@ class WordCache:
             pieces += self._split(text)
             borders.append(len(pieces))
         numbers = np.fromiter(map(self._numbers.__getitem__, pieces), np.int64, len(pieces))  # [K]
-        self._learn()
+        if len(self._numbers) > len(self._counts):
+            self._learn(list(itertools.islice(self._numbers, len(self._counts), None)))
         counts = self._counts[numbers]
         per_text = np.diff(np.concatenate([[0], np.cumsum(counts)])[borders])
         tokens = concatenate_ranges((np.cumsum(self._counts) - self._counts)[numbers], counts)
@@ -257,11 +248,8 @@ class WordCache:
         offsets = self._spans[tokens] + np.repeat(places.astype(np.int32), counts)[:, None]
         return EncodedTexts(self._tokens[tokens], per_text, offsets)
 
-    def _learn(self) -> None:
+    def _learn(self, new: Sequence[str]) -> None:
         """Tokenize the new pieces."""
-        new, self._numbers.new = self._numbers.new, []
-        if not new:
-            return
         tokens, spans, counts = self._tokenize(new)
         self._tokens, self._spans = np.concatenate([self._tokens, tokens]), np.concatenate([self._spans, spans])
         self._counts = np.concatenate([self._counts, counts])

@@ -7,6 +7,7 @@ transformers builds BERT's tokenizer from it.
 import itertools
 import json
 import logging
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -126,7 +127,11 @@ def _read(files: Mapping[str, Path], present: list[str], lowercase: bool, source
         added = {str(number): {"content": one, "special": one in contents} for one, number in found[ADDED].items()}
     else:
         special = list(_find_special_tokens(settings, source))
-    if not isinstance(added, dict) or len(added) > MAX_ENTRIES or not all(map(_is_id, added)):
+    if (
+        not isinstance(added, dict)
+        or len(added) > MAX_ENTRIES
+        or not all(re.fullmatch("[0-9]{1,9}", one) for one in added)
+    ):
         raise InputError(f"{source} must have added tokens with numbers as ids, found {added!s:.80}")
     tokens = {int(number): token for number, token in added.items()}
     if "added_tokens_decoder" in settings and kind not in UNCHANGED_CLASSES:
@@ -207,10 +212,6 @@ def _find_special_tokens(values: Mapping[str, Any], source: str) -> Iterator[tup
 
 def _list_tokens(stated: Any) -> list[Any]:
     return list(stated.values()) if isinstance(stated, Mapping) else stated if isinstance(stated, list) else [stated]
-
-
-def _is_id(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 10
 
 
 def read_vocabulary(path: Path, key: str) -> tuple[str, ...]:

@@ -6,8 +6,8 @@
 The second command is stage row_share: where pretrain_rows.shares has n numbers, it makes every n-th shard of both
 phases, so that n workers share the work.
 
-The corpus is processed shard by shard (row_builder.py), and a shard in chunks of a fixed size. A chunk is tokenized once
-and turned into rows `duplicates` times, each time with different pairs and masks, drawn from (seed, phase, duplicate,
+The corpus is processed by shards (row_builder.py), and a shard in chunks of a fixed size. A chunk is tokenized once and
+turned into rows `duplicates` times, each time with different pairs and masks, drawn from (seed, phase, duplicate,
 chunk). Random next sentences come from the same chunk, and a row is packed from one chunk and duplicate. So memory does
 not grow with the corpus, and with any number of processes or shares, or after a kill, the rows have the same bytes.
 Held-out documents (tasks/rows/held_out.py) go through the same steps separately, once.
