@@ -108,14 +108,15 @@ def read_files(
     Raises:
         InputError: no such path, no usable file, or a file of another format than its suffix states.
     """
+    spec = tables.RecordSpec("documents", [columns], (*tables.ENDINGS, JSON))
     for file in list_usable_files(path, reading):
         name = file.name if path.is_file() else file.relative_to(path).as_posix()
         refuse_empty(file, f"{KEY}={path}")
-        reading.files += 1
-        if file_suffix(file) in (*tables.ENDINGS, JSON):
-            lines = tables.read_table(file, [columns], KEY, reading, separator)
+        if file_suffix(file) in spec.endings:
+            lines = tables.open_file(file, KEY, spec, reading, separator).rows
             yield from add_ids(make_documents(lines, str(file), reading), name)
         else:
+            reading.files += 1
             chosen = layout if layout != "auto" and file.suffix else detect_layout(file)
             reading.layouts[name] = chosen
             yield from add_ids(_READ_TEXT[chosen](file, reading), name)

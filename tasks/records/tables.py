@@ -135,10 +135,16 @@ def open_hub_split(
 
 
 def open_file(path: Path, key: str, spec: RecordSpec, reading: ReadLog, separator: str | None = None) -> Records:
-    """Open the records of one file; for other arguments and errors while they are read, see `read_table`.
+    """Open the records of one file.
+
+    Args:
+        key: params key that named the file, for messages.
+        reading: counts blank lines and unused columns, and gets remarks, such as that a table has no rows.
+        separator: field separator of .csv and .tsv files; None: detected.
 
     Raises:
-        InputError: no such file, a folder, or another suffix.
+        InputError: no such file, a folder, or another suffix; while records are read, another format than the suffix
+            states, another encoding, damaged, or without a required column, with the file and the position.
     """
     from tasks.plan.named_files import require_readable
 
@@ -154,9 +160,7 @@ def open_file(path: Path, key: str, spec: RecordSpec, reading: ReadLog, separato
     if ending in spec.parsers:
         refuse_empty(path, key)
         return Records(spec.parsers[ending](path, key, reading, problems), problems)
-    headers = spec.headers if ending == ".tsv" else ()
-    rows = read_table(path, spec.layouts, key, reading, separator, class_names=spec.class_names, headers=headers)
-    return Records(rows, problems, ending in (".csv", ".tsv"))
+    return Records(_read_rows(path, key, spec, reading, separator), problems, ending in (".csv", ".tsv"))
 
 
 def select_files(path: Path, key: str, is_usable: Callable[[Path], bool], needed: str, reading: ReadLog) -> list[Path]:
@@ -185,37 +189,17 @@ def select_files(path: Path, key: str, is_usable: Callable[[Path], bool], needed
     return usable
 
 
-def read_table(
-    path: Path,
-    layouts: Sequence[Columns],
-    key: str,
-    reading: ReadLog,
-    separator: str | None = None,
-    *,
-    class_names: bool = True,
-    headers: Sequence[Sequence[str]] = (),
-) -> Iterator[TableRow]:
-    """Yield the records of a .jsonl, .json, .csv, .tsv or .parquet file, in order.
-
-    Args:
-        layouts, class_names, headers: see `RecordSpec`.
-        key: params key that named the file, for messages.
-        reading: counts blank lines and unused columns, and gets remarks, such as that a table has no rows.
-        separator: field separator of .csv and .tsv files; None: detected.
-
-    Raises:
-        InputError: another format than the suffix states, another encoding, damaged, or without a required column;
-            the message names the file and the position.
-    """
+def _read_rows(path: Path, key: str, spec: RecordSpec, reading: ReadLog, separator: str | None) -> Iterator[TableRow]:
+    """Yield the records of a table; for arguments and errors see `open_file`."""
     refuse_empty(path, key)
     ending = file_suffix(path)
     if ending in (".csv", ".tsv"):
-        lines = _read_delimited(path, layouts, key, reading, separator, headers)
+        lines = _read_delimited(path, key, spec, reading, separator)
     elif ending == ".parquet":
-        batches = iterate_limited(_read_parquet(path, layouts, key, reading, class_names), f"{path} ({key})")
+        batches = iterate_limited(_read_parquet(path, key, spec, reading), f"{path} ({key})")
         lines = itertools.chain.from_iterable(batches)
     else:
-        lines = select_columns(read_objects(path, key, reading), layouts, str(path), reading)
+        lines = select_columns(read_objects(path, key, reading), spec.layouts, str(path), reading)
     rows = False
     for line in lines:
         rows = True
@@ -330,13 +314,9 @@ def select_columns(
 
 
 def _read_delimited(
-    path: Path,
-    layouts: Sequence[Columns],
-    key: str,
-    reading: ReadLog,
-    separator: str | None,
-    headers: Sequence[Sequence[str]],
+    path: Path, key: str, spec: RecordSpec, reading: ReadLog, separator: str | None
 ) -> Iterator[TableRow]:
+    layouts, headers = spec.layouts, spec.headers if file_suffix(path) == ".tsv" else ()
     single = {column.names[0] for columns in layouts for column in columns.values() if len(column.names) == 1}
     rows = read_rows(path, key, separator, single, reading)
     start = next(rows)
@@ -359,9 +339,7 @@ def _read_delimited(
         yield TableRow(f"line {last}", {part: fields[place] for part, place in places.items()}, names)
 
 
-def _read_parquet(
-    path: Path, layouts: Sequence[Columns], key: str, reading: ReadLog, class_names: bool
-) -> Iterator[list[TableRow]]:
+def _read_parquet(path: Path, key: str, spec: RecordSpec, reading: ReadLog) -> Iterator[list[TableRow]]:
     """Yield batches of records."""
     import pyarrow as pa
 
@@ -369,8 +347,8 @@ def _read_parquet(
     try:
         with open_parquet(path) as file:
             schema = file.schema_arrow
-            names = match_columns(schema.names, layouts, str(path), reading)
-            classes = {part: read_class_names(schema, name) for part, name in names.items() if class_names}
+            names = match_columns(schema.names, spec.layouts, str(path), reading)
+            classes = {part: read_class_names(schema, name) for part, name in names.items() if spec.class_names}
             wanted = list(dict.fromkeys(names.values()))
             for batch in file.iter_batches(_records_at_once(file.metadata, path), columns=wanted, use_threads=False):
                 _require_text(batch, path, row)

@@ -15,7 +15,7 @@ from tasks.params.overlays import read_base, resolve
 from tasks.params.schema import validate_params
 from tasks.records import text_files
 from tasks.records.json_files import read_objects
-from tasks.records.tables import ColumnSpec, convert_id, list_empty, read_table
+from tasks.records.tables import ColumnSpec, RecordSpec, convert_id, list_empty, open_file
 from tasks.records.text_files import BLANK_LINES, NUMERIC_IDS, ReadLog
 from tasks.stage.errors import InputError, ParamsError
 from tests.places import ROOT
@@ -29,12 +29,16 @@ def put(path: Path, text: str) -> Path:
     return path
 
 
+def read_table(path: Path, layouts: Any, reading: ReadLog, separator: str | None = None, **more: Any) -> Any:
+    return open_file(path, "KEY", RecordSpec("rows", layouts, [path.suffix], **more), reading, separator).rows
+
+
 def read(path: Path, reading: ReadLog | None = None, **more: Any) -> list[dict[str, Any]]:
-    return [line.values for line in read_table(path, [COLUMNS], "KEY", reading or ReadLog(), **more)]
+    return [line.values for line in read_table(path, [COLUMNS], reading or ReadLog(), **more)]
 
 
 def column_names(path: Path, separator: str | None = None) -> list[str]:
-    return list(next(read_table(path, [], "KEY", ReadLog(), separator)).values)
+    return list(next(read_table(path, [], ReadLog(), separator)).values)
 
 
 @pytest.mark.parametrize(
@@ -58,15 +62,13 @@ def test_the_separator_of_a_csv_file_is_found_and_said(tmp_path: Path, text: str
 
 def test_a_comma_counts_where_it_fits_and_a_stated_separator_always(tmp_path: Path) -> None:
     both = put(tmp_path / "a.csv", "text,label;x\na,b;c\nd,e;f\n")
-    assert list(read_table(both, [], "KEY", ReadLog()))[0].values == {"text": "a", "label;x": "b;c"}
-    assert list(read_table(both, [], "KEY", ReadLog(), ";"))[0].values == {"text,label": "a,b", "x": "c"}
+    assert list(read_table(both, [], ReadLog()))[0].values == {"text": "a", "label;x": "b;c"}
+    assert list(read_table(both, [], ReadLog(), ";"))[0].values == {"text,label": "a,b", "x": "c"}
     assert column_names(both, ";") == ["text,label", "x"]
     bars = put(tmp_path / "b.csv", "text|label\na|1\n")
     assert read(bars, separator="|") == [{"text": "a", "label": "1"}]
     single = put(tmp_path / "c.csv", "text;label\na;1\n")
-    named = [
-        line.values for line in read_table(single, [{"all": ColumnSpec(("text;label",), "KEY")}], "KEY", ReadLog())
-    ]
+    named = [line.values for line in read_table(single, [{"all": ColumnSpec(("text;label",), "KEY")}], ReadLog())]
     assert named == [{"all": "a;1"}], "a column of that very name was asked for"
     tabs = put(tmp_path / "d.tsv", 'text\tlabel\n"a;\t1\n')
     assert read(tabs) == [{"text": '"a;', "label": "1"}], "quotes are letters in .tsv"
@@ -75,7 +77,7 @@ def test_a_comma_counts_where_it_fits_and_a_stated_separator_always(tmp_path: Pa
 def test_a_row_of_other_length_does_not_hide_the_separator_of_the_header(tmp_path: Path) -> None:
     path = put(tmp_path / "a.csv", "text;label\na;1\nb;0;more\n")
     with pytest.raises(InputError, match="line 3 has 3 fields, but the header has 2"):
-        list(read_table(path, [], "KEY", ReadLog()))
+        list(read_table(path, [], ReadLog()))
 
 
 def test_separators_are_stated_by_words_or_signs() -> None:
@@ -122,7 +124,7 @@ def test_a_column_whose_name_differs_in_case_or_blanks_is_taken_and_said(tmp_pat
 def test_what_is_not_required_is_taken_so_only_where_something_required_is(tmp_path: Path) -> None:
     columns = {"text": ColumnSpec(("text",), "KEY"), "title": ColumnSpec(("title",), "KEY", False)}
     for header, expected in (("text,Title", None), ("Text,Title", "t")):
-        [line] = read_table(put(tmp_path / "a.csv", f"{header}\na,t\n"), [columns], "KEY", ReadLog())
+        [line] = read_table(put(tmp_path / "a.csv", f"{header}\na,t\n"), [columns], ReadLog())
         assert line.values.get("title") == expected
 
 
@@ -153,7 +155,7 @@ def test_a_list_of_objects_and_lines_of_objects_are_read_under_json(tmp_path: Pa
 def test_objects_are_read_wherever_json_has_them_with_their_place(
     tmp_path: Path, name: str, text: str, places: list[str]
 ) -> None:
-    found = list(read_objects(put(tmp_path / name, text), "KEY", ReadLog()))
+    found = list(read_objects(put(tmp_path / name, text), ReadLog()))
     assert [where for where, _ in found] == places
     assert [values["text"] for _, values in found] == [1, 2][: len(places)]
 
@@ -162,7 +164,7 @@ def test_an_object_that_is_too_long_is_refused(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("tasks.records.json_files.MAX_LINE_BYTES", 1 << 20)
     path = put(tmp_path / "a.json", '[{"text": "a"}, {"text": "' + "x" * (3 << 20) + '"}]')
     with pytest.raises(InputError, match=r"record 1 \(line 1\) is longer than 1 MB: split it"):
-        list(read_objects(path, "KEY", ReadLog()))
+        list(read_objects(path, ReadLog()))
 
 
 @pytest.mark.parametrize(
@@ -224,14 +226,14 @@ def test_a_table_without_rows_is_named(tmp_path: Path) -> None:
 )
 def test_a_quote_that_is_not_closed_is_reported_where_it_opens(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        list(read_table(put(tmp_path / "a.csv", text), [], "KEY", ReadLog()))
+        list(read_table(put(tmp_path / "a.csv", text), [], ReadLog()))
 
 
 def test_a_row_that_is_too_long_says_where_its_quote_opens(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("tasks.records.csv_files.MAX_LINE_BYTES", 1000)
     path = put(tmp_path / "a.csv", 'id,text\n1,a\n2,"open\n' + "3,x\n" * 500)
     with pytest.raises(InputError, match="line 3: a quote opens here, and the row is longer than"):
-        list(read_table(path, [], "KEY", ReadLog()))
+        list(read_table(path, [], ReadLog()))
 
 
 def test_ids_that_are_whole_numbers_become_text() -> None:

@@ -12,7 +12,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -265,14 +265,15 @@ def test_a_row_of_csv_that_does_not_end(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(csv_files, "MAX_LINE_BYTES", 1 << 20)
     path = tmp_path / "text.csv"
     path.write_text("text\n" + "short\n" * 300_000)
-    read = tables.read_table
-    assert (
-        sum(1 for _ in read(path, [{"text": ColumnSpec(("text",), "corpus.text_column")}], "corpus.path", ReadLog()))
-        == 300_000
-    )
+    columns = {"text": ColumnSpec(("text",), "corpus.text_column")}
+
+    def read() -> Iterator[tables.TableRow]:
+        return tables.open_file(path, "corpus.path", tables.RecordSpec("texts", [columns], [".csv"]), ReadLog()).rows
+
+    assert sum(1 for _ in read()) == 300_000
     path.write_text("text\n" + '"a\n",' * 300_000)
     with pytest.raises(InputError, match="the row is longer than 1 MB"):
-        list(read(path, [{"text": ColumnSpec(("text",), "corpus.text_column")}], "corpus.path", ReadLog()))
+        list(read())
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "socket"])
