@@ -89,7 +89,7 @@ def read_documents(params: CorpusParams, reading: ReadLog) -> Iterator[Document]
     elif params.source == "hub":
         address = (params.dataset, params.dataset_config, params.dataset_split, params.dataset_revision)
         spec = RecordSpec("documents", [columns], (), class_names=False)
-        rows, problems, _ = open_hub_split("corpus", *address, spec, reading)
+        rows, problems, _ = open_hub_split("corpus", address, spec, reading)
         yield from add_ids(make_documents(rows, problems.source, reading), str(params.dataset))
 
 

@@ -5,7 +5,6 @@ import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from tasks.records.text_files import MAX_LINE_BYTES, ReadLog, file_suffix, read_lines
 from tasks.stage.errors import InputError
@@ -18,19 +17,12 @@ QUOTED = 40
 """Characters of a quoted field shown in messages."""
 
 
-class CsvRow(NamedTuple):
-    """Fields of a row and its lines."""
-
-    first: int
-    """First line, counted from 1."""
-    last: int
-    fields: list[str]
-
-
 def read_rows(
     path: Path, key: str, separator: str | None, names: Collection[str], reading: ReadLog
-) -> Iterator[CsvRow]:
-    """Yield the rows of a file, the header first. Quotes have no special meaning in .tsv files.
+) -> Iterator[tuple[int, int, list[str]]]:
+    """Yield first line, last line and fields of each row of a file, the header first.
+
+    Lines are counted from 1. Quotes have no special meaning in .tsv files.
 
     Args:
         separator: field separator; None: a tab in .tsv, else detected from the first lines.
@@ -60,7 +52,7 @@ def read_rows(
     )
     try:
         for fields in rows:
-            yield CsvRow(rows.line_num - len(held) + 1, rows.line_num, fields)
+            yield rows.line_num - len(held) + 1, rows.line_num, fields
             held.clear()
     except csv.Error as error:
         opened = _find_quote(held, separator)

@@ -92,11 +92,8 @@ class _Objects:
             try:
                 if gap is None:
                     raise json.JSONDecodeError("expecting ',' or ']'", self.text, self.at)
-                with (
-                    limit_memory(f"{whole} ({self.key})")
-                    if len(self.text) > 4 * BLOCK_BYTES
-                    else contextlib.nullcontext()
-                ):
+                is_long = len(self.text) > 4 * BLOCK_BYTES
+                with limit_memory(f"{whole} ({self.key})") if is_long else contextlib.nullcontext():
                     values, stop = _PARSER.raw_decode(self.text, start)
             except json.JSONDecodeError as error:
                 if error.pos >= len(self.text) - NEAR or error.msg.startswith("Unterminated"):

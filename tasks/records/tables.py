@@ -60,6 +60,8 @@ class ColumnSpec(NamedTuple):
     required: bool = True
 
 
+HubSplit = tuple[str | None, str | None, str, str | None]
+"""Name, configuration, split and revision of a Hub data set."""
 Columns = Mapping[str, ColumnSpec]
 """Part of a record -> its column."""
 
@@ -116,21 +118,14 @@ def open_split(data: OwnDataParams, section: str, split: str, spec: RecordSpec, 
     if data.source != "hub":
         return open_file(data.path_of(split), f"{section}.{split}_path", spec, reading, data.separator)
     address = (data.dataset, data.dataset_config, HUB_SPLITS[split], data.dataset_revision)
-    return open_hub_split(section, *address, spec, reading)
+    return open_hub_split(section, address, spec, reading)
 
 
-def open_hub_split(
-    section: str,
-    name: str | None,
-    config: str | None,
-    split: str,
-    revision: str | None,
-    spec: RecordSpec,
-    reading: ReadLog,
-) -> Records:
+def open_hub_split(section: str, address: HubSplit, spec: RecordSpec, reading: ReadLog) -> Records:
     """Open the records of a split of a Hub data set; for arguments and errors see `open_dataset`."""
+    name, config, split, _ = address
     source = ", ".join(filter(None, (f"data set {name}", config, f"split {split}")))
-    rows = open_dataset(section, name, config, split, revision, class_names=spec.class_names)
+    rows = open_dataset(section, *address, class_names=spec.class_names)
     return Records(select_columns(rows, spec.layouts, source, reading), ProblemList(source, spec.what))
 
 
@@ -320,12 +315,12 @@ def _read_delimited(
     single = {column.names[0] for columns in layouts for column in columns.values() if len(column.names) == 1}
     rows = read_rows(path, key, separator, single, reading)
     start = next(rows)
-    header: Sequence[str] = start.fields
+    header: Sequence[str] = start[2]
     if headers and find_layout(header, layouts) is None:
         header = next((one for one in headers if len(one) == len(header)), header)
     names = match_columns(header, layouts, str(path), reading)
     places = {part: header.index(name) for part, name in names.items()}
-    for first, last, fields in rows if header is start.fields else itertools.chain([start], rows):
+    for first, last, fields in rows if header is start[2] else itertools.chain([start], rows):
         if not fields:
             reading.counts[BLANK_LINES] += 1
             continue

@@ -104,7 +104,7 @@ def read_split(task: TextsSpec, split: str, reading: ReadLog, most: int | None =
             yield from read_file(task, path, key, reading, most, split)
         return
     address = (data.dataset, spec.name or data.dataset_config, spec.hub_split(split), data.dataset_revision)
-    records = open_hub_split(section, *address, _record_spec(task, f"{section}.dataset"), reading)
+    records = open_hub_split(section, address, _record_spec(task, f"{section}.dataset"), reading)
     yield from _check_records(task, records, reading, split, most)
 
 
