@@ -162,8 +162,6 @@ class Fact(NamedTuple):
     town: str
     relation: Relation
     value: str
-    asked: bool
-    """The value occurs once in the document, so a question may ask for it."""
 
 
 class DemoDocument(NamedTuple):
@@ -172,6 +170,7 @@ class DemoDocument(NamedTuple):
     title: str
     text: str
     facts: tuple[Fact, ...]
+    """The first REPEATED_FACTS occur twice, the others once."""
 
 
 class DemoQuestion(NamedTuple):
@@ -208,7 +207,7 @@ def make_questions(seed: int, split: Split, count: int) -> Iterator[DemoQuestion
     while made < count:
         draw = _seeded_random(seed, split, index)
         text = _compose_document(draw, split)
-        asked = [fact for fact in text.facts if fact.asked]
+        asked = list(text.facts[REPEATED_FACTS:])
         if draw.random() >= SECOND_QUESTION_PROBABILITY:
             del asked[int(draw.random() * len(asked))]
         for fact in asked[: count - made]:
@@ -241,14 +240,13 @@ def _compose_document(draw: random.Random, split: Split) -> DemoDocument:
         while (value := _draw_value(draw, relation.kind, split)) in taken:
             pass  # draw again: two goods or two years of a town must differ
         taken.add(value)
-        facts.append(Fact(town, relation, value, asked=False))
+        facts.append(Fact(town, relation, value))
     facts = _shuffle(draw, facts)
-    facts = [*facts[:REPEATED_FACTS], *(fact._replace(asked=True) for fact in facts[REPEATED_FACTS:])]
     sentences = []
-    for fact in facts:
+    for number, fact in enumerate(facts):
         first = int(draw.random() * len(fact.relation.statements))
         sentences.append(fact.relation.statements[first].format(town, fact.value))
-        if not fact.asked:
+        if number < REPEATED_FACTS:
             sentences.append(_rephrase(draw, fact.relation, first).format(town, fact.value))
     return DemoDocument(town, _join(draw, _shuffle(draw, sentences)), tuple(facts))
 

@@ -53,31 +53,27 @@ def write_base_model(
         InputError: no such model, not a supported one, weights that are incomplete or unsafe to read, or a mismatch
             with the architecture in the parameters or with the vocabulary of the tokenizer.
     """
-    with new_folder(folder) as partial:
-        record = _import_source(params, model, tokenizer, partial)
-        write_json(partial / RECORD, record)
-    return record
-
-
-def _import_source(params: BaseModelParams, model: ModelParams, tokenizer: Path, target: Path) -> dict[str, Any]:
+    if params.source == "none":
+        raise InputError("base_model.source is none, so there is no model to import: set it to folder or hub")
     if params.source == "folder":
         source, key = Path(params.path), f"base_model.path={params.path}"
         require_readable(source, "base_model.path")
         require_config(source, key)
         record: dict[str, Any] = {"source": "folder", "path": params.path, "origin": read_origin(source)}
-    elif params.source == "none":
-        raise InputError("base_model.source is none, so there is no model to import: set it to folder or hub")
-    elif not params.repository:
-        raise InputError("base_model.source is hub, but base_model.repository is not set: set it to a model, user/name")
-    else:
+    elif params.repository:
         key = f"base_model.repository={params.repository}"
         commit, source = download_model(params.repository, params.revision, "base_model", extra=[CARD])
         record = {"source": "hub", "repository": params.repository, "revision": params.revision, "commit": commit}
         record |= {"origin": read_origin(source) | {"name": params.repository}}
+    else:
+        raise InputError("base_model.source is hub, but base_model.repository is not set: set it to a model, user/name")
     size = check_architecture(source, model, key)
     _require_same_vocabulary(source, size, load_local_vocabulary(tokenizer, True).tokens, key)
-    sha256 = sha256_of(find_tokenizer_file(tokenizer))
-    return record | dataclasses.asdict(import_model_folder(source, target, sha256, key))
+    with new_folder(folder) as partial:
+        report = import_model_folder(source, partial, sha256_of(find_tokenizer_file(tokenizer)), key)
+        record |= dataclasses.asdict(report)
+        write_json(partial / RECORD, record)
+    return record
 
 
 def check_architecture(source: Path, model: ModelParams, key: str) -> int:

@@ -25,7 +25,7 @@ import bisect
 import itertools
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -87,6 +87,10 @@ class Sequences(NamedTuple):
     is none."""
 
 
+Span = tuple[int, int, int, int, int]
+"""Start and end of either segment, and the label."""
+
+
 def split_long_sentence(length: int, row_length: int, segments: int = 2) -> list[int]:
     """Return the lengths of the pieces into which a sentence of `length` tokens is split.
 
@@ -112,24 +116,18 @@ def make_pairs(
     """
     draw = random.Random(int(rng.integers(2**63)))  # scalar draws are several times faster than NumPy's
     budget = row_length - SPECIAL_PER_PAIR
-    spans: list[tuple[int, int, int, int, int]] = []
+    spans: list[Span] = []
     for document in range(len(documents)):
         target = budget
         if draw.random() < short_sequence_probability:
             target = draw.randint(2, budget)
-        _pair_document(documents, document, target, draw, spans)
+        spans.extend(_pair_document(documents, document, target, draw))
     values = np.array(spans, dtype=np.int64).reshape(-1, 5)
     return _truncate(values, budget, rng)
 
 
-def _pair_document(
-    documents: TokenizedDocuments,
-    document: int,
-    target: int,
-    draw: random.Random,
-    spans: list[tuple[int, int, int, int, int]],
-) -> None:
-    """Append (first start, first end, second start, second end, label) of every pair of the document."""
+def _pair_document(documents: TokenizedDocuments, document: int, target: int, draw: random.Random) -> Iterator[Span]:
+    """Yield every pair of the document."""
     starts = documents.sentence_starts
     sentence, last = documents.document_starts[document], documents.document_starts[document + 1]
     while sentence < last:
@@ -141,10 +139,10 @@ def _pair_document(
         first = (starts[sentence], starts[middle])
         if count == 1 or draw.random() < 0.5:
             second = _random_span(documents, document, target - (first[1] - first[0]), draw)
-            spans.append((*first, *second, RANDOM_NEXT))
+            yield (*first, *second, RANDOM_NEXT)
             sentence = middle
         else:
-            spans.append((*first, starts[middle], starts[stop], REAL_NEXT))
+            yield (*first, starts[middle], starts[stop], REAL_NEXT)
             sentence = stop
 
 
