@@ -7,7 +7,6 @@ library; `none` is for pre-training data that were prepared elsewhere (pretrain_
 memory grows by eight bytes per document only. Documents left out or changed are counted in reading.json.
 """
 
-import argparse
 import array
 import contextlib
 import logging
@@ -26,10 +25,11 @@ from tasks.params.schema import CorpusParams, load_sections
 from tasks.plan.main import run_main
 from tasks.records.parquet import split_into_groups
 from tasks.records.tables import RecordSpec, list_empty, open_hub_split
-from tasks.records.text_files import ReadLog, count_repetitions, write_reading
-from tasks.stage import artifacts
+from tasks.records.text_files import SHOWN_NAMES, ReadLog, count_repetitions, write_reading
+from tasks.stage import artifacts, streams
 from tasks.stage.errors import InputError
 from tasks.stage.parallel import StageProgress
+from tasks.stage.process import parse_no_arguments
 
 SCHEMA = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("document_id", "title", "text")])
 GROUP_DOCUMENTS, GROUP_CHARACTERS = 8192, 8 << 20
@@ -124,7 +124,7 @@ def _skip_empty(documents: Iterable[Document], reading: ReadLog) -> Iterator[Doc
 
 
 def main() -> None:
-    argparse.ArgumentParser(description="Read, fetch or generate the corpus.").parse_args()
+    parse_no_arguments("Read, fetch or generate the corpus.")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     params: CorpusParams = load_sections("corpus").corpus
     started_at = time.perf_counter()
@@ -134,7 +134,8 @@ def main() -> None:
         f"{summary.parts} files{''.join(f', {part}' for part in summary.reading.summary())}, "
         f"{time.perf_counter() - started_at:.1f} s"
     )
-    summary.reading.note_remarks()
+    for text in summary.reading.remarks[:SHOWN_NAMES]:
+        streams.note(text)  # even where the stage's output is hidden
 
 
 if __name__ == "__main__":

@@ -55,7 +55,8 @@ def open_dataset(
     """
     with _translate_errors(section, name, config, split, revision) as given:
         rows = _stream(section, given, config, split, revision)
-        names = {key: get_class_names(one) for key, one in (rows.features or {}).items() if class_names}
+        features = {key: getattr(one, "feature", one) for key, one in (rows.features or {}).items() if class_names}
+        names = {key: list(map(str, getattr(one, "names", None) or [])) for key, one in features.items()}
         limited = iterate_limited(rows, f"{section}.dataset={name}", ROWS_AT_ONCE, ALLOWANCE)
         for number, row in enumerate(limited):
             yield f"row {number}", {key: name_classes(value, names.get(key, ())) for key, value in row.items()}
@@ -78,12 +79,6 @@ def _make_token_advice(token: bool | None) -> str:
         f"add it to {HUB_READS} of the worker"
     )
     return "" if token is None else advice
-
-
-def get_class_names(feature: Any) -> list[str]:
-    """Return the class names of a column of `datasets`, or of a column of lists; empty if it declares none."""
-    found = getattr(getattr(feature, "feature", feature), "names", None)
-    return list(map(str, found or []))
 
 
 def read_class_names(schema: pa.Schema, column: str) -> list[str]:

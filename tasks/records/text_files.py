@@ -10,7 +10,6 @@ from __future__ import annotations
 import array
 import codecs
 import collections
-import contextlib
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ipu_model.files import open_regular, read_json, require_regular, write_json
-from tasks.stage import artifacts, streams
+from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 
 MAX_LINE_BYTES = 64 << 20
@@ -65,11 +64,6 @@ class ReadLog:
         """Add a remark unless it is already there."""
         if text not in self.remarks:
             self.remarks.append(text)
-
-    def note_remarks(self) -> None:
-        """Print the remarks on the terminal, even where the stage's output is hidden."""
-        for text in self.remarks[:SHOWN_NAMES]:
-            streams.note(text)
 
     def numbers(self) -> dict[str, int]:
         """Return the figures to report, without those that are 0."""
@@ -291,17 +285,14 @@ def file_suffix(path: Path) -> str:
     return path.suffix.lower()
 
 
-@contextlib.contextmanager
-def open_unpacked(path: Path) -> Iterator[BinaryIO]:
+def open_unpacked(path: Path) -> BinaryIO:
     """Open a file for reading bytes, unpacked according to its suffix. A packed stream cannot seek.
 
     Raises:
         InputError: while reading: the file unpacks to too much.
         OSError: the file cannot be opened; while reading: it is damaged, cut off, or not packed as its suffix states.
     """
-    stream = io.BufferedReader(_Unpacked(path)) if path.suffix.lower() in CODECS else open_regular(path)
-    with stream:
-        yield stream
+    return io.BufferedReader(_Unpacked(path)) if path.suffix.lower() in CODECS else open_regular(path)
 
 
 class _Unpacked(io.RawIOBase):

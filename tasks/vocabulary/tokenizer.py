@@ -6,7 +6,6 @@
 same corpus and parameters give the same bytes in every process, with any number of threads.
 """
 
-import argparse
 import logging
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from tasks.params.schema import TokenizerParams, load_sections
 from tasks.plan.main import run_main
 from tasks.records.parquet import list_corpus_files, read_batches
 from tasks.stage import artifacts
+from tasks.stage.process import parse_no_arguments
 from tasks.vocabulary.fast_tokenizer import FastTokenizer, make_wordpiece
 from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary, load_local_vocabulary
 from tasks.vocabulary.wordpiece import train_vocabulary
@@ -52,7 +52,7 @@ def read_corpus_texts(corpus: Path) -> Iterator[str]:
 
 
 def main() -> None:
-    argparse.ArgumentParser(description="Make data/tokenizer: train it on the corpus, or load one.").parse_args()
+    parse_no_arguments("Make data/tokenizer: train it on the corpus, or load one.")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     own = load_sections("tokenizer", "model")
     params: TokenizerParams = own.tokenizer
