@@ -51,30 +51,20 @@ class CorpusSummary:
 
 
 def make_corpus(params: CorpusParams, output: Path) -> CorpusSummary:
-    """Write the corpus described by `params` to the folder `output`, atomically; see `write_documents`."""
-    reading = ReadLog()
-    return write_documents(read_documents(params, reading), params.source, output, reading)
-
-
-def write_documents(documents: Iterable[Document], source: str, output: Path, reading: ReadLog) -> CorpusSummary:
-    """Write a corpus to the folder `output`, atomically.
-
-    Args:
-        source: corpus.source.
-        reading: report that is filled while `documents` are read.
+    """Write the corpus described by `params` to the folder `output`, atomically.
 
     Raises:
         InputError: the source cannot be used, or no document has text.
     """
-    summary = CorpusSummary(reading)
+    summary = CorpusSummary(reading := ReadLog())
     with new_folder(output) as folder:
-        _write(documents, folder, summary)
+        _write(read_documents(params, reading), folder, summary)
         if not summary.documents:
             raise InputError(
                 f"no text found ({reading.counts[EMPTY]} empty documents){list_empty(reading)}. Check corpus.path, "
                 "corpus.text_column and corpus.layout"
             )
-        write_reading(folder, source, reading)
+        write_reading(folder, params.source, reading)
     return summary
 
 

@@ -38,9 +38,7 @@ def make_pretrain_job(
     """Return the device job of one phase, with an empty run folder.
 
     Args:
-        phase: phase1 or phase2.
         params: sections pretrain, model, device and ipu are used.
-        root: the checkout.
         base: phase 1 starts from the model of stage base_model.
         untrained: only compile or estimate: phase 2 also starts from random weights, and nothing is masked.
     """

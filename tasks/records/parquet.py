@@ -110,11 +110,7 @@ def count_rows(path: Path, columns: Sequence[str], stage: str) -> int:
 
 
 def list_corpus_files(corpus: Path) -> list[Path]:
-    """Return the Parquet files of a corpus, sorted by name.
-
-    Raises:
-        InputError: there are none.
-    """
+    """Return the Parquet files of a corpus, sorted by name; there is at least one."""
     files = sorted(Path(corpus).glob("*.parquet"))
     if not files:
         raise InputError(f"{corpus} has no .parquet file: run the corpus stage first (`dvc repro corpus`)")

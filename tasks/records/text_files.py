@@ -198,7 +198,6 @@ def read_lines(path: Path, key: str, *, raw: bool = False) -> Iterator[str]:
     A file without any "\\n" is split at "\\r" (classic Mac OS).
 
     Args:
-        path, key: see `read_text`.
         raw: keep all lines as they are.
 
     Raises:
@@ -228,8 +227,7 @@ def read_text(path: Path, key: str) -> Iterator[str]:
     """Yield the text of a UTF-8 file, packed or not, in blocks and without a byte order mark.
 
     Args:
-        path: the file.
-        key: params key that named it, for messages.
+        key: params key that named the file, for messages.
 
     Raises:
         InputError: binary content, another encoding (with byte offset and line), or a read error of the disk.

@@ -53,7 +53,6 @@ class _OpenRows:
     def __init__(self, row_length: int, max_sequences: int) -> None:
         self.row_length, self.max_sequences = row_length, max_sequences
         self.by_room: list[list[tuple[int, Composition]]] = [[] for _ in range(row_length + 1)]
-        self.full: list[tuple[int, Composition]] = []
 
     def add(self, length: int, count: int) -> None:
         """Put `count` sequences of `length` tokens into rows, the fullest first."""
@@ -81,15 +80,11 @@ class _OpenRows:
         return filled * each + rest
 
     def _add(self, rows: int, composition: Composition, room: int) -> None:
-        if not rows:
-            return
-        if len(composition) == self.max_sequences or room == 0:
-            self.full.append((rows, composition))
-        else:
-            self.by_room[room].append((rows, composition))
+        if rows:  # a row of the most sequences has no room
+            self.by_room[0 if len(composition) == self.max_sequences else room].append((rows, composition))
 
     def strategies(self) -> list[tuple[int, Composition]]:
-        return self.full + [group for groups in self.by_room for group in groups]
+        return [group for groups in self.by_room for group in groups]
 
 
 def pack_sequences(lengths: np.ndarray, row_length: int, max_sequences: int) -> np.ndarray:
@@ -101,9 +96,6 @@ def pack_sequences(lengths: np.ndarray, row_length: int, max_sequences: int) -> 
     Returns:
         int32[rows, max_sequences], indices into `lengths`; -1 in unused slots, which come last. Every index occurs
         exactly once.
-
-    Raises:
-        InputError: a sequence is empty or longer than a row.
     """
     lengths = np.asarray(lengths, dtype=np.int64)
     histogram = np.bincount(lengths, minlength=row_length + 1)

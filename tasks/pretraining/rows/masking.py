@@ -20,7 +20,7 @@ def default_max_predictions(row_length: int, masked_fraction: float) -> int:
 def count_predictions(
     lengths: np.ndarray, maskable: np.ndarray, packs: np.ndarray, masked_fraction: float, max_predictions: int
 ) -> np.ndarray:
-    """Return the number of tokens to mask in every sequence.
+    """Return the number of tokens to mask in every sequence, int64[N].
 
     It is round(fraction * tokens), at least 1, as in BERT, and at most the number of maskable tokens. If the sum over a
     row exceeds P, the largest number of the row is repeatedly reduced by one, so that no sequence loses all.
@@ -30,9 +30,6 @@ def count_predictions(
         maskable: int[N], tokens that may be chosen.
         packs: int[R, S], sequences of each row, -1 = none.
         max_predictions: P, at least S.
-
-    Returns:
-        int64[N].
     """
     wanted = np.minimum(np.maximum(1, np.rint(lengths * masked_fraction)), maskable).astype(np.int64)
     per_row = np.where(packs >= 0, wanted[packs], 0)

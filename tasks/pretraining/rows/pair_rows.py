@@ -208,16 +208,14 @@ def split_sentences(text: str) -> list[str]:
 
     split_sentences("He met Dr. Ay . It rained.\\nYes") == ["He met Dr. Ay .", "It rained.", "Yes"]
     """
-    return [sentence for paragraph in text.splitlines() for sentence in _split_paragraph(paragraph)]
-
-
-def _split_paragraph(paragraph: str) -> list[str]:
-    sentences, start = [], 0
-    for match in _END.finditer(paragraph):
-        if _ends_sentence(paragraph, match):
-            sentences.append(paragraph[start : match.end()].strip())
-            start = match.end()
-    sentences.append(paragraph[start:].strip())
+    sentences = []
+    for paragraph in text.splitlines():
+        start = 0
+        for match in _END.finditer(paragraph):
+            if _ends_sentence(paragraph, match):
+                sentences.append(paragraph[start : match.end()].strip())
+                start = match.end()
+        sentences.append(paragraph[start:].strip())
     return [sentence for sentence in sentences if sentence]
 
 
