@@ -118,7 +118,6 @@ def describe_head(source: Path, suffix: str, labels: Sequence[str], all_known: b
     """Describe how a model's classes change when it is fine-tuned for others; empty if they do not.
 
     Args:
-        source: folder of the model.
         suffix: end of the name of the class of transformers with the head of the task.
         labels: classes of the examples, in order of their numbers.
         all_known: the examples may have no other classes.

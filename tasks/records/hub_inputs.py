@@ -220,10 +220,8 @@ def translate_hub_errors(place: str, repository: str, revision: str, advice: str
     """Turn errors of the Hub's client into an InputError that distinguishes gated, missing and unreachable.
 
     Args:
-        place: beginning of the message.
-        repository: `user/name`.
+        place, advice: beginning of the message, and its end if the Hub shows no such repository.
         revision: the setting that names the revision.
-        advice: end of the message if the Hub shows no such repository.
     """
     _disable_telemetry()
     import httpx2

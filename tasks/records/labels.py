@@ -50,9 +50,6 @@ def read_row_labels(folder: Path) -> tuple[str, ...]:
 
     If only the manifest was restored, which is enough to compile programs, the number of classes is known but not
     their names. They get Hugging Face's default names, LABEL_0 and so on.
-
-    Raises:
-        InputError: there are no such rows, or features.parquet is damaged.
     """
     if (Path(folder) / artifacts.FEATURES).is_file():
         return read_parquet_labels(Path(folder) / artifacts.FEATURES)[0]
@@ -60,11 +57,7 @@ def read_row_labels(folder: Path) -> tuple[str, ...]:
 
 
 def read_parquet_labels(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the classes that a Parquet file names, and the others that cannot be learned.
-
-    Raises:
-        InputError: the file is missing or damaged, or names no classes.
-    """
+    """Return the classes that a Parquet file names, and the others that cannot be learned."""
     try:
         stated = pq.read_schema(path).metadata or {}
         others = json.loads(stated.get(_OTHERS.encode(), b"[]"))

@@ -161,12 +161,8 @@ def open_file(path: Path, key: str, spec: RecordSpec, reading: ReadLog, separato
 def select_files(path: Path, key: str, is_usable: Callable[[Path], bool], needed: str, reading: ReadLog) -> list[Path]:
     """Return the usable files of a folder, sorted by name, or one file; add the others to `reading.ignored`.
 
-    Args:
-        key: params key that named it, for messages.
-        needed: the files that are required, for messages.
-
     Raises:
-        InputError: something cannot be read, or no file is usable.
+        InputError: something cannot be read, or no file is usable; the message has the params key and what it needs.
     """
     from tasks.plan.named_files import list_files
 
@@ -215,13 +211,10 @@ def column_setting(section: str) -> str:
 
 
 def match_columns(present: Sequence[str], layouts: Sequence[Columns], source: str, reading: ReadLog) -> dict[str, str]:
-    """Match the columns of a table with the first layout that fits, and report the unused ones to `reading`.
+    """Return part -> name of its column, in the first layout that fits, and report the unused columns to `reading`.
 
     Args:
         layouts: see `RecordSpec`; empty: read all columns under their names.
-
-    Returns:
-        Part -> name of its column, for the columns that exist.
 
     Raises:
         InputError: a column name is repeated, or required columns of the last layout are missing (the message suggests

@@ -63,8 +63,7 @@ def load_local_vocabulary(path: Path, lowercase: bool, key: str = "tokenizer.pat
         lowercase: used if the files do not specify it.
         key: params key that named the path, for messages.
 
-    Raises:
-        InputError: the vocabulary cannot be used.
+    For errors see load_hub_vocabulary.
     """
     if any((path / name).is_file() for name in (TOKENIZER, CONFIG, VOCABULARY)):
         require_readable(path, key)

@@ -139,13 +139,14 @@ class ShardBuilder:
 
     def _path(self, number: int) -> Path:
         """Return the folder of a shard: of the finished one, else where it will be made."""
-        return self._found.get(number, self._folder / _shard_name(number))
+        return self._found.get(number, self._folder / f"shard-{number:05d}")
 
     def _finished(self, number: int) -> dict[str, Counts] | None:
         """Return the counts of a finished shard whose files are unchanged, else None."""
         for place in self._places:
-            if (counts := _read_counts(place / _shard_name(number))) is not None:
-                self._found[number] = place / _shard_name(number)
+            folder = place / self._path(number).name
+            if (counts := _read_counts(folder)) is not None:
+                self._found[number] = folder
                 return counts
         return None
 
@@ -175,8 +176,8 @@ class ShardBuilder:
         """Move finished shards into the folder of the share with that number, replacing its content."""
         with new_folder(self._work / f"share-{share}") as partial:
             for shard in shards:
-                target = partial / self._folder.name / _shard_name(shard.number)
-                shutil.copytree(self._path(shard.number), target, copy_function=link_or_copy)
+                path = self._path(shard.number)
+                shutil.copytree(path, partial / self._folder.name / path.name, copy_function=link_or_copy)
             # also if a corpus has fewer shards than shares: DVC requires an output
             write_json(partial / "share.json", {"shards": [shard.number for shard in shards]})
         self.remove()
@@ -191,10 +192,6 @@ class ShardBuilder:
                 shutil.rmtree(folder)
         with contextlib.suppress(OSError):  # shares remain
             self._work.rmdir()
-
-
-def _shard_name(number: int) -> str:
-    return f"shard-{number:05d}"
 
 
 def _read_counts(folder: Path) -> dict[str, Counts] | None:
