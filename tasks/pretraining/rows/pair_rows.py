@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
-SPECIAL_PER_PAIR = 3
-"""[CLS] A [SEP] B [SEP]; a sequence of one segment has one less."""
 REAL_NEXT, RANDOM_NEXT = 0, 1
 OTHER_DOCUMENT_TRIES = 10
 ABBREVIATIONS = frozenset((
@@ -91,39 +89,37 @@ Span = tuple[int, int, int, int, int]
 """Start and end of either segment, and the label."""
 
 
-def split_long_sentence(length: int, row_length: int, segments: int = 2) -> list[int]:
+def split_long_sentence(length: int, room: int, segments: int = 2) -> list[int]:
     """Return the lengths of the pieces into which a sentence of `length` tokens is split.
 
-    split_long_sentence(70, row_length=64) == [30, 30, 10]. What a row can hold stays whole; 0 gives no piece.
+    split_long_sentence(70, room=61) == [30, 30, 10]. What a sequence can hold stays whole; 0 gives no piece.
     """
-    budget = row_length - SPECIAL_PER_PAIR + 2 - segments
-    if length <= budget:
+    if length <= room:
         return [length] if length else []
-    piece = budget // segments
+    piece = room // segments
     return [piece] * (length // piece) + ([length % piece] if length % piece else [])
 
 
 def make_pairs(
-    documents: TokenizedDocuments, row_length: int, short_sequence_probability: float, rng: np.random.Generator
+    documents: TokenizedDocuments, room: int, short_sequence_probability: float, rng: np.random.Generator
 ) -> Sequences:
     """Make the sentence pairs of all documents.
 
-    Each document draws a target length: the whole row, or with `short_sequence_probability` any length from 2 on.
+    Each document draws a target length: all the `room`, or with `short_sequence_probability` any length from 2 on.
     Sentences are collected up to the target and divided in two at random. Half of the time, and whenever there is only
     one sentence, B comes from a random position of another document (of this document if it is the only one), and the
     unused sentences are put back. A pair that is too long loses tokens of its longer segment, at the front or the back
     at random.
     """
     draw = random.Random(int(rng.integers(2**63)))  # scalar draws are several times faster than NumPy's
-    budget = row_length - SPECIAL_PER_PAIR
     spans: list[Span] = []
     for document in range(len(documents)):
-        target = budget
+        target = room
         if draw.random() < short_sequence_probability:
-            target = draw.randint(2, budget)
+            target = draw.randint(2, room)
         spans.extend(_pair_document(documents, document, target, draw))
     values = np.array(spans, dtype=np.int64).reshape(-1, 5)
-    return _truncate(values, budget, rng)
+    return _truncate(values, room, rng)
 
 
 def _pair_document(documents: TokenizedDocuments, document: int, target: int, draw: random.Random) -> Iterator[Span]:
@@ -162,15 +158,15 @@ def _random_span(documents: TokenizedDocuments, document: int, wanted: int, draw
     return starts[sentence], starts[stop]
 
 
-def _truncate(spans: np.ndarray, budget: int, rng: np.random.Generator) -> Sequences:
-    """Truncate pairs to `budget` tokens, one token at a time from the longer segment (from B if equal).
+def _truncate(spans: np.ndarray, room: int, rng: np.random.Generator) -> Sequences:
+    """Truncate pairs to `room` tokens, one token at a time from the longer segment (from B if equal).
 
     A fair coin decides from which end each token is removed. So the number removed at the front is binomial, and one
     draw gives the same distribution as removing tokens one by one.
     """
     first_start, first_end, second_start, second_end, labels = spans.T
     first, second = first_end - first_start, second_end - second_start
-    excess = np.maximum(first + second - budget, 0)
+    excess = np.maximum(first + second - room, 0)
     # The longer segment shrinks to the length of the other; then both alternate, B first.
     level = np.minimum(excess, np.abs(first - second))
     turns = excess - level
@@ -184,17 +180,17 @@ def _truncate(spans: np.ndarray, budget: int, rng: np.random.Generator) -> Seque
 
 
 def fill_sequences(
-    documents: TokenizedDocuments, row_length: int, short_sequence_probability: float, rng: np.random.Generator
+    documents: TokenizedDocuments, room: int, short_sequence_probability: float, rng: np.random.Generator
 ) -> Sequences:
     """Fill sequences with consecutive sentences of one document; every sentence is in exactly one sequence.
 
     Target lengths are drawn as for pairs. A sequence has as many sentences as fit its target, at least one.
     """
     draw = random.Random(int(rng.integers(2**63)))
-    budget, starts = row_length - SPECIAL_PER_PAIR + 1, documents.sentence_starts
+    starts = documents.sentence_starts
     borders: list[tuple[int, int]] = []
     for sentence, last in itertools.pairwise(documents.document_starts):
-        target = draw.randint(2, budget) if draw.random() < short_sequence_probability else budget
+        target = draw.randint(2, room) if draw.random() < short_sequence_probability else room
         while sentence < last:
             stop = bisect.bisect_right(starts, starts[sentence] + target, sentence + 2, last + 1) - 1
             borders.append((starts[sentence], starts[stop]))
@@ -265,13 +261,15 @@ def make_chunk_rows(settings: Mapping[str, RowSettings], chunk: Chunk) -> PairRo
     own = settings[chunk.part]
     tokenizer = load_tokenizer(own.tokenizer)
     vocabulary = read_tokenizer_info(tokenizer)
-    documents = tokenize_documents(tokenizer, chunk.texts, own, vocabulary.dtype)
+    special = vocabulary.special_per_pair if own.segments == 2 else vocabulary.special_per_text
+    room = own.row_length - special
+    documents = tokenize_documents(tokenizer, chunk.texts, room, own.segments, vocabulary.dtype)
     replacements = np.setdiff1d(np.arange(vocabulary.size), vocabulary.special)
     make_sequences = make_pairs if own.segments == 2 else fill_sequences
     columns = []
     for duplicate in range(own.duplicates if len(documents) else 0):
         rng = np.random.default_rng([own.seed, own.phase, duplicate, chunk.number])
-        sequences = make_sequences(documents, own.row_length, own.short_sequence_probability, rng)
+        sequences = make_sequences(documents, room, own.short_sequence_probability, rng)
         joined = join_sequences(vocabulary, *((documents.token_ids, *segment) for segment in sequences.segments))
         token_ids, lengths = joined.token_ids, joined.lengths
         packs = pack_sequences(lengths, own.row_length, own.max_sequences)
@@ -287,7 +285,7 @@ def make_chunk_rows(settings: Mapping[str, RowSettings], chunk: Chunk) -> PairRo
 
 
 def tokenize_documents(
-    tokenizer: Tokenizer, texts: Sequence[str], settings: RowSettings, dtype: Any
+    tokenizer: Tokenizer, texts: Sequence[str], room: int, segments: int, dtype: Any
 ) -> TokenizedDocuments:
     """Split texts into sentences and tokenize them; texts without a token are left out."""
     by_text = [split_sentences(text) for text in texts]
@@ -296,7 +294,7 @@ def tokenize_documents(
     lengths = iter(encoded.lengths.tolist())
     for sentences in by_text:
         for length in itertools.islice(lengths, len(sentences)):
-            for piece in split_long_sentence(length, settings.row_length, settings.segments):
+            for piece in split_long_sentence(length, room, segments):
                 sentence_starts.append(sentence_starts[-1] + piece)
         if len(sentence_starts) - 1 > document_starts[-1]:
             document_starts.append(len(sentence_starts) - 1)

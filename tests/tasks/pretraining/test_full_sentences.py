@@ -70,7 +70,7 @@ def test_sequences_are_the_sentences_of_a_document_as_many_as_fit(seed: int) -> 
 
     def fill(short_sequence_probability: float) -> tuple[np.ndarray, np.ndarray]:
         draw = np.random.default_rng(seed)
-        return fill_sequences(documents, 64, short_sequence_probability, draw).segments[0]
+        return fill_sequences(documents, 62, short_sequence_probability, draw).segments[0]
 
     starts, tokens = fill(0.0)
     assert tokens.tolist() == [tokens for document in lengths for tokens in filled(document, 62)]

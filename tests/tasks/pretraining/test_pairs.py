@@ -27,7 +27,7 @@ class Pairs(NamedTuple):
 
 
 def pairs_of(documents: TokenizedDocuments, row_length: int, short: float = 0.0, seed: int = 0) -> Pairs:
-    made = make_pairs(documents, row_length, short, np.random.default_rng(seed))
+    made = make_pairs(documents, row_length - 3, short, np.random.default_rng(seed))
     return Pairs(*made.segments[0], *made.segments[1], made.labels)
 
 
@@ -203,9 +203,9 @@ def test_the_same_seed_gives_the_same_pairs_and_another_gives_others() -> None:
 
 
 def test_a_sentence_that_does_not_fit_is_cut_into_halves_of_a_row() -> None:
-    assert split_long_sentence(70, row_length=64) == [30, 30, 10]
-    assert split_long_sentence(60, row_length=64) == [60]
-    assert split_long_sentence(61, row_length=64) == [61]
-    assert split_long_sentence(62, row_length=64) == [30, 30, 2]
-    assert split_long_sentence(90, row_length=64) == [30, 30, 30]
-    assert split_long_sentence(0, row_length=64) == []
+    assert split_long_sentence(70, room=61) == [30, 30, 10]
+    assert split_long_sentence(60, room=61) == [60]
+    assert split_long_sentence(61, room=61) == [61]
+    assert split_long_sentence(62, room=61) == [30, 30, 2]
+    assert split_long_sentence(90, room=61) == [30, 30, 30]
+    assert split_long_sentence(0, room=61) == []

@@ -17,6 +17,7 @@ from tasks.pretraining.rows.row_shards import plan_shards
 from tasks.rows.row_files import row_schema
 from tasks.stage.errors import InputError
 from tasks.stage.row_folders import read_manifest
+from tasks.vocabulary.encoding import load_tokenizer
 from tests.places import ROOT
 from tests.tasks.pretraining.row_inputs import (
     CLS,
@@ -35,6 +36,7 @@ from tests.tasks.pretraining.row_inputs import (
     word_tokenizer,
     write_corpus,
 )
+from tests.tasks.vocabulary.fast_tokenizers import save_fast_tokenizer
 
 Rows = dict[str, np.ndarray]
 
@@ -319,3 +321,10 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     assert large_rows > 9 * small_rows
     # Holding the rows alone of ten times the corpus would take 6 MB more.
     assert large_kib - small_kib < 4 * 1024, measured
+
+
+def test_pairs_with_four_special_tokens_fit_their_rows(tmp_path: Path) -> None:
+    corpus, tokenizer = write_corpus(tmp_path / "corpus", random_texts(30)), save_fast_tokenizer("roberta", tmp_path)
+    made = write_pretrain_rows(pretrain_params(64), "phase1", corpus, tokenizer, tmp_path / "rows", 1)
+    ends = (read_rows(tmp_path / "rows")["input_ids"] == load_tokenizer(tokenizer).token_to_id("</s>")).sum()
+    assert ends == 3 * made.manifest.sequences, "two between the texts and one at the end"
