@@ -30,6 +30,10 @@ ALLOWANCE = 1536 << 20
 HUB_READS = "PODIUM_HUB_READS"
 """Environment variable: Hub repositories that runs sent to a worker read with the worker's token, comma-separated
 (team/podium-*)."""
+WITHOUT_TOKEN = (
+    ". A run sent to a worker reads the Hub without a token. To let such runs read a private or gated repository, "
+    f"add it to {HUB_READS} of the worker"
+)
 READABLE = (".parquet", ".json", ".jsonl", ".csv", ".txt", ".arrow")
 
 
@@ -70,15 +74,6 @@ def choose_token(name: str) -> bool | None:
     """
     named = [word.strip() for word in os.environ.get(HUB_READS, "").split(",")]
     return False if is_sent() and not any(fnmatch.fnmatchcase(name, one) for one in named) else None
-
-
-def _make_token_advice(token: bool | None) -> str:
-    """Return the end of the message about a repository that was read without a token."""
-    advice = (
-        ". A run sent to a worker reads the Hub without a token. To let such runs read a private or gated repository, "
-        f"add it to {HUB_READS} of the worker"
-    )
-    return "" if token is None else advice
 
 
 def read_class_names(schema: pa.Schema, column: str) -> list[str]:
@@ -123,7 +118,7 @@ def _translate_errors(
             f"set {section}.dataset to a name such as user/name"
         )
     place = f"{section}.dataset={name} (config {config}, split {split}, revision {revision})"
-    advice = f". Data sets with Python code are not supported{_make_token_advice(choose_token(name))}"
+    advice = f". Data sets with Python code are not supported{'' if choose_token(name) is None else WITHOUT_TOKEN}"
     with translate_hub_errors(place, name, f"{section}.dataset_revision", advice):
         yield name
 
@@ -208,7 +203,7 @@ def download_files(
     place, named = f"{repository} is not a local folder, and as a Hub repository it", "the revision"
     if section:
         place, named = f"{section}.repository={repository} (revision {revision})", f"{section}.revision"
-    with translate_hub_errors(place, repository, named, _make_token_advice(token)):
+    with translate_hub_errors(place, repository, named, "" if token is None else WITHOUT_TOKEN):
         commit, present = _list_files(api, repository, revision)
         # by commit: a branch may move between two downloads
         files = {name: Path(api.hf_hub_download(repository, name, revision=commit)) for name in choose(present)}

@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -53,6 +53,8 @@ _BLANKS = re.compile(r"(?<=\S)(?= \S)")
 class TokenizerInfo(Template):
     """Vocabulary size, special token ids and template of a tokenizer."""
 
+    special_per_text: ClassVar[int] = 2
+    """Number of special tokens of a sequence with one text."""
     size: int
     """Number of ids."""
     pad: int
@@ -71,11 +73,6 @@ class TokenizerInfo(Template):
     def special(self) -> tuple[int, ...]:
         """Ids that are never masked, and never drawn as a random replacement."""
         return (self.pad, self.unk, self.cls, self.sep, self.mask, *self.further)
-
-    @property
-    def special_per_text(self) -> int:
-        """Number of special tokens of a sequence with one text."""
-        return 2
 
     @property
     def special_per_pair(self) -> int:

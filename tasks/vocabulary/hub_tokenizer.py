@@ -24,12 +24,8 @@ from tasks.vocabulary.wordpiece import SPECIAL_TOKENS, build_wordpiece
 log = logging.getLogger(__name__)
 
 TOKENIZER, VOCABULARY = "tokenizer.json", "vocab.txt"
-CONFIG, SPECIAL_MAP, ADDED, MODEL = SETTINGS = (
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "config.json",
-)
+SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "config.json")
+CONFIG, SPECIAL_MAP, ADDED, MODEL = SETTINGS
 FILES = (TOKENIZER, VOCABULARY, *SETTINGS)
 """All files that affect the ids of a text."""
 SLOW = (".model", ".bpe", "merges.txt", "vocab.json")
@@ -126,11 +122,8 @@ def _read(files: Mapping[str, Path], present: list[str], lowercase: bool, source
         added = {str(number): {"content": one, "special": one in contents} for one, number in found[ADDED].items()}
     else:
         special = list(_find_special_tokens(settings, source))
-    if (
-        not isinstance(added, dict)
-        or len(added) > MAX_ENTRIES
-        or not all(re.fullmatch("[0-9]{1,9}", one) for one in added)
-    ):
+    valid = isinstance(added, dict) and all(re.fullmatch("[0-9]{1,9}", one) for one in added)
+    if not valid or len(added) > MAX_ENTRIES:
         raise InputError(f"{source} must have added tokens with numbers as ids, found {added!s:.80}")
     tokens = {int(number): token for number, token in added.items()}
     if "added_tokens_decoder" in settings and kind not in UNCHANGED_CLASSES:
