@@ -76,7 +76,7 @@ PACKED = "packed_input_ids"
 IDS, POSITIONS, WEIGHTS = "masked_lm_ids", "masked_lm_positions", "masked_lm_weights"
 FEATURES = ("input_ids", "input_mask", "segment_ids", POSITIONS, IDS, "next_sentence_labels")
 FEATURES_ALIKE = ("input_ids", "input_ids", "input_ids", IDS, IDS, "each record", IDS)
-"""What has as many entries as each of FEATURES and WEIGHTS; a record itself has one."""
+"""Feature with as many entries as each of FEATURES and WEIGHTS; a record itself has one."""
 _TABLES = (".parquet", ".arrow")
 
 

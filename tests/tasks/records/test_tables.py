@@ -16,7 +16,7 @@ from tasks.params.schema import validate_params
 from tasks.records import text_files
 from tasks.records.json_files import read_objects
 from tasks.records.tables import ColumnSpec, RecordSpec, convert_id, list_empty, open_file
-from tasks.records.text_files import BLANK_LINES, NUMERIC_IDS, ReadLog
+from tasks.records.text_files import BLANK_LINES, NUMERIC_IDS, ReadLog, file_suffix
 from tasks.stage.errors import InputError, ParamsError
 from tests.places import ROOT
 
@@ -30,7 +30,7 @@ def put(path: Path, text: str) -> Path:
 
 
 def read_table(path: Path, layouts: Any, reading: ReadLog, separator: str | None = None, **more: Any) -> Any:
-    return open_file(path, "KEY", RecordSpec("rows", layouts, [path.suffix], **more), reading, separator).rows
+    return open_file(path, "KEY", RecordSpec("rows", layouts, [file_suffix(path)], **more), reading, separator).rows
 
 
 def read(path: Path, reading: ReadLog | None = None, **more: Any) -> list[dict[str, Any]]:
@@ -155,7 +155,7 @@ def test_a_list_of_objects_and_lines_of_objects_are_read_under_json(tmp_path: Pa
 def test_objects_are_read_wherever_json_has_them_with_their_place(
     tmp_path: Path, name: str, text: str, places: list[str]
 ) -> None:
-    found = list(read_objects(put(tmp_path / name, text), ReadLog()))
+    found = list(read_objects(put(tmp_path / name, text), "KEY", ReadLog()))
     assert [where for where, _ in found] == places
     assert [values["text"] for _, values in found] == [1, 2][: len(places)]
 
@@ -164,7 +164,7 @@ def test_an_object_that_is_too_long_is_refused(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("tasks.records.json_files.MAX_LINE_BYTES", 1 << 20)
     path = put(tmp_path / "a.json", '[{"text": "a"}, {"text": "' + "x" * (3 << 20) + '"}]')
     with pytest.raises(InputError, match=r"record 1 \(line 1\) is longer than 1 MB: split it"):
-        list(read_objects(path, ReadLog()))
+        list(read_objects(path, "KEY", ReadLog()))
 
 
 @pytest.mark.parametrize(
