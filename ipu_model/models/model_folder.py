@@ -14,14 +14,13 @@ from typing import Any, Dict, List, Optional, Sequence
 from torch import Tensor
 
 from ipu_model import heads
-from ipu_model.errors import CheckpointError
 from ipu_model.files import write_json
 from ipu_model.models import families
 from ipu_model.models.architecture import CONFIG, match_labels, read_class_name, read_config, read_object
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.head import Head
 from ipu_model.models.tensors import save_tensors
-from ipu_model.models.weight_files import WEIGHTS, read_weights
+from ipu_model.models.weight_files import WEIGHTS, read_weights, require_shapes
 
 ORIGIN = "podium.json"
 ENCODER = "encoder"
@@ -146,10 +145,6 @@ def missing_parameters(folder: ModelFolder, expected: Dict[str, Tensor]) -> List
     Raises:
         CheckpointError: a shape differs; weight_files.require_sizes has checked the encoder.
     """
-    for name, weight in expected.items():
-        if name in folder.state and folder.state[name].shape != weight.shape:
-            raise CheckpointError(
-                f"{folder.path}: {name} has shape {tuple(folder.state[name].shape)}, its config.json requires "
-                f"{tuple(weight.shape)}: the folder is inconsistent, download or create it again"
-            )
+    shapes, required = ({name: tuple(x.shape) for name, x in state.items()} for state in (folder.state, expected))
+    require_shapes(required, shapes, folder.path)
     return [name for name in expected if name not in folder.state]
