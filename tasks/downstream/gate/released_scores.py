@@ -95,6 +95,7 @@ def _read_row(task: AnyScores, path: Path, key: str, row: Any) -> list[float]:
         and isinstance(row, list)
         and len(row) == len(names)
         and all(type(one) in (int, float) and math.isfinite(one) for one in row)
+        and task.is_possible(row)
     )
     if not good:
         raise InputError(

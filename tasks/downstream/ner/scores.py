@@ -177,6 +177,10 @@ class NerScores(NerSpec, ScoresTask[NerDevSet, WordLogits, NerAnswers]):
     def limits(self) -> tuple[Limit, ...]:
         return (self.make_limit("f1", "min_f1", "max_f1_drop"),)
 
+    def is_possible(self, quantities: Sequence[float]) -> bool:
+        found, correct, right = quantities
+        return all(one >= 0 and one == int(one) for one in quantities) and correct <= found and correct <= right
+
     @property
     def baseline(self) -> str:
         return "predicting no entities"

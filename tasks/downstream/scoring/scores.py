@@ -170,6 +170,10 @@ class ScoresTask(DownstreamTask, Generic[E, L, A]):
         """Confidence level of the gate's intervals."""
         return self.entry.params.gate.confidence
 
+    @abstractmethod
+    def is_possible(self, quantities: Sequence[float]) -> bool:
+        """Return True if an answer can have these quantities (without the `known_quantities` ones)."""
+
     @property
     def baseline(self) -> str:
         """Name of the baseline for messages."""

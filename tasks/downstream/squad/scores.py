@@ -251,6 +251,9 @@ class SquadScores(SquadSpec, ScoresTask[list[SquadQuestion], WindowFiles, list[l
         keys |= {"HasAns_f1": "has_answer_f1", "NoAns_exact": "no_answer_exact_match"} if self.nullable else {}
         return tuple(self.make_limit(metric, f"min_{key}", f"max_{key}_drop") for metric, key in keys.items())
 
+    def is_possible(self, quantities: Sequence[float]) -> bool:
+        return quantities[EXACT] in (0, 1) and 0 <= quantities[OVERLAP] <= 1
+
 
 def _group_metric(name: str, title: str, quantity: int, has_answer: float) -> Metric:
     """Return a metric: the mean of a quantity of questions with (1) or without (0) an answer; NaN without such

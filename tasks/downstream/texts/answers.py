@@ -77,6 +77,10 @@ class AnswerForm(ABC):
         """Return the names of the columns of outcomes: those of the label, then as many of the prediction."""
         return ("label", "prediction")
 
+    def is_possible(self, quantities: Sequence[float]) -> bool:
+        """Return True if a prediction can have these quantities."""
+        return all(self.is_answer(one, 0) for one in quantities)
+
     def outcomes(self, labels: Array, predictions: Sequence[Any]) -> Array:
         """Return label and prediction of each example, [N, 2]; a missing prediction is always wrong."""
         answers = [float(NO_ANSWER) if one is None else float(one) for one in predictions]
@@ -228,6 +232,9 @@ class LabelAnswers(AnswerForm):
 
     def quantities(self, classes: int) -> tuple[str, ...]:
         return tuple(f"{what}_{number}" for what in ("label", "prediction") for number in range(classes))
+
+    def is_possible(self, quantities: Sequence[float]) -> bool:
+        return set(quantities) <= {0, 1}
 
     def outcomes(self, labels: Array, predictions: Sequence[Any]) -> Array:
         """Return 1 or 0 for each true and each predicted label, [N, 2 * L]."""

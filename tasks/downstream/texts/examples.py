@@ -14,10 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ipu_model.units import shorten
 from tasks.downstream.examples import ExamplesTask
-from tasks.downstream.texts.files import read_split
+from tasks.downstream.texts.files import SHOWN_LABELS, detect_labels, read_split
 from tasks.downstream.texts.labels import match_known, sort_classes
-from tasks.downstream.texts.params import ClassificationDataParams
+from tasks.downstream.texts.params import ClassificationColumnParams, ClassificationDataParams
 from tasks.downstream.texts.spec import TextsSpec
 from tasks.downstream.texts.task_table import TRAIN, TextExample
 from tasks.params.entries import Entry
@@ -25,6 +26,7 @@ from tasks.records.labels import add_labels
 from tasks.records.parquet import has_first_value, read_batches, write_records
 from tasks.records.splits import require_known_labels, require_several_labels
 from tasks.records.text_files import ReadLog, write_reading
+from tasks.stage import streams
 from tasks.stage.errors import InputError
 
 ROW_GROUP = 8192
@@ -47,6 +49,19 @@ class TextsExamples(TextsSpec, ExamplesTask):
         own_pairs = isinstance(data, ClassificationDataParams) and data.columns.text_pair is not None
         self.has_pairs = own_pairs or len(self.spec.columns) > 1
         self.first_labels = self.labels if self.spec.name else ()
+
+    @classmethod
+    def recipe_for(cls, train: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings for several labels if the training file has them."""
+        if options.get("regression") or "task" in options:
+            return {}
+        fields = ClassificationColumnParams.model_fields
+        named = {part: name for part, name in options["columns"].items() if part in fields}
+        detected = detect_labels(train, ClassificationColumnParams(**named))
+        if detected:
+            names = detected.get("data.columns.label") or ["lists"]
+            streams.note(f"several labels per text found: {shorten(names, SHOWN_LABELS)}")
+        return detected
 
     def write_examples(self, folder: Path) -> str:
         reading, counts, pairs = ReadLog(), dict[str, int](), set[bool]()

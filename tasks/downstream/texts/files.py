@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.units import shorten
-from tasks.downstream.texts.labels import LabelParser, label_parser
+from tasks.downstream.texts.labels import LabelParser, label_parser, parse_labels
 from tasks.downstream.texts.params import ClassificationColumnParams, ClassificationDataParams
 from tasks.downstream.texts.spec import TextsSpec
 from tasks.downstream.texts.task_table import OFFICIAL_COLUMNS, TRAIN, TextExample, TextTask
@@ -24,6 +24,7 @@ from tasks.records.tables import (
     TableRow,
     column_setting,
     convert_id,
+    find_layout,
     list_empty,
     make_column,
     open_file,
@@ -50,7 +51,7 @@ LABELS = ("label", "labels", "class", "category", "target", "score", "value")
 IDS = ("id", "idx")
 COLA_FIELDS = ("source", LABEL, "mark", "sentence")
 """Fields of CoLA's official files, which have no header."""
-SHOWN_LABELS = 5
+DETECTION_ROWS, SHOWN_LABELS = 1000, 5
 
 
 def text_layouts(names: ClassificationColumnParams, key: str, *, labelled: bool = True) -> list[Columns]:
@@ -258,3 +259,36 @@ def glue_files(task: TextTask, folder: Path, split: str, key: str) -> list[Path]
             f"{', '.join(path.name for path in files) or 'none'}"
         )
     return files
+
+
+def detect_labels(train: Path, columns: ClassificationColumnParams) -> dict[str, Any]:
+    """Return the parameters for several labels if the first rows of a file have them beyond doubt, else none.
+
+    They have if every label is a list, or if there is no column of labels and every column other than texts and id is 0
+    or 1.
+    """
+
+    def are_labels(cells: Iterable[Any]) -> bool:
+        try:
+            return all(parse_labels(cell, None) is not None for cell in cells)
+        except ValueError:
+            return False
+
+    try:
+        path = list_tables(train, "--train")[0]
+        records = open_file(path, "--train", RecordSpec("texts", [], ENDINGS), ReadLog())
+        rows = [line.values for line in itertools.islice(records.rows, DETECTION_ROWS)]
+    except (InputError, OSError):
+        return {}  # the check of files reports it
+    several = {"multilabel": True}
+    present = list(rows[0]) if rows else []
+    if isinstance(columns.label, list):
+        return several if rows else {}
+    if found := find_layout(present, text_layouts(columns, "--column")):
+        return several if are_labels(row.get(found[LABEL][0]) for row in rows) else {}
+    chosen = find_layout(present, text_layouts(columns, "--column", labelled=False)) or {}
+    others = [name for name in present if name not in [text for text, _ in chosen.values()]]
+    if columns.label or not chosen or len(others) < 2:
+        return {}
+    flags = ({name: row.get(name) for name in others} for row in rows)
+    return {**several, "data.columns.label": others} if are_labels(flags) else {}

@@ -137,7 +137,7 @@ class ClassificationParams(EntryParams):
     regression: bool = False
     """Labels are values, not classes."""
     multilabel: bool = False
-    """A text has any number of labels: a list, a text with data.label_separator, or columns of 0 and 1."""
+    """A text has any number of labels; podium finetune detects it where labels are lists or columns of 0 and 1."""
     data: ClassificationDataParams = ClassificationDataParams()
     rows: ClassificationRowsParams = ClassificationRowsParams()
     finetune: TextsFinetuneParams = TextsFinetuneParams()

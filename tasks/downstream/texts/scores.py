@@ -212,6 +212,9 @@ class TextsScores(TextsSpec, ScoresTask[TextsDevSet, Array, Array]):
             *(Limit(f"f1_of_{one}", floor, f"min_f1_by_class.{one}", None, "") for one, floor in by_class),
         )
 
+    def is_possible(self, quantities: Sequence[float]) -> bool:
+        return self.form.is_possible(quantities)
+
     @property
     def baseline(self) -> str:
         return f'always answering "{self._constant}"' if self._constant else "the best constant answer"

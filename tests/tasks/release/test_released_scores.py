@@ -99,6 +99,8 @@ def test_a_key_is_of_this_very_question(change: dict[str, object]) -> None:
         "{}",
         '{"scores": {"%s": [1, 0.5]}}',
         '{"scores": {"dev": {"q0": [1, 1]}}}',
+        '{"scores": {"dev": {"%s": [0.5, 1]}}}',
+        '{"scores": {"dev": {"%s": [1, 7]}}}',
         '{"scores": {"dev": {"%s": [1]}}}',
         '{"scores": {"dev": {"%s": 1}}}',
         '{"scores": {"dev": {"%s": "11"}}}',

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.downstream.examples import make_examples
+from tasks.downstream.texts.examples import TextsExamples
 from tasks.params.schema import validate_params
 from tasks.records.labels import read_parquet_labels
 from tasks.records.text_files import read_reading
@@ -142,3 +143,37 @@ def test_a_list_for_one_class_names_the_parameter(tmp_path: Path) -> None:
 def test_parameters_that_contradict_each_other_are_refused(values: Data, message: str) -> None:
     with pytest.raises(ParamsError, match=message):
         validate_params(values_of({**values.pop("data", {})}, **values))
+
+
+DETECTED: dict[str, Data] = {
+    FORMS["lists"][1]: {"multilabel": True},
+    FORMS["lists as JSON"][1]: {"multilabel": True},
+    FORMS["columns"][1]: {"multilabel": True, "data.columns.label": ["new", "bad"]},
+    FORMS["a separator"][1]: {},
+    "text,label\na,new\nb,bad\n": {},
+    "text,label\na,[new]\nb,[bad]\n": {},
+    "text,label,new,bad\na,x,0,1\nb,y,1,0\n": {},
+    "text,new,bad\na,0,1\nb,1,2\n": {},
+    "text,new,bad,when\na,0,1,May\n": {},
+    "words,new,bad\na,0,1\n": {},
+    "text,new\na,0\n": {},
+    "text,label\n": {},
+    "": {},
+}
+
+
+@pytest.mark.parametrize("text", DETECTED)
+def test_several_labels_are_detected_where_nothing_else_can_be_meant(tmp_path: Path, text: str) -> None:
+    path = put(tmp_path / f"a.{'jsonl' if text.startswith('{') else 'csv'}", text)
+    assert TextsExamples.recipe_for(path, {"columns": {}}) == DETECTED[text]
+    assert TextsExamples.recipe_for(path, {"columns": {}, "regression": True}) == {}
+    assert TextsExamples.recipe_for(tmp_path / "none", {"columns": {}}) == {}
+
+
+def test_columns_named_on_the_command_line_are_labels(tmp_path: Path) -> None:
+    path = put(tmp_path / "a.csv", "words,new,bad,when\na,0,1,0\n")
+    assert TextsExamples.recipe_for(path, {"columns": {"text": "words", "label": ["new", "bad"]}}) == {
+        "multilabel": True
+    }
+    found = TextsExamples.recipe_for(path, {"columns": {"text": "words", "id": "when"}})
+    assert found == {"multilabel": True, "data.columns.label": ["new", "bad"]}
