@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from tasks.pretraining import base_model
 from tasks.release import publish
 from tasks.vocabulary import tokenizer
 from tasks.vocabulary.hub_tokenizer import load_local_vocabulary
-from tests.tasks.downstream.entries import write_parameters
+from tests.tasks.downstream.entries import values_with, write_parameters
 from tests.tasks.downstream.texts.classification_checkout import CLASSES, NAME, values_of, write_texts
 from tests.tasks.downstream.texts.glue_checkout import run_stage
 from tests.tasks.downstream.texts.test_own_classes import _jobs_in_this_process, own_logits, published_logits, run
@@ -51,13 +52,17 @@ def make_checkout(folder: Path, data: dict[str, Any], model_type: str) -> Path:
         save_fast_tokenizer(TOKENIZERS[model_type], folder / "theirs")
     else:
         write_tokenizer(folder / "theirs", list(WORDS), 64)
+    return start_from(folder, values_of(data, finetune={"epochs": 6.0}), model_type)
+
+
+def start_from(folder: Path, values: dict[str, Any], model_type: str) -> Path:
+    """A random model next to the tokenizer in `theirs`, and parameters that start from it."""
     entries = len(load_local_vocabulary(folder / "theirs", True).tokens)
-    sizes = {**SIZES, "vocab_size": entries + 7, "max_position_embeddings": 66}
+    sizes = {**SIZES, "vocab_size": entries + 7, "max_position_embeddings": 66, **CONFIGS.get(model_type, {})}
     torch.manual_seed(0)
-    config = transformers.AutoConfig.for_model(model_type, **sizes, initializer_range=0.1, **CONFIGS[model_type])
+    config = transformers.AutoConfig.for_model(model_type, **sizes, initializer_range=0.1)
     transformers.AutoModel.from_config(config).save_pretrained(folder / "theirs")
     given = model_parameters("theirs", folder, folder)
-    values = values_of(data, finetune={"epochs": 6.0})
     for key, value in given.items():
         section, _, name = key.partition(".")
         if name:
@@ -92,3 +97,67 @@ def test_a_model_of_transformers_is_tuned_released_and_the_same_in_transformers(
     predict(infer_entry(model), model, tmp_path / "dev.csv", PredictionOutput(tmp_path / "out.jsonl", "jsonl"), how)
     answers = [json.loads(line)["label"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert answers == [CLASSES[number] for number in theirs.argmax(1)]
+
+
+EMOJI = ["👍🏽", "👨\u200d👩\u200d👧", "🇫🇷", "e\u0301a\u0308", *WORDS[:4]]
+"""Words to find: in questions the answer, in sentences the entity."""
+
+
+def write_examples(path: Path, kind: str, count: int) -> list[tuple[list[str], int]]:
+    """Words with one of EMOJI among them, and its place."""
+    draw, made = random.Random(path.stem), []
+    for _ in range(count):
+        words = draw.choices(WORDS[10:], k=draw.randint(3, 9))
+        words.insert(place := draw.randint(0, len(words)), draw.choice(EMOJI))
+        made.append((words, place))
+    if kind == "ner":
+        rows = [[f"{word}\t{'B-it' if n == place else 'O'}\n" for n, word in enumerate(ws)] for ws, place in made]
+        path.write_text("\n".join("".join(lines) for lines in rows))
+    else:
+        contexts = ["  " + " ".join(words) for words, _ in made]
+        answers = [{"text": [ws[at]], "answer_start": [2 + len(" ".join([*ws[:at], ""]))]} for ws, at in made]
+        lines = [
+            {"id": f"{path.stem}{number}", "context": context, "question": "Which one?", "answers": answer}
+            for number, (context, answer) in enumerate(zip(contexts, answers, strict=True))
+        ]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return made
+
+
+@pytest.mark.parametrize(("kind", "family"), [("squad", "roberta"), ("ner", "roberta"), ("ner", "xlm-roberta")])
+def test_answers_of_byte_level_and_unigram_tokenizers_are_the_text_that_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, family: str
+) -> None:
+    ending = {"squad": "jsonl", "ner": "conll"}[kind]
+    write_examples(tmp_path / f"train.{ending}", kind, 160)
+    dev = write_examples(tmp_path / f"dev.{ending}", kind, 40)
+    folder = save_fast_tokenizer(family, tmp_path / "checkout" / "theirs").parent
+    shape = {"doc_stride": 8, "max_question_length": 8} if kind == "squad" else {"overlap": 8}
+    entry = {
+        "kind": kind,
+        "data": {f"{split}_path": str(tmp_path / f"{split}.{ending}") for split in ("train", "dev")},
+        "rows": {"row_length": 64, "max_sequences_per_row": 4, **shape},
+        "finetune": {"epochs": 8.0, "learning_rate": 5e-3, "global_batch_size": 16, "checkpoint_every_updates": 0},
+        "gate": {"min_f1": 90.0},
+    }
+    values = values_with({"squad": None, NAME: entry}, pretrain={"enabled": False})
+    start_from(folder, values, family)
+    monkeypatch.chdir(folder)
+    run_stage(tokenizer)
+    run_stage(base_model)
+    assert run(folder, monkeypatch)["f1"] > 90
+    run_stage(publish, NAME)
+    model, how = find_model(str(folder / "published" / NAME)), InferenceOptions(RuntimeSpec("cpu", "fp32"), 8, print)
+    output = PredictionOutput(tmp_path / "out.jsonl", "jsonl")
+    predict(infer_entry(model), model, tmp_path / f"dev.{ending}", output, how)
+    right = 0
+    for (words, place), line in zip(dev, (tmp_path / "out.jsonl").read_text().splitlines(), strict=True):
+        record = json.loads(line)
+        if kind == "ner":
+            assert record["tokens"] == words
+            right += [one["text"] for one in record["entities"]] == [words[place]]
+        else:
+            answer = record["answer"]
+            assert answer == ("  " + " ".join(words))[record["start"] : record["end"]] == answer.strip()
+            right += answer == words[place]
+    assert right > 36
