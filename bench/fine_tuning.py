@@ -26,9 +26,9 @@ from bench.host import collect_host_facts, read_load_average
 from ipu_model.files import write_json
 from tasks.downstream.examples import make_examples
 from tasks.downstream.inference.entry import infer_entry as applied_entry
-from tasks.downstream.inference.evaluate import evaluate
 from tasks.downstream.inference.job import InferenceOptions
 from tasks.downstream.inference.model import find_model
+from tasks.downstream.inference.predict import evaluate
 from tasks.downstream.squad.compare import compare_files
 from tasks.models.model_folders import read_architecture
 from tasks.params.entries import find_entry
@@ -169,11 +169,11 @@ def run_side(side: Side, recipe: FineTuningRecipe, folder: Path) -> dict[str, An
 def evaluate_side(figures: dict[str, Any], dev: Path, folder: Path, name: str) -> dict[str, Any]:
     """Return the official scores of one side's model; write its predictions.json to `folder`."""
     model = find_model(figures["model"], Path(figures["tokenizer"]))
-    evaluated = evaluate(
+    metrics, words, _ = evaluate(
         applied_entry(model), model, dev, folder, InferenceOptions(RuntimeSpec("cpu", "fp32"), BATCH, say)
     )
-    print(f"{name}:\n{evaluated.words}")
-    return {key: evaluated.metrics[key] for key in ("exact_match", "f1", "f1_low", "f1_high")}
+    print(f"{name}:\n{words}")
+    return {key: metrics[key] for key in ("exact_match", "f1", "f1_low", "f1_high")}
 
 
 def compare(recipe: FineTuningRecipe, chosen: Sequence[Side], folder: Path) -> dict[str, Any]:

@@ -17,19 +17,9 @@ from tasks.stage.errors import InputError
 
 if TYPE_CHECKING:
     from tasks.downstream.squad.answers import Answer
-    from tasks.params.sections import RuntimeSpec
 
 MAX_CONTEXT_BYTES = 64 << 20
 """Limit of a context. A long book has 5 MB."""
-
-
-def _read_place(text: str) -> RuntimeSpec:
-    from tasks.params.sections import RuntimeSpec
-
-    try:
-        return RuntimeSpec.parse(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 @click.command(help="Ask MODEL (a run, a release or model folder, or a Hub repository) a question about a text.")
@@ -46,7 +36,6 @@ def _read_place(text: str) -> RuntimeSpec:
 )
 @model_options.null_threshold_option
 @click.option("--runtime", type=click.Choice(("cpu", "cuda", "ipu", "auto")), default="cpu", help="device (cpu)")
-@click.option("--compare", type=_read_place, metavar="RUNTIME[:PRECISION]", help="also answer there, compare logits")
 @options.json_option
 @click.pass_context
 def command(ctx: click.Context, name: str, question: str, as_json: bool, **args: Any) -> None:
@@ -63,23 +52,11 @@ def command(ctx: click.Context, name: str, question: str, as_json: bool, **args:
     shape = WindowShape.for_model(model, args["row_length"], args["doc_stride"])
     evaluate: Any = infer_entry(model, "squad", run=run).params.evaluate
     longest = args["max_answer_length"] or evaluate.max_answer_length
-    places = (place,) if args["compare"] is None else (place, args["compare"])
-    (answers, logits), *others = ask.ask(
-        model, question, context, shape, places=places, top=args["top"], max_answer_length=longest, null_threshold=odds
+    answers = ask.ask(
+        model, question, context, shape, place=place, top=args["top"], max_answer_length=longest, null_threshold=odds
     )
-    values, lines = ask.answer_record(answers), [_format_answer(answer) for answer in answers]
-    for compared, other_logits in others:
-        both = list(zip(places, (answers[0], compared[0]), strict=True))
-        records = [
-            {"runtime": place.runtime, "precision": place.precision, "answer": one.text, "score": round(one.score, 6)}
-            for place, one in both
-        ]
-        found = ask.compare_logits(logits, other_logits)
-        values = {"places": records, **found}
-        lines = [f"{place.runtime}:{place.precision}  {_format_answer(answer)}" for place, answer in both]
-        difference, largest = found["max_logit_difference"], found["max_logit"]
-        lines.append(f"logits differ by up to {difference:.4g}, the largest is {largest:.4g}\n")
-    options.print_result(as_json, values, "".join(lines), "--top 5 shows more answers, --json prints JSON")
+    text = "".join(map(_format_answer, answers))
+    options.print_result(as_json, ask.answer_record(answers), text, "--top 5 shows more answers, --json prints JSON")
 
 
 def _read_context(ctx: click.Context, text: str | None, file: str | None) -> str:

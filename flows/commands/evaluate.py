@@ -8,7 +8,7 @@ import click
 
 from flows.commands import model_options, options
 from flows.commands.project import resolve_path
-from tasks.stage import streams
+from tasks.stage import artifacts, streams
 
 
 @click.command(
@@ -22,14 +22,15 @@ from tasks.stage import streams
 @options.json_option
 @click.pass_context
 def command(ctx: click.Context, model: str, file: Path, output: Path | None, as_json: bool, **args: Any) -> None:
-    from tasks.downstream.inference.evaluate import evaluate
+    from tasks.downstream.inference.predict import evaluate
 
     found, entry = model_options.load_model(ctx, model, args)
     named = resolve_path(ctx, Path(model))
     called = named.resolve().name if named.exists() else model
     folder = output or Path(re.sub(r"[^\w.-]+", "-", f"evaluation-{called}-{file.stem}"))
     settings = model_options.choose_settings(found, args)
-    done = evaluate(entry, found, resolve_path(ctx, file), resolve_path(ctx, folder), settings)
-    computed = "computed on {runtime} in {precision}".format_map(done.metrics["predict"])
-    streams.note("; ".join([*done.reading.summary(), computed]), "")
-    options.print_result(as_json, done.metrics, f"{done.words}\n", f"open {folder / done.page}")
+    metrics, words, reading = evaluate(entry, found, resolve_path(ctx, file), resolve_path(ctx, folder), settings)
+    computed = "computed on {runtime} in {precision}".format_map(metrics["predict"])
+    streams.note("; ".join([*reading.summary(), computed]), "")
+    page = folder / artifacts.evaluation_page(entry.name).name
+    options.print_result(as_json, metrics, f"{words}\n", f"open {page}")

@@ -41,6 +41,6 @@ def command(ctx: click.Context, model: str, input: Path, output: Path, kind: str
         raise click.UsageError(f"OUT is {output}, but it must end in one of .{', .'.join(FORMATS)}", ctx)
     wanted = PredictionOutput(target, ending, args["n_best"])
     with spool_input(resolve_path(ctx, input) if str(input) != "-" else None, kind) as path:
-        done = predict(entry, found, path, wanted, settings)
-    said = [f"{done.examples:,} answers in {done.result.train_seconds:.1f} s", *done.reading.summary()]
-    streams.note(f"{', '.join(said)} ({done.result.runtime}, {done.result.precision})", "")
+        examples, result, reading = predict(entry, found, path, wanted, settings)
+    said = [f"{examples:,} answers in {result.train_seconds:.1f} s", *reading.summary()]
+    streams.note(f"{', '.join(said)} ({result.runtime}, {result.precision})", "")

@@ -116,6 +116,8 @@ def write_card(
         PublishError: a score is missing, or is not a finite number.
     """
     parameters, provenance = facts.parameters, facts.provenance
+    ran_with = provenance.get("stages_git") or {}
+    others = {n: one for n, one in ran_with.items() if one and one["revision"] != provenance["git"]["revision"]}
     return render_markdown(
         module,
         template,
@@ -136,17 +138,11 @@ def write_card(
         tokenizer=parameters["tokenizer"],
         withheld=WITHHELD,
         examples=facts.examples,
-        git={**provenance["git"], "others": _other_revisions(provenance)},
+        git={**provenance["git"], "others": others},
         provenance=provenance,
         verdicts=len(provenance["data"]["verdicts"]),
         **values,
     )
-
-
-def _other_revisions(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the code revisions of stages that differ from that of the fine-tuning."""
-    found = provenance.get("stages_git") or {}
-    return {name: one for name, one in found.items() if one and one["revision"] != provenance["git"]["revision"]}
 
 
 def _rows(metrics: Mapping[str, Any], name: str, words: str) -> list[tuple[str, float, str]]:

@@ -187,15 +187,16 @@ def plot_risk_coverage(curve: RiskCoverage, threshold: float, shown: str, record
     return plot_lines(lines, across, up, f"risk-coverage curve, area {curve.area:.3f}")
 
 
-def format_summary(task: ScoresTask[Any, Any, Any], found: Mapping[str, Any]) -> str:
-    """Return a summary line for the terminal."""
-    said = [
-        f"{name} {found[name]:.2f} ({found[f'{name}_low']:.2f} to {found[f'{name}_high']:.2f})"
-        for name in task.metrics.titles
+def format_scores(task: ScoresTask[Any, Any, Any], found: Mapping[str, Any], split: str = "") -> list[str]:
+    """Return a line for each official metric of all development sets, or of one, and for the baseline."""
+    titles = (task.metrics.for_split(split) if split else task.metrics).titles
+    width = max(map(len, titles.values()))
+    lines = [
+        f"{title:{width}}  {found[name]:6.2f}  ({found[f'{name}_low']:.2f} to {found[f'{name}_high']:.2f})"
+        for name, title in titles.items()
+        if name in found
     ]
-    if "constant_score" in found:
-        said.append(f"{task.baseline}: {found['constant_score']:.2f}")
-    return f"{task.entry.name}: {found[task.counted]:,} {task.record}s, {', '.join(said)}"
+    return [*lines, *([f"{task.baseline}: {found['constant_score']:.2f}"] if "constant_score" in found else [])]
 
 
 def main() -> None:
@@ -204,7 +205,9 @@ def main() -> None:
     )
     task: PageTask[Any, Any, Any] = load_part(load_entry(name), "page")
     started_at = time.perf_counter()
-    print(f"{format_summary(task, evaluate(task))}, {time.perf_counter() - started_at:.1f} s")
+    found = evaluate(task)
+    took = f"{found[task.counted]:,} {task.record}s in {time.perf_counter() - started_at:.1f} s"
+    print(f"{task.entry.name}: {took}", *format_scores(task, found), sep="\n")
 
 
 if __name__ == "__main__":

@@ -2,17 +2,17 @@
 
     python -m tasks.downstream.rows NAME [SPLIT ...]
 
-Examples are read in chunks of a fixed size, smaller if they are long, and each chunk is packed separately. Memory use
-is constant and the rows do not depend on the number of processes. A fraction of the training examples may be held out;
-their rows are in a subfolder of the training rows.
+Examples are read in chunks of a fixed size, smaller if they are long, and each chunk is packed separately, so that
+memory use is constant. A fraction of the training examples may be held out; their rows are in a subfolder of the
+training rows.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import logging
+import os
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,7 +35,7 @@ from tasks.rows.packing import pack_sequences
 from tasks.rows.row_files import ABSENT, Manifest, RowLayout, RowWriter, UnknownTokens, check_geometry, to_arrow
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
-from tasks.stage.parallel import StageProgress, ordered_map, useful_workers
+from tasks.stage.parallel import StageProgress
 from tasks.stage.row_folders import HELD_OUT
 from tasks.vocabulary.encoding import find_tokenizer_file, load_tokenizer, read_tokenizer_info
 
@@ -85,8 +85,6 @@ class RowsTask(DownstreamTask):
     """Examples packed together. Not a parameter, because another size gives other rows."""
     columns: ClassVar[tuple[str, ...]]
     """Columns of the examples that are read."""
-    chunks_for_processes: ClassVar[int | None] = None
-    """Number of chunks from which on several processes are faster; None: never."""
 
     @property
     def features(self) -> pa.Schema | None:
@@ -130,10 +128,6 @@ class RowsTask(DownstreamTask):
             )
         return HeldOutPartition(columns[0], lambda batch: pc.invert(held_out(batch)), held_out)
 
-    def encode_chunk(self, examples: pa.Table) -> pa.RecordBatch:
-        """Return the columns of one chunk for `sequences`, which may run in another process."""
-        return examples.combine_chunks().to_batches()[0]
-
     @abstractmethod
     def sequences(self, tokenizer: Tokenizer, examples: pa.RecordBatch, *, labelled: bool) -> EncodedSequences:
         """Return the sequences of a chunk; a pure function.
@@ -145,17 +139,6 @@ class RowsTask(DownstreamTask):
     @abstractmethod
     def label_columns(self, layout: RowLayout, sequences: EncodedSequences) -> dict[str, np.ndarray]:
         """Return the label columns of the rows."""
-
-
-@dataclass(frozen=True)
-class PackedChunk:
-    """Packed rows of one chunk; feature ids are numbered within the chunk."""
-
-    columns: dict[str, np.ndarray]
-    features: pa.Table | None
-    examples: int
-    sequences: int
-    counts: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True)
@@ -189,10 +172,10 @@ def read_chunks(
         waiting.append(batch if side is None else batch.filter(side(batch)))
         while sum(map(len, waiting)) >= task.chunk or sum(batch.nbytes for batch in waiting) >= CHUNK_BYTES:
             table = pa.Table.from_batches(waiting)
-            yield task.encode_chunk(table.slice(0, task.chunk))
+            yield table.slice(0, task.chunk).combine_chunks().to_batches()[0]
             waiting = table.slice(task.chunk).to_batches()
     if any(map(len, waiting)):
-        yield task.encode_chunk(pa.Table.from_batches(waiting))
+        yield pa.Table.from_batches(waiting).combine_chunks().to_batches()[0]
 
 
 def make_lists(lengths: np.ndarray, values: np.ndarray) -> pa.ListArray:
@@ -201,40 +184,20 @@ def make_lists(lengths: np.ndarray, values: np.ndarray) -> pa.ListArray:
     return pa.ListArray.from_arrays(*(to_arrow(one.astype(np.int32)) for one in (borders, values)))
 
 
-def make_feature_table(schema: pa.Schema, sequences: EncodedSequences) -> pa.Table:
-    """Return a line of features.parquet for each sequence, with `feature_id` from 0."""
-    columns = {"feature_id": np.arange(len(sequences.lengths)), **sequences.features}
+def make_feature_table(schema: pa.Schema, sequences: EncodedSequences, first: int, first_example: int) -> pa.Table:
+    """Return a line of features.parquet for each sequence of a chunk.
+
+    Args:
+        first: number of sequences before the chunk.
+        first_example: number of examples before it.
+    """
+    columns = {"feature_id": np.arange(first, first + len(sequences.lengths)), **sequences.features}
+    columns["example_index"] = columns["example_index"] + first_example
     arrays = [
         to_arrow(np.ascontiguousarray(column)).cast(field.type) if isinstance(column, np.ndarray) else column
         for field, column in ((field, columns[field.name]) for field in schema)
     ]
     return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def shift_ids(features: pa.Table, sequences: int, examples: int) -> pa.Table:
-    """Return a chunk's features with `feature_id` and `example_index` shifted by these numbers."""
-    for name, before in (("feature_id", sequences), ("example_index", examples)):
-        place = features.schema.get_field_index(name)
-        values = features.column(name).to_numpy() + before
-        features = features.set_column(place, features.schema.field(place), pa.array(values, pa.int32()))
-    return features
-
-
-def make_chunk_rows(task: RowsTask, tokenizer_folder: Path, labelled: bool, chunk: pa.RecordBatch) -> PackedChunk:
-    """Return the packed rows of one chunk, with feature_ids from 0; a pure function for any process."""
-    sequences = task.sequences(load_tokenizer(tokenizer_folder), chunk, labelled=labelled)
-    shape, lengths = task.entry.rows, sequences.lengths
-    layout = RowLayout.from_packs(
-        pack_sequences(lengths, shape.row_length, shape.max_sequences_per_row), lengths, shape.row_length
-    )
-    columns = {
-        **layout.columns(sequences.token_ids, sequences.second_starts),
-        **task.label_columns(layout, sequences),
-        "feature_ids": layout.packs.astype(np.int32),
-    }
-    schema = task.features
-    features = None if schema is None else make_feature_table(schema, sequences)
-    return PackedChunk(columns, features, len(chunk), len(sequences.lengths), Counter(sequences.counts))
 
 
 def write_rows(
@@ -243,14 +206,12 @@ def write_rows(
     source: Path | None = None,
     tokenizer: Path = artifacts.TOKENIZER,
     folder: Path | None = None,
-    workers: int | None = None,
 ) -> PackedSplit:
     """Write the rows of a split to `folder`, completely or not at all.
 
     Args:
         source: the examples; default: the output of stage `examples`.
         folder: default: the folder that later stages read.
-        workers: number of processes; None: as many as are useful, at most PODIUM_WORKERS. The rows do not depend on it.
 
     Raises:
         InputError: examples or tokenizer missing or unusable, no examples, an example that does not fit a row, or rows
@@ -260,17 +221,12 @@ def write_rows(
     check_geometry(shape.row_length, shape.max_sequences_per_row, 0, task.entry.key("rows"))
     source = source or task.examples_file(split)
     total = count_rows(source, task.columns, task.entry.stage("examples"))
-    if workers is None:
-        pays = task.chunks_for_processes
-        workers = 1 if pays is None else useful_workers(-(-total // task.chunk), pays)
     progress = StageProgress(f"{task.entry.name}-{split} rows", f"{task.record}s", total)
-    make = functools.partial(make_chunk_rows, task, Path(tokenizer))
     training = split == TRAIN
     sides = task.hold_out(source, shape.held_out_fraction) if training and shape.held_out_fraction > 0 else None
     with new_folder(folder or task.rows_folder(split)) as partial:
         read = read_chunks(task, source) if sides is None else read_chunks(task, source, sides.training, sides.column)
-        made_chunks = ordered_map(functools.partial(make, training), read, workers)
-        made = _write(task, partial, tokenizer, made_chunks, progress)
+        made = _write(task, partial, tokenizer, read, progress, labelled=training)
         if not made.examples:
             raise InputError(
                 f"{source} contains no {task.record}, at least one is required. Check {task.entry.key('data')}"
@@ -278,15 +234,24 @@ def write_rows(
         if sides is None:
             return made
         (partial / HELD_OUT).mkdir()
-        held_out = map(functools.partial(make, training), read_chunks(task, source, sides.held_out, sides.column))
-        kept = _write(task, partial / HELD_OUT, tokenizer, held_out, progress)
+        held_out = read_chunks(task, source, sides.held_out, sides.column)
+        kept = _write(task, partial / HELD_OUT, tokenizer, held_out, progress, labelled=training)
     return replace(made, held_out=kept)
 
 
 def _write(
-    task: RowsTask, folder: Path, tokenizer: Path, made: Iterable[PackedChunk], progress: StageProgress
+    task: RowsTask,
+    folder: Path,
+    tokenizer_folder: Path,
+    chunks: Iterable[pa.RecordBatch],
+    progress: StageProgress,
+    *,
+    labelled: bool,
 ) -> PackedSplit:
-    vocabulary = read_tokenizer_info(load_tokenizer(tokenizer))
+    """Write the packed rows of these chunks, and features.parquet if the kind has one."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    tokenizer = load_tokenizer(Path(tokenizer_folder))
+    vocabulary = read_tokenizer_info(tokenizer)
     shape, labels = task.entry.rows, len(task.labels)
     rows = RowWriter(
         folder,
@@ -299,23 +264,30 @@ def _write(
         pad_id=vocabulary.pad,
     )
     unknown = UnknownTokens(vocabulary.unk, (vocabulary.cls, *vocabulary.between, vocabulary.sep))
-    sequences, examples, counts = 0, 0, Counter[str]()
+    total, examples, counts, features = 0, 0, Counter[str](), task.features
     with contextlib.ExitStack() as stack:
         stack.enter_context(rows)
-        features = task.features
-        table = (
-            None if features is None else stack.enter_context(pq.ParquetWriter(folder / artifacts.FEATURES, features))
-        )
-        for chunk in made:
-            ids = chunk.columns["feature_ids"]
-            rows.write({**chunk.columns, "feature_ids": np.where(ids == ABSENT, ABSENT, ids + sequences)})
-            if table is not None and chunk.features is not None:
-                table.write_table(shift_ids(chunk.features, sequences, examples))
-            sequences, examples, counts = sequences + chunk.sequences, examples + chunk.examples, counts + chunk.counts
-            unknown.add(chunk.columns["input_ids"], chunk.columns["sequence_ids"] > 0)
-            progress.update(examples, f", {sequences} sequences")
-        manifest = rows.finish(sha256_of(find_tokenizer_file(tokenizer)), seed=0)
-    return PackedSplit(manifest, examples, sequences, counts, None, progress.elapsed_s, unknown)
+        table = features and stack.enter_context(pq.ParquetWriter(folder / artifacts.FEATURES, features))
+        for chunk in chunks:
+            sequences = task.sequences(tokenizer, chunk, labelled=labelled)
+            lengths = sequences.lengths
+            packs = pack_sequences(lengths, shape.row_length, shape.max_sequences_per_row)
+            layout = RowLayout.from_packs(packs, lengths, shape.row_length)
+            ids = layout.packs.astype(np.int32)
+            columns = {
+                **layout.columns(sequences.token_ids, sequences.second_starts),
+                **task.label_columns(layout, sequences),
+                "feature_ids": np.where(ids == ABSENT, ABSENT, ids + total),
+            }
+            rows.write(columns)
+            if table is not None:
+                table.write_table(make_feature_table(features, sequences, total, examples))
+            total, examples = total + len(lengths), examples + len(chunk)
+            counts.update(sequences.counts)
+            unknown.add(columns["input_ids"], columns["sequence_ids"] > 0)
+            progress.update(examples, f", {total} sequences")
+        manifest = rows.finish(sha256_of(find_tokenizer_file(tokenizer_folder)), seed=0)
+    return PackedSplit(manifest, examples, total, counts, None, progress.elapsed_s, unknown)
 
 
 def format_summary(task: RowsTask, split: str, made: PackedSplit) -> str:

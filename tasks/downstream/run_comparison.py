@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ipu_model.files import read_json
-from tasks.downstream.gate.evidence import compare_released
+from tasks.downstream.gate.gate import compare_released
 from tasks.downstream.gate.released_scores import find_scores_file, mark_unanswered, read_released_outcomes
 from tasks.downstream.scoring.metrics import Array, Outcomes
 from tasks.downstream.scoring.scores import AnyScores

@@ -272,12 +272,10 @@ def verify_verdict(
             f"{subject.gate} covers other files: {shorten(differing, SHOWN, '; ')}. Run `dvc repro {stage}`, then "
             "publish again; nothing was published"
         )
-    decision, verdict = decide_on_files(
-        load_part(entry, "scores"), subject, hashes, copies, RELEASED, entry.seeds and SEEDS
-    )
+    verdict = decide_on_files(load_part(entry, "scores"), subject, hashes, copies, RELEASED, entry.seeds and SEEDS)
     redo = f"redo the verdict with `dvc repro --force --single-item {stage}`, then publish again; nothing was "
-    if not decision.accepted:
-        said = "".join(f"\n  {reason}" for reason in decision.reasons)
+    if not verdict["accepted"]:
+        said = "".join(f"\n  {reason}" for reason in verdict["reasons"])
         raise GateRejected(f"{subject.gate} accepts the model, but the evidence does not: {redo}published:{said}")
     checks = recorded.get("checks")
     known = checks if isinstance(checks, list) else []

@@ -4,46 +4,215 @@ python -m tasks.downstream.gate.gate NAME    write the verdict; exit code 0 even
 """
 
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ipu_model.files import write_json
-from tasks.downstream.gate.checks import GateCheck, ReasonedCheck, ScoreEvidence, check_scores, no_drop_requirement
-from tasks.downstream.gate.evidence import Evidence, gather_evidence, is_number
-from tasks.downstream.gate.recipe import check_recipe, recipe_record
+import numpy as np
+
+from ipu_model.files import find_object, write_json
+from tasks.downstream.gate.recipe import (
+    GateCheck,
+    ReasonedCheck,
+    RecipeScores,
+    ReleasedComparison,
+    ScoreEvidence,
+    SeedModel,
+    check_recipe,
+    check_scores,
+    no_drop_requirement,
+    read_seeds,
+    recipe_record,
+    score_recipe,
+)
+from tasks.downstream.gate.released_scores import mark_unanswered, read_released_outcomes
 from tasks.downstream.gate.subject import Hashes, ReleaseSubject, hash_files, make_subject
-from tasks.downstream.gate.verdict_text import WITHOUT_FLOOR
+from tasks.downstream.gate.verdict_text import WITHOUT_FLOOR, held_out_score
+from tasks.downstream.scoring.metrics import Outcomes
 from tasks.downstream.scoring.scores import AnyScores
+from tasks.downstream.scoring.significance import ConfidenceInterval
 from tasks.params.downstream import PUBLISHED
 from tasks.params.entries import entry_argument, find_entry
 from tasks.params.schema import load_params, parameter_values, validate_params
 from tasks.plan.code_state import git_state
 from tasks.plan.kinds import load_part
 from tasks.plan.main import run_main
+from tasks.plan.named_files import require_readable
 from tasks.stage import artifacts
+from tasks.stage.errors import InputError
 from tasks.tracking.trackers import record_verdict
 
+COUNTED_ALIKE = 1e-3
+"""Tolerance in percent: scores have four decimals, and hosts may differ in the last one."""
 JUDGED, CODE = "judged", "code"
 """Keys of the verdict: SHA-256 of the evaluated files, and the version of the code."""
 
 
 @dataclass(frozen=True)
-class GateDecision:
-    """Decision of the gate; `reasons` has a sentence for each failed check."""
+class Evidence:
+    """Evidence for a decision."""
 
-    accepted: bool
-    reasons: tuple[str, ...]
-    checks: tuple[GateCheck, ...]
-    recipe: Mapping[str, Any]
-    """Figures of all seeds; empty without other seeds."""
-    without_floor: str | None = None
-    """Note for a model accepted without a floor."""
+    scores: Mapping[str, float]
+    """Every metric, percent."""
+    examples: int
+    answered: int
+    """Number of examples with a prediction."""
+    scores_belong: bool
+    """True if the scores were computed from the current predictions and weights."""
+    verdicts: Mapping[str, bool | None]
+    """Data set -> valid; None: no readable verdict."""
+    trainings: Mapping[str, Mapping[str, Any] | None]
+    """Training -> its metrics; None: not readable."""
+    over_baseline: ConfidenceInterval | None = None
+    """Gain of the leading metric over the baseline, in points; None: not checked."""
+    released: ReleasedComparison | None = None
+    """None before the first release."""
+    recipe: RecipeScores | None = None
+    """Scores of all models of the recipe; None without other seeds."""
 
 
-def decide(task: AnyScores, evidence: Evidence) -> GateDecision:
-    """Accept if all checks pass; each failed check gives a reason.
+def gather_evidence(
+    task: AnyScores,
+    subject: ReleaseSubject,
+    released: Path,
+    hashes: Mapping[str, str | None],
+    root: Path = Path(),
+    seeds: Path | None = None,
+) -> Evidence:
+    """Read the evidence of the checkout `root`.
+
+    A missing verdict or training becomes part of the evidence and fails its check, so that one decision names every
+    problem. Without scores, examples or predictions there is nothing to decide. Scores are computed from the
+    predictions and must agree with the metrics file.
+
+    Args:
+        released: folder of the released model's scores.json or predictions.json; empty before the first release.
+        hashes: SHA-256 of the files by path in the checkout.
+        seeds: folder with the scores of other seeds of the recipe; None: evaluate this model alone.
+
+    Raises:
+        InputError: metrics, examples, predictions or the scores of another seed are missing or damaged, or the metrics
+            disagree with the predictions.
+    """
+    scored_files = (str(subject.predictions), str(subject.model / "model.safetensors"))
+    metrics = _scores(task, root / subject.metrics, scored_files)
+    task.restore_baseline(metrics, root / subject.metrics)
+    examples = task.read_all(root)
+    baseline = task.baseline_outcomes(examples) if task.entry.params.gate.above_baseline else None
+    predictions = task.read_predictions(root / subject.predictions, examples)
+    belong = all(one["sha256"] == hashes[one["path"]] for one in metrics["files"] if one["path"] in scored_files)
+    outcomes = task.outcomes_of(examples, predictions)
+    task.verify_decisions(metrics, predictions, root)
+    if belong:  # otherwise the check of hashes reports it
+        verify_scores(root / subject.metrics, metrics, task.figures(examples, outcomes), subject.stages["evaluate"])
+    if os.path.lexists(root / released):  # a lost link is not "none released"
+        require_readable(root / released, task.entry.key("gate", "released"))
+    theirs = read_released_outcomes(task, examples, root / released / subject.released)
+    own = _read_judged_model(task, subject, outcomes, hashes, root)
+    trained = None if seeds is None else read_seeds(task, examples, root / seeds, own)
+    return Evidence(
+        scores={name: round(value, 4) for name, value in task.metrics.compute(outcomes).items()},
+        examples=sum(map(len, outcomes.values())),
+        answered=sum(one is not None for split in predictions.values() for one in split),
+        scores_belong=belong,
+        verdicts={name: read_verdict(root / artifacts.validation_report(name), name) for name in subject.verdicts},
+        trainings={name: find_object(root / artifacts.METRICS / f"{name}.json") for name in subject.trainings},
+        over_baseline=_over_baseline(task, outcomes, baseline),
+        released=None if theirs is None else compare_released(task, mark_unanswered(outcomes, predictions), theirs),
+        recipe=None if trained is None else score_recipe(task, trained, own, theirs, baseline),
+    )
+
+
+def _over_baseline(task: AnyScores, outcomes: Outcomes, baseline: Outcomes | None) -> ConfidenceInterval | None:
+    if baseline is None:
+        return None
+    found = task.metrics.differences(outcomes, baseline, task.confidence)
+    return task.metrics.widen(found, [outcomes], baseline, task.confidence)[task.limits[0].metric]
+
+
+def _read_judged_model(
+    task: AnyScores, subject: ReleaseSubject, outcomes: Outcomes, hashes: Mapping[str, str | None], root: Path
+) -> SeedModel:
+    figures = find_object(root / artifacts.METRICS / f"{subject.trainings[-1]}.json") or {}
+    try:
+        held_out = held_out_score(figures["held_out"])
+    except (KeyError, ValueError, TypeError, AttributeError):
+        held_out = None
+    weights = hashes[str(subject.model / "model.safetensors")]
+    return SeedModel(task.entry.params.finetune.seed, outcomes, held_out, weights)
+
+
+def compare_released(task: AnyScores, ours: Outcomes, theirs: Outcomes) -> ReleasedComparison:
+    """Compare a model with the released one; the outcomes of both are NaN without a prediction."""
+    both = {split: ~(np.isnan(rows) | np.isnan(theirs[split])).any(axis=1) for split, rows in ours.items()}
+    common = sum(int(keep.sum()) for keep in both.values())
+    if not all(keep.any() for keep in both.values()):
+        return ReleasedComparison(0, {})
+    own, released = ({split: one[split][keep] for split, keep in both.items()} for one in (ours, theirs))
+    tests = {name: task.metrics.mcnemar(name, released, own) for name in task.metrics.titles}
+    return ReleasedComparison(
+        common,
+        task.metrics.differences(own, released, task.confidence),
+        {name: test for name, test in tests.items() if test is not None},
+    )
+
+
+def verify_scores(path: Path, stated: Mapping[str, Any], counted: Mapping[str, float], stage: str) -> None:
+    """Check that the scores in a metrics file agree with the predictions.
+
+    Args:
+        counted: scores computed from the predictions.
+        stage: stage that writes the file.
+
+    Raises:
+        InputError: scores differ, or the file has intervals of unknown scores.
+    """
+    wrong = [
+        f"{name}={stated.get(name)!r}, computed {value}"
+        for name, value in counted.items()
+        if not (_is_number(stated.get(name)) and abs(stated[name] - value) <= COUNTED_ALIKE)
+    ]
+    wrong += [f"{name}, not a score of this task" for name in stated if name.endswith("_low") and name not in counted]
+    if wrong:
+        raise InputError(
+            f"{path} does not match the predictions: {'; '.join(wrong[:5])}. One of the files was changed. Rerun "
+            f"`dvc repro --force --single-item {stage}`, then the gate"
+        )
+
+
+def _scores(task: AnyScores, path: Path, scored: Sequence[str]) -> dict[str, Any]:
+    values, again = find_object(path), f"Run the stage {task.entry.stage('evaluate')}"
+    if values is None:
+        raise InputError(f"{path} is missing or not a JSON object. {again}")
+    files, names = values.get("files"), list(task.metrics.titles)
+    complete = (
+        all(_is_number(values.get(name)) for name in names)
+        and isinstance(files, list)
+        and set(scored) <= {entry.get("path") for entry in files if isinstance(entry, dict) and "sha256" in entry}
+    )
+    if not complete:
+        raise InputError(
+            f"{path} must contain {', '.join(names)} and the SHA-256 of {' and '.join(sorted(scored))}. {again} again"
+        )
+    return values
+
+
+def read_verdict(path: Path, name: str) -> bool | None:
+    """Return the verdict on the data set `name`; None if there is no readable one."""
+    values = find_object(path)
+    if values is None or values.get("data") != name or not isinstance(values.get("valid"), bool):
+        return None
+    return bool(values["valid"])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def decide(task: AnyScores, evidence: Evidence) -> dict[str, Any]:
+    """Accept if all checks pass; each failed check gives a reason. Return the verdict as plain values.
 
     - Every metric with a floor is at or above it; a value that is not finite fails.
     - Unless disabled, the leading metric is significantly above the baseline, the best answer without a model: the
@@ -60,14 +229,7 @@ def decide(task: AnyScores, evidence: Evidence) -> GateDecision:
       release but never remove one, because this one model is published.
     """
     compared = evidence.released
-    own = ScoreEvidence(
-        evidence.scores,
-        evidence.over_baseline,
-        {} if compared is None else compared.differences,
-        0 if compared is None else compared.common,
-        f"{evidence.examples} {task.record}s",
-        {} if compared is None else compared.tests,
-    )
+    own = ScoreEvidence(evidence.scores, evidence.over_baseline, compared, f"{evidence.examples} {task.record}s")
     found = check_scores(task, own)
     if compared is not None and not compared.common:
         found.append(_nothing_in_common(task))
@@ -75,12 +237,17 @@ def decide(task: AnyScores, evidence: Evidence) -> GateDecision:
     found += [check_loss(name, figures) for name, figures in evidence.trainings.items()]
     if evidence.recipe is not None:
         found += check_recipe(task, evidence.recipe)
-    found.append(_complete(task, evidence))
-    found.append(_scores_belong(task, evidence))
-    reasons = tuple(reason for check, reason in found if not check.ok)
-    of_recipe = {} if evidence.recipe is None else recipe_record(task, evidence.recipe)
-    checks = tuple(check for check, _ in found)
-    return GateDecision(not reasons, reasons, checks, of_recipe, None if reasons else _without_floor(task))
+    found += _check_predictions(task, evidence)
+    reasons = [reason for check, reason in found if not check.ok]
+    note = None if reasons else _without_floor(task)
+    return {
+        "accepted": not reasons,
+        "reasons": reasons,
+        "checks": [asdict(check) for check, _ in found],
+        **({} if evidence.recipe is None else recipe_record(task, evidence.recipe)),
+        **({} if note is None else {WITHOUT_FLOOR: note}),
+        "metrics": {name: value if math.isfinite(value) else None for name, value in evidence.scores.items()},
+    }
 
 
 def _without_floor(task: AnyScores) -> str | None:
@@ -117,7 +284,7 @@ def check_loss(name: str, figures: Mapping[str, Any] | None) -> tuple[GateCheck,
     """Check the final loss of a training, from its metrics; None: they are not readable."""
     required, values = "finite, or no updates", figures or {}
     loss, steps = values.get("final_loss", ""), values.get("steps")
-    if not isinstance(steps, int) or not (loss is None or is_number(loss)):
+    if not isinstance(steps, int) or not (loss is None or _is_number(loss)):
         reason = f"Training {name} has no readable figures (metrics/{name}.json). Run its stage."
         return GateCheck(f"loss_{name}", False, "no figures", required), reason
     if loss is None:
@@ -128,47 +295,46 @@ def check_loss(name: str, figures: Mapping[str, Any] | None) -> tuple[GateCheck,
     return GateCheck(f"loss_{name}", finite, loss if finite else str(loss), required), reason
 
 
-def _complete(task: AnyScores, evidence: Evidence) -> ReasonedCheck:
-    reason = (
-        f"{evidence.examples - evidence.answered} of {evidence.examples} dev {task.record}s have no prediction. "
-        f"Run {task.entry.stage('predict')} and {task.entry.stage('evaluate')} again."
+def _check_predictions(task: AnyScores, evidence: Evidence) -> list[ReasonedCheck]:
+    """Check that every example has a prediction, and that the scores were computed from these predictions."""
+    name, evaluate = task.entry.name, task.entry.stage("evaluate")
+    answered, examples, same = evidence.answered, evidence.examples, evidence.scores_belong
+    lacking = (
+        f"{examples - answered} of {examples} dev {task.record}s have no prediction. Run {task.entry.stage('predict')} "
+        f"and {evaluate} again."
     )
-    complete = evidence.answered == evidence.examples
-    return GateCheck("predictions_complete", complete, evidence.answered, evidence.examples), reason
-
-
-def _scores_belong(task: AnyScores, evidence: Evidence) -> ReasonedCheck:
-    name = task.entry.name
-    reason = (
+    other = (
         f"{artifacts.metrics_file(name)} does not belong to the current {artifacts.predictions_file(name)} or weights. "
-        f"Run {task.entry.stage('evaluate')} again."
+        f"Run {evaluate} again."
     )
-    same = evidence.scores_belong
-    return GateCheck("scores_belong_to_predictions", same, "same" if same else "other", "same"), reason
+    return [
+        (GateCheck("predictions_complete", answered == examples, answered, examples), lacking),
+        (GateCheck("scores_belong_to_predictions", same, "same" if same else "other", "same"), other),
+    ]
 
 
-def gate(parameters: Mapping[str, Any], name: str, root: Path = Path()) -> GateDecision:
-    """Decide on the model of an entry in the checkout `root` and write the verdict.
+def gate(parameters: Mapping[str, Any], name: str, root: Path = Path()) -> dict[str, Any]:
+    """Decide on the model of an entry in the checkout `root` and write the verdict; return it.
 
     Args:
         parameters: all checked parameters as plain values.
 
     Raises:
-        InputError: see `tasks.downstream.gate.evidence.gather_evidence`.
+        InputError: see `gather_evidence`.
     """
     params = validate_params(dict(parameters))
     task: AnyScores = load_part(find_entry(params, name), "scores")
     subject, released, seeds = make_subject(task, params), task.entry.released, task.entry.seeds
     hashes = hash_files(subject.judged(released, root, seeds))
-    decision, verdict = decide_on_files(task, subject, hashes, root, released, seeds)
+    verdict = decide_on_files(task, subject, hashes, root, released, seeds)
     write_json(root / subject.gate, {**verdict, CODE: git_state(root)})
-    return decision
+    return verdict
 
 
 def decide_on_files(
     task: AnyScores, subject: ReleaseSubject, hashes: Hashes, root: Path, released: Path, seeds: Path | None
-) -> tuple[GateDecision, dict[str, Any]]:
-    """Decide on the evidence in `root`, a checkout or copies of its files; also return the verdict as plain values.
+) -> dict[str, Any]:
+    """Return the verdict on the evidence in `root`, a checkout or copies of its files.
 
     Args:
         hashes: SHA-256 of all evaluated files by the names of `Subject.judged`.
@@ -177,36 +343,21 @@ def decide_on_files(
         seeds: folder of the scores of other seeds, relative to `root`, or None.
 
     Raises:
-        InputError: see `tasks.downstream.gate.evidence.gather_evidence`.
+        InputError: see `gather_evidence`.
     """
-    evidence = gather_evidence(task, subject, released, hashes, root, seeds)
-    decision = decide(task, evidence)
-    return decision, {**decision_record(decision, evidence), JUDGED: dict(hashes)}
-
-
-def decision_record(decision: GateDecision, evidence: Evidence) -> dict[str, Any]:
-    """Return the decision and its scores as plain values; a score that is not finite becomes null."""
-    return {
-        "accepted": decision.accepted,
-        "reasons": list(decision.reasons),
-        "checks": [asdict(check) for check in decision.checks],
-        **decision.recipe,
-        **({WITHOUT_FLOOR: decision.without_floor} if decision.without_floor else {}),
-        "metrics": {name: value if math.isfinite(value) else None for name, value in evidence.scores.items()},
-    }
+    return {**decide(task, gather_evidence(task, subject, released, hashes, root, seeds)), JUDGED: dict(hashes)}
 
 
 def main() -> None:
     params = load_params()
     entry = find_entry(params, entry_argument("Decide whether a model may be released."))
-    decision = gate(parameter_values(params), entry.name)
-    passed = sum(check.ok for check in decision.checks)
-    word = "accepted" if decision.accepted else "rejected"
-    print(f"gate of {entry.name}: {word}, {passed} of {len(decision.checks)} checks passed")
-    for reason in decision.reasons:
+    verdict = gate(parameter_values(params), entry.name)
+    passed, word = sum(check["ok"] for check in verdict["checks"]), "accepted" if verdict["accepted"] else "rejected"
+    print(f"gate of {entry.name}: {word}, {passed} of {len(verdict['checks'])} checks passed")
+    for reason in verdict["reasons"]:
         print(f"  - {reason}")
-    if decision.without_floor:
-        print(f"  {decision.without_floor}")
+    if WITHOUT_FLOOR in verdict:
+        print(f"  {verdict[WITHOUT_FLOOR]}")
     files = (artifacts.metrics_file(entry.name), artifacts.metrics_file(entry.name, "gate"))
     record_verdict(params.tracking, artifacts.job_name(entry.name, "finetune"), files)
 

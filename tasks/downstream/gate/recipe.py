@@ -1,19 +1,16 @@
-"""Evaluation of a recipe over several seeds: mean scores whose intervals include the variance of training.
+"""Checks of the scores of one model, and of all models of a recipe over several seeds.
 
 A recipe is all settings of a training except its seed. The score of one model partly depends on its seed, so floors,
 baseline and released model are also compared with the mean over all seeds. The model to release is chosen earlier on
-held-out examples; the development set has no part in that choice.
-
-Scores of models of one recipe that differ in their training seed.
-
-The other models are files `seed-<N>.json` in a folder, in the format of a release's scores.json. `podium sweep` also
-records the model (`weights_sha256`), its training parameters (`finetune`) and its held-out figures (`held_out`). These
-records are trusted, as is a plain scores.json.
+held-out examples; the development set has no part in that choice. The other models are files `seed-<N>.json` in a
+folder, in the format of a release's scores.json. `podium sweep` also records the model (`weights_sha256`), its training
+parameters (`finetune`) and its held-out figures (`held_out`). These records are trusted, as is a plain scores.json.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -21,12 +18,11 @@ from typing import Any
 import numpy as np
 
 from ipu_model.files import read_json
-from tasks.downstream.gate.checks import GateCheck, ReasonedCheck, ScoreEvidence, check_scores
 from tasks.downstream.gate.released_scores import read_outcomes
 from tasks.downstream.gate.verdict_text import held_out_score, signed_figure
 from tasks.downstream.scoring.metrics import Outcomes, make_interval
-from tasks.downstream.scoring.scores import AnyScores
-from tasks.downstream.scoring.significance import ConfidenceInterval, interval_over_seeds
+from tasks.downstream.scoring.scores import AnyScores, Limit
+from tasks.downstream.scoring.significance import ConfidenceInterval, McNemar, interval_over_seeds
 from tasks.plan.named_files import require_readable
 from tasks.stage.errors import InputError
 
@@ -35,6 +31,140 @@ HIGHEST = 100.0
 FILE = re.compile(r"seed-(0|[1-9][0-9]{0,18})\.json")
 SEED, WEIGHTS, FINETUNE, HELD_OUT = "seed", "weights_sha256", "finetune", "held_out"
 """Optional keys of a file of scores."""
+
+
+@dataclass(frozen=True)
+class GateCheck:
+    """Result of one check: the value found and the value required."""
+
+    name: str
+    ok: bool
+    found: float | str | None
+    required: float | str | None
+
+
+ReasonedCheck = tuple[GateCheck, str]
+"""A check and the reason, a full sentence, that is reported if it failed."""
+
+
+@dataclass(frozen=True)
+class ReleasedComparison:
+    """Comparison of a model or recipe with the released model on the examples that both predicted."""
+
+    common: int
+    differences: Mapping[str, ConfidenceInterval]
+    """Metric -> gain over the released model, in points."""
+    tests: Mapping[str, McNemar] = field(default_factory=dict)
+    """Metric -> McNemar's test of the released model against the candidate, if it applies."""
+
+
+@dataclass(frozen=True)
+class ScoreEvidence:
+    """Scores of a model, or mean scores of a recipe, and their differences from baseline and released model."""
+
+    values: Mapping[str, float]
+    """Every metric, percent."""
+    over_baseline: ConfidenceInterval | None
+    """Gain of the leading metric over the baseline, in points; None: not checked."""
+    released: ReleasedComparison | None
+    """None: not checked."""
+    scored_on: str
+    """Sample that limits the detectable difference, for messages."""
+    seeds: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    """Scores of a recipe by seed."""
+
+    @property
+    def owner(self) -> str:
+        """Suffix of a metric's name in messages."""
+        return " of the recipe" if self.seeds else ""
+
+    @property
+    def over_seeds(self) -> str:
+        """Suffix of a difference in messages."""
+        return f" over {len(self.seeds)} seeds" if self.seeds else ""
+
+
+def check_scores(task: AnyScores, scored: ScoreEvidence) -> list[ReasonedCheck]:
+    """Check floors, baseline and released model; see `tasks.downstream.gate.gate.decide`."""
+    checks = [_floor(task, limit, limit.floor, scored) for limit in task.limits if limit.floor is not None]
+    if scored.over_baseline is not None:
+        checks.append(_over_baseline(task, scored.over_baseline, scored))
+    if scored.released is not None and scored.released.common:
+        compared = [(number, limit) for number, limit in enumerate(task.limits) if limit.tolerated is not None]
+        checks += [_no_drop(task, number, limit, scored, scored.released) for number, limit in compared]
+    if scored.seeds:
+        return [(replace(check, name=f"recipe_{check.name}"), reason) for check, reason in checks]
+    return checks
+
+
+def _floor(task: AnyScores, limit: Limit, floor: float, scored: ScoreEvidence) -> ReasonedCheck:
+    name, title = limit.metric, _title(task, limit.metric)
+    value = round(scored.values[name], 4)
+    if not math.isfinite(value):
+        reason = f"{title}{scored.owner} is {value}, not a score. Run evaluate again."
+        return GateCheck(name, False, str(value), floor), reason
+    mean = ""
+    if scored.seeds:
+        each = ", ".join(f"{seed}: {scores[name]:.2f}" for seed, scores in scored.seeds.items())
+        mean = f" (mean over {len(scored.seeds)} seeds: {each})"
+    key = task.entry.key("gate", limit.floor_key)
+    reason = f"{title}{scored.owner} is {value:g}{mean}, below the floor of {floor:g} ({key})."
+    return GateCheck(name, value >= floor, value, floor), reason
+
+
+def _over_baseline(task: AnyScores, difference: ConfidenceInterval, scored: ScoreEvidence) -> ReasonedCheck:
+    metric, found = task.limits[0].metric, format_points(difference) + scored.over_seeds
+    score = scored.values[metric] - difference.mean
+    reason = (
+        f"{_title(task, metric)}{scored.owner} is no better than {task.baseline} ({score:.2f}): {found} at confidence "
+        f"{task.confidence:g}.{_detectable(scored.scored_on, 'gains', difference.mean - difference.low)}"
+    )
+    return GateCheck("beats_constant_answer", difference.low > 0, found, "significantly more than 0 points"), reason
+
+
+def _no_drop(
+    task: AnyScores, number: int, limit: Limit, scored: ScoreEvidence, released: ReleasedComparison
+) -> ReasonedCheck:
+    difference, test = released.differences[limit.metric], released.tests.get(limit.metric)
+    examples, most = f"{released.common} {task.record}s", limit.tolerated or 0.0
+    found = f"{format_points(difference)}{scored.over_seeds} on {examples}"
+    fell = not round(difference.high, 4) >= -most  # NaN if no common example is in the metric's group
+    if test is not None:
+        found += f", {test.first_only} lost and {test.second_only} won (McNemar's exact test: p = {test.p_value:.4g})"
+        fell = fell and test.p_value < 1 - task.confidence
+    smallest = _detectable(examples, "drops", difference.high - difference.mean)
+    reason = (
+        f"{_title(task, limit.metric)}{scored.owner} dropped significantly against the released model: {found} at "
+        f"confidence {task.confidence:g}; {most:g} points are tolerated "
+        f"({task.entry.key('gate', limit.tolerated_key)}).{smallest}"
+    )
+    name = "released_model" if number == 0 and not scored.seeds else f"released_model_{limit.metric}"
+    return GateCheck(name, not fell, found, no_drop_requirement(task, limit)), reason
+
+
+def _title(task: AnyScores, metric: str) -> str:
+    title = task.metrics.titles[metric]
+    return title[:1].upper() + title[1:]
+
+
+def _detectable(sample: str, what: str, points: float) -> str:
+    """Return the smallest detectable difference as a sentence; empty if there is nothing to say."""
+    return (
+        f" {sample[:1].upper()}{sample[1:]} can detect {what} of {points:.2f} points or more."
+        if round(points, 2) > 0
+        else ""
+    )
+
+
+def format_points(difference: ConfidenceInterval) -> str:
+    """Format a difference of percentages with its interval."""
+    mean, low, high = (round(x, 4) for x in (difference.mean, difference.low, difference.high))
+    return f"{mean:+.2f} points ({low:+.2f} to {high:+.2f})"
+
+
+def no_drop_requirement(task: AnyScores, limit: Limit) -> str:
+    """Return the requirement of a metric against the released model, for users."""
+    return f"no significant {task.metrics.titles[limit.metric]} drop of more than {limit.tolerated or 0:g} points"
 
 
 @dataclass(frozen=True)
@@ -144,14 +274,10 @@ class RecipeScores:
     """Held-out score by seed."""
     intervals: Mapping[str, ConfidenceInterval]
     """Metric -> mean over the seeds with its interval."""
-    alike: tuple[tuple[int, int], ...]
-    """Pairs of seeds whose models have equal scores on every example."""
     over_baseline: ConfidenceInterval | None
     """Gain of the leading metric over the baseline, in points; None without a baseline."""
-    over_released: Mapping[str, ConfidenceInterval] | None
-    """Metric -> gain over the released model, in points; None without common examples."""
-    common: int
-    """Number of examples that the released model also predicted."""
+    released: ReleasedComparison | None
+    """None without common examples."""
 
     @property
     def judged_by(self) -> str | None:
@@ -171,13 +297,13 @@ def score_recipe(
         baseline: outcomes of the best answer without a model; None: there is none.
     """
     ours = [one.outcomes for one in trained]
-    over_released, common = None, 0
+    released = None
     if theirs is not None:
         both = {split: ~np.isnan(one).any(axis=1) for split, one in theirs.items()}
-        common = sum(int(keep.sum()) for keep in both.values())
         if all(keep.any() for keep in both.values()):
             kept = [{split: one[split][keep] for split, keep in both.items()} for one in (*ours, theirs)]
-            over_released = _intervals(task, kept[:-1], kept[-1])
+            common = sum(int(keep.sum()) for keep in both.values())
+            released = ReleasedComparison(common, _intervals(task, kept[:-1], kept[-1]))
     over_baseline = None
     if baseline is not None:
         found = task.metrics.widen(_intervals(task, ours, baseline), ours, baseline, task.confidence)
@@ -188,14 +314,8 @@ def score_recipe(
         scores=tuple(task.metrics.compute(one) for one in ours),
         held_out=tuple(one.held_out for one in trained),
         intervals=_intervals(task, ours),
-        alike=tuple(
-            (one.seed, two.seed)
-            for one, two in combinations(trained, 2)
-            if all(np.array_equal(rows, two.outcomes[split]) for split, rows in one.outcomes.items())
-        ),
         over_baseline=over_baseline,
-        over_released=over_released,
-        common=common,
+        released=released,
     )
 
 
@@ -231,17 +351,9 @@ def check_recipe(task: AnyScores, recipe: RecipeScores) -> list[ReasonedCheck]:
     """
     means = {name: one.mean for name, one in recipe.intervals.items()}
     seeds = dict(zip(recipe.seeds, recipe.scores, strict=True))
-    over_released, scored_on = recipe.over_released or {}, f"these seeds and {task.record}s"
-    scored = ScoreEvidence(means, recipe.over_baseline, over_released, recipe.common, scored_on, seeds=seeds)
-    return [_models(recipe), _check_selection(task, recipe), *check_scores(task, scored)]
-
-
-def _models(recipe: RecipeScores) -> ReasonedCheck:
-    said = ", ".join(map(str, recipe.seeds))
-    if recipe.alike:
-        pairs = ", ".join(f"{one} and {two}" for one, two in recipe.alike)
-        said += f" ({pairs} have equal scores on every example: too few examples, or a model counted twice)"
-    return GateCheck("recipe_seeds", True, said, "two or more"), ""
+    scored = ScoreEvidence(means, recipe.over_baseline, recipe.released, f"these seeds and {task.record}s", seeds)
+    models = GateCheck("recipe_seeds", True, ", ".join(map(str, recipe.seeds)), "two or more")
+    return [(models, ""), _check_selection(task, recipe), *check_scores(task, scored)]
 
 
 def _check_selection(task: AnyScores, recipe: RecipeScores) -> ReasonedCheck:

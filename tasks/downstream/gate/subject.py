@@ -73,28 +73,25 @@ class ReleaseSubject:
             root: checkout.
             seeds: folder with the scores of other seeds, if any.
         """
-        names = [path.relative_to(root) for folder in (self.model, artifacts.TOKENIZER) for path in _in(root / folder)]
+        found = (path for folder in (self.model, artifacts.TOKENIZER) for path in sorted((root / folder).rglob("*")))
+        names = [path.relative_to(root) for path in found if not path.is_dir()]
         names += [folder / "manifest.json" for folder in self.rows]
         names += [*([self.base_model] if self.base_model else []), *self.references, self.predictions, self.page]
         names += [self.metrics]
         names += [artifacts.METRICS / f"{training}.json" for training in self.trainings]
         names += [artifacts.validation_report(name) for name in self.verdicts]
-        found = {name.as_posix(): root / name for name in names}
+        files = {name.as_posix(): root / name for name in names}
         of_released = [Path(self.released, name) for name in ("scores.json", self.predictions.name)]
         if released == artifacts.released_scores(self.name):
             of_released.append(Path(artifacts.RELEASED_RECORD))
-        found |= {(RELEASED / name).as_posix(): root / released / name for name in of_released}
+        files |= {(RELEASED / name).as_posix(): root / released / name for name in of_released}
         of_seeds = [] if seeds is None else sorted((root / seeds).glob("*.json"))
-        return {**found, **{(SEEDS / path.name).as_posix(): path for path in of_seeds}}
+        return {**files, **{(SEEDS / path.name).as_posix(): path for path in of_seeds}}
 
     def row_folders(self, root: Path) -> dict[str, Path]:
         """Return name -> existing folder of packed rows of this release."""
         found = {folder.relative_to(artifacts.ROWS).as_posix().replace("/", "-"): root / folder for folder in self.rows}
         return {name: folder for name, folder in found.items() if (folder / "manifest.json").is_file()}
-
-
-def _in(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if not path.is_dir())
 
 
 def make_subject(task: DownstreamTask, params: Params) -> ReleaseSubject:

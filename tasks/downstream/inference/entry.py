@@ -5,7 +5,7 @@ from typing import Any
 
 from ipu_model.files import read_json
 from ipu_model.strict import nearest
-from tasks.downstream.inference.inference_task import InferenceTask
+from tasks.downstream.inference.job import InferenceTask
 from tasks.downstream.inference.model import CONFIG, PROVENANCE, InferenceModel
 from tasks.params.downstream import EntryParams, defaults_of, kind_names, kind_params
 from tasks.params.entries import Entry
@@ -106,11 +106,8 @@ def _select_kind(model: InferenceModel, task: str | None) -> tuple[str, dict[str
         raise InputError(
             f"{model.folder / CONFIG} has the classes {', '.join(model.labels)}, which match no supported task"
         )
-    by_name = (
-        []
-        if model.has_default_labels
-        else [word for word in found if word not in {one.fallback_task for one in fitting}]
-    )
+    unnamed = model.labels == tuple(f"LABEL_{number}" for number in range(len(model.labels)))
+    by_name = [] if unnamed else [word for word in found if word not in {one.fallback_task for one in fitting}]
     sure = by_name or list(found)
     if task is None and len(sure) == 1:
         [task] = sure

@@ -1,4 +1,4 @@
-"""Device job for inference with a fine-tuned model, in a temporary checkout.
+"""Base class for inference with a fine-tuned model of one kind, and its device job in a temporary checkout.
 
 By default it runs in the precision of the scores that the model's release or run records.
 """
@@ -6,19 +6,24 @@ By default it runs in the precision of the scores that the model's release or ru
 import contextlib
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+import pyarrow as pa
 
 from ipu_model.files import find_object, read_json
 from tasks.downstream.inference.model import IPU_CONFIG, PROVENANCE, InferenceModel
 from tasks.downstream.rows import write_rows
+from tasks.downstream.scoring.scores import A, E, L, ScoresTask
 from tasks.jobs.device_job import BatchGeometry, Job, JobResult, run_device_job
 from tasks.models.model_folders import convert_to_safetensors
 from tasks.params.sections import PRECISIONS, RuntimeSpec
 from tasks.plan.kinds import DownstreamTask, load_part
 from tasks.records.labels import write_labels
+from tasks.records.text_files import ReadLog
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import DeviceJobFailed, InputError, StagePaused
 from tasks.stage.process import Say
@@ -26,6 +31,12 @@ from tasks.vocabulary.encoding import find_tokenizer_file
 
 PATIENCE_SECONDS = 5.0
 """Jobs that end sooner print no progress."""
+ID = "id"
+INPUT = "the file on the command line"
+"""Name of the input in messages; a run would name a parameter."""
+UNKNOWN_TO_MODEL = "labels unknown to the model, counted as wrong"
+COLUMN = "--column {}=NAME"
+"""Option that messages suggest for another column name."""
 
 
 @dataclass(frozen=True)
@@ -65,19 +76,9 @@ def run_inference(task: DownstreamTask, model: InferenceModel, split: str, how: 
         DeviceJobFailed: the model cannot be used.
         KeyboardInterrupt: the job was interrupted.
     """
-    write_model_rows(task, model, split)
-    return predict_rows(task, model, split, how)
-
-
-def write_model_rows(task: DownstreamTask, model: InferenceModel, split: str) -> None:
-    """Write the rows of a split; warn if the vocabulary does not fit the text."""
     made = write_rows(load_part(task.entry, "rows"), split, tokenizer=model.tokenizer)
-    if made.unknown and made.unknown.warning:
+    if made.unknown and made.unknown.warning:  # the vocabulary does not fit the text
         streams.note(made.unknown.warning)
-
-
-def predict_rows(task: DownstreamTask, model: InferenceModel, split: str, how: InferenceOptions) -> JobResult:
-    """Write the model's logits for existing rows; raises the errors of `run_inference`."""
     rows, logits = task.rows_folder(split), artifacts.logits_file(task.entry.name, split)
     logits.parent.mkdir(parents=True, exist_ok=True)
     job = Job(
@@ -93,8 +94,14 @@ def predict_rows(task: DownstreamTask, model: InferenceModel, split: str, how: I
         init_checkpoint=str(artifacts.model_folder(task.entry.name).resolve()),
         ipu_config=_ipu_config(model) if how.place.runtime in ("auto", "ipu") else None,
     )
+    started_at = time.monotonic()
+
+    def say_later(text: str) -> None:
+        if text.startswith("[") and time.monotonic() - started_at > PATIENCE_SECONDS:
+            how.say(text)
+
     try:
-        return run_device_job(job, say=_Patient(how.say))
+        return run_device_job(job, say=say_later)
     except StagePaused:  # there is no checkpoint to resume from
         raise KeyboardInterrupt from None
     except DeviceJobFailed as error:  # the log is deleted with the folder
@@ -110,17 +117,6 @@ def _ipu_config(model: InferenceModel) -> dict[str, Any] | None:
         return dict(read_json(path))
     except (ValueError, TypeError) as error:
         raise InputError(f"{path} is not a JSON object ({error}). Correct it, or remove it for a derived one") from None
-
-
-class _Patient:
-    """Progress callback that stays silent for the first PATIENCE_SECONDS."""
-
-    def __init__(self, say: Say) -> None:
-        self._say, self._started_at = say, time.monotonic()
-
-    def __call__(self, text: str) -> None:
-        if text.startswith("[") and time.monotonic() - self._started_at > PATIENCE_SECONDS:
-            self._say(text)
 
 
 def choose_place(model: Path, runtime: str, precision: str | None) -> RuntimeSpec:
@@ -148,15 +144,80 @@ def read_precision(model: Path) -> str | None:
         fp32, bf16 or fp16; None if it is not recorded.
     """
     released = find_object(model / PROVENANCE)
-    if released is None:
+    if released is not None:
+        figures: Any = released.get("prediction")
+    else:
         folder = model.resolve()
-        return _precision_in(find_object(folder.parent.parent / artifacts.metrics_file(folder.name, "predict")))
-    return _precision_in(released.get("prediction"))
+        figures = find_object(folder.parent.parent / artifacts.metrics_file(folder.name, "predict"))
+    by_split = [figures, *figures.values()] if isinstance(figures, Mapping) else []
+    stated = [one["precision"] for one in by_split if isinstance(one, Mapping) and "precision" in one]
+    return next((one for one in stated if one in PRECISIONS), None)
 
 
-def _precision_in(figures: Any) -> str | None:
-    if not isinstance(figures, Mapping):
-        return None
-    if "precision" in figures:
-        return figures["precision"] if figures["precision"] in PRECISIONS else None
-    return next((value for one in figures.values() if (value := _precision_in(one))), None)
+class InferenceTask(ScoresTask[E, L, A]):
+    """Reading of unlabelled files, and conversion of answers to records."""
+
+    suffix: ClassVar[str]
+    """End of the names of the transformers classes of the supported models."""
+    fallback_task: ClassVar[str] = ""
+    """Key of `match_tasks` that fits any model of such a class; keys that match its classes take precedence."""
+    answer_field: ClassVar[str] = ""
+    """Field of a record that is the answer in a .json file of {id: answer}; empty: .json is not supported."""
+    has_n_best: ClassVar[bool] = False
+    """True if records can contain the n best answers."""
+
+    @classmethod
+    @abstractmethod
+    def match_tasks(cls, labels: tuple[str, ...], problem: str | None) -> dict[str, dict[str, Any]]:
+        """Return the tasks that a model with these classes may have been fine-tuned for.
+
+        Args:
+            problem: problem_type of its config.json; None if it has none.
+
+        Returns:
+            Value of --task -> parameters of its entry: the kind and the options of that kind.
+        """
+
+    @classmethod
+    def limit_rows(cls, longest: int) -> dict[str, Any]:
+        """Return the section `rows` of an entry for a model that supports only `longest` tokens."""
+        return {"row_length": longest}
+
+    @classmethod
+    def read_params(cls, folder: Path) -> dict[str, Any]:
+        """Return parameters by section from other files of a model folder than config.json and provenance.json.
+
+        Raises:
+            InputError: a file is malformed.
+        """
+        return {}
+
+    @property
+    @abstractmethod
+    def examples_schema(self) -> pa.Schema:
+        """Parquet schema of the examples, labels included."""
+
+    @abstractmethod
+    def read_unlabelled(self, path: Path, reading: ReadLog) -> Iterator[dict[str, Any]]:
+        """Yield the examples of a file with the columns of `examples_schema`, placeholder labels, and "id" if there is
+        one.
+
+        Raises:
+            InputError: invalid examples, with their location.
+        """
+
+    @abstractmethod
+    def write_labelled(self, path: Path, target: Path, reading: ReadLog) -> None:
+        """Check the examples of a file and write them to the Parquet file `target`, as stage `examples` does.
+
+        Raises:
+            InputError: invalid examples, with their location.
+        """
+
+    @abstractmethod
+    def record_schema(self, labels: Sequence[str], n_best: int) -> pa.Schema:
+        """Return the schema of a record without its id."""
+
+    @abstractmethod
+    def records(self, examples: E, answers: A, n_best: int) -> Iterator[dict[str, Any]]:
+        """Yield the record of each example, in order."""

@@ -69,11 +69,6 @@ class InferenceModel:
             raise InputError(f"{self.folder / CONFIG}: id2label must map numbers to names") from None
 
     @property
-    def has_default_labels(self) -> bool:
-        """True if the class names are transformers' defaults (LABEL_0, LABEL_1, ...)."""
-        return self.labels == tuple(f"LABEL_{number}" for number in range(len(self.labels)))
-
-    @property
     def max_tokens(self) -> int:
         """Maximum sequence length of model and tokenizer."""
         return min(self.max_positions, _model_max_length(self.tokenizer))

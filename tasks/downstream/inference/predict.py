@@ -1,4 +1,4 @@
-"""Predictions of a fine-tuned model for a file of any length, in constant memory.
+"""Predictions of a fine-tuned model for a file of any length, in constant memory, and its evaluation on one.
 
 The examples are stored as Parquet like those of stage `examples`, packed into rows, and one device job computes their
 logits, all in files. Predictions are then decoded in batches, as stage `evaluate` does.
@@ -20,15 +20,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ipu_model.files import new_file
-from tasks.downstream.inference.inference_task import ID, InferenceTask
-from tasks.downstream.inference.job import InferenceOptions, run_inference, scratch_checkout
+from ipu_model.files import new_file, new_folder, write_json, write_text
+from tasks.downstream.evaluate import PageTask, format_scores, score_logits, write_evaluation
+from tasks.downstream.gate.released_scores import SCORES, scores_json
+from tasks.downstream.inference.job import ID, InferenceOptions, InferenceTask, run_inference, scratch_checkout
 from tasks.downstream.inference.model import InferenceModel
-from tasks.downstream.rows import shift_ids
+from tasks.downstream.jobs.entry_jobs import prediction_figures, prediction_measurements
 from tasks.jobs.device_job import JobResult
 from tasks.pages.markup import csv_text
 from tasks.params.entries import Entry
 from tasks.plan.kinds import load_part
+from tasks.plan.named_files import escape_name
 from tasks.records.parquet import read_group_batches, split_into_groups
 from tasks.records.tables import list_empty
 from tasks.records.text_files import NUMERIC_IDS, ReadLog, count_repetitions
@@ -41,6 +43,7 @@ KEPT_AT_ONCE, ANSWERED_AT_ONCE = 1024, 4096
 """Examples in memory at a time."""
 KEPT_CHARACTERS = 8 << 20
 """Characters of text above which fewer examples are stored at a time."""
+METRICS = "metrics.json"
 
 
 @dataclass(frozen=True)
@@ -55,19 +58,13 @@ class PredictionOutput:
     """Number of best answers in each record; 0: only the best, without a list."""
 
 
-@dataclass(frozen=True)
-class PredictionResult:
-    """Result of a prediction."""
-
-    examples: int
-    result: JobResult
-    reading: ReadLog
-
-
 def predict(
     entry: Entry, model: InferenceModel, path: Path, output: PredictionOutput, how: InferenceOptions
-) -> PredictionResult:
+) -> tuple[int, JobResult, ReadLog]:
     """Write the predictions of `model` for the examples of the file `path`.
+
+    Returns:
+        The number of examples, the result of the job, and what was noticed while reading.
 
     Raises:
         InputError: unusable examples, or an output that cannot be written.
@@ -92,7 +89,7 @@ def predict(
                 logits = task.read_logits(found, part, part / "logits.arrow")
                 answers = task.records(found, task.answer(found, logits), output.n_best)
                 write([{ID: name, **record} for name, record in zip(ids, answers, strict=True)])
-    return PredictionResult(count, result, reading)
+    return count, result, reading
 
 
 @contextlib.contextmanager
@@ -167,7 +164,10 @@ def _features(source: Path, target: Path, first: int, stop: int, sequence: int) 
     wanted = (pc.field("example_index") >= first) & (pc.field("example_index") < stop)
     schema = pq.read_schema(source)
     table = pq.read_table(source, filters=wanted, use_threads=False, schema=schema)
-    pq.write_table(shift_ids(table, -sequence, -first).replace_schema_metadata(schema.metadata), target)
+    for name, before in (("feature_id", sequence), ("example_index", first)):
+        place = schema.get_field_index(name)
+        table = table.set_column(place, schema.field(place), pc.subtract(table[name], pa.scalar(before, pa.int32())))
+    pq.write_table(table.replace_schema_metadata(schema.metadata), target)
     return table.num_rows
 
 
@@ -239,3 +239,38 @@ def _json(value: Any) -> str:
 
 def _cell(value: Any) -> Any:
     return _json(value) if isinstance(value, list | dict) else value
+
+
+def evaluate(
+    entry: Entry, model: InferenceModel, path: Path, folder: Path, how: InferenceOptions
+) -> tuple[dict[str, Any], str, ReadLog]:
+    """Evaluate `model` on the examples of the file `path` and write `folder`, completely or not at all.
+
+    The folder contains report.html, metrics.json, predictions.json, scores.json (keyed by example hashes, for
+    comparisons) and the additional files of this kind.
+
+    Returns:
+        The content of metrics.json, its official metrics as text for the terminal, and what was noticed while reading.
+
+    Raises:
+        InputError: unusable examples, or the folder exists.
+        DeviceJobFailed: the model cannot run on this device.
+    """
+    task: InferenceTask[Any, Any, Any] = load_part(entry, "inference")
+    judge: PageTask[Any, Any, Any] = load_part(entry, "page")
+    if folder.exists():
+        raise InputError(f"{folder} already exists. Move it away, or pass another folder with --output")
+    model, split, reading = model.with_absolute_paths(), task.development[0], ReadLog()
+    with new_folder(folder) as made, scratch_checkout(task, model):
+        task.write_labelled(path, task.examples_file(split), reading)
+        result = run_inference(task, model, split, how)
+        found = score_logits(judge, development=[split])
+        predictions = artifacts.predictions_file(entry.name).name
+        judged = {file.name: file for file in (*model.weights, path)} | {predictions: made / predictions}
+        write_evaluation(judge, found, made, {Path(name): file for name, file in judged.items()})
+        write_text(made / SCORES, scores_json(judge, found.examples, found.predictions))
+        metrics = {**found.metrics, "predict": {**prediction_figures(result), **prediction_measurements(result)}}
+        write_json(made / METRICS, metrics)
+    count = f"{metrics[judge.counted]:,} {judge.record}s of {escape_name(path.name)}"
+    words = "\n".join([count, *format_scores(judge, metrics, split)])
+    return metrics, words, reading

@@ -14,8 +14,7 @@ from ipu_model.files import link_or_copy, new_folder, read_json, sha256_of, writ
 from tasks.downstream.gate.released_scores import SCORES, read_scores, scores_json
 from tasks.downstream.inference.entry import infer_entry as entry_of_model
 from tasks.downstream.inference.fetched_releases import STATED_SCORES, FetchedRelease, read_fetched, verify_release
-from tasks.downstream.inference.inference_task import InferenceTask
-from tasks.downstream.inference.job import InferenceOptions, run_inference, scratch_checkout
+from tasks.downstream.inference.job import InferenceOptions, InferenceTask, run_inference, scratch_checkout
 from tasks.downstream.inference.model import CONFIG, WEIGHTS, InferenceModel, find_model
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.params.entries import ENTRY_SECTIONS, Entry, entry_argument, find_entry
@@ -86,8 +85,7 @@ def predict_dev_sets(task: AnyScores, folder: Path, device: DeviceParams, root: 
     """
     model = find_model(str(folder)).with_absolute_paths()
     own = entry_of_model(model)
-    _require_same_task(task.entry, own, folder.name)
-    _require_same_classes(task.entry, model, root)
+    _require_comparable(task.entry, own, model, root)
     applied: InferenceTask[Any, Any, Any] = load_part(own, "inference")
     files = {split: task.examples_file(split, root).resolve() for split in task.development}
     how = InferenceOptions(RuntimeSpec(device.runtime, device.precision), device.micro_batch_size, print)
@@ -102,30 +100,25 @@ def predict_dev_sets(task: AnyScores, folder: Path, device: DeviceParams, root: 
     return found
 
 
-def _require_same_task(entry: Entry, theirs: Entry, called: str) -> None:
-    asked, found = ({"kind": one.kind, **one.params.options} for one in (entry, theirs))
-    if asked != found:
-        shown = [", ".join(f"{key} {value}" for key, value in one.items()) for one in (found, asked)]
-        raise InputError(
-            f"the released model {called} is for {shown[0]}, this entry for {shown[1]}. {_other_model(entry)}"
-        )
-
-
-def _require_same_classes(entry: Entry, theirs: InferenceModel, root: Path) -> None:
+def _require_comparable(entry: Entry, own: Entry, theirs: InferenceModel, root: Path) -> None:
+    """Refuse a released model for another task or with other classes than the model of the entry."""
     folder = root / artifacts.model_folder(entry.name)
     ours = InferenceModel(folder, folder, theirs.max_positions, read_json(folder / CONFIG))
-    if ours.labels != theirs.labels:
-        raise InputError(
-            f"the released model {theirs.folder.name} has the classes {', '.join(theirs.labels)}, this one "
-            f"{', '.join(ours.labels)}; they cannot be compared. {_other_model(entry)}"
-        )
-
-
-def _other_model(entry: Entry) -> str:
-    return (
-        f"Set {entry.key('gate', 'released')} to a folder with scores.json of a comparable model, or to an empty one, "
-        f"or set {entry.key('publish')} to another destination"
+    asked, found = (
+        ", ".join(f"{key} {value}" for key, value in {"kind": one.kind, **one.params.options}.items())
+        for one in (entry, own)
     )
+    said = ""
+    if asked != found:
+        said = f"is for {found}, this entry for {asked}"
+    elif ours.labels != theirs.labels:
+        said = f"has the classes {', '.join(theirs.labels)}, this one {', '.join(ours.labels)}; they cannot be compared"
+    if said:
+        raise InputError(
+            f"the released model {theirs.folder.name} {said}. Set {entry.key('gate', 'released')} to a folder with "
+            f"scores.json of a comparable model, or to an empty one, or set {entry.key('publish')} to another "
+            "destination"
+        )
 
 
 def _write(task: AnyScores, root: Path, release: FetchedRelease | None, scores: str | None) -> None:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from tasks.downstream.inference.inference_task import COLUMN, ID, INPUT, UNKNOWN_TO_MODEL, InferenceTask
+from tasks.downstream.inference.job import COLUMN, ID, INPUT, UNKNOWN_TO_MODEL, InferenceTask
 from tasks.downstream.ner.examples import ROW_GROUP
 from tasks.downstream.ner.params import NerDataParams
 from tasks.downstream.ner.scores import NerAnswers, NerDevSet, NerScores, WordLogits

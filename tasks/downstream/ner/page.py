@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
@@ -80,22 +81,12 @@ class Piece:
     """True if the predicted entity is correct."""
 
 
-@dataclass(frozen=True)
-class NerMistake:
-    """Sentence with missed or wrongly predicted entities."""
+def worst_mistakes(examples: NerDevSet, answers: NerAnswers, outcomes: Array) -> list[dict[str, Any]]:
+    """Return the sentences with wrong entities: lowest F1 first, then the most confident wrong tag first.
 
-    number: int
-    pieces: Sequence[Piece]
-    missed: Sequence[tuple[str, str]]
-    """Text and type of each missed entity."""
-    invented: Sequence[tuple[str, str]]
-    """Text and type of each wrongly predicted entity."""
-    sureness: float
-    """Highest probability of a wrong tag."""
-
-
-def worst_mistakes(examples: NerDevSet, answers: NerAnswers, outcomes: Array) -> list[NerMistake]:
-    """Return the sentences with wrong entities: lowest F1 first, then the most confident wrong tag first."""
+    Each has its number and pieces, text and type of the entities that were missed and invented, and the highest
+    probability of a wrong tag.
+    """
     overlap = 2 * outcomes[:, CORRECT] / np.maximum(1, outcomes[:, GOLD] + outcomes[:, FOUND])
     wrong = np.flatnonzero((outcomes[:, CORRECT] < outcomes[:, GOLD]) | (outcomes[:, CORRECT] < outcomes[:, FOUND]))
     sure = {}
@@ -103,29 +94,23 @@ def worst_mistakes(examples: NerDevSet, answers: NerAnswers, outcomes: Array) ->
         differs = np.array(examples.tags[number]) != np.array(answers.tags[number])
         sure[number] = float(answers.sureness[number][differs].max())
     order = sorted(sure, key=lambda number: (overlap[number], -sure[number], number))
-    return [_mistake(number, examples, answers.tags[number], sure[number]) for number in order]
+    return [{**_mistake(number, examples, answers.tags[number]), "sureness": sure[number]} for number in order]
 
 
-def _mistake(number: int, examples: NerDevSet, tags: Sequence[str], sureness: float) -> NerMistake:
+def _mistake(number: int, examples: NerDevSet, tags: Sequence[str]) -> dict[str, Any]:
     words = examples.tokens[number]
     gold, found = find_entities(examples.tags[number]), find_entities(tags)
     differing = sorted(set(gold) ^ set(found), key=lambda one: (one.first, one.last, one.type))
     first, last = 0, len(words)
     if last > 2 * AROUND:
         first, last = max(0, differing[0].first - AROUND), min(last, differing[0].last + AROUND)
-
-    def name_entities(some: Sequence[Entity]) -> list[tuple[str, str]]:
-        return [(" ".join(words[one.first : one.last]), one.type) for one in some]
-
-    return NerMistake(
-        number,
-        [Piece("…", "", "")] * (first > 0)
-        + split_pieces(words, gold, found, first, last)
-        + [Piece("…", "", "")] * (last < len(words)),
-        name_entities([one for one in gold if one not in found]),
-        name_entities([one for one in found if one not in gold]),
-        sureness,
+    cut = Piece("…", "", "")
+    pieces = [cut] * (first > 0) + split_pieces(words, gold, found, first, last) + [cut] * (last < len(words))
+    missed, invented = (
+        [(" ".join(words[one.first : one.last]), one.type) for one in some if one not in others]
+        for some, others in ((gold, found), (found, gold))
     )
+    return {"number": number, "pieces": pieces, "missed": missed, "invented": invented}
 
 
 def split_pieces(

@@ -169,16 +169,6 @@ class Answer:
     probability: float
 
 
-@dataclass(frozen=True)
-class _Spans:
-    """Candidate spans; tokens are numbered within the window."""
-
-    window: Array
-    first: Array
-    last: Array
-    score: Array
-
-
 def best_answers(
     windows: SquadWindows, contexts: Sequence[str], *, n_best: int, max_answer_length: int
 ) -> list[list[Answer]]:
@@ -193,18 +183,18 @@ def best_answers(
         n_best: number of starts, ends and answers to keep.
         max_answer_length: maximum length in tokens.
     """
-    spans = _best_spans(windows, n_best, max_answer_length)
-    example = windows.example_index[spans.window]
-    order = np.lexsort((np.arange(len(example)), -spans.score, example))
+    window, first, last, scores = _best_spans(windows, n_best, max_answer_length)
+    example = windows.example_index[window]
+    order = np.lexsort((np.arange(len(example)), -scores, example))
     ranked = example[order]
     rank = np.arange(len(ranked)) - np.searchsorted(ranked, ranked)
     order = order[rank < n_best]
     grouped: list[list[Answer]] = [[] for _ in contexts]
-    base = windows.bounds[:-1][spans.window[order]]
-    starts = windows.characters[base + spans.first[order], 0]
-    ends = windows.characters[base + spans.last[order], 1]
+    base = windows.bounds[:-1][window[order]]
+    starts = windows.characters[base + first[order], 0]
+    ends = windows.characters[base + last[order], 1]
     for index, start, end, score in zip(
-        example[order].tolist(), starts.tolist(), ends.tolist(), spans.score[order].tolist(), strict=True
+        example[order].tolist(), starts.tolist(), ends.tolist(), scores[order].tolist(), strict=True
     ):
         grouped[index].append(Answer(contexts[index][start:end], start, end, score, 0.0))
     return [add_probabilities(answers) for answers in grouped]
@@ -312,8 +302,9 @@ def _with_cls(cls_logit: float, logits: Array) -> Array:
     return found
 
 
-def _best_spans(windows: SquadWindows, keep: int, max_answer_length: int) -> _Spans:
-    """Return up to `keep` best spans of every window, from its `keep` best starts and ends."""
+def _best_spans(windows: SquadWindows, keep: int, max_answer_length: int) -> tuple[Array, Array, Array, Array]:
+    """Return up to `keep` best spans of every window, from its `keep` best starts and ends: window, first and last
+    token, numbered within the window, and score."""
     parts = [(np.empty(0, np.int64),) * 3 + (np.empty(0),)]
     for begin in range(0, len(windows), _WINDOWS_AT_ONCE):
         bounds = windows.bounds[begin : begin + _WINDOWS_AT_ONCE + 1]
@@ -328,7 +319,8 @@ def _best_spans(windows: SquadWindows, keep: int, max_answer_length: int) -> _Sp
         rows, columns = np.nonzero(np.isfinite(np.take_along_axis(flat, order, axis=1)))
         chosen = order[rows, columns]
         parts.append((rows + begin, first[rows, chosen // k], last[rows, chosen % k], flat[rows, chosen]))
-    return _Spans(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    window, first, last, score = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return window, first, last, score
 
 
 def _best_tokens(values: Array, bounds: Array, keep: int) -> tuple[Array, Array]:

@@ -9,7 +9,6 @@ A model trained on unanswerable questions may return an empty text, as the pipel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,17 +17,15 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from tasks.downstream.inference.entry import NAME
-from tasks.downstream.inference.job import InferenceOptions, predict_rows, scratch_checkout, write_model_rows
+from tasks.downstream.inference.job import InferenceOptions, run_inference, scratch_checkout
 from tasks.downstream.inference.model import InferenceModel
 from tasks.downstream.inference.model import find_model as find_any_model
-from tasks.downstream.parity import logit_differences
 from tasks.downstream.squad.answers import Answer, SquadWindows, probable_answers
 from tasks.downstream.squad.examples import write_questions
 from tasks.downstream.squad.inference import SquadInference
 from tasks.downstream.squad.params import SquadEvaluateParams, SquadParams
 from tasks.downstream.squad.questions import SquadQuestion
 from tasks.downstream.squad.rows import make_features
-from tasks.downstream.squad.scores import flat_logits
 from tasks.params.downstream import defaults_of
 from tasks.params.entries import Entry
 from tasks.params.schema import validate_section
@@ -89,17 +86,17 @@ def ask(
     context: str,
     shape: WindowShape,
     *,
-    places: Sequence[RuntimeSpec] = (CPU,),
+    place: RuntimeSpec = CPU,
     top: int = 1,
     max_answer_length: int = MAX_ANSWER_LENGTH,
     null_threshold: float | None = None,
-) -> list[tuple[list[Answer], SquadWindows]]:
-    """Return the most probable answers on each device, best first, at least one and at most `top`, with their logits.
+) -> list[Answer]:
+    """Return the most probable answers, best first, at least one and at most `top`.
 
     Args:
         model: from `find_model`.
         shape: from `WindowShape.for_model`.
-        places: devices and precisions to run the model on.
+        place: device and precision to run the model on.
         top: number of distinct answers.
         max_answer_length: maximum length in tokens.
         null_threshold: odds above which the answer is empty; None: always return an answer.
@@ -111,26 +108,17 @@ def ask(
     for what, text in (("question", question), ("context", context)):
         if not text.strip():
             raise InputError(f"the {what} is empty. A question and a text with its answer are required")
-    words = number_words(load_tokenizer(model.tokenizer), question, context, shape)
-    found = []
-    for windows in _predict(model.with_absolute_paths(), question, context, shape, places):
-        answers = probable_answers(
-            windows,
-            context,
-            words,
-            top=top,
-            max_answer_length=max_answer_length,
-            null_threshold=null_threshold,
-        )
-        if not answers:
-            raise InputError("the context has no tokens: the tokenizer drops all its characters")
-        found.append((answers, windows))
-    return found
-
-
-def compare_logits(first: SquadWindows, second: SquadWindows) -> dict[str, Any]:
-    """Return `parity.logit_differences` of the logits that `ask` computed on two devices."""
-    return logit_differences(flat_logits(first), flat_logits(second), ["question"])
+    answers = probable_answers(
+        _predict(model.with_absolute_paths(), question, context, shape, place),
+        context,
+        number_words(load_tokenizer(model.tokenizer), question, context, shape),
+        top=top,
+        max_answer_length=max_answer_length,
+        null_threshold=null_threshold,
+    )
+    if not answers:
+        raise InputError("the context has no tokens: the tokenizer drops all its characters")
+    return answers
 
 
 def number_words(tokenizer: Tokenizer, question: str, context: str, shape: WindowShape) -> Any:
@@ -143,9 +131,9 @@ def number_words(tokenizer: Tokenizer, question: str, context: str, shape: Windo
 
 
 def _predict(
-    model: InferenceModel, question: str, context: str, shape: WindowShape, places: Sequence[RuntimeSpec]
-) -> list[SquadWindows]:
-    """Return the windows of the context with the logits from each device; the question is never truncated."""
+    model: InferenceModel, question: str, context: str, shape: WindowShape, place: RuntimeSpec
+) -> SquadWindows:
+    """Return the windows of the context with their logits; the question is never truncated."""
     params = validate_section(SquadParams, defaults_of("squad", NAME), "the defaults of squad")
     lengths = {"row_length": shape.row_length, "doc_stride": shape.doc_stride, "max_question_length": shape.row_length}
     rows = params.rows.model_copy(update={**lengths, "max_sequences_per_row": 1})
@@ -153,13 +141,9 @@ def _predict(
     [split] = task.development
     with scratch_checkout(task, model):
         write_questions([SquadQuestion("question", "", context, question, ())], task.examples_file(split))
+        run_inference(task, model, split, InferenceOptions(place, ROWS_AT_ONCE, lambda _: None))
         asked = task.read_examples(task.examples_file(split))
-        write_model_rows(task, model, split)
-        found = []
-        for place in places:
-            predict_rows(task, model, split, InferenceOptions(place, ROWS_AT_ONCE, lambda _: None))
-            found.append(task.read_logits(asked, task.rows_folder(split), artifacts.logits_file(NAME, split)).read())
-        return found
+        return task.read_logits(asked, task.rows_folder(split), artifacts.logits_file(NAME, split)).read()
 
 
 def answer_record(answers: list[Answer]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.downstream.squad.metrics import normalize_answer
+from tasks.downstream.squad.score_files import normalize_answer
 from tasks.downstream.squad.spec import FEATURES_SCHEMA, SCHEMA, SquadSpec
 from tasks.downstream.validate import ChecksTask
 from tasks.records.parquet import read_group_batches

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from tasks.downstream.inference.inference_task import COLUMN, ID, INPUT, InferenceTask
+from tasks.downstream.inference.job import COLUMN, ID, INPUT, InferenceTask
 from tasks.downstream.squad.answers import NULL_THRESHOLD, Answer, WindowFiles, read_null_threshold
 from tasks.downstream.squad.examples import write_questions
 from tasks.downstream.squad.params import SquadDataParams

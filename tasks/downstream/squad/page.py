@@ -1,22 +1,20 @@
 """Evaluation report of question answering, a self-contained HTML page."""
 
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
-
-import numpy as np
+from typing import Any
 
 from tasks.downstream.evaluate import EvaluationView, PageTask, plot_risk_coverage
 from tasks.downstream.scoring.calibration import Calibration
 from tasks.downstream.scoring.metrics import Array, Slice, label_ranges, slice_by
 from tasks.downstream.scoring.thresholds import RiskCoverage, risk_coverage
 from tasks.downstream.squad.answers import NULL_THRESHOLD, Answer, WindowFiles, best_span, null_odds
-from tasks.downstream.squad.metrics import best_figures
 from tasks.downstream.squad.questions import SquadQuestion
+from tasks.downstream.squad.score_files import best_figures
 from tasks.downstream.squad.scores import EXACT, OVERALL, OVERLAP, SquadScores, has_answers
 from tasks.pages.markup import csv_text
 from tasks.pages.plots import Plot, PlotLine, plot_lines
@@ -44,6 +42,9 @@ _WINDOWS = ((1, "1 window"), (2, "2 windows"))
 class SquadPage(SquadScores, PageTask[list[SquadQuestion], WindowFiles, list[list[Answer]]]):
     """Report with scores by kind of question, calibration, and the worst mistakes in context."""
 
+    _curve: RiskCoverage | None = None
+    """Curve of the best spans if questions may have no answer; computed by `more_figures`."""
+
     def slices(
         self, split: str, examples: list[SquadQuestion], logits: WindowFiles, outcomes: Array
     ) -> Sequence[Slice]:
@@ -56,19 +57,20 @@ class SquadPage(SquadScores, PageTask[list[SquadQuestion], WindowFiles, list[lis
         if not self.nullable:
             return {}
         [(split, questions)] = examples.items()
-        odds, spans = [null_odds(one) for one in answers[split]], _span_scores(self, questions, answers[split])
-        answered = [bool(best_span(one).text) for one in answers[split]]
+        odds, spans = [null_odds(one) for one in answers[split]], [best_span(one).text for one in answers[split]]
+        exact, overlap = self.outcomes(questions, spans)[:, [EXACT, OVERLAP]].T.tolist()
+        self._curve = risk_coverage(odds, exact)
         return {
             **self.threshold.record(NULL_THRESHOLD, self.record),
-            **best_figures(has_answers(questions), spans, odds, answered),
-            "risk_coverage_area": round(risk_coverage(odds, spans["exact"]).area, 6),
+            **best_figures(has_answers(questions), {"exact": exact, "f1": overlap}, odds, list(map(bool, spans))),
+            "risk_coverage_area": round(self._curve.area, 6),
         }
 
     def page(self, found: EvaluationView[list[SquadQuestion], list[list[Answer]]]) -> str:
         [(split, questions)] = found.examples.items()
         exact, overlap = (found.outcomes[split][:, column].tolist() for column in (EXACT, OVERLAP))
         assert found.calibrated is not None
-        curve, threshold = self._curve(found), self.threshold.value
+        curve, threshold = self._curve, self.threshold.value
         return render_html(
             __file__,
             "squad.html.j2",
@@ -80,41 +82,26 @@ class SquadPage(SquadScores, PageTask[list[SquadQuestion], WindowFiles, list[lis
             curve_plot=curve and plot_risk_coverage(curve, threshold, f"{threshold:.2f}", self.record),
             reliability_plot=reliability_plot(found.calibrated),
             slices={by: list(parts) for by, parts in groupby(found.slices, lambda part: part.by)},
-            f1_counts=f1_counts(overlap),
             found=found.calibrated,
             mistakes=worst_mistakes(questions, found.answers[split], exact, overlap),
             note=found.note,
             near=found.near,
             shown=SHOWN_MISTAKES,
             shown_candidates=SHOWN_CANDIDATES,
-            excerpt=lambda mistake: excerpt(mistake.question, mistake.prediction),
+            excerpt=lambda mistake: excerpt(mistake["question"], mistake["prediction"]),
         )
 
     def more_files(self, found: EvaluationView[list[SquadQuestion], list[list[Answer]]]) -> dict[str, str]:
         [(split, questions)] = found.examples.items()
         files = {"nbest.json": nbest_json(questions, found.answers[split])}
-        if curve := self._curve(found):
+        if self._curve is not None:
             names = [question.id for question in questions]
             spans = [best_span(one).text for one in found.answers[split]]
             odds = [null_odds(one) for one in found.answers[split]]
-            files["risk-coverage.csv"] = csv_text(("coverage", "risk", "null_odds"), curve.points)
+            files["risk-coverage.csv"] = csv_text(("coverage", "risk", "null_odds"), self._curve.points)
             files["null_odds.json"] = json.dumps(dict(zip(names, odds, strict=True)), indent=0) + "\n"
             files["spans.json"] = json.dumps(dict(zip(names, spans, strict=True)), indent=0, ensure_ascii=False) + "\n"
         return files
-
-    def _curve(self, found: EvaluationView[list[SquadQuestion], list[list[Answer]]]) -> RiskCoverage | None:
-        if not self.nullable:
-            return None
-        [(split, questions)] = found.examples.items()
-        answers = found.answers[split]
-        return risk_coverage([null_odds(one) for one in answers], _span_scores(self, questions, answers)["exact"])
-
-
-def _span_scores(
-    task: SquadScores, questions: list[SquadQuestion], answers: Sequence[Sequence[Answer]]
-) -> dict[str, list[float]]:
-    found = task.outcomes(questions, [best_span(one).text for one in answers])
-    return {"exact": found[:, EXACT].tolist(), "f1": found[:, OVERLAP].tolist()}
 
 
 def nbest_json(questions: Sequence[SquadQuestion], answers: Sequence[Sequence[Answer]]) -> str:
@@ -132,35 +119,20 @@ def nbest_json(questions: Sequence[SquadQuestion], answers: Sequence[Sequence[An
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-@dataclass(frozen=True)
-class SquadMistake:
-    """Question whose predicted answer differs from all references."""
-
-    question: SquadQuestion
-    candidates: Sequence[Answer]
-    """The n best answers, the prediction first."""
-    f1: float
-    """0 to 1."""
-
-    @property
-    def prediction(self) -> Answer:
-        """Best candidate."""
-        return self.candidates[0]
-
-
 def worst_mistakes(
     questions: Sequence[SquadQuestion],
     answers: Sequence[Sequence[Answer]],
     exact: Sequence[float],
     f1: Sequence[float],
-) -> list[SquadMistake]:
-    """Return the wrong answers: lowest F1 first, then most confident first, then in order of the questions."""
+) -> list[dict[str, Any]]:
+    """Return the questions whose answer differs from all references, with its n best candidates and its F1: lowest F1
+    first, then most confident first, then in order of the questions."""
     wrong = [
-        SquadMistake(question, candidates, overlap)
+        {"question": question, "candidates": candidates, "prediction": candidates[0], "f1": overlap}
         for question, candidates, match, overlap in zip(questions, answers, exact, f1, strict=True)
         if not match
     ]
-    return sorted(wrong, key=lambda mistake: (mistake.f1, -mistake.prediction.probability))
+    return sorted(wrong, key=lambda mistake: (mistake["f1"], -mistake["prediction"].probability))
 
 
 def reliability_plot(found: Calibration) -> Plot:
@@ -228,17 +200,6 @@ def question_word(question: str) -> str:
         return "other"
     word = found.group(1)
     return {"whom": "who", "whose": "who", "how much": "how many"}.get(word, word)
-
-
-F1_RANGES = ("0", "under 0.25", "0.25 to 0.5", "0.5 to 0.75", "0.75 to 1", "1")
-"""Ranges of F1, lower bound included; 1 is separate because most answers are entirely right or wrong."""
-
-
-def f1_counts(f1: Sequence[float]) -> dict[str, int]:
-    """Return the number of questions in each range of F1 (0 to 1), all ranges in order."""
-    borders = (math.nextafter(0.0, 1.0), 0.25, 0.5, 0.75, 1.0)
-    counts = np.bincount(np.digitize(f1, borders), minlength=len(F1_RANGES))
-    return dict(zip(F1_RANGES, counts.tolist(), strict=True))
 
 
 def slice_scores(questions: Sequence[SquadQuestion], windows: Sequence[int], scores: Array) -> list[Slice]:

@@ -61,14 +61,6 @@ class Features:
         return self.lengths - self.context_starts - 1
 
 
-@dataclass(frozen=True)
-class AnswerPositions:
-    """int64[F] positions of the first and last answer token in the feature; [CLS] (0) if the answer is not inside."""
-
-    starts: np.ndarray
-    ends: np.ndarray
-
-
 def make_features(
     tokenizer: Tokenizer,
     questions: Sequence[str],
@@ -99,7 +91,13 @@ def make_features(
     tight = np.flatnonzero(room <= doc_stride)
     if len(tight):
         first = int(tight[0])
-        raise _too_long(questions[first], int(question_lengths[first]), int(room[first]), row_length, doc_stride)
+        question, tokens, left = questions[first], int(question_lengths[first]), int(room[first])
+        shown = question if len(question) <= 60 else question[:57] + "..."
+        raise InputError(
+            f"the question {shown!r} has {tokens} tokens and leaves {max(left, 0)} of {row_length} for the context, "
+            f"more than doc_stride={doc_stride} are required (questions of up to {tokens + left - doc_stride - 1} "
+            "tokens fit). Shorten it, lower max_question_length or doc_stride of section rows, or raise row_length"
+        )
     context = np.arange(len(questions)) if context_of is None else np.asarray(context_of, dtype=np.int64)
     example, start, stop = _all_windows(about.lengths[context], room, doc_stride)
     first_tokens = about.starts[context][example] + start
@@ -126,17 +124,11 @@ def _all_windows(
     return example, start, np.minimum(start + room[example], context_lengths[example])
 
 
-def _too_long(question: str, n_tokens: int, room: int, row_length: int, doc_stride: int) -> InputError:
-    shown = question if len(question) <= 60 else question[:57] + "..."
-    return InputError(
-        f"the question {shown!r} has {n_tokens} tokens and leaves {max(room, 0)} of {row_length} for the context, more "
-        f"than doc_stride={doc_stride} are required (questions of up to {n_tokens + room - doc_stride - 1} tokens "
-        "fit). Shorten it, lower max_question_length or doc_stride of section rows, or raise row_length"
-    )
-
-
-def find_answers(features: Features, answer_starts: np.ndarray, answer_ends: np.ndarray) -> AnswerPositions:
-    """Return the token spans of the answers, labelled as in Hugging Face's run_qa.
+def find_answers(
+    features: Features, answer_starts: np.ndarray, answer_ends: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the positions of the first and last answer token in each feature, int64[F] each, as in Hugging Face's
+    run_qa.
 
     The first token is the last one that begins at or before the answer, the last token the first one that ends at or
     after it. A window that does not contain the whole answer points to [CLS].
@@ -156,10 +148,10 @@ def find_answers(features: Features, answer_starts: np.ndarray, answer_ends: np.
     characters = features.offsets + (window * far)[:, None]
     first = np.searchsorted(characters[:, 0], held * far + begins[held], side="right") - 1
     last = np.searchsorted(characters[:, 1], held * far + ends[held])
-    spans = AnswerPositions(np.zeros(len(features), dtype=np.int64), np.zeros(len(features), dtype=np.int64))
+    first_tokens, last_tokens = np.zeros(len(features), dtype=np.int64), np.zeros(len(features), dtype=np.int64)
     to_position = features.context_starts[held] - firsts[held]
-    spans.starts[held], spans.ends[held] = first + to_position, last + to_position
-    return spans
+    first_tokens[held], last_tokens[held] = first + to_position, last + to_position
+    return first_tokens, last_tokens
 
 
 class SquadRows(SquadSpec, RowsTask):
@@ -169,9 +161,6 @@ class SquadRows(SquadSpec, RowsTask):
     """On 7,110 real features, rows of 384 have 0.960 real tokens with chunks of 1,024 questions, and 0.967 with 4,096
     or with a single chunk."""
     columns: ClassVar[tuple[str, ...]] = ("id", "question", "context", "answers")
-    chunks_for_processes: ClassVar[int | None] = 24
-    """A chunk takes 0.12 s, including 0.03 s of writing in one process: 87,599 questions (22 chunks) take 2.9 s in one
-    process, 2.6 s with two more on two cores."""
 
     @property
     def features(self) -> pa.Schema:
@@ -196,14 +185,8 @@ class SquadRows(SquadSpec, RowsTask):
             _require_both(source, sides, key, self.entry.key("evaluate"))
         return sides
 
-    def encode_chunk(self, examples: pa.Table) -> pa.RecordBatch:
-        """Return the columns with dictionary-encoded contexts, as Arrow to avoid a Python object per text."""
-        columns = {name: examples.column(name).combine_chunks() for name in ("id", "question", "answers")}
-        context = examples.column("context").combine_chunks().dictionary_encode()
-        return pa.RecordBatch.from_pydict({**columns, "context": context})
-
     def sequences(self, tokenizer: Tokenizer, examples: pa.RecordBatch, *, labelled: bool) -> EncodedSequences:
-        shape, contexts = self.entry.rows, examples.column("context")
+        shape, contexts = self.entry.rows, examples.column("context").dictionary_encode()
         assert isinstance(shape, SquadRowsParams)
         features = make_features(
             tokenizer,
@@ -219,7 +202,7 @@ class SquadRows(SquadSpec, RowsTask):
             token_ids=features.token_ids,
             lengths=features.lengths,
             second_starts=features.second_starts,
-            labels={} if spans is None else {"start_positions": spans.starts, "end_positions": spans.ends},
+            labels={} if spans is None else {"start_positions": spans[0], "end_positions": spans[1]},
             features={
                 "example_id": examples.column("id").take(to_arrow(features.example_index)),
                 "example_index": features.example_index,
@@ -227,7 +210,7 @@ class SquadRows(SquadSpec, RowsTask):
                 "context_start": features.context_starts,
                 "offsets": make_lists(2 * features.context_lengths, features.offsets.reshape(-1)),
             },
-            counts={} if spans is None else {"holding their answer": int((spans.starts > 0).sum())},
+            counts={} if spans is None else {"holding their answer": int((spans[0] > 0).sum())},
         )
 
     def label_columns(self, layout: RowLayout, sequences: EncodedSequences) -> dict[str, np.ndarray]:

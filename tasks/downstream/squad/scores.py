@@ -16,7 +16,6 @@ from tasks.downstream.scoring.scores import Limit, ScoresTask
 from tasks.downstream.scoring.thresholds import ChosenThreshold
 from tasks.downstream.squad.answers import (
     Answer,
-    SquadWindows,
     WindowFiles,
     best_answers,
     best_span,
@@ -25,10 +24,9 @@ from tasks.downstream.squad.answers import (
     null_scores,
     rank_with_null,
 )
-from tasks.downstream.squad.metrics import exact_match, f1, figures_v2
 from tasks.downstream.squad.params import SquadEvaluateParams
 from tasks.downstream.squad.questions import SquadQuestion, read_questions
-from tasks.downstream.squad.score_files import read_predictions
+from tasks.downstream.squad.score_files import exact_match, f1, figures_v2, read_predictions
 from tasks.downstream.squad.spec import SquadSpec
 from tasks.params.entries import Entry
 from tasks.plan.kinds import TRAIN
@@ -58,15 +56,10 @@ def _take_words(count: int) -> Callable[[str], str]:
     return take
 
 
-def _take_sentence(context: str) -> str:
-    match = _SENTENCE.match(context)
-    return context if match is None else match[0]
-
-
 RULES: Mapping[str, Callable[[str], str]] = {
     "the first word of the context": _take_words(1),
     **{f"the first {count} words of the context": _take_words(count) for count in (2, 3, 5, 8, 12, 20)},
-    "the first sentence of the context": _take_sentence,
+    "the first sentence of the context": lambda context: (_SENTENCE.match(context) or [context])[0],
     "the whole context": str,
 }
 """Name of a baseline rule -> its answer for a context."""
@@ -145,8 +138,12 @@ class SquadScores(SquadSpec, ScoresTask[list[SquadQuestion], WindowFiles, list[l
         return WindowFiles(rows / artifacts.FEATURES, logits, self.entry.stage, ids)
 
     def flat_logits(self, logits: WindowFiles) -> tuple[Array, np.ndarray]:
-        """Return start and end logits of the context tokens and [CLS]."""
-        return flat_logits(logits.read())
+        """Return start and end logits of the context tokens and [CLS], and the question number of each."""
+        found = logits.read()
+        window = np.repeat(np.arange(len(found)), np.diff(found.bounds))
+        where = np.concatenate([window, window, np.repeat(np.arange(len(found)), 2)])
+        values = np.concatenate([found.start_logits, found.end_logits, found.cls_logits.reshape(-1)])
+        return values.astype(np.float64), found.example_index[where]
 
     def answer(self, examples: list[SquadQuestion], logits: WindowFiles) -> list[list[Answer]]:
         params, answers = self._params, []
@@ -268,14 +265,6 @@ def _group_metric(name: str, title: str, quantity: int, has_answer: float) -> Me
         return worst, best
 
     return ratio_metric(name, title, lambda rows: rows[:, quantity] * members(rows), members, extremes=extremes)
-
-
-def flat_logits(logits: SquadWindows) -> tuple[Array, np.ndarray]:
-    """Return start and end logits of the context tokens and [CLS], and the question number of each."""
-    window = np.repeat(np.arange(len(logits)), np.diff(logits.bounds))
-    where = np.concatenate([window, window, np.repeat(np.arange(len(logits)), 2)])
-    values = np.concatenate([logits.start_logits, logits.end_logits, logits.cls_logits.reshape(-1)])
-    return values.astype(np.float64), logits.example_index[where]
 
 
 def has_answers(questions: Sequence[SquadQuestion]) -> list[bool]:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from tasks.downstream.inference.inference_task import COLUMN, INPUT, UNKNOWN_TO_MODEL, InferenceTask
+from tasks.downstream.inference.job import COLUMN, INPUT, UNKNOWN_TO_MODEL, InferenceTask
 from tasks.downstream.scoring.metrics import Array
 from tasks.downstream.scoring.thresholds import read_recorded
 from tasks.downstream.texts.answers import NO_ANSWER

@@ -200,7 +200,7 @@ def test_questions_of_every_format_end_in_the_same_rows_and_a_fine_tuned_model(
     make_questions(question_params(**values), tmp_path / "questions")
     made = tmp_path / "rows"
     settings = squad_params(row_length=LENGTH, doc_stride=8, max_question_length=16)
-    write_squad_rows(settings, "train", tmp_path / "questions/train.parquet", tokenizer, made, 1)
+    write_squad_rows(settings, "train", tmp_path / "questions/train.parquet", tokenizer, made)
     train(tmp_path, "finetune", made)
     question_rows[name] = arrow_bytes(made)
     assert question_rows[name] == next(iter(question_rows.values()))

@@ -17,9 +17,7 @@ from ipu_model.train.job_runner import run_job
 from tasks.downstream import parity
 from tasks.downstream.jobs import entry_jobs
 from tasks.downstream.parity import check_limit, compare_devices, compare_logits, predict_on
-from tasks.downstream.squad import ask
 from tasks.downstream.squad.answers import Answer
-from tasks.downstream.squad.ask import WindowShape, find_model
 from tasks.downstream.squad.params import SquadEvaluateParams
 from tasks.jobs import device_job
 from tasks.params.downstream import ParityParams
@@ -29,10 +27,10 @@ from tasks.params.schema import validate_params as check_params
 from tasks.params.sections import RuntimeSpec
 from tasks.params.strict_yaml import read_yaml
 from tasks.stage import artifacts
-from tasks.stage.errors import InputError, ParityLost
+from tasks.stage.errors import ParityLost
 from tests.places import ROOT
 from tests.tasks.downstream.entries import task_with
-from tests.tasks.downstream.squad.test_ask import SHORT, VOCABULARY
+from tests.tasks.downstream.squad.test_ask import VOCABULARY
 from tests.tasks.downstream.squad.window_files import write_logits
 from tests.tasks.pretraining.row_inputs import squad_params, write_questions, write_squad_rows
 from tests.tasks.release.evaluated_checkout import inputs_of, write_checkout
@@ -125,7 +123,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     source = write_questions(folder / artifacts.examples_file("squad", "dev"), questions)
     params = squad_params(row_length=96, doc_stride=16, max_question_length=32)
-    write_squad_rows(params, "dev", source, model, folder / artifacts.rows_folder("squad", "dev"), 1)
+    write_squad_rows(params, "dev", source, model, folder / artifacts.rows_folder("squad", "dev"))
     return folder
 
 
@@ -197,19 +195,6 @@ def test_the_stage_compares_with_what_predict_wrote(
         with pytest.raises(SystemExit, match="2"):
             parity.main()
         assert message in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("without_processes")
-def test_asking_in_two_places_compares_their_logits(root: Path) -> None:
-    model = find_model(str(root / artifacts.model_folder("squad")))
-    question = ("Who founded the town?", SHORT, WindowShape.for_model(model))
-    ((first, *_), before), ((second, *_), after) = ask.ask(model, *question, places=(FP32, RuntimeSpec("cpu", "bf16")))
-    found = ask.compare_logits(before, after)
-    assert first.text in SHORT
-    assert second.text in SHORT
-    assert 0 < found["max_logit_difference"] < 0.2 * found["max_logit"]
-    with pytest.raises(InputError, match="the context is empty"):
-        ask.ask(model, "who?", " ", question[2], places=(FP32, FP32))
 
 
 @pytest.mark.parametrize(

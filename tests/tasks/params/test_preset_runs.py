@@ -97,7 +97,7 @@ def make_rows(params: Params, inputs: Path, root: Path) -> None:
     for split in ("train", "dev"):
         folder, source = root / artifacts.rows_folder("squad", split), inputs / f"{split}.parquet"
         rows = apply_packing(params.downstream["squad"].rows, params.packing)
-        write_squad_rows(rows, split, source, tokenizer, folder, workers=1)
+        write_squad_rows(rows, split, source, tokenizer, folder)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

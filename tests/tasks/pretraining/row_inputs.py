@@ -157,11 +157,9 @@ def squad_params(**changes: Any) -> SquadRowsParams:
     return SquadRowsParams(**{**values, **changes})
 
 
-def write_squad_rows(
-    params: SquadRowsParams, split: str, source: Path, tokenizer: Path, folder: Path, workers: int | None = None
-) -> PackedSplit:
+def write_squad_rows(params: SquadRowsParams, split: str, source: Path, tokenizer: Path, folder: Path) -> PackedSplit:
     """Rows of questions in a file."""
-    return write_rows(task_with("squad", "rows", rows=params), split, source, tokenizer, folder, workers)
+    return write_rows(task_with("squad", "rows", rows=params), split, source, tokenizer, folder)
 
 
 def read_rows(folder: Path) -> dict[str, np.ndarray]:

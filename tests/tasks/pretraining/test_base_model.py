@@ -208,7 +208,6 @@ def checkout(given: Path, tmp_path: Path) -> Path:
         questions,
         tmp_path / "tokenizer",
         folder,
-        workers=1,
     )
     return root
 

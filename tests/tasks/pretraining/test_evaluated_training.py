@@ -87,7 +87,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     source = write_questions(root / "train.parquet", questions)
     rows = root / artifacts.rows_folder("squad", "train")
-    write_squad_rows(params.downstream["squad"].rows, "train", source, tokenizer, rows, 1)
+    write_squad_rows(params.downstream["squad"].rows, "train", source, tokenizer, rows)
     return root
 
 

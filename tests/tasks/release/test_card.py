@@ -136,6 +136,7 @@ def with_near_duplicates(*examples: int, **without: float) -> dict[str, Any]:
 
 def test_near_duplicates_stand_on_the_card_with_the_scores_without_them() -> None:
     without = {"exact_match": 80.5, "f1": 85.25, "f1_low": 84.0, "f1_high": 86.0}
+    without |= {"exact_match_low": 79.0, "exact_match_high": 82.0}
     card = model_card(facts(metrics=with_near_duplicates(30, 12, 40, **without)))
     assert "| F1 | 94.57 | 93.00 to 96.00 |\n| F1, without near-duplicates | 85.25 | 84.00 to 86.00 |" in card
     assert "of 1,000 scored examples, 30 have one in the training examples, 12 have one in the pre-training te" in card

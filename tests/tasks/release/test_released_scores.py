@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ipu_model.files import write_json, write_text
-from tasks.downstream.gate.evidence import compare_released
+from tasks.downstream.gate.gate import compare_released
 from tasks.downstream.gate.released_scores import mark_unanswered, read_released_outcomes, read_scores, scores_json
 from tasks.downstream.squad.questions import ReferenceAnswer, SquadQuestion, read_questions
 from tasks.stage.errors import InputError
@@ -68,12 +68,12 @@ def test_the_gate_decides_alike_from_scores_and_from_predictions(
 ) -> None:
     folder = checkout / LIMITS["released"]
     write_json(folder / "predictions.json", released)
-    of_predictions = decide_on(checkout)
+    of_predictions = decide_on(checkout)["checks"]
     (folder / "predictions.json").unlink()
     questions = read_questions(checkout / "data/examples/squad/dev.parquet")
     answers = {"dev": [released.get(question.id) for question in questions]}
     write_text(folder / "scores.json", scores_json(SQUAD, {"dev": questions}, answers))
-    assert decide_on(checkout) == of_predictions
+    assert decide_on(checkout)["checks"] == of_predictions
     write_json(folder / "predictions.json", released)
     with pytest.raises(InputError, match=r"scores\.json and predictions\.json, which may differ"):
         decide_on(checkout)

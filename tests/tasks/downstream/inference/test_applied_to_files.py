@@ -17,10 +17,9 @@ from tasks.downstream import evaluate as evaluate_stage
 from tasks.downstream import examples, rows
 from tasks.downstream.inference import job, predict
 from tasks.downstream.inference.entry import infer_entry
-from tasks.downstream.inference.evaluate import evaluate
 from tasks.downstream.inference.job import InferenceOptions
 from tasks.downstream.inference.model import InferenceModel, find_model
-from tasks.downstream.inference.predict import PredictionOutput
+from tasks.downstream.inference.predict import PredictionOutput, evaluate
 from tasks.downstream.jobs import entry_jobs
 from tasks.params.sections import RuntimeSpec
 from tasks.records.duplicate_report import NearDuplicateReport, write_report
@@ -127,7 +126,7 @@ def test_evaluate_gives_the_very_figures_of_the_stages(
     checkout = staged(tmp_path / "checkout", described, model.folder, monkeypatch)
     entry = infer_entry(model, None, {"rows": SHAPES[described["kind"]]})
     made = tmp_path / "evaluation"
-    found = evaluate(entry, model, file, made, HOW)
+    _, words, _ = evaluate(entry, model, file, made, HOW)
     theirs, ours = (json.loads(path.read_text()) for path in (checkout / "metrics/plan.json", made / "metrics.json"))
     assert ours.pop("predict")["features"] >= theirs[part_counted(theirs)]
     theirs.pop("files")
@@ -136,8 +135,8 @@ def test_evaluate_gives_the_very_figures_of_the_stages(
     assert [one["path"] for one in ours.pop("files")] == ["model.safetensors", file.name, "predictions.json"]
     assert ours == theirs
     assert (made / "predictions.json").read_bytes() == (checkout / "evaluation/plan/predictions.json").read_bytes()
-    assert found.words.splitlines()[0].startswith(f"{theirs[part_counted(theirs)]} ")
-    assert (made / found.page).read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert words.splitlines()[0].startswith(f"{theirs[part_counted(theirs)]} ")
+    assert (made / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     assert json.loads((made / "scores.json").read_text())["scores"]["dev"]
 
 
@@ -182,7 +181,9 @@ def test_predict_gives_the_answers_of_evaluate_however_few_examples_it_holds_at_
     monkeypatch.setattr(predict, "ANSWERED_AT_ONCE", 7)
     monkeypatch.setattr(predict, "KEPT_AT_ONCE", 11)
     monkeypatch.setattr(predict, "KEPT_CHARACTERS", 900)
-    done = predict.predict(entry, model, unlabelled(case, file), PredictionOutput(tmp_path / "out.jsonl", "jsonl"), HOW)
+    count, result, _ = predict.predict(
+        entry, model, unlabelled(case, file), PredictionOutput(tmp_path / "out.jsonl", "jsonl"), HOW
+    )
     records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     answers = [one[BARE[case]] for one in records]
     if case == "squad":
@@ -191,13 +192,13 @@ def test_predict_gives_the_answers_of_evaluate_however_few_examples_it_holds_at_
             json.loads(line)["context"] for line in (file.with_name("unlabelled.jsonl")).read_text().splitlines()
         ]
         assert [context[one["start"] : one["end"]] for context, one in zip(contexts, records, strict=True)] == answers
-        assert done.result.sequences > done.examples, "no context has several windows"
+        assert result.sequences > count, "no context has several windows"
     elif BARE[case] == "label":
         assert [model.labels.index(one) for one in answers] == wanted["dev"]
     else:
         assert [" ".join(one) if case == "ner" else one for one in answers] == wanted["dev"]
     if case != "squad":
-        assert [one["id"] for one in records] == [str(number) for number in range(1, done.examples + 1)]
+        assert [one["id"] for one in records] == [str(number) for number in range(1, count + 1)]
 
 
 def test_every_format_holds_the_same_records(tmp_path: Path) -> None:

@@ -13,10 +13,9 @@ from safetensors.torch import load_file, save_file
 from flows.commands.finetune import fit_rows
 from flows.runs.model_source import model_parameters
 from tasks.downstream.inference.entry import infer_entry
-from tasks.downstream.inference.evaluate import evaluate
 from tasks.downstream.inference.job import InferenceOptions
 from tasks.downstream.inference.model import find_model
-from tasks.downstream.inference.predict import PredictionOutput, predict
+from tasks.downstream.inference.predict import PredictionOutput, evaluate, predict
 from tasks.downstream.squad.ask import WindowShape, ask
 from tasks.params.overlays import make_settings, resolve
 from tasks.params.schema import validate_params
@@ -110,7 +109,7 @@ def test_a_model_with_one_token_type_reads_single_texts_and_refuses_pairs_by_nam
     texts = find_model(str(write_head_model(tmp_path / "texts", "sequence_classification", ("a", "b"), WORDS, 512, 1)))
     (tmp_path / "dev.csv").write_text("text,label\nada is where,a\nthe town,b\n")
     entry = infer_entry(texts, "classification")
-    assert evaluate(entry, texts, tmp_path / "dev.csv", tmp_path / "evaluation", how).metrics
+    assert evaluate(entry, texts, tmp_path / "dev.csv", tmp_path / "evaluation", how)[0]
     predict(entry, texts, tmp_path / "dev.csv", PredictionOutput(tmp_path / "answers.csv", "csv"), how)
     assert len((tmp_path / "answers.csv").read_text().splitlines()) == 3
 
@@ -132,7 +131,7 @@ def answers(folder: Path, place: Path) -> list[object]:
     answer = {"text": ["valley"], "answer_start": [CONTEXT.index("valley")]}
     record = {"id": "1", "context": CONTEXT, "question": QUESTION, "answers": answer}
     (place / "dev.jsonl").write_text(json.dumps(record) + "\n")
-    done = evaluate(entry, model, place / "dev.jsonl", place / f"evaluation-{folder.name}", how)
+    metrics, _, _ = evaluate(entry, model, place / "dev.jsonl", place / f"evaluation-{folder.name}", how)
     predict(entry, model, place / "dev.jsonl", PredictionOutput(place / f"{folder.name}.jsonl", "jsonl"), how)
-    [([best], _)] = ask(model, QUESTION, CONTEXT, WindowShape.for_model(model))
-    return [done.metrics["f1"], (place / f"{folder.name}.jsonl").read_text(), best]
+    [best] = ask(model, QUESTION, CONTEXT, WindowShape.for_model(model))
+    return [metrics["f1"], (place / f"{folder.name}.jsonl").read_text(), best]

@@ -12,10 +12,9 @@ import pytest
 
 from tasks.downstream.inference import job
 from tasks.downstream.inference.entry import infer_entry
-from tasks.downstream.inference.evaluate import evaluate
 from tasks.downstream.inference.job import InferenceOptions
 from tasks.downstream.inference.model import InferenceModel, find_model
-from tasks.downstream.inference.predict import PredictionOutput, predict
+from tasks.downstream.inference.predict import PredictionOutput, evaluate, predict
 from tasks.params.schema import load_params, parameter_values
 from tasks.params.sections import RuntimeSpec
 from tasks.release.publish import publish
@@ -115,8 +114,8 @@ def test_either_development_set_of_a_task_with_two_is_judged_alone(
         evaluate(infer_entry(model), model, tmp_path / f"mnli/{name}.tsv", tmp_path / name, how())
         for name in ("dev_matched", "dev_mismatched")
     ]
-    assert found[0].words.splitlines()[0] == "60 examples of dev_matched.tsv"
-    assert found[0].metrics["score"] != found[1].metrics["score"]
+    assert found[0][1].splitlines()[0] == "60 examples of dev_matched.tsv"
+    assert found[0][0]["score"] != found[1][0]["score"]
 
 
 @pytest.mark.slow
@@ -130,10 +129,12 @@ def test_the_ipu_double_gives_the_answers_of_a_cpu(tmp_path: Path, monkeypatch: 
     records = []
     for place in ("cpu", "ipu"):
         out = tmp_path / f"{place}.jsonl"
-        done = predict(infer_entry(model), model, tmp_path / "in.jsonl", PredictionOutput(out, "jsonl"), how(place))
-        assert (done.result.runtime, done.result.precision) == (place, "fp32")
+        _, result, _ = predict(
+            infer_entry(model), model, tmp_path / "in.jsonl", PredictionOutput(out, "jsonl"), how(place)
+        )
+        assert (result.runtime, result.precision) == (place, "fp32")
         records.append([json.loads(line) for line in out.read_text().splitlines()])
-    assert done.result.plan["device"]["config"]["inference_device_iterations"] == 2
+    assert result.plan["device"]["config"]["inference_device_iterations"] == 2
     assert [one["label"] for one in records[0]] == [one["label"] for one in records[1]]
     assert [one["score"] for one in records[0]] == pytest.approx([one["score"] for one in records[1]], abs=1e-5)
     (model.folder / "ipu_config.json").write_text("[1]")

@@ -16,9 +16,9 @@ from ipu_model.files import read_json, sha256_of, write_json
 from tasks.downstream.gate.released_scores import read_scores
 from tasks.downstream.gate.subject import make_subject
 from tasks.downstream.inference import job
-from tasks.downstream.inference.evaluate import evaluate
 from tasks.downstream.inference.job import InferenceOptions
 from tasks.downstream.inference.model import find_model
+from tasks.downstream.inference.predict import evaluate
 from tasks.downstream.inference.predict_released import entry_of_model, predict_released
 from tasks.downstream.texts.task_table import TASKS
 from tasks.params.entries import find_entry

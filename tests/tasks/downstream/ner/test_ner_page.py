@@ -33,12 +33,12 @@ def mistakes() -> list[Any]:
 
 def test_mistakes_come_lowest_f1_first_and_then_the_surest() -> None:
     found = mistakes()
-    assert [one.number for one in found] == [1, 3, 0]
-    assert [one.sureness for one in found if one.number == 1] == [0.9]
-    [last] = [one for one in found if one.number == 0]
-    assert (last.missed, last.invented) == ([("Babbage", "person")], [])
-    [other] = [one for one in found if one.number == 3]
-    assert (other.missed, other.invented) == ([("Ada", "person")], [("Ada", "group")])
+    assert [one["number"] for one in found] == [1, 3, 0]
+    assert [one["sureness"] for one in found if one["number"] == 1] == [0.9]
+    [last] = [one for one in found if one["number"] == 0]
+    assert (last["missed"], last["invented"]) == ([("Babbage", "person")], [])
+    [other] = [one for one in found if one["number"] == 3]
+    assert (other["missed"], other["invented"]) == ([("Ada", "person")], [("Ada", "group")])
 
 
 def test_a_sentence_is_parted_where_entities_begin_and_end() -> None:
@@ -54,7 +54,7 @@ def test_a_long_sentence_is_shown_around_its_mistakes() -> None:
     gold[100] = "B-person"
     given = NerAnswers([["O"] * 200], [np.full(200, 0.5)], [np.zeros(200)])
     [found] = worst_mistakes(NerDevSet([words], [gold]), given, count_outcomes([gold], given.texts))
-    assert [piece.text.split()[0] for piece in found.pieces] == ["…", "w75", "w100", "w101", "…"]
+    assert [piece.text.split()[0] for piece in found["pieces"]] == ["…", "w75", "w100", "w101", "…"]
 
 
 def test_scores_by_type_count_what_is_there_found_and_correct() -> None:

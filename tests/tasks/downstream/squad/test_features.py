@@ -123,13 +123,13 @@ def test_empty_questions_and_contexts_have_one_feature_each(tokenizer: Tokenizer
     assert features.lengths.tolist() == [5, 5]
     assert features.context_starts.tolist() == [2, 4]
     assert offsets_of(features, 1).tolist() == []
-    assert find_answers(features, np.array([0, 0]), np.array([2, 0])).starts.tolist() == [2, 0]
+    assert find_answers(features, np.array([0, 0]), np.array([2, 0]))[0].tolist() == [2, 0]
     assert len(make_features(tokenizer, [], [], 16, 2, 5)) == 0
 
 
 def answer(features: Features, start: int, end: int) -> list[tuple[int, int]]:
-    spans = find_answers(features, np.array([start]), np.array([end]))
-    return list(zip(spans.starts.tolist(), spans.ends.tolist(), strict=True))
+    firsts, lasts = find_answers(features, np.array([start]), np.array([end]))
+    return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
 
 
 def test_answers_are_labelled_in_the_windows_that_hold_them_whole(tokenizer: Tokenizer) -> None:
@@ -170,13 +170,13 @@ def test_labelled_tokens_of_real_questions_give_the_answer_text(tmp_path: Path) 
     )
     first = [question["answers"][0] for question in questions]
     starts = np.array([answer["answer_start"] for answer in first])
-    spans = find_answers(features, starts, starts + [len(answer["text"]) for answer in first])
+    firsts, lasts = find_answers(features, starts, starts + [len(answer["text"]) for answer in first])
     borders = np.concatenate([[0], np.cumsum(features.context_lengths)])
     exact = total = 0
-    for feature in np.flatnonzero(spans.starts):
+    for feature in np.flatnonzero(firsts):
         example, begin = int(features.example_index[feature]), borders[feature] - features.context_starts[feature]
-        left = features.offsets[begin + spans.starts[feature], 0]
-        right = features.offsets[begin + spans.ends[feature], 1]
+        left = features.offsets[begin + firsts[feature], 0]
+        right = features.offsets[begin + lasts[feature], 1]
         text = questions[example]["context"][left:right]
         assert first[example]["text"].strip() in text
         exact += text == first[example]["text"].strip()
@@ -194,7 +194,7 @@ def test_all_examples_at_once_have_the_windows_and_labels_of_each_alone(tokenize
     starts = np.array([-1 if number % 9 == 0 else len(text) // 3 for number, text in enumerate(texts)])
     ends = starts + 1 + np.arange(len(texts)) % 20
     features = make_features(tokenizer, questions, texts, row_length, 3, 5)
-    spans, number = find_answers(features, starts, ends), 0
+    (firsts, lasts), number = find_answers(features, starts, ends), 0
     for example, (question, text) in enumerate(zip(questions, texts, strict=True)):
         asked = tokenizer.encode(question, add_special_tokens=False).ids[:5]
         about = tokenizer.encode(text, add_special_tokens=False)
@@ -207,10 +207,10 @@ def test_all_examples_at_once_have_the_windows_and_labels_of_each_alone(tokenize
                 first = max(n for n, (begin, _) in enumerate(offsets) if begin <= starts[example])
                 last = min(n for n, (_, end) in enumerate(offsets) if end >= ends[example])
                 label = (len(asked) + 2 + first, len(asked) + 2 + last)
-            assert (int(spans.starts[number]), int(spans.ends[number])) == label
+            assert (int(firsts[number]), int(lasts[number])) == label
             number += 1
     assert number == len(features)
-    assert 0 < (spans.starts > 0).sum() < number
+    assert 0 < (firsts > 0).sum() < number
 
 
 def test_contexts_may_be_given_once_and_named_by_number(tokenizer: Tokenizer) -> None:

@@ -16,7 +16,7 @@ from tasks.downstream.squad.answers import (
     probable_answers,
     rank_with_null,
 )
-from tasks.downstream.squad.metrics import best_threshold
+from tasks.downstream.squad.score_files import best_threshold
 from tests.tasks.downstream.entries import task_with
 from tests.tasks.downstream.squad.window_files import Window, read_windows, words, write_windows
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tasks.downstream.squad import metrics
+from tasks.downstream.squad import score_files as metrics
 from tasks.downstream.squad.score_files import score_files
 from tests.places import ROOT
 from tests.tasks.downstream.squad.transformers_4 import transformers_4

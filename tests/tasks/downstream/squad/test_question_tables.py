@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.downstream.inference.inference_task import InferenceTask
+from tasks.downstream.inference.job import InferenceTask
 from tasks.downstream.squad import examples as questions
 from tasks.downstream.squad.examples import make_questions
 from tasks.downstream.squad.params import SquadColumnParams, SquadDataParams

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tasks.downstream.squad.metrics import exact_match, f1, normalize_answer, percent
-from tasks.downstream.squad.score_files import score
+from tasks.downstream.squad.score_files import exact_match, f1, normalize_answer, percent, score
 
 
 @pytest.mark.parametrize(
