@@ -16,6 +16,7 @@ from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import MICRO_BATCHES_PER_CALL, divide, set_replicas
 from ipu_model.memory import memory_limit
 from ipu_model.models.config import ModelConfig
+from ipu_model.models.families import get_family
 from ipu_model.rows.format import Manifest
 
 MIB = 1 << 20
@@ -44,14 +45,18 @@ def bound_memory(job: Job, model: ModelConfig, manifest: Manifest, processes: in
 def memory_terms(job: Job, model: ModelConfig, manifest: Manifest, processes: int = 1) -> List[Term]:
     """Return the parts of `bound_memory`, the largest first; rows of a micro-batch are assumed to be full."""
     trains, on_cpu, head = job.kind != "predict", job.runtime != "cuda", heads.get_head_spec(job.head)
+    family = get_family(model.family)
     optimizer = "" if job.optimizer is None else job.optimizer.name
     rows = divide(set_replicas(job.geometry, processes), manifest.packing_factor or 1.0).micro_batch_size
     rows = rows if trains else rows * MICRO_BATCHES_PER_CALL
     tokens, wide = rows * manifest.row_length, 2 if job.precision == "bf16" else 4
-    weights = 4.0 * model_parameters(model, job.head, len(job.labels or ()) or 2)
+    # The feed-forward parts of other encoders may be gated, which takes a third matrix.
+    gates = 0 if family.own else model.num_layers * model.hidden_size * model.intermediate_size
+    weights = 4.0 * (model_parameters(model, job.head, len(job.labels or ()) or 2) + gates)
     table = 4.0 * table_parameters(model)
     hidden, inner = wide * tokens * model.hidden_size, wide * tokens * model.intermediate_size
-    scores = wide * tokens * manifest.row_length * model.num_heads if on_cpu else 0.0
+    scores = wide * tokens * manifest.row_length * model.num_heads * family.attention_copies
+    scores *= on_cpu or not family.own  # kernels of CUDA keep no scores
     layers = 1 if job.recompute or not trains else model.num_layers
     saves = trains and (job.checkpoint_every_minutes > 0 or job.checkpoint_every_updates > 0)
     # A checkpoint has three copies of the weights in memory, and one more while it is created.
@@ -89,17 +94,13 @@ def estimate_host(
     if limit is not None and job.runtime != "cuda":
         limit /= processes
     where = "each GPU" if job.runtime == "cuda" else "the process" if processes == 1 else "each process"
-    ends = _bounds(job, model, terms)
-    memory = MemoryEstimate(where, tuple(terms), ends, math.inf if limit is None else limit)
-    return JobEstimate(device_name(job.runtime, processes), (memory,), None)
-
-
-def _bounds(job: Job, model: ModelConfig, terms: List[Term]) -> Interval:
-    """Return the lower bound (weights, and in training their gradients and moments) and the upper bound."""
-    numbers = model_parameters(model, job.head, len(job.labels or ()) or 2)
+    # Certain are weights, and in training their gradients and moments; other encoders may share them between layers.
+    numbers = model_parameters(model, job.head, len(job.labels or ()) or 2) * get_family(model.family).own
     copies = 1 if job.optimizer is None or job.kind == "predict" else 3 if job.optimizer.name == "sgd" else 4
+    least = (0 if job.runtime == "cuda" else LEAST_PROCESS_BYTES) + 4.0 * copies * numbers
     most = sum(term.amount for term in terms)
-    return Interval((0 if job.runtime == "cuda" else LEAST_PROCESS_BYTES) + 4.0 * copies * numbers, most, most)
+    memory = MemoryEstimate(where, tuple(terms), Interval(least, most, most), math.inf if limit is None else limit)
+    return JobEstimate(device_name(job.runtime, processes), (memory,), None)
 
 
 def device_name(runtime: str, processes: int) -> str:

@@ -17,13 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
 
-from ipu_model.errors import ConfigError
 from ipu_model.files import PARTIAL, try_lock
 from ipu_model.ipu.program_folder import (
     CACHE_VARIABLE,
     LOCK_FILE,
     RECORD,
-    ProgramFolder,
     Say,
     list_programs,
     read_record,
@@ -63,46 +61,6 @@ def cache_root(
     else:
         say(f"executables: not cached, every run compiles; set {CACHE_VARIABLE} or executable_cache_dir to a folder")
     return None if chosen is None else Path(chosen).expanduser()
-
-
-class ExecutableCache:
-    """Executables under one root, for one job.
-
-    Args:
-        root: From cache_root.
-        say: Receives messages for the user.
-        shared: Folder of programs of other hosts (program_folder.copy_programs), for missing configurations.
-    """
-
-    def __init__(self, root: Path, say: Say, shared: Optional[str] = None) -> None:
-        own = _writable(root, say)
-        self._roots, self._say = (own,) if own == root else (own, root), say
-        self._shared = None if shared is None else Path(shared)
-
-    def open(self, parts: Dict[str, Any]) -> ProgramFolder:
-        """Create or open the folder of a program, clean it, and lock it against pruning until it is closed.
-
-        Raises:
-            ConfigError: the folder cannot be created.
-        """
-        try:
-            return ProgramFolder(self._roots, parts, self._say, self._shared)
-        except OSError as error:
-            raise ConfigError(
-                f"the executable cache {self._roots[0]} cannot be used ({error.strerror}): set {CACHE_VARIABLE} to a "
-                "writable folder"
-            ) from error
-
-
-def _writable(root: Path, say: Say) -> Path:
-    """Return `root`, or a folder in the user's cache where `root` is read-only: PopTorch always writes."""
-    existing = next(folder for folder in [root, *root.absolute().parents] if folder.exists())
-    if os.access(str(existing), os.W_OK):
-        return root
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    own = home / "podium" / "executables"
-    say(f"executables: {root} is read-only; its programs are linked into {own}, and new ones are saved there")
-    return own
 
 
 @dataclass(frozen=True)

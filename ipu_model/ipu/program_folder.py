@@ -13,7 +13,6 @@ PopART or a failing disk changes in the live folder stays intact in the shared o
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import fcntl
 import hashlib
@@ -21,8 +20,9 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import IO, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import IO, Any, Callable, Dict, List, Mapping, Optional, Tuple
 
+from ipu_model.errors import ConfigError
 from ipu_model.files import (
     find_object,
     fingerprint,
@@ -65,7 +65,7 @@ class ProgramFolder:
     Opening it discards damaged programs, and copies shared ones if it has none, unless another process uses the folder.
 
     Args:
-        roots: The cache; then a read-only cache, whose programs are linked into the first.
+        root: The cache (executables.cache_root).
         parts: Everything that decides the program (options.executable_parts).
         say: Receives messages for the user.
         shared: Folder of shared programs (`copy_programs`).
@@ -77,19 +77,22 @@ class ProgramFolder:
         origin: After `report_outcome`, the origin of the program for result.json: built (why), loaded, or restored.
 
     Raises:
-        OSError: the folder cannot be created.
+        ConfigError: the folder cannot be created.
     """
 
-    def __init__(self, roots: Sequence[Path], parts: Dict[str, Any], say: Say, shared: Optional[Path] = None) -> None:
-        self._roots, self._parts, self._mode, self.origin = roots, flatten_keys(parts), parts["mode"], ""
+    def __init__(self, root: Path, parts: Dict[str, Any], say: Say, shared: Optional[Path] = None) -> None:
+        self._parts, self._mode, self.origin = flatten_keys(parts), parts["mode"], ""
         source = None if shared is None else shared_folder(shared, self._mode)
-        self.path, *read_only = (root / fingerprint(parts) for root in roots)
-        self.path.mkdir(parents=True, exist_ok=True)
-        for folder in read_only:
-            link_programs(folder, self.path)
+        self.path = root / fingerprint(parts)
         damage = refusal = ""
         self._restored_from: Optional[Path] = None
-        self._stream, self._first = _hold(self.path)
+        try:
+            self._stream, self._first = _hold(self.path)
+        except OSError as error:
+            raise ConfigError(
+                f"the executable cache {root} cannot be used ({error.strerror}): set {CACHE_VARIABLE} to a writable "
+                "folder"
+            ) from error
         if self._first:  # no other process uses the folder: damaged files and stale locks can be removed
             remove_stale_locks(self.path, say)
             damage = _discard_damaged(self.path)
@@ -114,7 +117,7 @@ class ProgramFolder:
 
     def _nearest(self) -> str:
         """Describe the difference to the most similar cached configuration of the same mode."""
-        records = [path for root in self._roots for path in sorted(root.glob(f"*/{RECORD}"))]
+        records = sorted(self.path.parent.glob(f"*/{RECORD}"))
         stored = [read_record(path.parent).get("parts", {}) for path in records]
         # A training program cannot explain a miss for inference.
         others = [x for x in stored if x.get("mode") == self._mode and differing_parts(x, self._parts)]
@@ -218,8 +221,6 @@ def _discard_damaged(folder: Path) -> str:
 
 
 def _find_damage(path: Path, sizes: Dict[str, int], hashes: Dict[str, str]) -> str:
-    if not path.exists():
-        return "a broken link"
     size = path.stat().st_size
     if not size:
         return "empty"
@@ -232,20 +233,8 @@ def _find_damage(path: Path, sizes: Dict[str, int], hashes: Dict[str, str]) -> s
 
 def list_programs(folder: Path) -> States:
     """Return the size and modification time of every executable that is not empty."""
-    stats = {path.name: path.stat() for path in folder.glob(PROGRAMS) if path.exists()}
+    stats = {path.name: path.stat() for path in folder.glob(PROGRAMS)}
     return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items() if stat.st_size}
-
-
-def link_programs(source: Path, target: Path) -> None:
-    """Link the executables of a read-only folder into `target`, and copy its record."""
-    if not source.is_dir():
-        return
-    record = read_record(source)
-    for path in source.glob(PROGRAMS):
-        with contextlib.suppress(FileExistsError):
-            (target / path.name).symlink_to(path.resolve())
-    if record and not (target / RECORD).exists():
-        write_json(target / RECORD, record)
 
 
 def _hold(folder: Path) -> Tuple[IO[str], bool]:

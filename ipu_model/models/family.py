@@ -68,6 +68,8 @@ class Family:
     """True if the head that classifies sequences also applies dropout before this layer."""
     drops_attention: bool = True
     """True if dropout is applied to the output of the attention in each layer."""
+    attention_copies: int = 1
+    """Tensors of the size of the attention scores, relative to those of BERT: an upper bound for estimates."""
     own: bool = True
     """True if Podium computes the encoder: packed, on every runtime, in pre-training as well."""
 

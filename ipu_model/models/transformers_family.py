@@ -36,6 +36,9 @@ NOT_KEPT = frozenset(
 """Keys of config.json that depend on the task or the precision."""
 TITLES = {"albert": "ALBERT", "deberta-v2": "DeBERTa-v2", "modernbert": "ModernBERT", "mpnet": "MPNet"}
 """Names for users that differ from the model type."""
+DISENTANGLED = ("deberta", "deberta-v2")
+"""Model types whose scores are sums of three products, two of them gathered from products with relative positions."""
+ATTENTION_COPIES = 5
 AFTER_PADDING = ("data2vec-text", "esm", "ibert", "longformer", "mpnet", "roberta-prelayernorm", "xlm-roberta-xl")
 """Model types whose first token has the position after the pad id."""
 
@@ -123,7 +126,15 @@ def _load_encoders() -> Any:
 def make_family(model_type: str) -> Family:
     """Return the family of a model type without a file of its own."""
     keys = {ours: theirs for ours, theirs in CONFIG_KEYS.items() if ours not in ("type_vocab_size", *HEAD_DROPOUTS)}
-    title = TITLES.get(model_type, model_type)
     return TransformersFamily(
-        model_type, title, model_type, "", (), config_keys=keys, computed={}, pair_types=0, own=False
+        model_type,
+        TITLES.get(model_type, model_type),
+        model_type,
+        base="",
+        names=(),
+        config_keys=keys,
+        computed={},
+        pair_types=0,
+        attention_copies=ATTENTION_COPIES if model_type in DISENTANGLED else 1,
+        own=False,
     )

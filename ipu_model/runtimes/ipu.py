@@ -24,7 +24,7 @@ from ipu_model.errors import CheckpointError, ConfigError
 from ipu_model.ipu.call_columns import WHOLE_COUNTS, ProgramInputs, require_positions
 from ipu_model.ipu.compile_watch import CompileProfile, compile_timeout, watch_compile
 from ipu_model.ipu.device_model import DeviceModel, cut_table, join_pieces, poptorch_ops
-from ipu_model.ipu.executables import ExecutableCache, cache_root
+from ipu_model.ipu.executables import cache_root
 from ipu_model.ipu.failures import WHOLE_TABLE, translate_errors
 from ipu_model.ipu.host_calls import (
     HostCall,
@@ -104,9 +104,7 @@ class IpuRuntime(Runtime):
         self._evaluation: Any = None
         self._profile: Optional[CompileProfile] = None
         self._rng: Optional[List[int]] = None
-        root = cache_root(os.environ, plan.config.executable_cache_dir, self._say, job.executables)
-        shared = None if job.compile_only else job.executables
-        self._cache = None if root is None else ExecutableCache(root, self._say, shared)
+        self._cache = cache_root(os.environ, plan.config.executable_cache_dir, self._say, job.executables)
         self._programs: List[ProgramFolder] = []
 
     def compile(self, example: Batch, held_out: Optional[Batch] = None) -> None:
@@ -134,7 +132,9 @@ class IpuRuntime(Runtime):
         program: Optional[ProgramFolder] = None
         if self._cache is not None:
             host = describe_host(self._poptorch, self._job.compile_only)
-            program = self._cache.open(executable_parts(host, mode, self._job, plan, self._config, tensors))
+            parts = executable_parts(host, mode, self._job, plan, self._config, tensors)
+            copies = None if self._job.compile_only or self._job.executables is None else Path(self._job.executables)
+            program = ProgramFolder(self._cache, parts, self._say, copies)
             self._programs.append(program)
         placement = plan.placement if training else plan.inference_placement
         options, owns_replication = plan.instances.make_options(self._poptorch, placement.ipus_per_replica)

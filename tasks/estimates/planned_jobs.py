@@ -10,11 +10,13 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_job
 from tasks.jobs.device_job import Job
+from tasks.models.model_folders import find_cached_folder, packs_rows, read_architecture
 from tasks.params.entries import entries, find_entry
 from tasks.params.schema import Params, apply_packing
 from tasks.plan.kinds import TRAIN, DownstreamTask, load_spec
@@ -292,26 +294,40 @@ def planned_jobs(
     # The base of relative paths in the parameters is not the folder of the manifests.
     config = str((project / params.ipu.config).absolute()) if params.ipu.config else ""
     stated = params.model_copy(update={"ipu": params.ipu.model_copy(update={"config": config})})
+    settings = _read_settings(params, project)
     with tempfile.TemporaryDirectory(prefix="podium-plan-") as name:
         place = Path(name)
         write_manifests(folders, place)
-        return [found for stage in stages for found in _jobs_of(stage, stated, folders, place)]
+        return [one for stage in stages for one in _jobs_of(stage, stated, folders, place, settings)]
 
 
-def _jobs_of(stage: str, params: Params, folders: Folders, place: Path) -> Iterator[PlannedJob]:
+def _read_settings(params: Params, project: Path) -> dict[str, Any] | None:
+    """Return config.json of an encoder that transformers computes, beyond its sizes; None if it is not on this host."""
+    given = params.base_model
+    if packs_rows(params.model.family) or given.source == "none":
+        return None
+    folder = project / given.path if given.source == "folder" else None
+    if folder is None and given.repository is not None:
+        folder = find_cached_folder(given.repository, given.revision)
+    return None if folder is None else read_architecture(folder, "base_model").settings
+
+
+def _jobs_of(
+    stage: str, params: Params, folders: Folders, place: Path, settings: dict[str, Any] | None
+) -> Iterator[PlannedJob]:
     group, _, item = stage.partition("@")
+
+    def plan(job: Job, split: str = "") -> PlannedJob:
+        assert job.model is not None
+        rows, model = Path(job.rows).relative_to(place), dataclasses.replace(job.model, settings=settings)
+        return PlannedJob(stage, split, dataclasses.replace(job, rows=str(rows), model=model), folders[rows])
+
     if group == PRETRAIN:
-        yield _planned(stage, "", make_pretrain_job(item, params, place, untrained=True), folders, place)
+        yield plan(make_pretrain_job(item, params, place, untrained=True))
     elif group == FINETUNE:
-        job = build_finetune_job(load_spec(find_entry(params, item)), params, place, untrained=True)
-        yield _planned(stage, "", job, folders, place)
+        yield plan(build_finetune_job(load_spec(find_entry(params, item)), params, place, untrained=True))
     elif group == PREDICT:
         task = load_spec(find_entry(params, item))
         for split in task.predicted:
             job = build_predict_job(task, params, task.rows_folder(split, place), place, place, place, untrained=True)
-            yield _planned(stage, split if len(task.predicted) > 1 else "", job, folders, place)
-
-
-def _planned(stage: str, split: str, job: Job, folders: Folders, place: Path) -> PlannedJob:
-    rows = Path(job.rows).relative_to(place)
-    return PlannedJob(stage, split, dataclasses.replace(job, rows=str(rows)), folders[rows])
+            yield plan(job, split if len(task.predicted) > 1 else "")

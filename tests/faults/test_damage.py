@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ipu_model.ipu.executables import ExecutableCache
+from ipu_model.ipu.program_folder import ProgramFolder
 from tests.faults import processes, small_run, table
 from tests.faults.damage import CUT, FLIPPED, FLIPPED_UNSEEN, KINDS, damage
 from tests.faults.pictures import Pictures
@@ -137,13 +137,13 @@ def test_a_damaged_executable_is_discarded_and_built_anew(kind: str, tmp_path: P
     """A program of the double: a file PopART would load as it is."""
     with table.case("damaged file", f"executable, {kind}") as notes:
         parts = {"mode": "training", "poptorch": "3.4.0"}
-        first = ExecutableCache(tmp_path / "cache", notes.append).open(parts)
+        first = ProgramFolder(tmp_path / "cache", parts, notes.append)
         program = first.path / "1234.popef"
         program.write_bytes(b"program" * 100)
         first.outcome()
         first.close()
         damage(program, kind)
-        opened = ExecutableCache(tmp_path / "cache", notes.append).open(parts)
+        opened = ProgramFolder(tmp_path / "cache", parts, notes.append)
         why = opened.forecast
         if opened.expected:
             raise table.Lost(f"a damaged executable would be loaded: {why}")

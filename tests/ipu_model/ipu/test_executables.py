@@ -19,7 +19,7 @@ from ipu_model import files
 from ipu_model.errors import ConfigError
 from ipu_model.files import fingerprint, flatten_keys
 from ipu_model.ipu import executables
-from ipu_model.ipu.executables import ExecutableCache, cache_root
+from ipu_model.ipu.executables import cache_root
 from ipu_model.ipu.program_folder import ProgramFolder
 
 PARTS: Dict[str, Any] = {
@@ -36,13 +36,13 @@ def said() -> List[str]:
 
 
 @pytest.fixture
-def open_cache(tmp_path: Path, said: List[str]) -> Callable[[], ExecutableCache]:
-    return lambda: ExecutableCache(tmp_path / "cache", said.append)
+def open_program(tmp_path: Path, said: List[str]) -> Callable[[Dict[str, Any]], ProgramFolder]:
+    return lambda parts: ProgramFolder(tmp_path / "cache", parts, said.append)
 
 
-def build(cache: ExecutableCache, parts: Dict[str, Any] = PARTS, content: bytes = b"program") -> Path:
+def build(open_program: Any, parts: Dict[str, Any] = PARTS, content: bytes = b"program") -> Path:
     """What a job does: open, compile (PopART writes its file), conclude, end."""
-    program = cache.open(parts)
+    program = open_program(parts)
     (program.path / "1234.popef").write_bytes(content)
     program.report_outcome()
     program.close()
@@ -57,60 +57,60 @@ def changed(**geometry: int) -> Dict[str, Any]:
     return {**PARTS, "geometry": {**PARTS["geometry"], **geometry}}
 
 
-def test_the_first_run_misses_and_the_second_hits(open_cache: Any) -> None:
-    first = open_cache().open(PARTS)
+def test_the_first_run_misses_and_the_second_hits(open_program: Any) -> None:
+    first = open_program(PARTS)
     folder = first.path
     assert folder.is_dir()
     assert expectation(first) == (False, "miss, no executable yet")
     (folder / "1234.popef").write_bytes(b"x" * 2_000_000)
     assert first.report_outcome() == "built, 1 file, 2.0 MB"
     first.close()
-    second = open_cache().open(PARTS)
+    second = open_program(PARTS)
     assert expectation(second) == (True, f"hit, 1 file, 2.0 MB in {folder}")
     assert second.report_outcome() == "loaded from the cache, nothing was compiled"
 
 
-def test_a_miss_names_what_differs_from_the_nearest_stored_one(open_cache: Any) -> None:
-    build(open_cache())
-    build(open_cache(), changed(micro_batch_size=8, accumulation=8))
-    assert expectation(open_cache().open(changed(micro_batch_size=2))) == (
+def test_a_miss_names_what_differs_from_the_nearest_stored_one(open_program: Any) -> None:
+    build(open_program)
+    build(open_program, changed(micro_batch_size=8, accumulation=8))
+    assert expectation(open_program(changed(micro_batch_size=2))) == (
         False,
         "miss, no executable yet; the most similar cached one differs in geometry.micro_batch_size 4 -> 2",
     )
 
 
-def test_a_miss_through_another_sdk_says_so(open_cache: Any) -> None:
-    build(open_cache())
-    hit, why = expectation(open_cache().open({**PARTS, "poptorch": "3.3.0"}))
+def test_a_miss_through_another_sdk_says_so(open_program: Any) -> None:
+    build(open_program)
+    hit, why = expectation(open_program({**PARTS, "poptorch": "3.3.0"}))
     assert not hit
     assert why.endswith("poptorch 3.4.0 -> 3.3.0; executables do not load under another SDK")
 
 
-def test_many_differences_are_counted(open_cache: Any) -> None:
-    build(open_cache())
-    why = open_cache().open({"mode": PARTS["mode"], **{f"key{i}": i for i in range(4)}}).lookup
+def test_many_differences_are_counted(open_program: Any) -> None:
+    build(open_program)
+    why = open_program({"mode": PARTS["mode"], **{f"key{i}": i for i in range(4)}}).lookup
     assert why.endswith("and 4 more")  # 4 stored parts are missing, 4 are new, 4 are named
 
 
-def test_a_miss_is_not_compared_with_programs_of_another_mode(open_cache: Any) -> None:
-    build(open_cache())
-    assert open_cache().open({**PARTS, "mode": "another"}).lookup.endswith("no executable yet")
+def test_a_miss_is_not_compared_with_programs_of_another_mode(open_program: Any) -> None:
+    build(open_program)
+    assert open_program({**PARTS, "mode": "another"}).lookup.endswith("no executable yet")
 
 
-def test_a_miss_although_a_hit_was_expected_is_said(open_cache: Any) -> None:
-    folder = build(open_cache())
-    program = open_cache().open(PARTS)
+def test_a_miss_although_a_hit_was_expected_is_said(open_program: Any) -> None:
+    folder = build(open_program)
+    program = open_program(PARTS)
     assert program.expected
     (folder / "5678.popef").write_bytes(b"another hash")
     assert "A hit was expected" in program.report_outcome()
 
 
-def test_a_compiler_that_keeps_nothing_is_said(open_cache: Any) -> None:
-    assert "PopART saved nothing" in open_cache().open(PARTS).report_outcome()
+def test_a_compiler_that_keeps_nothing_is_said(open_program: Any) -> None:
+    assert "PopART saved nothing" in open_program(PARTS).report_outcome()
 
 
-def test_a_record_that_cannot_be_written_does_not_stop_the_run(open_cache: Any) -> None:
-    program = open_cache().open(PARTS)
+def test_a_record_that_cannot_be_written_does_not_stop_the_run(open_program: Any) -> None:
+    program = open_program(PARTS)
     (program.path / "podium.json").mkdir()
     (program.path / "1234.popef").write_bytes(b"program")
     assert "could not be recorded (Is a directory)" in program.report_outcome()
@@ -129,26 +129,26 @@ def test_a_record_that_cannot_be_written_does_not_stop_the_run(open_cache: Any) 
         (lambda folder: (folder / "podium.json").write_text("{", encoding="utf-8"), "1234.popef is not recorded"),
     ],
 )
-def test_what_a_killed_run_left_half_is_discarded_and_said(open_cache: Any, damage: Any, told: str) -> None:
-    folder = build(open_cache())
+def test_what_a_killed_run_left_half_is_discarded_and_said(open_program: Any, damage: Any, told: str) -> None:
+    folder = build(open_program)
     damage(folder)
-    hit, why = expectation(open_cache().open(PARTS))
+    hit, why = expectation(open_program(PARTS))
     assert (hit, why) == (False, f"miss, damaged: {told}: discarded, to be rebuilt")
     assert list(folder.glob("*.popef")) == []
 
 
-def test_nothing_is_discarded_while_another_process_uses_the_folder(open_cache: Any) -> None:
-    first = open_cache().open(PARTS)
+def test_nothing_is_discarded_while_another_process_uses_the_folder(open_program: Any) -> None:
+    first = open_program(PARTS)
     folder = first.path
     (folder / "1234.popef").write_bytes(b"being written by the first")
     (folder / "abc.lock").write_text("0", encoding="utf-8")
-    open_cache().open(PARTS)
+    open_program(PARTS)
     assert (folder / "1234.popef").exists()
     assert (folder / "abc.lock").exists()
 
 
-def test_the_record_says_what_the_programs_were_built_for(open_cache: Any) -> None:
-    record = json.loads((build(open_cache()) / "podium.json").read_text(encoding="utf-8"))
+def test_the_record_says_what_the_programs_were_built_for(open_program: Any) -> None:
+    record = json.loads((build(open_program) / "podium.json").read_text(encoding="utf-8"))
     batch = {"geometry.micro_batch_size": 4, "geometry.accumulation": 16, "inputs": [[64, 128]]}
     assert record["parts"] == {"mode": "training", "poptorch": "3.4.0", **batch}
     assert record["executables"] == {"1234.popef": 7}
@@ -160,12 +160,12 @@ def test_the_fingerprint_depends_on_values_and_not_on_order() -> None:
     assert flatten_keys({"a": {"b": {"c": 1}}, "d": []}) == {"a.b.c": 1, "d": []}
 
 
-def test_a_lock_that_a_crash_left_is_removed_and_a_held_one_is_not(open_cache: Any, said: List[str]) -> None:
-    folder = build(open_cache())
+def test_a_lock_that_a_crash_left_is_removed_and_a_held_one_is_not(open_program: Any, said: List[str]) -> None:
+    folder = build(open_program)
     (folder / "dead.lock").write_text("0", encoding="utf-8")
     with (folder / "alive.lock").open("a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        open_cache().open(PARTS)
+        open_program(PARTS)
         assert [path.name for path in folder.glob("*.lock")] == ["alive.lock"]
     assert any("removed 1 stale lock(s)" in text and "dead.lock" in text for text in said)
 
@@ -188,29 +188,10 @@ def test_the_hosts_cache_wins_over_the_configs_and_one_line_says_so(
     assert told in said[0]
 
 
-def test_a_read_only_cache_is_used_through_links(
-    tmp_path: Path, open_cache: Any, said: List[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stored = build(open_cache())
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    really = os.access
-    monkeypatch.setattr(
-        executables.os, "access", lambda path, mode: not path.startswith(str(tmp_path / "cache")) and really(path, mode)
-    )
-    cache = open_cache()
-    program = cache.open(PARTS)
-    folder = program.path
-    assert folder == tmp_path / "home" / "podium" / "executables" / stored.name
-    assert program.expected
-    assert (folder / "1234.popef").resolve() == stored / "1234.popef"
-    assert "is read-only" in said[-1]
-    assert "4 -> 2" in cache.open(changed(micro_batch_size=2)).lookup
-
-
 def test_a_root_that_cannot_be_a_folder_is_refused(tmp_path: Path, said: List[str]) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(ConfigError, match="cannot be used.*PODIUM_EXECUTABLE_CACHE"):
-        ExecutableCache(tmp_path / "file", said.append).open(PARTS)
+        ProgramFolder(tmp_path / "file", PARTS, said.append)
 
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -221,8 +202,8 @@ def prune(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=str(CHECKOUT), capture_output=True, text=True, check=False)
 
 
-def test_list_shows_what_the_folders_were_built_for(tmp_path: Path, open_cache: Any) -> None:
-    first, second = build(open_cache()), build(open_cache(), changed(micro_batch_size=2))
+def test_list_shows_what_the_folders_were_built_for(tmp_path: Path, open_program: Any) -> None:
+    first, second = build(open_program), build(open_program, changed(micro_batch_size=2))
     out = prune(tmp_path / "cache", "list").stdout
     lines = {line.split()[0]: line for line in out.splitlines()}
     assert lines[first.name].endswith("geometry.micro_batch_size 4")
@@ -230,8 +211,8 @@ def test_list_shows_what_the_folders_were_built_for(tmp_path: Path, open_cache: 
     assert out.endswith("2 entries, 0.0 MB\n")
 
 
-def test_prune_removes_what_was_not_used_and_only_when_told(tmp_path: Path, open_cache: Any) -> None:
-    old, new = build(open_cache()), build(open_cache(), changed(micro_batch_size=2))
+def test_prune_removes_what_was_not_used_and_only_when_told(tmp_path: Path, open_program: Any) -> None:
+    old, new = build(open_program), build(open_program, changed(micro_batch_size=2))
     ago = time.time() - 40 * 86400
     os.utime(str(old / "podium.json"), (ago, ago))
     dry = prune(tmp_path / "cache", "prune", "--unused-for-days", "30")
@@ -255,17 +236,17 @@ def test_prune_knows_the_libraries_of_compiled_functions_too(tmp_path: Path) -> 
     assert sorted(path.name for path in tmp_path.iterdir()) == left
 
 
-def test_use_keeps_an_executable_young(open_cache: Any) -> None:
-    folder = build(open_cache())
+def test_use_keeps_an_executable_young(open_program: Any) -> None:
+    folder = build(open_program)
     ago = time.time() - 40 * 86400
     os.utime(str(folder / "podium.json"), (ago, ago))
-    open_cache().open(PARTS).report_outcome()
+    open_program(PARTS).report_outcome()
     found = executables.list_entries(folder.parent)
     assert executables.select_entries(found, "unused_for_days", 30, time.time()) == []
 
 
-def test_age_counts_from_the_day_it_was_built_however_often_it_was_used(tmp_path: Path, open_cache: Any) -> None:
-    old, new = build(open_cache()), build(open_cache(), changed(micro_batch_size=2))
+def test_age_counts_from_the_day_it_was_built_however_often_it_was_used(tmp_path: Path, open_program: Any) -> None:
+    old, new = build(open_program), build(open_program, changed(micro_batch_size=2))
     record = json.loads((old / "podium.json").read_text(encoding="utf-8"))
     (old / "podium.json").write_text(json.dumps({**record, "created": "2020-01-31T12:00:00+00:00"}), encoding="utf-8")
     found = {entry.path.name: entry for entry in executables.list_entries(tmp_path / "cache")}
@@ -278,8 +259,8 @@ def test_age_counts_from_the_day_it_was_built_however_often_it_was_used(tmp_path
     assert old.exists()
 
 
-def test_two_prunes_at_once_both_end_well(open_cache: Any) -> None:
-    folder = build(open_cache())
+def test_two_prunes_at_once_both_end_well(open_program: Any) -> None:
+    folder = build(open_program)
     entry = executables.list_entries(folder.parent)[0]
     assert executables.remove_entry(entry)
     assert executables.remove_entry(entry)
@@ -301,7 +282,7 @@ def test_a_job_that_waited_for_prune_gets_a_folder_that_is_there(
     opened: List[ProgramFolder] = []
     with (folder / "podium.held").open("a") as pruner:
         fcntl.flock(pruner, fcntl.LOCK_EX)
-        job = threading.Thread(target=lambda: opened.append(ProgramFolder([folder.parent], PARTS, said.append)))
+        job = threading.Thread(target=lambda: opened.append(ProgramFolder(folder.parent, PARTS, said.append)))
         job.start()
         assert waits.wait(30)
         os.replace(str(folder), str(folder) + ".partial")
@@ -311,26 +292,18 @@ def test_a_job_that_waited_for_prune_gets_a_folder_that_is_there(
     opened[0].close()
 
 
-def test_links_into_a_read_only_cache_that_is_gone_are_removed(open_cache: Any) -> None:
-    folder = build(open_cache())
-    (folder / "9999.popef").symlink_to(folder.parent / "gone")
-    assert [entry.size for entry in executables.list_entries(folder.parent)] == [7]
-    assert open_cache().open(PARTS).expected
-    assert [path.name for path in folder.glob("*.popef")] == ["1234.popef"]
-
-
-def test_a_cache_that_is_too_large_loses_the_least_used_first(tmp_path: Path, open_cache: Any) -> None:
+def test_a_cache_that_is_too_large_loses_the_least_used_first(tmp_path: Path, open_program: Any) -> None:
     for age, size in ((3, 4), (2, 4), (1, 4)):
-        folder = build(open_cache(), changed(micro_batch_size=age), b"x" * size)
+        folder = build(open_program, changed(micro_batch_size=age), b"x" * size)
         os.utime(str(folder / "podium.json"), (time.time() - age * 86400,) * 2)
     found = executables.list_entries(tmp_path / "cache")
     going = executables.select_entries(found, "larger_than_gb", 9e-9, time.time())  # 12 bytes are there, 9 may stay
     assert [entry.parts["geometry.micro_batch_size"] for entry in going] == [3]
 
 
-def test_a_folder_in_use_is_not_pruned(open_cache: Any) -> None:
-    folder = build(open_cache())
-    program = open_cache().open(PARTS)
+def test_a_folder_in_use_is_not_pruned(open_program: Any) -> None:
+    folder = build(open_program)
+    program = open_program(PARTS)
     entry = executables.list_entries(folder.parent)[0]
     assert not executables.remove_entry(entry)
     program.close()

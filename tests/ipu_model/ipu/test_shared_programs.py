@@ -11,7 +11,8 @@ from typing import Any, Callable, Dict, List
 
 import pytest
 
-from ipu_model.ipu.executables import ExecutableCache, cache_root
+from ipu_model.ipu.executables import cache_root
+from ipu_model.ipu.program_folder import ProgramFolder
 
 PARTS: Dict[str, Any] = {"mode": "training", "poptorch": "3.4.0", "inputs": [(64, 128)], "config": {"accumulation": 16}}
 CONTENT = b"a program of twenty-seven b"
@@ -25,7 +26,7 @@ def said() -> List[str]:
 @pytest.fixture
 def shared(tmp_path: Path, said: List[str]) -> Path:
     """What a compile_only job on another host left: one program and its record."""
-    other = ExecutableCache(tmp_path / "other-host", said.append).open(PARTS)
+    other = ProgramFolder(tmp_path / "other-host", PARTS, said.append)
     (other.path / "1234.popef").write_bytes(CONTENT)
     other.report_outcome()
     other.export(tmp_path / "executables" / "phase1")
@@ -34,9 +35,9 @@ def shared(tmp_path: Path, said: List[str]) -> Path:
 
 
 @pytest.fixture
-def cache(tmp_path: Path, shared: Path, said: List[str]) -> Callable[[], ExecutableCache]:
+def open_program(tmp_path: Path, shared: Path, said: List[str]) -> Callable[[Dict[str, Any]], ProgramFolder]:
     """A cache of this host, opened again as by another process."""
-    return lambda: ExecutableCache(tmp_path / "live", said.append, str(shared))
+    return lambda parts: ProgramFolder(tmp_path / "live", parts, said.append, shared)
 
 
 def rewritten(shared: Path, **changes: Any) -> None:
@@ -56,8 +57,8 @@ def test_what_travels_is_the_programs_and_what_they_were_built_for(shared: Path)
     assert record["sha256"] == {"1234.popef": hashlib.sha256(CONTENT).hexdigest()}
 
 
-def test_a_restored_program_is_a_hit_and_the_next_run_needs_the_source_no_more(shared: Path, cache: Any) -> None:
-    first = cache().open(PARTS)
+def test_a_restored_program_is_a_hit_and_the_next_run_needs_the_source_no_more(shared: Path, open_program: Any) -> None:
+    first = open_program(PARTS)
     assert first.expected
     assert first.lookup.startswith(f"hit, 1 file, 0.0 MB from {shared}, checked and put into ")
     assert (first.path / "1234.popef").read_bytes() == CONTENT
@@ -65,28 +66,28 @@ def test_a_restored_program_is_a_hit_and_the_next_run_needs_the_source_no_more(s
     assert first.origin == f"restored from {shared}"
     first.close()
     shutil.rmtree(str(shared))
-    second = cache().open(PARTS)
+    second = open_program(PARTS)
     assert second.lookup.startswith("hit, 1 file, 0.0 MB in ")
     assert second.report_outcome() == "loaded from the cache, nothing was compiled"
     assert second.origin == "loaded from the cache"
 
 
 @pytest.mark.parametrize("at", [0, 13, len(CONTENT) - 1])
-def test_a_flipped_byte_is_found_wherever_it_is(shared: Path, cache: Any, at: int) -> None:
+def test_a_flipped_byte_is_found_wherever_it_is(shared: Path, open_program: Any, at: int) -> None:
     damaged = bytearray(CONTENT)
     damaged[at] ^= 1
     (shared / "1234.popef").write_bytes(bytes(damaged))
-    refused(cache(), f"{shared} was discarded: 1234.popef does not match its SHA-256")
+    refused(open_program, f"{shared} was discarded: 1234.popef does not match its SHA-256")
 
 
-def test_a_program_that_was_cut_short_is_refused(shared: Path, cache: Any) -> None:
+def test_a_program_that_was_cut_short_is_refused(shared: Path, open_program: Any) -> None:
     (shared / "1234.popef").write_bytes(CONTENT[:-1])
-    refused(cache(), "1234.popef does not match its SHA-256")
+    refused(open_program, "1234.popef does not match its SHA-256")
 
 
-def refused(cache: ExecutableCache, why: str) -> None:
+def refused(open_program: Any, why: str) -> None:
     """Nothing of it is in the live folder, the reason is reported, and what is built is kept."""
-    program = cache.open(PARTS)
+    program = open_program(PARTS)
     assert not program.expected
     assert why in program.lookup
     assert program.lookup.startswith("miss, ")
@@ -113,39 +114,41 @@ def refused(cache: ExecutableCache, why: str) -> None:
         (lambda x: rewritten(x, parts=7), "podium.json is damaged"),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_the_reason(shared: Path, cache: Any, change: Any, why: str) -> None:
+def test_what_cannot_be_used_is_refused_with_the_reason(shared: Path, open_program: Any, change: Any, why: str) -> None:
     change(shared)
-    refused(cache(), why)
+    refused(open_program, why)
 
 
-def test_a_program_of_another_sdk_is_left_alone_and_the_versions_are_named(shared: Path, cache: Any) -> None:
-    newer = cache().open({**PARTS, "poptorch": "3.5.0"})
+def test_a_program_of_another_sdk_is_left_alone_and_the_versions_are_named(shared: Path, open_program: Any) -> None:
+    newer = open_program({**PARTS, "poptorch": "3.5.0"})
     assert not newer.expected
     why = f"{shared} was built for another job: poptorch 3.4.0 -> 3.5.0; executables do not load under another"
     assert why in newer.lookup
     assert (shared / "1234.popef").exists()
 
 
-def test_one_bad_program_of_two_leaves_neither(shared: Path, cache: Any) -> None:
+def test_one_bad_program_of_two_leaves_neither(shared: Path, open_program: Any) -> None:
     (shared / "9999.popef").write_bytes(b"second")
     hashes = {"1234.popef": hashlib.sha256(CONTENT).hexdigest(), "9999.popef": "0" * 64}
     rewritten(shared, executables={"1234.popef": len(CONTENT), "9999.popef": 6}, sha256=hashes)
-    refused(cache(), "9999.popef does not match its SHA-256")
+    refused(open_program, "9999.popef does not match its SHA-256")
 
 
-def test_what_a_killed_run_left_in_the_live_folder_is_replaced_by_what_travels(shared: Path, cache: Any) -> None:
-    first = cache().open(PARTS)
+def test_what_a_killed_run_left_in_the_live_folder_is_replaced_by_what_travels(shared: Path, open_program: Any) -> None:
+    first = open_program(PARTS)
     first.report_outcome()
     folder = first.path
     first.close()
     (folder / "1234.popef").write_bytes(CONTENT[:-1] + b"x")  # the same size
-    second = cache().open(PARTS)
+    second = open_program(PARTS)
     assert second.expected
     assert second.lookup.endswith("in it damaged: 1234.popef is different in SHA-256 from the record: discarded")
     assert (folder / "1234.popef").read_bytes() == CONTENT
 
 
-def test_a_full_disk_costs_the_copy_and_not_the_job(shared: Path, cache: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_costs_the_copy_and_not_the_job(
+    shared: Path, open_program: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real, full = os.replace, True
 
     def replace(source: str, target: str) -> None:
@@ -154,17 +157,17 @@ def test_a_full_disk_costs_the_copy_and_not_the_job(shared: Path, cache: Any, mo
         real(source, target)
 
     monkeypatch.setattr(os, "replace", replace)
-    opened = cache().open(PARTS)
+    opened = open_program(PARTS)
     full = False
     assert "could not be copied (No space left on device: " in opened.lookup
     assert [path.name for path in opened.path.iterdir()] == ["podium.held"]
 
 
-def test_nothing_is_taken_while_another_process_uses_the_folder(shared: Path, cache: Any) -> None:
-    first = cache().open(PARTS)
+def test_nothing_is_taken_while_another_process_uses_the_folder(shared: Path, open_program: Any) -> None:
+    first = open_program(PARTS)
     folder = first.path
     (folder / "1234.popef").unlink()
-    second = cache().open(PARTS)
+    second = open_program(PARTS)
     assert second.path == folder
     assert not (folder / "1234.popef").exists()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,18 @@ def test_rows_that_are_there_are_believed_unless_they_will_be_made_anew(tmp_path
         estimated_again[artifacts.rows_folder("phase1")].manifest.row_length == params.pretrain_rows.phase1.row_length
     )
     assert estimated_again[artifacts.rows_folder("phase2")].manifest.vocab_size == params.tokenizer.vocabulary_size
+
+
+def test_a_job_of_another_encoder_has_its_config_json_beyond_the_sizes(tmp_path: Path) -> None:
+    """So that a measurement builds the model that will be trained: of DeBERTa, with its relative attention."""
+    sizes = {"vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = {"model_type": "deberta-v2", **sizes, "intermediate_size": 32, "relative_attention": True}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    base = ("base_model.source=folder", f"base_model.path={tmp_path}", "model.family=deberta-v2", "packing=false")
+    params = params_of(None, *base, "pretrain.enabled=false", "pretrain_rows.next_sentence=false")
+    [planned] = planned_jobs(params, ROOT, tmp_path / "none", ["finetune@squad"])
+    assert planned.job.model is not None
+    assert (planned.job.model.settings or {})["relative_attention"] is True
 
 
 def test_examples_are_counted_where_somebody_says_and_guessed_where_nobody_does(tmp_path: Path) -> None:
