@@ -8,7 +8,7 @@ from typing import Optional
 
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.estimates.estimate import Interval, JobEstimate, Term, TimeEstimate
-from ipu_model.estimates.ipu_constants import MK2, Generation
+from ipu_model.estimates.ipu_constants import MK2, SWAP_SECONDS, Generation
 from ipu_model.estimates.ipu_memory import estimate_memories
 from ipu_model.estimates.ipu_time import IpuProgram, call_interval, update_seconds
 from ipu_model.estimates.layout_search import Proposal, find_faster_layout
@@ -23,6 +23,8 @@ from ipu_model.rows.format import Manifest
 
 ALONE = PopRunInstances()
 """One process, without PopRun."""
+WORTHWHILE_SHARE = 0.01
+"""Share of a training's time for its evaluations: if they take more, a message says how to reduce them."""
 
 
 def plan_for_estimate(job: Job, model: ModelConfig, manifest: Manifest, instances: PopRunInstances = ALONE) -> IpuPlan:
@@ -85,6 +87,52 @@ def propose_layout(job: Job, model: ModelConfig, manifest: Manifest, instances: 
     return find_faster_layout(build_program(job, model, plan, RowShape.from_manifest(manifest)), instances.count)
 
 
+def describe_evaluations(
+    job: Job, model: ModelConfig, plan: IpuPlan, manifest: Manifest, rows: int, updates: int
+) -> str:
+    """Describe the cost of the evaluations of a training.
+
+    Args:
+        rows: held-out rows there are.
+        updates: updates of the training.
+    """
+    assert job.evaluation is not None
+    rows, count = job.evaluation.count_rows(rows), job.evaluation.count_evaluations(updates)
+    evaluation, training = plan.for_evaluation(), build_program(job, model, plan, RowShape.from_manifest(manifest))
+    calls, iterations = math.ceil(rows / evaluation.rows_per_call), evaluation.config.inference_device_iterations
+    forward = dataclasses.replace(
+        training, placement=plan.inference_placement, accumulation=iterations, training=False, pipelined=True
+    )
+    each = SWAP_SECONDS + calls * call_interval(forward).likely
+    training_seconds = updates / plan.updates_per_call * call_interval(training).likely
+    share = count * each / training_seconds
+    cost = (
+        f"held-out rows are evaluated {count} times on the IPUs, between updates: about {each:.0f} s each, of which "
+        f"{SWAP_SECONDS:.0f} s are assumed for changing programs, {share:.1%} of the training"
+    )
+    if share <= WORTHWHILE_SHARE:
+        return cost
+    fits = int(WORTHWHILE_SHARE * training_seconds / each)
+    enough = f"evaluate at most {fits} times (evaluate_every_updates)" if fits else "set evaluate_every_updates to null"
+    return f"{cost}; to stay under {WORTHWHILE_SHARE:.0%}, {enough}"
+
+
+def describe_stops(job: Job, model: ModelConfig, plan: IpuPlan, manifest: Manifest) -> str:
+    """Describe how a stop or the loss of the host affects a training: the host cannot react during a call."""
+    seconds = call_interval(build_program(job, model, plan, RowShape.from_manifest(manifest))).likely
+    saved = [f"{job.checkpoint_every_minutes:g} minutes"] * bool(job.checkpoint_every_minutes)
+    saved += [f"{job.checkpoint_every_updates} updates"] * bool(job.checkpoint_every_updates)
+    lost = (
+        f"the last {' or '.join(saved)}, a call and the time of writing a checkpoint"
+        if saved
+        else "everything, as no checkpoints are saved during training (checkpoint_every_minutes)"
+    )
+    return (
+        f"an IPU call takes about {seconds:.1f} s on Mk2 by published figures: a stop takes effect after the call, "
+        f"with a checkpoint. A killed job loses at most {lost}"
+    )
+
+
 def build_program(
     job: Job, model: ModelConfig, plan: IpuPlan, rows: RowShape, generation: Generation = MK2
 ) -> IpuProgram:
@@ -92,9 +140,16 @@ def build_program(
     predicting = job.kind == "predict"
     mode = plan.config.inference if predicting else plan.config.training
     sharded = plan.config.replicated_tensor_sharding and plan.replicas > 1
-    return dataclasses.replace(
-        plan.program(model, rows, generation),
+    return IpuProgram(
+        model,
+        plan.placement,
+        rows,
+        plan.micro_batch_size,
         accumulation=plan.updates_per_call if predicting else plan.accumulation,
+        replicas=plan.replicas,
+        updates_per_call=plan.updates_per_call,
+        state_offchip=plan.config.optimizer_state_offchip,
+        generation=generation,
         training=not predicting,
         pipelined=plan.pipelined_inference or not predicting,
         matmul_proportion=tuple(mode.matmul_proportion),

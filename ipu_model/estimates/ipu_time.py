@@ -176,15 +176,6 @@ def _inference_interval(program: IpuProgram) -> Interval:
     return Interval((1 - spread) * beats + least_host * host, beats + host, (1 + spread) * beats + most_host * host)
 
 
-def evaluation_seconds(program: IpuProgram, calls: int) -> float:
-    """Return the seconds that one evaluation interrupts training: its calls, and the change of programs.
-
-    Args:
-        program: program that runs forward over held-out rows.
-    """
-    return constants.SWAP_SECONDS + calls * call_interval(program).likely
-
-
 def _collective_seconds(training: IpuProgram) -> float:
     """Return the seconds of a ring all-reduce of the fullest IPU's fp16 gradients, between racks over the gateways."""
     if training.replicas < 2:

@@ -14,7 +14,6 @@ names in libpva's documentation; not tested with a real profile, as neither an I
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import importlib
 import importlib.util
 import io
@@ -35,8 +34,6 @@ from ipu_model.units import format_duration
 TIMEOUT_VARIABLE = "PODIUM_COMPILE_TIMEOUT"
 DEFAULT_TIMEOUT = 7200.0
 """Seconds. Reports of BERT-large are 10 to 30 minutes."""
-GRACE = 30.0
-"""Seconds after the limit when the C timer ends a process whose compiler never lets Python run."""
 OPTIONS = "POPLAR_ENGINE_OPTIONS"
 PROFILE_OPTIONS = ("autoReport.all", "autoReport.outputMemoryProfile")
 LIBRARY = "pva"
@@ -66,8 +63,9 @@ def watch_compile(
 ) -> Iterator[None]:
     """Report the progress of compiling `what` every `every` seconds, and end the process at the time limit.
 
-    PopTorch has no public API for its progress, but it shows a tqdm bar on sys.stderr, which is parsed. During the
-    compilation, SIGTERM and Ctrl-C end the process immediately, as there is nothing to save yet.
+    PopTorch has no public API for its progress, but it shows a tqdm bar on sys.stderr, which is parsed; it releases the
+    GIL while it compiles. During the compilation, SIGTERM and Ctrl-C end the process immediately, as there is nothing
+    to save yet.
 
     Args:
         emit: Receives the events.
@@ -77,9 +75,6 @@ def watch_compile(
     bar = _Bar(sys.stderr)
     ended = threading.Event()
     watch = threading.Thread(target=_watch, args=(emit, timeout, every, what, log, bar, ended), daemon=True)
-    backstop = timeout is not None and _has_descriptor(sys.stderr)
-    if backstop and timeout is not None:
-        faulthandler.dump_traceback_later(timeout + GRACE, exit=True, file=sys.stderr)
     with exit_on_signals(), contextlib.redirect_stderr(bar):
         watch.start()
         try:
@@ -87,8 +82,6 @@ def watch_compile(
         finally:
             ended.set()
             watch.join()
-            if backstop:
-                faulthandler.cancel_dump_traceback_later()
 
 
 class _Bar(io.TextIOBase):
@@ -139,14 +132,6 @@ def _too_long(what: str, timeout: float, percent: Optional[int], log: Optional[P
         f"raise {TIMEOUT_VARIABLE} (seconds; 0 for no limit); if not, place fewer layers on each IPU "
         f"(layers_per_ipu), lower micro_batch_size, and run with POPTORCH_LOG_LEVEL=DEBUG to see where it stops.{hint}"
     )
-
-
-def _has_descriptor(stream: TextIO) -> bool:
-    try:
-        stream.fileno()
-    except (OSError, ValueError, AttributeError):
-        return False
-    return True
 
 
 class CompileProfile:

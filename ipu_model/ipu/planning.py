@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Dict
@@ -11,9 +10,6 @@ from typing import Any, Callable, Dict
 from ipu_model import heads
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.errors import ROWS, ConfigError
-from ipu_model.estimates.ipu_constants import MK2, SWAP_SECONDS, Generation
-from ipu_model.estimates.ipu_time import IpuProgram, call_interval, evaluation_seconds
-from ipu_model.estimates.shapes import RowShape
 from ipu_model.files import write_json
 from ipu_model.ipu import checks
 from ipu_model.ipu import placement as placing
@@ -24,12 +20,9 @@ from ipu_model.ipu.placement import DeviceLayout, Placement
 from ipu_model.jobs.job import Division, Job
 from ipu_model.models import families
 from ipu_model.models.config import ModelConfig
-from ipu_model.rows.format import Manifest
 
 CONFIG = "ipu_config.json"
 """Name of the file in a model folder."""
-WORTHWHILE_SHARE = 0.01
-"""Share of a training's time for its evaluations: if they take more, a message says how to reduce them."""
 PARTIAL_LOSS = "the reported loss covers only the last micro-batch of each replica; with sum, the whole update"
 
 
@@ -115,53 +108,6 @@ class IpuPlan:
             decoder_factor(mode) if heads.get_head_spec(self.head).tied else 1,
             self.config.recompute_checkpoint_every_layer and not inference,
             *dropout,
-        )
-
-    def program(self, model: ModelConfig, rows: RowShape, generation: Generation = MK2) -> IpuProgram:
-        """Return the values that decide the duration of a training call."""
-        shape = (model, self.placement, rows, self.micro_batch_size, self.accumulation, self.replicas)
-        return IpuProgram(*shape, self.updates_per_call, self.config.optimizer_state_offchip, generation)
-
-    def describe_evaluations(self, model: ModelConfig, manifest: Manifest, rows: int, count: int, updates: int) -> str:
-        """Describe the cost of `count` evaluations of `rows` held-out rows in a training of `updates` updates."""
-        evaluation, training = self.for_evaluation(), self.program(model, RowShape.from_manifest(manifest))
-        calls, iterations = math.ceil(rows / evaluation.rows_per_call), evaluation.config.inference_device_iterations
-        forward = dataclasses.replace(
-            training, placement=self.inference_placement, accumulation=iterations, training=False
-        )
-        each = evaluation_seconds(forward, calls)
-        training_seconds = updates / self.updates_per_call * call_interval(training).likely
-        share = count * each / training_seconds
-        cost = (
-            f"held-out rows are evaluated {count} times on the IPUs, between updates: about {each:.0f} s each, of "
-            f"which {SWAP_SECONDS:.0f} s are assumed for changing programs, {share:.1%} of the training"
-        )
-        if share <= WORTHWHILE_SHARE:
-            return cost
-        fits = int(WORTHWHILE_SHARE * training_seconds / each)
-        enough = (
-            f"evaluate at most {fits} times (evaluate_every_updates)" if fits else "set evaluate_every_updates to null"
-        )
-        return f"{cost}; to stay under {WORTHWHILE_SHARE:.0%}, {enough}"
-
-    def describe_stops(self, model: ModelConfig, manifest: Manifest, every_minutes: float, every_updates: int) -> str:
-        """Describe how a stop or the loss of the host affects a training: the host cannot react during a call.
-
-        Args:
-            every_minutes: minutes between checkpoints; 0 for never.
-            every_updates: updates between checkpoints; 0 for never.
-        """
-        seconds = call_interval(self.program(model, RowShape.from_manifest(manifest))).likely
-        saved = [f"{every_minutes:g} minutes"] * bool(every_minutes)
-        saved += [f"{every_updates} updates"] * bool(every_updates)
-        lost = (
-            f"the last {' or '.join(saved)}, a call and the time of writing a checkpoint"
-            if saved
-            else "everything, as no checkpoints are saved during training (checkpoint_every_minutes)"
-        )
-        return (
-            f"an IPU call takes about {seconds:.1f} s on Mk2 by published figures: a stop takes effect after the call, "
-            f"with a checkpoint. A killed job loses at most {lost}"
         )
 
     def save(self, folder: Path) -> None:

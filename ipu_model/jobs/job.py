@@ -262,7 +262,7 @@ class JobResult:
     evaluation: Optional[Dict[str, Any]] = None
     """Metrics of the saved weights on held-out rows (Evaluator.summary); null without evaluation."""
     foretold: Optional[Dict[str, Any]] = None
-    """Estimated and measured time and memory of the job (estimates/record.py); null without an estimate."""
+    """Estimated and measured time and memory of the job (estimates/job.py); null without an estimate."""
     program: Optional[str] = None
     """On ipu, the origin of the program: built (and why), loaded from the cache, or restored from `executables`."""
 

@@ -106,6 +106,7 @@ def plan_device(
             "device.recompute applies to cpu and cuda only: set it to false. On IPUs, "
             "recompute_checkpoint_every_layer of the ipu_config.json controls recomputation"
         )
+    from ipu_model.estimates.ipu import describe_stops
     from ipu_model.ipu.planning import plan_ipu
     from ipu_model.ipu.sdk import check_hardware
     from ipu_model.runtimes.ipu import load_poptorch, read_versions
@@ -119,7 +120,7 @@ def plan_device(
     say(f"PopTorch {versions['poptorch']}: {check_hardware(poptorch, plan.local_ipus, job.compile_only)}")
     say(plan.placement.table(plan.replicas))
     if job.kind != "predict":
-        say(plan.describe_stops(config, manifest, job.checkpoint_every_minutes, job.checkpoint_every_updates))
+        say(describe_stops(job, config, plan, manifest))
     return plan
 
 

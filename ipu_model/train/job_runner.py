@@ -21,7 +21,7 @@ from ipu_model.distributed.process import StopRequest, Terminated, peak_memory_m
 from ipu_model.errors import ConfigError, RowsError
 from ipu_model.estimates.estimate import MEMORY, SECONDS, TOKENS
 from ipu_model.estimates.host import bound_memory
-from ipu_model.estimates.record import begin_record, finish_record, rows_per_step
+from ipu_model.estimates.job import begin_record, finish_record, rows_per_step
 from ipu_model.files import new_file, new_folder, write_text
 from ipu_model.jobs.job import Job, JobResult
 from ipu_model.jobs.plan import JobPlan, make_plan, set_replicas
@@ -103,8 +103,10 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
         if held_out.manifest.tokenizer_sha256 != rows.manifest.tokenizer_sha256:
             raise RowsError(f"{held_out.folder} and {rows.folder} use different tokenizers: make both again")
         if device is not None:
-            counts = job.evaluation.count_rows(len(held_out)), job.evaluation.count_evaluations(plan.updates)
-            emit("message", text=device.describe_evaluations(config, rows.manifest, *counts, plan.updates))
+            from ipu_model.estimates.ipu import describe_evaluations
+
+            text = describe_evaluations(job, config, device, rows.manifest, len(held_out), plan.updates)
+            emit("message", text=text)
     record = begin_record(job, plan, config, rows.manifest, instances.count)
     with _reserve_job_memory(job, plan, config, rows, instances, emit, stop):
         model = make_model(job, config, base, emit)

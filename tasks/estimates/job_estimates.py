@@ -35,8 +35,7 @@ from ipu_model.estimates.estimate import (
     Term,
     TimeEstimate,
 )
-from ipu_model.estimates.job import MK2, estimate_job, suggest_layout
-from ipu_model.estimates.record import job_shape, rows_per_step
+from ipu_model.estimates.job import MK2, estimate_job, job_shape, rows_per_step, suggest_layout
 from ipu_model.estimates.shapes import model_parameters
 from ipu_model.files import write_text
 from ipu_model.jobs.plan import Choice, JobPlan, make_plan

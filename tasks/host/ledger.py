@@ -40,7 +40,7 @@ operations dominates the time, which then says nothing about compute speed."""
 
 Record = dict[str, Any]
 """at (end of the job, ISO 8601), kind, head, runtime, precision, device, and each measured figure of FIGURES: measured
-and, if it was estimated, low, likely and high. On CPU and CUDA also shape (estimates/record.py: job_shape) and host
+and, if it was estimated, low, likely and high. On CPU and CUDA also shape (estimates/job.py: job_shape) and host
 (host_name); for a measurement also `measurement` and the free_memory of a GPU."""
 
 
@@ -145,7 +145,7 @@ def select_shape(
     """Return the newest records of jobs of one shape on one host, with times scaled to this job's tokens.
 
     Args:
-        shape: see ipu_model/estimates/record.py.
+        shape: see ipu_model/estimates/job.py.
         precision: auto matches any.
     """
     found = []

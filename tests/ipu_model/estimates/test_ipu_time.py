@@ -10,7 +10,6 @@ from ipu_model.estimates.ipu_constants import BOW, FITTED, MK2, FittedConstants
 from ipu_model.estimates.ipu_time import (
     IpuProgram,
     call_interval,
-    evaluation_seconds,
     micro_batch_seconds,
     update_seconds,
 )
@@ -124,4 +123,3 @@ def test_inference_goes_forward_alone_and_fills_its_pipeline() -> None:
     in_turn = call_interval(dataclasses.replace(forward, pipelined=False))
     assert in_turn.likely == pytest.approx(8 * 2 * each + FITTED.host)
     assert in_turn.low < in_turn.likely < in_turn.high
-    assert evaluation_seconds(forward, 3) == pytest.approx(30 + 3 * (9 * each + FITTED.host))

@@ -9,7 +9,7 @@ from typing import Any, Dict
 from tiny_jobs import TINY, make_job
 
 from ipu_model.estimates.estimate import Interval, JobEstimate, MemoryEstimate, Term, TimeEstimate
-from ipu_model.estimates.record import estimated_figures, finish_record, job_shape
+from ipu_model.estimates.job import estimated_figures, finish_record, job_shape
 from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import Choice, make_plan
 from ipu_model.models.config import ModelConfig

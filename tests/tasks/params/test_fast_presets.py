@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ipu_model.estimates.estimate import FITS, Interval
-from ipu_model.estimates.ipu import estimate_ipus
+from ipu_model.estimates.ipu import build_program, estimate_ipus
 from ipu_model.estimates.ipu_time import call_interval
 from ipu_model.estimates.shapes import RowShape
 from tasks.downstream.jobs.entry_jobs import build_finetune_job
@@ -53,7 +53,7 @@ class Tuning:
 
     @property
     def call_s(self) -> Interval:
-        return call_interval(self.plan.program(self.model, RowShape(self.length)))
+        return call_interval(build_program(self.job, self.model, self.plan, RowShape(self.length)))
 
 
 @pytest.mark.parametrize("name", [*FAST, *(name[: -len("-fast")] for name in FAST)])

@@ -11,6 +11,7 @@ import pytest
 
 from flows.runs.stopping import STOP_TIMEOUT_S
 from ipu_model.distributed.poprun import PopRunInstances
+from ipu_model.estimates.ipu import build_program, describe_evaluations
 from ipu_model.estimates.ipu_time import call_interval
 from ipu_model.estimates.shapes import RowShape
 from ipu_model.ipu.planning import IpuPlan, plan_ipu
@@ -121,12 +122,13 @@ def test_a_preset_says_what_its_source_says(name: str, tmp_path: Path):
         plan = planned(jobs[phase], model, factors.get(phase, 1.0))
         found = row(jobs[phase], plan, shape.row_length, shape.max_predictions_per_row, batch.steps)
         assert found == getattr(recipe, phase), phase
-        assert seconds_to_stop(plan, model, shape.row_length, shape.max_predictions_per_row) < STOP_TIMEOUT_S
+        limits = (shape.row_length, shape.max_predictions_per_row)
+        assert seconds_to_stop(jobs[phase], plan, model, *limits) < STOP_TIMEOUT_S
     squad = params.downstream["squad"]
     plan = planned(jobs["finetune"], model, factors.get("squad/train", 1.0))
     assert squad.finetune.schedule == recipe.schedule
     assert row(jobs["finetune"], plan, squad.rows.row_length, 0, squad.finetune.epochs) == recipe.finetune
-    assert seconds_to_stop(plan, model, squad.rows.row_length, 0) < STOP_TIMEOUT_S
+    assert seconds_to_stop(jobs["finetune"], plan, model, squad.rows.row_length, 0) < STOP_TIMEOUT_S
     plan = planned(jobs["predict"], model, 1.0)
     assert (plan.micro_batch_size, plan.replicas, plan.updates_per_call, layers_of(plan)) == recipe.predict
     assert plan.pipelined_inference
@@ -157,9 +159,9 @@ def test_mosaic_says_what_its_source_says(tmp_path: Path):
     assert (model.hidden_dropout, model.attention_dropout, model.layer_norm_eps) == (0.1, 0.0, 1e-12)
 
 
-def seconds_to_stop(plan: IpuPlan, model: ModelConfig, row_length: int, masks: int) -> float:
+def seconds_to_stop(job: Job, plan: IpuPlan, model: ModelConfig, row_length: int, masks: int) -> float:
     """From SIGTERM to the end of a training on a POD of Mk2: the running call, and a checkpoint on a slow disk."""
-    seconds = call_interval(plan.program(model, RowShape(row_length, masks))).likely
+    seconds = call_interval(build_program(job, model, plan, RowShape(row_length, masks))).likely
     return seconds + SAVE_MARGIN * ASSUMED_SAVE_SECONDS
 
 
@@ -182,7 +184,8 @@ def test_evaluations_take_no_more_than_a_hundredth_of_a_phase(name: str, tmp_pat
         judged = EvaluationConfig("", params.pretrain.evaluate_every_updates or batch.steps)
         held_out = params.pretrain.evaluate_rows
         assert held_out is not None
-        told = plan.describe_evaluations(model, rows, held_out, judged.count_evaluations(batch.steps), batch.steps)
+        job = dataclasses.replace(jobs[phase], evaluation=judged)
+        told = describe_evaluations(job, model, plan, rows, held_out, batch.steps)
         assert told.endswith("% of the training"), phase
 
 
