@@ -42,7 +42,7 @@ ALLOWED = {
         "tasks/release/",
         "tests/",
     ),
-    "fsspec": ("tasks/host/checkpoint_remote.py", "tasks/host/checkpoint_travel.py", "tests/"),
+    "fsspec": ("tasks/host/checkpoint_sync.py", "tests/"),
     "datasets": ("tasks/records/hub_inputs.py", "bench/", "tests/"),
     "transformers": ("ipu_model/models/transformers_encoder.py", "bench/", "tests/"),
     "torch": ("ipu_model/", "bench/", "tests/"),

@@ -268,7 +268,7 @@ def check_dvc_remote(request: RunRequest) -> Iterator[CheckResult]:
 
 def check_checkpoint_remote(request: RunRequest) -> Iterator[CheckResult]:
     """Check checkpoint.remote in the same way."""
-    from tasks.host.checkpoint_travel import address_of
+    from tasks.host.checkpoint_sync import address_of
 
     remote = request.params.checkpoint.remote
     if remote is None or request.on_workers:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.files import read_json, sha256_of, write_json, write_text
-from tasks.host.checkpoint_travel import sync_checkpoints
+from tasks.host.checkpoint_sync import sync_checkpoints
 from tasks.host.launcher import launch_command
 from tasks.jobs.device_job import (
     BatchGeometry,

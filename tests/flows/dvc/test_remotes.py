@@ -10,9 +10,9 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from flows.dvc.session import DvcSession
-from tasks.host.checkpoint_remote import Remote
+from tasks.host.checkpoint_sync import Remote
 from tests.flows.dvc.toy_repro import repro
-from tests.tasks.host.test_checkpoint_travel import write_checkpoint
+from tests.tasks.host.test_checkpoint_sync import write_checkpoint
 
 
 class SshServer:

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.host import checkpoint_travel
-from tasks.host.checkpoint_remote import Remote, newest_whole
-from tasks.host.checkpoint_travel import sync_checkpoints
+from tasks.host import checkpoint_sync
+from tasks.host.checkpoint_sync import Remote, newest_whole, sync_checkpoints
 from tasks.stage.errors import DeviceJobFailed, ParamsError, StagePaused
 
 KEY = "pretrain-phase1/0123456789ab"
@@ -179,7 +178,7 @@ def test_a_remote_that_is_gone_is_named_once_and_costs_nothing(remote: Path, tmp
 def test_a_remote_that_hangs_ends_with_the_time_there_is(
     remote: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint_travel, "AFTER_SIGTERM_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint_sync, "AFTER_SIGTERM_SECONDS", 0.0)
     said: list[str] = []
     pause(tmp_path / "run", remote, 10, say=said.append, in_a_hurry=True)
     assert "lacks the checkpoint after update 10" in said[-1]
