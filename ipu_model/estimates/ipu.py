@@ -13,9 +13,8 @@ from ipu_model.estimates.ipu_memory import estimate_memories
 from ipu_model.estimates.ipu_time import IpuProgram, call_interval, update_seconds
 from ipu_model.estimates.layout_search import Proposal, find_faster_layout
 from ipu_model.estimates.shapes import RowShape
-from ipu_model.ipu.checks import is_half
 from ipu_model.ipu.migration import ignore
-from ipu_model.ipu.planning import IpuPlan, can_cut_table, decoder_factor, plan_ipu
+from ipu_model.ipu.planning import IpuPlan, can_cut_table, decoder_factor, is_half, plan_ipu
 from ipu_model.jobs.job import Job, OptimizerConfig
 from ipu_model.jobs.plan import Choice, make_plan
 from ipu_model.models.config import ModelConfig

@@ -81,7 +81,7 @@ class WordTable(nn.Module):
 
     Args:
         table: [V, H]; copied.
-        pieces: Number of pieces; divides V (checks.check_serialization).
+        pieces: Number of pieces; divides V (planning.check_serialization).
     """
 
     def __init__(self, table: Tensor, pieces: int) -> None:

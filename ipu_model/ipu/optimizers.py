@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model.errors import CheckpointError
-from ipu_model.ipu.checks import check_optimizer, is_half
+from ipu_model.ipu.planning import check_optimizer, is_half
 from ipu_model.jobs.job import OptimizerConfig
 from ipu_model.models.modeling import is_exempt
 

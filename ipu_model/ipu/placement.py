@@ -53,6 +53,11 @@ class Placement:
         return tuple((ipu, tuple(names)) for ipu, names in found)
 
     @property
+    def path(self) -> str:
+        """IPUs in the order in which the blocks visit them: 0-1-2-3-0."""
+        return "-".join(str(ipu) for ipu, _ in self.stages)
+
+    @property
     def forward_stages(self) -> int:
         """Forward stages F: 1 + the changes of IPU along the blocks. Pipelined inference needs F device iterations."""
         return len(self.stages)

@@ -1,28 +1,33 @@
-"""Plan of an IPU job, resolved and checked before anything is compiled."""
+"""Plan of an IPU job, resolved and checked before anything is compiled.
+
+Each message of a check has the arithmetic and a setting that works. Imports neither PopTorch nor torch: plans are also
+made on hosts that have neither.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, List
 
 from ipu_model import heads
 from ipu_model.distributed.poprun import PopRunInstances
-from ipu_model.errors import ROWS, ConfigError
+from ipu_model.errors import LAUNCHER, ROWS, ConfigError
 from ipu_model.files import write_json
-from ipu_model.ipu import checks
 from ipu_model.ipu import placement as placing
-from ipu_model.ipu.checks import check_optimizer, is_half
 from ipu_model.ipu.config import IpuConfig, ModeConfig, read_ipu_config
 from ipu_model.ipu.migration import ignore
 from ipu_model.ipu.placement import DeviceLayout, Placement
-from ipu_model.jobs.job import Division, Job
+from ipu_model.jobs.job import BatchGeometry, Division, Job, OptimizerConfig
 from ipu_model.models import families
 from ipu_model.models.config import ModelConfig
 
 CONFIG = "ipu_config.json"
 """Name of the file in a model folder."""
+MAX_IPUS_PER_PROCESS = 64
+"""IPUs that one process can attach to (PopTorch); more need several instances under poprun."""
 PARTIAL_LOSS = "the reported loss covers only the last micro-batch of each replica; with sum, the whole update"
 
 
@@ -159,7 +164,7 @@ def plan_ipu(
         raise ConfigError(
             "a predict job runs as one process: start it without poprun (up to 64 IPUs serve one process)"
         )
-    checks.check_ipu_count(placement.ipus_per_replica, replicas, instances.count)
+    check_ipu_count(placement.ipus_per_replica, replicas, instances.count)
     instances.require_ipus(placement.ipus_per_replica)
     _check_evaluation(job, placement, inference_placement, instances)
     _check_factors(job.head, model, mode)
@@ -170,8 +175,7 @@ def plan_ipu(
         accumulation = _accumulation(job, config, replicas, packing_factor)
         if config.output_mode in ("final", "default"):
             say(f"output_mode {config.output_mode}: {PARTIAL_LOSS}")
-        rows, batch = job.geometry.micro_batch_size, job.geometry.global_batch_size
-        checks.check_accumulation(accumulation, placement, rows, replicas, packing_factor, batch)
+        check_accumulation(accumulation, placement, job.geometry, replicas, packing_factor)
     report = say if predicting else ignore  # a training job does not report its inference
     pipelined = _pipelined(job, config, inference_placement, report)
     accumulators = "auto" if job.optimizer is None else job.optimizer.accumulator_precision
@@ -224,9 +228,9 @@ def _check_evaluation(job: Job, training: Placement, inference: Placement, insta
 def _check_factors(head: str, model: ModelConfig, mode: ModeConfig) -> None:
     if heads.get_head_spec(head).tied:
         name = "projection" if mode.projection_serialization_factor != 1 else "embedding"
-        checks.check_serialization(model.vocab_size, decoder_factor(mode), name)
+        check_serialization(model.vocab_size, decoder_factor(mode), name)
     else:
-        checks.check_serialization(model.vocab_size, mode.embedding_serialization_factor, "embedding")
+        check_serialization(model.vocab_size, mode.embedding_serialization_factor, "embedding")
 
 
 def can_cut_table(job: Job) -> bool:
@@ -248,9 +252,7 @@ def _table_pieces(job: Job, mode: ModeConfig, say: Callable[[str], None]) -> int
 def _accumulation(job: Job, config: IpuConfig, replicas: int, packing_factor: float) -> int:
     """Derive the accumulation from the global batch; a configured one must agree."""
     geometry = job.geometry
-    derived = checks.derive_accumulation(
-        geometry.global_batch_size, geometry.micro_batch_size, replicas, packing_factor
-    )
+    derived = derive_accumulation(geometry.global_batch_size, geometry.micro_batch_size, replicas, packing_factor)
     stated = config.gradient_accumulation_steps
     if stated is not None and stated != derived:
         rows = geometry.micro_batch_size * replicas * stated
@@ -266,14 +268,185 @@ def _accumulation(job: Job, config: IpuConfig, replicas: int, packing_factor: fl
 
 
 def _pipelined(job: Job, config: IpuConfig, placement: Placement, say: Callable[[str], None]) -> bool:
-    """Return whether the IPUs of a replica work in parallel in inference."""
+    """Return whether the IPUs of a replica work in parallel in inference.
+
+    Raises:
+        ConfigError: a call of pipelined inference has fewer micro-batches than forward stages.
+    """
     iterations, needed = config.inference.device_iterations, placement.forward_stages
-    if job.inference_execution == "pipelined":
-        checks.check_inference_iterations(iterations, placement)
-        return True
-    if job.inference_execution == "sharded" or needed == 1:
+    if job.inference_execution == "sharded" or (needed == 1 and job.inference_execution != "pipelined"):
         return False
-    if iterations < needed:
-        filled = f"{needed} stages; with {needed} or more, all IPUs work in parallel"
-        say(f"inference is sharded, one IPU at a time: inference_device_iterations {iterations} cannot fill {filled}")
-    return iterations >= needed
+    if iterations >= needed:
+        return True
+    if job.inference_execution == "pipelined":
+        raise ConfigError(
+            f"inference_device_iterations={iterations} cannot fill the pipeline: the blocks visit the IPUs "
+            f"{placement.path}, which are {needed} stages. Set inference_device_iterations to at least {needed}, or "
+            "inference_execution to sharded"
+        )
+    filled = f"{needed} stages; with {needed} or more, all IPUs work in parallel"
+    say(f"inference is sharded, one IPU at a time: inference_device_iterations {iterations} cannot fill {filled}")
+    return False
+
+
+def derive_accumulation(global_batch_size: int, micro_batch_size: int, replicas: int, packing_factor: float) -> int:
+    """Return the micro-batches accumulated on each replica: global_batch_size / (micro_batch_size x replicas).
+
+    With one sequence in a row (packing_factor 1) this must be a whole number. A packed row holds
+    `packing_factor` sequences on average, so there the nearest whole number, at least 1, is taken.
+
+    Raises:
+        ConfigError: the division leaves a remainder; the message names the nearest global batches.
+    """
+    rows = micro_batch_size * replicas
+    if packing_factor != 1.0:
+        return max(1, math.floor(global_batch_size / packing_factor / rows + 0.5))
+    accumulation, rest = divmod(global_batch_size, rows)
+    if rest:
+        near = [rows * count for count in (accumulation, accumulation + 1) if count]
+        raise ConfigError(
+            f"global_batch_size={global_batch_size} cannot be cut into micro-batches: micro_batch_size "
+            f"{micro_batch_size} x {replicas} replicas = {rows} rows, {global_batch_size} / {rows} leaves {rest}. "
+            f"Set global_batch_size to {' or '.join(map(str, near))}, or change micro_batch_size"
+        )
+    return accumulation
+
+
+def check_accumulation(
+    accumulation: int, placement: Placement, geometry: BatchGeometry, replicas: int, packing_factor: float
+) -> None:
+    """Require enough micro-batches in one update to fill the pipeline: at least 2F - 1 (1 without a pipeline).
+
+    Raises:
+        ConfigError: there are fewer; depends on ROWS where less densely packed rows would be enough.
+    """
+    needed, rows = placement.training_stages, geometry.micro_batch_size * replicas
+    if accumulation >= needed:
+        return
+    packed_less = packing_factor != 1.0 and geometry.global_batch_size / rows + 0.5 >= needed
+    packed = f" x {packing_factor:.2f} sequences in a row" if packing_factor != 1.0 else ""
+    raise ConfigError(
+        f"gradient_accumulation_steps={accumulation} cannot fill the pipeline: the blocks visit the IPUs "
+        f"{placement.path}, {placement.forward_stages} forward stages, 2x{placement.forward_stages}-1 = {needed} in "
+        f"training. Use at least {needed}: global_batch_size {math.ceil(needed * rows * packing_factor)} ({needed} x "
+        f"micro_batch_size {geometry.micro_batch_size} x {replicas} replicas{packed}); or lower micro_batch_size or "
+        "replication_factor, or use fewer IPUs per replica",
+        ROWS if packed_less else "",
+    )
+
+
+def check_serialization(vocab_size: int, factor: int, what: str) -> None:
+    """Require that a table can be cut into `factor` parts of equal size.
+
+    Args:
+        vocab_size: entries of the table.
+        factor: number of parts; 1 does not cut the table.
+        what: `embedding` or `projection`, the table that the factor belongs to.
+
+    Raises:
+        ConfigError: the factor does not divide the vocabulary; the message names the nearest that do.
+    """
+    rest = vocab_size % factor
+    if not rest:
+        return
+    divisors = [part for part in range(1, vocab_size + 1) if vocab_size % part == 0]
+    near = [max(part for part in divisors if part < factor), *[part for part in divisors if part > factor][:1]]
+    raise ConfigError(
+        f"{what}_serialization_factor={factor} must divide the vocabulary of {vocab_size} entries: {vocab_size} / "
+        f"{factor} leaves {rest}. Use {' or '.join(map(str, near))}",
+        ROWS,
+    )
+
+
+def check_ipu_count(ipus_per_replica: int, replicas: int, instances: int) -> None:
+    """Require a number of IPUs that can be attached: powers of two, at most 64 for each process.
+
+    Args:
+        ipus_per_replica: IPUs of one copy of the model.
+        replicas: copies of the model over all instances.
+        instances: processes that share the replicas (poprun).
+
+    Raises:
+        ConfigError: the number is not a power of two, or is too large; the message names the nearest that work.
+    """
+    if replicas % instances:
+        raise ConfigError(
+            f"{replicas} replicas cannot be shared by {instances} instances: {replicas} / {instances} leaves "
+            f"{replicas % instances}. Start a number of replicas that is a multiple of the instances",
+            LAUNCHER,
+        )
+    if not _is_power_of_two(ipus_per_replica):
+        raise ConfigError(
+            f"ipus_per_replica={ipus_per_replica} is not a power of two: IPUs are attached in 1, 2, 4, 8 ... Use "
+            f"{_nearest_powers(ipus_per_replica)} entries in layers_per_ipu"
+        )
+    local = replicas // instances
+    total = ipus_per_replica * local
+    share = f" of each of {instances} instances" if instances > 1 else ""
+    if not _is_power_of_two(total):
+        raise ConfigError(
+            f"{ipus_per_replica} IPUs x {local} replicas{share} = {total} IPUs is not a power of two. Set "
+            f"replication_factor to {_nearest_powers(local, instances)}",
+            LAUNCHER,
+        )
+    if total > MAX_IPUS_PER_PROCESS:
+        most = MAX_IPUS_PER_PROCESS // ipus_per_replica
+        ways = [f"set replication_factor to at most {most * instances}"] if most else []
+        ways.append(f"start {total // MAX_IPUS_PER_PROCESS * instances} instances under poprun")
+        raise ConfigError(
+            f"{ipus_per_replica} IPUs x {local} replicas{share} = {total} IPUs, but a process attaches at most "
+            f"{MAX_IPUS_PER_PROCESS}: {', or '.join(ways)}",
+            LAUNCHER,
+        )
+
+
+def check_optimizer(config: OptimizerConfig) -> None:
+    """Reject settings that an IPU would ignore or apply differently from torch. Does not need PopTorch.
+
+    Raises:
+        ConfigError: lists all such settings.
+    """
+    # Sources: popart_compiler/source/CompilerImpl.cpp (getPopartOptimizer) of PopTorch, and
+    # willow/src/transforms/clipweightgradientsbynorm.cpp and willow/src/patterns/*decompose.cpp of PopART.
+    problems: List[str] = []
+    if not config.bias_correction and config.name in ("adam", "adamw"):
+        # PopTorch accepts bias_correction=False for AdamW but passes AdamMode::Adam to PopART, which corrects.
+        problems.append(
+            f"optimizer.bias_correction=false with {config.name}: the IPU applies bias correction anyway. "
+            "Set bias_correction to true, or use lamb, which supports false"
+        )
+    if config.max_grad_norm is not None:
+        problem = _clipping_problem(config)
+        if problem:
+            problems.append(f"optimizer.max_grad_norm={config.max_grad_norm:g} with {config.name}: {problem}")
+    if problems:
+        raise ConfigError("; ".join(problems))
+
+
+def _clipping_problem(config: OptimizerConfig) -> str:
+    """Return why PopART would not clip the gradient as torch does; empty where it would."""
+    if config.name == "lamb":
+        return "PopTorch's LAMB has no clipping. Set max_grad_norm to null (the trust ratio bounds the update)"
+    if config.name == "sgd":
+        # PopART clips the updater of the variable: the velocity, or the sum of micro-batches times loss scaling.
+        return "PopART clips the scaled velocity, not the gradient. Set max_grad_norm to null, or use adamw"
+    if config.name == "adam" and config.weight_decay:
+        # The L2 penalty is added before the accumulator that clipping looks for.
+        return "PopART clips the gradient with the decay in it. Set weight_decay to 0, or use adamw"
+    return ""
+
+
+def is_half(precision: str, half: bool) -> bool:
+    """Return whether accumulators or moments of `precision` are fp16; auto follows the weights (`half`)."""
+    return half if precision == "auto" else precision == "fp16"
+
+
+def _is_power_of_two(number: int) -> bool:
+    return number & (number - 1) == 0
+
+
+def _nearest_powers(number: int, times: int = 1) -> str:
+    """Return the powers of two around `number`, which is not one, each multiplied by `times`."""
+    below = 1 << (number.bit_length() - 1)
+    powers: List[int] = [below * times, 2 * below * times]
+    return " or ".join(map(str, powers))

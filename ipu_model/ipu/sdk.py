@@ -11,7 +11,7 @@ from pathlib import PurePath
 from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 from ipu_model.errors import ConfigError
-from ipu_model.ipu.checks import MAX_IPUS_PER_PROCESS
+from ipu_model.ipu.planning import MAX_IPUS_PER_PROCESS
 
 OLDEST_POPTORCH = (3, 3)
 NEWEST_TRIED_POPTORCH = (3, 4)

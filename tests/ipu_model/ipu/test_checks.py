@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 
 from ipu_model.errors import ConfigError
-from ipu_model.ipu.checks import (
+from ipu_model.ipu.placement import place_by_layers
+from ipu_model.ipu.planning import (
     check_accumulation,
-    check_inference_iterations,
     check_ipu_count,
     check_serialization,
     derive_accumulation,
 )
-from ipu_model.ipu.placement import place_by_layers
+from ipu_model.jobs.job import BatchGeometry
 
 PRETRAINING = place_by_layers("pretraining", 12, [0, 4, 4, 4], 4)
+GEOMETRY = BatchGeometry(64, micro_batch_size=2)
 ANSWERS = place_by_layers("question_answering", 12, [0, 4, 4, 4], 4)
 
 
@@ -40,38 +41,32 @@ def test_a_global_batch_that_does_not_divide_is_refused_with_the_nearest_that_do
     with pytest.raises(
         ConfigError, match=r"micro_batch_size 8 x 4 replicas = 32 rows, 100 / 32 leaves 4.* to 96 or 128"
     ):
-        derive_accumulation(100, 8, 4)
-    assert (derive_accumulation(96, 8, 4), derive_accumulation(128, 8, 4)) == (3, 4)
+        derive_accumulation(100, 8, 4, 1.0)
+    assert (derive_accumulation(96, 8, 4, 1.0), derive_accumulation(128, 8, 4, 1.0)) == (3, 4)
 
 
 def test_a_global_batch_below_one_row_per_replica_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"Set global_batch_size to 32, or"):
-        derive_accumulation(16, 8, 4)
+        derive_accumulation(16, 8, 4, 1.0)
 
 
 def test_accumulation_below_2f_minus_1_is_refused_and_2f_minus_1_is_not() -> None:
-    with pytest.raises(ConfigError, match=r"=8 .* IPUs 0-1-2-3-0, 5 forward stages, 2x5-1 = 9 .* Use at least 9;"):
-        check_accumulation(8, PRETRAINING)
-    check_accumulation(9, PRETRAINING)
-    with pytest.raises(ConfigError, match=r"IPUs 0-1-2-3, 4 forward stages, 2x4-1 = 7 .* Use at least 7;"):
-        check_accumulation(6, ANSWERS)
-    check_accumulation(7, ANSWERS)
-    check_accumulation(1, place_by_layers("pretraining", 2, [2], 1))
+    with pytest.raises(ConfigError, match=r"=8 .* IPUs 0-1-2-3-0, 5 forward stages, 2x5-1 = 9 .* Use at least 9: "):
+        check_accumulation(8, PRETRAINING, GEOMETRY, 4, 1.0)
+    check_accumulation(9, PRETRAINING, GEOMETRY, 4, 1.0)
+    with pytest.raises(ConfigError, match=r"IPUs 0-1-2-3, 4 forward stages, 2x4-1 = 7 .* Use at least 7: "):
+        check_accumulation(6, ANSWERS, GEOMETRY, 4, 1.0)
+    check_accumulation(7, ANSWERS, GEOMETRY, 4, 1.0)
+    check_accumulation(1, place_by_layers("pretraining", 2, [2], 1), GEOMETRY, 4, 1.0)
 
 
 def test_the_refusal_names_a_global_batch_that_works() -> None:
     with pytest.raises(ConfigError, match=r"global_batch_size 72 \(9 x micro_batch_size 2 x 4 replicas\)"):
-        check_accumulation(8, PRETRAINING, micro_batch_size=2, replicas=4)
-    check_accumulation(derive_accumulation(72, 2, 4), PRETRAINING)
+        check_accumulation(8, PRETRAINING, GEOMETRY, 4, 1.0)
+    check_accumulation(derive_accumulation(72, 2, 4, 1.0), PRETRAINING, GEOMETRY, 4, 1.0)
     with pytest.raises(ConfigError, match=r"global_batch_size 108 \(9 x .* x 1\.50 sequences in a row\)"):
-        check_accumulation(8, PRETRAINING, micro_batch_size=2, replicas=4, packing_factor=1.5)
-    check_accumulation(derive_accumulation(108, 2, 4, 1.5), PRETRAINING)
-
-
-def test_pipelined_inference_with_less_than_f_iterations_is_refused_and_f_are_not() -> None:
-    with pytest.raises(ConfigError, match=r"=3 .* IPUs 0-1-2-3, which are 4 stages.* at least 4, or .* sharded"):
-        check_inference_iterations(3, ANSWERS)
-    check_inference_iterations(4, ANSWERS)
+        check_accumulation(8, PRETRAINING, GEOMETRY, 4, 1.5)
+    check_accumulation(derive_accumulation(108, 2, 4, 1.5), PRETRAINING, GEOMETRY, 4, 1.5)
 
 
 @pytest.mark.parametrize("factor", [1, 2, 3, 6, 5087, 30522])
