@@ -170,7 +170,6 @@ class TrainingFeed:
         self._updates, self._micro_batches, self._parts = updates, micro_batches, tuple(inputs.labels)
         self._class_weights = inputs.class_weights
         self._size_to_share = micro_batch_size if inputs.one_sequence else 0
-        self._positions: Optional[Tensor] = None
         self._next: Optional[PreparedCall] = None
         self._counts: Optional[Counts] = None
 
@@ -183,15 +182,8 @@ class TrainingFeed:
             self._left -= 1
             tensors = tuple(torch.from_numpy(column) for column in call.columns)
             if self._size_to_share:
-                tensors = self._share_positions(tensors)
+                tensors = share_positions(tensors, self._size_to_share)
             yield HostCall((*tensors, self._weights(call.columns, counts)), counts, self._mean)
-
-    def _share_positions(self, tensors: Tuple[Tensor, ...]) -> Tuple[Tensor, ...]:
-        """Replace the positions by shared ones, which are the same in every call and are created once."""
-        at = TOKENS.index("position_ids")
-        if self._positions is None:
-            self._positions = share_positions(tensors, self._size_to_share)[at]
-        return (*tensors[:at], self._positions, *tensors[at + 1 :])
 
     def _wait(self) -> PreparedCall:
         if self._next is None:

@@ -45,7 +45,7 @@ from ipu_model.models.families import configure_model
 from ipu_model.units import format_bytes
 from tasks.estimates.planned_jobs import PlannedJob, PlannedRows, planned_jobs, write_manifests
 from tasks.host import ledger
-from tasks.host.launcher import PopRunOptions, device_python, launch_command, parse_poprun_options
+from tasks.host.launcher import device_python, launch_command, parse_poprun_options
 from tasks.jobs.device_job import Job
 from tasks.params.schema import DeviceParams, Params
 from tasks.stage.errors import ParamsError
@@ -237,11 +237,12 @@ def _estimate_job(planned: PlannedJob, device: DeviceParams, runtime: str, optio
         precision = PRECISION[runtime]
         assumed = (*assumed, *([MEASURED_LATER] if runtime == "cpu" else []))
     job, manifest = dataclasses.replace(planned.job, runtime=runtime, precision=precision), planned.rows.manifest
-    poprun: PopRunOptions | None = None
+    poprun: dict[str, int] | None = None
     try:
         if runtime == "ipu":
             poprun = parse_poprun_options(launch_command(job, device, {} if options.elsewhere else os.environ))
-        instances = _count_instances(job, device, poprun)
+        processes = 1 if job.kind == "predict" else device.processes
+        instances = PopRunInstances(**{"count": processes, **(poprun or {})})
         estimate = estimate_job(job, manifest, instances, options.limit, options.generation)
         better = suggest_layout(job, manifest, instances)
     except (DeviceJobError, ParamsError) as error:
@@ -305,22 +306,14 @@ def count_attached_ipus(params: Params, project: Path, root: Path, stages: Seque
     return max(found)
 
 
-def _may_be_wrong(error: Exception, assumes_rows: bool, poprun: PopRunOptions | None, elsewhere: bool) -> bool:
+def _may_be_wrong(error: Exception, assumes_rows: bool, poprun: dict[str, int] | None, elsewhere: bool) -> bool:
     """Return True if the error depends on assumed rows or an assumed launcher."""
     depends_on = getattr(error, "depends_on", "")
     if isinstance(error, RowsError) or depends_on == ROWS:
         return assumes_rows
-    if depends_on == LAUNCHER and poprun is not None and poprun.instances is None:
+    if depends_on == LAUNCHER and poprun is not None and "count" not in poprun:
         return True
     return elsewhere and (depends_on == LAUNCHER or isinstance(error, ParamsError))
-
-
-def _count_instances(job: Job, device: DeviceParams, poprun: PopRunOptions | None) -> PopRunInstances:
-    processes = 1 if job.kind == "predict" else device.processes
-    told = poprun or PopRunOptions(None, None, None)
-    return PopRunInstances(
-        count=told.instances or processes, total_replicas=told.replicas, ipus_per_replica=told.ipus_per_replica
-    )
 
 
 def _measured(jobs: Sequence[EstimatedJob], device: DeviceParams, options: EstimateOptions) -> list[EstimatedJob]:

@@ -126,19 +126,10 @@ class RowEstimator:
         else:
             factor, fill = min(factor, float(section.max_sequences_per_row)), FILL
             words = (f"{factor:.3g} sequences per row of {length} tokens, {of}",)
-        manifest = Manifest(
-            kind=section.row_kind,
-            row_length=length,
-            max_sequences=section.max_sequences_per_row,
-            max_predictions=rows.max_predictions_per_row or default_max_predictions(length, section.masked_fraction),
-            vocab_size=self.vocabulary,
-            tokenizer_sha256="",
-            seed=section.seed,
-            rows=TEXT_ROWS,
-            sequences=round(TEXT_ROWS * factor),
-            real_tokens=round(TEXT_ROWS * length * fill),
-            files={},
-        )
+        masked = rows.max_predictions_per_row or default_max_predictions(length, section.masked_fraction)
+        shape = (section.row_kind, length, section.max_sequences_per_row, masked, self.vocabulary)
+        counts = (TEXT_ROWS, round(TEXT_ROWS * factor), round(TEXT_ROWS * length * fill))
+        manifest = Manifest(*shape, "", section.seed, *counts, files={})
         words = (*self._vocabulary_assumed, *words, f"{fill:.0%} real tokens per row")
         return {folder: PlannedRows(manifest, words), **_hold_out(folder, manifest, words, section.held_out_fraction)}
 
@@ -192,20 +183,9 @@ class RowEstimator:
         if rows.max_sequences_per_row > 1:
             factor = max(1.0, min(float(rows.max_sequences_per_row), FILL * rows.row_length / each))
         sequences = examples * windows
-        manifest = Manifest(
-            kind=task.row_kind,
-            row_length=rows.row_length,
-            max_sequences=rows.max_sequences_per_row,
-            max_predictions=0,
-            vocab_size=self.vocabulary,
-            tokenizer_sha256="",
-            seed=0,
-            rows=max(1, round(sequences / factor)),
-            sequences=sequences,
-            real_tokens=sequences * each,
-            files={},
-            num_labels=len(task.labels) or LABELS,
-        )
+        shape = (task.row_kind, rows.row_length, rows.max_sequences_per_row, 0, self.vocabulary)
+        counts = (max(1, round(sequences / factor)), sequences, sequences * each)
+        manifest = Manifest(*shape, "", 0, *counts, files={}, num_labels=len(task.labels) or LABELS)
         packing = [f"{factor:.2g} sequences per row"] if factor > 1 else []
         return manifest, (f"{each} tokens per sequence", *packing)
 

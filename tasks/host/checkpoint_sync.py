@@ -39,9 +39,8 @@ FILE = re.compile(r"[a-z][a-z0-9_]*\.(safetensors|json)")
 """Name of a checkpoint's file; a manifest from outside must not name other paths."""
 KEPT = 2
 """Number of checkpoints to keep: the newest, and the previous one in case the newest is damaged."""
-FETCH_SECONDS = 1800.0
-PUSH_SECONDS = 1800.0
-"""Timeout after which a remote counts as unavailable."""
+COPY_SECONDS = 1800.0
+"""Timeout of a copy, after which a remote counts as unavailable."""
 REMOVE_SECONDS = 60.0
 AFTER_FAILURE_SECONDS = 60.0
 """Time that a failed job waits for the upload of its last checkpoint."""
@@ -193,7 +192,7 @@ def sync_checkpoints(
     try:
         yield uploader.on_event
     except StagePaused as paused:
-        uploader.finish(AFTER_SIGTERM_SECONDS if paused.in_a_hurry else PUSH_SECONDS)
+        uploader.finish(AFTER_SIGTERM_SECONDS if paused.in_a_hurry else COPY_SECONDS)
         raise
     except DeviceJobFailed:
         uploader.finish(AFTER_FAILURE_SECONDS)
@@ -239,7 +238,7 @@ class _Uploader:
     def fetch(self) -> None:
         """Fetch the newest remote checkpoint if it is newer than that of the run folder."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        said, failure = self._run("fetch", FETCH_SECONDS)
+        said, failure = self._run("fetch", COPY_SECONDS)
         for line in said:
             self._say(f"{self._url}: {line}")
         if failure:
@@ -291,7 +290,7 @@ class _Uploader:
         if self._under_way is not None or self._newest is None or self._has_arrived():
             return
         if step_of(self._newest) != self._failed and (packed := self._pack(self._newest)) is not None:
-            self._under_way = (self._start("push", packed), step_of(packed), time.monotonic() + PUSH_SECONDS)
+            self._under_way = (self._start("push", packed), step_of(packed), time.monotonic() + COPY_SECONDS)
 
     def _collect(self) -> None:
         if self._under_way is None:
@@ -305,8 +304,6 @@ class _Uploader:
         self._under_way = None
         if process.returncode == 0:
             self._arrived = max(self._arrived, step)
-            if self._in_trouble:
-                self._say(f"checkpoint.remote {self._url}: available again")
             self._in_trouble = False
         else:
             self._failed = step

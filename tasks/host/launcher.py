@@ -8,7 +8,6 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from ipu_model.errors import ConfigError
@@ -19,6 +18,12 @@ from tasks.stage.errors import ParamsError
 
 DEVICE_LAUNCHER = "PODIUM_DEVICE_LAUNCHER"
 DEVICE_PYTHON = "PODIUM_DEVICE_PYTHON"
+POPRUN_OPTIONS = {
+    "--num-instances": "count",
+    "--num-replicas": "total_replicas",
+    "--ipus-per-replica": "ipus_per_replica",
+}
+"""Option of PopRun -> field of PopRunInstances."""
 
 
 def device_python() -> str:
@@ -26,17 +31,8 @@ def device_python() -> str:
     return os.environ.get(DEVICE_PYTHON) or sys.executable
 
 
-@dataclass(frozen=True)
-class PopRunOptions:
-    """PopRun options for the processes of a training job; None for options that its command does not set."""
-
-    instances: int | None
-    replicas: int | None
-    ipus_per_replica: int | None
-
-
-def parse_poprun_options(words: Sequence[str]) -> PopRunOptions | None:
-    """Return the PopRun options in a launch command; None if it starts a single process.
+def parse_poprun_options(words: Sequence[str]) -> dict[str, int] | None:
+    """Return the fields of PopRunInstances that a launch command sets; None if it starts a single process.
 
     Raises:
         ParamsError: the value of a PopRun option is not a positive integer.
@@ -44,13 +40,13 @@ def parse_poprun_options(words: Sequence[str]) -> PopRunOptions | None:
     if not words:
         return None
     stated = {word.partition("=")[0]: word.partition("=")[2] or after for word, after in pairwise([*words, ""])}
-    numbers = []
-    for option in ("--num-instances", "--num-replicas", "--ipus-per-replica"):
-        text = stated.get(option)
-        if text is not None and not (text.isdecimal() and int(text)):
-            raise ParamsError(f"poprun {option} {text}: a positive integer is required")
-        numbers.append(None if text is None else int(text))
-    return PopRunOptions(*numbers)
+    found = {}
+    for option, name in POPRUN_OPTIONS.items():
+        if (text := stated.get(option)) is not None:
+            if not (text.isdecimal() and int(text)):
+                raise ParamsError(f"poprun {option} {text}: a positive integer is required")
+            found[name] = int(text)
+    return found
 
 
 def launch_command(job: Job, device: DeviceParams, environ: Mapping[str, str] = os.environ) -> list[str]:

@@ -14,7 +14,6 @@ import math
 import os
 import platform
 import statistics
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -23,10 +22,8 @@ from ipu_model.estimates.estimate import FIGURES, MEMORY, SECONDS, TOKENS, Inter
 from ipu_model.files import exclusive_lock, find_object, write_json
 
 LEDGER = "PODIUM_LEDGER"
-KEPT = 50
-"""Maximum number of records per device and kind of job; older ones are removed."""
-KEPT_IN_ALL = 1000
-
+KEPT = 1000
+"""Maximum number of records; older ones are removed."""
 ENDS = tuple(field.name for field in dataclasses.fields(Interval))
 NEWEST = 20
 """Number of records of a shape that an estimate uses."""
@@ -82,7 +79,7 @@ def _is_positive(value: object) -> bool:
 
 
 def add_record(record: Record, path: Path | None) -> None:
-    """Add a record, and remove the oldest of its device and kind if there are too many.
+    """Add a record, and remove the oldest if there are too many.
 
     Raises:
         OSError: the ledger cannot be written.
@@ -90,19 +87,7 @@ def add_record(record: Record, path: Path | None) -> None:
     if path is None or not is_record(record):
         return
     with exclusive_lock(path.with_suffix(".lock")):  # so that no other job of this host writes meanwhile
-        write_json(path, {"records": trim_records([*read(path), record])})
-
-
-def trim_records(records: Sequence[Record]) -> list[Record]:
-    """Return the newest records, up to KEPT per device and kind and KEPT_IN_ALL together, oldest first."""
-    seen: Counter[tuple[str, str]] = Counter()
-    kept: list[Record] = []
-    for one in reversed(records):
-        key = one["device"], one["kind"]
-        seen[key] += 1
-        if seen[key] <= KEPT and len(kept) < KEPT_IN_ALL:
-            kept.append(one)
-    return kept[::-1]
+        write_json(path, {"records": [*read(path), record][-KEPT:]})
 
 
 def select_kind(records: Sequence[Record], device: str, kind: str) -> list[Record]:

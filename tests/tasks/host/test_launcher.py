@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tasks.host.launcher import PopRunOptions, launch_command, parse_poprun_options
+from tasks.host.launcher import launch_command, parse_poprun_options
 from tasks.jobs.device_job import BatchGeometry, Job, ModelConfig, ScheduleConfig
 from tasks.jobs.training import geometry
 from tasks.params.overlays import resolve
@@ -86,9 +86,9 @@ def test_the_words_of_the_host_take_their_place() -> None:
 
 def test_the_options_of_poprun_are_read_in_both_spellings() -> None:
     assert parse_poprun_options([]) is None
-    assert parse_poprun_options(["own-poprun.sh"]) == PopRunOptions(None, None, None)
+    assert parse_poprun_options(["own-poprun.sh"]) == {}
     words = ["poprun", "--num-instances=2", "--num-replicas", "16", "python"]
-    assert parse_poprun_options(words) == PopRunOptions(2, 16, None)
+    assert parse_poprun_options(words) == {"count": 2, "total_replicas": 16}
     for wrong in (["--num-instances", "0"], ["--num-instances=two"], ["--num-replicas"]):
         with pytest.raises(ParamsError, match="a positive integer is required"):
             parse_poprun_options(["poprun", *wrong])
@@ -101,7 +101,7 @@ def test_the_command_of_the_documents_is_read_and_fits_its_preset() -> None:
     words = launch_command(JOB, device(), {"PODIUM_DEVICE_LAUNCHER": stated})
     assert words[0] == "poprun"
     assert words[-1] == "--mpi-local-args=-x PYTHONPATH -x PODIUM_EXECUTABLE_CACHE -x PODIUM_KEEP_MEMORY"
-    assert parse_poprun_options(words) == PopRunOptions(2, 16, 4)
+    assert parse_poprun_options(words) == {"count": 2, "total_replicas": 16, "ipus_per_replica": 4}
     preset = resolve(read_yaml(PROJECT / "params.yaml"), "ipu-large-pod64-examples", [], PROJECT / "presets")
     for phase in ("phase1", "phase2"):
         assert preset["ipu"][phase]["replication_factor"] == 16
