@@ -11,9 +11,11 @@ from pathlib import Path
 
 from bench.ipu_fit import time_lines
 from bench.ipu_layouts import KnownJob, check_oversized, list_preset_jobs, preset_jobs, sum_certain_bytes
-from ipu_model.estimates.estimate import MemoryEstimate
+from ipu_model.estimates.estimate import JobEstimate, MemoryEstimate
 from ipu_model.estimates.ipu import propose_layout
-from ipu_model.estimates.layout_search import LayoutCandidate
+from ipu_model.estimates.ipu_memory import estimate_memories
+from ipu_model.estimates.ipu_time import IpuProgram
+from ipu_model.estimates.layout_search import rows_per_second
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs/ipu-estimates.md"
 BALANCED = tuple(f"ipu-{size}-{pod}-examples" for size in ("base", "large") for pod in ("pod4", "pod16"))
@@ -61,18 +63,19 @@ def balance_lines() -> list[str]:
 
 def _proposal(known: KnownJob) -> list[str]:
     found = propose_layout(known.job, known.model, known.rows)
-    cells = [f"`{known.preset}` {known.name}", _cut(found.current), f"{found.current.rows_per_second:,.0f}"]
+    fullest = estimate_memories(found.proposed or found.current)[0].total.likely
+    cells = [f"`{known.preset}` {known.name}", _cut(found.current), f"{rows_per_second(found.current):,.0f}"]
     if found.proposed is None:
-        return [*cells, "nothing faster fits", "", "", f"{found.current.fullest_bytes / MB:,.0f}", ""]
-    cells += [_cut(found.proposed), f"{found.proposed.rows_per_second:,.0f}", f"{found.gain:+.0%}"]
-    return [*cells, f"{found.proposed.fullest_bytes / MB:,.0f}", f"{1000 * found.margin:.3f}"]
+        return [*cells, "nothing faster fits", "", "", f"{fullest / MB:,.0f}", ""]
+    cells += [_cut(found.proposed), f"{rows_per_second(found.proposed):,.0f}", f"{found.gain:+.0%}"]
+    return [*cells, f"{fullest / MB:,.0f}", f"{1000 * found.margin:.3f}"]
 
 
-def _cut(cut: LayoutCandidate) -> str:
-    program = cut.program
+def _cut(program: IpuProgram) -> str:
+    verdict = JobEstimate("", estimate_memories(program), None).verdict
     recompute = "every layer" if program.keeps_every_layer else "stages"
     layers, batch = ", ".join(map(str, program.placement.layers_per_ipu)), program.micro_batch_size
-    return f"[{layers}] x {program.replicas}, {batch} x {program.accumulation}, {recompute}, {cut.verdict}"
+    return f"[{layers}] x {program.replicas}, {batch} x {program.accumulation}, {recompute}, {verdict}"
 
 
 def _sums(memory: MemoryEstimate) -> tuple[str, str, str]:

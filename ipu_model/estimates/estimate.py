@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Optional, Sequence, Tuple
+from typing import Optional, Tuple
 
 FITS, TIGHT, DOES_NOT_FIT = "fits", "tight", "does not fit"
 FIGURES = (MEMORY, SECONDS, TOKENS) = ("memory", "update_seconds", "tokens_per_second")
@@ -87,10 +87,5 @@ class JobEstimate:
     @property
     def verdict(self) -> str:
         """Worst verdict of its devices."""
-        return worst_verdict(self.memory)
-
-
-def worst_verdict(memories: Sequence[MemoryEstimate]) -> str:
-    """Return the worst verdict of several devices."""
-    verdicts = [one.verdict for one in memories]
-    return next((word for word in (DOES_NOT_FIT, TIGHT) if word in verdicts), FITS)
+        verdicts = [one.verdict for one in self.memory]
+        return next((word for word in (DOES_NOT_FIT, TIGHT) if word in verdicts), FITS)

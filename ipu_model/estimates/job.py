@@ -60,11 +60,10 @@ def suggest_layout(job: Job, manifest: Manifest, instances: PopRunInstances) -> 
     if job.kind == "predict" or job.runtime != "ipu":
         return ""
     from ipu_model.estimates.ipu import propose_layout
-    from ipu_model.estimates.layout_search import format_proposal
 
     assert job.model is not None
     proposal = propose_layout(job, job.model, manifest, instances)
-    return format_proposal(proposal.proposed, proposal) if proposal.proposed and proposal.is_worthwhile else ""
+    return proposal.describe() if proposal.is_worthwhile else ""
 
 
 def begin_record(

@@ -11,8 +11,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Iterator, List, Optional
 
-from ipu_model.estimates.estimate import worst_verdict
-from ipu_model.estimates.ipu_memory import estimate_memories, fits_memory
+from ipu_model.estimates.ipu_memory import fits_memory
 from ipu_model.estimates.ipu_time import IpuProgram, call_interval, micro_batch_seconds
 from ipu_model.ipu.config import MATMUL_PROPORTION
 from ipu_model.ipu.placement import Placement
@@ -25,33 +24,17 @@ WORTH_A_LINE = 0.03
 
 
 @dataclass(frozen=True)
-class LayoutCandidate:
-    """Layout of a training on its IPUs, with its estimates."""
-
-    program: IpuProgram
-    rows_per_second: float
-    """Likely rate."""
-    verdict: str
-    fullest_bytes: float
-    """Likely memory of its fullest IPU."""
-    first_seconds: float
-    """Time of IPU 0 for a row."""
-    slowest_seconds: float
-    """Time of the slowest IPU for a row."""
-
-
-@dataclass(frozen=True)
 class Proposal:
-    """Current layout, and a faster one."""
+    """Current layout of a training on its IPUs, and a faster one."""
 
-    current: LayoutCandidate
-    proposed: Optional[LayoutCandidate]
+    current: IpuProgram
+    proposed: Optional[IpuProgram]
     """None if no faster layout fits."""
 
     @property
     def gain(self) -> float:
         """Gain in rows a second, as a share of the current rate; 0 without a proposal."""
-        return self.proposed.rows_per_second / self.current.rows_per_second - 1 if self.proposed else 0.0
+        return rows_per_second(self.proposed) / rows_per_second(self.current) - 1 if self.proposed else 0.0
 
     @property
     def margin(self) -> float:
@@ -62,26 +45,27 @@ class Proposal:
         """
         if self.proposed is None:
             return 0.0
-        as_fast = self.current.slowest_seconds * self.proposed.program.replicas / self.current.program.replicas
-        return as_fast - self.proposed.first_seconds
+        as_fast = max(_row_seconds(self.current)) * self.proposed.replicas / self.current.replicas
+        return as_fast - _row_seconds(self.proposed)[self.proposed.placement.embeddings]
 
     @property
     def is_worthwhile(self) -> bool:
         """True if the gain is large enough and IPU 0 has a margin; without one, the gain is unknown."""
         return self.gain >= WORTH_A_LINE and self.margin > 0
 
-
-def format_proposal(cut: LayoutCandidate, proposal: Proposal) -> str:
-    """Format a proposal: its settings, its gain, and the condition for it."""
-    program = cut.program
-    layers, rows = ", ".join(map(str, program.placement.layers_per_ipu)), program.micro_batch_size
-    others = "" if program.keeps_every_layer else ", recompute_checkpoint_every_layer false"
-    if program.replicas != proposal.current.program.replicas:
-        others += f", replication_factor {program.replicas}, matmul_proportion {program.matmul_proportion[0]:g}"
-    return (
-        f"{proposal.gain:.0%} more with layers_per_ipu [{layers}], micro_batch_size {rows}{others}, "
-        f"as long as the embeddings take IPU 0 less than {1000 * proposal.margin:.2g} ms a row"
-    )
+    def describe(self) -> str:
+        """Format its settings, its gain, and the condition for it; empty without a proposal."""
+        program = self.proposed
+        if program is None:
+            return ""
+        layers, rows = ", ".join(map(str, program.placement.layers_per_ipu)), program.micro_batch_size
+        others = "" if program.keeps_every_layer else ", recompute_checkpoint_every_layer false"
+        if program.replicas != self.current.replicas:
+            others += f", replication_factor {program.replicas}, matmul_proportion {program.matmul_proportion[0]:g}"
+        return (
+            f"{self.gain:.0%} more with layers_per_ipu [{layers}], micro_batch_size {rows}{others}, "
+            f"as long as the embeddings take IPU 0 less than {1000 * self.margin:.2g} ms a row"
+        )
 
 
 def find_faster_layout(training: IpuProgram, instances: int = 1) -> Proposal:
@@ -90,22 +74,19 @@ def find_faster_layout(training: IpuProgram, instances: int = 1) -> Proposal:
     Args:
         instances: number of instances that share the replicas.
     """
-    current = _evaluate(training)
-    faster = [(_rate(cut), cut) for cut in _candidates(training, instances)]
-    faster = sorted((x for x in faster if x[0] > current.rows_per_second), key=lambda x: -x[0])
-    fastest = next((cut for _, cut in faster if fits_memory(cut)), None)
-    return Proposal(current, None if fastest is None else _evaluate(fastest))
+    faster = [(rows_per_second(cut), cut) for cut in _candidates(training, instances)]
+    faster = sorted((x for x in faster if x[0] > rows_per_second(training)), key=lambda x: -x[0])
+    return Proposal(training, next((cut for _, cut in faster if fits_memory(cut)), None))
 
 
-def _rate(training: IpuProgram) -> float:
+def rows_per_second(training: IpuProgram) -> float:
+    """Return the likely rate of a training."""
     return training.rows_per_update * training.updates_per_call / call_interval(training).likely
 
 
-def _evaluate(training: IpuProgram) -> LayoutCandidate:
-    memories = estimate_memories(training)
-    of_row = [x / training.micro_batch_size for x in micro_batch_seconds(training)]
-    first, likely = of_row[training.placement.embeddings], memories[0].total.likely
-    return LayoutCandidate(training, _rate(training), worst_verdict(memories), likely, first, max(of_row))
+def _row_seconds(training: IpuProgram) -> List[float]:
+    """Return the seconds of each IPU for a row."""
+    return [seconds / training.micro_batch_size for seconds in micro_batch_seconds(training)]
 
 
 def _candidates(training: IpuProgram, instances: int) -> Iterator[IpuProgram]:

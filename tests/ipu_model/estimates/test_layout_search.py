@@ -6,9 +6,10 @@ import dataclasses
 
 import pytest
 
-from ipu_model.estimates.estimate import DOES_NOT_FIT, FITS
+from ipu_model.estimates.estimate import DOES_NOT_FIT, FITS, JobEstimate
+from ipu_model.estimates.ipu_memory import estimate_memories
 from ipu_model.estimates.ipu_time import IpuProgram, micro_batch_seconds
-from ipu_model.estimates.layout_search import Proposal, find_faster_layout, format_proposal
+from ipu_model.estimates.layout_search import Proposal, find_faster_layout, rows_per_second
 from ipu_model.estimates.shapes import RowShape
 from ipu_model.ipu.placement import place_by_layers
 from ipu_model.models.config import ModelConfig
@@ -28,24 +29,25 @@ def proposal_of(
     return find_faster_layout(dataclasses.replace(training, **changes))  # type: ignore[arg-type]
 
 
+def verdict_of(program: IpuProgram) -> str:
+    return JobEstimate("", estimate_memories(program), None).verdict
+
+
 def test_a_slow_ipu_gives_layers_to_the_others() -> None:
     found = proposal_of("question_answering", [9, 1, 1, 1], 4, 64)
     assert found.proposed is not None
-    counts = found.proposed.program.placement.layers_per_ipu
+    counts = found.proposed.placement.layers_per_ipu
     assert max(counts) - min(counts) <= 1
-    assert len(counts) * found.proposed.program.replicas == 4, "the IPUs that there are"
-    assert found.proposed.verdict == FITS
+    assert len(counts) * found.proposed.replicas == 4, "the IPUs that there are"
+    assert verdict_of(found.proposed) == FITS
     assert found.gain > 0.5
 
 
 def test_the_rows_of_an_update_and_a_full_pipeline_are_kept() -> None:
     found = proposal_of("question_answering", [3, 3, 3, 3], 1, 24)
     assert found.proposed is not None
-    assert (
-        found.proposed.program.micro_batch_size * found.proposed.program.accumulation * found.proposed.program.replicas
-        == 24
-    )
-    assert found.proposed.program.accumulation >= 2 * len(found.proposed.program.placement.layers_per_ipu) - 1
+    assert found.proposed.micro_batch_size * found.proposed.accumulation * found.proposed.replicas == 24
+    assert found.proposed.accumulation >= 2 * len(found.proposed.placement.layers_per_ipu) - 1
 
 
 def test_what_is_fastest_already_is_left_alone() -> None:
@@ -53,10 +55,10 @@ def test_what_is_fastest_already_is_left_alone() -> None:
     assert first is not None
     again = proposal_of(
         "question_answering",
-        list(first.program.placement.layers_per_ipu),
-        first.program.micro_batch_size,
-        first.program.accumulation,
-        keeps_every_layer=first.program.keeps_every_layer,
+        list(first.placement.layers_per_ipu),
+        first.micro_batch_size,
+        first.accumulation,
+        keeps_every_layer=first.keeps_every_layer,
     )
     assert (again.proposed, again.gain, again.margin) == (None, 0.0, 0.0)
 
@@ -65,10 +67,10 @@ def test_what_does_not_fit_is_not_proposed_however_fast() -> None:
     """fp32 numbers and many masked words: the logits of larger micro-batches do not fit IPU 0."""
     found = proposal_of("pretraining", [0, 4, 4, 4], 2, 512, masked=20, weight_bytes=4.0)
     wide = proposal_of("pretraining", [0, 4, 4, 4], 64, 16, masked=20, weight_bytes=4.0)
-    assert wide.current.verdict == DOES_NOT_FIT
-    assert wide.current.rows_per_second < found.current.rows_per_second or found.proposed is not None
+    assert verdict_of(wide.current) == DOES_NOT_FIT
+    assert rows_per_second(wide.current) < rows_per_second(found.current) or found.proposed is not None
     for one in (found, wide):
-        assert one.proposed is None or one.proposed.verdict == FITS
+        assert one.proposed is None or verdict_of(one.proposed) == FITS
 
 
 def test_the_margin_is_what_the_first_ipu_may_take_on_top() -> None:
@@ -77,12 +79,12 @@ def test_the_margin_is_what_the_first_ipu_may_take_on_top() -> None:
     assert found.proposed is not None
     cut, rows = found.proposed, RowShape(128, 20)
     placement = place_by_layers(
-        "pretraining", 12, list(cut.program.placement.layers_per_ipu), len(cut.program.placement.layers_per_ipu)
+        "pretraining", 12, list(cut.placement.layers_per_ipu), len(cut.placement.layers_per_ipu)
     )
-    first = micro_batch_seconds(IpuProgram(BASE, placement, rows, cut.program.micro_batch_size))[0]
+    first = micro_batch_seconds(IpuProgram(BASE, placement, rows, cut.micro_batch_size))[0]
     before = place_by_layers("pretraining", 12, [0, 4, 4, 4], 4)
     slowest = max(micro_batch_seconds(IpuProgram(BASE, before, rows, 8)))
-    assert found.margin == pytest.approx(cut.program.replicas * slowest / 8 - first / cut.program.micro_batch_size)
+    assert found.margin == pytest.approx(cut.replicas * slowest / 8 - first / cut.micro_batch_size)
 
 
 def test_a_gain_that_leaves_the_first_ipu_no_room_is_not_told() -> None:
@@ -90,8 +92,11 @@ def test_a_gain_that_leaves_the_first_ipu_no_room_is_not_told() -> None:
     found = proposal_of("pretraining", [0, 4, 4, 4], 8, 64, masked=20)
     assert found.proposed is not None
     assert found.is_worthwhile
-    slow = dataclasses.replace(found.proposed, first_seconds=found.proposed.first_seconds + found.margin)
-    assert not Proposal(found.current, slow).is_worthwhile
+    counts = found.proposed.placement.layers_per_ipu
+    fuller = place_by_layers("pretraining", 12, [11, *[0] * (len(counts) - 2), 1], len(counts))
+    slow = Proposal(found.current, dataclasses.replace(found.proposed, placement=fuller))
+    assert slow.margin < 0
+    assert not slow.is_worthwhile
     assert not Proposal(found.current, None).is_worthwhile
 
 
@@ -103,29 +108,26 @@ def test_a_proposal_in_words_says_what_would_undo_it() -> None:
     found = proposal_of("question_answering", [9, 1, 1, 1], 4, 64)
     assert found.proposed is not None
     even = place_by_layers("question_answering", 12, [3, 3, 3, 3], 4)
-    same = dataclasses.replace(found.proposed.program, placement=even, replicas=1, micro_batch_size=4)
+    same = dataclasses.replace(found.proposed, placement=even, replicas=1, micro_batch_size=4)
 
-    def words_of(**changes: object) -> str:
-        program = dataclasses.replace(same, **changes)  # type: ignore[arg-type]
-        return format_proposal(dataclasses.replace(found.proposed, program=program), found)  # type: ignore[type-var]
+    def described(**changes: object) -> tuple[str, str, str]:
+        one = Proposal(found.current, dataclasses.replace(same, **changes))  # type: ignore[arg-type]
+        lost = f"as long as the embeddings take IPU 0 less than {1000 * one.margin:.2g} ms a row"
+        return one.describe(), f"{one.gain:.0%} more with layers_per_ipu", lost
 
-    lost = f"as long as the embeddings take IPU 0 less than {1000 * found.margin:.2g} ms a row"
-    more = f"{found.gain:.0%} more with layers_per_ipu"
-    recompute = "recompute_checkpoint_every_layer false"
-    said = words_of(keeps_every_layer=False)
-    assert said == f"{more} [3, 3, 3, 3], micro_batch_size 4, {recompute}, {lost}"
+    said, more, lost = described(keeps_every_layer=False)
+    assert said == f"{more} [3, 3, 3, 3], micro_batch_size 4, recompute_checkpoint_every_layer false, {lost}"
     halves = place_by_layers("question_answering", 12, [6, 6], 2)
-    other = words_of(placement=halves, replicas=2, matmul_proportion=(0.2, 0.2))
-    pod = "replication_factor 2, matmul_proportion 0.2"
-    assert other == f"{more} [6, 6], micro_batch_size 4, {pod}, {lost}"
+    said, more, lost = described(placement=halves, replicas=2, matmul_proportion=(0.2, 0.2))
+    assert said == f"{more} [6, 6], micro_batch_size 4, replication_factor 2, matmul_proportion 0.2, {lost}"
 
 
 def test_a_pod_is_shared_out_among_more_replicas_too() -> None:
     """BERT base on two IPUs a replica fills its pipeline sooner; its proportions, once a list, become the default."""
     found = proposal_of("question_answering", [3, 3, 3, 3], 4, 16, matmul_proportion=(0.3, 0.2, 0.2, 0.2))
     assert found.proposed is not None
-    assert (found.proposed.program.replicas, found.proposed.program.placement.layers_per_ipu) == (2, (6, 6))
-    assert found.proposed.program.matmul_proportion == (0.2, 0.2)
+    assert (found.proposed.replicas, found.proposed.placement.layers_per_ipu) == (2, (6, 6))
+    assert found.proposed.matmul_proportion == (0.2, 0.2)
     kept = proposal_of("question_answering", [3, 3, 3, 3], 4, 16, matmul_proportion=(0.1,) * 4)
     assert kept.proposed is not None
-    assert set(kept.proposed.program.matmul_proportion) == {0.1}
+    assert set(kept.proposed.matmul_proportion) == {0.1}
