@@ -14,7 +14,8 @@ Differences from Optimum, each of which only removes a surprise:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+import copy
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
 from ipu_model.errors import ConfigError
@@ -44,7 +45,7 @@ class ModeConfig:
 
 def _key(rule: checks.Rule, default: Any = None) -> Any:
     """Declare a key of ipu_config.json with the rule for its values; null is allowed where it is the default."""
-    return field(default_factory=lambda: _copied(default), metadata={"rule": rule, "nullable": default is None})
+    return field(default_factory=lambda: copy.deepcopy(default), metadata={"rule": rule, "nullable": default is None})
 
 
 @dataclass(frozen=True)
@@ -119,13 +120,13 @@ class IpuConfig:
 
     def to_dict(self) -> Dict[str, Any]:
         """Return the keys of ipu_config.json without derived values, which could contradict a key that you override."""
-        values = self._values()
+        values = asdict(self)
         for what in ("embedding", "projection"):
             twin = f"inference_{what}_serialization_factor"
             factor = getattr(self.inference, f"{what}_serialization_factor")
             if factor != 1 and values[f"inference_serialized_{what}_splits_per_ipu"] is None:
                 values[twin] = factor  # Optimum's default is 1
-        return {name: _copied(value) for name, value in values.items() if value is not None}
+        return {name: value for name, value in values.items() if value is not None}
 
     def _values(self) -> Dict[str, Any]:
         return {spec.name: getattr(self, spec.name) for spec in fields(self)}
@@ -179,7 +180,7 @@ def read_ipu_config(
     problems += [describe_unknown_key(name, list(known)) for name in current if name not in known]
     stated = {name: value for name, value in current.items() if name in known}
     checks.raise_problems(where, problems + _problems({**known, **stated}))
-    return IpuConfig(**{name: _copied(value) for name, value in stated.items()})
+    return IpuConfig(**copy.deepcopy(stated))
 
 
 def _problems(values: Mapping[str, Any]) -> List[str]:
@@ -193,8 +194,3 @@ def _as_float(value: Any) -> Any:
     if isinstance(value, list):
         return [float(each) for each in value]
     return None if value is None else float(value)
-
-
-def _copied(value: Any) -> Any:
-    """Copy lists, so that the config does not change with the caller's object."""
-    return [_copied(each) for each in value] if isinstance(value, list) else value

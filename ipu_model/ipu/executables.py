@@ -7,7 +7,6 @@ of functions compiled for the CPU (ipu_model/runtimes/compilation.py).
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
 import shutil
@@ -87,10 +86,9 @@ def list_entries(root: Path) -> List[CacheEntry]:
         if not programs and not record.exists() and not (path / LOCK_FILE).exists():
             continue  # not ours
         written = [state[1] / 1e9 for state in programs.values()] or [path.stat().st_mtime]
-        saved = read_record(path)
         used_at = record.stat().st_mtime if record.exists() else max(written)
-        built_at = _seconds(saved.get("created")) or min(written)
-        listed.append(CacheEntry(path, sum(s[0] for s in programs.values()), used_at, built_at, saved.get("parts", {})))
+        size, parts = sum(state[0] for state in programs.values()), read_record(path).get("parts", {})
+        listed.append(CacheEntry(path, size, used_at, min(written), parts))
     return sorted(listed, key=lambda entry: (entry.used_at, entry.path.name))
 
 
@@ -105,14 +103,6 @@ def _libraries(root: Path) -> List[CacheEntry]:
             CacheEntry(path, path.stat().st_size, used_at, built_at, {"function": path.stem.rpartition("-")[0]})
         )
     return listed
-
-
-def _seconds(created: Any) -> float:
-    """Return the seconds since 1970 of a record's ISO date; 0.0 for anything else."""
-    try:
-        return datetime.datetime.fromisoformat(created).timestamp()
-    except (TypeError, ValueError):
-        return 0.0
 
 
 def select_entries(listed: Sequence[CacheEntry], rule: str, amount: float, now: float) -> List[CacheEntry]:

@@ -247,8 +247,7 @@ def test_use_keeps_an_executable_young(open_program: Any) -> None:
 
 def test_age_counts_from_the_day_it_was_built_however_often_it_was_used(tmp_path: Path, open_program: Any) -> None:
     old, new = build(open_program), build(open_program, changed(micro_batch_size=2))
-    record = json.loads((old / "podium.json").read_text(encoding="utf-8"))
-    (old / "podium.json").write_text(json.dumps({**record, "created": "2020-01-31T12:00:00+00:00"}), encoding="utf-8")
+    os.utime(str(old / "1234.popef"), (time.time() - 60 * 86400,) * 2)
     found = {entry.path.name: entry for entry in executables.list_entries(tmp_path / "cache")}
     assert executables.select_entries(list(found.values()), "older_than_days", 30, time.time()) == [found[old.name]]
     assert executables.select_entries(list(found.values()), "unused_for_days", 30, time.time()) == []
