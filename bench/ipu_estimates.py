@@ -12,10 +12,9 @@ from pathlib import Path
 from bench.ipu_fit import time_lines
 from bench.ipu_layouts import KnownJob, check_oversized, list_preset_jobs, preset_jobs, sum_certain_bytes
 from ipu_model.estimates.estimate import JobEstimate, MemoryEstimate
-from ipu_model.estimates.ipu import propose_layout
+from ipu_model.estimates.ipu import propose_layout, rows_per_second
 from ipu_model.estimates.ipu_memory import estimate_memories
 from ipu_model.estimates.ipu_time import IpuProgram
-from ipu_model.estimates.layout_search import rows_per_second
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs/ipu-estimates.md"
 BALANCED = tuple(f"ipu-{size}-{pod}-examples" for size in ("base", "large") for pod in ("pod4", "pod16"))

@@ -7,9 +7,8 @@ has no effect any more, or rejected here with the reason. Each change is reporte
 from __future__ import annotations
 
 import difflib
+import json
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
-
-from ipu_model.ipu.config_checks import format_value
 
 POD_TYPES = ("pod4", "pod8", "pod16", "pod32", "pod64", "pod128", "pod256")
 """Keys of values per machine size in files up to 0.6, next to "default"."""
@@ -50,6 +49,11 @@ REFUSED_WHEN_SET = {
     "parallelize_kwargs": "they are for encoder-decoder models, and nothing here reads them: set it to {}",
     "inference_parallelize_kwargs": "they are for encoder-decoder models, and nothing here reads them: set it to {}",
 }
+
+
+def format_value(value: Any) -> str:
+    """Format a value as JSON, as it is in the file."""
+    return json.dumps(value, default=repr, ensure_ascii=False)
 
 
 def ignore(line: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ipu_model import heads
 from ipu_model.errors import ConfigError
-from ipu_model.ipu.config_checks import BLOCKS
+from ipu_model.ipu.config import BLOCKS
 
 Block = Tuple[str, int]
 
@@ -144,7 +144,7 @@ def expand_layers(num_layers: int, layers_per_ipu: Sequence[int], ipus_per_repli
     IPU there is nothing to split, and layers_per_ipu is not read.
 
     Args:
-        layers_per_ipu: One entry per IPU, or a single [-1]; config_checks.py has rejected anything else.
+        layers_per_ipu: One entry per IPU, or a single [-1]; config.py has rejected anything else.
 
     Raises:
         ConfigError: the number of layers is wrong.
@@ -179,7 +179,7 @@ def place_by_stages(
         num_layers: how often "hid" must occur.
         pipeline_stages: names from BLOCKS and that of the head. "enc_out" is not a block of its own; neither is "pool"
             where the model has no pooler.
-        device_mapping: IPU of each stage, for example [0, 1, 2, 3, 0]; config_checks.py has rejected gaps.
+        device_mapping: IPU of each stage, for example [0, 1, 2, 3, 0]; config.py has rejected gaps.
 
     Raises:
         ConfigError: lists all problems in one message.

@@ -11,9 +11,8 @@ from bench.ipu_fit import NAMES, RowEstimate, estimate_rows, fit, summarise_erro
 from bench.ipu_layouts import OVERSIZED, OversizedLayout, list_preset_jobs, preset_jobs, sum_certain_bytes
 from bench.ipu_published import ANSWERS, PRETRAINING, PUBLISHED
 from ipu_model.estimates.estimate import DOES_NOT_FIT, FITS, TIGHT
-from ipu_model.estimates.ipu import estimate_ipus, propose_layout
+from ipu_model.estimates.ipu import LayoutCandidate, estimate_ipus, propose_layout
 from ipu_model.estimates.ipu_constants import FITTED, LOW, TILE_BYTES
-from ipu_model.estimates.layout_search import LayoutCandidate
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from ipu_model.estimates.estimate import DOES_NOT_FIT, FITS, JobEstimate
+from ipu_model.estimates.ipu import Proposal, find_faster_layout, rows_per_second
 from ipu_model.estimates.ipu_memory import estimate_memories
 from ipu_model.estimates.ipu_time import IpuProgram, micro_batch_seconds
-from ipu_model.estimates.layout_search import Proposal, find_faster_layout, rows_per_second
 from ipu_model.estimates.shapes import RowShape
 from ipu_model.ipu.placement import place_by_layers
 from ipu_model.models.config import ModelConfig
