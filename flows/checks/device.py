@@ -147,7 +147,7 @@ def find_stages_to_run(request: RunRequest) -> list[StageStatus]:
     inputs = find_parameters(request.values, OWN_INPUTS).values()
     if not request.on_workers and sum(folder_bytes(request.project / path) for path in inputs) <= MAX_HASHED:
         with contextlib.suppress(OSError):  # another check reports the file
-            return [one for one in request.forecast[0] if one.status == RUNS]
+            return [one for one in request.forecast if one.status == RUNS]
     return [StageStatus(stage, RUNS, ()) for stage in request.target]
 
 

@@ -137,11 +137,11 @@ def estimate_run(
     Raises:
         InputError: an input file is invalid.
     """
-    stages, manifests = request.forecast
+    stages = request.forecast
     running = [one.stage for one in stages if one.status == RUNS]
     options = options or EstimateOptions()
     measured = set(options.measured) & set(running)
-    jobs = estimate_run_jobs(request, stages, dataclasses.replace(options, measured=measured, manifests=manifests))
+    jobs = estimate_run_jobs(request, stages, dataclasses.replace(options, measured=measured))
     started = {job.planned.stage for job in jobs}
     others = estimate_stage_seconds(request, [stage for stage in running if stage not in started])
     rest = dataclasses.replace(request, target=tuple(running))

@@ -16,7 +16,6 @@ from tasks.plan.dvc_records import StageStatus, compute_statuses
 from tasks.plan.plan_file import COMPOSED_FILE, PARAMS_FILE, Plan, Stage
 from tasks.stage import artifacts
 from tasks.stage.process import is_sent
-from tasks.stage.row_folders import MANIFEST
 
 CPU_QUEUE = "cpu/default"
 """Default queue of stages that use no device."""
@@ -93,17 +92,14 @@ class RunRequest:
         return f" {shlex.join(words)}" if words else ""
 
     @functools.cached_property
-    def forecast(self) -> tuple[tuple[StageStatus, ...], dict[str, Path]]:
-        """Expected status of each stage; and manifest of rows -> its path in a cache of this host, for rows that will
-        be restored. Computing it hashes the input files.
+    def forecast(self) -> tuple[StageStatus, ...]:
+        """Expected status of each stage. Computing it hashes the input files.
 
         Raises:
             OSError: an input file cannot be read.
         """
         stated = {PARAMS_FILE: self.checkout.values, COMPOSED_FILE: self.checkout.composed}
-        args = self.project, self.root, self.plan, stated, self.target
-        statuses, manifests = compute_statuses(*args, MANIFEST)
-        return tuple(statuses), manifests
+        return compute_statuses(self.project, self.root, self.plan, stated, self.target)
 
     def makes(self, *names: str) -> bool:
         """Return whether the target has a stage of one of these groups, such as pretrain for pretrain@phase1."""

@@ -15,8 +15,8 @@ import resource
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,8 +111,6 @@ class EstimateOptions:
     """Measure only jobs that may not fit into memory."""
     say: Callable[[str], None] = print
     """Receives a message before each measurement."""
-    manifests: Mapping[str, Path] = field(default_factory=dict)
-    """Manifest of the run that is not in its checkout yet -> its path."""
     elsewhere: bool = False
     """The jobs run on workers, which may have their own launcher."""
 
@@ -213,7 +211,7 @@ def estimate_jobs(
         InputError: an input file of a job cannot be used.
     """
     options, device = options or EstimateOptions(), params.device
-    jobs = planned_jobs(params, project, root, stages, remade, options.manifests)
+    jobs = planned_jobs(params, project, root, stages, remade)
     runtime, why = choose_runtime(device)
     found = [_estimate_job(job, device, runtime, options) for job in jobs]
     found = [dataclasses.replace(one, assumed=(*one.assumed, why)) for one in found] if why else found

@@ -7,7 +7,7 @@ nothing else, so the estimated job is exactly the one that will run.
 import dataclasses
 import math
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from tasks.pretraining.pretrain import make_pretrain_job
 from tasks.pretraining.rows.masking import default_max_predictions
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
-from tasks.stage.row_folders import HELD_OUT, MANIFEST, Manifest, read_manifest, read_manifest_alone
+from tasks.stage.row_folders import HELD_OUT, MANIFEST, Manifest, read_manifest
 
 PRETRAIN, FINETUNE, PREDICT = "pretrain", "finetune", "predict"
 """Groups of stages with device jobs that are estimated."""
@@ -68,13 +68,10 @@ class RowEstimator:
         project: base of relative paths in the parameters.
         root: checkout, which need not exist.
         remade: stages whose outs in the checkout the run will replace.
-        kept: manifest that the checkout will have but does not have yet -> its path.
     """
 
-    def __init__(
-        self, params: Params, project: Path, root: Path, remade: Collection[str], kept: Mapping[str, Path]
-    ) -> None:
-        self._params, self._project, self._root, self._remade, self._kept = params, project, root, remade, kept
+    def __init__(self, params: Params, project: Path, root: Path, remade: Collection[str]) -> None:
+        self._params, self._project, self._root, self._remade = params, project, root, remade
         self.vocabulary, self._vocabulary_assumed = self._find_vocabulary()
 
     def all(self) -> Folders:
@@ -89,10 +86,8 @@ class RowEstimator:
     def _find_vocabulary(self) -> tuple[int, tuple[str, ...]]:
         stated = self._params.tokenizer
         made = sorted((self._root / artifacts.ROWS).glob(f"*/**/{MANIFEST}")) if "tokenizer" not in self._remade else []
-        kept = (_read(read_manifest_alone, file) for file in self._kept.values())
-        for known in (*(_read(read_manifest, path.parent) for path in made), *kept):
-            if known is not None:
-                return known.vocab_size, ()
+        if known := next(filter(None, (_read(path.parent) for path in made)), None):
+            return known.vocab_size, ()
         if stated.source == "train":
             return stated.vocabulary_size, ()
         if stated.source == "file" and (lines := _lines_of(self._project / stated.path)):
@@ -100,10 +95,8 @@ class RowEstimator:
         return BERT_VOCABULARY, (f"a vocabulary of {BERT_VOCABULARY:,}, as in BERT",)
 
     def _find(self, folder: Path, stage: str) -> Manifest | None:
-        """Return the manifest that a folder has, or will have from a cache; the files are elsewhere then."""
-        there = None if stage in self._remade else _read(read_manifest, self._root / folder)
-        kept = self._kept.get((folder / MANIFEST).as_posix())
-        return there if there is not None or kept is None else _read(read_manifest_alone, kept)
+        """Return the manifest of a folder that the run will not make again."""
+        return None if stage in self._remade else _read(self._root / folder)
 
     def _find_held_out(self, rows: Path, stage: str) -> Folders:
         known = self._find(rows / HELD_OUT, stage)
@@ -190,9 +183,9 @@ class RowEstimator:
         return manifest, (f"{each} tokens per sequence", *packing)
 
 
-def _read(read: Callable[[Path], Manifest], path: Path) -> Manifest | None:
+def _read(folder: Path) -> Manifest | None:
     try:
-        return read(path)
+        return read_manifest(folder)
     except InputError:
         return None
 
@@ -253,7 +246,6 @@ def planned_jobs(
     root: Path,
     stages: Sequence[str],
     remade: Collection[str] = (),
-    manifests: Mapping[str, Path] | None = None,
 ) -> list[PlannedJob]:
     """Return the jobs of these stages, in order.
 
@@ -263,14 +255,13 @@ def planned_jobs(
         root: checkout, which need not exist.
         stages: stages of the plan; those without a device job are skipped.
         remade: stages whose outs in the checkout the run will replace.
-        manifests: manifest that the checkout will have but does not have yet -> its path.
 
     Raises:
         InputError: an input file of a job cannot be used.
     """
     if not any(stage.partition("@")[0] in (PRETRAIN, FINETUNE, PREDICT) for stage in stages):
         return []
-    folders = RowEstimator(params, project, root, remade, manifests or {}).all()
+    folders = RowEstimator(params, project, root, remade).all()
     # The base of relative paths in the parameters is not the folder of the manifests.
     config = str((project / params.ipu.config).absolute()) if params.ipu.config else ""
     stated = params.model_copy(update={"ipu": params.ipu.model_copy(update={"config": config})})

@@ -385,16 +385,6 @@ class _Run:
             self._hashed[place] = compute_md5(place, ignored) if place.exists() else None
         return self._hashed[place]
 
-    def cached_files(self, name: str) -> dict[str, Path]:
-        """Return the files with this name in folders that stages make, with the path of each in the cache."""
-        return {
-            f"{folder}/{path}": _object(found, self._cache)
-            for folder, (_, md5) in self._made.items()
-            if md5 is not None
-            for path, found in _listing(md5, self._cache).items()
-            if path.rpartition("/")[2] == name and _object(found, self._cache).is_file()
-        }
-
     def _json(self, path: str) -> dict[str, Any] | None:
         """Return the content of a JSON file that a stage makes, if the cache has it."""
         md5 = self._hash(path)
@@ -405,8 +395,8 @@ class _Run:
 
 
 def compute_statuses(
-    project: Path, root: Path, plan: Plan, stated: Mapping[str, dict[str, Any]], target: Sequence[str], name: str
-) -> tuple[list[StageStatus], dict[str, Path]]:
+    project: Path, root: Path, plan: Plan, stated: Mapping[str, dict[str, Any]], target: Sequence[str]
+) -> tuple[StageStatus, ...]:
     """Return the status of each target stage in a run.
 
     It is correct if outs are as DVC last saw them; only DVC itself detects changes by hand.
@@ -416,13 +406,9 @@ def compute_statuses(
         root: checkout of the run; it need not exist.
         plan: all stages, with paths relative to `root`.
         stated: parameter file in `root` -> its future content.
-        name: file name in folders that stages make.
-
-    Returns:
-        The statuses, and the files with that name in folders whose future content is in a cache of this host.
     """
     run = _Run(project.resolve(), root.resolve(), plan, stated)
-    return [run.tell(stage) for stage in target], run.cached_files(name)
+    return tuple(run.tell(stage) for stage in target)
 
 
 def _run_cache(cache: Path) -> dict[str, list[Record]]:

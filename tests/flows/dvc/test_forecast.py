@@ -1,6 +1,5 @@
 """`podium plan`: what it forecasts is what a run then does, and it leaves everything as it was."""
 
-import hashlib
 import json
 import os
 
@@ -91,20 +90,3 @@ def test_a_given_folder_that_cannot_be_looked_at_is_refused_by_its_name(toy_proj
     (toy_project / "inputs" / "corpus" / "lost.txt").symlink_to("nowhere.txt")
     with pytest.raises(ParamsError, match=r"corpus.path=.*lost.txt"):
         cli.cli.main(["plan"], prog_name="podium", standalone_mode=False)
-
-
-@pytest.mark.slow
-def test_files_in_folders_that_are_restored_are_found_in_the_cache(prefect_session, toy_project):
-    """The toy's outs are files; a folder of rows is known by DVC as the list of its files."""
-    cache = toy_project / ".dvc" / "cache" / "files" / "md5"
-    listing = json.dumps([{"md5": "aa" + "0" * 30, "relpath": "held-out/manifest.json"}]).encode()
-    folder = hashlib.md5(listing, usedforsecurity=False).hexdigest() + ".dir"
-    for name, content in (("aa" + "0" * 30, b"{}"), (folder, listing)):
-        (cache / name[:2]).mkdir(parents=True, exist_ok=True)
-        (cache / name[:2] / name[2:]).write_bytes(content)
-    (toy_project / "dvc.lock").write_text(
-        f"schema: '2.0'\nstages:\n  first:\n    cmd: x\n    outs:\n    - {{path: data/rows/phase1, md5: {folder}}}\n"
-    )
-    assert resolve_request(toy_project, None, []).manifests == {
-        "data/rows/phase1/held-out/manifest.json": cache / "aa" / ("0" * 30)
-    }

@@ -145,7 +145,7 @@ def test_stages_of_one_command_are_told_apart_by_what_they_make(project):
     shutil.rmtree(project / "data")
     (project / "dvc.lock").unlink()
     plan = ["each@one", "each@two", "after@one", "after@two"]
-    found = resolve_request(project, None, []).forecast[0]
+    found = resolve_request(project, None, []).forecast
     assert {one.stage: one.status for one in found} == dict.fromkeys(plan, "restored")
     said = call("repro", root=project).stdout
     assert said.count("is cached - skipping run") == len(plan)
@@ -160,5 +160,5 @@ def test_forecast_are_the_hashes_of_dvc_for_what_is_given_outside_of_the_project
     plan = (project / "dvc.yaml").read_text()
     (project / "dvc.yaml").write_text(plan.replace("inputs/corpus", str(outside)))
     assert call("repro", "first", root=project).returncode == 0
-    found = resolve_request(project, None, []).forecast[0]
+    found = resolve_request(project, None, []).forecast
     assert [one.status for one in found if one.stage == "first"] == ["skipped"]

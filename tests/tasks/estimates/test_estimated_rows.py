@@ -22,7 +22,7 @@ def params_of(preset: str | None, *overrides: str) -> Params:
 
 
 def test_what_a_recipe_says_is_taken_and_the_rest_is_said(tmp_path: Path) -> None:
-    packed = RowEstimator(params_of("ipu-large-pod16-examples-packed"), ROOT, tmp_path, (), {}).all()
+    packed = RowEstimator(params_of("ipu-large-pod16-examples-packed"), ROOT, tmp_path, ()).all()
     phase = packed[artifacts.rows_folder("phase2")]
     assert (phase.manifest.row_length, phase.manifest.max_sequences) == (512, 3)
     assert phase.manifest.packing_factor == pytest.approx(2.0)
@@ -35,7 +35,7 @@ def test_what_a_recipe_says_is_taken_and_the_rest_is_said(tmp_path: Path) -> Non
 
 def test_the_demo_is_packed_as_its_short_documents_are() -> None:
     """A run of it, with 1,500 documents, had 1.34 sequences in a row of 64 tokens and 2.46 in one of 128."""
-    found = RowEstimator(params_of(None), ROOT, ROOT / "none", (), {}).all()
+    found = RowEstimator(params_of(None), ROOT, ROOT / "none", ()).all()
     assert found[artifacts.rows_folder("phase1")].manifest.packing_factor == pytest.approx(1.34, rel=0.1)
     assert found[artifacts.rows_folder("phase2")].manifest.packing_factor == pytest.approx(2.46, rel=0.1)
 
@@ -44,11 +44,11 @@ def test_rows_that_are_there_are_believed_unless_they_will_be_made_anew(tmp_path
     params = params_of(None)
     folder = tmp_path / artifacts.rows_folder("phase1")
     made = write_rows(folder, "pretrain", make_columns("pretrain", 12))
-    found = RowEstimator(params, ROOT, tmp_path, (), {}).all()
+    found = RowEstimator(params, ROOT, tmp_path, ()).all()
     assert found[artifacts.rows_folder("phase1")].manifest == made
     assert found[artifacts.rows_folder("phase1")].assumed == ()
     assert found[artifacts.rows_folder("phase2")].manifest.vocab_size == made.vocab_size, "of the same tokenizer"
-    estimated_again = RowEstimator(params, ROOT, tmp_path, ("pretrain_rows@phase1", "tokenizer"), {}).all()
+    estimated_again = RowEstimator(params, ROOT, tmp_path, ("pretrain_rows@phase1", "tokenizer")).all()
     assert (
         estimated_again[artifacts.rows_folder("phase1")].manifest.row_length == params.pretrain_rows.phase1.row_length
     )
@@ -73,7 +73,7 @@ def test_examples_are_counted_where_somebody_says_and_guessed_where_nobody_does(
     given = (f"{entry}.source=files", f"{entry}.train_path={tmp_path / 'train.json'}")
 
     def train(*overrides: str) -> tuple[int, tuple[str, ...]]:
-        rows = RowEstimator(params_of("bert", *overrides), ROOT, tmp_path, (), {}).all()[
+        rows = RowEstimator(params_of("bert", *overrides), ROOT, tmp_path, ()).all()[
             artifacts.rows_folder("squad", "train")
         ]
         return rows.manifest.sequences, rows.assumed
@@ -90,12 +90,12 @@ def test_examples_are_counted_where_somebody_says_and_guessed_where_nobody_does(
 def test_a_vocabulary_file_is_counted(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\nthe\n\n")
     params = params_of("bert", "tokenizer.source=file", f"tokenizer.path={tmp_path}")
-    assert RowEstimator(params, ROOT, tmp_path, (), {}).vocabulary == 3
+    assert RowEstimator(params, ROOT, tmp_path, ()).vocabulary == 3
 
 
 def test_held_out_rows_are_a_share_of_those_of_training(tmp_path: Path) -> None:
     params = params_of(None, "downstream.squad.rows.held_out_fraction=0.1")
-    found = RowEstimator(params, ROOT, tmp_path, (), {}).all()
+    found = RowEstimator(params, ROOT, tmp_path, ()).all()
     train = artifacts.rows_folder("squad", "train")
     assert found[train].manifest.sequences == 10_800
     assert found[train / artifacts.HELD_OUT].manifest.sequences == 1_200
@@ -124,22 +124,3 @@ def test_jobs_are_those_that_the_stages_will_start(tmp_path: Path) -> None:
     assert jobs["predict@squad"].model is not None, "no weights are needed"
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
     assert planned_jobs(params, ROOT, tmp_path, ["tokenizer"]) == []
-
-
-def test_manifests_that_a_cache_keeps_count_for_a_checkout_that_is_not_there(tmp_path: Path) -> None:
-    made = write_rows(tmp_path / "rows", "pretrain", make_columns("pretrain", 12))
-    object_of_the_cache = tmp_path / "0123"
-    (tmp_path / "rows" / "manifest.json").rename(object_of_the_cache)
-    folder = artifacts.rows_folder("phase1")
-    kept = {(folder / "manifest.json").as_posix(): object_of_the_cache}
-    found = RowEstimator(params_of(None), ROOT, tmp_path / "none", ("pretrain_rows@phase1",), kept).all()[folder]
-    assert (found.manifest.rows, found.manifest.packing_factor) == (made.rows, made.packing_factor)
-    assert found.assumed == ()
-    assert found.manifest.files == {}, "there are no rows"
-
-
-def test_rows_of_the_checkout_count_before_those_of_a_cache_as_they_are_known_better(tmp_path: Path) -> None:
-    folder = artifacts.rows_folder("phase1")
-    made = write_rows(tmp_path / folder, "pretrain", make_columns("pretrain", 12))
-    kept = {(folder / "manifest.json").as_posix(): tmp_path / folder / "manifest.json"}
-    assert RowEstimator(params_of(None), ROOT, tmp_path, (), kept).all()[folder].manifest == made
