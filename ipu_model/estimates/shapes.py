@@ -84,11 +84,6 @@ def dense_flops(model: ModelConfig, tokens: int) -> float:
     return tokens * (8.0 * hidden * hidden + 4.0 * hidden * model.intermediate_size)
 
 
-def score_flops(model: ModelConfig, length: int) -> float:
-    """Return the forward FLOPs of attention products in one layer and row, q k^T and p v: 4 L^2 H."""
-    return 4.0 * length * length * model.hidden_size
-
-
 def decoder_flops(model: ModelConfig, masked: int) -> float:
     """Return the forward FLOPs of transform and decoder at the masked slots of a row: P (2 E V + 2 E H)."""
     return masked * 2.0 * model.table_width * (model.vocab_size + model.hidden_size)

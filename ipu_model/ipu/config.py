@@ -54,16 +54,7 @@ def _is_block(value: Any) -> bool:
     return isinstance(value, str) and (value in BLOCKS or re.fullmatch(r"([a-z]+_)*heads?", value) is not None)
 
 
-def _at_least(floor: int) -> Rule:
-    return f"a whole number of at least {floor}", lambda value: _is_int(value) and value >= floor
-
-
-def _whole_numbers(floor: int, meaning: str) -> Rule:
-    required = f"a list of whole numbers of at least {floor}, {meaning}"
-    return required, lambda value: _is_list(value, lambda each: _is_int(each) and each >= floor)
-
-
-COUNT = _at_least(1)
+COUNT: Rule = ("a whole number of at least 1", lambda value: _is_int(value) and value >= 1)
 MOST_IPUS = 1024
 """Limit on the IPUs of one replica, above the largest system: it keeps lists with an entry per IPU small."""
 IPUS: Rule = (
@@ -80,7 +71,10 @@ PROPORTION: Rule = (
     "a number above 0 and at most 1, or a list of them, one per IPU",
     lambda value: _is_proportion(value) or _is_list(value, _is_proportion),
 )
-LAYERS = _whole_numbers(-1, "layers on each IPU (-1 = an even share of the rest)")
+LAYERS: Rule = (
+    "a list of whole numbers of at least -1, layers on each IPU (-1 = an even share of the rest)",
+    lambda value: _is_list(value, lambda each: _is_int(each) and each >= -1),
+)
 SPLITS: Rule = (
     "a list of whole numbers of at least 0, parts on each IPU, with at least one part",
     lambda value: _is_list(value, lambda each: _is_int(each) and each >= 0) and sum(value) >= 1,

@@ -113,9 +113,10 @@ def _tile_is_full(match: Match[str]) -> str:
     )
 
 
-def _stream_length(text: str) -> str:
-    match = re.search(r"Single stream of length (\d+)", text)
-    return f" ({int(match[1]):,} bytes in one)" if match is not None else ""
+def _streams_are_full(match: Match[str]) -> str:
+    length = re.search(r"Single stream of length (\d+)", match.string)
+    one = "" if length is None else f" ({int(length[1]):,} bytes in one)"
+    return f"out of memory for the streams between host and IPU{one}"
 
 
 KINDS = (
@@ -131,7 +132,7 @@ KINDS = (
     ),
     FailureKind(
         r"stream_memory_allocation_error|Single stream of length",
-        lambda match: f"out of memory for the streams between host and IPU{_stream_length(match.string)}",
+        _streams_are_full,
         "lower device_iterations or micro_batch_size, and set output_mode to final",
     ),
     FailureKind(

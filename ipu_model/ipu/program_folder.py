@@ -51,8 +51,6 @@ VERSIONS = ("poptorch", "poplar_sdk", "torch")
 EVALUATION = "evaluation"
 """Mode of the program that evaluates held-out rows during a training. Its shared folder has this name, inside that of
 its job, whose own record is then that of the training program."""
-NO_PROGRAM = "nothing"
-"""Key in the record of a folder without programs: the reason."""
 
 Say = Callable[[str], None]
 States = Dict[str, Tuple[int, int]]
@@ -270,7 +268,7 @@ def copy_programs(source: Path, parts: Dict[str, Any], target: Path) -> str:
     if not record and (source / RECORD).exists():
         return f"was discarded: {RECORD} is damaged"
     if not record.get("executables"):
-        return f"has no program ({record[NO_PROGRAM]})" if NO_PROGRAM in record else "has no program"
+        return "has no program"
     stored = record.get("parts", {})
     if stored != _as_read(parts):
         return f"was built for another job: {describe_difference(stored, _as_read(parts))}"

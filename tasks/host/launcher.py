@@ -65,23 +65,11 @@ def launch_command(job: Job, device: DeviceParams, environ: Mapping[str, str] = 
     if own := environ.get(DEVICE_LAUNCHER):
         return parse_launcher(own)
     if device.launcher == "torchrun":
-        # The device's own torch, not the one on PATH. --standalone in torch 2.0 would use port 29400 for every job.
-        return [
-            device_python(),
-            "-m",
-            "torch.distributed.run",
-            "--rdzv-backend",
-            "c10d",
-            "--rdzv-endpoint",
-            "localhost:0",
-            "--local-addr",  # all processes are on this host, whose name may not resolve
-            "127.0.0.1",
-            "--no-python",
-            "--nproc-per-node",
-            str(device.processes),
-            "--max-restarts",
-            str(device.restarts),
-        ]
+        # The device's own torch, not the one on PATH. --standalone in torch 2.0 would use port 29400 for every job. All
+        # processes are on this host, whose name may not resolve.
+        rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--local-addr", "127.0.0.1"]
+        numbers = ["--nproc-per-node", str(device.processes), "--max-restarts", str(device.restarts)]
+        return [device_python(), "-m", "torch.distributed.run", *rendezvous, "--no-python", *numbers]
     return _poprun(job, device.processes) if device.launcher == "poprun" else []
 
 
@@ -111,12 +99,6 @@ def _poprun(job: Job, processes: int) -> list[str]:
             f"device.processes={processes} cannot share the {training.replication_factor} replicas of the {job.kind} "
             "job (replication_factor of its IPU config): set it to a divisor"
         )
-    return [
-        "poprun",
-        "--num-instances",
-        str(processes),
-        "--num-replicas",
-        str(training.replication_factor),
-        "--ipus-per-replica",
-        str(training.ipus_per_replica),
-    ]
+    numbers = (processes, training.replication_factor, training.ipus_per_replica)
+    options = zip(POPRUN_OPTIONS, map(str, numbers), strict=True)
+    return ["poprun", *(word for pair in options for word in pair)]

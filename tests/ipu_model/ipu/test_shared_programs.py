@@ -105,7 +105,6 @@ def refused(open_program: Any, why: str) -> None:
         (lambda x: (x / "1234.popef").unlink(), "was discarded: 1234.popef is missing"),
         (lambda x: (x / "podium.json").unlink(), "has no program"),
         (lambda x: (x / "podium.json").write_text("{", encoding="utf-8"), "was discarded: podium.json is damaged"),
-        (lambda x: (x / "podium.json").write_text('{"nothing": "no IPUs wanted"}'), "no program (no IPUs wanted)"),
         (lambda x: shutil.rmtree(str(x)), "does not exist"),
         (lambda x: rewritten(x, sha256={}), "was discarded: 1234.popef has no SHA-256 in the record"),
         (lambda x: rewritten(x, executables={"../1234.popef": 9}), "../1234.popef is not the name of a program"),
