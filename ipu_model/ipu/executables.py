@@ -14,7 +14,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from ipu_model.files import PARTIAL, try_lock
 from ipu_model.ipu.program_folder import (
@@ -153,20 +153,17 @@ def format_entries(listed: Sequence[CacheEntry], now: float) -> str:
     """Format name, size, age and configuration of entries, with the parts in which the configurations differ."""
     width = max([16, *(len(entry.path.name) for entry in listed)])
     lines = [f"{'name':<{width}}  {'MB':>9}  {'unused, days':>12}  {'age, days':>9}  built for"]
-    names = _distinguishing_parts(listed)
+    known = sorted({name for entry in listed for name in entry.parts})
+    differing = [name for name in known if len({json.dumps(entry.parts.get(name)) for entry in listed}) > 1]
     for entry in listed:
-        parts = ", ".join(f"{name} {json.dumps(entry.parts[name])}" for name in names if name in entry.parts)
+        parts = ", ".join(
+            f"{name} {json.dumps(entry.parts[name])}" for name in (differing or known)[:SHOWN] if name in entry.parts
+        )
         unused, age = ((now - at) / DAY for at in (entry.used_at, entry.built_at))
         amounts = f"{entry.size / 1e6:>9.1f}  {unused:>12.1f}  {age:>9.1f}"
         lines.append(f"{entry.path.name:<{width}}  {amounts}  {parts or 'no record'}")
     total = sum(entry.size for entry in listed)
     return "\n".join([*lines, f"{len(listed)} entries, {total / 1e6:.1f} MB"])
-
-
-def _distinguishing_parts(listed: Sequence[CacheEntry]) -> List[str]:
-    names: Set[str] = {name for entry in listed for name in entry.parts}
-    differing = [name for name in sorted(names) if len({json.dumps(entry.parts.get(name)) for entry in listed}) > 1]
-    return (differing or sorted(names))[:SHOWN]
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:

@@ -251,7 +251,7 @@ def _estimate_job(planned: PlannedJob, device: DeviceParams, runtime: str, optio
     if runtime in MEASURABLE:
         plan = _plan_job(job, manifest, instances.count)
         return _use_ledger(dataclasses.replace(found, plan=plan), device, options)
-    used = ledger.select_kind(options.records, estimate.device, job.kind)
+    used = [one for one in options.records if (one["device"], one["kind"]) == (estimate.device, job.kind)]
     return dataclasses.replace(found, estimate=widen(estimate, used), records=len(used))
 
 

@@ -148,7 +148,9 @@ class RowEstimator:
         entry = task.entry.params
         expected, data, words = entry.expected, entry.data, []
         train, dev = expected.train, expected.dev
-        if train is None and (size := self._given_bytes(task)):
+        file = self._project / (getattr(data, "train_path", None) or "")
+        if train is None and getattr(data, "source", "") == "files" and file.is_file():
+            size = file.stat().st_size
             train = max(1, size // expected.file_bytes)
             words.append(f"{train:,} examples, from the {size / 1e6:,.1f} MB of the file")
         if train is None:
@@ -159,13 +161,6 @@ class RowEstimator:
         limits = (getattr(data, "limit_train", None), getattr(data, "limit_dev", None))
         train, dev = (min(number, limit or number) for number, limit in zip((train, dev), limits, strict=True))
         return train, dev, tuple(words)
-
-    def _given_bytes(self, task: DownstreamTask) -> int:
-        """Return the size of an entry's training file; 0 if it does not exist or the entry does not use one."""
-        data = task.entry.params.data
-        name = getattr(data, "train_path", None)
-        path = self._project / name if name and getattr(data, "source", "") == "files" else None
-        return path.stat().st_size if path is not None and path.is_file() else 0
 
     def _downstream_rows(self, task: DownstreamTask, examples: int) -> tuple[Manifest, tuple[str, ...]]:
         """Return the rows of this many examples of an entry, and the assumptions about them."""

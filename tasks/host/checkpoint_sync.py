@@ -65,9 +65,9 @@ class Remote:
 
     def push(self, folder: Path) -> None:
         """Copy one checkpoint, then remove all but the newest KEPT."""
-        step = step_of(folder)
-        manifest = (folder / HASHES).read_bytes()
-        if not self._holds(step, manifest):
+        step, manifest = step_of(folder), (folder / HASHES).read_bytes()
+        path = self._path(step, HASHES)
+        if not self._files.exists(path) or bytes(self._files.cat_file(path)) != manifest:
             self._remove(step)  # incomplete, or of another run
             self._files.makedirs(self._path(step), exist_ok=True)
             for name in parse_json(manifest.decode()):
@@ -75,7 +75,7 @@ class Remote:
                 found, sent = self._files.info(self._path(step, name))["size"], (folder / name).stat().st_size
                 if found != sent:
                     raise InputError(f"{self._path(step, name)} has {found} bytes, but {sent} were sent")
-            self._files.pipe_file(self._path(step, HASHES), manifest)
+            self._files.pipe_file(path, manifest)
         for old in set(self._folders()) - set(self.steps()[:KEPT]):
             self._remove(old)
 
@@ -117,10 +117,6 @@ class Remote:
         found = (NAME.fullmatch(str(path).rstrip("/").rsplit("/", 1)[-1]) for path in self._files.ls(self._root, False))
         return sorted((int(match[1]) for match in found if match), reverse=True)
 
-    def _holds(self, step: int, manifest: bytes) -> bool:
-        path = self._path(step, HASHES)
-        return bool(self._files.exists(path)) and bytes(self._files.cat_file(path)) == manifest
-
     def _remove(self, step: int) -> None:
         """Remove a checkpoint, its manifest first, so that a partly removed one is incomplete."""
         if self._files.exists(self._path(step, HASHES)):
@@ -146,16 +142,13 @@ def step_of(folder: Path) -> int:
 
 def newest_whole(folder: Path) -> int:
     """Return the update of the newest intact checkpoint in a run folder; 0 if there is none."""
-    found = [path for path in folder.glob("step-*") if NAME.fullmatch(path.name)] if folder.is_dir() else []
-    return next((step_of(path) for path in sorted(found, key=step_of, reverse=True) if _is_whole(path)), 0)
-
-
-def _is_whole(path: Path) -> bool:
-    try:
-        hashes = _read_hashes((path / HASHES).read_bytes(), str(path / HASHES))
-        return all(sha256_of(path / name) == digest for name, digest in hashes.items())
-    except (OSError, InputError):
-        return False
+    found = [path for path in folder.glob("step-*") if NAME.fullmatch(path.name)]
+    for path in sorted(found, key=step_of, reverse=True):
+        with contextlib.suppress(OSError, InputError):  # a damaged one
+            hashes = _read_hashes((path / HASHES).read_bytes(), str(path / HASHES))
+            if all(sha256_of(path / name) == digest for name, digest in hashes.items()):
+                return step_of(path)
+    return 0
 
 
 def _read_hashes(text: bytes, where: str) -> dict[str, str]:

@@ -90,11 +90,6 @@ def add_record(record: Record, path: Path | None) -> None:
         write_json(path, {"records": [*read(path), record][-KEPT:]})
 
 
-def select_kind(records: Sequence[Record], device: str, kind: str) -> list[Record]:
-    """Return the records of this kind of job on this device, in order."""
-    return [one for one in records if (one["device"], one["kind"]) == (device, kind)]
-
-
 def select_similar(records: Sequence[Record], seconds: float) -> list[Record]:
     """Return the records whose updates were estimated to take a similar time, in order."""
     return [one for one in records if seconds / ALIKE <= one.get(SECONDS, {}).get("likely", 0) <= seconds * ALIKE]

@@ -87,6 +87,8 @@ def test_an_ipu_widens_its_intervals_by_the_ledger_and_never_narrows_them(tmp_pa
     assert (memory(wide).low, memory(wide).high) == (memory(plain).likely * 0.5, memory(plain).likely * 2.0)
     assert (memory(wide).likely, wide.records) == (memory(plain).likely, 2)
     assert memory(found({**record(memory=figure(9, 10, 11, 10)), "device": device})) == memory(plain)
+    for other in ({"device": "16 IPUs Bow, 4 replicas of 4"}, {"device": device, "kind": "predict"}):
+        assert memory(found({**record(memory=figure(9, 10, 11, 20)), **other})) == memory(plain)
     toy = {**record(update_seconds=figure(0.1, 0.1, 0.1, 9)), "device": device}
     assert found(toy).seconds == plain.seconds, "of what is far less work its time says nothing"
     alike = {**record(update_seconds=figure(6, 6, 6, 30)), "device": device}

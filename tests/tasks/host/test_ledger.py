@@ -69,12 +69,10 @@ def test_jobs_that_end_at_once_all_enter_their_records(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["records"]
 
 
-def test_ratios_are_of_the_same_kind_of_job_on_the_same_device() -> None:
-    timed = {"update_seconds": {"measured": 0.5}}
-    records = [of(1), of(2), of(3, device="GPU"), of(4, kind="predict"), of(5, **timed)]
-    of_these = ledger.select_kind(records, "CPU", "pretrain")
-    assert ledger.ratios(of_these, "memory") == [1.0, 2.0, 5.0]
-    assert ledger.ratios(of_these, "update_seconds") == [], "nothing was estimated of it"
+def test_ratios_are_of_what_was_measured_and_estimated() -> None:
+    records = [of(1), of(2), of(5, update_seconds={"measured": 0.5})]
+    assert ledger.ratios(records, "memory") == [1.0, 2.0, 5.0]
+    assert ledger.ratios(records, "update_seconds") == [], "nothing was estimated of it"
 
 
 SHAPE = {"hidden_size": 16, "sizes": {"tokens": 100.0, "vocabulary": 60}}
