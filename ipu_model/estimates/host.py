@@ -30,20 +30,16 @@ RECOMPUTE = "device.recompute=true, or a smaller device.micro_batch_size"
 MODEL = "a smaller model"
 
 
-def bound_memory(job: Job, model: ModelConfig, manifest: Manifest, processes: int = 1) -> float:
-    """Return an upper bound on the bytes of one process of a job, from the sizes of its tensors.
+def memory_terms(job: Job, model: ModelConfig, manifest: Manifest, processes: int = 1) -> List[Term]:
+    """Return the parts of an upper bound on the bytes of one process of a job, the largest first.
+
+    Rows of a micro-batch are assumed to be full.
 
     Args:
         job: a job with runtime cpu or cuda.
-        model: architecture of the job.
         manifest: manifest of its rows, or one with assumed counts.
         processes: number of processes that train together.
     """
-    return sum(term.amount for term in memory_terms(job, model, manifest, processes))
-
-
-def memory_terms(job: Job, model: ModelConfig, manifest: Manifest, processes: int = 1) -> List[Term]:
-    """Return the parts of `bound_memory`, the largest first; rows of a micro-batch are assumed to be full."""
     trains, on_cpu, head = job.kind != "predict", job.runtime != "cuda", heads.get_head_spec(job.head)
     family = get_family(model.family)
     optimizer = "" if job.optimizer is None else job.optimizer.name

@@ -305,18 +305,14 @@ def _placements(current: Placement) -> Iterator[Placement]:
     for first in range(layers // ipus + 2):
         for rest in _shares(layers - first, ipus - 1):
             counts = [first, *rest]
+            # Next to the heads where these are with the embeddings, else next to the last layer.
+            stays = current.pooler is None or current.pooler == current.embeddings
+            pooler = current.pooler if stays else max(ipu for ipu, count in enumerate(counts) if count)
             yield dataclasses.replace(
                 current,
                 layers=tuple(ipu for ipu, count in enumerate(counts) for _ in range(count)),
-                pooler=_pooler(current, counts),
+                pooler=pooler,
             )
-
-
-def _pooler(current: Placement, counts: List[int]) -> Optional[int]:
-    """Return the pooler's IPU: that of the heads where these are with the embeddings, else that of the last layer."""
-    if current.pooler is None or current.pooler == current.embeddings:
-        return current.pooler
-    return max(ipu for ipu, count in enumerate(counts) if count)
 
 
 def _shares(layers: int, ipus: int) -> List[List[int]]:

@@ -63,11 +63,6 @@ class IpuProgram:
     """Classes of a head that is not tied."""
 
     @property
-    def beats(self) -> int:
-        """Duration of an update in micro-batches: accumulation, ramp-up and ramp-down."""
-        return self.accumulation + 2 * self.placement.forward_stages - 2
-
-    @property
     def rows_per_update(self) -> int:
         """Rows of an update over all replicas."""
         return self.accumulation * self.micro_batch_size * self.replicas
@@ -140,7 +135,7 @@ def update_seconds(training: IpuProgram) -> UpdateSeconds:
     return UpdateSeconds(
         slowest,
         training.accumulation * seconds[slowest],
-        (training.beats - training.accumulation) * seconds[slowest],
+        2 * (training.placement.forward_stages - 1) * seconds[slowest],
         _collective_seconds(training),
         _stream_seconds(training),
         training.fitted.offchip * weights,

@@ -72,17 +72,12 @@ class Placement:
         """Encoder layers on each IPU."""
         return tuple(self.layers.count(ipu) for ipu in range(self.ipus_per_replica))
 
-    @property
-    def idle(self) -> Tuple[int, ...]:
-        """IPUs of the replica without a block, which are attached as well."""
-        return tuple(sorted(set(range(self.ipus_per_replica)) - set(self.order)))
-
     def table(self, replicas: int = 1) -> str:
         """Format the placement as a table: stages with their IPU and blocks, then the sums."""
         lines = ["stage  IPU  blocks"]
         for number, (ipu, names) in enumerate(self.stages, 1):
             lines.append(f"{number:>5}  {ipu:>3}  {', '.join(_merge_layers(names))}")
-        lines += [f"{'-':>5}  {ipu:>3}  (idle)" for ipu in self.idle]
+        lines += [f"{'-':>5}  {ipu:>3}  (idle)" for ipu in sorted(set(range(self.ipus_per_replica)) - set(self.order))]
         lines.append(
             f"{self.ipus_per_replica} IPUs x {replicas} replicas = {self.ipus_per_replica * replicas} IPUs; "
             f"{self.forward_stages} forward stages, 2x{self.forward_stages}-1 = {self.training_stages} in training"

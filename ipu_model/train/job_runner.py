@@ -20,7 +20,7 @@ from ipu_model.distributed.instances import Instances
 from ipu_model.distributed.process import StopRequest, Terminated, peak_memory_mb
 from ipu_model.errors import ConfigError, RowsError
 from ipu_model.estimates.estimate import MEMORY, SECONDS, TOKENS
-from ipu_model.estimates.host import bound_memory
+from ipu_model.estimates.host import memory_terms
 from ipu_model.estimates.job import begin_record, finish_record, rows_per_step
 from ipu_model.files import new_file, new_folder, write_text
 from ipu_model.jobs.job import Job, JobResult
@@ -134,7 +134,7 @@ def _reserve_job_memory(
     if plan.runtime != "cpu" or job.compile_only or instances.count > 1:
         return nullcontext()
     resolved = dataclasses.replace(job, runtime=plan.runtime, precision=plan.precision)
-    size, announced = bound_memory(resolved, config, rows.manifest), False
+    size, announced = sum(term.amount for term in memory_terms(resolved, config, rows.manifest)), False
 
     def wait() -> None:
         nonlocal announced

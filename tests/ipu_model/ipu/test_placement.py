@@ -45,7 +45,6 @@ def test_the_blocks_of_a_layout_are_where_the_hand_worked_table_says(
     assert (found.embeddings, found.layers, found.pooler, found.heads) == (0, layers, pooler, heads)
     assert found.order == (0, *layers, *([] if pooler is None else [pooler]), heads)
     assert (found.forward_stages, found.training_stages) == (forward, training)
-    assert found.idle == ()
 
 
 @pytest.mark.parametrize(
