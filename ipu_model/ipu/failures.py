@@ -167,7 +167,7 @@ KINDS = (
         "(IPUOF_VIPU_API_HOST) and the network",
     ),
     FailureKind(
-        r"\w*unrecoverable_runtime_error",
+        r"\w*unrecoverable_runtime_error|UnrecoverableError",
         "the hardware reports an unrecoverable error",
         "take these IPUs out of service and inform the administrator; then run the job on other IPUs",
     ),
@@ -255,14 +255,12 @@ def _explain(error: BaseException, text: str, settings: Settings) -> Tuple[str, 
         do = RECOVERIES.get(str(action), f"the system requires {action}; then run the job again")
         return f"the IPUs reported a recoverable error ({action})", do
     for kind in KINDS:
-        match = re.search(kind.pattern, text)
+        match = re.search(kind.pattern, f"{text}\n{type(error).__name__}")
         if match is not None:
             ipu = int(match["tile"]) // TILES_PER_IPU if "tile" in match.groupdict() else None
             happened = kind.happened
             message = happened.format(*match.groups(), ipu=ipu) if isinstance(happened, str) else happened(match)
             return message, suggest_memory_settings(ipu, settings) if kind.do is None else kind.do
-    if type(error).__name__ == "UnrecoverableError":
-        return "the hardware reports an unrecoverable error", "take these IPUs out of service"
     return f"PopTorch rejected a call ({type(error).__name__})", OUR_FAULT
 
 

@@ -226,11 +226,10 @@ def _check_evaluation(job: Job, training: Placement, inference: Placement, insta
 
 
 def _check_factors(head: str, model: ModelConfig, mode: ModeConfig) -> None:
-    if heads.get_head_spec(head).tied:
-        name = "projection" if mode.projection_serialization_factor != 1 else "embedding"
-        check_serialization(model.vocab_size, decoder_factor(mode), name)
-    else:
-        check_serialization(model.vocab_size, mode.embedding_serialization_factor, "embedding")
+    tied = heads.get_head_spec(head).tied
+    factor = decoder_factor(mode) if tied else mode.embedding_serialization_factor
+    cuts = "projection" if tied and mode.projection_serialization_factor != 1 else "embedding"
+    check_serialization(model.vocab_size, factor, cuts)
 
 
 def can_cut_table(job: Job) -> bool:
