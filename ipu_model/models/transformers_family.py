@@ -38,7 +38,7 @@ TITLES = {"albert": "ALBERT", "deberta-v2": "DeBERTa-v2", "modernbert": "ModernB
 """Names for users that differ from the model type."""
 DISENTANGLED = ("deberta", "deberta-v2")
 """Model types whose scores are sums of three products, two of them gathered from products with relative positions."""
-ATTENTION_COPIES = 5
+ATTENTION_COPIES = 6
 AFTER_PADDING = ("data2vec-text", "esm", "ibert", "longformer", "mpnet", "roberta-prelayernorm", "xlm-roberta-xl")
 """Model types whose first token has the position after the pad id."""
 
