@@ -197,10 +197,8 @@ def place_by_stages(
 
 
 def _find_name_problems(head: str, num_layers: int, names: List[str]) -> List[str]:
-    kind, others = (
-        heads.get_head_spec(head),
-        [heads.get_head_spec(other).stage for other in heads.list_heads() if other != head],
-    )
+    kind = heads.get_head_spec(head)
+    others = [heads.get_head_spec(other).stage for other in heads.list_heads() if other != head]
     known = [*BLOCKS, kind.stage, *others]
     unknown = sorted(set(names) - set(known))
     if unknown:

@@ -225,19 +225,7 @@ def read_manifest(folder: Path) -> Manifest:
     Raises:
         RowsError: missing, not JSON, of another schema version, or naming missing files.
     """
-    manifest = parse_manifest(Path(folder) / MANIFEST)
-    missing = [name for name in manifest.files if not (Path(folder) / name).is_file()]
-    if missing:
-        raise RowsError(f"{folder} lacks {', '.join(missing)}, listed in its manifest; make the rows again")
-    return manifest
-
-
-def parse_manifest(path: Path) -> Manifest:
-    """Read and check a manifest without its row files.
-
-    Raises:
-        RowsError: missing, not JSON, or of another schema version.
-    """
+    path = Path(folder) / MANIFEST
     try:
         values = read_json(path)
     except FileNotFoundError:
@@ -258,4 +246,7 @@ def parse_manifest(path: Path) -> Manifest:
     unsafe = [name for name in manifest.files if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name]
     if unsafe:
         raise RowsError(f"{path}: {unsafe[0]!r} is not a valid name of a row file; use names of files in its folder")
+    missing = [name for name in manifest.files if not (Path(folder) / name).is_file()]
+    if missing:
+        raise RowsError(f"{folder} lacks {', '.join(missing)}, listed in its manifest; make the rows again")
     return manifest

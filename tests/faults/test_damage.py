@@ -140,11 +140,11 @@ def test_a_damaged_executable_is_discarded_and_built_anew(kind: str, tmp_path: P
         first = ProgramFolder(tmp_path / "cache", parts, notes.append)
         program = first.path / "1234.popef"
         program.write_bytes(b"program" * 100)
-        first.outcome()
+        first.report_outcome()
         first.close()
         damage(program, kind)
         opened = ProgramFolder(tmp_path / "cache", parts, notes.append)
-        why = opened.forecast
+        why = opened.lookup
         if opened.expected:
             raise table.Lost(f"a damaged executable would be loaded: {why}")
         assert "miss, damaged: 1234.popef is" in why, why

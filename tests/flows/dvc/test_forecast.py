@@ -12,7 +12,7 @@ from tasks.stage.errors import ParamsError
 
 def told(project, *overrides):
     """Stage -> status and reasons, as podium plan finds them."""
-    return {one.stage: one for one in resolve_request(project, None, overrides).forecast[0]}
+    return {one.stage: one for one in resolve_request(project, None, overrides).forecast}
 
 
 def done(project, *overrides):
