@@ -36,8 +36,6 @@ FIRST_UPDATE_S = 2.0
 """Seconds until the first update."""
 MIN_PAUSE_FACTOR = 50
 """Pause between updates as a multiple of the CPU seconds of an update: at most 2% of a core."""
-REFRESHES = b'http-equiv="refresh"'
-HEAD_BYTES = 2000
 MAX_COPIES = 50
 """Maximum copies of pages in a folder; the oldest are deleted."""
 COPY_NAME = re.compile(r"(\d{8}-\d{6})-([a-z]+)\.html")
@@ -164,19 +162,16 @@ def write_running(run: RunReport, project: Path, root: Path) -> None:
 
 def write_ended(run: RunReport, project: Path, root: Path) -> None:
     """Write the page of a run that has ended, and the copy that later runs in its checkout do not overwrite."""
+    write_text(root / artifacts.RUN_PAGE, render_run(RunView(run, root, project)))
     write_text(copy_path(run, root), render_run(RunView(run, root, project), copy=True))
     for old in list(list_copies(root))[MAX_COPIES:]:
         old.unlink(missing_ok=True)
-    write_text(root / artifacts.RUN_PAGE, render_run(RunView(run, root, project)))
 
 
 def correct_killed(project: Path, run: listing.Run) -> None:
     """Correct the page of a killed run, which still shows it as running."""
-    path = run.folder / artifacts.RUN_PAGE
-    if run.record is None or not run.was_killed or not path.is_file():
-        return
-    with path.open("rb") as stream:
-        if REFRESHES not in stream.read(HEAD_BYTES):
-            return
+    if run.record is None or not run.was_killed or copy_path(run.record, run.folder).is_file():
+        return  # a copy is written after the page
     with contextlib.suppress(OSError):  # this user may lack the right to write
-        write_ended(run.record, project, run.folder)
+        if (run.folder / artifacts.RUN_PAGE).is_file():
+            write_ended(run.record, project, run.folder)
