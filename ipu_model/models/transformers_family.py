@@ -125,6 +125,7 @@ def _load_encoders() -> Any:
 
 def make_family(model_type: str) -> Family:
     """Return the family of a model type without a file of its own."""
+    model_type = str(model_type)  # a damaged config.json may have anything
     keys = {ours: theirs for ours, theirs in CONFIG_KEYS.items() if ours not in ("type_vocab_size", *HEAD_DROPOUTS)}
     return TransformersFamily(
         model_type,
