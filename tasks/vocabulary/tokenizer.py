@@ -8,7 +8,7 @@ same corpus and parameters give the same bytes in every process, with any number
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ipu_model.files import new_folder
@@ -20,6 +20,11 @@ from tasks.stage.process import parse_no_arguments
 from tasks.vocabulary.fast_tokenizer import FastTokenizer, make_wordpiece
 from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary, load_local_vocabulary
 from tasks.vocabulary.wordpiece import train_vocabulary
+
+log = logging.getLogger(__name__)
+
+CAPITALS_WARNING_SHARE = 0.05
+"""Share of entries with capitals above which a vocabulary is probably cased."""
 
 
 def make_tokenizer(params: TokenizerParams, max_length: int, corpus: Path, output: Path) -> FastTokenizer:
@@ -39,6 +44,8 @@ def make_tokenizer(params: TokenizerParams, max_length: int, corpus: Path, outpu
         vocabulary = load_local_vocabulary(Path(params.path), params.lowercase)
     else:
         vocabulary = load_hub_vocabulary(params.repository, params.revision, params.lowercase)
+    if vocabulary.bert and vocabulary.lowercase:
+        _warn_about_capitals([token for token in vocabulary.tokens if not token.startswith("[")])
     with new_folder(output) as folder:
         vocabulary.write(max_length, folder)
     return vocabulary
@@ -49,6 +56,17 @@ def read_corpus_texts(corpus: Path) -> Iterator[str]:
     for part in list_corpus_files(corpus):
         for batch in read_batches(part, ["text"], 4096, "corpus"):
             yield from batch.column(0).to_pylist()
+
+
+def _warn_about_capitals(entries: Sequence[str]) -> None:
+    capitals = sum(entry != entry.lower() for entry in entries)
+    if capitals > CAPITALS_WARNING_SHARE * len(entries):
+        log.warning(
+            "%d of %d entries have capitals and are never used with tokenizer.lowercase: true; "
+            "set it to false for a cased vocabulary",
+            capitals,
+            len(entries),
+        )
 
 
 def main() -> None:

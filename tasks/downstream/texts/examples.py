@@ -16,12 +16,13 @@ import pyarrow.parquet as pq
 
 from ipu_model.units import shorten
 from tasks.downstream.examples import ExamplesTask
-from tasks.downstream.texts.files import SHOWN_LABELS, detect_labels, read_split
+from tasks.downstream.texts.files import SHOWN_LABELS, detect_labels, glue_files, read_split
 from tasks.downstream.texts.labels import match_known, sort_classes
 from tasks.downstream.texts.params import ClassificationColumnParams, ClassificationDataParams
 from tasks.downstream.texts.spec import TextsSpec
 from tasks.downstream.texts.task_table import TRAIN, TextExample
 from tasks.params.entries import Entry
+from tasks.plan.named_files import list_files
 from tasks.records.labels import add_labels
 from tasks.records.parquet import has_first_value, read_batches, write_records
 from tasks.records.splits import require_known_labels, require_several_labels
@@ -77,9 +78,18 @@ class TextsExamples(TextsSpec, ExamplesTask):
                 f"Set {self.entry.key('data', 'columns.text')} and {self.entry.key('data', 'columns.text_pair')}"
             )
         data: Any = self.entry.params.data
+        if self.spec.name and data.source == "files":
+            reading.ignored = self._list_unused_files(Path(data.path))
         write_reading(folder, data.source, reading)
         said = ", ".join(f"{count:,} {split}" for split, count in counts.items())
         return "; ".join([f"{said} examples", *reading.summary()])
+
+    def _list_unused_files(self, folder: Path) -> list[str]:
+        """Return the files of a GLUE task that no split is read from, such as its test files."""
+        key = self.entry.key("data", "path")
+        used = {path for split in self.source_splits for path in glue_files(self.spec, folder, split, key)}
+        place = next(iter(used)).parent
+        return [str(path.relative_to(place)) for path in list_files(place, key) if path not in used]
 
     def complete(self, folder: Path) -> dict[str, int]:
         """Replace class names by numbers of the training examples' classes."""

@@ -305,6 +305,12 @@ def test_a_missing_file_names_the_key(tmp_path: Path) -> None:
     assert "tokenizer.path=" in refusal(tmp_path, source="file", path=str(tmp_path / "absent.txt"))
 
 
+def test_a_cased_vocabulary_under_lower_case_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write_vocabulary(tmp_path / "vocab.txt", [*VOCABULARY, "Ants", "Bees"])
+    make_tokenizer(params(source="file", path=str(path)), 512, tmp_path, tmp_path / "out")
+    assert "3 of 12 entries have capitals" in caplog.text
+
+
 # ----------------------------------------------------------------------------------------------------- hub
 
 
