@@ -128,6 +128,9 @@ NOT_RUN = {
     "python -m tasks.downstream.parity squad cpu:bf16 --baseline cpu:fp32 --model models/squad": (
         "needs a finished run; tests/tasks/downstream has the stage"
     ),
+    'podium ask published/podium-demo "Who rules Gibarath?" --context "..." --compare cpu:bf16': (
+        "needs the demo; tests/tasks/downstream asks a small model"
+    ),
     "podium evaluate published/podium-demo dev.json": "needs the demo; tests/tasks/downstream/inference has others",
     "podium predict published/podium-demo questions.csv answers.parquet": (
         "needs the demo; tests/tasks/downstream/inference has others"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +14,24 @@ from flows.commands.model_options import AT_LEAST_ONE
 from flows.commands.project import resolve_path
 from ipu_model.files import open_regular
 from tasks.pages.markup import replace_hidden
+from tasks.stage import streams
 from tasks.stage.errors import InputError
 
 if TYPE_CHECKING:
     from tasks.downstream.squad.answers import Answer
+    from tasks.params.sections import RuntimeSpec
 
 MAX_CONTEXT_BYTES = 64 << 20
 """Limit of a context. A long book has 5 MB."""
+
+
+def _read_place(text: str) -> RuntimeSpec:
+    from tasks.params.sections import RuntimeSpec
+
+    try:
+        return RuntimeSpec.parse(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 @click.command(help="Ask MODEL (a run, a release or model folder, or a Hub repository) a question about a text.")
@@ -36,6 +48,7 @@ MAX_CONTEXT_BYTES = 64 << 20
 )
 @model_options.null_threshold_option
 @click.option("--runtime", type=click.Choice(("cpu", "cuda", "ipu", "auto")), default="cpu", help="device (cpu)")
+@click.option("--compare", type=_read_place, metavar="RUNTIME[:PRECISION]", help="also answer there, compare logits")
 @options.json_option
 @click.pass_context
 def command(ctx: click.Context, name: str, question: str, as_json: bool, **args: Any) -> None:
@@ -52,9 +65,13 @@ def command(ctx: click.Context, name: str, question: str, as_json: bool, **args:
     shape = WindowShape.for_model(model, args["row_length"], args["doc_stride"])
     evaluate: Any = infer_entry(model, "squad", run=run).params.evaluate
     longest = args["max_answer_length"] or evaluate.max_answer_length
-    answers = ask.ask(
-        model, question, context, shape, place=place, top=args["top"], max_answer_length=longest, null_threshold=odds
-    )
+    more = {"top": args["top"], "max_answer_length": longest, "null_threshold": odds}
+    answers, logits = ask.ask(model, question, context, shape, place=place, **more)
+    if args["compare"] is not None:
+        others, other_logits = ask.ask(model, question, context, shape, place=args["compare"], **more)
+        both = [(place, answers[0]), (args["compare"], others[0])]
+        _print_comparison(both, ask.compare_logits(logits, other_logits), as_json)
+        return
     text = "".join(map(_format_answer, answers))
     options.print_result(as_json, ask.answer_record(answers), text, "--top 5 shows more answers, --json prints JSON")
 
@@ -87,3 +104,15 @@ def _read_context(ctx: click.Context, text: str | None, file: str | None) -> str
 def _format_answer(answer: Answer) -> str:
     text = replace_hidden(" ".join(answer.text.split())) or "(no answer)"
     return f"{text}  (score {answer.score:.4f})\n"
+
+
+def _print_comparison(both: Sequence[tuple[RuntimeSpec, Answer]], found: dict[str, Any], as_json: bool) -> None:
+    records = [
+        {"runtime": p.runtime, "precision": p.precision, "answer": a.text, "score": round(a.score, 6)} for p, a in both
+    ]
+    lines = [f"{place.runtime}:{place.precision}  {_format_answer(answer)}" for place, answer in both]
+    largest = f"{found['max_logit_difference']:.4g}, the largest is {found['max_logit']:.4g}"
+    if as_json:
+        options.print_json({"places": records, **found})
+    else:
+        streams.say("".join([*lines, f"logits differ by up to {largest}\n"]))

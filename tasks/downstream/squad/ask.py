@@ -20,12 +20,14 @@ from tasks.downstream.inference.entry import NAME
 from tasks.downstream.inference.job import InferenceOptions, run_inference, scratch_checkout
 from tasks.downstream.inference.model import InferenceModel
 from tasks.downstream.inference.model import find_model as find_any_model
+from tasks.downstream.parity import logit_differences
 from tasks.downstream.squad.answers import Answer, SquadWindows, probable_answers
 from tasks.downstream.squad.examples import write_questions
 from tasks.downstream.squad.inference import SquadInference
 from tasks.downstream.squad.params import SquadEvaluateParams, SquadParams
 from tasks.downstream.squad.questions import SquadQuestion
 from tasks.downstream.squad.rows import make_features
+from tasks.downstream.squad.scores import flat_logits
 from tasks.params.downstream import defaults_of
 from tasks.params.entries import Entry
 from tasks.params.schema import validate_section
@@ -90,8 +92,8 @@ def ask(
     top: int = 1,
     max_answer_length: int = MAX_ANSWER_LENGTH,
     null_threshold: float | None = None,
-) -> list[Answer]:
-    """Return the most probable answers, best first, at least one and at most `top`.
+) -> tuple[list[Answer], SquadWindows]:
+    """Return the most probable answers, best first, at least one and at most `top`, and the logits.
 
     Args:
         model: from `find_model`.
@@ -108,8 +110,9 @@ def ask(
     for what, text in (("question", question), ("context", context)):
         if not text.strip():
             raise InputError(f"the {what} is empty. A question and a text with its answer are required")
+    windows = _predict(model.with_absolute_paths(), question, context, shape, place)
     answers = probable_answers(
-        _predict(model.with_absolute_paths(), question, context, shape, place),
+        windows,
         context,
         number_words(load_tokenizer(model.tokenizer), question, context, shape),
         top=top,
@@ -118,7 +121,12 @@ def ask(
     )
     if not answers:
         raise InputError("the context has no tokens: the tokenizer drops all its characters")
-    return answers
+    return answers, windows
+
+
+def compare_logits(first: SquadWindows, second: SquadWindows) -> dict[str, Any]:
+    """Return `parity.logit_differences` of the logits that `ask` computed on two devices."""
+    return logit_differences(flat_logits(first), flat_logits(second), ["question"])
 
 
 def number_words(tokenizer: Tokenizer, question: str, context: str, shape: WindowShape) -> Any:

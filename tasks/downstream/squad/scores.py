@@ -16,6 +16,7 @@ from tasks.downstream.scoring.scores import Limit, ScoresTask
 from tasks.downstream.scoring.thresholds import ChosenThreshold
 from tasks.downstream.squad.answers import (
     Answer,
+    SquadWindows,
     WindowFiles,
     best_answers,
     best_span,
@@ -138,12 +139,7 @@ class SquadScores(SquadSpec, ScoresTask[list[SquadQuestion], WindowFiles, list[l
         return WindowFiles(rows / artifacts.FEATURES, logits, self.entry.stage, ids)
 
     def flat_logits(self, logits: WindowFiles) -> tuple[Array, np.ndarray]:
-        """Return start and end logits of the context tokens and [CLS], and the question number of each."""
-        found = logits.read()
-        window = np.repeat(np.arange(len(found)), np.diff(found.bounds))
-        where = np.concatenate([window, window, np.repeat(np.arange(len(found)), 2)])
-        values = np.concatenate([found.start_logits, found.end_logits, found.cls_logits.reshape(-1)])
-        return values.astype(np.float64), found.example_index[where]
+        return flat_logits(logits.read())
 
     def answer(self, examples: list[SquadQuestion], logits: WindowFiles) -> list[list[Answer]]:
         params, answers = self._params, []
@@ -270,3 +266,11 @@ def _group_metric(name: str, title: str, quantity: int, has_answer: float) -> Me
 def has_answers(questions: Sequence[SquadQuestion]) -> list[bool]:
     """Return True for each question with an answer."""
     return [bool(question.answers) for question in questions]
+
+
+def flat_logits(found: SquadWindows) -> tuple[Array, np.ndarray]:
+    """Return start and end logits of the context tokens and [CLS], and the question number of each."""
+    window = np.repeat(np.arange(len(found)), np.diff(found.bounds))
+    where = np.concatenate([window, window, np.repeat(np.arange(len(found)), 2)])
+    values = np.concatenate([found.start_logits, found.end_logits, found.cls_logits.reshape(-1)])
+    return values.astype(np.float64), found.example_index[where]

@@ -17,6 +17,7 @@ from ipu_model.train.job_runner import run_job
 from tasks.downstream import parity
 from tasks.downstream.jobs import entry_jobs
 from tasks.downstream.parity import check_limit, compare_devices, compare_logits, predict_on
+from tasks.downstream.squad import ask
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.params import SquadEvaluateParams
 from tasks.jobs import device_job
@@ -30,14 +31,14 @@ from tasks.stage import artifacts
 from tasks.stage.errors import ParityLost
 from tests.places import ROOT
 from tests.tasks.downstream.entries import task_with
-from tests.tasks.downstream.squad.test_ask import VOCABULARY
+from tests.tasks.downstream.squad.test_ask import SHORT, VOCABULARY
 from tests.tasks.downstream.squad.window_files import write_logits
 from tests.tasks.pretraining.row_inputs import squad_params, write_questions, write_squad_rows
 from tests.tasks.release.evaluated_checkout import inputs_of, write_checkout
 from tests.tasks.tiny_model import write_tiny_model
 
 DOUBLE = ROOT / "tests" / "doubles" / "poptorch_double"
-FP32 = RuntimeSpec("cpu", "fp32")
+FP32, BF16 = RuntimeSpec("cpu", "fp32"), RuntimeSpec("cpu", "bf16")
 TASK = task_with("squad", "scores")
 
 
@@ -143,7 +144,7 @@ def without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("without_processes")
 def test_bf16_beside_fp32_on_the_cpu(root: Path, tmp_path: Path) -> None:
-    said = compare_devices(RuntimeSpec("cpu", "bf16"), TASK, params_with(), tmp_path / "found.json", FP32, root)
+    said = compare_devices(BF16, TASK, params_with(), tmp_path / "found.json", FP32, root)
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["first"] == {"runtime": "cpu", "precision": "fp32"}
     assert found["second"] == {"runtime": "cpu", "precision": "bf16"}
@@ -153,7 +154,7 @@ def test_bf16_beside_fp32_on_the_cpu(root: Path, tmp_path: Path) -> None:
     assert said.startswith("parity of cpu:bf16 with cpu:fp32: logits differ by up to ")
     strict = allowing(found["max_logit_difference"] / 2)
     with pytest.raises(ParityLost, match="downstream.squad.parity.max_logit_difference"):
-        compare_devices(RuntimeSpec("cpu", "bf16"), strict, params_with(), None, FP32, root)
+        compare_devices(BF16, strict, params_with(), None, FP32, root)
 
 
 @pytest.mark.slow
@@ -195,6 +196,17 @@ def test_the_stage_compares_with_what_predict_wrote(
         with pytest.raises(SystemExit, match="2"):
             parity.main()
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("without_processes")
+def test_asking_in_two_places_compares_their_logits(root: Path) -> None:
+    model = ask.find_model(str(root / artifacts.model_folder("squad")))
+    question = (model, "Who founded the town?", SHORT, ask.WindowShape.for_model(model))
+    ((first, *_), before), ((second, *_), after) = (ask.ask(*question, place=one) for one in (FP32, BF16))
+    found = ask.compare_logits(before, after)
+    assert first.text in SHORT
+    assert second.text in SHORT
+    assert 0 < found["max_logit_difference"] < 0.2 * found["max_logit"]
 
 
 @pytest.mark.parametrize(

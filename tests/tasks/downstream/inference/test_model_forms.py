@@ -133,5 +133,5 @@ def answers(folder: Path, place: Path) -> list[object]:
     (place / "dev.jsonl").write_text(json.dumps(record) + "\n")
     metrics, _, _ = evaluate(entry, model, place / "dev.jsonl", place / f"evaluation-{folder.name}", how)
     predict(entry, model, place / "dev.jsonl", PredictionOutput(place / f"{folder.name}.jsonl", "jsonl"), how)
-    [best] = ask(model, QUESTION, CONTEXT, WindowShape.for_model(model))
+    [best], _ = ask(model, QUESTION, CONTEXT, WindowShape.for_model(model))
     return [metrics["f1"], (place / f"{folder.name}.jsonl").read_text(), best]

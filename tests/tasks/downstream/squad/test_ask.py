@@ -61,7 +61,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def answers_of(model: Path, question: str, context: str, top: int = 1) -> list[Answer]:
     found = find_model(str(model))
     shape, odds = WindowShape.for_model(found), read_null_threshold(found.folder)
-    return ask(found, question, context, shape, top=top, max_answer_length=15, null_threshold=odds)
+    return ask(found, question, context, shape, top=top, max_answer_length=15, null_threshold=odds)[0]
 
 
 PIPELINE = """
@@ -181,9 +181,9 @@ def test_an_answer_is_as_long_as_predict_and_evaluate_allow(
     (folder / "provenance.json").write_text(json.dumps({"parameters": {"downstream": {"squad": entry}}}))
     stated: list[int] = []
 
-    def note(*_: Any, max_answer_length: int, **__: Any) -> list[Answer]:
+    def note(*_: Any, max_answer_length: int, **__: Any) -> tuple[list[Answer], None]:
         stated.append(max_answer_length)
-        return [Answer("x", 0, 1, 1.0, 1.0)]
+        return [Answer("x", 0, 1, 1.0, 1.0)], None
 
     monkeypatch.setattr("tasks.downstream.squad.ask.ask", note)
     options = ["--max-answer-length", *words] if words else []
