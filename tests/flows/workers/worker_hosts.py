@@ -260,7 +260,7 @@ class Host:
         (self.project / "tasks" / "toy_share.py").write_text(SHARE)
         for name, size, small in (
             ("pretraining/rows/row_shards", "SHARD_BYTES = 64 << 20", "SHARD_BYTES = 20_000"),
-            ("inputs/corpus", "GROUP_CHARACTERS = 8192,", "GROUP_CHARACTERS = 40,"),
+            ("corpus/corpus", "GROUP_CHARACTERS = 8192,", "GROUP_CHARACTERS = 40,"),
         ):
             source = self.project / f"tasks/{name}.py"
             assert size in (text := source.read_text())
