@@ -19,7 +19,7 @@ from flows.commands.project import CALLED_FROM, CommandContext, current_folder, 
 from flows.runs import environment
 from tasks.plan.main import run_main
 from tasks.stage import streams
-from tasks.stage.errors import ParamsError
+from tasks.stage.errors import InputError, ParamsError
 
 COMMANDS = {
     "run": "run the pipeline, from the corpus to the published model",
@@ -103,5 +103,10 @@ def _call(arguments: list[str]) -> None:
         error.show(said)
         streams.note(said.getvalue().rstrip("\n"), "")
         raise SystemExit(error.exit_code) from None
-    except click.Abort as error:
+    except click.Abort as error:  # click raises it for Ctrl-C and for any EOFError
+        if "marshal data" in str(error.__context__):
+            raise InputError(
+                f"Python's compiled files are damaged, perhaps by a full disk ({error.__context__}): remove the "
+                f"__pycache__ folders below {SELF}"
+            ) from None
         raise KeyboardInterrupt from error

@@ -2,7 +2,7 @@
 
 flows/dvc/session.py starts this file by its path, in a checkout:
 
-    python -P child.py dvc MARK [--wait-for-lock]        # the word dvc marks the process as a running DVC
+    python -P child.py dvc MARK [--wait-for-lock]
 
 A reply is a line of standard output: MARK, then [kind, content] as JSON. `say` is a message for the user. `lock` has
 the name and hash of a stage that is about to run, and is answered on standard input. `answer` or `failed` ends a
@@ -11,6 +11,7 @@ request. All other output comes from stages. The process ends when its standard 
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import fcntl
 import hashlib
@@ -286,5 +287,10 @@ def main(mark: str, wait_for_lock: bool) -> None:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Answer requests about a checkout from standard input.")
+    parser.add_argument("dvc", help="the word dvc, which marks the process as a running DVC")
+    parser.add_argument("mark", help="prefix of replies")
+    parser.add_argument("--wait-for-lock", action="store_true", help="wait for the lock of another DVC")
+    arguments = parser.parse_args()
     with contextlib.suppress(KeyboardInterrupt):  # stopped while no stage is running here
-        main(sys.argv[2], "--wait-for-lock" in sys.argv)
+        main(arguments.mark, arguments.wait_for_lock)

@@ -57,7 +57,7 @@ def search_near_duplicates(task: ChecksTask, params: Params, root: Path = Path()
     """
     threshold = params.validate_.near_duplicates
     if threshold is None:
-        return NearDuplicateReport(None)
+        return NearDuplicateReport(None, ())
 
     def read(split: str) -> Iterator[list[str]]:
         path, made_by = task.examples_file(split, root), task.entry.stage("examples")

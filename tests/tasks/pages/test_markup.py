@@ -356,7 +356,7 @@ def test_the_plots_and_the_comparison_hold_no_formula(text: str) -> None:
 
 @every_text
 def test_a_terminal_gets_an_answer_on_one_line_that_it_does_not_obey(text: str) -> None:
-    shown = ask._line(Answer(text, 0, 1, 1.0, 1.0))
+    shown = ask._format_answer(Answer(text, 0, 1, 1.0, 1.0)).removesuffix("\n")
     assert shown == replace_hidden(shown)
     assert len(shown.splitlines()) == 1
 

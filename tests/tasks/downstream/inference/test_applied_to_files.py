@@ -103,7 +103,7 @@ def staged(folder: Path, entry: Mapping[str, Any], model: Path, monkeypatch: pyt
     (folder / artifacts.TOKENIZER).parent.mkdir(parents=True)
     (folder / artifacts.TOKENIZER).symlink_to(model)
     write_json(folder / artifacts.validation_report("plan-rows"), {"valid": True})
-    write_report(folder / artifacts.near_duplicates_file("plan"), NearDuplicateReport(None))
+    write_report(folder / artifacts.near_duplicates_file("plan"), NearDuplicateReport(None, ()))
     monkeypatch.chdir(folder)
     for module, stage in ((examples, "plan"), (rows, "plan"), (entry_jobs, "predict@plan"), (evaluate_stage, "plan")):
         run_stage(module, stage)

@@ -162,7 +162,7 @@ def test_off_means_that_nothing_is_read(tmp_path: Path) -> None:
     params = validate_params(values_with(validate={"near_duplicates": None}))
     assert search_near_duplicates(
         load_part(find_entry(params, "squad"), "checks"), params, tmp_path
-    ) == NearDuplicateReport(None)
+    ) == NearDuplicateReport(None, ())
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_a_model_that_beats_the_rule_is_accepted(checkout: Path) -> None:
     write_json(checkout / "evaluation/squad/predictions.json", {f"q{i}": CONTEXT for i in range(8)})
     write_gate(checkout)
     values = parameter_values(load_params(checkout / "params.yaml"))
-    assert gate(parameter_values(validate_params(values)), "squad", checkout).accepted
+    assert gate(parameter_values(validate_params(values)), "squad", checkout)["accepted"]
 
 
 def test_a_rule_is_chosen_on_so_many_questions_at_most(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -213,7 +213,7 @@ def test_the_gate_tests_both_groups_against_the_released_model_where_it_is_told_
     (many / "inputs/released/scores.json").write_text(released)
     assert json.loads(released)["about"].endswith("exact, f1 of its answer")
     assert decided(many)["accepted"]
-    names = {one.name for one in decided(many, max_no_answer_exact_match_drop=0.0)["checks"]}
+    names = {one["name"] for one in decided(many, max_no_answer_exact_match_drop=0.0)["checks"]}
     assert "released_model_NoAns_exact" in names
     assert "released_model_HasAns_f1" not in names
 
@@ -345,8 +345,8 @@ def test_the_data_must_hold_questions_of_both_kinds(
     for frame in data.frames():
         assert "answers_present" in frame
     totals = {name: total.value for name, total in data.totals().items()}
-    wanted = {check["name"]: check.minimum for check in data.total_checks if "_answer" in check["name"]}
+    wanted = {check.name: check.minimum for check in data.total_checks if "_answer" in check.name}
     assert {name: totals[name] for name, least in wanted.items() if totals[name] < (least or 0)} == found
-    assert "answers_present" not in {check["name"] for check in data.record_checks}
+    assert "answers_present" not in {check.name for check in data.record_checks}
     shown = data.numbers()
     assert shown["train share without an answer"] == answered.count(False) / 2

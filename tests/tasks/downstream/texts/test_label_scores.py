@@ -16,7 +16,7 @@ from sklearn.metrics import accuracy_score, f1_score, precision_recall_fscore_su
 
 from ipu_model.files import read_json, write_json
 from tasks.downstream.evaluate import evaluate
-from tasks.downstream.gate.gate import GateDecision, gate
+from tasks.downstream.gate.gate import gate
 from tasks.downstream.gate.released_scores import scores_json
 from tasks.downstream.inference.predict import open_writer
 from tasks.downstream.texts.inference import TextsInference
@@ -174,7 +174,7 @@ def test_a_chosen_threshold_scores_better_than_a_half_where_logits_are_low(check
     assert found[1] > found[0] + 5
 
 
-def decided(root: Path, **sections: Any) -> GateDecision:
+def decided(root: Path, **sections: Any) -> dict[str, Any]:
     """The gate's decision where all data are valid."""
     for name in ("corpus", NAME, f"{NAME}-rows"):
         write_json(root / artifacts.validation_report(name), {"data": name, "valid": True})
@@ -187,7 +187,7 @@ def test_the_gate_has_floors_by_label_and_compares_with_the_best_set_of_labels(c
     floors = {"min_micro_f1": 60.0, "min_macro_f1": 10.0, "min_f1_by_class": {"sport": 40.0, "war": 1.0}}
     metrics = evaluate(part("page", gate=floors, **how), checkout)
     found = decided(checkout, gate=floors, **how)
-    assert found.reasons == ("F1 of war is 0, below the floor of 1 (downstream.mine.gate.min_f1_by_class.war).",)
+    assert found["reasons"] == ["F1 of war is 0, below the floor of 1 (downstream.mine.gate.min_f1_by_class.war)."]
     truth = truth_of(checkout)
     sets = [
         mark([list(range(count))] * 120) for count in range(1, 5)
@@ -208,16 +208,16 @@ def test_the_gate_compares_with_the_released_model_example_by_example(checkout: 
     released = scores_json(task, examples, {"dev": perfect})
     assert "text" not in released
     (checkout / "inputs/released/scores.json").write_text(released)
-    reasons = decided(checkout, **how).reasons
+    reasons = decided(checkout, **how)["reasons"]
     assert [one.split(" dropped")[0] for one in reasons] == ["Micro F1", "Macro F1"]
-    assert decided(checkout, **how, gate={"max_drop": 60.0}).accepted
+    assert decided(checkout, **how, gate={"max_drop": 60.0})["accepted"]
 
 
 @pytest.mark.parametrize("threshold", ["auto", "per_label"])
 def test_the_gate_refuses_thresholds_that_do_not_give_the_predictions(checkout: Path, threshold: str) -> None:
     how: dict[str, Any] = {"evaluate": {"threshold": threshold}, **CHOSEN}
     metrics = evaluate(part("page", **how), checkout)
-    assert decided(checkout, **how).accepted
+    assert decided(checkout, **how)["accepted"]
     one = metrics["thresholds"][0] if threshold == "per_label" else metrics
     one["threshold"] += 0.2
     write_json(checkout / f"metrics/{NAME}.json", metrics)
