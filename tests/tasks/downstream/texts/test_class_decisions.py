@@ -103,7 +103,7 @@ def test_the_gate_has_floors_by_class_and_of_answers(checkout: Path) -> None:
     metrics = evaluate(part("page", gate=floors, **REJECT), checkout)
     truth, answers = draw(150, 1)[0], answers_of(checkout)
     assert metrics["f1_of_spam"] == pytest.approx(100 * f1_score(truth, answers == 1), abs=1e-4)
-    reasons = labels.decided(checkout, multilabel=False, gate={**floors, "above_baseline": False}, **REJECT).reasons
+    reasons = labels.decided(checkout, multilabel=False, gate={**floors, "above_baseline": False}, **REJECT)["reasons"]
     assert [one.split(" is ")[0] for one in reasons] == ["Coverage", "F1 of spam"]
 
 
