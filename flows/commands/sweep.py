@@ -8,10 +8,9 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from flows.commands import finetune, options, pretrain
 from flows.commands.project import enter_project
@@ -27,6 +26,9 @@ from tasks.params.sections import FinetuneParams
 from tasks.params.tables import format_table
 from tasks.stage import streams
 from tasks.stage.errors import ParamsError
+
+if TYPE_CHECKING:  # it takes 0.2 s to import, so functions import what they call
+    from optuna.distributions import BaseDistribution
 
 SEEDS_HELP = "runs per recipe, with different seeds; the gate evaluates all of the best recipe"
 NEVER = 10**9
@@ -52,6 +54,8 @@ def parse_range(text: str, kinds: Collection[Any], option: str) -> BaseDistribut
         low, high = map(float, words)
     except ValueError:
         return None
+    from optuna.distributions import FloatDistribution, IntDistribution
+
     if not {int, float} & set(kinds):
         raise ParamsError(f"{option}: {text} is a range, but this parameter is not a number: set one value")
     if not low < high:
@@ -62,6 +66,8 @@ def parse_range(text: str, kinds: Collection[Any], option: str) -> BaseDistribut
 
 
 def _parse_list(text: str, kind: Any, option: str) -> BaseDistribution:
+    from optuna.distributions import CategoricalDistribution
+
     try:
         values = [kind(part) for part in text.split(",")]
     except ValueError:
@@ -136,6 +142,8 @@ def _take_space(args: dict[str, Any]) -> dict[str, BaseDistribution]:
     Raises:
         ParamsError: values cannot be parsed, or there is a range without --trials, or no value with it.
     """
+    from optuna.distributions import CategoricalDistribution
+
     space = {}
     for name, word in finetune.HYPERPARAMETERS.items():
         if text := args.get(name):
@@ -163,6 +171,8 @@ def _start_sweep(
     space: dict[str, BaseDistribution],
     args: Mapping[str, Any],
 ) -> None:
+    from optuna.distributions import CategoricalDistribution
+
     key, trials = f"{training.section}.evaluate_every_updates", args["trials"]
     values = flatten_keys(resolve({}, preset, overrides))
     if not values[f"{training.rows}.held_out_fraction"]:  # the development set must not decide the choice

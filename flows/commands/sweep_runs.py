@@ -21,10 +21,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
-
-import optuna
-from optuna.distributions import BaseDistribution
+from typing import TYPE_CHECKING, Any
 
 from flows import dvc
 from flows.dvc.session import restore_outputs
@@ -44,6 +41,10 @@ from tasks.plan.kinds import load_part
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import DONE, FAILED, ParamsError, PodiumError
 from tasks.stage.process import Say
+
+if TYPE_CHECKING:  # it takes 0.2 s to import
+    import optuna
+    from optuna.distributions import BaseDistribution
 
 SWEEPS = artifacts.RUNS / "sweeps"
 """Folder with a file for each sweep: its trials, their scores, and the best run."""
@@ -256,6 +257,8 @@ def ask_trial(sweep: Sweep, before: Sequence[Trial], values: Mapping[str, Any] |
         before: all earlier trials.
         values: values of a combination or of an interrupted trial; None: Optuna proposes some.
     """
+    import optuna
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     distributions = dict(sweep.space)
     sampler = optuna.samplers.TPESampler(n_startup_trials=RANDOM_TRIALS, seed=(sweep.seed + len(before)) % 2**32)

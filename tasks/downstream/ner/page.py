@@ -61,11 +61,11 @@ def type_slices(gold: Sequence[Sequence[str]], predictions: Sequence[str | None]
     the training sentences.
     """
     answered = [[] if text is None else text.split(" ") for text in predictions]
-    learnt = {split_tag(label)[1] for label in labels}
+    learned = {split_tag(label)[1] for label in labels}
     types = sorted({one.type for some in (gold, answered) for tags in some for one in find_entities(tags)})
     counted = np.array([count_outcomes(gold, predictions, only=name) for name in types]).reshape(-1, len(gold), 5)
     gold_counts, found, correct = (counted[:, :, column].T for column in (GOLD, FOUND, CORRECT))
-    return slice_groups(TYPE, types, [name in learnt for name in types], gold_counts, found, correct, counted="gold")
+    return slice_groups(TYPE, types, [name in learned for name in types], gold_counts, found, correct, counted="gold")
 
 
 @dataclass(frozen=True)

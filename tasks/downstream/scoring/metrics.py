@@ -345,7 +345,7 @@ def slice_by(
 def slice_groups(
     by: str,
     names: Sequence[str],
-    learnt: Sequence[bool],
+    are_known: Sequence[bool],
     gold: Array,
     found: Array,
     correct: Array,
@@ -356,7 +356,7 @@ def slice_groups(
     """Return a slice for each group: F1, precision and recall with their 95% intervals, in percent, and its counts.
 
     Args:
-        learnt: True for each group that the model knows.
+        are_known: True for each group that the model knows.
         gold, found, correct: numbers of true, found, and correct items by example and group, [N, groups] each.
         both: the worst example misses true items and has as many wrong ones; False: it has one of the two.
     """
@@ -384,7 +384,7 @@ def slice_groups(
             keys = (name, f"{name}_low", f"{name}_high")
             for row, *bounds in zip(figures, value, low, high, strict=True):
                 row |= {key: round(float(x), 4) for key, x in zip(keys, bounds, strict=True)}
-        here = zip(names[part], learnt[part], *(one.astype(int).tolist() for one in totals), figures, strict=True)
+        here = zip(names[part], are_known[part], *(one.astype(int).tolist() for one in totals), figures, strict=True)
         slices += [
             Slice(by, group, true, row, counted, {"found": seen, "correct": hits, "learnt": known})
             for group, known, true, seen, hits, row in here
