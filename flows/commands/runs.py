@@ -1,14 +1,14 @@
 """`podium runs`: list runs, and show one in full."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
 
 from flows.commands import options
 from flows.commands.project import enter_project
-from flows.runs import listing, run_params
+from flows.runs import listing, report, run_params
 from ipu_model.units import format_bytes
 from tasks.params.schema import default_values
 from tasks.params.strict_yaml import read_yaml
@@ -67,15 +67,26 @@ def list_runs(ctx: click.Context, words: tuple[str, ...], statuses: tuple[str, .
     rows = [("name", "started", "status", "size", "scores", "command")]
     for run, size in zip(found, sizes, strict=True):
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.began))
-        figures = (f"{entry} {name} {value:.2f}" for entry, by in run.scores.items() for name, value in by.items())
         line = (run.record and run.record.command) or "-"
         shown = line if len(line) <= WIDEST_COMMAND else f"{line[: WIDEST_COMMAND - 1]}…"
-        rows.append((run.name, when, run.status, format_bytes(size), ", ".join(figures) or "-", shown))
+        rows.append((run.name, when, run.status, format_bytes(size), ", ".join(_list_scores(run)) or "-", shown))
     streams.say(options.truncate_lines(format_table(rows)))
     cache = format_bytes(sum(vars(listing.measure_disk([find_cache(project)])).values()))
     number = f"{len(found)} run{'s' if len(found) > 1 else ''}"
     streams.say(f"{number}, {format_bytes(sum(sizes))}; shared DVC cache, {cache}\n")
     options.print_next(f"podium runs show {found[0].name}, or podium clean to see what can be removed")
+
+
+def _list_scores(run: listing.Run) -> Iterator[str]:
+    """Yield the scores of a run's entries; loss and perplexity of its last phase of pre-training if there are none."""
+    phases = [one["name"] for one in run.record.pretraining.values()] if run.record is not None else []
+    entries = [name for name in run.scores if name not in phases]
+    for entry in entries or phases[-1:]:
+        for name, value in run.scores[entry].items():
+            if entry in entries:
+                yield f"{entry} {name} {value:.2f}"
+            elif name in report.LOWER_IS_BETTER:
+                yield f"{entry} {report.PRETRAINING_SCORES[name]} {value:.4g}"
 
 
 def _fix_pages(project: Path, found: Sequence[listing.Run]) -> None:

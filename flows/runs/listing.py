@@ -108,9 +108,11 @@ class Run:
 
     @property
     def scores(self) -> dict[str, dict[str, float]]:
-        """Entry -> metric -> percent."""
-        results = self.record.results.values() if self.record is not None else ()
-        return {one["name"]: one["scores"] for one in results}
+        """Entry -> metric -> percent; phase of the pre-training -> score (report.PRETRAINING_SCORES)."""
+        if self.record is None:
+            return {}
+        trained = {one["name"]: report.sort_scores(one["scores"]) for one in self.record.pretraining.values()}
+        return trained | {one["name"]: one["scores"] for one in self.record.results.values()}
 
     @property
     def last(self) -> float:

@@ -5,7 +5,7 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -19,6 +19,16 @@ from tasks.plan.plan_file import Plan, Stage, read_plan
 from tasks.stage import artifacts
 
 OWN_RECORD = artifacts.RUNS / "run.json"
+PRETRAINING = "pretraining"
+"""Value of `meta.part` of the stages that pre-train."""
+PRETRAINING_SCORES = {
+    "mlm_loss": "loss",
+    "perplexity": "perplexity",
+    "mlm_accuracy": "accuracy",
+    "nsp_accuracy": "next-sentence accuracy",
+}
+"""Score of a pre-training on its held-out rows -> its title. The first selects the best run."""
+LOWER_IS_BETTER = ("mlm_loss", "perplexity")
 DECIDED = ("accepted", "reasons", *RECIPE, WITHOUT_FLOOR)
 """Keys of a gate's decision that the record contains."""
 WORKER_ENDED = "the end of its worker"
@@ -66,6 +76,15 @@ class RunReport:
     """Gate -> name of its entry, scores (in percent), their 95% intervals (low and high), checks (as the gate writes
     them), decision (accepted, reasons and, for several seeds, the keys in RECIPE) and published, the receipt. The last
     two are None if there is none."""
+    pretraining: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Stage that pre-trained -> name of its phase; scores on held-out rows, by the keys of PRETRAINING_SCORES (loss and
+    perplexity of the masked tokens, accuracies in percent; empty without held-out rows); rows, their number; steps and
+    training_loss, of the training; model, its folder relative to the run's. Stages are in the order of training, so the
+    last has the run's result. These are no results of a gate: they have no intervals, checks or decision.
+
+    Readers use RunView.pretraining (views.run_view.PretrainingView), which formats them in the order of
+    PRETRAINING_SCORES, or listing.Run.scores, in which phases and entries are alike.
+    """
     error: str | None = None
     programs: dict[str, str] = field(default_factory=dict)
     """Stage that ran on IPUs -> how it obtained its programs: built and why, loaded, or restored."""
@@ -163,6 +182,8 @@ class RunReport:
         plan = read_plan(root)
         stages = [plan[stage.name] for stage in self.stages if stage.name in plan]
         for stage in stages:
+            if stage.meta.get("part") == PRETRAINING:
+                self.pretraining |= _read_pretraining(stage, root)
             if stage.is_gate:
                 self.results[stage.name] = _read_result(stage, plan, root)
             elif stage.uses_device:
@@ -203,7 +224,7 @@ class RunReport:
         """Return the report as plain values, without empty fields that most runs do not need."""
         values = asdict(self)
         values["stages"] = [{k: v for k, v in stage.items() if v is not None} for stage in values["stages"]]
-        for name in ("paused", "interrupted", "log", "at_work", "details", "earlier"):
+        for name in ("paused", "interrupted", "log", "at_work", "details", "earlier", "pretraining"):
             if not values[name]:
                 del values[name]
         return values
@@ -244,6 +265,29 @@ def _read_result(gate: Stage, plan: Plan, root: Path) -> dict[str, Any]:
         "decision": {name: decided[name] for name in DECIDED if name in decided} or None,
         "published": None,
     }
+
+
+def _read_pretraining(stage: Stage, root: Path) -> dict[str, dict[str, Any]]:
+    """Return the result of a stage that pre-trains, by its name; empty if it has not run."""
+    if not (figures := read_metrics(stage, root)):
+        return {}
+    held_out = figures.get("held_out") or {}
+    scores = sort_scores(held_out)
+    models = f"{artifacts.MODELS}/"
+    result = {
+        "name": stage.item,
+        "scores": {name: 100 * value if "accuracy" in name else value for name, value in scores.items()},
+        "rows": held_out.get("rows", 0),
+        "steps": figures["steps"],
+        "training_loss": figures["final_loss"],
+        "model": next(out for out in stage.outs if out.startswith(models)),
+    }
+    return {stage.name: result}
+
+
+def sort_scores(scores: Mapping[str, float]) -> dict[str, float]:
+    """Return the scores of a pre-training in the order of PRETRAINING_SCORES; files sort them by name."""
+    return {name: scores[name] for name in PRETRAINING_SCORES if name in scores}
 
 
 def _group_pages(pages: Sequence[str]) -> list[str]:

@@ -68,6 +68,7 @@ class RunView:
         self.next = ADVICE.get(self.outcome, "")
         self.killed = not at_work and record.began is not None and record.ended is None
         self.results = [ResultView(self, gate, result) for gate, result in record.results.items()]
+        self.pretraining = [PretrainingView(self, result) for result in record.pretraining.values()]
 
     @property
     def name(self) -> str:
@@ -85,7 +86,9 @@ class RunView:
         """Return lines with programs, scores, verdicts and published models."""
         found = ([one.score_line(intervals), *one.verdict_lines] for one in self.results)
         programs = (f"program of {stage}: {how}" for stage, how in self.record.programs.items())  # IPU executables
-        return [*programs, *(line for lines in found for line in lines)]
+        trained = [one.score_line for one in self.pretraining]
+        trained += [f"model: {one.model}" for one in self.pretraining[-1:]]
+        return [*programs, *trained, *(line for lines in found for line in lines)]
 
     @property
     def leading_score(self) -> tuple[str, str] | None:
@@ -210,6 +213,53 @@ class RunView:
         """Name and path of the index of runs, and of the log."""
         named = {"all runs": artifacts.INDEX_PAGE, "log": Path(self.record.log or "")}
         return [(name, self.project / path) for name, path in named.items() if (self.project / path).is_file()]
+
+
+@dataclass(frozen=True, eq=False)
+class PretrainingView:
+    """Result of one phase of pre-training; the last of a run is the result of the whole."""
+
+    run: RunView
+    result: Mapping[str, Any]
+    """Result in the record, see RunReport.pretraining."""
+
+    @property
+    def name(self) -> str:
+        """Name of the phase."""
+        return str(self.result["name"])
+
+    @cached_property
+    def values(self) -> dict[str, float]:
+        """Scores on held-out rows, as in RunReport.pretraining; the first is the leading one."""
+        return report.sort_scores(self.result["scores"])
+
+    @property
+    def scores(self) -> list[tuple[str, str]]:
+        """Title and value of each score as text; empty without held-out rows."""
+        return [(report.PRETRAINING_SCORES[name], format_pretraining(name, one)) for name, one in self.values.items()]
+
+    @property
+    def model(self) -> str:
+        """Folder of its model with its tokenizer, relative to the project."""
+        return os.path.normpath(os.path.join(self.run.record.folder, self.result["model"]))
+
+    @property
+    def note(self) -> str:
+        """Number of updates, training loss, and number of held-out rows that it was evaluated on."""
+        loss, rows = self.result["training_loss"], self.result["rows"]
+        trained = f"{self.result['steps']:,} updates" + ("" if loss is None else f" to training loss {loss:.4f}")
+        return f"{trained}; {f'evaluated on {rows:,}' if rows else 'no'} held-out rows"
+
+    @property
+    def score_line(self) -> str:
+        """Name of the phase and its scores as one line of text."""
+        scores = ", ".join(f"{title} {value}" for title, value in self.scores)
+        return f"{self.name}: {scores or 'no scores'} ({self.note})"
+
+
+def format_pretraining(name: str, value: float) -> str:
+    """Return a score of a pre-training as text; `name` is a key of report.PRETRAINING_SCORES."""
+    return f"{value:.2f} %" if name.endswith("accuracy") else f"{value:,.4f}" if name == "mlm_loss" else f"{value:,.2f}"
 
 
 @dataclass(frozen=True, eq=False)

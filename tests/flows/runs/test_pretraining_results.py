@@ -1,0 +1,89 @@
+"""A run that pre-trained has results: loss, perplexity and accuracy on held-out rows, and a model to continue with."""
+
+import json
+import math
+import shutil
+
+import pytest
+
+from flows.runs import listing, report
+from flows.views.run_view import RunView, format_end
+from ipu_model.files import write_json, write_text
+from tests.flows.runs.test_runs import podium
+from tests.places import ROOT
+from tests.plans import prepare_own, resolved_params
+
+SETTINGS = ("corpus.source=files", "corpus.path=text.txt", "downstream.squad=null")
+PHASES = ("phase1", "phase2")
+
+
+def pretrained(project, name, *overrides, loss=2.0, rows="a", evaluated=True):
+    """A run of this name that pre-trained: the files of its last stages and its record."""
+    (project / "text.txt").write_text("text")
+    folder = prepare_own(project, resolved_params(project, "bert", [*SETTINGS, *overrides]), name)
+    for part in ("tasks", "stage.py"):
+        (shutil.rmtree if (folder / part).is_dir() else lambda path: path.unlink())(folder / part)
+    shutil.copy(ROOT / "dvc.yaml", folder / "dvc.yaml")
+    run = report.RunReport(f"runs/checkouts/{name}", "bert", command=f"podium pretrain --name {name}")
+    run.begin(project)
+    for phase in PHASES:
+        held_out = {"loss": loss + 0.5, "mlm_loss": loss, "perplexity": math.exp(loss), "mlm_accuracy": 0.625}
+        held_out |= {"nsp_loss": 0.5, "nsp_accuracy": 0.75, "rows": 40, "step": 20}
+        figures = {"steps": 20, "final_loss": loss + 0.25, **({"held_out": held_out} if evaluated else {})}
+        write_json(folder / f"metrics/pretrain-{phase}.json", figures)
+        write_json(folder / f"data/rows/{phase}/held-out/manifest.json", {"tokenizer_sha256": rows})
+        write_text(folder / f"plots/pretrain-{phase}.csv", f"step,loss\n10,{loss + 2}\n20,{loss + 1}\n")
+        write_text(folder / f"plots/pretrain-{phase}-held-out.csv", f"step,loss\n20,{loss + 0.5}\n")
+        write_text(folder / f"models/{phase}/config.json", "{}")
+        run.add_stage(report.StageRecord(f"pretrain@{phase}", "ran", 1.0))
+    run.read_results(folder)
+    run.end()
+    run.save(project)
+    return folder
+
+
+@pytest.fixture
+def project(toy_project):
+    shutil.copy(ROOT / "dvc.yaml", toy_project / "dvc.yaml")
+    return toy_project
+
+
+def test_the_record_has_the_scores_of_each_phase_and_no_gate(project):
+    folder = pretrained(project, "small")
+    run = report.read_report(project, folder)
+    assert list(run.pretraining) == ["pretrain@phase1", "pretrain@phase2"]
+    last = run.pretraining["pretrain@phase2"]
+    assert last["scores"] == {
+        "mlm_loss": 2.0,
+        "perplexity": pytest.approx(7.389, abs=1e-3),
+        "mlm_accuracy": 62.5,
+        "nsp_accuracy": 75.0,
+    }
+    assert (last["name"], last["rows"], last["steps"], last["model"]) == ("phase2", 40, 20, "models/phase2")
+    assert run.results == {}, "nothing that a gate decides"
+    assert report.run_outcome(run) == "finished"
+    assert listing.find_runs(project, ["small"])[0].scores["phase2"]["mlm_loss"] == 2.0
+
+
+def test_the_end_says_loss_perplexity_accuracy_and_the_folder_of_the_model(project):
+    folder = pretrained(project, "small")
+    text = format_end(RunView(report.read_report(project, folder), folder, project))
+    scores = "loss 2.0000, perplexity 7.39, accuracy 62.50 %, next-sentence accuracy 75.00 %"
+    assert f"phase2: {scores} (20 updates to training loss 2.2500; evaluated on 40 held-out rows)\n" in text
+    assert "model: runs/checkouts/small/models/phase2\n" in text
+    assert text.count("model: ") == 1, "the last phase has the result"
+
+
+def test_without_held_out_rows_the_end_says_so(project):
+    folder = pretrained(project, "small", evaluated=False)
+    text = format_end(RunView(report.read_report(project, folder), folder, project))
+    assert "phase2: no scores (20 updates to training loss 2.2500; no held-out rows)\n" in text
+
+
+def test_the_list_shows_held_out_loss_and_perplexity(project, capsys):
+    pretrained(project, "small")
+    code, said = podium(capsys, "runs")
+    assert code == 0, said.err
+    assert "phase2 loss 2, phase2 perplexity 7.389" in said.out
+    code, said = podium(capsys, "runs", "--json")
+    assert json.loads(said.out)[0]["scores"]["phase1"]["mlm_accuracy"] == 62.5
