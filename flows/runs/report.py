@@ -22,9 +22,9 @@ OWN_RECORD = artifacts.RUNS / "run.json"
 PRETRAINING = "pretraining"
 """Value of `meta.part` of the stages that pre-train."""
 PRETRAINING_SCORES = {
-    "mlm_loss": "loss",
+    "mlm_loss": "masked LM loss",
     "perplexity": "perplexity",
-    "mlm_accuracy": "accuracy",
+    "mlm_accuracy": "masked LM accuracy",
     "nsp_accuracy": "next-sentence accuracy",
 }
 """Score of a pre-training on its held-out rows -> its title. The first selects the best run."""
@@ -80,7 +80,7 @@ class RunReport:
     """Stage that pre-trained -> name of its phase; scores on held-out rows, by the keys of PRETRAINING_SCORES (loss and
     perplexity of the masked tokens, accuracies in percent; empty without held-out rows); rows, their number; steps and
     training_loss, of the training; model, its folder relative to the run's. Stages are in the order of training, so the
-    last has the run's result. These are no results of a gate: they have no intervals, checks or decision.
+    last has the run's result. No gate decides on them: they have no intervals, checks or decision.
 
     Readers use RunView.pretraining (views.run_view.PretrainingView), which formats them in the order of
     PRETRAINING_SCORES, or listing.Run.scores, in which phases and entries are alike.

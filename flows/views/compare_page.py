@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from flows.runs import listing, run_params
+from flows.runs.report import PRETRAINING_SCORES, sort_scores
 from flows.views.curves import is_training, read_curve
+from flows.views.run_view import format_pretraining
+from ipu_model.files import sha256_of
 from tasks.downstream.run_comparison import EvaluatedRun, compare_runs, compare_scores, read_run, select_figures
 from tasks.pages.plots import COLORS, Plot, PlotLine, plot_lines
 from tasks.pages.render import render_html
@@ -15,6 +18,7 @@ from tasks.params.entries import entries, find_entry
 from tasks.params.schema import validate_params
 from tasks.params.tables import find_differing, format_table
 from tasks.plan.plan_file import read_plan
+from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
 
 BARS = " ▁▂▃▄▅▆▇█"
@@ -72,6 +76,8 @@ def compare_sides(sides: Sequence[Side]) -> dict[str, Any]:
             "rows": [{"name": name, "values": values} for name, values in rows],
         },
         "entries": [_compare_entry(names, sides) for names in _match_entries(sides)],
+        "pretraining": _compare_pretraining(own),
+        "notes": _list_notes(own),
         "curves": _read_curves(own),
     }
 
@@ -79,6 +85,8 @@ def compare_sides(sides: Sequence[Side]) -> dict[str, Any]:
 def _match_entries(sides: Sequence[Side]) -> list[list[str]]:
     """Return the entries to compare: for each comparison, one entry of every run."""
     own = [one for one in sides if one.run is not None]
+    if not all(one.entry or one.values["downstream"] for one in own):  # a pre-training has no entry
+        return []
     known = [[one.entry] if one.entry else [e.name for e in entries(validate_params(one.values))] for one in own]
     if all(len(names) == 1 for names in known):
         return [[names[0] for names in known]]
@@ -116,6 +124,46 @@ def _compare_entry(names: Sequence[str], sides: Sequence[Side]) -> dict[str, Any
     }
 
 
+def _compare_pretraining(own: Sequence[Side]) -> list[dict[str, Any]]:
+    """Return the scores of each phase of pre-training that several of these runs evaluated on held-out rows.
+
+    `same_rows` says whether their rows are equal; None: the rows of a run are not on this host. There is no paired
+    test, because a training records one figure for all rows.
+    """
+    found: dict[str, list[tuple[Side, Mapping[str, Any]]]] = {}
+    for one in own:
+        record = one.run.record if one.run is not None else None
+        for phase in record.pretraining.values() if record is not None else ():
+            if phase["scores"]:
+                found.setdefault(phase["name"], []).append((one, phase))
+    phases = []
+    for name, results in found.items():
+        if len(results) > 1:
+            rows = [_read_held_out_rows(one.root, name, phase["rows"]) for one, phase in results]
+            same = None if None in rows else all(one == rows[0] for one in rows)
+            scores = {one.label: sort_scores(phase["scores"]) for one, phase in results}
+            phases.append({"phase": name, "rows": results[0][1]["rows"], "same_rows": same, "scores": scores})
+    return phases
+
+
+def _read_held_out_rows(root: Path, phase: str, rows: int) -> tuple[Any, ...] | None:
+    """Return the contents of the held-out rows of a phase and how many were evaluated; None if they are missing."""
+    files = sorted((root / artifacts.rows_folder(phase) / artifacts.HELD_OUT).glob("*"))
+    return (rows, [(path.name, sha256_of(path)) for path in files]) if files else None
+
+
+def _list_notes(own: Sequence[Side]) -> list[str]:
+    """Return what cannot be compared: a run that was only pre-trained has no scores of a fine-tuned one."""
+    trained = [one.label for one in own if not (one.entry or one.values["downstream"])]
+    if len(trained) in (0, len(own)):
+        return []
+    return [
+        f"{one} was only pre-trained and has no downstream scores to compare. Fine-tune it first: podium finetune KIND "
+        f"--model {one} --train FILE"
+        for one in trained
+    ]
+
+
 def _read_curves(own: Sequence[Side]) -> list[dict[str, Any]]:
     """Return training and held-out losses, grouped by stage."""
     found: dict[str, list[dict[str, Any]]] = {}
@@ -146,6 +194,8 @@ def format_comparison(values: dict[str, Any]) -> str:
         ]
         parts.append(f"{entry['entry']}\n" + format_table([("", *entry["titles"].values()), *cells]))
         parts += [_format_pair(pair, entry["titles"]) for pair in entry["pairs"]]
+    parts += map(_format_pretraining, values["pretraining"])
+    parts += [f"{note}\n" for note in values["notes"]]
     parts += [_format_curve(curve) for curve in values["curves"]]
     return "\n".join(parts)
 
@@ -177,6 +227,23 @@ def describe_gain(found: dict[str, float]) -> str:
     if found["low"] > 0:
         return "better"
     return "worse" if found["high"] < 0 else "no significant difference"
+
+
+def describe_rows(phase: Mapping[str, Any]) -> str:
+    """Return whether the figures of a phase of pre-training can be compared."""
+    if phase["same_rows"] is None:
+        return "held-out rows of a run are not on this host: not known whether they are the same"
+    if not phase["same_rows"]:
+        return "not comparable: the runs have different held-out rows (text, vocabulary, masks or number)"
+    return f"on the same {phase['rows']:,} held-out rows; no paired test: a training records one figure for all rows"
+
+
+def _format_pretraining(phase: dict[str, Any]) -> str:
+    names = [name for name in PRETRAINING_SCORES if any(name in scores for scores in phase["scores"].values())]
+    rows = [("", *(PRETRAINING_SCORES[name] for name in names))]
+    for run, scores in phase["scores"].items():
+        rows.append((run, *(format_pretraining(name, scores[name]) if name in scores else "-" for name in names)))
+    return f"pre-training {phase['phase']}: {describe_rows(phase)}\n" + format_table(rows)
 
 
 def _format_curve(curve: dict[str, Any]) -> str:

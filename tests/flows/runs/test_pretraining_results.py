@@ -68,7 +68,7 @@ def test_the_record_has_the_scores_of_each_phase_and_no_gate(project):
 def test_the_end_says_loss_perplexity_accuracy_and_the_folder_of_the_model(project):
     folder = pretrained(project, "small")
     text = format_end(RunView(report.read_report(project, folder), folder, project))
-    scores = "loss 2.0000, perplexity 7.39, accuracy 62.50 %, next-sentence accuracy 75.00 %"
+    scores = "masked LM loss 2.0000, perplexity 7.39, masked LM accuracy 62.50 %, next-sentence accuracy 75.00 %"
     assert f"phase2: {scores} (20 updates to training loss 2.2500; evaluated on 40 held-out rows)\n" in text
     assert "model: runs/checkouts/small/models/phase2\n" in text
     assert text.count("model: ") == 1, "the last phase has the result"
@@ -84,6 +84,31 @@ def test_the_list_shows_held_out_loss_and_perplexity(project, capsys):
     pretrained(project, "small")
     code, said = podium(capsys, "runs")
     assert code == 0, said.err
-    assert "phase2 loss 2, phase2 perplexity 7.389" in said.out
+    assert "phase2 masked LM loss 2, phase2 perplexity 7.389" in said.out
     code, said = podium(capsys, "runs", "--json")
     assert json.loads(said.out)[0]["scores"]["phase1"]["mlm_accuracy"] == 62.5
+
+
+def test_two_pre_trainings_are_compared_on_their_held_out_rows(project, capsys):
+    pretrained(project, "slow")
+    pretrained(project, "fast", "pretrain.phase2.learning_rate=3e-4", loss=1.5)
+    pretrained(project, "other", "pretrain_rows.seed=9", rows="b")
+    code, said = podium(capsys, "compare", "slow", "fast")
+    assert code == 0, said.err
+    assert "pre-training phase2: on the same 40 held-out rows; no paired test" in said.out
+    table = [line.split() for line in said.out.splitlines()]
+    assert ["slow", "2.0000", "7.39", "62.50", "%", "75.00", "%"] in table
+    assert ["fast", "1.5000", "4.48", "62.50", "%", "75.00", "%"] in table
+    assert "pretrain@phase2: loss over 20 updates" in said.out
+    code, said = podium(capsys, "compare", "slow", "other", "--json")
+    assert [one["same_rows"] for one in json.loads(said.out)["pretraining"]] == [False, False]
+    assert "not comparable: the runs have different held-out rows" in podium(capsys, "compare", "slow", "other")[1].out
+
+
+def test_a_mixed_comparison_says_what_cannot_be_compared(project, capsys):
+    pretrained(project, "lm")
+    prepare_own(project, resolved_params(project, None, []), "tuned")
+    code, said = podium(capsys, "compare", "lm", "tuned")
+    assert code == 0, said.err
+    assert "lm was only pre-trained and has no downstream scores to compare" in said.out
+    assert "podium finetune KIND --model lm --train FILE" in said.out
