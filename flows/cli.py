@@ -25,6 +25,8 @@ COMMANDS = {
     "run": "run the pipeline, from the corpus to the published model",
     "finetune": "fine-tune an encoder on your data and evaluate it",
     "pretrain": "pre-train an encoder on your text, from scratch or from a model",
+    "resume": "continue a run that stopped or failed",
+    "open": "open the page of a run in the browser",
     "plan": "show what a run would do, why, and its time and memory",
     "ledger": "compare past estimates with measurements",
     "doctor": "check whether this host can start a run",

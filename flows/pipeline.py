@@ -125,6 +125,7 @@ def _run(request: RunRequest, queues: tuple[str, str | None] | None, command: st
     words, folder = list(request.overrides), os.path.relpath(root, project)
     command = command or f"podium run{request.command_options}{' --on-workers' if queues is not None else ''}"
     run = report.RunReport(folder, request.preset, words, command=command, log=log, plan=plan)
+    run.options = {**request.options, "queues": queues}
     run.details = index_page.describe_parameters(values)
     kind = locks.CHECKOUT_LOCK if queues is None else locks.DISPATCH_LOCK
     with locks.hold_run(project, run.name, stages.log_line, kind):

@@ -174,6 +174,9 @@ RUN_BY = {
     ),
     "podium plan": ("tests/flows/commands/test_plan_command.py", "test_figures_are_written_with_their_units"),
     "podium runs show slow": ("tests/flows/views/test_compare_runs.py", "test_show_says_all_of_one_run"),
+    "podium open slow": ("tests/flows/commands/test_run_again.py", "test_open_shows_a_run_the_newest_one_or_all"),
+    "podium open reviews": ("tests/flows/commands/test_run_again.py", "test_open_shows_a_run_the_newest_one_or_all"),
+    "podium resume slow": ("tests/flows/commands/test_run_again.py", "test_a_failed_run_resumes"),
     "podium compare slow fast": (
         "tests/flows/views/test_compare_runs.py",
         "test_parameters_scores_and_the_paired_test_against_the_first",

@@ -41,7 +41,7 @@ common_options = combine_options(
     ),
     options.name_option,
     options.json_option,
-    click.option("--verbose", is_flag=True, help="also show the output of the stages"),
+    options.verbose_option,
 )
 
 save_options = combine_options(

@@ -112,6 +112,7 @@ stage_options = combine_options(
 force_option = click.option(
     "--force", is_flag=True, help="run device jobs even if they are not expected to fit into memory (podium plan)"
 )
+verbose_option = click.option("--verbose", is_flag=True, help="also show the output of the stages")
 json_option = click.option("--json", "as_json", is_flag=True, help="print JSON only")
 """Option with the argument `as_json`: standard output is then JSON only."""
 

@@ -34,7 +34,7 @@ from tasks.stage.errors import DONE, FAILED, REJECTED, PodiumError
 
 SECONDS_FOR_A_LINK = 3.0
 FINISHED_OUTCOMES = ("finished", "published", "rejected")
-KEPT_FIELDS = ("command", "began", "ended", "user", "host", "python", "commit", "changed", "details")
+KEPT_FIELDS = ("command", "began", "ended", "user", "host", "python", "commit", "changed", "details", "options")
 """Fields taken from the record of the run that made the outputs."""
 QA_SCORES = ({"exact_match", "f1"}, {"exact", "f1"})
 """Scores that mark a question answering model, for podium ask: SQuAD 1.1 and 2.0."""
@@ -56,7 +56,7 @@ QA_SCORES = ({"exact_match", "f1"}, {"exact", "f1"})
 @click.option("--device-queue", metavar="POOL/QUEUE", help="queue for training and prediction")
 @options.force_option
 @options.json_option
-@click.option("--verbose", is_flag=True, help="also show the output of the stages, which the log of the run contains")
+@options.verbose_option
 @click.pass_context
 def command(ctx: click.Context, as_json: bool, verbose: bool, no_publish: bool, **asked: Any) -> None:
     project, publish = enter_project(ctx), not no_publish
@@ -139,7 +139,7 @@ def _run_locked(request: RunRequest, verbose: bool, others: dict[str, Any]) -> t
 
 def _run(request: RunRequest, verbose: bool, others: dict[str, Any]) -> int:
     project, context = request.project, click.get_current_context().find_object(CommandContext)
-    words = None if context is None else context.command_line
+    others.setdefault("command", None if context is None else context.command_line)
     log = new_log(project)
     with use_screen(make_screen(verbose)):
         current_screen().tell("starting Prefect (a few seconds)")
@@ -157,7 +157,7 @@ def _run(request: RunRequest, verbose: bool, others: dict[str, Any]) -> int:
             shown |= {"name": request.explicit_name, "overrides": list(request.overrides), "to": list(request.to)}
             try:
                 with pipeline.use_request(request):
-                    state = flow(**shown, **others, command=words, log=str(log), return_state=True)
+                    state = flow(**shown, **others, log=str(log), return_state=True)
             except SERVER_ERRORS as error:  # the final state did not reach the server
                 run = _read_ended(request, log)
                 code = FAILED if run is None else print_end(run, [report.format_total(run)], log)

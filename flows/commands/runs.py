@@ -50,12 +50,12 @@ def list_runs(ctx: click.Context, words: tuple[str, ...], statuses: tuple[str, .
 
         if words or statuses or as_json:
             raise click.UsageError("--page always writes all runs: filter them on the page", ctx)
-        _fix_pages(project, listing.list_all(project))
+        fix_pages(project, listing.list_all(project))
         index_page.write_index(project)
         streams.say(f"{artifacts.INDEX_PAGE}\n")
         return
     found = listing.filter_runs(listing.list_all(project), words, statuses)
-    _fix_pages(project, found)
+    fix_pages(project, found)
     if as_json:
         options.print_json([run.as_values() for run in found])
         return
@@ -89,7 +89,7 @@ def _list_scores(run: listing.Run) -> Iterator[str]:
                 yield f"{entry} {report.PRETRAINING_SCORES[name]} {value:.4g}"
 
 
-def _fix_pages(project: Path, found: Sequence[listing.Run]) -> None:
+def fix_pages(project: Path, found: Sequence[listing.Run]) -> None:
     """Correct the pages of runs that were killed, which still show them as running."""
     killed = [run for run in found if run.was_killed]
     if killed:
@@ -111,7 +111,7 @@ def show_run(ctx: click.Context, name: str, as_json: bool) -> None:
 
     project = enter_project(ctx)
     [run] = listing.find_runs(project, [name])
-    _fix_pages(project, [run])
+    fix_pages(project, [run])
     # Compare with params.yaml, or for a preset with the defaults; entries missing there with those of their kind.
     of_preset = run.record is not None and run.record.preset is not None
     base = default_values() if of_preset else read_yaml(project / artifacts.PARAMS)

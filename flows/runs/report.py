@@ -98,6 +98,8 @@ class RunReport:
     """Cause of a stop without a checkpoint: Ctrl-C, a signal, Prefect or the worker. `error` has details."""
     command: str | None = None
     """Command line that started it."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options it was started with, as arguments of `resolve_request`, and the queues of its stages."""
     began: str | None = None
     """Local time, ISO 8601, like `ended`; None until the run has begun."""
     ended: str | None = None
@@ -224,7 +226,7 @@ class RunReport:
         """Return the report as plain values, without empty fields that most runs do not need."""
         values = asdict(self)
         values["stages"] = [{k: v for k, v in stage.items() if v is not None} for stage in values["stages"]]
-        for name in ("paused", "interrupted", "log", "at_work", "details", "earlier", "pretraining"):
+        for name in ("paused", "interrupted", "log", "at_work", "details", "earlier", "pretraining", "options"):
             if not values[name]:
                 del values[name]
         return values

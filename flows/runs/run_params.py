@@ -13,11 +13,15 @@ from tasks.params.overlays import nest, read_base, resolve
 from tasks.params.schema import default_values
 from tasks.params.strict_yaml import leaves, read_yaml, yaml_text
 from tasks.params.tables import ABSENT, find_differing, format_table
+from tasks.plan.dvc_records import LOCK
+from tasks.plan.plan_file import read_locked_stages
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
 
 ADJUSTABLE = ".gate.seeds"
 """Suffix of a parameter that may change in an existing run: seeds are added after training and do not affect it."""
+TRAININGS = ("pretrain", "finetune")
+"""Stages that train."""
 
 ParameterRow = tuple[str, Any, Any]
 """Name, value in the base, value in the run."""
@@ -65,7 +69,7 @@ def format_differences(rows: Sequence[tuple[str, list[Any]]], heads: Sequence[st
 
 
 def require_same_params(project: Path, values: dict[str, Any], name: str | None) -> None:
-    """Require that an existing run of this name has these parameters.
+    """Require that an existing run of this name has these parameters, unless it failed before its first training.
 
     Args:
         name: None: the run has no name, and its parameters determine the folder.
@@ -79,14 +83,22 @@ def require_same_params(project: Path, values: dict[str, Any], name: str | None)
     seen = rebase_paths(values, project.resolve(), folder.resolve())
     differ = find_differing([read_run_params(project, folder), rebase_paths(seen, folder.resolve(), project.resolve())])
     rows = [(parameter, values) for parameter, values in differ if not parameter.endswith(ADJUSTABLE)]
-    if not rows:
-        return
     run = report.read_report(project, folder)
+    if not rows or (run is not None and report.run_outcome(run) in report.UNFINISHED and not has_trained(run, folder)):
+        return
     began = f", started by: {run.command}" if run and run.command else ""
     raise ParamsError(
         f"run {name} exists with other parameters{began}\n{format_differences(rows, (f'{name} has', 'requested'))}"
         f"use another --name, or remove that run: podium clean {name}"
     )
+
+
+def has_trained(run: report.RunReport, folder: Path) -> bool:
+    """Return whether a training of the run has finished, was running at its end, or left a checkpoint."""
+    ended = (stage.name for stage in run.stages if stage.status != "failed")
+    known = {*ended, *run.at_work, *read_locked_stages(folder / LOCK)}
+    checkpoints = (folder / artifacts.RUNS).glob("*/*/step-*")
+    return any(name.partition("@")[0] in TRAININGS for name in known) or any(checkpoints)
 
 
 @dataclass(frozen=True)

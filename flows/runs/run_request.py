@@ -80,6 +80,11 @@ class RunRequest:
         return self.checkout.name
 
     @property
+    def options(self) -> dict[str, Any]:
+        """Options other than parameters and name, as arguments of `resolve_request`."""
+        return {name: getattr(self, name) for name in ("part", "to", "publish", "on_workers", "force")}
+
+    @property
     def command_options(self) -> str:
         """Options of the command line for this run, quoted for a shell, after a space; empty if there are none."""
         stated = [
@@ -117,6 +122,7 @@ def resolve_request(
     thorough: bool = False,
     name: str | None = None,
     force: bool = False,
+    values: dict[str, Any] | None = None,
 ) -> RunRequest:
     """Resolve the options of a command line, or the fields of a form.
 
@@ -126,13 +132,15 @@ def resolve_request(
         part: part of the pipeline; see `flows.runs.stage_plan.select_stages`.
         to: last stages of the run; nothing is published then.
         name: name of the run; None: the parameters determine the folder.
+        values: resolved parameters of an existing run; None: resolve the preset and the overrides.
         preset, publish, on_workers, thorough, force: see `RunRequest`.
 
     Raises:
         ParamsError: preset, overrides, part or stages are invalid; or the name belongs to a run with other parameters;
             or, on a worker, its policy does not allow the parameters.
     """
-    values = resolve(read_base(preset, project), preset, overrides, project / artifacts.PRESETS)
+    if values is None:
+        values = resolve(read_base(preset, project), preset, overrides, project / artifacts.PRESETS)
     # The sender of a run may not be allowed to read other files of this worker.
     params = policy.require_parameters(values, project, SUBJECT) if is_sent() else validate_params(values, SUBJECT)
     folder = choose_folder(project, values, preset, overrides, name, on_workers)

@@ -86,6 +86,38 @@ def test_a_name_goes_on_with_the_same_parameters_and_refuses_others(prefect_sess
     assert not (toy_project / "data").exists()
 
 
+def test_a_run_that_failed_before_its_first_training_does_not_use_up_its_name(
+    prefect_session, toy_project, monkeypatch, capsys
+):
+    monkeypatch.setenv("TOY_FAILS", "second")
+    run("corpus.demo_documents=500", name="mine")
+    monkeypatch.delenv("TOY_FAILS")
+    code, said = podium(capsys, "run", "--name", "mine", "--set", FASTER, "--set", *ACCEPTED)
+    assert code == 0, said.err
+    folder = toy_project / "runs" / "checkouts" / "mine"
+    assert "learning_rate: 3.0e-05" in (folder / "params.yaml").read_text()
+    assert [one["outcome"] for one in run_json(toy_project)["earlier"]] == ["failed"]
+    code, said = podium(capsys, "run", "--name", "mine")
+    assert (code, "run mine exists with other parameters" in said.err) == (2, True), "now it has a model"
+
+
+@pytest.mark.parametrize("evidence", ["stage", "running", "lock", "checkpoint"])
+def test_a_failed_run_that_has_trained_keeps_its_parameters(toy_project, capsys, evidence):
+    folder = prepare_own(toy_project, resolved_params(toy_project, None, []), "mine")
+    record = report.RunReport("runs/checkouts/mine", error="it failed", began="2026-11-26T10:00:00+0000")
+    record.end()
+    record.stages = [report.StageRecord("finetune@squad", "ran" if evidence == "stage" else "failed", 1.0)]
+    if evidence == "running":  # killed
+        record.ended, record.at_work = None, {"pretrain@phase1": 1.0}
+    elif evidence == "lock":
+        (folder / "dvc.lock").write_text("schema: '2.0'\nstages:\n  finetune@squad: {cmd: one}\n")
+    elif evidence == "checkpoint":
+        (folder / "runs/squad-finetune/abc/step-00000100").mkdir(parents=True)
+    record.save(toy_project)
+    code, said = podium(capsys, "plan", "--name", "mine", "--set", FASTER)
+    assert (code, "run mine exists with other parameters" in said.err) == (2, True)
+
+
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "-x", ".x", "é", "a b", "x" * 81])
 def test_what_cannot_be_a_name_is_refused_and_touches_nothing(toy_project, capsys, name):
     code, said = podium(capsys, "run", f"--name={name}")

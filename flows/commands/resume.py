@@ -1,0 +1,57 @@
+"""`podium resume`: continue a run that stopped, failed, was paused or was killed."""
+
+from typing import Any
+
+import click
+
+from flows.commands import options, run
+from flows.commands.project import enter_project
+from flows.runs import listing, report
+from flows.runs.run_params import read_run_params
+from flows.runs.run_request import resolve_request
+from tasks.stage import streams
+from tasks.stage.errors import DONE, REJECTED, InputError
+
+QUEUES = ("cpu_queue", "device_queue")
+
+
+@click.command(
+    help="Continue a run that stopped, failed, was paused or was killed, with the parameters and options it was "
+    "started with. Completed stages are not repeated, and training continues from its last checkpoint."
+)
+@click.argument("name", metavar="RUN", shell_complete=options.complete_runs)
+@options.json_option
+@options.verbose_option
+@click.pass_context
+def command(ctx: click.Context, name: str, as_json: bool, verbose: bool) -> None:
+    project = enter_project(ctx)
+    [found] = listing.find_runs(project, [name])
+    record = _require_started(found)
+    if found.status not in report.UNFINISHED:
+        streams.note(f"run {name} is {found.status}: there is nothing to resume", "")
+        options.print_next(f"podium run --like {name} --set ... starts a new run from it; podium open {name} shows it")
+        raise SystemExit(REJECTED if found.status == "rejected" else DONE)
+    asked: dict[str, Any] = {**record.options}
+    queues = dict(zip(QUEUES, asked.pop("queues", None) or (), strict=False))
+    asked |= {"name": None if name == listing.PROJECT else name, "values": read_run_params(project, found.folder)}
+    request = resolve_request(project, record.preset, record.overrides, **asked)
+    run.execute_run(request, as_json, verbose, publish=request.publish, command=record.command, **queues)
+
+
+def _require_started(found: listing.Run) -> report.RunReport:
+    """Return the record of a run that is not running; it must state the options that the run was started with.
+
+    Raises:
+        InputError: the run is running, never started, or its record is from an older version.
+    """
+    name, record = found.name, found.record
+    if found.at_work:
+        raise InputError(f"run {name} is running: podium open {name} shows its progress")
+    if record is None:
+        raise InputError(f"run {name} never started: podium run --like {name} --name {name} starts it")
+    if not record.options and found.status in report.UNFINISHED:
+        raise InputError(
+            f"an older version of Podium started run {name} and did not record its options: repeat its command, "
+            f"{record.command or 'podium run'}"
+        )
+    return record
