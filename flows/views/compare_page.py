@@ -65,7 +65,7 @@ def compare_sides(sides: Sequence[Side]) -> dict[str, Any]:
 
     Raises:
         ParamsError: they have no entry in common, and none was named.
-        InputError: a run was not evaluated, or two runs have no example in common.
+        InputError: files of an evaluation are damaged.
     """
     own = [one for one in sides if one.run is not None]
     rows = find_differing([one.values for one in own])
@@ -102,24 +102,25 @@ def _match_entries(sides: Sequence[Side]) -> list[list[str]]:
 def _compare_entry(names: Sequence[str], sides: Sequence[Side]) -> dict[str, Any]:
     """Return the scores of an entry, and a paired test of each run against the first."""
     left = iter(names)
-    evaluated: list[EvaluatedRun | None] = [
+    runs: list[EvaluatedRun | None] = [
         read_run(find_entry(validate_params(one.values), next(left)), one.root) if one.run is not None else None
         for one in sides
     ]
-    first = evaluated[0]
-    assert first is not None
-    pairs = []
-    for one, side in list(zip(sides, evaluated, strict=True))[1:]:
-        found = compare_scores(first, one.root) if side is None else compare_runs(first, side)
+    pairs: list[dict[str, Any]] = []
+    for one, second in list(zip(sides, runs, strict=True))[1:]:
+        missing = [
+            side.label for side, run in ((sides[0], runs[0]), (one, second)) if run is None and side.run is not None
+        ]
+        if missing or runs[0] is None:
+            found = {"why": f"{' and '.join(missing)} has no scores: its evaluation did not run."}
+        else:
+            found = compare_scores(runs[0], one.root) if second is None else compare_runs(runs[0], second)
         pairs.append({"first": sides[0].label, "second": one.label, **found})
+    scores = [(one.label, run) for one, run in zip(sides, runs, strict=True) if run is not None]
     return {
         "entry": names[0],
-        "titles": dict(first.task.metrics.titles),
-        "scores": {
-            one.label: select_figures(first.task, side.figures)
-            for one, side in zip(sides, evaluated, strict=True)
-            if side
-        },
+        "titles": {name: title for _, run in scores[:1] for name, title in run.task.metrics.titles.items()},
+        "scores": {label: select_figures(run.task, run.figures) for label, run in scores},
         "pairs": pairs,
     }
 
@@ -192,7 +193,7 @@ def format_comparison(values: dict[str, Any]) -> str:
             (run, *(format_interval(found[name], "value") if name in found else "-" for name in entry["titles"]))
             for run, found in entry["scores"].items()
         ]
-        parts.append(f"{entry['entry']}\n" + format_table([("", *entry["titles"].values()), *cells]))
+        parts.append(f"{entry['entry']}\n" + (format_table([("", *entry["titles"].values()), *cells]) if cells else ""))
         parts += [_format_pair(pair, entry["titles"]) for pair in entry["pairs"]]
     parts += map(_format_pretraining, values["pretraining"])
     parts += [f"{note}\n" for note in values["notes"]]
@@ -206,12 +207,13 @@ def format_interval(found: dict[str, float], middle: str, sign: str = "") -> str
 
 
 def _format_pair(pair: dict[str, Any], titles: dict[str, str]) -> str:
+    if "why" in pair:
+        return f"{pair['second']} against {pair['first']}: no paired test. {pair['why']}\n"
     ours, theirs = pair["examples"]
     lines = [f"{pair['second']} against {pair['first']}: {format_examples(pair, ours, theirs)}"]
     for name, found in pair["differences"].items():
-        test = pair["mcnemar"].get(name)
-        more = f"; McNemar p = {test['p_value']:.3g}" if test else ""
-        lines.append(f"  {titles[name]} {format_interval(found, 'mean', '+')} points, {describe_gain(found)}{more}")
+        test = f"{'McNemar' if name in pair['mcnemar'] else 'bootstrap'} {format_p_value(found['p_value'])}"
+        lines.append(f"  {titles[name]} {format_interval(found, 'mean', '+')} points, {found['verdict']}; {test}")
     return "\n".join(lines) + "\n"
 
 
@@ -222,11 +224,9 @@ def format_examples(pair: dict[str, Any], ours: int, theirs: int | None) -> str:
     return f"on {pair['common']} common examples (of {ours} and {'?' if theirs is None else theirs})"
 
 
-def describe_gain(found: dict[str, float]) -> str:
-    """Return the verdict that the interval of a difference allows."""
-    if found["low"] > 0:
-        return "better"
-    return "worse" if found["high"] < 0 else "no significant difference"
+def format_p_value(p_value: float) -> str:
+    """Return a p-value with two digits, or that it is very small."""
+    return f"p = {p_value:.2g}" if p_value >= 0.0001 else "p < 0.0001"
 
 
 def describe_rows(phase: Mapping[str, Any]) -> str:
@@ -292,7 +292,7 @@ def render_comparison(values: dict[str, Any], links: Mapping[str, str], index: b
         index=index,
         drawn=[(curve["stage"], _plot_curve(curve, values["runs"])) for curve in values["curves"]],
         format_interval=format_interval,
-        describe_gain=describe_gain,
+        format_p_value=format_p_value,
         format_examples=format_examples,
     )
 

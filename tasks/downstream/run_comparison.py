@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ipu_model.files import read_json
-from tasks.downstream.gate.gate import compare_released
+from tasks.downstream.gate.gate import paired_differences
 from tasks.downstream.gate.released_scores import find_scores_file, mark_unanswered, read_released_outcomes
 from tasks.downstream.scoring.metrics import Array, Outcomes
 from tasks.downstream.scoring.scores import AnyScores
@@ -33,16 +33,16 @@ class EvaluatedRun:
     """Content of metrics/<name>.json: every metric with its interval, on all examples of the run."""
 
 
-def read_run(entry: Entry, root: Path) -> EvaluatedRun:
-    """Read the evaluation of an entry from the run in the folder `root`.
+def read_run(entry: Entry, root: Path) -> EvaluatedRun | None:
+    """Read the evaluation of an entry from the run in the folder `root`; None if it was not evaluated.
 
     Raises:
-        InputError: the entry was not evaluated, or files are damaged.
+        InputError: files are damaged.
     """
-    task: AnyScores = load_part(entry, "scores")
     metrics = root / artifacts.metrics_file(entry.name)
     if not metrics.is_file():
-        raise InputError(f"{metrics} not found. Run the stage {entry.stage('evaluate')} first")
+        return None
+    task: AnyScores = load_part(entry, "scores")
     examples = task.read_all(root)
     predictions = task.read_predictions(root / artifacts.predictions_file(entry.name), examples)
     outcomes = mark_unanswered(task.outcomes_of(examples, predictions), predictions)
@@ -60,31 +60,29 @@ def select_figures(task: AnyScores, figures: Mapping[str, float]) -> dict[str, d
 
 
 def compare_runs(first: EvaluatedRun, second: EvaluatedRun) -> dict[str, Any]:
-    """Compare the second run with the first; see `_against`.
-
-    Raises:
-        InputError: the entries are of different kinds, or have no example in common.
-    """
+    """Compare the second run with the first; see `_against`. Entries of different kinds are not compared."""
     ours, theirs = first.task, second.task
     if (ours.entry.kind, ours.development) != (theirs.entry.kind, theirs.development):
-        raise InputError(
-            f"{ours.entry.name} has kind {ours.entry.kind} and development sets {', '.join(ours.development)}, "
+        return {
+            "why": f"{ours.entry.name} has kind {ours.entry.kind} and development sets {', '.join(ours.development)}, "
             f"{theirs.entry.name} has kind {theirs.entry.kind} and {', '.join(theirs.development)}. Name entries of "
-            "one kind"
-        )
+            "one kind."
+        }
     found = {}
     for split, examples in first.examples.items():
         rows = dict(zip(theirs.keys(second.examples[split]), second.outcomes[split], strict=True))
         nothing = np.full(len(ours.quantities), np.nan)
         found[split] = np.array([rows.get(key, nothing) for key in ours.keys(examples)])
-    return _against(first, found, sum(map(len, second.outcomes.values())))
+    files = [getattr(one.entry.params.data, "dev_path", None) for one in (ours, theirs)]
+    named = f" ({files[0]}, {files[1]})" if files[0] != files[1] else ""
+    return _against(first, found, sum(map(len, second.outcomes.values())), f"Development sets differ{named}: ")
 
 
 def compare_scores(first: EvaluatedRun, folder: Path) -> dict[str, Any]:
     """Compare the scores.json or predictions.json in a folder with a run; see `_against`.
 
     Raises:
-        InputError: the file is missing or damaged, or has no example in common with the run.
+        InputError: the file is missing or damaged.
     """
     place = next((one for one in (folder, folder / artifacts.EVALUATION) if find_scores_file(one) is not None), folder)
     theirs = read_released_outcomes(first.task, first.examples, place)
@@ -93,26 +91,28 @@ def compare_scores(first: EvaluatedRun, folder: Path) -> dict[str, Any]:
     return _against(first, theirs, None)
 
 
-def _against(first: EvaluatedRun, theirs: Mapping[str, Array], examples: int | None) -> dict[str, Any]:
+def _against(first: EvaluatedRun, theirs: Mapping[str, Array], examples: int | None, cause: str = "") -> dict[str, Any]:
     """Compare other outcomes with those of a run on their common examples.
 
     Args:
         theirs: outcomes on the examples of the run, NaN without a prediction.
         examples: number of examples of the other run; None if unknown.
+        cause: probable reason for having no example in common.
 
     Returns:
-        The numbers of examples; for each metric the gain in points with its interval; and McNemar's test where it
-        applies.
+        The numbers of examples; for each metric the gain in points with its interval, its test and the verdict. Or
+        `why`, the reason for not comparing them.
     """
-    found = compare_released(first.task, theirs, first.outcomes)
-    if not found.common:
-        raise InputError(
-            f"no example of {first.task.entry.name} was predicted by both. Runs are compared on their common examples"
-        )
+    task = first.task
+    common, found = paired_differences(task, theirs, first.outcomes)
+    if not common:
+        return {"why": f"{cause}no {task.record} was predicted by both. A paired test needs common {task.record}s."}
+    differences = {name: {**asdict(one), "verdict": one.verdict(task.confidence)} for name, one in found.items()}
+    tests = {name: one.pop("mcnemar") for name, one in differences.items()}
     return {
-        "common": found.common,
+        "common": common,
         "examples": [sum(map(len, first.outcomes.values())), examples],
-        "confidence": first.task.confidence,
-        "differences": {name: asdict(one) for name, one in found.differences.items()},
-        "mcnemar": {name: asdict(test) for name, test in found.tests.items()},
+        "confidence": task.confidence,
+        "differences": differences,
+        "mcnemar": {name: test for name, test in tests.items() if test is not None},
     }

@@ -120,7 +120,7 @@ def _index(folder: Path) -> Path:
 
 def _compare(folder: Path) -> Path:
     names = [at("first"), at("second")]
-    interval = {"mean": 1.2, "value": 88.1, "low": -0.4, "high": 2.8}
+    interval = {"mean": 1.2, "value": 88.1, "low": -0.4, "high": 2.8, "p_value": 0.12, "verdict": "no difference shown"}
     pair = {
         **{"first": names[0], "second": names[1], "common": 990, "examples": [1000, 990], "confidence": 0.95},
         "differences": {"f1": interval},

@@ -32,7 +32,7 @@ from tasks.downstream.gate.subject import Hashes, ReleaseSubject, hash_files, ma
 from tasks.downstream.gate.verdict_text import WITHOUT_FLOOR, held_out_score
 from tasks.downstream.scoring.metrics import Outcomes
 from tasks.downstream.scoring.scores import AnyScores
-from tasks.downstream.scoring.significance import ConfidenceInterval
+from tasks.downstream.scoring.significance import ConfidenceInterval, PairedDifference
 from tasks.params.downstream import PUBLISHED
 from tasks.params.entries import entry_argument, find_entry
 from tasks.params.schema import load_params, parameter_values, validate_params
@@ -146,17 +146,18 @@ def _read_judged_model(
 
 def compare_released(task: AnyScores, ours: Outcomes, theirs: Outcomes) -> ReleasedComparison:
     """Compare a model with the released one; the outcomes of both are NaN without a prediction."""
+    return ReleasedComparison(*paired_differences(task, ours, theirs))
+
+
+def paired_differences(task: AnyScores, ours: Outcomes, theirs: Outcomes) -> tuple[int, dict[str, PairedDifference]]:
+    """Return the number of examples that both models predicted, and on these every metric of the first minus that of
+    the second; outcomes are NaN without a prediction."""
     both = {split: ~(np.isnan(rows) | np.isnan(theirs[split])).any(axis=1) for split, rows in ours.items()}
     common = sum(int(keep.sum()) for keep in both.values())
     if not all(keep.any() for keep in both.values()):
-        return ReleasedComparison(0, {})
-    own, released = ({split: one[split][keep] for split, keep in both.items()} for one in (ours, theirs))
-    tests = {name: task.metrics.mcnemar(name, released, own) for name in task.metrics.titles}
-    return ReleasedComparison(
-        common,
-        task.metrics.differences(own, released, task.confidence),
-        {name: test for name, test in tests.items() if test is not None},
-    )
+        return 0, {}
+    own, other = ({split: one[split][keep] for split, keep in both.items()} for one in (ours, theirs))
+    return common, task.metrics.differences(own, other, task.confidence)
 
 
 def verify_scores(path: Path, stated: Mapping[str, Any], counted: Mapping[str, float], stage: str) -> None:

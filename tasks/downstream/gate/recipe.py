@@ -22,7 +22,7 @@ from tasks.downstream.gate.released_scores import read_outcomes
 from tasks.downstream.gate.verdict_text import held_out_score, signed_figure
 from tasks.downstream.scoring.metrics import Outcomes, make_interval
 from tasks.downstream.scoring.scores import AnyScores, Limit
-from tasks.downstream.scoring.significance import ConfidenceInterval, McNemar, interval_over_seeds
+from tasks.downstream.scoring.significance import ConfidenceInterval, PairedDifference, interval_over_seeds
 from tasks.plan.named_files import require_readable
 from tasks.stage.errors import InputError
 
@@ -53,9 +53,7 @@ class ReleasedComparison:
 
     common: int
     differences: Mapping[str, ConfidenceInterval]
-    """Metric -> gain over the released model, in points."""
-    tests: Mapping[str, McNemar] = field(default_factory=dict)
-    """Metric -> McNemar's test of the released model against the candidate, if it applies."""
+    """Metric -> gain over the released model, in points; of a single model with its test."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +123,8 @@ def _over_baseline(task: AnyScores, difference: ConfidenceInterval, scored: Scor
 def _no_drop(
     task: AnyScores, number: int, limit: Limit, scored: ScoreEvidence, released: ReleasedComparison
 ) -> ReasonedCheck:
-    difference, test = released.differences[limit.metric], released.tests.get(limit.metric)
+    difference = released.differences[limit.metric]
+    test = difference.mcnemar if isinstance(difference, PairedDifference) else None
     examples, most = f"{released.common} {task.record}s", limit.tolerated or 0.0
     found = f"{format_points(difference)}{scored.over_seeds} on {examples}"
     fell = not round(difference.high, 4) >= -most  # NaN if no common example is in the metric's group

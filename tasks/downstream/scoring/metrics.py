@@ -26,7 +26,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.downstream.scoring.significance import RESAMPLES, ConfidenceInterval, McNemar, mcnemar_exact
+from tasks.downstream.scoring.significance import (
+    RESAMPLES,
+    ConfidenceInterval,
+    McNemar,
+    PairedDifference,
+    bootstrap_p_value,
+    mcnemar_exact,
+)
 
 Array = NDArray[np.float64]
 Outcomes = Mapping[str, Array]
@@ -54,8 +61,9 @@ class Metric:
     split: str = "dev"
     extremes: Callable[[Array], tuple[Array, Array]] = unit_extremes
     """Returns the worst and best possible example, [Q] each, for [N, Q] outcomes."""
-    right: int | None = None
-    """Quantity of 0 (wrong) or 1 (correct) whose mean this metric is, so that McNemar's test applies; else None."""
+    right: Callable[[Array], Array] | None = None
+    """Returns 1 (correct) or 0 for each of [N, Q] outcomes if this metric is their mean, as for McNemar's test;
+    else None."""
     official: Callable[[Array], float] | None = None
     """Returns the metric of [N, Q] outcomes, as the official script computes it; None: with equal weights."""
 
@@ -101,9 +109,13 @@ def ratio_metric(
     return Metric(name, title, weighted, official=official, **more)
 
 
-def mean_metric(name: str, title: str, quantity: int, right: int | None = None) -> Metric:
-    """Return a metric that is the mean of a quantity from 0 to 1; other arguments as for `Metric`."""
-    return ratio_metric(name, title, lambda rows: rows[:, quantity], right=right)
+def mean_metric(name: str, title: str, quantity: int, is_share: bool = False) -> Metric:
+    """Return a metric that is the mean of a quantity from 0 to 1; `is_share`: of one that is 0 or 1."""
+
+    def above(rows: Array) -> Array:
+        return rows[:, quantity]
+
+    return ratio_metric(name, title, above, right=above if is_share else None)
 
 
 RATES = {"f1": ("F1", 2, 1, 1), "precision": ("precision", 1, 0, 1), "recall": ("recall", 1, 1, 0)}
@@ -198,13 +210,17 @@ class Metrics:
             found |= {name: round(value, 4), f"{name}_low": round(bounds.low, 4), f"{name}_high": round(bounds.high, 4)}
         return found
 
-    def differences(self, first: Outcomes, second: Outcomes, confidence: float) -> dict[str, ConfidenceInterval]:
-        """Return the difference of every metric, first minus second, in points on the same examples."""
+    def differences(self, first: Outcomes, second: Outcomes, confidence: float) -> dict[str, PairedDifference]:
+        """Return the difference of every metric, first minus second, in points on the same examples, with its test."""
         ours, theirs = self.compute(first), self.compute(second)
         drawn = self.resample([first, second])
-        return {
-            name: make_interval(drawn[0][name] - drawn[1][name], ours[name] - theirs[name], confidence) for name in ours
-        }
+        found = {}
+        for name in ours:
+            apart, test = drawn[0][name] - drawn[1][name], self.mcnemar(name, second, first)
+            bounds = make_interval(apart, ours[name] - theirs[name], confidence)
+            p_value = bootstrap_p_value(apart) if test is None else test.p_value
+            found[name] = PairedDifference(**vars(bounds), p_value=p_value, mcnemar=test)
+        return found
 
     def widen(
         self, found: Mapping[str, ConfidenceInterval], models: Sequence[Outcomes], other: Outcomes, confidence: float
@@ -232,8 +248,7 @@ class Metrics:
         one = next((metric for metric in self.parts if metric.name == name), None)
         if one is None or one.right is None:
             return None
-        ours, theirs = (outcomes[one.split][:, one.right] for outcomes in (first, second))
-        return mcnemar_exact(ours, theirs)
+        return mcnemar_exact(*(one.right(outcomes[one.split]) for outcomes in (first, second)))
 
     def compare(self, first: Outcomes, second: Outcomes, confidence: float = 0.95) -> dict[str, Any]:
         """Return every metric of two models, their differences (second minus first) and McNemar's test where it
@@ -242,9 +257,10 @@ class Metrics:
         found: dict[str, Any] = {"examples": sum(map(len, first.values()))}
         for name, difference in self.differences(second, first, confidence).items():
             found |= {f"{name}_first": round(ours[name], 4), f"{name}_second": round(theirs[name], 4)}
-            found[f"{name}_difference"] = {key: round(value, 4) for key, value in asdict(difference).items()}
-            if (test := self.mcnemar(name, first, second)) is not None:
-                found[f"{name}_mcnemar"] = asdict(test)
+            bounds = {key: round(getattr(difference, key), 4) for key in ("mean", "low", "high")}
+            found[f"{name}_difference"] = {**bounds, "p_value": difference.p_value}
+            if difference.mcnemar is not None:
+                found[f"{name}_mcnemar"] = asdict(difference.mcnemar)
         return found
 
 

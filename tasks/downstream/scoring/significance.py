@@ -45,6 +45,30 @@ class McNemar:
     """Two-sided p-value of equally good models."""
 
 
+@dataclass(frozen=True)
+class PairedDifference(ConfidenceInterval):
+    """Difference of a metric of two models on the same examples, in points, with its test."""
+
+    p_value: float
+    """Two-sided p-value of equally good models: McNemar's for a share of correct answers, else of the bootstrap."""
+    mcnemar: McNemar | None = None
+    """None if the metric is not a share of correct answers."""
+
+    def verdict(self, confidence: float) -> str:
+        """Return better or worse if interval and test agree, else that no difference was shown."""
+        if self.p_value < 1 - confidence and (self.low > 0 or self.high < 0):
+            return "better" if self.low > 0 else "worse"
+        return "no difference shown"
+
+
+def bootstrap_p_value(drawn: Array) -> float:
+    """Return the two-sided p-value of no difference from resampled differences, NaN ignored (Davison and Hinkley 1997,
+    "Bootstrap Methods and their Application", section 4.4): it is below 0.05 if the 95% interval does not include 0."""
+    known = drawn[~np.isnan(drawn)]
+    least = min(int((known <= 0).sum()), int((known >= 0).sum()))
+    return min(1.0, 2 * (least + 1) / (len(known) + 1))
+
+
 def mcnemar_exact(first: Array, second: Array) -> McNemar:
     """Return McNemar's exact test (McNemar 1947, Psychometrika 12; Dietterich 1998 compares such tests).
 
@@ -55,10 +79,12 @@ def mcnemar_exact(first: Array, second: Array) -> McNemar:
         first: 1.0 (correct) or 0.0 per question.
         second: the same questions, in the same order.
     """
-    from scipy.stats import binomtest
-
     only = int((first > second).sum()), int((second > first).sum())
-    return McNemar(*only, float(binomtest(only[0], sum(only), 0.5).pvalue) if sum(only) else 1.0)
+    every, fewer = sum(only), min(only)
+    # Twice the tail of the binomial distribution; scipy's test takes 0.6 s to import.
+    ratios = np.log(np.arange(every, every - fewer, -1)) - np.log(np.arange(1, fewer + 1))
+    tail = np.exp(np.concatenate([[0.0], np.cumsum(ratios)]) - every * math.log(2)).sum()
+    return McNemar(*only, min(1.0, 2 * float(tail)))
 
 
 def interval_over_seeds(measured: Array, drawn: Array, examples: int, confidence: float) -> ConfidenceInterval:

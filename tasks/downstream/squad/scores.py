@@ -39,7 +39,7 @@ EXACT, OVERLAP = -2, -1
 """Last columns of outcomes."""
 BASELINE = "baseline"
 """Key of the baseline rule in the metrics file."""
-OVERALL = Metrics((mean_metric("exact_match", "exact match", EXACT, EXACT), mean_metric("f1", "F1", OVERLAP)))
+OVERALL = Metrics((mean_metric("exact_match", "exact match", EXACT, is_share=True), mean_metric("f1", "F1", OVERLAP)))
 """Metrics of exact match and F1 of every question."""
 HAS_ANSWER = 0
 """First column of outcomes, if questions may have no answer."""
@@ -220,7 +220,7 @@ class SquadScores(SquadSpec, ScoresTask[list[SquadQuestion], WindowFiles, list[l
             return OVERALL
         return Metrics(
             (
-                mean_metric("exact", "exact match", EXACT, EXACT),
+                mean_metric("exact", "exact match", EXACT, is_share=True),
                 mean_metric("f1", "F1", OVERLAP),
                 _group_metric("HasAns_exact", "exact match of answerable questions", EXACT, 1.0),
                 _group_metric("HasAns_f1", "F1 of answerable questions", OVERLAP, 1.0),
@@ -260,7 +260,10 @@ def _group_metric(name: str, title: str, quantity: int, has_answer: float) -> Me
         worst[HAS_ANSWER] = best[HAS_ANSWER] = has_answer
         return worst, best
 
-    return ratio_metric(name, title, lambda rows: rows[:, quantity] * members(rows), members, extremes=extremes)
+    def above(outcomes: Array) -> Array:
+        return outcomes[:, quantity] * members(outcomes)
+
+    return ratio_metric(name, title, above, members, extremes=extremes, right=above if quantity == EXACT else None)
 
 
 def has_answers(questions: Sequence[SquadQuestion]) -> list[bool]:

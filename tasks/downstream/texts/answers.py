@@ -294,7 +294,9 @@ class LabelAnswers(AnswerForm):
             Metric(f"macro_{rate}", f"macro {title}", partial(macro, rate), extremes=self.extremes)
             for rate, (title, *_) in RATES.items()
         ]
-        exact = ratio_metric("exact_match", "exact match", self.correctness, extremes=self.extremes)
+        exact = ratio_metric(
+            "exact_match", "exact match", self.correctness, extremes=self.extremes, right=self.correctness
+        )
         return f1, macro_f1, *others, *macros, exact
 
     def constants(self, labels: Array, classes: int) -> list[Any]:

@@ -78,7 +78,8 @@ def test_parameters_scores_and_the_paired_test_against_the_first(project, capsys
 def test_curves_lie_over_each_other_on_the_terminal_and_on_one_page(project, capsys):
     code, said = podium(capsys, "compare", "slow", "fast")
     assert code == 0, said.err
-    assert "exact match +33.33 (+0.00 to +100.00) points, no significant difference; McNemar p = 1" in said.out
+    assert "exact match +33.33 (+0.00 to +100.00) points, no difference shown; McNemar p = 1\n" in said.out
+    assert "F1 +11.11 (+0.00 to +33.33) points, no difference shown; bootstrap p = " in said.out
     assert "finetune@squad: loss over 20 updates, 0 to 5.00" in said.out
     assert said.err == "next: open reports/compare-slow-fast.html for the same comparison with overlaid curves\n"
     page = without_own_script((project / "reports" / "compare-slow-fast.html").read_text())
@@ -102,7 +103,10 @@ def test_runs_on_other_examples_are_compared_on_those_of_both_in_any_order(proje
     renamed = table.set_column(3, "question", [["Which?"] * 3])
     pq.write_table(renamed, path)
     code, said = podium(capsys, "compare", "slow", "part")
-    assert (code, "no example of squad was predicted by both" in said.err) == (1, True)
+    why = "Development sets differ: no question was predicted by both. A paired test needs common questions."
+    assert (code, f"part against slow: no paired test. {why}" in said.out) == (0, True), said
+    assert "part  66.67" in said.out, "its scores are shown all the same"
+    assert why in (project / "reports" / "compare-slow-part.html").read_text()
 
 
 def test_the_scores_of_a_release_stand_for_a_run(project, capsys, tmp_path):
@@ -141,10 +145,9 @@ def test_what_cannot_be_compared_is_said(project, capsys, words, code, said):
 def test_a_run_that_was_not_evaluated_is_named(project, capsys):
     prepare_own(project, resolved_params(project, None, []), "new")
     code, said = podium(capsys, "compare", "slow", "new")
-    assert (code, "checkouts/new/metrics/squad.json not found. Run the stage evaluate@squad first" in said.err) == (
-        1,
-        True,
-    )
+    assert (code, said.out.count("new against slow: no paired test. new has no scores")) == (0, 1), said
+    code, said = podium(capsys, "compare", "new", "slow")
+    assert (code, said.out.count("slow against new: no paired test. new has no scores")) == (0, 1), said
 
 
 def test_show_says_all_of_one_run(project, capsys):

@@ -99,6 +99,31 @@ def test_more_confidence_is_a_wider_interval_of_a_difference() -> None:
     assert wide.low < narrow.low < narrow.high < wide.high
 
 
+@pytest.mark.parametrize("name", ["accuracy", "macro_f1", "f1", "matthews_correlation", "pearson", "spearman"])
+def test_every_metric_has_a_paired_test_and_accuracy_mcnemars(name: str) -> None:
+    labels = np.arange(40) % 2.0
+    half = np.where(np.arange(40) % 4 < 2, labels, 1 - labels)
+    better, worse = (np.stack([labels, found], axis=1) for found in (labels, half))
+    metrics = Metrics((metric(name),))
+    found = metrics.differences({"dev": better}, {"dev": worse}, 0.95)[name]
+    assert (found.verdict(0.95), found.mcnemar is not None) == ("better", name == "accuracy")
+    assert 0 < found.p_value < 0.05
+    if found.mcnemar is not None:
+        assert (found.mcnemar.first_only, found.mcnemar.second_only) == (0, 20)
+        assert found.p_value == pytest.approx(binomtest(0, 20, 0.5).pvalue)
+    same = metrics.differences({"dev": worse}, {"dev": worse}, 0.95)[name]
+    assert (same.p_value, same.verdict(0.95)) == (1.0, "no difference shown")
+
+
+def test_a_verdict_needs_interval_and_test() -> None:
+    # Five lost, none won: the interval ends below 0, but of five coins all fall alike 2 in 32 times.
+    before, after = scores(25, 40), scores(20, 40)
+    found = OVERALL.differences({"dev": np.stack([after] * 2, 1)}, {"dev": np.stack([before] * 2, 1)}, 0.95)
+    assert (found["exact_match"].high < 0, found["exact_match"].p_value) == (True, 0.0625)
+    assert found["exact_match"].verdict(0.95) == "no difference shown"
+    assert found["f1"].verdict(0.95) == "worse", "the mean overlap, by the bootstrap"
+
+
 def test_a_difference_from_a_baseline_has_a_width_where_all_resamples_are_alike() -> None:
     right, wrong = {"dev": np.ones((20, 1))}, {"dev": np.zeros((20, 1))}
     found = SCORE.differences(right, wrong, 0.95)
