@@ -25,7 +25,7 @@ from flows.runs.report import WORKER_ENDED, RunReport, StageRecord
 from flows.runs.stage_plan import publish_step
 from flows.runs.stopping import Interrupted, RunFailed, RunPaused, RunStopped, stop
 from flows.server.api import StageLock, call_optional, is_cancelled
-from flows.views.screen import current_screen
+from flows.views.screen import PROGRESS, current_screen
 from tasks.pages.markup import markdown_text
 from tasks.plan.dvc_records import find_gate_damage
 from tasks.plan.plan_file import Plan, Stage, read_plan
@@ -97,7 +97,7 @@ def run_plan(
 
         def bring(stage: str, session: DvcSession | None) -> None:
             try:
-                _record("stage", stage, lambda: _update(known[stage], session, single), run, on_end, root)
+                _record("stage", stage, lambda: _update(known[stage], session, single, run.progress), run, on_end, root)
             finally:  # the outs have been pushed
                 locks.release()
 
@@ -235,7 +235,7 @@ def _run_task(kind: str, name: str, body: Callable[[], str]) -> str:
     return cast(str, state.result())
 
 
-def _update(stage: Stage, session: DvcSession | None, single: bool) -> str:
+def _update(stage: Stage, session: DvcSession | None, single: bool, shown: dict[str, str]) -> str:
     """Bring a stage up to date, push its outs to the remote, and return its status."""
     if session is None:
         get_run_logger().info("nothing changed")
@@ -244,6 +244,8 @@ def _update(stage: Stage, session: DvcSession | None, single: bool) -> str:
     def forward(line: str) -> None:
         get_run_logger().info(printable(line))  # on a worker, the log also goes to a terminal
         current_screen().line(stage.name, line)
+        if PROGRESS.match(line):
+            shown[stage.name] = line
 
     pull = dvc.has_remote(session.root)
     verdict = session.update(stage.name, forward, _Progress(stage), pull=pull, single=single)

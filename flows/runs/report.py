@@ -35,6 +35,13 @@ WORKER_ENDED = "the end of its worker"
 """Cause of an interruption that no user requested. A worker starts such a run again."""
 UNFINISHED = ("failed", "cancelled", "interrupted", "paused")
 """Outcomes of runs that the next run in their folder continues."""
+DONE_STAGES = ("ran", "skipped", "restored")
+"""Statuses of stages that are up to date."""
+OPTIONAL = (
+    *("paused", "interrupted", "log", "at_work", "progress", "details"),
+    *("previous", "earlier", "pretraining", "options"),
+)
+"""Fields that the record lacks if they are empty, as they are for most runs."""
 MOST_EARLIER = 20
 NAMES = 32
 """Length of the longest name of a stage, validate_examples@classification."""
@@ -109,6 +116,8 @@ class RunReport:
     """Stages that the run brings up to date."""
     at_work: dict[str, float] = field(default_factory=dict)
     """Stage in progress -> start, in seconds since 1970."""
+    progress: dict[str, str] = field(default_factory=dict)
+    """Stage in progress -> the last line in which it reported its share and the time left."""
     host: str | None = None
     """Host where it was started."""
     user: str | None = None
@@ -120,6 +129,8 @@ class RunReport:
     """True if files of the project differed from that commit."""
     details: dict[str, Any] = field(default_factory=dict)
     """Details for the page of all runs: runtime, entries with their kinds, changed parameters, losses."""
+    previous: dict[str, Any] = field(default_factory=dict)
+    """Last result in this folder before this run: began, and scores and intervals by entry. Empty if there is none."""
     earlier: list[dict[str, Any]] = field(default_factory=list)
     """Unfinished runs of this folder since the last finished one: began, ended, outcome and why. Their completed stages
     are not repeated."""
@@ -153,18 +164,30 @@ class RunReport:
             why = before.error or before.paused
             last = {"began": before.began, "ended": before.ended, "outcome": outcome, "why": why}
             self.earlier = [*before.earlier, last][-MOST_EARLIER:]
+        if before is not None:
+            older = {name: value for name, value in before.previous.items() if name != "previous"}
+            scored = before.results or before.pretraining
+            self.previous = {**before.read_scores(), "previous": older} if scored else older
         with contextlib.suppress(OSError):
             self.save(project)
+
+    def read_scores(self) -> dict[str, Any]:
+        """Return start, scores and intervals, for comparison with the next run in this folder."""
+        results = {one["name"]: one for one in (*self.pretraining.values(), *self.results.values())}
+        parts = {part: {name: one.get(part, {}) for name, one in results.items()} for part in ("scores", "intervals")}
+        return {"began": self.began, **parts}
 
     def end(self) -> None:
         """Record that the run has ended."""
         self.ended = _now()
         self.at_work.clear()
+        self.progress.clear()
 
     def add_stage(self, record: StageRecord) -> None:
         """Add a stage. If it repeats one, because a worker was lost or another host needs the outs, add up the times
         and keep the host that ran it."""
         self.at_work.pop(record.name, None)
+        self.progress.pop(record.name, None)
         for index, before in enumerate(self.stages):
             if before.name == record.name:
                 spent = before.seconds + record.seconds
@@ -194,6 +217,9 @@ class RunReport:
                     self.packing[stage.name] = {key: figures[key] for key in ("packing_factor", "packing_efficiency")}
                 if "program" in figures and any(one.name == stage.name and one.status == "ran" for one in self.stages):
                     self.programs[stage.name] = figures["program"]
+        older = self.previous.pop("previous", {})
+        if self.previous.get("scores") == self.read_scores()["scores"]:  # the same evaluation, which did not run again
+            self.previous = older
         self.pages = _group_pages([str(stage.meta["page"]) for stage in stages if "page" in stage.meta])
 
     def accepts(self, gate: str) -> bool:
@@ -226,7 +252,7 @@ class RunReport:
         """Return the report as plain values, without empty fields that most runs do not need."""
         values = asdict(self)
         values["stages"] = [{k: v for k, v in stage.items() if v is not None} for stage in values["stages"]]
-        for name in ("paused", "interrupted", "log", "at_work", "details", "earlier", "pretraining", "options"):
+        for name in OPTIONAL:
             if not values[name]:
                 del values[name]
         return values

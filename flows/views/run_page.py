@@ -23,6 +23,7 @@ from flows.runs.stage_plan import publish_step
 from flows.views import placement
 from flows.views.curves import is_training, make_sections, read_training
 from flows.views.graph import StageBox, lay_out
+from flows.views.run_head import make_tiles
 from flows.views.run_view import BADGE_COLORS, NOT_STARTED, RunView, format_clock, format_moment, format_value
 from ipu_model.files import write_text
 from ipu_model.units import format_duration
@@ -63,6 +64,7 @@ def render_run(run: RunView, copy: bool = False) -> str:
         __file__,
         "run.html.j2",
         run=run,
+        tiles=make_tiles(run, trainings),
         record=run.record,
         kinds=BADGE_COLORS,
         refresh=REFRESH_S,
@@ -149,7 +151,9 @@ def keep_updated(run: RunReport, project: Path, root: Path) -> Iterator[None]:
 
 def write_record(run: RunReport, project: Path) -> RunReport:
     """Write the record of a running run, and return it."""
-    now = dataclasses.replace(run, stages=list(run.stages), at_work=dict(run.at_work), error=None)
+    now = dataclasses.replace(
+        run, stages=list(run.stages), at_work=dict(run.at_work), progress=dict(run.progress), error=None
+    )
     now.save(project)
     return now
 

@@ -93,12 +93,7 @@ class RunView:
     @property
     def leading_score(self) -> tuple[str, str] | None:
         """Name and value of its leading score: the first that its first gate checks."""
-        for one in self.results:
-            known = dict(one.scores)
-            names = [name for name in (*(check["name"] for check in one.checks), *known) if name in known]
-            if names:
-                return names[0], known[names[0]]
-        return None
+        return next((score for one in self.results if (score := one.leading_score)), None)
 
     @cached_property
     def plan(self) -> Plan:
@@ -170,13 +165,18 @@ class RunView:
         ]
 
     @property
+    def duration(self) -> str:
+        """Time from its start to its end, or to its last sign of life."""
+        if self.record.began is None:
+            return "unknown"
+        end = datetime.fromisoformat(self.record.ended).timestamp() if self.record.ended else self.last_seen
+        seconds = max(0.0, end - datetime.fromisoformat(self.record.began).timestamp())
+        return "at least " * self.killed + format_duration(seconds)
+
+    @property
     def facts(self) -> list[tuple[str, str]]:
         """Name and value of each fact: times, user, host, device, commit, versions."""
-        record, took = self.record, "unknown"
-        if record.began is not None:
-            end = datetime.fromisoformat(record.ended).timestamp() if record.ended else self.last_seen
-            seconds = max(0.0, end - datetime.fromisoformat(record.began).timestamp())
-            took = "at least " * self.killed + format_duration(seconds)
+        record = self.record
         ended = f"killed; last update {format_clock(self.last_seen)}" if self.killed else "still running"
         commit = "unknown: the project is not in a git repository"
         if record.commit is not None:
@@ -186,7 +186,7 @@ class RunView:
         found = [
             ("started", format_moment(record.began)),
             ("ended", format_moment(record.ended) if record.ended else ended),
-            ("duration", took),
+            ("duration", self.duration),
             ("user", record.user),
             ("preset", record.preset or "none: params.yaml"),
             ("hosts" if len(hosts) > 1 else "host", ", ".join(hosts) or "not recorded"),
@@ -281,6 +281,33 @@ class ResultView:
     def scores(self) -> list[tuple[str, str]]:
         """Name and percent of each score."""
         return [(name, f"{value:.2f}") for name, value in self.result["scores"].items()]
+
+    @property
+    def leading_score(self) -> tuple[str, str] | None:
+        """Name and value of its leading score: the first that its gate checks."""
+        known = dict(self.scores)
+        checked = [name for check in self.result.get("checks", ()) if (name := check["name"]) in known]
+        return next(((name, known[name]) for name in (*checked, *known)), None)
+
+    @property
+    def page(self) -> Path | None:
+        """Page of its evaluation, if it is there."""
+        path = self.run.root / artifacts.evaluation_page(self.name)
+        return path if path.is_file() else None
+
+    @property
+    def advice(self) -> list[str]:
+        """What to do after a rejection, from what was measured; empty if the gate wrote nothing."""
+        advice = (self.result["decision"] or {}).get("advice") or []
+        return [advice] if isinstance(advice, str) else list(advice)
+
+    @property
+    def refusal(self) -> Mapping[str, Any] | None:
+        """First check that failed, as the gate wrote it, with its reason and the number of further reasons."""
+        if not self.reasons:
+            return None
+        failed = [check for check in self.result.get("checks", ()) if not check["ok"]]
+        return {**(failed[0] if failed else {}), "reason": self.reasons[0], "more": len(self.reasons) - 1}
 
     @property
     def intervals(self) -> dict[str, tuple[float, float]]:

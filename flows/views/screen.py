@@ -28,7 +28,7 @@ from tasks.stage.streams import NOTE, printable
 LINE_INTERVAL_S = 30.0
 """Minimum seconds between two progress lines of a stage."""
 PROGRESS = re.compile(r"\[\s*(\d{1,3})%\]\s*")
-REMAINING = re.compile(r"(?:\d+ min )?\d+ s left$")
+REMAINING = re.compile(r"(?:\d+ h \d+ min|(?:\d+ min )?\d+ s) left$")
 """Start and end of a progress line (tasks/jobs/device_job.py)."""
 STATUS_STYLES = {"failed": "red", "paused": "yellow", "skipped": "dim", "restored": "cyan"}
 CODES = {"failed": FAILED, "rejected": REJECTED, "paused": PAUSED}

@@ -1,13 +1,31 @@
 """Text and figures of a verdict as plain values, so that commands can format them without numpy."""
 
 import math
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 RECIPE = ("seeds", "recipe", "chosen_by")
 """Additional keys of a verdict on several seeds (tasks/downstream/gate/recipe.py)."""
 WITHOUT_FLOOR = "without_floor"
 """Key of the note that no floor was set."""
+POINTS = re.compile(r"([+-][\d.]+) points \(([+-][\d.]+) to ([+-][\d.]+)\)(?:.* p = ([\d.e-]+)\))?")
+
+
+class PointDifference(NamedTuple):
+    """Difference of two scores, in points, with its 95% interval."""
+
+    mean: float
+    low: float
+    high: float
+    p_value: float = 0.0
+    """That of McNemar's test, if the gate made it."""
+
+
+def read_difference(value: Any) -> PointDifference | None:
+    """Return the difference that a check found (tasks/downstream/gate/recipe.py); None if it found something else."""
+    match = POINTS.match(str(value))
+    return None if match is None else PointDifference(*(float(number) for number in match.groups() if number))
 
 
 def format_recipe(verdict: Mapping[str, Any], published: bool) -> str | None:

@@ -1,0 +1,170 @@
+"""Head of a run's page: how it is going, whether it is better than before, and why it was refused.
+
+A score is compared with the released model by the gate's paired test, and with the last result in the same folder by
+the 95% intervals of both, as if they were measured on independent examples.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows.runs.report import DONE_STAGES, LOWER_IS_BETTER
+from flows.views.curves import TrainingCurves
+from flows.views.run_view import PretrainingView, ResultView, RunView, format_clock, format_moment
+from flows.views.screen import PROGRESS, REMAINING
+from tasks.downstream.gate.verdict_text import PointDifference, read_difference
+from tasks.pages.plots import format_tick
+
+MOST_SCORES = 6
+"""Maximum tiles of scores; the section of results has all of them."""
+SIGNIFICANT_P = 0.05
+UPDATE = re.compile(r"update (\d+)/(\d+)")
+Note = tuple[str, str]
+"""Text and color."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One figure of the head."""
+
+    name: str
+    figure: str
+    notes: Sequence[Note] = ()
+    """Lines below the figure."""
+    share: float | None = None
+    """Percent of the progress bar; None: no bar."""
+    page: Path | None = None
+    """Page with details."""
+
+
+def make_tiles(run: RunView, trainings: Sequence[TrainingCurves]) -> list[Tile]:
+    """Return the tiles of a run: scores, last loss, and progress or duration."""
+    scores = [tile for one in run.results for tile in _make_score_tile(one)]
+    scores += [tile for one in run.pretraining[-1:] for tile in _make_pretraining_tiles(one)]
+    scores = scores or [*_make_previous_tiles(run)]
+    trained = [one for one in trainings if one.history.get("loss")]
+    losses = [_make_loss_tile(trained[-1], run.record.progress.get(trained[-1].stage, ""))] if trained else []
+    if run.at_work:
+        return [_make_progress_tile(run), *losses, *scores[:MOST_SCORES]]
+    return [*scores[:MOST_SCORES], *losses, _make_duration_tile(run)]
+
+
+def _make_progress_tile(run: RunView) -> Tile:
+    """Return the share of the running stage, or the number of stages if that stage reports no share."""
+    record = run.record
+    done, stages = _count_done(run), max(len(record.plan), 1)
+    if not record.at_work:
+        return Tile("progress", f"{done} of {stages} stages", share=100 * done / stages)
+    stage = max(record.at_work, key=lambda name: (name in record.progress, record.at_work[name]))
+    line, number = record.progress.get(stage, ""), f"stage {min(done + 1, stages)} of {stages}"
+    if (share := PROGRESS.match(line)) is None:
+        return Tile("progress", number, [(stage, "")], 100 * done / stages)
+    left = REMAINING.search(line)
+    return Tile(
+        "progress", f"{share[1]} %", [(f"{stage}{f', {left[0]}' if left else ''}", ""), (number, "")], int(share[1])
+    )
+
+
+def _count_done(run: RunView) -> int:
+    return sum(stage.status in DONE_STAGES for stage in run.record.stages if stage.name in run.record.plan)
+
+
+def _make_duration_tile(run: RunView) -> Tile:
+    done, stages = _count_done(run), len(run.record.plan)
+    unfinished = [(f"{done} of {stages} stages done", "")] if done < stages else []
+    when = (
+        f"killed; last seen {format_clock(run.last_seen)[:16]}"
+        if run.killed
+        else f"ended {format_moment(run.record.ended)[:16]}"
+    )
+    return Tile("duration", run.duration, [(when, ""), *unfinished])
+
+
+def _make_loss_tile(training: TrainingCurves, progress: str) -> Tile:
+    steps, losses, of = training.history["step"], training.history["loss"], UPDATE.search(progress)
+    notes = [f"{training.stage}, update {steps[-1]:,.0f}{f' of {int(of[2]):,}' if of else ''}"]
+    if len(losses) > 1:
+        way = "down" if losses[-1] < losses[0] else "up"
+        notes.append(f"{way} from {format_tick(losses[0])} at update {steps[0]:,.0f}")
+    if held_out := training.held_out.get("loss"):
+        notes.append(f"{format_tick(held_out[-1])} on held-out rows")
+    return Tile("loss", format_tick(losses[-1]), [(note, "") for note in notes])
+
+
+def _make_score_tile(result: ResultView) -> Iterator[Tile]:
+    """Yield the leading score of a result with its interval, its changes and the gate's verdict."""
+    if result.leading_score is None:
+        return
+    name, value = result.leading_score
+    changes = [*_compare_released(result, name), *_compare_previous(result, name)] or [*_compare_constant(result)]
+    notes = [*_format_interval(result.intervals.get(name)), *changes]
+    if result.verdict is not None:
+        released = result.published["how"] if result.published else "not published"
+        notes.append((f"{result.verdict}, {released}", "good" if result.verdict == "accepted" else "bad"))
+    yield Tile(f"{result.name}: {name.replace('_', ' ')}", value, notes, page=result.page)
+
+
+def _make_pretraining_tiles(result: PretrainingView) -> Iterator[Tile]:
+    """Yield the scores of the last phase of a pre-training on held-out rows, with their changes."""
+    previous = result.run.record.previous
+    before = previous.get("scores", {}).get(result.name, {})
+    for (metric, value), (title, text) in zip(result.values.items(), result.scores, strict=True):
+        notes = [(f"{result.name}, {result.result['rows']:,} held-out rows", "")]
+        if gain := value - before.get(metric, value):
+            word, kind = ("better", "good") if (gain < 0) == (metric in LOWER_IS_BETTER) else ("worse", "bad")
+            when = format_moment(previous["began"])[:16]
+            notes.append((f"{gain:+.4g} against the run of {when}: {word} (not tested)", kind))
+        yield Tile(title, text, notes)
+
+
+def _make_previous_tiles(run: RunView) -> Iterator[Tile]:
+    """Yield the last scores in the folder of a run that has none yet."""
+    previous = run.record.previous
+    for name, scores in previous.get("scores", {}).items():
+        for metric, value in [*scores.items()][:1]:
+            bounds = _format_interval(previous["intervals"][name].get(metric))
+            notes = [*bounds, (f"last result, {format_moment(previous['began'])[:16]}", "")]
+            yield Tile(f"{name}: {metric.replace('_', ' ')} before", f"{value:.2f}", notes)
+
+
+def _format_interval(bounds: Sequence[float] | None) -> list[Note]:
+    return [] if bounds is None else [(f"95% interval {bounds[0]:.2f} to {bounds[1]:.2f}", "")]
+
+
+def _compare_released(result: ResultView, metric: str) -> Iterator[Note]:
+    """Yield the gate's comparison of a score with the released model."""
+    for check in result.result.get("checks", ()):
+        wanted = str(check["required"]).casefold().startswith(f"no significant {metric.replace('_', ' ')}")
+        if check["name"].startswith("released_model") and wanted and (found := read_difference(check["found"])):
+            yield _format_change(found, "the released model")
+
+
+def _compare_previous(result: ResultView, metric: str) -> Iterator[Note]:
+    """Yield the difference of a score from the last result in the same folder."""
+    previous = result.run.record.previous
+    if (before := previous.get("scores", {}).get(result.name, {}).get(metric)) is None:
+        return
+    gain, other = result.result["scores"][metric] - before, f"the run of {format_moment(previous['began'])[:16]}"
+    known = [one[metric] for one in (result.intervals, previous["intervals"][result.name]) if metric in one]
+    if len(known) < 2:
+        yield f"{gain:+.2f} against {other}", ""
+    else:
+        half = math.hypot(*((high - low) / 2 for low, high in known))
+        yield _format_change(PointDifference(gain, gain - half, gain + half), other)
+
+
+def _compare_constant(result: ResultView) -> Iterator[Note]:
+    """Yield the gain over the best answer without a model."""
+    for check in result.result.get("checks", ()):
+        if check["name"] == "beats_constant_answer" and (found := read_difference(check["found"])):
+            yield _format_change(found, "a constant answer")
+
+
+def _format_change(change: PointDifference, other: str) -> Note:
+    found, kind = f"no difference from {other} shown", ""
+    if change.p_value < SIGNIFICANT_P and not change.low <= 0 <= change.high:
+        word, kind = ("better", "good") if change.mean > 0 else ("worse", "bad")
+        found = f"{word} than {other}"
+    return f"{found}: {change.mean:+.2f} ({change.low:+.2f} to {change.high:+.2f})", kind
