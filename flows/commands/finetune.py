@@ -16,7 +16,7 @@ from flows.commands.options import Decorator, combine_options
 from flows.commands.project import enter_project, resolve_path
 from tasks.params.downstream import EntryParams, defaults_of, kind_names, kind_params
 from tasks.params.overlays import Setting, make_settings
-from tasks.params.sections import HUB_NAME, DeviceParams
+from tasks.params.sections import HUB_NAME, LINE, DeviceParams
 from tasks.plan.kinds import part_class
 from tasks.stage import streams
 from tasks.stage.errors import ParamsError
@@ -133,6 +133,8 @@ def build_overrides(ctx: click.Context, project: Path, kind: str, args: Mapping[
     model = model_parameters(args["model"], resolve_path(ctx, Path()), project)
     entry = entry_parameters(ctx, project, kind, args, release_name(args["model"]))
     values = model | device_parameters(args) | entry | fit_rows(kind, next(iter(entry)), model)
+    if model["base_model.source"] == "folder":
+        values["publish.base_name"] = card_name(args["model"])
     return [*make_settings(values), *args["overrides"]]
 
 
@@ -169,6 +171,12 @@ def release_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(name.partition("@")[0]).resolve().stem) or "model"
 
 
+def card_name(path: str) -> str | None:
+    """Return the name of a file, a folder or a run for the model card; None if a card cannot show it."""
+    name = Path(path).name
+    return name if re.fullmatch(LINE, name) else None
+
+
 def entry_parameters(
     ctx: click.Context, project: Path, kind: str, args: Mapping[str, Any], released: str
 ) -> dict[str, Any]:
@@ -202,6 +210,8 @@ def entry_parameters(
     values |= {f"finetune.{key}": args[key] for key in HYPERPARAMETERS if args.get(key) is not None}
     values |= {f"gate.{key}": None for key in getattr(gate, "model_fields", ()) if key.startswith("min_")}
     values["publish.folder"] = f"published/{args.get('name') or f'{released}-{name}'}"
+    if values["data.source"] == "files":
+        values["publish.data_name"] = card_name(args["dev"] or args["train"])
     entry = f"downstream.{name}"
     return {entry: {"kind": kind, **own}, **{f"{entry}.{key}": value for key, value in values.items()}}
 

@@ -261,6 +261,8 @@ class JobResult:
     (ipu/watch.py), MB of 2**20 bytes; null otherwise."""
     evaluation: Optional[Dict[str, Any]] = None
     """Metrics of the saved weights on held-out rows (Evaluator.summary); null without evaluation."""
+    energy: Optional[Dict[str, Any]] = None
+    """Hardware and energy of a training (EnergyMeter.result); null for other jobs."""
     foretold: Optional[Dict[str, Any]] = None
     """Estimated and measured time and memory of the job (estimates/job.py); null without an estimate."""
     program: Optional[str] = None

@@ -39,6 +39,7 @@ from ipu_model.runtimes.runtime import Runtime
 from ipu_model.runtimes.selection import choose_precision, choose_runtime, make_runtime, plan_device
 from ipu_model.train.checkpoint import Checkpoints, Fingerprint
 from ipu_model.train.checkpoint_writer import CheckpointWriter, require_time
+from ipu_model.train.energy import EnergyMeter
 from ipu_model.train.evaluation import Evaluator
 from ipu_model.train.history import History
 from ipu_model.train.preparation import check_job, make_fingerprint, make_model, open_rows, read_inputs
@@ -174,8 +175,9 @@ def _train(run: _Run, device: Optional[IpuPlan], fingerprint: Fingerprint) -> Jo
     saving = CheckpointWriter(job, runtime, checkpoints, history, evaluations, run.stop, emit, first_step)
     with closing(saving):
         compile_seconds = _compile(run) if first_step < plan.updates else 0.0
-        hooks = [*([] if evaluations is None else [evaluations]), history, saving]
-        totals = train(job, plan, run.rows, runtime, hooks, first_step)
+        meter = EnergyMeter(run.plan, instances.count)
+        hooks = [*([] if evaluations is None else [evaluations]), history, meter, saving]
+        totals, energy = train(job, plan, run.rows, runtime, hooks, first_step), meter.result()
     steps, best = (totals.updates, None) if evaluations is None else evaluations.result(totals.updates)
     weights = require_finite(runtime.state_dict() if best is None else best, steps)
     if instances.is_writer:
@@ -188,7 +190,7 @@ def _train(run: _Run, device: Optional[IpuPlan], fingerprint: Fingerprint) -> Jo
         checkpoints.remove(0)
     result = _result(run, totals, history, first_step, compile_seconds)
     evaluation = None if evaluations is None else evaluations.summary()
-    return dataclasses.replace(result, steps=steps, evaluation=evaluation)
+    return dataclasses.replace(result, steps=steps, evaluation=evaluation, energy=energy)
 
 
 def _compile(run: _Run) -> float:

@@ -6,9 +6,10 @@ The template is card.md.j2; a kind fills its blocks in its own template.
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from ipu_model.units import format_duration
 from tasks.downstream.gate.verdict_text import RECIPE, WITHOUT_FLOOR, format_recipe
 from tasks.downstream.scoring.near_duplicates import FROM, WITHOUT
 from tasks.models.model_folders import name_family, read_fields
@@ -57,7 +58,11 @@ class CardFacts:
     examples: bool = False
     """True if predictions and the evaluation page are published as well."""
     base_model: str | None = None
-    """Name of the base model; None: its repository, or unknown."""
+    """Name of the base model on the Hub; None: its repository, or unknown."""
+    base_name: str | None = None
+    """The user's name of a base model that is not on the Hub."""
+    measured: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Measurements of each training, which differ between equal trainings; {}: leave them out."""
 
     @property
     def entry_parameters(self) -> Mapping[str, Any]:
@@ -124,14 +129,16 @@ def write_card(
         front_matter=front_matter,
         title=facts.title,
         name=facts.name,
+        language=facts.language if isinstance(facts.language, str | None) else ", ".join(facts.language),
         sizes=read_fields(facts.config),
         family=name_family(facts.config),
-        base={"source": "none", **(provenance["base_model"] or {}), "name": _base_name(facts)},
+        base={"source": "none", **(provenance["base_model"] or {}), "name": _base_name(facts) or facts.base_name},
         pretraining=PRETRAINING[len(facts.phases)],
         scores=[row for name, words in scores.items() for row in _rows(facts.metrics, name, words)],
         near=_near_duplicates(facts.metrics),
         trainings=_trainings(facts, tuning),
         optimizers=_optimizers(facts),
+        costs=[_cost(name, one) for name, one in facts.measured.items()],
         row_length=facts.entry_parameters["rows"]["row_length"],
         gate={**dict.fromkeys(RECIPE, ()), WITHOUT_FLOOR: None, **facts.gate},
         recipe=format_recipe(facts.gate, published=True),
@@ -265,6 +272,18 @@ def _training(
         data += f" ({done['runtime']}, {done['precision']})"
     batch, rate = str(values["global_batch_size"]), f"{values['learning_rate']:g}"
     return {"stage": stage, "updates": updates, "batch": batch, "rate": rate, "data": data}
+
+
+def _cost(training: str, measured: Mapping[str, Any]) -> dict[str, str]:
+    """Return the cells of a training in the table of hardware; energy is in watt hours."""
+    energy = measured.get("energy_wh")
+    part = f" after update {measured['resumed_from_step']:,}" if measured.get("resumed_from_step") else ""
+    return {
+        "training": training,
+        "hardware": measured.get("hardware", "not recorded"),
+        "time": format_duration(measured["train_seconds"]) + part,
+        "energy": "not recorded" if energy is None else f"{energy:,.3g} Wh ({measured['energy_source']})",
+    }
 
 
 def _optimizers(facts: CardFacts) -> str:

@@ -226,6 +226,7 @@ def measurements(result: JobResult) -> dict[str, Any]:
         "peak_memory_mb": round(result.peak_memory_mb, 1),
         "resumed_from_step": result.resumed_from_step,
         "precision_reason": result.plan["precision_reason"],
+        **(result.energy or {}),
         **program_measurements(result),
     }
 

@@ -479,6 +479,8 @@ class PublishParams(Section):
     base_model: HubName | None = None
     """Base model on the model card, user/name on the Hub; null: base_model.repository, or the name in config.json or
     README.md of the base model, if any."""
+    base_name: Name | None = None
+    """Name of a base model that is not on the Hub, on the model card; null: "an existing model"."""
 
     @model_validator(mode="after")
     def _a_review_needs_the_hub(self) -> PublishParams:

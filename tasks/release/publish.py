@@ -10,7 +10,7 @@ token comes only from the environment variable HF_TOKEN.
 import argparse
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -38,7 +38,7 @@ from tasks.plan.kinds import load_part, load_spec
 from tasks.plan.main import run_main
 from tasks.plan.named_files import check_output_folders
 from tasks.plan.plan_file import COMPOSED_FILE, PARAMS_FILE, differences, read_locked_stages
-from tasks.release.provenance import StageRuns, describe_changes, provenance, read_json, stage_runs
+from tasks.release.provenance import StageRuns, describe_changes, hash_of, provenance, read_json, stage_runs
 from tasks.release.release import (
     CARD,
     METRICS,
@@ -117,23 +117,27 @@ class Publication:
         stated = resolve_origin(self.params, (origin["base_model"] or {}).get("origin"))
         require_origin(self.params, stated)
         cards: CardTask = load_part(self.entry, "card")
-        card = cards.card(
-            CardFacts(
-                entry=self.entry,
-                name=str(self.destination["repository"]) if self.on_hub else ".",
-                license=stated.license,
-                language=stated.language,
-                parameters=origin["parameters"],
-                metrics=metrics,
-                gate=gate,
-                config=config,
-                provenance=origin,
-                data_name=self.entry.params.publish.data_name,
-                examples=examples,
-                title=self.title,
-                base_model=stated.base_model,
-            )
+        facts = CardFacts(
+            entry=self.entry,
+            name=str(self.destination["repository"]) if self.on_hub else ".",
+            license=stated.license,
+            language=stated.language,
+            parameters=origin["parameters"],
+            metrics=metrics,
+            gate=gate,
+            config=config,
+            provenance=origin,
+            data_name=self.entry.params.publish.data_name,
+            examples=examples,
+            title=self.title,
+            base_model=stated.base_model,
+            base_name=self.params.publish.base_name,
         )
+        # The tag covers this hash, and not the card, which states the time of one training.
+        origin["card_sha256"] = hash_of(cards.card(facts))
+        measured = {name: copies / artifacts.measurements_file(name) for name in subject.trainings}
+        costs = {name: read_json(path, "podium run") for name, path in measured.items() if path.is_file()}
+        card = cards.card(replace(facts, measured=costs))
         scored: ScoresTask[Any, Any, Any] = load_part(self.entry, "scores")
         answered = scored.read_all(copies)
         texts = {
@@ -200,7 +204,8 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
     judged = subject.judged(entry.released, root, entry.seeds)
     behind = expand_plan(params).with_upstream([gate_stage])
     made = map(artifacts.stage_run_file, behind)
-    records = {str(path): root / path for path in (subject.gate, subject.prediction, LOCK, *made)}
+    measured = map(artifacts.measurements_file, subject.trainings)
+    records = {str(path): root / path for path in (subject.gate, subject.prediction, LOCK, *made, *measured)}
     with copy_privately({**judged, **records}, root / artifacts.RUNS) as (copies, hashes):
         verify_gate(gate_stage, root, copies)
         require_same_parameters(params, subject, copies / LOCK)
@@ -299,7 +304,7 @@ def print_receipt(receipt: Mapping[str, Any], dry_run: bool, seconds: float) -> 
         return
     done = "unchanged" if receipt["unchanged"] else "published" if receipt["tag"] else "opened for review"
     tag = receipt["tag"] or "to release it, merge the pull request and publish again"
-    print(f"publish: {place} {done}, {len(receipt['files'])} files, {tag}, {seconds:.1f} s")
+    print(f"publish: {place} {done}, {tag}, {seconds:.1f} s")
 
 
 def main() -> None:

@@ -81,8 +81,11 @@ class Release:
 
 
 def content_of(hashes: Mapping[str, str]) -> dict[str, str]:
-    """Return the files of a release that determine its tag: path -> SHA-256."""
-    return {name: sha256 for name, sha256 in hashes.items() if name != STAGE_RUNS}
+    """Return the files of a release that determine its tag: path -> SHA-256.
+
+    The card states time and energy, which differ between equal trainings; provenance.json has the hash of the rest.
+    """
+    return {name: sha256 for name, sha256 in hashes.items() if name not in (STAGE_RUNS, CARD)}
 
 
 def tag_of(hashes: Mapping[str, str]) -> str:

@@ -144,6 +144,29 @@ def test_near_duplicates_stand_on_the_card_with_the_scores_without_them() -> Non
     assert "30 have one in the training examples. Two texts are near-duplicates if their" in alone
 
 
+def test_the_card_states_hardware_time_and_energy_and_how_the_energy_is_known() -> None:
+    done = {
+        "train_seconds": 8130.0,
+        "hardware": "8 threads of X",
+        "energy_source": "estimated with 12 W for a busy core",
+    }
+    measured = {"pretrain-phase1": {**done, "energy_wh": 216.84, "resumed_from_step": 1200}}
+    measured["squad-finetune"] = {"train_seconds": 10.32, "resumed_from_step": 0}  # of an earlier version
+    card = model_card(facts(measured=measured))
+    assert (
+        "| pretrain-phase1 | 8 threads of X | 2 h 15 min after update 1,200 | 217 Wh (estimated with 12 W for a busy"
+        " core) |\n"
+        "| squad-finetune | not recorded | 10 s | not recorded |"
+    ) in card
+    assert "| hardware |" not in model_card(facts())
+
+
+def test_a_card_says_what_the_model_is_for() -> None:
+    use = model_card(facts()).split("## Intended use")[1].split("## ")[0]
+    assert "Find the answer to a question in a text (en)" in use
+    assert "always quotes some, even if the text has no answer" in use
+
+
 def test_a_card_without_near_duplicates_has_no_second_score() -> None:
     none = model_card(facts(metrics=with_near_duplicates(0)))
     assert "0 have one in the training examples" in none
@@ -322,6 +345,9 @@ def test_a_given_model_is_named_as_what_training_started_from() -> None:
     card = model_card(facts(provenance=folder, parameters=parameters))
     assert "base_model" not in front_matter(card)
     assert "started from an existing model, fine-tuned with Podium" in card
+    own = model_card(facts(provenance=folder, parameters=parameters, base_name="my-bert"))
+    assert "started from `my-bert`, fine-tuned with Podium" in own
+    assert "base_model" not in front_matter(own), "the Hub would link to it"
     assert "md5:" not in card.split("## Provenance")[0]
     named = facts(provenance=folder, parameters=parameters, base_model="google/bert-tiny")
     assert front_matter(model_card(named))["base_model"] == "google/bert-tiny"

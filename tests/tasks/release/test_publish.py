@@ -56,7 +56,7 @@ def test_the_published_folder_holds_the_hub_layout_and_the_receipt_its_hashes(ch
         "tokenizer_config.json",
         "vocab.txt",
     ]
-    hashed = sorted({*content(folder)} - {"stage_runs.json"})
+    hashed = sorted({*content(folder)} - {"README.md", "stage_runs.json"})
     assert receipt["files"] == {name: sha256_of(folder / name) for name in hashed}
     assert receipt == json.loads((checkout / "reports/publish-squad.json").read_text(encoding="utf-8"))
     assert {key: receipt[key] for key in ("target", "folder", "commit", "url", "unchanged")} == {
@@ -116,6 +116,20 @@ def test_a_file_of_the_old_release_that_the_new_one_lacks_goes_away(checkout: Pa
     assert not (checkout / FOLDER / "ipu_config.json").exists()
 
 
+def test_a_training_that_took_longer_makes_no_new_release_but_another_title_does(checkout: Path) -> None:
+    measurements = checkout / "measurements/squad-finetune.json"
+    measurements.parent.mkdir(exist_ok=True)
+    measurements.write_text(json.dumps({"train_seconds": 10.3}))
+    first = publish_here(checkout)
+    card = (checkout / FOLDER / "README.md").read_text()
+    assert "| squad-finetune | not recorded | 10 s |" in card
+    measurements.write_text(json.dumps({"train_seconds": 99.0}))
+    assert publish_here(checkout) == {**first, "unchanged": True}
+    assert (checkout / FOLDER / "README.md").read_text() == card
+    licensed = publish(parameter_values(params_with(license="mit")), "squad", checkout)
+    assert (licensed["unchanged"], licensed["tag"] == first["tag"]) == (False, False)
+
+
 def test_examples_are_published_only_where_the_parameters_say_so(checkout: Path) -> None:
     names = {"evaluation/predictions.json", "evaluation/report.html"}
     without = publish_here(checkout)
@@ -132,7 +146,7 @@ def test_examples_are_published_only_where_the_parameters_say_so(checkout: Path)
     assert json.loads(published["evaluation/metrics.json"]) == metrics
     again = publish_here(checkout)
     assert again == {**without, "unchanged": False}, "the old release held more: it goes away"
-    assert sorted(content(checkout / FOLDER)) == sorted([*without["files"], "stage_runs.json"])
+    assert sorted(content(checkout / FOLDER)) == sorted([*without["files"], "README.md", "stage_runs.json"])
 
 
 def test_a_rejected_model_is_not_published_and_the_reasons_are_said(checkout: Path) -> None:
@@ -256,7 +270,7 @@ def run_cli(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_the_command_line_publishes_and_a_rejection_ends_with_code_3(checkout: Path) -> None:
     done = run_cli(checkout)
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"{FOLDER} published, 10 files, release-" in done.stdout
+    assert f"{FOLDER} published, release-" in done.stdout
     write_gate(checkout, accepted=False)
     rejected = run_cli(checkout)
     assert rejected.returncode == 3
