@@ -207,6 +207,7 @@ class CheckoutRepo(Repo):
         """
         self.verdicts, lost = {}, []
         self.stage_cache.keys = []
+        self._link_outputs()
 
         def reproduce(one: Any, **options: Any) -> Any:
             try:
@@ -221,6 +222,13 @@ class CheckoutRepo(Repo):
 
         self.reproduce([stage], single_item=single, pull=pull, repro_fn=reproduce)
         return {"verdict": self.verdicts.get(stage, "skipped"), "lost": lost}
+
+    def _link_outputs(self) -> None:
+        """Make DVC hard-link new outputs into its cache where the disk has no reflinks, for which it copies them."""
+        odb = self.cache.local
+        with contextlib.suppress(OSError):  # reported when the stage's outputs are written
+            found = generic.test_links(odb.cache_types, odb.fs, odb.path, odb.fs, os.path.join(self.tmp_dir, MARKER))
+            odb.cache_types = found or odb.cache_types
 
     def changed(self) -> list[str]:
         """Return the stages whose own inputs, parameters, command or outputs changed, not those that depend on them."""

@@ -27,6 +27,7 @@ from ipu_model.models.model_folder import (
     write_model,
 )
 from ipu_model.models.modeling import build_model
+from ipu_model.models.tensors import UndrawnWeights
 
 TIED = {"cls.predictions.decoder.weight": WORDS, "cls.predictions.decoder.bias": "cls.predictions.bias"}
 """Duplicate name of a weight, and the name under which it is saved."""
@@ -103,7 +104,7 @@ def _expected(config: ModelConfig, labelled: str, labels: int) -> Dict[str, Tens
     """Return all weights of models with our heads, without memory; of heads with classes, only those of `labelled`."""
     expected: Dict[str, Tensor] = {}
     family = families.get_family(config.family)
-    with torch.device("meta"):
+    with UndrawnWeights(), torch.device("meta"):
         for head in map(heads.get_head, heads.list_heads()):
             if head.pretrains and not family.own:
                 continue

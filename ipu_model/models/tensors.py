@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 import safetensors
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from ipu_model.errors import CheckpointError, NonFiniteWeights
 
@@ -29,6 +30,24 @@ DTYPES = {
 """Names in safetensors of the types in models and optimizers, in the order of its files."""
 HEADER_MULTIPLE = 8
 """Bytes of the widest type: the header is padded to a multiple, so that tensors after it are aligned."""
+
+
+class UndrawnWeights(TorchFunctionMode):
+    """Context in which modules do not draw their initial weights, because these are replaced.
+
+    Drawing takes a second for BERT base; on the device `meta` it loads torch's compiler, which takes as long.
+    """
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Any,
+        arguments: Sequence[Any] = (),
+        named: Optional[Mapping[str, Any]] = None,
+    ) -> Any:
+        named = named or {}
+        draws = getattr(function, "__module__", "") == nn.init.__name__
+        return named["tensor"] if draws else function(*arguments, **named)
 
 
 def save_tensors(path: Path, tensors: Dict[str, Tensor]) -> None:

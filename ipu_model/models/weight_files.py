@@ -25,7 +25,7 @@ from ipu_model.memory import free_memory
 from ipu_model.models import families
 from ipu_model.models.architecture import read_object
 from ipu_model.models.config import ModelConfig
-from ipu_model.models.tensors import DTYPES, load_tensors
+from ipu_model.models.tensors import DTYPES, UndrawnWeights, load_tensors
 
 T = TypeVar("T")
 
@@ -205,7 +205,7 @@ def require_sizes(config: ModelConfig, shapes: Shapes, source: Path) -> None:
             f"{source}: its config.json requires {config.num_layers} layers (num_hidden_layers), its weights have "
             f"{len(layers)}: the folder is inconsistent, download or create it again"
         )
-    with torch.device("meta"):  # takes no memory; without pooler and head
+    with UndrawnWeights(), torch.device("meta"):  # takes no memory; without pooler and head
         weights = family.build_encoder(config).state_dict()
     expected = {f"{family.inside}{name}": tuple(x.shape) for name, x in weights.items()}
     missing = [name for name in expected if name not in shapes]

@@ -21,6 +21,7 @@ from ipu_model.models.architecture import CONFIG, adopt_weights, architecture_di
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import ModelFolder, missing_parameters, read_model
 from ipu_model.models.modeling import build_model, initialise
+from ipu_model.models.tensors import UndrawnWeights
 from ipu_model.progress import Emit
 from ipu_model.rows.format import MANIFEST, get_columns, read_manifest
 from ipu_model.rows.row_folder import RowFolder
@@ -149,7 +150,8 @@ def make_model(job: Job, config: ModelConfig, base: Optional[ModelFolder], emit:
     Raises:
         CheckpointError: init_checkpoint lacks more than a head, or lacks the head of a predict job.
     """
-    model = build_model(job.head, config, len(job.labels or ()))
+    with UndrawnWeights():
+        model = build_model(job.head, config, len(job.labels or ()))
     if base is None:
         initialise(model, config, job.seed)
         emit("message", text=f"model initialised from seed {job.seed}")
