@@ -1,5 +1,6 @@
 """DVC in a process that stays: verdicts, progress, failures, and stages that die with the flow."""
 
+import hashlib
 import os
 import shutil
 import signal
@@ -10,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import yaml
+from dvc_objects.fs.generic import test_links as find_links
+from dvc_objects.fs.local import localfs
 
 from flows.dvc import session as sessions
 from flows.dvc.session import DvcFailed, DvcSession, PlanStatus, StageFailed
@@ -26,6 +29,19 @@ def test_a_stage_runs_once_is_then_skipped_and_is_restored_when_its_output_is_lo
     assert repro("first", toy_project) == "restored"
     assert (toy_project / "data" / "first").read_text() == "done"
     assert ran() == ["first"]
+
+
+def test_an_output_is_linked_into_the_cache_not_copied(toy_project):
+    """DVC alone copies new outputs if reflinks come first, even on a disk that has none."""
+    with (toy_project / ".dvc" / "config").open("a") as config:
+        config.write('[cache]\n    type = "reflink,hardlink,copy"\n')
+    if find_links(["reflink"], localfs, str(toy_project / "from"), localfs, str(toy_project / "to")):
+        pytest.skip("this disk has reflinks")
+    repro("first", toy_project)
+    made = toy_project / "data" / "first"
+    md5 = hashlib.md5(made.read_bytes()).hexdigest()
+    assert made.samefile(toy_project / ".dvc" / "cache" / "files" / "md5" / md5[:2] / md5[2:])
+    assert repro("first", toy_project) == "skipped"
 
 
 def test_the_verdict_is_the_named_stages_not_that_of_the_stages_before_it(toy_project, ran):
