@@ -89,14 +89,17 @@ def pipeline(
     queues = (cpu_queue.strip(), strip_text(device_queue)) if on_workers else None
     project, called, recipe = Path.cwd(), strip_text(name), resolve_preset(preset)
     try:
-        environment.prepare_run(project, get_run_logger().info)  # for workers; podium run has already done it
-        checkout.require_project(project)
-        log = check_log(log) if is_sent() else log
-        if (request := _request.get()) is None:
-            words, ends, sent = strip_items(overrides), strip_items(to), queues is not None
-            request = resolve_request(project, recipe, words, part, ends, publish, sent, name=called, force=force)
-        checkout.check_inputs(project, request.values, request.plan)
-        return _run(request, queues, command, log)
+        with stop.reclaim():
+            environment.prepare_run(project, get_run_logger().info)  # for workers; podium run has already done it
+            checkout.require_project(project)
+            log = check_log(log) if is_sent() else log
+            if (request := _request.get()) is None:
+                words, ends, sent = strip_items(overrides), strip_items(to), queues is not None
+                request = resolve_request(project, recipe, words, part, ends, publish, sent, name=called, force=force)
+            checkout.check_inputs(project, request.values, request.plan)
+            return _run(request, queues, command, log)
+    except Interrupted:
+        return Cancelled(message=f"cancelled by {stop.reason()} before the first stage")
     except PodiumError as error:
         run_artifacts.label_flow_run(run_artifacts.format_name(called or recipe, "refused"))
         if not (is_sent() and isinstance(error, (InputError, ParamsError))):
@@ -150,20 +153,24 @@ def _supervise(run: report.RunReport, project: Path, root: Path, name: str | Non
     run.begin(project)
     run.error = "the run ended early: it was cancelled or failed unexpectedly (see its log)"
     try:
-        with stop.reclaim(), run_page.keep_updated(run, project, root):
+        with run_page.keep_updated(run, project, root):
             body()
         run.error = None
     except stages.RunFailed as error:
         run.error = str(error)
         return Failed(message=run.error)
     except stages.RunPaused as paused:
+        if stop.is_cancelled:
+            run.interrupted, run.error = stop.reason(), f"cancelled in Prefect: {paused}; {RESUME_HINT}"
+            return Cancelled(message=run.error)
         run.error, run.paused = None, f"{paused}; {RESUME_HINT}"
         return Completed(name=stages.PAUSED_STATE, message=run.paused)
     except stages.CANCELLED as stopped:
         run.interrupted = stages.describe_cancellation(stopped)
         place = f" in stage {stopped}" if isinstance(stopped, stages.RunStopped) else ""
         cause = f"{run.interrupted}{place}"
-        run.error = f"the run ended early, stopped by {cause}: nothing half-written was kept; {RESUME_HINT}"
+        how = "ended early by" if run.interrupted == report.WORKER_ENDED else "was cancelled by"
+        run.error = f"the run {how} {cause}: nothing half-written was kept; {RESUME_HINT}"
         if not isinstance(stopped, (stages.RunStopped, Interrupted)):
             raise  # a signal to a worker's run: the worker reports the state
         return Cancelled(message=run.error)

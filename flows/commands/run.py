@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,6 +34,8 @@ from tasks.stage import artifacts, process, streams
 from tasks.stage.errors import DONE, FAILED, REJECTED, PodiumError
 
 SECONDS_FOR_A_LINK = 3.0
+SECONDS_BETWEEN_LOOKS = 3.0
+"""Time between two looks whether the run was cancelled on the server."""
 FINISHED_OUTCOMES = ("finished", "published", "rejected")
 KEPT_FIELDS = ("command", "began", "ended", "user", "host", "python", "commit", "changed", "details", "options")
 """Fields taken from the record of the run that made the outputs."""
@@ -84,7 +87,7 @@ def execute_run(request: RunRequest, as_json: bool, verbose: bool, **others: Any
         try:
             code, run = _run_locked(request, verbose, others)
         except Interrupted:
-            print_reason(f"stopped by {stop.reason()}: nothing half-written was kept; {RESUME_HINT}", "red")
+            print_reason(f"cancelled by {stop.reason()}: nothing half-written was kept; {RESUME_HINT}", "red")
             code = stop.exit_code()
     if as_json and run is not None:
         options.print_json(run.as_values())
@@ -151,7 +154,11 @@ def _run(request: RunRequest, verbose: bool, others: dict[str, Any]) -> int:
 
         with redirect_logging(project / log), connect_server(project / log, started) as is_own:
             silence_outages()
-            flow = pipeline.pipeline if is_own else pipeline.pipeline.with_options(on_running=[_print_link])
+            flow = (
+                pipeline.pipeline
+                if is_own
+                else pipeline.pipeline.with_options(on_running=[_print_link, _follow_cancellation])
+            )
             # Prefect's pages show these arguments.
             shown = {name: getattr(request, name) for name in ("preset", "part", "on_workers", "force")}
             shown |= {"name": request.explicit_name, "overrides": list(request.overrides), "to": list(request.to)}
@@ -168,6 +175,7 @@ def _run(request: RunRequest, verbose: bool, others: dict[str, Any]) -> int:
                 )
                 exit_without_server(code)
         if (run := _read_ended(request, log)) is None:
+            stop.check()
             raise PodiumError(f"the run wrote no report: {state.message}\nlog: {log}")
         rows = [report.HEADER, *map(report.format_stage, run.stages)] if request.on_workers else []
         code = print_end(run, [*rows, report.format_total(run)], log)
@@ -188,6 +196,19 @@ def _print_link(flow: Any, flow_run: Any, state: Any) -> None:
     with contextlib.suppress(httpx.HTTPError):
         if (url := url_for(flow_run)) and httpx.get(url, timeout=SECONDS_FOR_A_LINK).is_success:
             current_screen().tell(f"Prefect: {url}")
+
+
+def _follow_cancellation(flow: Any, flow_run: Any, state: Any) -> None:
+    """Stop this run when someone cancels it on the configured server, which itself ends no process."""
+    from flows.server.api import read_state
+
+    def follow() -> None:
+        while stop.listens and not stop.number:
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+            if (now := read_state(flow_run.id)) is not None and now.is_cancelling():
+                stop.cancel()
+
+    threading.Thread(target=follow, name="cancellation in Prefect", daemon=True).start()
 
 
 def finish_if_unchanged(request: RunRequest) -> int | None:

@@ -23,7 +23,7 @@ from flows.dvc import leftovers, releases
 from flows.dvc.session import DvcSession
 from flows.runs.report import WORKER_ENDED, RunReport, StageRecord
 from flows.runs.stage_plan import publish_step
-from flows.runs.stopping import Interrupted, RunFailed, RunPaused, RunStopped, stop
+from flows.runs.stopping import CANCELLED_IN_PREFECT, RunFailed, RunPaused, RunStopped, stop
 from flows.server.api import StageLock, call_optional, is_cancelled
 from flows.views.screen import PROGRESS, current_screen
 from tasks.pages.markup import markdown_text
@@ -45,9 +45,11 @@ def describe_cancellation(error: BaseException) -> str:
     """Describe what cancelled or interrupted a run."""
     if stop.number:
         return stop.reason()
-    if isinstance(error, TerminationSignal):
-        return WORKER_ENDED if is_sent() and not is_cancelled(flow_run.id) else "SIGTERM"
-    return "Ctrl-C" if isinstance(error, KeyboardInterrupt) else "a cancellation in Prefect"
+    if isinstance(error, TerminationSignal) and not is_sent():
+        return "SIGTERM"
+    if isinstance(error, TerminationSignal) and not is_cancelled(flow_run.id):
+        return WORKER_ENDED
+    return "Ctrl-C" if isinstance(error, KeyboardInterrupt) else CANCELLED_IN_PREFECT
 
 
 StageCallback = Callable[[StageRecord], None]
@@ -202,8 +204,8 @@ def _record(kind: str, name: str, body: Callable[[], str], run: RunReport, on_en
     except RunPaused:
         status = "paused"
         raise
-    except CANCELLED:
-        status = "interrupted"
+    except CANCELLED as error:
+        status = "interrupted" if describe_cancellation(error) == WORKER_ENDED else "cancelled"
         raise
     finally:
         seconds = round(time.perf_counter() - started_at, 2)
@@ -223,7 +225,9 @@ def _run_task(kind: str, name: str, body: Callable[[], str]) -> str:
     def attempt() -> str | State[str]:
         try:
             return body()
-        except (RunFailed, RunPaused, RunStopped, Interrupted) as error:  # expected; Prefect would log a traceback
+        except (RunFailed, RunPaused, *CANCELLED) as error:  # expected; Prefect would log a traceback
+            if isinstance(error, CANCELLED) and describe_cancellation(error) == WORKER_ENDED:
+                raise
             raised.append(error)
             if isinstance(error, RunPaused):
                 return Completed(name=PAUSED_STATE, message=str(error))

@@ -30,6 +30,7 @@ STATUSES = (
     "paused",
     "cancelled",
     "interrupted",
+    "killed",
     NEVER,
 )
 BLOCK = 512

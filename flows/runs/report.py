@@ -33,7 +33,7 @@ DECIDED = ("accepted", "reasons", *RECIPE, WITHOUT_FLOOR)
 """Keys of a gate's decision that the record contains."""
 WORKER_ENDED = "the end of its worker"
 """Cause of an interruption that no user requested. A worker starts such a run again."""
-UNFINISHED = ("failed", "cancelled", "interrupted", "paused")
+UNFINISHED = ("failed", "cancelled", "interrupted", "killed", "paused")
 """Outcomes of runs that the next run in their folder continues."""
 DONE_STAGES = ("ran", "skipped", "restored")
 """Statuses of stages that are up to date."""
@@ -57,7 +57,8 @@ class StageRecord:
 
     name: str
     status: str
-    """ran, skipped (nothing had changed), restored (from a cache), paused, interrupted (Ctrl-C, SIGTERM) or failed."""
+    """ran, skipped (nothing had changed), restored (from a cache), paused, cancelled, failed, or interrupted (by the
+    end of its worker)."""
     seconds: float
     """Wall time, including the orchestration."""
     host: str | None = None
@@ -326,14 +327,15 @@ def _group_pages(pages: Sequence[str]) -> list[str]:
 
 
 def run_outcome(report: RunReport) -> str:
-    """Return the outcome: cancelled, interrupted, failed, paused, rejected, proposed (for review), published, finished.
+    """Return the outcome: cancelled, interrupted (by the end of its worker), killed, failed, paused, rejected, proposed
+    (for review), published, finished.
 
-    A run without an end counts as interrupted: it was killed, or it is still running, which its lock shows.
+    A run without an end counts as killed; its lock shows whether it is still running.
     """
     if report.interrupted is not None:
         return "interrupted" if report.interrupted == WORKER_ENDED else "cancelled"
     if report.began is not None and report.ended is None:
-        return "interrupted"
+        return "killed"
     if report.error is not None:
         return "failed"
     if report.paused is not None:

@@ -24,6 +24,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SECONDS_BETWEEN_CHECKS = 1.0
 """Time between two calls that ask whether a child ends early."""
 RESUME_HINT = "run it again to continue"
+CANCELLED_IN_PREFECT = "a cancellation in Prefect"
 
 
 class RunFailed(Exception):
@@ -49,6 +50,8 @@ class StopSignal:
         self.number = 0
         """First signal received; 0: none."""
         self.listens = False
+        self.is_cancelled = False
+        """True if it was cancelled on the Prefect server."""
         self._children: list[subprocess.Popen[str]] = []
 
     @contextlib.contextmanager
@@ -162,13 +165,21 @@ class StopSignal:
             finally:
                 ended.set()
 
+    def cancel(self) -> None:
+        """Stop as by SIGTERM, because the run was cancelled on the Prefect server."""
+        if self.listens:
+            self.is_cancelled = True
+            os.kill(os.getpid(), signal.SIGTERM)
+
     def check(self) -> None:
         """Raise Interrupted if a signal asked this process to end."""
         if self.number and self.listens:
             raise Interrupted(self.reason())
 
     def reason(self) -> str:
-        """Return the name of the signal: Ctrl-C or SIGTERM."""
+        """Return what stopped it: Ctrl-C, SIGTERM or Prefect."""
+        if self.is_cancelled:
+            return CANCELLED_IN_PREFECT
         return "Ctrl-C" if self.number == signal.SIGINT else signal.Signals(self.number).name
 
     def exit_code(self) -> int:

@@ -13,6 +13,7 @@ from uuid import UUID
 import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import VariableCreate
+from prefect.client.schemas.objects import State
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound, PrefectHTTPStatusError
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
@@ -68,10 +69,15 @@ def is_away(error: BaseException) -> bool:
 @functools.cache  # called several times while the process of the run is ending
 def is_cancelled(run: str | None) -> bool:
     """Return whether a user or a deadline cancelled a flow run; False if the server does not answer."""
+    state = None if run is None else read_state(UUID(run))
+    return state is not None and (state.is_cancelling() or state.is_cancelled())
+
+
+def read_state(run: UUID) -> State | None:
+    """Return the state of a flow run; None if it is unknown or the server does not answer."""
     with contextlib.suppress(ObjectNotFound, *SERVER_ERRORS), get_client(sync_client=True) as client:
-        state = client.read_flow_run(UUID(run)).state if run is not None else None
-        return state is not None and (state.is_cancelling() or state.is_cancelled())
-    return False
+        return client.read_flow_run(run).state
+    return None
 
 
 class OptionalCalls:

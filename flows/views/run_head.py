@@ -84,13 +84,13 @@ def _make_duration_tile(run: RunView) -> Tile:
 
 def _make_loss_tile(training: TrainingCurves, progress: str) -> Tile:
     steps, losses, of = training.history["step"], training.history["loss"], UPDATE.search(progress)
-    notes = [f"{training.stage}, update {steps[-1]:,.0f}{f' of {int(of[2]):,}' if of else ''}"]
+    notes = [f"update {steps[-1]:,.0f}{f' of {int(of[2]):,}' if of else ''}"]
     if len(losses) > 1:
         way = "down" if losses[-1] < losses[0] else "up"
         notes.append(f"{way} from {format_tick(losses[0])} at update {steps[0]:,.0f}")
     if held_out := training.held_out.get("loss"):
         notes.append(f"{format_tick(held_out[-1])} on held-out rows")
-    return Tile("loss", format_tick(losses[-1]), [(note, "") for note in notes])
+    return Tile(f"loss of {training.stage.partition('@')[0]}", format_tick(losses[-1]), [(note, "") for note in notes])
 
 
 def _make_score_tile(result: ResultView) -> Iterator[Tile]:

@@ -35,6 +35,7 @@ ADVICE = {
     "paused": "Run the same command again to resume from the checkpoint.",
     "cancelled": RERUN,
     "interrupted": RERUN,
+    "killed": RERUN,
     "rejected": "Not published. The gate's table shows the failed checks; the evaluation page shows the answers. "
     "Train again with more data or other parameters, or set another limit with "
     "--set downstream.NAME.gate.LIMIT=VALUE.",
@@ -51,7 +52,7 @@ NOT_STARTED = (WAITING, NOT_REACHED)
 BADGE_COLORS = {
     **{"published": "good", "finished": "good", "proposed": "good", "ran": "good", "running": "info"},
     **{"failed": "bad", "rejected": "bad", "paused": "warn"},
-    **{"cancelled": "warn", "interrupted": "warn"},
+    **{"cancelled": "warn", "interrupted": "warn", "killed": "warn"},
 }
 """Status -> color of its badge."""
 FIGURES = ("seconds", "began", "cpu", "peak", "host", "produced", "producer", "resumed", "least")
@@ -119,7 +120,7 @@ class RunView:
         named = {row["name"] for row in found}
         for name, began in record.at_work.items():
             if name not in named:
-                status = {"status": RUNNING} if self.at_work else {"status": "interrupted", "least": True}
+                status = {"status": RUNNING} if self.at_work else {"status": "killed", "least": True}
                 found.append({"name": name, "began": began, "seconds": max(0.0, self.last_seen - began), **status})
         named |= {*record.at_work}
         later = WAITING if self.at_work else NOT_REACHED

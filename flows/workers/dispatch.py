@@ -22,7 +22,7 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound, TerminationSignal
-from prefect.states import Cancelling
+from prefect.states import Cancelled, Cancelling
 
 from flows import dvc
 from flows.dvc import releases
@@ -158,7 +158,9 @@ class RemoteRun:
         with contextlib.suppress(*SERVER_ERRORS):
             state = self._client.read_flow_run(self._run).state
             if state is None or not state.is_final():
-                self._client.set_flow_run_state(self._run, Cancelling(message="the run that sent it has ended"))
+                # No worker would end a run that none has taken.
+                ending = Cancelled if state is not None and state.is_scheduled() else Cancelling
+                self._client.set_flow_run_state(self._run, ending(message="the run that sent it has ended"))
 
     def _require_retriable(self, state: State) -> None:
         """Report why the run is sent again; raise if another attempt would not help."""

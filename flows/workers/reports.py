@@ -23,7 +23,7 @@ from tasks.stage.errors import ParamsError
 
 MAX_BYTES = 1_000_000
 """Maximum bytes of a metrics file, or of dvc.lock, that is sent through the server."""
-STATUSES = ("ran", "skipped", "restored", "paused", "interrupted", "failed")
+STATUSES = ("ran", "skipped", "restored", "paused", "cancelled", "interrupted", "failed")
 HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 OUT_KEYS = {"path", "hash", "md5", "size", "nfiles", "isexec"}
 """Keys of a cached output in dvc.lock."""

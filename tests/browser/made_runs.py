@@ -201,6 +201,12 @@ RECEIPT = {"folder": f"published/{LONG}", "unchanged": False}
 PRETRAINING = "pretrain@phase1"
 STOPPED = f"the run ended early, by Ctrl-C, in {PRETRAINING}: nothing half-written was kept; podium run continues"
 PAUSED = "pretrain@phase1 stopped at update 500 of 1,500 and continues there: podium run"
+AT_WORK = "[ 33%] update 500/1500  loss 2.9000  learning rate 1.00e-04  10,905 tokens/s  2 min 05 s left"
+PREVIOUS = {
+    "began": "2026-11-16T09:30:00+0000",
+    "scores": {"squad": {"f1": 84.0}},
+    "intervals": {"squad": {"f1": [81.0, 87.0]}},
+}
 FAILED = f"pretrain@phase1 failed: the loss is not finite\n  {EVIL}\n  {LONG}"
 
 
@@ -212,12 +218,14 @@ def _of_hosts() -> RunReport:
 
 
 STATES: dict[str, Callable[[], RunReport]] = {
-    "published": lambda: _report(results=_result(True, published=RECEIPT), packing=PACKING),
+    "published": lambda: _report(results=_result(True, published=RECEIPT), packing=PACKING, previous=PREVIOUS),
     "rejected": lambda: _report(results=_result(False, 84.5), packing=PACKING),
     "failed": lambda: _report(PRETRAINING, "failed", error=FAILED),
     "paused": lambda: _report(PRETRAINING, "paused", paused=PAUSED, packing=PACKING),
-    "cancelled": lambda: _report(PRETRAINING, "interrupted", interrupted="Ctrl-C", error=STOPPED),
-    "running": lambda: _report(PRETRAINING, "", at=time.time() - 150),
+    "cancelled": lambda: _report(PRETRAINING, "cancelled", interrupted="Ctrl-C", error=STOPPED),
+    "running": lambda: _report(
+        PRETRAINING, "", at=time.time() - 150, progress={PRETRAINING: AT_WORK}, previous=PREVIOUS
+    ),
     "killed": lambda: _report(PRETRAINING, ""),
     "resumed": lambda: _report(results=_result(True), packing=PACKING, skipped=5.0),
     "two hosts": _of_hosts,

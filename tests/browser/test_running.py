@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from flows.views import run_page
 from flows.views.run_view import RunView
@@ -44,3 +44,29 @@ def test_a_page_that_nobody_writes_any_more_says_so(page: Page, tmp_path: Path) 
     write_text(file, html.replace(said, f'data-written="{time.time() - 600:.0f}"'))
     chromium.opened(page, file)
     assert "the run was killed" in page.locator("[data-written]").inner_text()
+
+
+FIRST_SCREEN = {
+    "running": ["running", "33 %", "2 min 05 s left", "update 500 of 1,500", "84.00"],
+    "rejected": ["rejected", "84.50", "82.30 to 86.60", "squad was refused.", "required"],
+    "published": ["published", "88.10", "better than the run of 2026-11-16 09:30: +4.10"],
+    "cancelled": ["cancelled", "by Ctrl-C", "11 of 17 stages done"],
+    "killed": ["killed", "11 of 17 stages done"],
+}
+
+
+@pytest.mark.parametrize("phone", [False, True])
+@pytest.mark.parametrize("state", FIRST_SCREEN)
+def test_the_first_screen_answers_how_it_is_going_whether_it_is_better_and_why_it_was_refused(
+    browser: Browser, tmp_path: Path, state: str, phone: bool
+) -> None:
+    report, root = made_runs.run(tmp_path, state)
+    file = root / "reports/run.html"
+    write_text(file, run_page.render_run(RunView(report, root, at_work=state == "running")))
+    with chromium.window(browser, phone=phone) as page:
+        chromium.opened(page, file)
+        height = (chromium.PHONE if phone else chromium.DESKTOP)["height"]
+        for text in FIRST_SCREEN[state]:
+            box = page.locator("main").get_by_text(text).first.bounding_box()
+            assert box is not None, text
+            assert box["y"] + box["height"] <= height, f"{text} is below the first screen"

@@ -203,7 +203,7 @@ def test_a_run_that_was_killed_is_told_by_its_lock_and_its_record(toy_project, c
         assert [run["status"] for run in listed(capsys)] == ["running"]
         other.process.kill()
         other.process.wait()
-        assert [run["status"] for run in listed(capsys)] == ["interrupted"]
+        assert [run["status"] for run in listed(capsys)] == ["killed"]
 
 
 def test_two_runs_of_one_name_take_turns(prefect_session, toy_project, ran):

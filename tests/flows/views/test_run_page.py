@@ -62,6 +62,99 @@ def test_a_rejected_run_shows_the_check_that_failed_with_its_margin_and_what_to_
     assert 'http-equiv="refresh"' not in html
 
 
+def head_of(record, project, at_work=False):
+    """What stands above the facts of a run."""
+    text = text_of(run_page.render_run(RunView(record, project, at_work=at_work)))
+    return text[: text.index(" started ")]
+
+
+def scored(checks, accepted=True, score=90.0, **more):
+    """The record of a run that scored, and its interval of two points to both sides."""
+    result = {
+        "name": "squad",
+        "scores": {"f1": score},
+        "intervals": {"f1": [score - 2, score + 2]},
+        "checks": [{"required": 85.0, **check} for check in checks],
+        "decision": {"accepted": accepted, "reasons": [] if accepted else ["F1 is 80, below the floor of 85."]},
+        "published": None,
+    }
+    moments = {"began": "2026-11-23T10:00:00+0000", "ended": "2026-11-23T10:00:27+0000"}
+    return report.RunReport(".", results={"gate@squad": result}, **moments, **more)
+
+
+def test_the_head_says_why_a_model_was_refused_with_found_and_required_and_what_helps(toy_project):
+    floor, drop = {"name": "f1", "ok": False, "found": 80.0}, {"name": "released_model", "ok": False, "found": "x"}
+    record = scored([floor, drop], accepted=False, score=80.0)
+    head = head_of(record, toy_project)
+    assert "squad: f1 80.00 95% interval 78.00 to 82.00 rejected, not published" in head
+    assert "squad was refused. F1 is 80, below the floor of 85. f1: found 80 , required 85 ." in head
+    assert "Train again with more data" in head
+    record.results["gate@squad"]["decision"]["advice"] = "The training loss has hardly moved."
+    head = head_of(record, toy_project)
+    assert "The training loss has hardly moved." in head
+    assert "Train again with more data" not in head
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ("+2.00 points (+0.50 to +3.50) on 900 questions", "better than the released model: +2.00 (+0.50 to +3.50)"),
+        ("-2.00 points (-3.50 to -0.50) on 900 questions", "worse than the released model: -2.00 (-3.50 to -0.50)"),
+        ("+0.20 points (-0.50 to +0.90) on 9 questions", "no difference from the released model shown: +0.20"),
+        (
+            "+1.00 points (+0.10 to +2.00) on 9 texts, 1 lost and 3 won (McNemar's exact test: p = 0.625)",
+            "no difference from the released model shown: +1.00",
+        ),
+    ],
+)
+def test_the_head_compares_a_score_with_the_released_model_by_the_paired_test(found, said, toy_project):
+    check = {"name": "released_model", "ok": True, "found": found, "required": "no significant F1 drop of more than 0"}
+    assert said in head_of(scored([check]), toy_project)
+
+
+@pytest.mark.parametrize(
+    ("before", "said"), [(80.0, "better than"), (99.0, "worse than"), (89.0, "no difference from")]
+)
+def test_the_head_compares_a_score_with_the_run_before_of_the_same_name(before, said, toy_project):
+    scored([], score=before).save(toy_project)
+    record = scored([])
+    record.begin(toy_project)
+    assert f"{said} the run of 2026-11-23 10:00" in head_of(record, toy_project)
+    record.save(toy_project)
+    again = scored([])
+    again.begin(toy_project)
+    again.read_results(toy_project)
+    assert again.previous["scores"] == {"squad": {"f1": before}}, "nothing was evaluated again"
+
+
+def test_the_head_of_a_run_at_work_has_its_stage_share_time_left_loss_and_the_score_before(tmp_path):
+    record, root = made_runs.run(tmp_path, "running")
+    head = head_of(record, root, at_work=True)
+    assert "progress 33 % pretrain@phase1, 2 min 05 s left stage 12 of 17" in head
+    assert re.search(r"loss of pretrain \d\.\d+ update 500 of 1,500 down from", head)
+    assert "squad: f1 before 84.00" in head
+    record.progress["pretrain@phase1"] = "[  2%] update 30/1500  loss 2.9  2 h 05 min left"
+    assert "2 h 05 min left" in head_of(record, root, at_work=True)
+
+
+def test_the_head_of_a_pretraining_has_its_results_and_their_change(toy_project):
+    scores = {"mlm_loss": 2.5, "perplexity": 12.18, "mlm_accuracy": 51.0}
+    phase = {"name": "phase2", "scores": scores, "rows": 40, "steps": 9, "training_loss": 2.4, "model": "models/phase2"}
+    previous = {
+        "began": "2026-11-16T09:30:00+0000",
+        "scores": {"phase2": {"mlm_loss": 3.0}},
+        "intervals": {"phase2": {}},
+    }
+    record = report.RunReport(
+        ".", began="2026-11-23T10:00:00+0000", ended="2026-11-23T10:00:27+0000", previous=previous
+    )
+    record.pretraining = {"pretrain@phase2": phase}
+    head = head_of(record, toy_project)
+    assert "loss 2.5000 phase2, 40 held-out rows -0.5 against the run of 2026-11-16 09:30: better (not tested)" in head
+    assert "perplexity 12.18" in head
+    assert "accuracy 51.00 %" in head
+
+
 def test_a_lowered_floor_is_shown_as_lowered_beside_the_default(prefect_session, toy_project):
     run(*ACCEPTED)
     checks = [{"name": "f1", "ok": True, "found": 80.5, "required": 80.0}]
@@ -155,11 +248,11 @@ def test_a_killed_run_leaves_its_page_though_nobody_looked_before_the_next_began
     at_work(toy_project)
     run(publish=False)
     killed, ended = copies_of(toy_project)
-    assert status_of(killed.read_text()) == "interrupted"
-    assert "second interrupted at least" in text_of(killed.read_text())
+    assert status_of(killed.read_text()) == "killed"
+    assert "second killed at least" in text_of(killed.read_text())
     assert status_of(ended.read_text()) == "rejected"
     text = text_of(html_of(toy_project))
-    assert "interrupted killed, or its host went down" in text
+    assert "killed it ended without a report" in text
 
 
 def test_old_copies_go(toy_project, monkeypatch):
@@ -236,15 +329,15 @@ def test_the_page_of_a_run_at_work_refreshes_and_that_of_a_killed_one_is_put_rig
     assert "second running" in text_of(html)
     assert "gate@squad waiting" in text_of(html)
     code, said = podium(capsys, "runs")
-    assert (code, "interrupted" in said.out) == (0, True)
+    assert (code, "killed" in said.out) == (0, True)
     html = path.read_text()
-    assert status_of(html) == "interrupted"
+    assert status_of(html) == "killed"
     assert "refresh" not in html
     assert "The run ended without a report" in text_of(html)
     assert re.search(r"its last known state, of \d{4}-", text_of(html))
     assert re.search(r"ended killed; last update \d{4}-", text_of(html))
     assert re.search(r"duration at least \d", text_of(html)), "not until someone looked"
-    assert re.search(r"second interrupted at least \d", text_of(html))
+    assert re.search(r"second killed at least \d", text_of(html))
     assert "gate@squad not reached" in text_of(html)
     before = path.stat().st_mtime_ns
     podium(capsys, "runs")

@@ -168,11 +168,11 @@ def test_where_nothing_was_kept_a_stopped_run_ends_as_the_signal_does(toy_projec
     else:
         os.kill(terminal.process.pid, how)
     assert terminal.end() == code, terminal.plain()
-    said = f"the run ended early, stopped by {name} in stage first: nothing half-written was kept; {RESUME_HINT}"
+    said = f"the run was cancelled by {name} in stage first: nothing half-written was kept; {RESUME_HINT}"
     assert terminal.plain().strip().split("\n")[-1] == said
     assert (run_json(toy_project)["interrupted"], run_json(toy_project)["error"]) == (name, said)
     assert "Podium run: cancelled" in terminal.plain()
-    assert run_json(toy_project)["stages"][-1]["status"] == "interrupted"
+    assert run_json(toy_project)["stages"][-1]["status"] == "cancelled"
 
 
 def test_a_command_in_the_background_of_a_script_hears_sigterm_and_its_stage_ends(toy_project, environment):
@@ -254,12 +254,12 @@ def test_two_stages_at_work_have_a_bar_each_and_are_both_stopped(toy_project, en
     last = terminal.plain().strip().split("\n")[-1]
     both = [f"in stage {one} and stage {two}" for one, two in (("left", "right"), ("right", "left"))]
     assert last in [
-        f"the run ended early, stopped by {name} {where}: nothing half-written was kept; run it again to continue"
+        f"the run was cancelled by {name} {where}: nothing half-written was kept; run it again to continue"
         for where in both
     ]
     assert {one["name"]: one["status"] for one in run_json(toy_project)["stages"]} == {
-        "left": "interrupted",
-        "right": "interrupted",
+        "left": "cancelled",
+        "right": "cancelled",
     }
     assert "Traceback" not in terminal.plain()
     for stage in stages:

@@ -179,4 +179,4 @@ def test_a_run_is_cancelled_where_prefect_ends_its_process(tmp_path):
         pipeline._supervise(run, tmp_path, tmp_path, None, terminate)
     kept = report.read_report(tmp_path, tmp_path)
     assert (kept.interrupted, run_outcome(kept)) == ("SIGTERM", "cancelled")
-    assert kept.error.startswith("the run ended early, stopped by SIGTERM: nothing half-written was kept; run it again")
+    assert kept.error.startswith("the run was cancelled by SIGTERM: nothing half-written was kept; run it again")
