@@ -6,6 +6,7 @@
 | plan      | the resolved plan (plan.py)                                                                |
 | step      | step, steps, loss and its parts, learning_rate, real_tokens_per_second, eta_seconds,       |
 |           | memory_mb (current, of the process), device_memory_mb (peak so far, GPUs only)             |
+| progress  | update, of, loss (mean of the open window), eta_seconds: between two steps, from the first on |
 | evaluated | after, updates, best_after (updates), and metrics on held-out rows (evaluation.py)         |
 | predicted | rows, of, eta_seconds                                                                      |
 | measured  | results of `--measure` (train/measurement.py)                                                |

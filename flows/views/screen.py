@@ -49,8 +49,8 @@ class Screen:
         """Running stage -> time of its last line."""
 
     def begin(self, stage: str) -> None:
-        """Show that a stage begins."""
-        self._shown_at[stage] = time.monotonic()
+        """Show that a stage begins; its first progress line is due at once."""
+        self._shown_at[stage] = time.monotonic() - LINE_INTERVAL_S
         self.tell(f"{stage}: started")
 
     def line(self, stage: str, text: str) -> None:
@@ -58,7 +58,7 @@ class Screen:
         now = time.monotonic()
         if self._verbose or text.startswith(NOTE):
             self.tell(prefix_stage(stage, text, self._shown_at))
-        elif PROGRESS.match(text) and now - self._shown_at[stage] >= LINE_INTERVAL_S:
+        elif now - self._shown_at[stage] >= LINE_INTERVAL_S and is_estimate(text):
             self._shown_at[stage] = now
             self.tell(f"{stage}: {text}")
 
@@ -120,6 +120,12 @@ class BarScreen(Screen):
             self._progress.remove_task(self._tasks.pop(stage))
         if not self._tasks:
             self._progress.stop()
+
+
+def is_estimate(text: str) -> bool:
+    """Return whether a line of a stage tells the time left until its end."""
+    share = PROGRESS.match(text)
+    return share is not None and int(share[1]) < 100 and REMAINING.search(text) is not None
 
 
 def prefix_stage(stage: str, text: str, at_work: Collection[str]) -> str:

@@ -9,9 +9,10 @@ from ipu_model.distributed.process import measure_memory
 from ipu_model.files import write_text
 from ipu_model.progress import Emit
 from ipu_model.train.training import Hook, TrainingState
-from ipu_model.units import format_duration
 
 HISTORY = "history.csv"
+SECONDS_BETWEEN_EVENTS = 5.0
+"""Longest silence of a training between two updates of a window, each of which takes less."""
 
 
 class History(Hook):
@@ -44,19 +45,30 @@ class History(Hook):
 
     def start(self, training: TrainingState) -> None:
         self._tokens_before, self._seconds_before = training.totals.real_tokens, training.totals.seconds
+        self._told_at = training.totals.seconds
 
     def after_step(self, training: TrainingState) -> None:
         """Add the call to the open window, and close the window once it is complete."""
         metrics = training.metrics
         self._updates += 1
+        first = training.done == training.first + training.per_call
+        if first:
+            self._first_seconds = training.totals.seconds
         for name, value in {"loss": metrics.loss, **metrics.parts}.items():
             self._sums[name] += value
         if training.has_reached(self._every) or training.is_over:
             self._close_window(training)
-        elif training.done == training.first + training.per_call:  # long before the first window is complete
-            left = training.totals.seconds / training.per_call * (training.updates - training.done)
-            text = f"update {training.done}/{training.updates} done, about {format_duration(round(left))} left"
-            self._emit("message", text=text, eta_seconds=round(left, 1))
+        elif first or training.totals.seconds - self._told_at >= SECONDS_BETWEEN_EVENTS:
+            self._told_at = training.totals.seconds
+            loss, left = self._sums["loss"] / self._updates, self._seconds_left(training)
+            self._emit("progress", update=training.done, of=training.updates, loss=loss, eta_seconds=left)
+
+    def _seconds_left(self, training: TrainingState) -> float:
+        """Return the time left; the first call, which takes longer, counts only while it is the only one."""
+        calls, seconds = (training.done - training.first) // training.per_call, training.totals.seconds
+        if calls > 1:
+            calls, seconds = calls - 1, seconds - self._first_seconds
+        return round(seconds / calls / training.per_call * (training.updates - training.done), 1)
 
     def _close_window(self, training: TrainingState) -> None:
         done, rate, totals = training.done, training.learning_rate, training.totals
@@ -68,8 +80,7 @@ class History(Hook):
         self._sums = dict.fromkeys(self._columns, 0.0)
         self._updates = 0
         tokens, seconds = totals.real_tokens - self._tokens_before, totals.seconds - self._seconds_before
-        eta = totals.seconds / (done - training.first) * (training.updates - done)
-        speeds = {"eta_seconds": round(eta, 1), "real_tokens_per_second": round(tokens / seconds, 1)}
+        speeds = {"eta_seconds": self._seconds_left(training), "real_tokens_per_second": round(tokens / seconds, 1)}
         on_device = training.runtime.peak_device_memory_mb()
         memory = {**measure_memory(), **({} if on_device is None else {"device_memory_mb": round(on_device, 1)})}
         self._emit("step", step=done, steps=training.updates, learning_rate=rate, **speeds, **memory, **self.last)

@@ -196,7 +196,8 @@ class _JobOutput:
     """True if this process was asked to stop."""
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
     """Last lines that are not events."""
-    _said_at: float = 0.0
+    _said_at: dict[str, float] = field(default_factory=dict)
+    """Time of the last progress line of each kind of event."""
 
     def follow(self, lines: Iterable[str]) -> None:
         """Process all lines until the end."""
@@ -224,12 +225,13 @@ class _JobOutput:
         if event["event"] == "plan":  # torchrun may have started the job again
             self.failure = self.paused = None
         text = format_event(event)
-        done, of = event.get("step", event.get("rows")), event.get("steps", event.get("of"))
-        soon = time.monotonic() - self._said_at < SECONDS_BETWEEN_LINES
+        done = event.get("step", event.get("rows", event.get("update")))
+        of, kind = event.get("steps", event.get("of")), event["event"]
+        soon = time.monotonic() - self._said_at.get(kind, -SECONDS_BETWEEN_LINES) < SECONDS_BETWEEN_LINES
         if text is None or (done is not None and done != of and soon):
             return
         if done is not None:
-            self._said_at = time.monotonic()
+            self._said_at[kind] = time.monotonic()
         self.say(text)
 
 
@@ -243,6 +245,9 @@ def format_event(event: Event) -> str | None:
             f"learning rate {event['learning_rate']:.2e}  {event['real_tokens_per_second']:,.0f} tokens/s  "
             f"{format_duration(round(event['eta_seconds']))} left"
         )
+    if kind == "progress":
+        share, left = event["update"] / event["of"], format_duration(round(event["eta_seconds"]))
+        return f"[{share:4.0%}] update {event['update']}/{event['of']}  loss {event['loss']:.4f}  {left} left"
     if kind == "evaluated":
         return f"held-out rows after update {event['after']}/{event['updates']}: {format_figures(event)}"
     if kind == "predicted":

@@ -19,6 +19,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
 from ipu_model.memory import free_memory
+from ipu_model.units import format_duration
 from tasks.stage.errors import ParamsError, PodiumError
 from tasks.stage.memory import watch_memory
 
@@ -191,12 +192,13 @@ class StageProgress:
         now = time.perf_counter()
         if now - self._last >= PROGRESS_SECONDS:
             self._last = now
-            logger.info("%s", self.line(done, now - self.started_at) + note)
+            logger.info("%s", self.line(done, now - self.started_at, note))
 
-    def line(self, done: int, elapsed_s: float) -> str:
-        """Return the progress line for `done` units after `elapsed_s` seconds."""
+    def line(self, done: int, elapsed_s: float, note: str = "") -> str:
+        """Return the progress line for `done` units after `elapsed_s` seconds, with the share that is done if known."""
         rate = done / elapsed_s
-        if self.total is None or not done:
-            return f"{self.what}: {done} {self.unit}, {rate:.0f} per second"
-        left = max(self.total - done, 0) / rate
-        return f"{self.what}: {done} of {self.total} {self.unit}, {rate:.0f} per second, about {left:.0f} s left"
+        if not self.total or not done:
+            return f"{self.what}: {done} {self.unit}, {rate:.0f} per second{note}"
+        share, left = min(done / self.total, 1.0), format_duration(round(max(self.total - done, 0) / rate))
+        of = f"{done} of {self.total} {self.unit}, {rate:.0f} per second{note}"
+        return f"[{share:4.0%}] {self.what}: {of}, {left} left"

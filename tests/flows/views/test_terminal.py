@@ -338,6 +338,7 @@ def test_lines_that_stay_say_how_far_a_stage_is_from_time_to_time(monkeypatch):
     lines.end(StageRecord("finetune", "ran", 95.0))
     assert stream.getvalue() == (
         "finetune: started\n"
+        "finetune: [  0%] update 0/95  loss 1.0  95 s left\n"
         "finetune: [ 30%] update 30/95  loss 1.0  65 s left\n"
         "finetune: [ 60%] update 60/95  loss 1.0  35 s left\n"
         "finetune: [ 90%] update 90/95  loss 1.0  5 s left\n"

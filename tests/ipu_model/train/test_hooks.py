@@ -124,13 +124,25 @@ def test_a_call_reaches_what_lies_between_its_updates(per_call: int, done: int, 
     assert not training.has_reached(0)
 
 
+def test_a_slow_training_tells_its_time_left_between_windows_without_its_first_update(tmp_path: Path) -> None:
+    events: List[Any] = []
+    runtime: Any = None
+    training, history = TrainingState(runtime, 100), History(tmp_path, [], 10, lambda *_, **event: events.append(event))
+    training.metrics, training.learning_rate = StepMetrics(1.0, {}, 1, 1, 1.0), 0.1
+    history.start(training)
+    for done, seconds in ((1, 12.0), (2, 16.0), (3, 20.0), (4, 24.0)):
+        training.totals.updates, training.totals.seconds = done, seconds
+        history.after_step(training)
+    assert [(event["update"], event["eta_seconds"]) for event in events] == [(1, 1188.0), (3, 388.0)]
+
+
 @pytest.mark.parametrize(
     ("every", "first", "per_call", "after"), [(4, 0, 1, 1), (4, 2, 1, 3), (4, 0, 2, 2), (1, 0, 1, 0)]
 )
 def test_the_time_left_is_told_from_the_first_update_on(
     tmp_path: Path, every: int, first: int, per_call: int, after: int
 ) -> None:
-    """In a message of its own, unless that update ends a window, whose line says so."""
+    """In an event of its own, unless that update ends a window, whose event has it."""
     events: List[Any] = []
     history = History(tmp_path, [], every, lambda event, **fields: events.append((event, fields)))
     log: Log = []
@@ -138,10 +150,9 @@ def test_the_time_left_is_told_from_the_first_update_on(
     trained([1.0] * 6, hooks, first, per_call)
     kind, told = events[0]
     assert told["eta_seconds"] >= 0
-    assert [name for name, _ in events].count("message") == bool(after)
+    assert [name for name, _ in events].count("progress") == bool(after)
     if after:
-        assert kind == "message"
-        assert told["text"].startswith(f"update {after}/6 done, about ")
+        assert (kind, told["update"], told["of"], told["loss"]) == ("progress", after, 6, 1.0)
     else:
         assert (kind, told["step"]) == ("step", 1)
     assert (tmp_path / "history.csv").read_text().count("\n") == 1 + sum(name == "step" for name, _ in events)

@@ -189,6 +189,8 @@ def test_durations_and_shares_are_for_people():
         format_event({"event": "predicted", "rows": 5, "of": 20, "eta_seconds": 75.2})
         == "[ 25%] rows 5/20  1 min 15 s left"
     )
+    first = {"event": "progress", "update": 1, "of": 400, "loss": 7.5, "eta_seconds": 8000.4}
+    assert format_event(first) == "[  0%] update 1/400  loss 7.5000  2 h 13 min left"
     assert format_event({"event": "saved", "path": "x"}) is None
 
 

@@ -129,7 +129,7 @@ def test_progress_says_how_long_the_rest_takes(
 ) -> None:
     caplog.set_level("INFO", logger="tasks.stage.parallel")
     progress = StageProgress("rows", "questions", total=1000)
-    assert progress.line(250, elapsed_s=5.0) == "rows: 250 of 1000 questions, 50 per second, about 15 s left"
+    assert progress.line(250, elapsed_s=5.0) == "[ 25%] rows: 250 of 1000 questions, 50 per second, 15 s left"
     assert StageProgress("rows", "questions").line(250, elapsed_s=5.0) == "rows: 250 questions, 50 per second"
     assert progress.line(0, elapsed_s=5.0) == "rows: 0 questions, 0 per second"
     progress.update(10, ", 20 features")
@@ -137,4 +137,4 @@ def test_progress_says_how_long_the_rest_takes(
     monkeypatch.setattr("tasks.stage.parallel.PROGRESS_SECONDS", 0.0)
     progress.update(1000, ", 20 features")
     assert len(caplog.messages) == 1
-    assert caplog.messages[0].endswith(" per second, about 0 s left, 20 features")
+    assert caplog.messages[0].endswith(" per second, 20 features, 0 s left")
