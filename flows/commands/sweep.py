@@ -16,6 +16,7 @@ from flows.commands import finetune, options, pretrain
 from flows.commands.project import enter_project
 from flows.commands.sweep_runs import Sweep, Training, run_sweep
 from flows.runs import locks
+from flows.runs.report import PRETRAINING_SCORES
 from flows.runs.stopping import Interrupted, stop
 from ipu_model.files import flatten_keys
 from tasks.downstream.gate.recipe import SEED
@@ -151,9 +152,11 @@ def _take_space(args: dict[str, Any]) -> dict[str, BaseDistribution]:
             space[name] = parse_range(text, {kind}, f"--{word}") or _parse_list(text, kind, f"--{word}")
     args.update(dict.fromkeys(space))
     for key, _, value in (text.partition("=") for text in args["overrides"]):
-        # An unknown name is refused later.
-        if span := parse_range(value, types_at(key.split(".")) or [float], f"--set {key}"):
+        kinds = types_at(key.split(".")) or [float]  # an unknown name is refused later
+        if span := parse_range(value, kinds, f"--set {key}"):
             space[key] = span
+        elif "," in value and (number := next((one for one in (float, int) if one in kinds), None)):
+            space[key] = _parse_list(value, number, f"--set {key}")
     args["overrides"] = [text for text in args["overrides"] if text.partition("=")[0] not in space]
     ranges = [name for name, values in space.items() if not isinstance(values, CategoricalDistribution)]
     if ranges and args["trials"] is None:
@@ -209,13 +212,17 @@ def _start_sweep(
         except Interrupted:
             note(f"stopped by {stop.reason()}; run the same command again to continue")
             raise SystemExit(stop.exit_code()) from None
-    options.print_result(args["as_json"], found, _format_result(found), f"podium runs show {found['best']}")
+    after = f"podium runs show {found['best']}"
+    if training.stage.startswith("pretrain@"):
+        after = f"podium finetune KIND --model {found['best']} --train FILE"
+    options.print_result(args["as_json"], found, _format_result(found), after)
 
 
 def _format_result(found: Mapping[str, Any]) -> str:
     figure, recipes = found["judged_by"], found["recipes"]
     names = [name for name in recipes[0] if name not in ("seeds", "mean", "deviation")]
-    rows = [(*(name.rpartition(".")[2].replace("_", " ") for name in names), "seeds", f"held-out {figure}")]
+    title = f"held-out {PRETRAINING_SCORES.get(figure, figure)}"
+    rows = [(*(name.rpartition(".")[2].replace("_", " ") for name in names), "seeds", title)]
     for one in recipes:
         spread = "" if one["deviation"] is None else f" ± {one['deviation']:.4f}"
         mean = f"{signed_figure(figure, one['mean']):.4f}{spread}"

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from flows.runs.environment import user_name
+from flows.runs.stage_plan import PRETRAINING
 from ipu_model.files import read_json, write_json
 from tasks.downstream.gate.verdict_text import RECIPE, WITHOUT_FLOOR
 from tasks.plan.code_state import run_git
@@ -19,8 +20,6 @@ from tasks.plan.plan_file import Plan, Stage, read_plan
 from tasks.stage import artifacts
 
 OWN_RECORD = artifacts.RUNS / "run.json"
-PRETRAINING = "pretraining"
-"""Value of `meta.part` of the stages that pre-train."""
 PRETRAINING_SCORES = {
     "mlm_loss": "masked LM loss",
     "perplexity": "perplexity",

@@ -143,7 +143,10 @@ def _compare_pretraining(own: Sequence[Side]) -> list[dict[str, Any]]:
             rows = [_read_held_out_rows(one.root, name, phase["rows"]) for one, phase in results]
             same = None if None in rows else all(one == rows[0] for one in rows)
             scores = {one.label: sort_scores(phase["scores"]) for one, phase in results}
-            phases.append({"phase": name, "rows": results[0][1]["rows"], "same_rows": same, "scores": scores})
+            names = {key for one in scores.values() for key in one}
+            titles = {key: title for key, title in PRETRAINING_SCORES.items() if key in names}
+            values = {"rows": results[0][1]["rows"], "same_rows": same, "titles": titles, "scores": scores}
+            phases.append({"phase": name, **values})
     return phases
 
 
@@ -232,18 +235,18 @@ def format_p_value(p_value: float) -> str:
 def describe_rows(phase: Mapping[str, Any]) -> str:
     """Return whether the figures of a phase of pre-training can be compared."""
     if phase["same_rows"] is None:
-        return "held-out rows of a run are not on this host: not known whether they are the same"
+        return "The held-out rows of a run are not on this host, so the runs may have different ones."
     if not phase["same_rows"]:
-        return "not comparable: the runs have different held-out rows (text, vocabulary, masks or number)"
-    return f"on the same {phase['rows']:,} held-out rows; no paired test: a training records one figure for all rows"
+        return "Not comparable: the runs have different held-out rows (text, vocabulary, masks or number)."
+    return f"On the same {phase['rows']:,} held-out rows. No paired test: a training records one figure for all rows."
 
 
 def _format_pretraining(phase: dict[str, Any]) -> str:
-    names = [name for name in PRETRAINING_SCORES if any(name in scores for scores in phase["scores"].values())]
-    rows = [("", *(PRETRAINING_SCORES[name] for name in names))]
+    rows = [("", *phase["titles"].values())]
     for run, scores in phase["scores"].items():
-        rows.append((run, *(format_pretraining(name, scores[name]) if name in scores else "-" for name in names)))
-    return f"pre-training {phase['phase']}: {describe_rows(phase)}\n" + format_table(rows)
+        cells = (format_pretraining(name, scores[name]) if name in scores else "-" for name in phase["titles"])
+        rows.append((run, *cells))
+    return f"pre-training {phase['phase']}. {describe_rows(phase)}\n" + format_table(rows)
 
 
 def _format_curve(curve: dict[str, Any]) -> str:
@@ -294,6 +297,8 @@ def render_comparison(values: dict[str, Any], links: Mapping[str, str], index: b
         format_interval=format_interval,
         format_p_value=format_p_value,
         format_examples=format_examples,
+        format_pretraining=format_pretraining,
+        describe_rows=describe_rows,
     )
 
 

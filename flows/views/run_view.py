@@ -193,6 +193,7 @@ class RunView:
             ("hosts" if len(hosts) > 1 else "host", ", ".join(hosts) or "not recorded"),
             ("device", device),
             ("commit", commit),
+            ("model", self.pretraining[-1].model if self.pretraining else None),
             ("versions", ", ".join(filter(None, [record.python and f"Python {record.python}", *versions]))),
         ]
         return [(name, value) for name, value in found if value]

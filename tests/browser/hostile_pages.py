@@ -133,6 +133,8 @@ def _compare(folder: Path) -> Path:
         "runs": names,
         "parameters": {"runs": names, "rows": [{"name": at("parameter"), "values": [at("value"), None]}]},
         "entries": [entry],
+        "pretraining": [],
+        "notes": [at("note")],
         "curves": [{"stage": at("stage"), "lines": lines}],
     }
     return _written(folder, compare_page.render_comparison(values, {}))

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flows.runs import report
 from flows.runs.listing import Run
 from flows.runs.run_estimate import estimate_run
 from flows.runs.run_request import resolve_request
@@ -108,6 +109,13 @@ def _compare(folder: Path) -> Path:
         "entries": [
             {"entry": "squad", "titles": titles, "scores": dict.fromkeys(names, {"f1": interval}), "pairs": pairs}
         ],
+        "pretraining": [
+            {
+                **{"phase": "phase2", "rows": 1024, "same_rows": True, "titles": report.PRETRAINING_SCORES},
+                "scores": dict.fromkeys(names, dict.fromkeys(report.PRETRAINING_SCORES, 45.678)),
+            }
+        ],
+        "notes": [f"{EVIL} was only pre-trained"],
         "curves": [{"stage": "pretrain@phase1", "lines": lines}, {"stage": "finetune@squad", "lines": lines}],
     }
     return _written(folder / "reports/compare.html", compare_page.render_comparison(values, {}))

@@ -67,7 +67,9 @@ def test_the_record_has_the_scores_of_each_phase_and_no_gate(project):
 
 def test_the_end_says_loss_perplexity_accuracy_and_the_folder_of_the_model(project):
     folder = pretrained(project, "small")
-    text = format_end(RunView(report.read_report(project, folder), folder, project))
+    run = RunView(report.read_report(project, folder), folder, project)
+    assert ("model", "runs/checkouts/small/models/phase2") in run.facts, "on its page and on Prefect's"
+    text = format_end(run)
     scores = "masked LM loss 2.0000, perplexity 7.39, masked LM accuracy 62.50 %, next-sentence accuracy 75.00 %"
     assert f"phase2: {scores} (20 updates to training loss 2.2500; evaluated on 40 held-out rows)\n" in text
     assert "model: runs/checkouts/small/models/phase2\n" in text
@@ -95,14 +97,17 @@ def test_two_pre_trainings_are_compared_on_their_held_out_rows(project, capsys):
     pretrained(project, "other", "pretrain_rows.seed=9", rows="b")
     code, said = podium(capsys, "compare", "slow", "fast")
     assert code == 0, said.err
-    assert "pre-training phase2: on the same 40 held-out rows; no paired test" in said.out
+    assert "pre-training phase2. On the same 40 held-out rows. No paired test" in said.out
     table = [line.split() for line in said.out.splitlines()]
     assert ["slow", "2.0000", "7.39", "62.50", "%", "75.00", "%"] in table
     assert ["fast", "1.5000", "4.48", "62.50", "%", "75.00", "%"] in table
     assert "pretrain@phase2: loss over 20 updates" in said.out
+    page = (project / "reports/compare-slow-fast.html").read_text()
+    assert "<h2>Pre-training: phase2</h2>" in page
+    assert page.count("62.50 %") == 4, "of two runs in two phases"
     code, said = podium(capsys, "compare", "slow", "other", "--json")
     assert [one["same_rows"] for one in json.loads(said.out)["pretraining"]] == [False, False]
-    assert "not comparable: the runs have different held-out rows" in podium(capsys, "compare", "slow", "other")[1].out
+    assert "Not comparable: the runs have different held-out rows" in podium(capsys, "compare", "slow", "other")[1].out
 
 
 def test_a_mixed_comparison_says_what_cannot_be_compared(project, capsys):
