@@ -299,7 +299,7 @@ class ResultView:
 
     @property
     def advice(self) -> list[str]:
-        """What to do after a rejection, from what was measured; empty if the gate wrote nothing."""
+        """Advice after a rejection, from what was measured; empty if the gate wrote nothing."""
         advice = (self.result["decision"] or {}).get("advice") or []
         return [advice] if isinstance(advice, str) else list(advice)
 

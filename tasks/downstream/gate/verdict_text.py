@@ -19,7 +19,7 @@ class PointDifference(NamedTuple):
     low: float
     high: float
     p_value: float = 0.0
-    """That of McNemar's test, if the gate made it."""
+    """P-value of McNemar's test, if the gate made that test."""
 
 
 def read_difference(value: Any) -> PointDifference | None:
