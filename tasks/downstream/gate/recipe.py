@@ -130,7 +130,7 @@ def _no_drop(
     fell = not round(difference.high, 4) >= -most  # NaN if no common example is in the metric's group
     if test is not None:
         found += f", {test.first_only} lost and {test.second_only} won (McNemar's exact test: p = {test.p_value:.4g})"
-        fell = fell and test.p_value < 1 - task.confidence
+        fell = fell and (math.isnan(difference.mean) or test.p_value < 1 - task.confidence)
     smallest = _detectable(examples, "drops", difference.high - difference.mean)
     reason = (
         f"{_title(task, limit.metric)}{scored.owner} dropped significantly against the released model: {found} at "
