@@ -3,28 +3,33 @@
 python -m tasks.downstream.evaluate NAME
 """
 
+import os
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import astuple, dataclass, field, fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, ClassVar, Generic
 
-from ipu_model.files import new_folder, sha256_of, write_json, write_text
-from tasks.downstream.scoring.calibration import Bin, Calibration, compute_calibration
-from tasks.downstream.scoring.metrics import Array, Slice
+import numpy as np
+
+from ipu_model.files import find_object, new_folder, sha256_of, write_json, write_text
+from tasks.downstream.scoring.calibration import Bin, Calibration, calibrate
+from tasks.downstream.scoring.metrics import RATES, Array, Slice
 from tasks.downstream.scoring.near_duplicates import NearDuplicateScores, score_without_duplicates
+from tasks.downstream.scoring.page_parts import group_bars, plot_reliability, plot_risk_coverage
 from tasks.downstream.scoring.scores import A, E, L, ScoresTask
-from tasks.downstream.scoring.thresholds import RiskCoverage
+from tasks.downstream.scoring.thresholds import RiskCoverage, risk_coverage
 from tasks.pages.markup import csv_text
-from tasks.pages.plots import Plot, PlotLine, plot_lines
-from tasks.params.entries import entry_argument, load_entry
+from tasks.params.entries import Entry, entry_argument, load_entry
 from tasks.plan.kinds import load_part
 from tasks.plan.main import run_main
 from tasks.records.duplicate_report import read_report
 from tasks.records.text_files import read_reading
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
+from tasks.stage.process import RUN
 
 
 @dataclass(frozen=True)
@@ -44,10 +49,45 @@ class EvaluationView(Generic[E, A]):
     """Remarks on the development set for users."""
     near: NearDuplicateScores | None = None
     """Near-duplicates of development examples in the training data; None if unknown."""
+    curve: RiskCoverage | None = None
+    """Risk and coverage by the answers' probabilities."""
+    about: Mapping[str, str] = field(default_factory=dict)
+    """What was evaluated on what, when and in which run, as far as known, for the head of the page."""
 
 
 class PageTask(ScoresTask[E, L, A]):
     """Report of an evaluation."""
+
+    probability: ClassVar[str] = ""
+    """Sentence on what an answer's probability is."""
+    bar_titles: ClassVar[Mapping[str, str]] = {}
+    """Metric -> short title next to the bars of slices, in this order; empty: all metrics."""
+
+    def bar_notes(self) -> dict[str, str]:
+        """Return name of a group -> its note next to its bar."""
+        return {}
+
+    def page_values(self, found: EvaluationView[E, A]) -> dict[str, Any]:
+        """Return the values of the page that all kinds share, for evaluation.html.j2."""
+        titles, about = self.metrics.titles, found.about
+        bar_titles = self.bar_titles or titles | {name: title for name, (title, *_) in RATES.items()}
+        named = f"{about.get('Run', about['Model'])} on {about['File']}" if about else ""
+        return {
+            **{name: getattr(found, name) for name in ("metrics", "note", "near", "calibrated", "curve")},
+            "title": f"Evaluation of {named}" if about else f"Evaluation: {self.title}",
+            "about": {**about, "Task": self.title} if about else {},
+            "titles": titles,
+            "record": self.record,
+            "count": found.metrics.get(self.counted),
+            "baseline": self.baseline,
+            "bars": group_bars(found.slices, bar_titles),
+            "bar_titles": bar_titles,
+            "bar_notes": self.bar_notes(),
+            "probability": self.probability,
+            "reliability_plot": found.calibrated and plot_reliability(found.calibrated),
+            "curve_plot": found.curve and plot_risk_coverage(found.curve),
+            "curve_file": False,
+        }
 
     @abstractmethod
     def slices(self, split: str, examples: E, logits: L, outcomes: Array) -> Sequence[Slice]:
@@ -57,7 +97,9 @@ class PageTask(ScoresTask[E, L, A]):
     def page(self, found: EvaluationView[E, A]) -> str:
         """Return the report as HTML."""
 
-    def more_figures(self, examples: Mapping[str, E], answers: Mapping[str, A]) -> dict[str, Any]:
+    def more_figures(
+        self, examples: Mapping[str, E], answers: Mapping[str, A], curve: RiskCoverage | None
+    ) -> dict[str, Any]:
         """Return additional figures of this kind that need more than the predictions."""
         return {}
 
@@ -84,7 +126,8 @@ def evaluate(task: PageTask[E, Any, A], root: Path = Path()) -> dict[str, Any]:
     baseline = task.choose_baseline(root)
     found = score_logits(task, root)
     near = score_without_duplicates(task, report, found.outcomes)
-    found = replace(found, near=near, metrics={**found.metrics, **baseline, **near.record()})
+    metrics = {**found.metrics, **baseline, **near.record()}
+    found = replace(found, near=near, metrics=metrics, about=describe_run(task.entry, root))
     with new_folder(root / artifacts.EVALUATION / name) as folder:
         predictions = artifacts.predictions_file(name)
         judged = {artifacts.model_folder(name) / weights.name: weights, predictions: folder / predictions.name}
@@ -93,6 +136,25 @@ def evaluate(task: PageTask[E, Any, A], root: Path = Path()) -> dict[str, Any]:
         write_text(root / artifacts.PLOTS / f"{name}-{what}.csv", table)
     write_json(root / artifacts.metrics_file(name), found.metrics)
     return found.metrics
+
+
+def describe_run(entry: Entry, root: Path) -> dict[str, str]:
+    """Return the head of a page of a run: its name, the base model, the development file, and the date."""
+    began, _, name = os.environ.get(RUN, "").partition(" ")
+    base, data = find_object(root / artifacts.BASE_MODEL / "base_model.json") or {}, dict(entry.params.data)
+    origin = base.get("repository") or Path(base.get("path") or "").name if entry.start == "base" else ""
+    start = origin or "pre-trained in this run"
+    path = data.get("dev_path") or data.get("train_path") or data.get("path") or ""
+    source = {"files": Path(str(path)).name, "hub": data.get("dataset")}.get(str(data["source"]))
+    model = f"{start}, fine-tuned" if entry.start else "trained from random weights"
+    file = str(source or data["source"])
+    return {"Run": name, "Model": model, "File": file, "Date": format_date(began)} if name else {}
+
+
+def format_date(began: str = "") -> str:
+    """Return the day of a time in UTC, today by default."""
+    day = datetime.fromisoformat(began) if began else datetime.now(UTC)
+    return f"{day.day} {day:%B %Y}"
 
 
 def write_evaluation(
@@ -145,46 +207,33 @@ def score_logits(
         predictions[split] = task.predictions(answers[split])
         outcomes[split] = task.outcomes(here, predictions[split])
         slices += task.slices(split, here, logits, outcomes[split])
-    calibrated = _calibrated(task, answers, outcomes)
+    calibrated, curve = judge_confidences(task, examples, answers, outcomes)
     # Lists, not objects: `dvc metrics show` makes a column of every number and string in an object.
     metrics = {
         **task.figures(examples, outcomes),
-        **task.more_figures(examples, answers),
+        **task.more_figures(examples, answers, curve),
         "answered": sum(one is not None for split in predictions.values() for one in split),
         **({} if calibrated is None else calibrated.record()),
         "slices": [part.record() for part in slices],
     }
     reading = read_reading(root / artifacts.EXAMPLES / task.entry.name)
     note = "; ".join(f"{reading['numbers'].get(what, 0):,} {what}" for what in reading["notes"])
-    return EvaluationView(examples, answers, predictions, outcomes, slices, calibrated, metrics, note)
+    return EvaluationView(examples, answers, predictions, outcomes, slices, calibrated, metrics, note, curve=curve)
 
 
-def _calibrated(
-    task: PageTask[E, Any, A], answers: Mapping[str, A], outcomes: Mapping[str, Array]
-) -> Calibration | None:
-    stated: list[float] = []
-    right: list[float] = []
-    for split, found in answers.items():
-        confidences = task.confidences(found)
-        if confidences is None:
-            return None
-        stated += confidences
-        right += task.correctness(outcomes[split]).tolist()
-    return compute_calibration(stated, right)
+def judge_confidences(
+    task: PageTask[E, Any, A], examples: Mapping[str, E], answers: Mapping[str, A], outcomes: Mapping[str, Array]
+) -> tuple[Calibration, RiskCoverage] | tuple[None, None]:
+    """Return calibration of the answers' probabilities, and the risk-coverage curve by probability."""
+    scaled = [one for found in answers.values() if (one := task.scaled_confidences(found)) is not None]
+    right = np.concatenate([task.correctness(one, answers[split], outcomes[split]) for split, one in examples.items()])
+    if not scaled or not len(right):
+        return None, None
 
+    def stated(temperature: float) -> Array:
+        return np.concatenate([one(temperature) for one in scaled])
 
-def plot_risk_coverage(curve: RiskCoverage, threshold: float, shown: str, record: str) -> Plot:
-    """Plot a risk-coverage curve, with a mark at the threshold that is used.
-
-    Args:
-        shown: text of the threshold.
-        record: name of an example.
-    """
-    lines = [PlotLine("most confident first", [point[:2] for point in curve.sample()])]
-    if (chosen := curve.look_up(threshold))[0]:
-        lines.append(PlotLine(f"the threshold {shown}", [chosen], marks=True))
-    across, up = f"coverage (share of {record}s answered)", "risk (share of answers wrong)"
-    return plot_lines(lines, across, up, f"risk-coverage curve, area {curve.area:.3f}")
+    return calibrate(stated, right), risk_coverage(-stated(1.0), right)
 
 
 def format_scores(task: ScoresTask[Any, Any, Any], found: Mapping[str, Any], split: str = "") -> list[str]:

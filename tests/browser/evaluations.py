@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from tasks.downstream.evaluate import EvaluationView
-from tasks.downstream.ner.page import NerPage, type_slices
-from tasks.downstream.ner.scores import METRICS, NerAnswers, NerDevSet, count_outcomes
-from tasks.downstream.scoring.calibration import compute_calibration
-from tasks.downstream.scoring.metrics import slice_by
+from tasks.downstream.evaluate import EvaluationView, judge_confidences
+from tasks.downstream.ner.scores import NerDevSet, WordLogits
+from tasks.downstream.ner.tags import find_entities
 from tasks.downstream.scoring.near_duplicates import score_without_duplicates
 from tasks.downstream.squad.answers import SquadWindows
 from tasks.downstream.squad.questions import SquadQuestion
+from tasks.downstream.texts.scores import TextsDevSet
 from tasks.records.duplicate_report import Duplicate, NearDuplicateReport, PairExcerpt, SourceReport
 from tests.browser.planted import EVIL, LONG
 from tests.tasks.downstream.entries import dev_set, make_question, task_with
@@ -23,6 +22,7 @@ TEXT = """the river rises in hills north of Elmora and reaches sea near Port Ves
 seven arches was built by Ida Maren in 1874 to carry grain wine and salt between two towns that had been at war"""
 WORDS = TEXT.split()
 FILES = [{"path": f"models/{name}/model.safetensors", "sha256": 16 * "0123"} for name in ("squad", LONG)]
+ABOUT = {"Run": f"w1 {EVIL}", "Model": "minilm, fine-tuned", "File": f"dev {EVIL}.csv", "Date": "26 November 2026"}
 ASKED = ("What is it", "Who built it", "When was it built", "How many miles long is it", "Where does it end", "Why")
 
 
@@ -115,27 +115,46 @@ def values() -> str:
     return _page(task, dev_set(task, texts, labels), logits, None)
 
 
+def several_labels() -> str:
+    """Texts with several labels, each with a threshold of its own; one label is only in the development set."""
+    random = np.random.default_rng(5)
+    names = ("politics", "sport", f"<b>art</b> {EVIL}", "new")
+    task = task_with("classification", "page", **multilabel({"politics": 0.4, "sport": 0.5, names[2]: 0.6}))
+    labels = (random.uniform(size=(160, 4)) < (0.5, 0.4, 0.2, 0.02)).astype(np.float64)
+    logits = random.normal(0, 1.2, (160, 3)) + 3 * labels[:, :3] - 1.5
+    texts = [
+        " ".join(random.choice(WORDS, size=8 + number % 9)) + (EVIL, LONG, "")[number % 3] for number in range(160)
+    ]
+    examples = TextsDevSet(texts, labels, [f"{number}" for number in range(160)], names, 3)
+    task._classes = names
+    task._set_thresholds(names[:3])
+    return _page(task, examples, logits, Duplicate("dev", 4, 0.83, f"row {EVIL}"))
+
+
+def multilabel(thresholds: dict[str, float]) -> dict[str, Any]:
+    """Sections of an entry of texts with several labels."""
+    params = task_with("classification").entry.params
+    evaluate = params.evaluate.model_copy(update={"threshold": thresholds})
+    return {"multilabel": True, "evaluate": evaluate}
+
+
 def entities() -> str:
     """Named entities; one type was not learnt."""
     random = np.random.default_rng(4)
     tokens = [[str(word) for word in random.choice(WORDS, size=14)] for _ in range(120)]
-    gold, tags = [], []
+    types = ("person", "location", "<b/data-planted>kind</b>")  # without a space, as in a CoNLL file
+    labels = ("O", "B-person", "I-person", "B-location", "I-location")
+    gold = []
     for number, words in enumerate(tokens):
         words[2] = (EVIL, LONG, "Ada")[number % 3]
-        types = ("person", "location", "<b/data-planted>kind</b>")  # without a space, as in a CoNLL file
         gold.append(["O", "O", f"B-{types[number % 3]}", "O", *["O"] * 10])
-        tags.append(list(gold[-1]) if number % 4 else ["O", f"B-{types[(number + 1) % 3]}", *["O"] * 12])
-    sureness = [random.uniform(0.5, 1, 14) for _ in tokens]
-    examples, answers = NerDevSet(tokens, gold), NerAnswers(tags, sureness, sureness)
-    outcomes = count_outcomes(gold, answers.texts)
-    lengths = slice_by("length", ["11-20 words"] * 120, ["11-20 words"], METRICS, "dev", outcomes)
-    metrics = {**METRICS.figures({"dev": outcomes}), "examples": 120, "calibration_error": 0.1, "files": FILES}
-    slices: list[Any] = [*type_slices(gold, answers.texts, ("O", "B-person", "B-location")), *lengths]
-    texts = {"dev": answers.texts}
-    found = EvaluationView(
-        {"dev": examples}, {"dev": answers}, texts, {"dev": outcomes}, slices, None, metrics, "12 lost"
-    )
-    return NerPage.__new__(NerPage).page(found)
+    logits = random.normal(0, 1, (120 * 14, len(labels)))
+    true = [labels.index(tag) if tag in labels else 0 for tags in gold for tag in tags]
+    logits[np.arange(len(logits)), true] += 3
+    task, examples = task_with("ner", "page"), NerDevSet(tokens, gold)
+    task._known = frozenset(" ".join(tokens[0][one.first : one.last]).casefold() for one in find_entities(gold[0]))
+    found = WordLogits(labels, logits.astype(np.float32), np.arange(121) * 14)
+    return _page(task, examples, found, Duplicate("dev", 4, 0.83, f"row {EVIL}"))
 
 
 def _page(task: Any, examples: Any, logits: Any, pair: Duplicate | None) -> str:
@@ -149,11 +168,10 @@ def evaluated(task: Any, examples: Any, logits: Any, pair: Duplicate | None) -> 
     predictions = task.predictions(answers)
     outcomes = {"dev": task.outcomes(examples, predictions)}
     slices = task.slices("dev", examples, logits, outcomes["dev"])
-    stated = task.confidences(answers)
-    calibrated = None if stated is None else compute_calibration(stated, task.correctness(outcomes["dev"]).tolist())
+    calibrated, curve = judge_confidences(task, {"dev": examples}, {"dev": answers}, outcomes)
     metrics = {
         **task.figures({"dev": examples}, outcomes),
-        **task.more_figures({"dev": examples}, {"dev": answers}),
+        **task.more_figures({"dev": examples}, {"dev": answers}, curve),
         **({} if calibrated is None else calibrated.record()),
         "answered": len(predictions),
         "files": FILES,
@@ -171,4 +189,6 @@ def evaluated(task: Any, examples: Any, logits: Any, pair: Duplicate | None) -> 
         metrics,
         "12 lost",
         near,
+        curve,
+        ABOUT,
     )

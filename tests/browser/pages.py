@@ -35,6 +35,9 @@ def _run(state: str, folder: Path) -> Path:
 
 
 def _evaluation(page: Callable[[], str], folder: Path) -> Path:
+    """In the folder of its run, which has pages to go back to."""
+    for name in ("run", "index"):
+        _written(folder / f"reports/{name}.html", "<!doctype html><title>A page</title>")
     return _written(folder / "evaluation/squad/report.html", page())
 
 
@@ -147,6 +150,7 @@ PAGES: dict[str, Maker] = {
     "evaluation of questions": partial(_evaluation, evaluations.questions),
     "evaluation with unanswerable questions": partial(_evaluation, partial(evaluations.questions, True)),
     "evaluation of classes": partial(_evaluation, evaluations.classes),
+    "evaluation of several labels": partial(_evaluation, evaluations.several_labels),
     "evaluation of values": partial(_evaluation, evaluations.values),
     "evaluation of entities": partial(_evaluation, evaluations.entities),
     "plan on a CPU": partial(_plan, "bert"),

@@ -10,17 +10,57 @@ from playwright.sync_api import Page
 
 from tests.browser import chromium, evaluations
 
-TOLD = re.compile(r"F1 [\d.]+, 95% interval ([\d.]+) to ([\d.]+); EM [\d.]+, 95% interval [\d.]+ to [\d.]+")
+TOLD = re.compile(r"[\w -]*[\w1] [\d.]+, 95% interval ([\d.]+) to ([\d.]+)(; .* 95% interval [\d.]+ to [\d.]+)*")
+KINDS = ("questions", "classes", "several_labels", "values", "entities")
 
 
-def test_each_bar_of_a_slice_tells_its_intervals(page: Page, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_bar_of_a_slice_tells_its_intervals(page: Page, tmp_path: Path, kind: str) -> None:
     file = tmp_path / "report.html"
-    file.write_text(evaluations.questions(), encoding="utf-8")
+    file.write_text(getattr(evaluations, kind)(), encoding="utf-8")
     bars = chromium.opened(page, file).locator(".bars svg:has(.interval)")
     told = page.get_by_role("img", name=TOLD)
-    assert told.count() == bars.count() > 5
+    assert told.count() == bars.count() > 0
     for bar in told.all():
-        low, high = TOLD.fullmatch(bar.locator("title").text_content() or "").groups()  # type: ignore[union-attr]
+        low, high = TOLD.fullmatch(bar.locator("title").text_content() or "").groups()[:2]  # type: ignore[union-attr]
         ends = bar.locator(".interval").first
         drawn = [float(ends.get_attribute(name) or "") for name in ("x1", "x2")]
         assert drawn == pytest.approx([float(low), float(high)], abs=0.055), "drawn to hundredths, told in tenths"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_page_of_every_kind_has_all_parts_that_its_answers_allow(page: Page, tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(getattr(evaluations, kind)(), encoding="utf-8")
+    heads = chromium.opened(page, file).locator("h2").all_text_contents()
+    parts = ["Score by slice", "Near-duplicates in the training data"]
+    parts += [] if kind == "values" else ["Calibration", "Threshold and coverage"]
+    parts += {"classes": ["Confusion matrix"], "entities": ["Confusion matrix"], "values": ["Values"]}.get(kind, [])
+    parts += ["Score by threshold"] if kind in ("classes", "several_labels") else []
+    assert set(parts) <= set(heads)
+    assert kind != "values" or not {"Calibration", "Threshold and coverage", "Confusion matrix"} & set(heads)
+    assert heads[-1] in ("Mistakes", "Most confident mistakes", "Largest errors")
+    assert page.locator(".mistake").count() > 0
+    facts = page.locator(".about dt").all_text_contents()
+    assert facts == ["Run", "Model", "File", "Date", "Task"]
+
+
+@pytest.mark.parametrize(
+    ("place", "run", "index"),
+    [
+        ("runs/checkouts/w1/evaluation/squad/report.html", "runs/checkouts/w1/reports/run.html", "reports/index.html"),
+        ("evaluation/squad/report.html", "reports/run.html", "reports/index.html"),
+        ("published/w1/evaluation/report.html", "", ""),
+        ("evaluation-w1-dev/report.html", "", ""),
+    ],
+)
+def test_links_lead_back_to_the_run_from_where_the_page_is(
+    page: Page, tmp_path: Path, place: str, run: str, index: str
+) -> None:
+    file = tmp_path / "a project" / place
+    file.parent.mkdir(parents=True)
+    file.write_text(evaluations.values(), encoding="utf-8")
+    links = chromium.opened(page, file).locator(".top a")
+    shown = {link.text_content(): link.evaluate("link => link.href") for link in links.all() if link.is_visible()}
+    wanted = {"Run": run, "Runs": index}
+    assert shown == {name: (tmp_path / "a project" / path).as_uri() for name, path in wanted.items() if path}

@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ipu_model.files import new_file, new_folder, write_json, write_text
-from tasks.downstream.evaluate import PageTask, format_scores, score_logits, write_evaluation
+from tasks.downstream.evaluate import PageTask, format_date, format_scores, score_logits, write_evaluation
 from tasks.downstream.gate.released_scores import SCORES, scores_json
 from tasks.downstream.inference.job import ID, InferenceOptions, InferenceTask, run_inference, scratch_checkout
 from tasks.downstream.inference.model import InferenceModel
@@ -242,12 +242,15 @@ def _cell(value: Any) -> Any:
 
 
 def evaluate(
-    entry: Entry, model: InferenceModel, path: Path, folder: Path, how: InferenceOptions
+    entry: Entry, model: InferenceModel, path: Path, folder: Path, how: InferenceOptions, name: str = ""
 ) -> tuple[dict[str, Any], str, ReadLog]:
     """Evaluate `model` on the examples of the file `path` and write `folder`, completely or not at all.
 
     The folder contains report.html, metrics.json, predictions.json, scores.json (keyed by example hashes, for
     comparisons) and the additional files of this kind.
+
+    Args:
+        name: name of the model on the page; default: that of its folder.
 
     Returns:
         The content of metrics.json, its official metrics as text for the terminal, and what was noticed while reading.
@@ -264,7 +267,8 @@ def evaluate(
     with new_folder(folder) as made, scratch_checkout(task, model):
         task.write_labelled(path, task.examples_file(split), reading)
         result = run_inference(task, model, split, how)
-        found = score_logits(judge, development=[split])
+        about = {"Model": name or model.folder.name, "File": path.name, "Date": format_date()}
+        found = replace(score_logits(judge, development=[split]), about=about)
         predictions = artifacts.predictions_file(entry.name).name
         judged = {file.name: file for file in (*model.weights, path)} | {predictions: made / predictions}
         write_evaluation(judge, found, made, {Path(name): file for name, file in judged.items()})

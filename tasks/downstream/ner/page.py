@@ -1,8 +1,9 @@
 """Evaluation report of named entities: scores, scores by type and length, and the worst mistakes."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,42 +19,66 @@ from tasks.downstream.ner.scores import (
     WordLogits,
     count_outcomes,
 )
-from tasks.downstream.ner.tags import Entity, find_entities, split_tag
+from tasks.downstream.ner.tags import OUTSIDE, Entity, find_entities, split_tag
 from tasks.downstream.scoring.metrics import Array, Slice, label_ranges, slice_by, slice_groups
+from tasks.downstream.scoring.page_parts import count_confusions
 from tasks.pages.render import render_html
+from tasks.plan.kinds import TRAIN
 
 TYPE = "type"
 WORST = 25
+SHOWN_TYPES = 20
+"""With more types, there is no confusion matrix."""
 AROUND = 25
 """Words of a long sentence shown before and after its first mistake."""
 _WORDS = ((5, "up to 5 words"), (10, "6-10 words"), (20, "11-20 words"), (40, "21-40 words"))
 
 
 class NerPage(NerScores, PageTask[NerDevSet, WordLogits, NerAnswers]):
-    """Report with scores by type and sentence length, and the worst mistakes."""
+    """Report with scores by type, sentence length and known entities, and the worst mistakes."""
+
+    probability = "The probability of a predicted entity is the mean of those of its words, as in podium predict."
+    _known: frozenset[str] | None = None
+    """Entities of the training sentences; None without these."""
+
+    def prepare(self, root: Path) -> None:
+        if (path := self.examples_file(TRAIN, root)).is_file():
+            train = self.read_examples(path)
+            named = zip(train.tokens, map(find_entities, train.tags), strict=True)
+            self._known = frozenset(_text(words, one) for words, some in named for one in some)
 
     def slices(self, split: str, examples: NerDevSet, logits: WordLogits, outcomes: Array) -> Sequence[Slice]:
         predictions = self.predictions(self.answer(examples, logits))
         names, order = label_ranges([len(words) for words in examples.tokens], _WORDS, "over 40 words")
         of_length = slice_by("length", names, order, self.metrics, split, outcomes)
-        return [*type_slices(examples.tags, predictions, logits.labels), *of_length]
+        of_types = type_slices(examples.tags, predictions, logits.labels)
+        return [*of_types, *known_slices(examples, predictions, self._known), *of_length]
 
     def page(self, found: EvaluationView[NerDevSet, NerAnswers]) -> str:
         [(split, examples)] = found.examples.items()
         mistakes = worst_mistakes(examples, found.answers[split], found.outcomes[split])
+        names, gold, seen = word_types(examples.tags, found.answers[split].tags)
+        few = len(names) <= SHOWN_TYPES
         return render_html(
             __file__,
             "ner.html.j2",
-            title="Evaluation: named entities",
-            metrics=found.metrics,
-            note=found.note,
-            near=found.near,
-            titles=self.metrics.titles,
-            types=[part for part in found.slices if part.by == TYPE],
-            lengths=[part for part in found.slices if part.by != TYPE],
+            **self.page_values(found),
+            confusion=count_confusions(names, gold, seen) if few else (),
             mistakes=mistakes[:WORST],
             wrong=len(mistakes),
         )
+
+
+def word_types(
+    gold: Sequence[Sequence[str]], found: Sequence[Sequence[str]]
+) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Return the types of all entities, then `OUTSIDE`, and the number of the true and of the predicted type of each
+    word."""
+    words = [[split_tag(tag)[1] for tags in some for tag in tags] for some in (gold, found)]
+    names = sorted({*words[0], *words[1]} - {""})
+    numbers = {name: number for number, name in enumerate([*names, ""])}
+    true, seen = (np.array([numbers[one] for one in some], dtype=np.int64) for some in words)
+    return [*names, OUTSIDE], true, seen
 
 
 def type_slices(gold: Sequence[Sequence[str]], predictions: Sequence[str | None], labels: Sequence[str]) -> list[Slice]:
@@ -66,6 +91,22 @@ def type_slices(gold: Sequence[Sequence[str]], predictions: Sequence[str | None]
     counted = np.array([count_outcomes(gold, predictions, only=name) for name in types]).reshape(-1, len(gold), 5)
     gold_counts, found, correct = (counted[:, :, column].T for column in (GOLD, FOUND, CORRECT))
     return slice_groups(TYPE, types, [name in learned for name in types], gold_counts, found, correct, counted="gold")
+
+
+def known_slices(examples: NerDevSet, predictions: Sequence[str | None], known: Set[str] | None) -> list[Slice]:
+    """Return scores of the entities that the training sentences have, and of others; none without these sentences."""
+    counts = np.zeros((3, len(examples.tokens), 2))
+    for number, (words, tags, text) in enumerate(zip(examples.tokens, examples.tags, predictions, strict=True)):
+        gold, found = set(find_entities(tags)), set(find_entities((text or "").split(" ")))
+        for row, some in zip(counts, (gold, found, gold & found), strict=True):
+            for one in some:
+                row[number, int(_text(words, one) not in (known or ()))] += 1
+    names = ("seen in train", "new")
+    return [] if known is None else slice_groups("known entity", names, [True, True], *counts, counted="gold")
+
+
+def _text(words: Sequence[str], entity: Entity) -> str:
+    return " ".join(words[entity.first : entity.last]).casefold()
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ windows, N sentences.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.downstream.ner.spec import NerSpec
-from tasks.downstream.ner.tags import OUTSIDE, find_entities, find_problem
+from tasks.downstream.ner.tags import OUTSIDE, Entity, find_entities, find_problem
 from tasks.downstream.scoring.logits import FeatureFiles
 from tasks.downstream.scoring.metrics import Array, Metrics, Outcomes, count_rates, ratio_metric
 from tasks.downstream.scoring.scores import Limit, ScoresTask, hash_texts
@@ -81,6 +81,13 @@ class NerAnswers:
     """Probability of the tag of each word."""
     margins: list[Array]
     """Lead of the logit of each word's tag over the runner-up."""
+    leads: Array | None = None
+    """Logits of all words minus that of the word's tag, float64[W, C]."""
+
+    @cached_property
+    def entities(self) -> list[list[Entity]]:
+        """Predicted entities of each sentence."""
+        return [find_entities(tags) for tags in self.tags]
 
     @cached_property
     def texts(self) -> list[str]:
@@ -132,6 +139,7 @@ class NerScores(NerSpec, ScoresTask[NerDevSet, WordLogits, NerAnswers]):
             [one.tolist() for one in np.split(names, inner)],
             np.split(1 / odds.sum(axis=1), inner),
             np.split(first - second, inner),
+            values - first[:, None],
         )
 
     def predictions(self, answers: NerAnswers) -> Sequence[Any]:
@@ -142,13 +150,30 @@ class NerScores(NerSpec, ScoresTask[NerDevSet, WordLogits, NerAnswers]):
         """Return the smallest margin of the words."""
         return round(float(answers.margins[number].min()), 4)
 
-    def confidences(self, answers: NerAnswers) -> Sequence[float] | None:
-        """Return the probability that all tags of a sentence are correct, assuming independent words."""
-        return [float(sure.prod()) for sure in answers.sureness]
+    def scaled_confidences(self, answers: NerAnswers) -> Callable[[float], Array]:
+        """Return the probability of each predicted entity, the mean of those of its words; see `ScoresTask`."""
+        starts = np.cumsum([0, *map(len, answers.tags)])
+        spans = [
+            (at + one.first, at + one.last) for at, some in zip(starts, answers.entities, strict=False) for one in some
+        ]
+        first, last = np.array(spans, dtype=np.int64).reshape(-1, 2).T
+        words = np.concatenate([np.empty(0, np.int64), *(np.arange(*span) for span in spans)])
+        bounds = np.cumsum(last - first) - (last - first)
+        assert answers.leads is not None
+        leads = answers.leads[words]
 
-    def correctness(self, outcomes: Array) -> Array:
-        found: Array = (outcomes[:, RIGHT] == outcomes[:, WORDS]).astype(np.float64)
-        return found
+        def scaled(temperature: float) -> Array:
+            sure = 1 / np.exp(leads / temperature).sum(axis=1)
+            found: Array = np.add.reduceat(sure, bounds) / (last - first) if len(bounds) else sure
+            return found
+
+        return scaled
+
+    def correctness(self, examples: NerDevSet, answers: NerAnswers, outcomes: Array) -> Array:
+        """Return 1 for each predicted entity with the words and the type of a true one, else 0."""
+        gold = [set(find_entities(tags)) for tags in examples.tags]
+        right = [one in there for there, some in zip(gold, answers.entities, strict=True) for one in some]
+        return np.array(right, dtype=np.float64)
 
     def check_predictions(self, path: Path, split: str, examples: NerDevSet, values: Any) -> list[Any]:
         """Check the tags of each sentence; null for a sentence without prediction."""

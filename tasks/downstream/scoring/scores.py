@@ -4,7 +4,7 @@ import hashlib
 import json
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -110,12 +110,13 @@ class ScoresTask(DownstreamTask, Generic[E, L, A]):
         """Return the lead of the answer to example `number` over the runner-up; None if unknown."""
         return None
 
-    def confidences(self, answers: A) -> Sequence[float] | None:
-        """Return the model's probability of each answer; None if it has none."""
+    def scaled_confidences(self, answers: A) -> Callable[[float], Array] | None:
+        """Return a function of a temperature that returns the model's probability of each answer if all logits are
+        divided by it; None if there are no probabilities."""
         return None
 
-    def correctness(self, outcomes: Array) -> Array:
-        """Return 1 or 0 for each example: 1 if the answer that `confidences` refers to is correct."""
+    def correctness(self, examples: E, answers: A, outcomes: Array) -> Array:
+        """Return 1 or 0 for each answer of `scaled_confidences`: 1 if it is correct."""
         found: Array = outcomes[:, 0]
         return found
 

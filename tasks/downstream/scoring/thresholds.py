@@ -3,6 +3,7 @@
 Legend: M items (an example, or a label of an example), E examples, R resamples.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 
 WEIGHTS, SETTINGS = "model.safetensors", "podium.json"
+SHOWN_COVERAGES = (1.0, 0.95, 0.9, 0.8, 0.7, 0.5)
 _CELLS = 4_000_000
 """Memory limit: 32 MB for each column of a block of resamples."""
 
@@ -123,6 +125,22 @@ class RiskCoverage:
 
     points: tuple[tuple[float, float, float], ...]
     """Coverage (0 to 1, ascending), risk (0 to 1), and the threshold with that coverage."""
+    doubt: str = ""
+    """Name of the threshold, the largest doubt with an answer; empty: it is minus the probability of the answer."""
+
+    @property
+    def unit(self) -> str:
+        """Name of the threshold for users."""
+        return f"{self.doubt} up to" if self.doubt else "probability from"
+
+    def describe(self, threshold: float) -> str:
+        """Return the value of a threshold for users."""
+        return f"{threshold:.2f}" if self.doubt else f"{-threshold:.3f}"
+
+    def steps(self) -> list[tuple[float, float, str]]:
+        """Return coverage, risk and threshold of some shares of the examples, the largest first."""
+        found = [self.points[math.ceil(share * len(self.points)) - 1] for share in SHOWN_COVERAGES]
+        return [(coverage, risk, self.describe(limit)) for coverage, risk, limit in dict.fromkeys(found)]
 
     @property
     def area(self) -> float:
@@ -140,18 +158,19 @@ class RiskCoverage:
         return below[-1][:2] if below else (0.0, 0.0)
 
 
-def risk_coverage(odds: Sequence[float], right: Sequence[float]) -> RiskCoverage:
+def risk_coverage(odds: Sequence[float] | Array, right: Sequence[float] | Array, doubt: str = "") -> RiskCoverage:
     """Return the curve over all examples.
 
     Args:
         odds: doubt in each answer; the least doubtful answers come first.
         right: 1.0 if the answer is correct, else 0.0.
+        doubt: name of `odds`; empty: they are minus the probabilities of the answers.
     """
     order = np.argsort(odds, kind="stable")
     answered = np.arange(1, len(order) + 1)
     wrong = np.cumsum(1 - np.asarray(right, np.float64)[order]) / answered
     columns = (answered / len(order), wrong, np.asarray(odds, np.float64)[order])
-    return RiskCoverage(tuple(zip(*(column.tolist() for column in columns), strict=True)))
+    return RiskCoverage(tuple(zip(*(column.tolist() for column in columns), strict=True)), doubt)
 
 
 def read_recorded(folder: Path) -> Mapping[str, Any]:

@@ -5,19 +5,19 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
-from typing import Any
+from typing import Any, ClassVar
 
-from tasks.downstream.evaluate import EvaluationView, PageTask, plot_risk_coverage
-from tasks.downstream.scoring.calibration import Calibration
+import numpy as np
+
+from tasks.downstream.evaluate import EvaluationView, PageTask
 from tasks.downstream.scoring.metrics import Array, Slice, label_ranges, slice_by
+from tasks.downstream.scoring.page_parts import count_confusions, plot_risk_coverage
 from tasks.downstream.scoring.thresholds import RiskCoverage, risk_coverage
 from tasks.downstream.squad.answers import NULL_THRESHOLD, Answer, WindowFiles, best_span, null_odds
 from tasks.downstream.squad.questions import SquadQuestion
 from tasks.downstream.squad.score_files import best_figures
 from tasks.downstream.squad.scores import EXACT, OVERALL, OVERLAP, SquadScores, has_answers
 from tasks.pages.markup import csv_text
-from tasks.pages.plots import Plot, PlotLine, plot_lines
 from tasks.pages.render import render_html
 
 SHOWN_MISTAKES = 25
@@ -42,6 +42,8 @@ _WINDOWS = ((1, "1 window"), (2, "2 windows"))
 class SquadPage(SquadScores, PageTask[list[SquadQuestion], WindowFiles, list[list[Answer]]]):
     """Report with scores by kind of question, calibration, and the worst mistakes in context."""
 
+    probability = "The probability is that of the best answer among the n best."
+    bar_titles: ClassVar[Mapping[str, str]] = {"f1": "F1", "exact_match": "EM"}
     _curve: RiskCoverage | None = None
     """Curve of the best spans if questions may have no answer; computed by `more_figures`."""
 
@@ -51,7 +53,10 @@ class SquadPage(SquadScores, PageTask[list[SquadQuestion], WindowFiles, list[lis
         return slice_scores(examples, logits.windows_of_examples(), outcomes[:, [EXACT, OVERLAP]])
 
     def more_figures(
-        self, examples: Mapping[str, list[SquadQuestion]], answers: Mapping[str, list[list[Answer]]]
+        self,
+        examples: Mapping[str, list[SquadQuestion]],
+        answers: Mapping[str, list[list[Answer]]],
+        curve: RiskCoverage | None,
     ) -> dict[str, float]:
         """Return the threshold, the scores of the best threshold, and the area under the risk-coverage curve."""
         if not self.nullable:
@@ -59,7 +64,7 @@ class SquadPage(SquadScores, PageTask[list[SquadQuestion], WindowFiles, list[lis
         [(split, questions)] = examples.items()
         odds, spans = [null_odds(one) for one in answers[split]], [best_span(one).text for one in answers[split]]
         exact, overlap = self.outcomes(questions, spans)[:, [EXACT, OVERLAP]].T.tolist()
-        self._curve = risk_coverage(odds, exact)
+        self._curve = risk_coverage(odds, exact, "null odds")
         return {
             **self.threshold.record(NULL_THRESHOLD, self.record),
             **best_figures(has_answers(questions), {"exact": exact, "f1": overlap}, odds, list(map(bool, spans))),
@@ -69,23 +74,17 @@ class SquadPage(SquadScores, PageTask[list[SquadQuestion], WindowFiles, list[lis
     def page(self, found: EvaluationView[list[SquadQuestion], list[list[Answer]]]) -> str:
         [(split, questions)] = found.examples.items()
         exact, overlap = (found.outcomes[split][:, column].tolist() for column in (EXACT, OVERLAP))
-        assert found.calibrated is not None
-        curve, threshold = self._curve, self.threshold.value
+        own, values = self._curve, self.page_values(found)
+        withheld = [not one.answers for one in questions], [not text for text in found.predictions[split]]
+        if own:
+            values |= {"curve": own, "curve_plot": plot_risk_coverage(own, self.threshold.value), "curve_file": True}
         return render_html(
             __file__,
             "squad.html.j2",
-            title="Evaluation: question answering",
-            metrics=found.metrics,
-            titles=self.metrics.titles,
-            curve=curve,
-            record=self.record,
-            curve_plot=curve and plot_risk_coverage(curve, threshold, f"{threshold:.2f}", self.record),
-            reliability_plot=reliability_plot(found.calibrated),
-            slices={by: list(parts) for by, parts in groupby(found.slices, lambda part: part.by)},
-            found=found.calibrated,
+            **values,
+            own_curve=own,
+            answered=count_confusions(_KINDS, *(np.array(some) for some in withheld)),
             mistakes=worst_mistakes(questions, found.answers[split], exact, overlap),
-            note=found.note,
-            near=found.near,
             shown=SHOWN_MISTAKES,
             shown_candidates=SHOWN_CANDIDATES,
             excerpt=lambda mistake: excerpt(mistake["question"], mistake["prediction"]),
@@ -133,20 +132,6 @@ def worst_mistakes(
         if not match
     ]
     return sorted(wrong, key=lambda mistake: (mistake["f1"], -mistake["prediction"].probability))
-
-
-def reliability_plot(found: Calibration) -> Plot:
-    """Plot accuracy over predicted probability, with 95% intervals; the diagonal is perfect calibration."""
-    lines = [PlotLine("", [(0.0, 0.0), (1.0, 1.0)], color=7, dots=())]
-    for one in found.bins:
-        if one.confidence is not None and one.accuracy is not None:
-            low, high = one.accuracy_low or 0.0, one.accuracy_high or 0.0
-            said = f"{one.count:,} questions\nprobability {one.confidence:.3f}\naccuracy {one.accuracy:.3f}"
-            dot = (one.confidence, one.accuracy, f"{said}\n95% interval {low:.3f} to {high:.3f}")
-            interval = [(one.confidence, low), (one.confidence, high)]
-            lines.append(PlotLine("", interval, marks=True, color=0, dots=[dot]))
-    label = f"reliability diagram, expected calibration error {found.error:.3f}"
-    return plot_lines(lines, "predicted probability", "accuracy", label)
 
 
 def excerpt(question: SquadQuestion, prediction: Answer) -> list[tuple[str, str]]:

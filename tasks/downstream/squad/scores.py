@@ -164,10 +164,20 @@ class SquadScores(SquadSpec, ScoresTask[list[SquadQuestion], WindowFiles, list[l
         others = [score for score, one in zip(scores, found, strict=True) if one.text != found[0].text]
         return round(scores[0] - max(others), 4) if others else None
 
-    def confidences(self, answers: list[list[Answer]]) -> Sequence[float] | None:
-        return [found[0].probability for found in answers]
+    def scaled_confidences(self, answers: list[list[Answer]]) -> Callable[[float], Array]:
+        scores = np.full((len(answers), max(map(len, answers), default=1)), -np.inf)
+        for row, found in zip(scores, answers, strict=True):
+            row[: len(found)] = [one.score for one in found]
+        plain = np.array([found[0].probability for found in answers])
 
-    def correctness(self, outcomes: Array) -> Array:
+        def scaled(temperature: float) -> Array:
+            leads = (scores - scores[:, :1]) / temperature
+            share: Array = 1 / np.exp(np.minimum(leads, 700)).sum(axis=1)
+            return plain if temperature == 1 else share
+
+        return scaled
+
+    def correctness(self, examples: list[SquadQuestion], answers: list[list[Answer]], outcomes: Array) -> Array:
         found: Array = outcomes[:, EXACT]
         return found
 

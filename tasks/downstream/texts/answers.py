@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from tasks.downstream.scoring.metrics import RATES, Array, Metric, count_rates, ratio_metric
 from tasks.downstream.scoring.thresholds import ChosenThreshold, choose_probability, score_both_classes
-from tasks.downstream.texts.metrics import PREDICTION, count_class, divide, find_extremes, is_right, metric
+from tasks.downstream.texts.metrics import LABEL, PREDICTION, count_class, divide, find_extremes, is_right, metric
 from tasks.downstream.texts.params import ClassificationEvaluateParams
 from tasks.downstream.texts.task_table import TextTask
 from tasks.rows.row_files import from_arrow
@@ -60,9 +60,10 @@ class AnswerForm(ABC):
     def decide(self, shares: Array) -> list[Any]:
         """Return the predictions that probabilities or values decide."""
 
-    def confidences(self, logits: Array) -> Sequence[float] | None:
-        """Return the probability of each prediction; None for values."""
-        return None
+    def confidences(self, logits: Array, temperature: float = 1.0) -> Array:
+        """Return the probability of each prediction, [N], if logits are divided by a temperature; the prediction stays
+        the same."""
+        raise NotImplementedError("values have no probabilities")
 
     def margin(self, logits: Array, number: int) -> float | None:
         """Return the lead of a prediction over the next best; None for values."""
@@ -86,8 +87,12 @@ class AnswerForm(ABC):
         answers = [float(NO_ANSWER) if one is None else float(one) for one in predictions]
         return np.stack([labels, np.array(answers, dtype=np.float64)], axis=1)
 
-    def correctness(self, outcomes: Array) -> Array:
-        """Return 1 or 0 for each example: its label is predicted."""
+    def correctness(self, outcomes: Array, logits: Array) -> Array:
+        """Return 1 or 0 for each example: what `confidences` refers to is correct."""
+        return self.is_correct(outcomes)
+
+    def is_correct(self, outcomes: Array) -> Array:
+        """Return 1 or 0 for each example: its label or all its labels are predicted."""
         return is_right(outcomes)
 
     def count(self, outcomes: Array, number: int) -> tuple[Array, Array, Array]:
@@ -158,10 +163,16 @@ class ClassAnswers(AnswerForm):
         found: list[int] = (chosen if least is None else np.where(sure < least, NO_ANSWER, chosen)).tolist()
         return found
 
-    def confidences(self, logits: Array) -> Sequence[float]:
+    def confidences(self, logits: Array, temperature: float = 1.0) -> Array:
         """Return the probability of the chosen class, whether it is given or not."""
-        found: list[float] = self.choose(self.probabilities(logits))[1].tolist()
+        chosen, _ = self.choose(self.probabilities(logits))
+        found: Array = np.take_along_axis(self.probabilities(logits / temperature), chosen[:, None], 1)[:, 0]
         return found
+
+    def correctness(self, outcomes: Array, logits: Array) -> Array:
+        """Return 1 for each example whose chosen class is its label, whether it is given or not, else 0."""
+        chosen, _ = self.choose(self.probabilities(logits))
+        return is_right(np.stack([outcomes[:, LABEL], chosen], axis=1))
 
     def margin(self, logits: Array, number: int) -> float | None:
         second, first = np.sort(logits[number])[-2:]
@@ -215,10 +226,10 @@ class LabelAnswers(AnswerForm):
     def decide(self, shares: Array) -> list[Any]:
         return [np.flatnonzero(one).tolist() for one in self.choose(shares)]
 
-    def confidences(self, logits: Array) -> Sequence[float]:
+    def confidences(self, logits: Array, temperature: float = 1.0) -> Array:
         """Return the probability that all labels are right, as if they were independent."""
-        shares = self.probabilities(logits)
-        found: list[float] = np.where(self.choose(shares), shares, 1 - shares).prod(axis=1).tolist()
+        shares, chosen = self.probabilities(logits / temperature), self.choose(self.probabilities(logits))
+        found: Array = np.where(chosen, shares, 1 - shares).prod(axis=1)
         return found
 
     def margin(self, logits: Array, number: int) -> float | None:
@@ -244,7 +255,7 @@ class LabelAnswers(AnswerForm):
         found[missing] = 1 - labels[missing]
         return np.concatenate([labels, found], axis=1)
 
-    def correctness(self, outcomes: Array) -> Array:
+    def is_correct(self, outcomes: Array) -> Array:
         gold, found, _ = self.count_all(outcomes)
         right: Array = (gold == found).all(axis=1).astype(np.float64)
         return right
@@ -295,7 +306,7 @@ class LabelAnswers(AnswerForm):
             for rate, (title, *_) in RATES.items()
         ]
         exact = ratio_metric(
-            "exact_match", "exact match", self.correctness, extremes=self.extremes, right=self.correctness
+            "exact_match", "exact match", self.is_correct, extremes=self.extremes, right=self.is_correct
         )
         return f1, macro_f1, *others, *macros, exact
 

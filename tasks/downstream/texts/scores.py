@@ -146,11 +146,11 @@ class TextsScores(TextsSpec, ScoresTask[TextsDevSet, Array, Array]):
     def margin(self, answers: Array, number: int) -> float | None:
         return self.form.margin(answers, number)
 
-    def confidences(self, answers: Array) -> Sequence[float] | None:
-        return self.form.confidences(answers)
+    def scaled_confidences(self, answers: Array) -> Callable[[float], Array] | None:
+        return None if self.spec.is_regression else functools.partial(self.form.confidences, answers)
 
-    def correctness(self, outcomes: Array) -> Array:
-        return self.form.correctness(outcomes)
+    def correctness(self, examples: TextsDevSet, answers: Array, outcomes: Array) -> Array:
+        return self.form.correctness(outcomes, answers)
 
     def check_predictions(self, path: Path, split: str, examples: TextsDevSet, values: Any) -> list[Any]:
         """Check class numbers, lists of label numbers, or values."""

@@ -59,6 +59,13 @@ for (const box of document.querySelectorAll("input[data-again]")) {
   };
   setInterval(reload, 1000 * box.dataset.again);
 }
+// An evaluation of a run links to the pages of the run and of all runs, from its own place in the folder of the run.
+const place = decodeURI(location.pathname).match(/^(.*?)(\/runs\/checkouts\/[^/]+)?\/evaluation\/[^/]+\/report\.html$/);
+for (const link of place ? document.querySelectorAll("[data-up]") : []) {
+  const up = link.dataset.up === "run" ? "../.." : place[2] ? "../../../../.." : "../..";
+  link.href = `${up}/reports/${link.dataset.up}.html`;
+  link.hidden = false;
+}
 const collator = new Intl.Collator("en", { numeric: true });
 const valueOf = (row, column) => {
   const cell = row.cells[column];

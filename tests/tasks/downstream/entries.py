@@ -79,9 +79,10 @@ def change_parameters(root: Path, changes: Mapping[str, Any]) -> Params:
 
 
 def task_with(name: str, part: str = "spec", **sections: Any) -> Any:
-    """A part of an entry, `squad` of the project's own params.yaml or `glue-<task>`, with other sections."""
-    glue = {name: {"kind": "glue", "task": name.removeprefix("glue-")}} if name.startswith("glue-") else {}
-    entry = find_entry(validate_params(values_with(glue)), name)
+    """A part of an entry, with other sections: `squad` of the project's own params.yaml, `glue-<task>`, or the name of
+    another kind."""
+    stated = {"kind": "glue", "task": name.removeprefix("glue-")} if name.startswith("glue-") else {"kind": name}
+    entry = find_entry(validate_params(values_with({} if name == "squad" else {name: stated})), name)
     changed = dataclasses.replace(
         entry, params=entry.params.model_copy(update=sections), rows=sections.get("rows", entry.rows)
     )

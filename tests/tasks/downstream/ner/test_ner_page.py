@@ -8,10 +8,19 @@ import numpy as np
 import pytest
 
 from tasks.downstream.evaluate import EvaluationView
-from tasks.downstream.ner.page import NerPage, Piece, split_pieces, type_slices, worst_mistakes
-from tasks.downstream.ner.scores import METRICS, NerAnswers, NerDevSet, count_outcomes
+from tasks.downstream.ner.page import (
+    NerPage,
+    Piece,
+    known_slices,
+    split_pieces,
+    type_slices,
+    word_types,
+    worst_mistakes,
+)
+from tasks.downstream.ner.scores import METRICS, NerAnswers, NerDevSet, WordLogits, count_outcomes
 from tasks.downstream.ner.tags import find_entities
 from tasks.downstream.scoring.metrics import slice_by
+from tests.tasks.downstream.entries import task_with
 from tests.tasks.hostile import HOSTILE, Page
 
 TOKENS = [["Ada", "met", "Babbage"], ["in", "New", "York"], ["noone"], ["Ada"]]
@@ -69,12 +78,43 @@ def test_scores_by_type_count_what_is_there_found_and_correct() -> None:
     assert record["f1_low"] <= 50 <= record["f1_high"]
 
 
+def test_entities_that_train_has_are_scored_apart_from_new_ones() -> None:
+    examples, predictions = NerDevSet(TOKENS, GOLD), [" ".join(tags) for tags in FOUND]
+    seen, new = known_slices(examples, predictions, frozenset({"ada", "york"}))
+    assert (seen.slice, seen.examples, seen.counts["found"], seen.counts["correct"]) == ("seen in train", 2, 3, 1)
+    assert (new.slice, new.examples, new.counts["found"], new.counts["correct"]) == ("new", 2, 0, 0)
+    assert (seen.figures["recall"], seen.figures["precision"]) == (50.0, pytest.approx(33.3333))
+    assert known_slices(examples, predictions, None) == [], "podium evaluate has no training sentences"
+
+
+def test_the_confusion_matrix_counts_words_by_type() -> None:
+    names, gold, seen = word_types(GOLD, FOUND)
+    assert names == ["group", "location", "person", "O"]
+    pairs = [(names[one], names[other]) for one, other in zip(gold, seen, strict=True)]
+    assert pairs[:3] == [("person", "person"), ("O", "O"), ("person", "O")]
+    assert pairs[-1] == ("person", "group")
+
+
+def test_the_probability_of_an_entity_is_the_mean_of_its_words() -> None:
+    """As the records of `podium predict` state it; a temperature divides the logits."""
+    task, logits = task_with("ner", "page"), np.log([[0.1, 0.8, 0.1], [0.2, 0.2, 0.6], [0.9, 0.05, 0.05]])
+    examples = NerDevSet([["New", "York", "is"]], [["B-x", "I-x", "O"]])
+    found = task.answer(examples, WordLogits(("O", "B-x", "I-x"), logits, np.array([0, 3])))
+    scaled = task.scaled_confidences(found)
+    assert scaled(1.0) == pytest.approx([0.7])
+    parts = np.exp(logits / 2)
+    assert scaled(2.0) == pytest.approx([((parts[0] / parts[0].sum())[1] + (parts[1] / parts[1].sum())[2]) / 2])
+    assert task.correctness(examples, found, np.zeros((1, 5))).tolist() == [1.0]
+    other = NerDevSet([["New", "York", "is"]], [["B-x", "O", "O"]])
+    assert task.correctness(other, found, np.zeros((1, 5))).tolist() == [0.0], "other boundaries"
+
+
 def page_of(tokens: list[list[str]], gold: list[list[str]], tags: list[list[str]]) -> str:
     given, examples = answers(tags), NerDevSet(tokens, gold)
     outcomes = count_outcomes(gold, given.texts)
     slices: list[Any] = [*type_slices(gold, given.texts, LABELS)]
     slices += slice_by("length", ["short"] * len(gold), ["short"], METRICS, "dev", outcomes)
-    metrics = {**METRICS.figures({"dev": outcomes}), "examples": len(gold), "calibration_error": 0.1}
+    metrics = {**METRICS.figures({"dev": outcomes}), "examples": len(gold), "answered": len(gold)}
     found: EvaluationView[NerDevSet, NerAnswers] = EvaluationView(
         {"dev": examples}, {"dev": given}, {"dev": given.texts}, {"dev": outcomes}, slices, None, metrics
     )

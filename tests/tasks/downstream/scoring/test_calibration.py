@@ -1,10 +1,12 @@
 """Calibration against cases worked out by hand."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
-from tasks.downstream.scoring.calibration import compute_calibration
-from tasks.downstream.squad.page import reliability_plot
+from tasks.downstream.scoring.calibration import calibrate, compute_calibration
+from tasks.downstream.scoring.page_parts import plot_reliability
 from tasks.pages.render import render_html
 
 
@@ -49,8 +51,49 @@ def test_shares_have_wilson_intervals_as_published(right: int, low: float, high:
 
 def test_the_diagram_draws_every_bin_that_has_questions() -> None:
     found = compute_calibration([0.15, 0.55, 0.95, 0.95], [0.0, 1.0, 1.0, 0.0])
-    drawn = render_html(__file__, "reliability.html.j2", found=found, reliability_plot=reliability_plot(found))
+    plot = plot_reliability(found)
+    drawn = render_html(__file__, "reliability.html.j2", calibrated=found, reliability_plot=plot, probability="")
     assert drawn.count('class="dot"') == 3
     assert drawn.count('class="line" d="M') == 3 + 1, "three intervals and the diagonal"
-    assert "2 questions&#10;probability 0.950&#10;accuracy 0.500&#10;95% interval 0.095 to 0.905" in drawn
-    assert "Expected calibration error 0.375 (0 is perfect)" in drawn  # (0.15 + 0.45 + 2 * 0.45) / 4
+    assert "2 answers&#10;probability 0.950&#10;accuracy 0.500&#10;95% interval 0.095 to 0.905" in drawn
+    assert '<td>Expected calibration error</td><td class="number">0.375</td>' in drawn  # (0.15 + 0.45 + 2 * 0.45) / 4
+
+
+def drawn(count: int, temperature: float, seed: int = 0) -> tuple[Callable[[float], np.ndarray], np.ndarray]:
+    """Probabilities of two classes, of a model whose logits are right if divided by `temperature`."""
+    random = np.random.default_rng(seed)
+    leads = np.abs(random.normal(0, 2, count)) * temperature
+    right = random.random(count) < 1 / (1 + np.exp(-leads / temperature))
+    return (lambda divisor: 1 / (1 + np.exp(-leads / divisor))), right.astype(float)
+
+
+@pytest.mark.parametrize("temperature", [0.4, 1.0, 3.0])
+def test_the_temperature_that_spoilt_the_probabilities_is_found(temperature: float) -> None:
+    found = calibrate(*drawn(20_000, temperature))
+    assert found.temperature == pytest.approx(temperature, rel=0.05)
+    assert found.scaled is not None
+    assert found.scaled.error < 0.02
+    assert found.scaled.brier < found.brier or temperature == 1.0
+    record = found.record()
+    assert record["calibration_error_with_temperature"] == round(found.scaled.error, 6)
+    assert record["calibration_error"] == round(found.error, 6), "as predicted"
+
+
+def test_figures_with_temperature_are_measured_on_the_other_half() -> None:
+    """Few answers choose a temperature that suits them better than others: fitted on all, it would look too good."""
+    honest, optimistic = [], []
+    for seed in range(40):
+        scaled, right = drawn(40, 1.0, seed)
+        found = calibrate(scaled, right)
+        if found.scaled is not None and found.temperature is not None:
+            honest.append(found.scaled.brier)
+            optimistic.append(compute_calibration(scaled(found.temperature).tolist(), right.tolist()).brier)
+    assert len(honest) > 30
+    assert np.mean(honest) > np.mean(optimistic) + 0.002
+
+
+def test_no_temperature_is_fitted_on_a_handful_of_answers_or_without_mistakes() -> None:
+    scaled, right = drawn(39, 1.0)
+    for found in (calibrate(scaled, right), calibrate(drawn(100, 1.0)[0], np.ones(100))):
+        assert found.temperature is None
+        assert "temperature" not in found.record()

@@ -1,5 +1,6 @@
 """The command that scores any SQuAD pair, and the stage on a checkout of three questions."""
 
+import dataclasses
 import hashlib
 import json
 import re
@@ -12,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tasks.downstream.evaluate import evaluate
+from ipu_model.files import write_json
+from tasks.downstream.evaluate import describe_run, evaluate
 from tasks.downstream.squad.params import SquadEvaluateParams
 from tasks.stage.errors import InputError
 from tests.places import ROOT
@@ -239,6 +241,27 @@ def test_the_page_loads_nothing_and_escapes_every_text(tmp_path: Path) -> None:
     assert "2 of 3 answers match no reference" in page.text
 
 
+def test_the_page_names_run_model_file_and_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_checkout(tmp_path)
+    page = tmp_path / "evaluation/squad/report.html"
+    evaluate(TASK, tmp_path)
+    assert "<h1>Evaluation: question answering</h1>" in page.read_text(), "no run: dvc repro"
+    monkeypatch.setenv("PODIUM_RUN", "2026-11-26T21:34:20+00:00 w<b>1")
+    entry = dataclasses.replace(TASK.entry, start="base")
+    write_json(tmp_path / "models/base/base_model.json", {"path": "/secret/place/min<i>lm", "repository": None})
+    assert describe_run(entry, tmp_path) == {
+        "Run": "w<b>1",
+        "Model": "min<i>lm, fine-tuned",
+        "File": "demo",
+        "Date": "26 November 2026",
+    }
+    evaluate(TASK, tmp_path)
+    text = page.read_text()
+    assert "<h1>Evaluation of w&lt;b&gt;1 on demo</h1>" in text
+    assert '<a hidden data-up="run">Run</a>' in text
+    assert "/secret" not in text
+
+
 @pytest.mark.parametrize("lost", ["questions", "features", "logits", "weights"])
 def test_a_missing_input_names_the_stage_to_run_and_nothing_is_written(tmp_path: Path, lost: str) -> None:
     write_checkout(tmp_path)
@@ -286,4 +309,4 @@ def test_calibration_and_all_slices_with_their_intervals_are_written(tmp_path: P
     slices = (tmp_path / "plots" / "squad-slices.csv").read_text().splitlines()
     assert len(slices) == 1 + len(metrics["slices"])
     page = (tmp_path / "evaluation" / "squad" / "report.html").read_text()
-    assert f"Expected calibration error {metrics['calibration_error']:.3f}" in page
+    assert f'Expected calibration error</td><td class="number">{metrics["calibration_error"]:.3f}</td>' in page

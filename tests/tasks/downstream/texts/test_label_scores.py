@@ -250,10 +250,14 @@ def test_the_page_has_a_row_per_label_and_names_in_the_mistakes(checkout: Path) 
     page = (checkout / f"evaluation/{NAME}/report.html").read_text(encoding="utf-8")
     by_label = {one["label"]: one["threshold"] for one in metrics["thresholds"]}
     for one in (part for part in metrics["slices"] if part["by"] == "label"):
-        limit = f"{by_label[one['slice']]:.3f}" if one["slice"] in by_label else ""
-        cells = [f"{one['examples']:,}", f"{one['precision']:.2f}", f"{one['recall']:.2f}", f"{one['f1']:.2f}", limit]
-        quiet = "" if limit else ' <span class="quiet">(not in train)</span>'
-        assert f"<td>{one['slice']}{quiet}</td>" + "".join(f'<td class="number">{cell}</td>' for cell in cells) in page
+        cells = [f"{one['f1']:.1f}", f"{one['precision']:.1f}", f"{one['recall']:.1f}", f"{one['examples']:,}"]
+        notes = [] if one["slice"] in by_label else ["not in train"]
+        notes.append(f"{one['found']:,} predicted, {one['correct']:,} correct")
+        notes += [f"threshold {by_label[one['slice']]:.3f}"] if one["slice"] in by_label else []
+        row = "".join(f'<span class="number">{cell}</span>' for cell in cells)
+        assert f"<span>{one['slice']}</span>" in page
+        assert f"{row}<small>{'; '.join(notes)}</small>" in page
+    assert page.count("threshold in use") == len(by_label), "a ring on the curve of each label"
     assert "art, sport" in page
     published = part("card").released_metrics(metrics)
     assert [one["slice"] for one in published["slices"] if one["by"] == "label"] == list(LABELS)

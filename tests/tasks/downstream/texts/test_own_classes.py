@@ -82,7 +82,9 @@ def test_classes_are_learnt_scored_published_and_the_same_in_transformers(
     assert metrics["accuracy"] == pytest.approx(100 * accuracy_score(truth, guesses), abs=1e-4)
     assert metrics["macro_f1"] == pytest.approx(100 * f1_score(truth, guesses, average="macro"), abs=1e-4)
     assert metrics["accuracy_low"] > 90, "each word has one label"
-    assert {part["slice"] for part in metrics["slices"] if part["by"] == "class"} == set(CLASSES)
+    by_class = {part["slice"]: part["f1"] for part in metrics["slices"] if part["by"] == "class"}
+    assert list(by_class) == list(CLASSES)
+    assert list(by_class.values()) == pytest.approx(100 * f1_score(truth, guesses, average=None), abs=1e-4)
     run_stage(publish, NAME)
     card = (folder / "published" / NAME / "README.md").read_text(encoding="utf-8")
     assert f"| accuracy | {metrics['accuracy']:.2f} |" in card
@@ -181,7 +183,9 @@ def test_a_class_that_only_dev_has_counts_as_missed_and_is_told_everywhere(
     assert metrics["examples"] == 30
     assert metrics["accuracy"] <= 100 * 25 / 30
     page = (folder / f"evaluation/{NAME}/report.html").read_text(encoding="utf-8")
-    assert 'bored <span class="quiet">(not in train)' in page
+    [bored] = [one for one in metrics["slices"] if one["slice"] == "bored"]
+    assert (bored["examples"], bored["found"], bored["f1"], bored["learnt"]) == (5, 0, 0.0, False)
+    assert "<small>not in train; 0 predicted, 0 correct</small>" in page
     verdict = (folder / f"reports/validation/{NAME}.json").read_text(encoding="utf-8")
     assert "dev examples of class bored (not in train)" in verdict
     assert read_json(folder / f"data/rows/{NAME}/dev/manifest.json")["num_labels"] == 3
