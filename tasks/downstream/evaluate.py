@@ -52,7 +52,7 @@ class EvaluationView(Generic[E, A]):
     curve: RiskCoverage | None = None
     """Risk and coverage by the answers' probabilities."""
     about: Mapping[str, str] = field(default_factory=dict)
-    """What was evaluated on what, when and in which run, as far as known, for the head of the page."""
+    """Head of the page: run, model, file and date, as far as known."""
 
 
 class PageTask(ScoresTask[E, L, A]):
@@ -230,10 +230,10 @@ def judge_confidences(
     if not scaled or not len(right):
         return None, None
 
-    def stated(temperature: float) -> Array:
+    def confidences(temperature: float) -> Array:
         return np.concatenate([one(temperature) for one in scaled])
 
-    return calibrate(stated, right), risk_coverage(-stated(1.0), right)
+    return calibrate(confidences, right), risk_coverage(-confidences(1.0), right)
 
 
 def format_scores(task: ScoresTask[Any, Any, Any], found: Mapping[str, Any], split: str = "") -> list[str]:
