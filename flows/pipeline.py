@@ -118,6 +118,17 @@ def use_request(request: RunRequest) -> Iterator[None]:
         _request.reset(token)
 
 
+@contextlib.contextmanager
+def start_early(request: RunRequest, say: Callable[[str], None]) -> Iterator[None]:
+    """Prepare the checkout of a request, and start its DVC processes, for the flow that the body calls.
+
+    `podium run` does this while its server starts. It has locked and checked the run.
+    """
+    checkout.prepare_checkout(request.checkout, say)
+    with stages.start_sessions(request.root, say):
+        yield
+
+
 def _run(request: RunRequest, queues: tuple[str, str | None] | None, command: str | None, log: str | None) -> State:
     """Run a request, on workers if `queues` names those for the CPU and for devices."""
     project, name = request.project, request.explicit_name
@@ -136,7 +147,8 @@ def _run(request: RunRequest, queues: tuple[str, str | None] | None, command: st
         found = None if queues is None else dispatch.resolve_queues(values["device"]["runtime"], *queues)
         for queue in found or ():
             dispatch.require_deployment(queue)
-        checkout.prepare_checkout(request.checkout, stages.log_line)
+        if not stages.has_sessions():
+            checkout.prepare_checkout(request.checkout, stages.log_line)
         if found is None:
             if note := run_estimate.describe_preparation(request):
                 stages.log_line(note)

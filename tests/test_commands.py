@@ -95,6 +95,16 @@ def test_the_help_names_every_command_and_imports_none():
         assert (ROOT / "flows" / "commands" / f"{name}.py").is_file()
 
 
+def test_a_run_says_its_first_line_before_it_imports_what_takes_long():
+    """Nothing between the parameters and the first line imports these (flows/commands/run.py)."""
+    script = (
+        "import sys, flows.commands.finetune, flows.commands.run, flows.runs.run_request; "
+        "print([m for m in ('prefect', 'numpy', 'pyarrow', 'torch', 'flows.checks.preflight') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, text=True, capture_output=True)
+    assert done.stdout == "[]\n", done.stderr
+
+
 def test_a_command_works_from_any_folder_of_the_project_and_from_elsewhere_by_name(tmp_path):
     inside = podium("params", "list", "min_f1", cwd=ROOT / "tests" / "flows")
     assert inside.stdout.startswith("downstream.squad.gate.min_f1"), inside.stderr

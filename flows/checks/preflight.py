@@ -10,7 +10,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -307,12 +307,15 @@ PROBES = (device.probe_device, probe_files, probe_hub, server.probe_server)
 """Sources of probes, which run in parallel."""
 
 
-def run_checks(request: RunRequest) -> list[CheckResult]:
+def run_checks(request: RunRequest, meanwhile: Callable[[], None] = lambda: None) -> list[CheckResult]:
     """Run all checks, with probes in parallel.
 
     If there is a problem, check again with only the stages that would really run.
+
+    Args:
+        meanwhile: called while probes run, unless the other checks have found a problem.
     """
-    found = _run_checks(request)
+    found = _run_checks(request, meanwhile)
     if any(finding.level == "problem" for finding in found) and not request.on_workers:
         left = tuple(one.stage for one in device.find_stages_to_run(request))
         if len(left) < len(request.target):
@@ -320,22 +323,24 @@ def run_checks(request: RunRequest) -> list[CheckResult]:
     return found
 
 
-def _run_checks(request: RunRequest) -> list[CheckResult]:
+def _run_checks(request: RunRequest, meanwhile: Callable[[], None] = lambda: None) -> list[CheckResult]:
     probes = [probe for find_probes in PROBES for probe in find_probes(request)]
     with start_probes(probes, request.project) as wait:
         found = [finding for check in CHECKS for finding in check(request)]
+        if not any(finding.level == "problem" for finding in found):
+            meanwhile()
         # Without duplicates: the probes of files and of the Hub may both report on a base model's head.
         return list(dict.fromkeys([*found, *wait()]))
 
 
-def require_runnable(request: RunRequest) -> None:
+def require_runnable(request: RunRequest, meanwhile: Callable[[], None] = lambda: None) -> None:
     """Refuse a run that cannot succeed; print warnings, and the estimate of each device job unless the run is refused.
 
     Raises:
         ParamsError: some problems are in the parameters (exit code 2).
         InputError: all problems are in this host, its environment or the input files (exit code 1).
     """
-    findings = run_checks(request)
+    findings = run_checks(request, meanwhile)
     for finding in findings:
         if finding.level == "warning":
             streams.note(f"{finding.name}: {finding.text}")

@@ -5,14 +5,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from flows import dvc
-from flows.checks import preflight
 from flows.checks.server import import_prefect
 from flows.commands import options
 from flows.commands.project import CommandContext, enter_project
@@ -24,7 +23,7 @@ from flows.runs.log import new_log, redirect_logging
 from flows.runs.run_request import CPU_QUEUE, RunRequest, resolve_request
 from flows.runs.stage_plan import ALL, PUBLISH, publish_step
 from flows.runs.stopping import RESUME_HINT, Interrupted, stop
-from flows.server.local_server import connect_server, may_be_configured, start_early
+from flows.server.local_server import LocalServer, connect_server, may_be_configured, start_early
 from flows.views import run_page
 from flows.views.screen import current_screen, make_screen, print_end, print_reason, use_screen
 from tasks.plan.dvc_records import find_gate_damage
@@ -126,60 +125,88 @@ def _run_locked(request: RunRequest, verbose: bool, others: dict[str, Any]) -> t
     project = request.project
     kind = locks.DISPATCH_LOCK if request.on_workers else locks.CHECKOUT_LOCK
     if not is_writable(project / locks.FOLDER):
-        # The checks report who owns the folder, and all other problems.
-        preflight.require_runnable(request)
+        _require_runnable(request)  # reports who owns the folder, and all other problems
     with locks.hold_run(project, request.name, streams.note, kind):
         run_params.require_same_params(
             project, request.values, request.explicit_name
         )  # the run we waited for may have created it
         code = finish_if_unchanged(request)
         if code is None:
-            preflight.require_runnable(request)
-            prepare_run(project, streams.note)
-            code = _run(request, verbose, others)
+            with use_screen(make_screen(verbose)):
+                code = _start(request, others)
         return code, report.read_report(project, request.root)
 
 
-def _run(request: RunRequest, verbose: bool, others: dict[str, Any]) -> int:
+def _start(request: RunRequest, others: dict[str, Any]) -> int:
+    """Check a request while Prefect starts, which takes seconds; run it and return the exit code."""
+    project = request.project
+    current_screen().tell("checking the run and starting Prefect (a few seconds)")
+    log = new_log(project)
+    started = start_early(project / log)
+    try:
+        try:
+            _require_runnable(request, *([] if started is None else [load_flow]))
+        except PodiumError:
+            (project / log).unlink(missing_ok=True)
+            raise
+        prepare_run(project, streams.note)
+        load_flow()
+        return _run(request, others, log, started)
+    finally:
+        if started is not None:
+            started.end()
+
+
+def _require_runnable(request: RunRequest, meanwhile: Callable[[], None] = lambda: None) -> None:
+    from flows.checks import preflight  # imports numpy and pyarrow; the first line of a run comes before
+
+    preflight.require_runnable(request, meanwhile)
+
+
+def load_flow() -> None:
+    """Import the flow with Prefect, which takes a second.
+
+    Raises:
+        InputError: Prefect's settings are invalid.
+    """
+    with process.loading_packages():
+        import_prefect()
+        import flows.pipeline  # noqa: F401
+
+
+def _run(request: RunRequest, others: dict[str, Any], log: Path, started: LocalServer | None) -> int:
+    from flows import pipeline
+    from flows.server.api import SERVER_ERRORS, exit_without_server, silence_outages
+
     project, context = request.project, click.get_current_context().find_object(CommandContext)
     others.setdefault("command", None if context is None else context.command_line)
-    log = new_log(project)
-    with use_screen(make_screen(verbose)):
-        current_screen().tell("starting Prefect (a few seconds)")
-        started = start_early(project / log)
-        with process.loading_packages():
-            import_prefect()
-            from flows import pipeline  # takes seconds; the server starts meanwhile
-            from flows.server.api import SERVER_ERRORS, exit_without_server, silence_outages
-
-        with redirect_logging(project / log), connect_server(project / log, started) as is_own:
-            silence_outages()
-            flow = (
-                pipeline.pipeline
-                if is_own
-                else pipeline.pipeline.with_options(on_running=[_print_link, _follow_cancellation])
+    early = contextlib.nullcontext() if started is None else pipeline.start_early(request, current_screen().tell)
+    with redirect_logging(project / log), early, connect_server(project / log, started) as is_own:
+        silence_outages()
+        flow = pipeline.pipeline
+        if not is_own:
+            flow = flow.with_options(on_running=[_print_link, _follow_cancellation])
+        # Prefect's pages show these arguments.
+        shown = {name: getattr(request, name) for name in ("preset", "part", "on_workers", "force")}
+        shown |= {"name": request.explicit_name, "overrides": list(request.overrides), "to": list(request.to)}
+        try:
+            with pipeline.use_request(request):
+                state = flow(**shown, **others, log=str(log), return_state=True)
+        except SERVER_ERRORS as error:  # the final state did not reach the server
+            run = _read_ended(request, log)
+            code = FAILED if run is None else print_end(run, [report.format_total(run)], log)
+            streams.note(
+                f"the Prefect server does not answer ({type(error).__name__}) and did not receive the end of this "
+                f"run; see {log if run is None else artifacts.RUN_REPORT}",
+                "",
             )
-            # Prefect's pages show these arguments.
-            shown = {name: getattr(request, name) for name in ("preset", "part", "on_workers", "force")}
-            shown |= {"name": request.explicit_name, "overrides": list(request.overrides), "to": list(request.to)}
-            try:
-                with pipeline.use_request(request):
-                    state = flow(**shown, **others, log=str(log), return_state=True)
-            except SERVER_ERRORS as error:  # the final state did not reach the server
-                run = _read_ended(request, log)
-                code = FAILED if run is None else print_end(run, [report.format_total(run)], log)
-                streams.note(
-                    f"the Prefect server does not answer ({type(error).__name__}) and did not receive the end of this "
-                    f"run; see {log if run is None else artifacts.RUN_REPORT}",
-                    "",
-                )
-                exit_without_server(code)
-        if (run := _read_ended(request, log)) is None:
-            stop.check()
-            raise PodiumError(f"the run wrote no report: {state.message}\nlog: {log}")
-        rows = [report.HEADER, *map(report.format_stage, run.stages)] if request.on_workers else []
-        code = print_end(run, [*rows, report.format_total(run)], log)
-        return code or (0 if state.is_completed() else FAILED)
+            exit_without_server(code)
+    if (run := _read_ended(request, log)) is None:
+        stop.check()
+        raise PodiumError(f"the run wrote no report: {state.message}\nlog: {log}")
+    rows = [report.HEADER, *map(report.format_stage, run.stages)] if request.on_workers else []
+    code = print_end(run, [*rows, report.format_total(run)], log)
+    return code or (0 if state.is_completed() else FAILED)
 
 
 def _read_ended(request: RunRequest, log: Path) -> report.RunReport | None:

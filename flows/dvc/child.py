@@ -195,16 +195,18 @@ class CheckoutRepo(Repo):
         self.require_store()
         return pushed
 
-    def update_stage(self, stage: str, pull: bool, single: bool) -> dict[str, Any]:
+    def update_stage(self, stage: str, pull: bool, single: bool, run: dict[str, str]) -> dict[str, Any]:
         """Bring a stage up to date.
 
         Args:
             pull: fetch missing data from the remote.
             single: the stages it depends on are up to date.
+            run: variables that tell the stage about the run.
 
         Returns:
             `verdict`, and `lost`: names of stages whose outputs did not reach the cache, though DVC raised no error.
         """
+        os.environ.update(run)
         self.verdicts, lost = {}, []
         self.stage_cache.keys = []
         self._link_outputs()

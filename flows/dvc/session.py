@@ -115,7 +115,6 @@ class DvcSession:
         allowed: Sequence[str] | None = None,
         wait_for_lock: bool = False,
         lock: StageLock | None = None,
-        run: str | None = None,
     ) -> None:
         """Describe the session; the process is not started yet.
 
@@ -123,14 +122,14 @@ class DvcSession:
             allowed: stages that may run here; others must be restored. None: all may run.
             wait_for_lock: wait while another DVC holds the repository lock; otherwise fail after a few seconds.
             lock: called before a stage runs; returns once no other host runs an equal one.
-            run: identity of the run, which stages record.
         """
         self.root, self._lock = root, lock
+        self.run: str | None = None
+        """Identity of the run, which stages record."""
         self._mark = secrets.token_hex(8)
         """Random prefix of replies, which stages cannot know."""
         self._arguments = [self._mark, *(["--wait-for-lock"] if wait_for_lock else [])]
-        variables = {STAGES_SENT: None if allowed is None else " ".join(allowed), RUN: run}
-        self._variables = {name: value for name, value in variables.items() if value is not None}
+        self._variables = {} if allowed is None else {STAGES_SENT: " ".join(allowed)}
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> DvcSession:
@@ -182,14 +181,14 @@ class DvcSession:
         """
         if stop.number:
             raise RunStopped(stage)
-        output = _StageOutput(say, progress)
+        output, known = _StageOutput(say, progress), {} if self.run is None else {RUN: self.run}
         self._send("ready", lambda line: None)  # import DVC before signals are forwarded
         reply: dict[str, Any] = {"away": True}
         while reply.get("away"):
             if pull:
                 self._send_to_remote(f"stage {stage}: the remote {{remote}} is not available", say, "require_store")
             with stop.forward_to(self.start()):
-                reply = self._send("update_stage", output.take, stage=stage, pull=pull, single=single)
+                reply = self._send("update_stage", output.take, stage=stage, pull=pull, single=single, run=known)
         done, code = reply.get("answer"), reply.get("code")
         if done is not None and not done["lost"]:
             return str(done["verdict"])

@@ -1,12 +1,12 @@
 """Prefect tasks that run DVC stages and publish. DVC decides which stages have to run."""
 
 import contextlib
-import contextvars
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextvars import ContextVar, copy_context
 from pathlib import Path
 from typing import Any, cast
 
@@ -58,6 +58,31 @@ StageRunner = Callable[[str, DvcSession], None]
 """Function that brings a stage up to date in a DVC session that nothing else uses meanwhile."""
 
 
+_early: ContextVar[Sequence[DvcSession]] = ContextVar("early", default=())
+"""Sessions that started before the flow, in a repaired checkout."""
+
+
+@contextlib.contextmanager
+def start_sessions(root: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Start the DVC processes of a run on this host, which take a second, before the flow that the body calls."""
+    leftovers.repair(root, say)
+    most = stages_at_once()
+    with contextlib.ExitStack() as held:
+        sessions = [held.enter_context(DvcSession(root, None, most > 1)) for _ in range(most)]
+        for session in sessions:
+            session.start()
+        token = _early.set(sessions)
+        try:
+            yield
+        finally:
+            _early.reset(token)
+
+
+def has_sessions() -> bool:
+    """Return whether sessions have started before the flow."""
+    return bool(_early.get())
+
+
 def run_plan(
     plan: Sequence[str],
     root: Path,
@@ -89,11 +114,14 @@ def run_plan(
         log_line(text)
     releases.fetch_releases(plan, root, log_line, released)
     remote, most, say = dvc.has_remote(root), 1 if on_worker else stages_at_once(), log_line
-    leftovers.repair(root, say)
+    if not has_sessions():
+        leftovers.repair(root, say)
     with contextlib.ExitStack() as held:
         sent, locks = plan if on_worker else None, StageLock(str(flow_run.id), log_line)
         lock = locks.take if on_worker and remote else None
-        sessions = [held.enter_context(DvcSession(root, sent, most > 1, lock, run.identity)) for _ in range(most)]
+        sessions = _early.get() or [held.enter_context(DvcSession(root, sent, most > 1, lock)) for _ in range(most)]
+        for session in sessions:
+            session.run = run.identity
         found = sessions[0].check_plan(plan)
         left, single = plan[len(found.unchanged) :], found.is_complete and not remote
 
@@ -158,7 +186,7 @@ def run_parallel(
                     session = free.pop()
                     session.start()  # in this thread, as the process ends with the thread that starts it
                     left.remove(stage)
-                    working[threads.submit(contextvars.copy_context().run, bring, stage, session)] = stage, session
+                    working[threads.submit(copy_context().run, bring, stage, session)] = stage, session
                 if not working:
                     return failed
                 for ended in wait(working, return_when=FIRST_COMPLETED).done:

@@ -60,7 +60,7 @@ def connect_server(log: Path, started: LocalServer | None = None) -> Iterator[bo
 
     Args:
         log: receives the local server's output.
-        started: the local server, if it is running; stopped after the body, or if Prefect's settings name another.
+        started: the local server, if it is running; the caller stops it.
 
     Yields:
         Whether the server is local.
@@ -73,10 +73,9 @@ def connect_server(log: Path, started: LocalServer | None = None) -> Iterator[bo
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
     with contextlib.ExitStack() as held:
-        if started is not None:
-            held.callback(started.end)
         if PREFECT_API_URL.value():
-            held.close()
+            if started is not None:
+                started.end()
             yield False
             return
         if started is None:
@@ -129,7 +128,7 @@ def create_app() -> Any:
     with process.loading_packages():
         from prefect.server.api import server
 
-        return server.create_app()
+    return server.create_app()  # collects garbage, which now is quick
 
 
 def may_be_configured() -> bool:

@@ -22,7 +22,6 @@ from tasks.params.sections import HUB_NAME
 from tasks.plan.named_files import leads_outside
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
-from tasks.vocabulary.encoding import find_tokenizer_file
 
 CONFIG, WEIGHTS, PROVENANCE, IPU_CONFIG = "config.json", "model.safetensors", "provenance.json", "ipu_config.json"
 OF_RELEASES = ("podium.json", PROVENANCE, IPU_CONFIG)
@@ -90,6 +89,8 @@ def find_model(name: str, tokenizer: Path | None = None) -> InferenceModel:
         if not HUB_NAME.fullmatch(name) or (folder.parent != Path() and folder.parent.is_dir()):
             raise InputError(f"{folder} not found. Name a published folder, a model folder or a Hub repository")
         _, folder = download_model(name, None, "", OF_RELEASES)
+    from tasks.vocabulary.encoding import find_tokenizer_file  # imports numpy and pyarrow, and the flow imports this
+
     holder = folder if tokenizer is None else tokenizer
     _require_own_files(folder, holder)
     config = _config(folder)
