@@ -1,15 +1,15 @@
 """`podium runs`: list runs, and show one in full."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from flows.commands import options
 from flows.commands.project import enter_project
-from flows.runs import listing, report, run_params
-from ipu_model.units import format_bytes
+from flows.runs import listing, run_params
+from ipu_model.units import format_bytes, format_duration
 from tasks.params.schema import default_values
 from tasks.params.strict_yaml import read_yaml
 from tasks.params.tables import format_table
@@ -64,29 +64,25 @@ def list_runs(ctx: click.Context, words: tuple[str, ...], statuses: tuple[str, .
         options.print_next("podium run starts one; --name gives it a name")
         return
     sizes = [run.size().own for run in found]
-    rows = [("name", "started", "status", "size", "scores", "command")]
+    changes, now = listing.find_changes(listing.list_all(project)), time.time()
+    rows = [("name", "status", "score", "change", "duration", "age", "size", "command")]
     for run, size in zip(found, sizes, strict=True):
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.began))
         line = (run.record and run.record.command) or "-"
         shown = line if len(line) <= WIDEST_COMMAND else f"{line[: WIDEST_COMMAND - 1]}…"
-        rows.append((run.name, when, run.status, format_bytes(size), ", ".join(_list_scores(run)) or "-", shown))
+        score = run.record.leading_score if run.record is not None else None
+        rows.append(
+            (
+                *(run.name, run.status, "-" if score is None else listing.format_score(score)),
+                changes[run.name].text if run.name in changes else "-",
+                "-" if run.seconds is None else format_duration(run.seconds),
+                *(listing.format_age(now - run.began), format_bytes(size), shown),
+            )
+        )
     streams.say(options.truncate_lines(format_table(rows)))
     cache = format_bytes(sum(vars(listing.measure_disk([find_cache(project)])).values()))
     number = f"{len(found)} run{'s' if len(found) > 1 else ''}"
     streams.say(f"{number}, {format_bytes(sum(sizes))}; shared DVC cache, {cache}\n")
     options.print_next(f"podium runs show {found[0].name}, or podium clean to see what can be removed")
-
-
-def _list_scores(run: listing.Run) -> Iterator[str]:
-    """Yield the scores of a run's entries; loss and perplexity of its last phase of pre-training if there are none."""
-    phases = [one["name"] for one in run.record.pretraining.values()] if run.record is not None else []
-    entries = [name for name in run.scores if name not in phases]
-    for entry in entries or phases[-1:]:
-        for name, value in run.scores[entry].items():
-            if entry in entries:
-                yield f"{entry} {name} {value:.2f}"
-            elif name in report.LOWER_IS_BETTER:
-                yield f"{entry} {report.PRETRAINING_SCORES[name]} {value:.4g}"
 
 
 def fix_pages(project: Path, found: Sequence[listing.Run]) -> None:

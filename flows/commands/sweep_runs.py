@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from flows import dvc
 from flows.dvc.session import restore_outputs
 from flows.runs import checkout, report
+from flows.runs.listing import SWEEPS
 from flows.runs.stopping import stop
 from flows.views.curves import find_evaluations, read_columns
 from flows.views.run_view import RunView
@@ -46,8 +47,6 @@ if TYPE_CHECKING:  # it takes 0.2 s to import
     import optuna
     from optuna.distributions import BaseDistribution
 
-SWEEPS = artifacts.RUNS / "sweeps"
-"""Folder with a file for each sweep: its trials, their scores, and the best run."""
 RANDOM_TRIALS = 5
 """Trials with random values before TPE proposes some."""
 TRIALS_TO_COMPARE = 4

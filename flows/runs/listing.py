@@ -37,6 +37,8 @@ BLOCK = 512
 """Bytes of a block in the result of `stat`, for any file system."""
 SHARED_FOLDERS = ("bench", "checkouts", "home", "locks", "logs", "server", "sweeps")
 """Folders in runs/ that do not belong to the run in the project folder."""
+SWEEPS = artifacts.RUNS / "sweeps"
+"""Folder with a file for each sweep: its trials, their scores, and the best run."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,24 @@ class Run:
         began = self.record.began if self.record is not None else None
         return datetime.fromisoformat(began).timestamp() if began else self.last
 
+    @property
+    def seconds(self) -> float | None:
+        """Its duration; None if it has not ended."""
+        ended = self.record is not None and self.record.ended is not None and self.record.began is not None
+        return self.last - self.began if ended else None
+
+    @property
+    def evaluated_on(self) -> tuple[Any, ...] | None:
+        """What runs must have in common so that their leading scores can be compared: the metric, the kind of the entry
+        and its development data, or the phase and the text of a pre-training; None: not known."""
+        score = self.record.leading_score if self.record is not None else None
+        if score is None or self.record is None or not (details := self.record.details):
+            return None
+        kind, entry = details["entries"].get(score.owner), f"downstream.{score.owner}."
+        data = ("corpus.", "tokenizer.", "pretrain_rows.") if kind is None else (f"{entry}data.", f"{entry}task")
+        same = {name.removeprefix(entry): value for name, value in details["changed"].items() if name.startswith(data)}
+        return score.metric, kind or score.owner, *sorted(item for item in same.items() if "train" not in item[0])
+
     def parts(self) -> list[Path]:
         """Return the files and folders of the run."""
         if self.name != PROJECT:
@@ -153,6 +173,51 @@ class Run:
             "bytes": size.own,
             "bytes_shared": size.shared,
         }
+
+
+@dataclass(frozen=True)
+class ScoreChange:
+    """Change of the leading score of a run since the run before it."""
+
+    before: str
+    """Name of the run before it that was evaluated on the same data."""
+    text: str
+    """Difference with its sign."""
+    is_better: bool | None
+    """None: equal scores."""
+
+
+def find_changes(runs: Sequence[Run]) -> dict[str, ScoreChange]:
+    """Return name -> change of each of these runs, newest first, whose score can be compared with an earlier one."""
+    last: dict[tuple[Any, ...], tuple[str, float]] = {}
+    found = {}
+    for run in sorted(reversed(runs), key=lambda one: one.began):  # noqa: C414 - the sort is stable
+        if run.record is None or (score := run.record.leading_score) is None or (key := run.evaluated_on) is None:
+            continue
+        if key in last:
+            before, value = last[key]
+            falls = score.metric in report.LOWER_IS_BETTER
+            text, points = f"{score.value - value:+.{4 if falls else 2}f}", score.value - value
+            found[run.name] = ScoreChange(before, text, (points < 0) == falls if float(text) else None)
+        last[key] = run.name, score.value
+    return found
+
+
+def format_score(score: report.LeadingScore) -> str:
+    """Return a leading score with its name and interval, or the loss and perplexity of a pre-training."""
+    if score.metric in report.LOWER_IS_BETTER:
+        more = "" if score.perplexity is None else f", perplexity {score.perplexity:,.2f}"
+        return f"{score.title} {score.value:.4f}{more}"
+    more = "" if score.interval is None else f" ({score.interval[0]:.1f} to {score.interval[1]:.1f})"
+    return f"{score.title} {score.value:.2f}{more}"
+
+
+def format_age(seconds: float) -> str:
+    """Return how long ago something was, in one unit."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size:.0f} {unit} ago"
+    return "just now"
 
 
 def display_name(name: str) -> str:

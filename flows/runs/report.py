@@ -70,6 +70,23 @@ class StageRecord:
     """Peak memory of the largest of these processes."""
 
 
+@dataclass(frozen=True)
+class LeadingScore:
+    """Score that stands for a run."""
+
+    owner: str
+    """Its entry or, of a pre-training, its phase."""
+    metric: str
+    value: float
+    interval: tuple[float, float] | None = None
+    perplexity: float | None = None
+
+    @property
+    def title(self) -> str:
+        """Name of the metric for users."""
+        return PRETRAINING_SCORES.get(self.metric, self.metric.replace("_", " "))
+
+
 @dataclass
 class RunReport:
     """Contents of reports/run.json, updated during the run."""
@@ -147,6 +164,18 @@ class RunReport:
             return None
         began = datetime.fromisoformat(self.began).astimezone(UTC)
         return f"{began.isoformat(timespec='seconds')} {self.name}"
+
+    @property
+    def leading_score(self) -> LeadingScore | None:
+        """The first score that its first gate checks, else the loss of its last phase of pre-training."""
+        for one in self.results.values():
+            if (name := leading_metric(one)) is not None:
+                bounds = one.get("intervals", {}).get(name)
+                return LeadingScore(one["name"], name, one["scores"][name], tuple(bounds) if bounds else None)
+        for phase in reversed(self.pretraining.values()):
+            if "mlm_loss" in (scores := phase["scores"]):
+                return LeadingScore(phase["name"], "mlm_loss", scores["mlm_loss"], None, scores.get("perplexity"))
+        return None
 
     @property
     def reasons(self) -> list[str]:
@@ -256,6 +285,13 @@ class RunReport:
             if not values[name]:
                 del values[name]
         return values
+
+
+def leading_metric(result: Mapping[str, Any]) -> str | None:
+    """Return the metric that stands for the result of a gate: the first that it checks, else its first score."""
+    scores = result["scores"]
+    names = (*(check["name"] for check in result.get("checks", ())), *scores)
+    return next((name for name in names if name in scores), None)
 
 
 def read_json_object(path: Path) -> dict[str, Any] | None:

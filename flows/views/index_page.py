@@ -17,7 +17,8 @@ from urllib.parse import quote
 from flows.runs import listing, run_params
 from flows.views.curves import read_curve
 from flows.views.run_view import BADGE_COLORS, RunView
-from ipu_model.files import write_text
+from flows.views.sweep_plots import read_sweeps
+from ipu_model.files import find_object, write_text
 from ipu_model.units import format_duration
 from tasks.pages.plots import COLORS, Plot, PlotLine, plot_lines
 from tasks.pages.render import render_html
@@ -29,11 +30,15 @@ MAX_POINTS = 30
 """Maximum points of a curve."""
 MAX_RUNS = 500
 """Maximum runs on the page, the newest; `podium runs` lists all."""
-MAX_DRAWN = 200
+MAX_DRAWN = 100
 """Maximum runs in plots: more lines cannot be told apart, and take a second to draw."""
 MAX_COLUMNS, MAX_PLOTS, MAX_COMPARISONS, MAX_PARAMETERS = 4, 8, 20, 4
-MAX_VERTICES, MAX_DOTS = 12_000, 1_200
+MAX_VERTICES, MAX_DOTS = 6_000, 600
 """Maximum vertices and tooltips of all curves together."""
+SPARK, MAX_SPARKS = (96, 18), 16
+"""Width and height of a loss in the table, and its points."""
+UNTYPICAL = (".folder", "_path", ".path", ".title", ".repository")
+"""Ends of parameters that differ between runs without being a choice to compare."""
 MAX_BYTES = 950_000
 """Maximum bytes of the page; with very long names it shows fewer runs."""
 
@@ -63,6 +68,12 @@ def read_curves(folder: Path) -> dict[str, list[Point]]:
     return {name: points for name, points in found.items() if points}
 
 
+def read_runtime(folder: Path) -> str:
+    """Return the kinds of device that the jobs of a run had: cpu, cuda or ipu; empty if none has ended."""
+    found = [find_object(path) or {} for path in sorted((folder / artifacts.METRICS).glob("*.json"))]
+    return ", ".join(sorted({str(one["runtime"]) for one in found if "runtime" in one}))
+
+
 def write_index(project: Path, ended: str = "") -> None:
     """Write the page.
 
@@ -90,6 +101,7 @@ def render_index(project: Path, found: Sequence[listing.Run]) -> str:
             colors=COLORS,
             quote=shlex.quote,
             duration=format_duration,
+            spark=SPARK,
             minute=lambda seconds: time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds)),
             comparisons=[(one.stem.removeprefix("compare-"), quote(one.name)) for one in comparisons[:MAX_COMPARISONS]],
             written=time.strftime("%Y-%m-%d %H:%M %Z"),
@@ -105,13 +117,32 @@ class IndexedRun:
     def __init__(self, run: listing.Run) -> None:
         self.run, self.title = run, listing.display_name(run.name)
         details = {} if run.record is None else run.record.details
-        self.runtime: str = details.get("runtime", "")
+        runtime: str = details.get("runtime", "")
+        self.runtime = (read_runtime(run.folder) if runtime == "auto" else "") or runtime.replace("auto", "")
         self.entries: dict[str, str] = details.get("entries", {})
         self.changed: dict[str, str] = details.get("changed", {})
         self.curves: dict[str, list[Point]] = details.get("curves", {})
-        results = [] if run.record is None else RunView(run.record, run.folder).results
-        self.results = {one.name: one for one in results}
+        self.leading = None if run.record is None else run.record.leading_score
+        self.view = None if run.record is None else RunView(run.record, run.folder)
+        self.results = {} if self.view is None else {one.name: one for one in self.view.results}
         """Entry -> result."""
+
+    @property
+    def spark(self) -> dict[str, Any] | None:
+        """Path of the loss of its last training in a box of SPARK units, with its first and last value."""
+        owner = "" if self.leading is None else self.leading.owner
+        names = [name for name in self.curves if not name.endswith("held-out") and len(self.curves[name]) > 1]
+        if not names:
+            return None
+        name = max(names, key=lambda one: (owner in one.split("-"), "finetune" in one, one))
+        points, (width, height) = _thin(self.curves[name], MAX_SPARKS), SPARK
+        (first, last), values = (points[0][0], points[-1][0]), [y for _, y in points]
+        low, span = min(values), (max(values) - min(values)) or 1.0
+        places = (
+            f"{width * (x - first) / (last - first):.0f} {height - height * (y - low) / span:.0f}" for x, y in points
+        )
+        label = f"loss {values[0]:.3f} to {values[-1]:.3f}"
+        return {"path": "M" + "L".join(places), "label": label, "last": values[-1]}
 
     def score(self, entry: str, metric: str) -> dict[str, Any] | None:
         """Return a score with its interval, the floor of its gate, and the verdict on the entry."""
@@ -126,12 +157,26 @@ class IndexView:
 
     def __init__(self, project: Path, shown: Sequence[listing.Run]) -> None:
         self.project, self.shown = project, [IndexedRun(run) for run in shown]
+        self.sweeps = read_sweeps(project)
+        self._changes = listing.find_changes(shown)
+        self._trials = {trial["name"]: (one, trial) for one in self.sweeps for trial in one.scored}
         self._shared = Counter(both for one in self.shown for both in one.changed.items())
         """Name and value of each changed parameter, with the number of runs that have it."""
         entries = Counter(entry for one in self.shown for entry, result in one.results.items() if result.scores)
         self._columns = [(entry, self._leading(entry)) for entry, _ in entries.most_common(MAX_COLUMNS)]
         """The most frequent entries, each with the first score that its gate checks."""
         self.columns = [f"{entry} {metric.replace('_', ' ')}" for entry, metric in self._columns]
+        values = {name: {one.changed.get(name) for one in self.shown} for one in self.shown for name in one.changed}
+        differ = sorted((name for name in values if len(values[name]) > 1), key=lambda name: (-len(values[name]), name))
+        self._differ = [name for name in differ if not name.endswith(UNTYPICAL)][:MAX_PARAMETERS]
+        users = {one.run.record.user for one in self.shown if one.run.record is not None and one.run.record.user}
+        self.optional = ["task", "device", *(["user"] if users else []), *self._more, *self._differ]
+        """Names of the columns that are not shown by default."""
+
+    @property
+    def _more(self) -> list[str]:
+        """Scores with columns of their own."""
+        return self.columns if len(self.columns) > 1 else []
 
     def _leading(self, entry: str) -> str:
         results = [one.results[entry] for one in self.shown if entry in one.results and one.results[entry].scores]
@@ -142,19 +187,35 @@ class IndexView:
         """Table rows; each lists its rarest parameter values first."""
         for one in self.shown:
             run, record = one.run, one.run.record
-            ended = record is not None and record.ended is not None and record.began is not None
             kinds = [f"{name} ({kind})" if name != kind else name for name, kind in one.entries.items()]
             own = [both for both in one.changed.items() if self._shared[both] < len(self.shown)]
+            user = [] if "user" not in self.optional else [(record and record.user) or ""]
+            scores = [one.score(*column) for column in self._columns]
+            more = [f"{score['value']:.2f}" if score else "" for score in scores] if self._more else []
             yield {
                 "run": run,
                 "name": one.title,
                 "href": listing.page_link(self.project, run),
-                "seconds": run.last - run.began if ended else None,
-                "what": [(record and record.preset) or "params.yaml", *kinds, *filter(None, [one.runtime])],
-                "scores": [one.score(entry, metric) for entry, metric in self._columns],
+                "score": self._format_score(one),
+                "change": self._changes.get(run.name),
+                "spark": one.spark,
+                "task": ", ".join([(record and record.preset) or "params.yaml", *kinds]),
+                "device": one.runtime,
+                "optional": [*user, *more, *(one.changed.get(name, "") for name in self._differ)],
+                "results": [] if one.view is None else one.view.results,
+                "pretraining": [] if one.view is None else one.view.pretraining,
                 "changed": sorted(own, key=lambda both: self._shared[both]),
-                "published": [receipt["where"] for result in one.results.values() if (receipt := result.published)],
             }
+
+    def _format_score(self, one: IndexedRun) -> tuple[float, str, str] | None:
+        """Return value, text and remark of the score of a run: its leading one, or as a trial its held-out one."""
+        if (score := one.leading) is not None:
+            text, _, more = listing.format_score(score).removeprefix(f"{score.title} ").partition(" ")
+            return score.value, text.rstrip(","), f"{more} {score.title}".strip()
+        if one.run.name in self._trials:
+            sweep, trial = self._trials[one.run.name]
+            return sweep.value(trial), f"{sweep.value(trial):.4f}", f"held-out {sweep.figure}"
+        return None
 
     @property
     def scores(self) -> Iterator[tuple[str, Plot]]:

@@ -287,9 +287,8 @@ class ResultView:
     @property
     def leading_score(self) -> tuple[str, str] | None:
         """Name and value of its leading score: the first that its gate checks."""
-        known = dict(self.scores)
-        checked = [name for check in self.result.get("checks", ()) if (name := check["name"]) in known]
-        return next(((name, known[name]) for name in (*checked, *known)), None)
+        name = report.leading_metric(self.result)
+        return None if name is None else (name, dict(self.scores)[name])
 
     @property
     def page(self) -> Path | None:

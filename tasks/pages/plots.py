@@ -61,7 +61,13 @@ class PlotLine:
 
 
 def plot_lines(
-    lines: Sequence[PlotLine], across: str, up: str, label: str, from_zero: bool = True, room: float = 0.0
+    lines: Sequence[PlotLine],
+    across: str,
+    up: str,
+    label: str,
+    from_zero: bool = True,
+    room: float = 0.0,
+    log: bool = False,
 ) -> Plot:
     """Return a plot of lines; pygal draws only the axes, because it would take seconds for very many lines.
 
@@ -70,24 +76,34 @@ def plot_lines(
         label: description of the plot for screen readers.
         from_zero: whether the y axis starts at zero, so that plots can be compared by eye.
         room: margin at both ends of the x axis.
+        log: whether the x axis is logarithmic; all x are then above 0.
     """
     import pygal
 
     drawn = [_select_points(line, across, up) for line in lines]
+    if log:
+        drawn = [
+            ([(math.log10(x), y) for x, y in path], [(math.log10(x), y, tip) for x, y, tip in dots])
+            for path, dots in drawn
+        ]
     found = [point for path, dots in drawn for point in (*path, *((x, y) for x, y, _ in dots))]
     (left, right), (low, high) = _range([x for x, _ in found]), _range([y for _, y in found])
     corners = [(left - room, low), (right + room, high)]
     chart = pygal.XY(
         **_options(across, up),
-        x_value_formatter=format_tick,
-        x_labels=_ticks([x for x, _ in found]),
+        x_value_formatter=(lambda x: format_tick(10**x)) if log else format_tick,
+        x_labels=_log_ticks(left, right) if log else _ticks([x for x, _ in found]),
         include_x_axis=from_zero,
     )
     chart.add("", corners)
     tree = _render_tree(chart, label)
     (plot,) = [one for one in tree.iter() if one.get("class") == "plot" and one is not tree]
     (frame,) = [one for one in plot if "series" in one.get("class", "").split()]
-    scale = _make_scale(corners, next(one.get("d", "") for one in frame.iter("path")))
+    diagonal = next(one.get("d", "") for one in frame.iter("path"))
+    scale = _make_scale(corners, diagonal)
+    if not log:  # a script can zoom: ends of the axes, and their places
+        tree.set("data-range", " ".join(f"{value:.10g}" for corner in corners for value in corner))
+        tree.set("data-box", " ".join(diagonal[1:].replace("L", " ").split()))
     plot.remove(frame)
     legend = ElementTree.Element("p", {"class": "legend"})
     for index, (line, (path, dots)) in enumerate(zip(lines, drawn, strict=True)):
@@ -169,6 +185,13 @@ def _ticks(values: Sequence[float]) -> list[float]:
         if sum(len(format_tick(tick)) + 3 for tick in found) <= LABEL_CHARACTERS:
             return found
     return [low]
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """Return ticks at 1, 2 and 5 times powers of ten, or at powers alone if those are many; values are logarithms."""
+    parts = (1, 2, 5) if high - low < 2.5 else (1,)
+    every = [math.log10(part) + power for power in range(math.floor(low), math.ceil(high) + 1) for part in parts]
+    return [tick for tick in every if low - 1e-9 <= tick <= high + 1e-9] or [low]
 
 
 def _shorten(text: str, longest: int = MAX_NAME) -> str:

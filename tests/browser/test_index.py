@@ -33,7 +33,7 @@ def drawn(page: Page) -> set[str]:
 
 def test_heads_sort_and_words_filter_rows_and_plots(page: Page, tmp_path: Path) -> None:
     looked_at(page, tmp_path, 4)
-    head = page.get_by_role("button", name="squad f1")
+    head = page.get_by_role("button", name="score")
     head.click()
     assert names(page) == ["run-0", "run-1", "run-2", "run-3"]
     head.click()

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 from optuna.distributions import CategoricalDistribution
 
-from flows.commands.sweep_runs import SWEEPS, Sweep, Training, Trial, _run, run_sweep, write_seed_scores
+from flows.commands.sweep_runs import Sweep, Training, Trial, _run, run_sweep, write_seed_scores
 from flows.runs import checkout
+from flows.runs.listing import SWEEPS
 from flows.runs.run_params import require_same_params
 from ipu_model.files import write_json
 from tasks.downstream.gate.gate import gate

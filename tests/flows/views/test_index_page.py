@@ -24,10 +24,11 @@ def page(found: list[Run], folder: Path = Path("/project")) -> str:
 def test_a_row_says_what_became_of_a_run_and_what_it_scored() -> None:
     html = page([shown(2), shown(1)])
     text = " ".join(Page(without_own_script(html)).text.split())
-    for said in ("run-2", "published", "12 min 31 s", "small, squad, cpu", "82.00", "78.0 to 92.0"):
+    for said in ("run-2", "published", "12 min 31 s", "small, squad, cpu", "82.00 (78.0 to 92.0) f1"):
         assert said in text, said
-    assert "accepted, floor 85.0" in text
-    assert "rejected, floor 85.0" in text
+    assert "f1 82.00 (floor 85.0), exact match 70.00 accepted" in text
+    assert "f1 81.00 (floor 85.0), exact match 70.00 rejected" in text
+    assert 'aria-label="loss 3.000 to 0.100"' in html, "the loss in its row"
     assert "pretrain.seed=2" in text
     assert "num_layers" not in text, "both have it alike"
     assert 'data-word="run-2"' in html

@@ -1,0 +1,85 @@
+"""Sweeps on the page of all runs: the held-out score of each trial against each parameter."""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from flows.runs.listing import SWEEPS
+from ipu_model.files import read_json
+from tasks.downstream.gate.recipe import SEED
+from tasks.downstream.gate.verdict_text import signed_figure
+from tasks.pages.plots import Plot, PlotLine, format_tick, plot_lines
+
+MAX_SWEEPS = 10
+"""Maximum sweeps on the page, the newest."""
+LOG_SPREAD = 8.0
+"""Ratio of the largest and the smallest value from which an axis is logarithmic."""
+
+
+@dataclass(frozen=True)
+class SweepView:
+    """A sweep, running or ended."""
+
+    name: str
+    trials: Sequence[Mapping[str, Any]]
+
+    @cached_property
+    def scored(self) -> list[Mapping[str, Any]]:
+        """Trials with a score, the best last."""
+        return sorted((one for one in self.trials if one["score"] is not None), key=lambda one: float(one["score"]))
+
+    @property
+    def figure(self) -> str:
+        """Name of the held-out figure that selects the best trial."""
+        return str(self.scored[0]["held_out"]["judged_by"])
+
+    def value(self, trial: Mapping[str, Any]) -> float:
+        """Return the held-out figure of a trial with a score."""
+        return signed_figure(self.figure, trial["score"])
+
+    @property
+    def note(self) -> str:
+        """Numbers of trials, and the best one with its values."""
+        states = {one["state"]: sum(other["state"] == one["state"] for other in self.trials) for one in self.trials}
+        counts = ", ".join(f"{count} {state}" for state, count in states.items())
+        if not self.scored:
+            return f"Trials: {counts}. None has a score yet."
+        best = self.scored[-1]
+        values = ", ".join(f"{_shorten(name)} {value:.4g}" for name, value in best["values"].items())
+        return f"Trials: {counts}. Best: {best['name']} ({values}), held-out {self.figure} {self.value(best):.4f}."
+
+    @property
+    def plots(self) -> Iterator[tuple[str, Plot]]:
+        """Name of each parameter with several values, and the plot of the score against it."""
+        for name in self.scored[-1]["values"] if self.scored else ():
+            values = [float(one["values"][name]) for one in self.scored]
+            if name == SEED or len(set(values)) < 2:
+                continue
+            dots = [(x, self.value(one), self._describe(one)) for x, one in zip(values, self.scored, strict=True)]
+            lines = [PlotLine("trials", [], marks=True, color=0, dots=dots[:-1])] if dots[:-1] else []
+            lines.append(PlotLine("best", [], marks=True, color=1, dots=dots[-1:]))
+            log = min(values) > 0 and max(values) / min(values) >= LOG_SPREAD
+            up, label = f"held-out {self.figure}", f"held-out {self.figure} of {self.name} by {_shorten(name)}"
+            yield _shorten(name), plot_lines(lines, _shorten(name), up, label, from_zero=False, log=log)
+
+    def _describe(self, trial: Mapping[str, Any]) -> str:
+        values = [f"{_shorten(name)} {format_tick(value)}" for name, value in trial["values"].items()]
+        return "\n".join([trial["name"], *values, f"held-out {self.figure} {self.value(trial):.4f}"])
+
+
+def _shorten(name: str) -> str:
+    """Return the last part of a parameter's name for people."""
+    return name.rpartition(".")[2].replace("_", " ")
+
+
+def read_sweeps(project: Path) -> list[SweepView]:
+    """Return the sweeps of a project, the newest first; damaged records are left out."""
+    files = sorted((project / SWEEPS).glob("*.json"), key=lambda path: -path.stat().st_mtime)
+    found = []
+    for path in files[:MAX_SWEEPS]:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            found.append(SweepView(path.stem, read_json(path)["trials"]))
+    return found
