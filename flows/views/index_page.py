@@ -32,10 +32,10 @@ MAX_RUNS = 500
 """Maximum runs on the page, the newest; `podium runs` lists all."""
 MAX_DRAWN = 100
 """Maximum runs in plots: more lines cannot be told apart, and take a second to draw."""
-MAX_COLUMNS, MAX_PLOTS, MAX_COMPARISONS, MAX_PARAMETERS = 4, 8, 20, 4
-MAX_VERTICES, MAX_DOTS = 6_000, 600
+MAX_COLUMNS, MAX_PLOTS, MAX_COMPARISONS, MAX_PARAMETERS = 4, 8, 20, 3
+MAX_VERTICES, MAX_DOTS = 4_000, 300
 """Maximum vertices and tooltips of all curves together."""
-SPARK, MAX_SPARKS = (96, 18), 16
+SPARK, MAX_SPARKS = (96, 18), 12
 """Width and height of a loss in the table, and its points."""
 UNTYPICAL = (".folder", "_path", ".path", ".title", ".repository")
 """Ends of parameters that differ between runs without being a choice to compare."""
@@ -131,11 +131,12 @@ class IndexedRun:
     def spark(self) -> dict[str, Any] | None:
         """Path of the loss of its last training in a box of SPARK units, with its first and last value."""
         owner = "" if self.leading is None else self.leading.owner
-        names = [name for name in self.curves if not name.endswith("held-out") and len(self.curves[name]) > 1]
+        names = [name for name in self.curves if not name.endswith(", held-out") and len(self.curves[name]) > 1]
         if not names:
             return None
         name = max(names, key=lambda one: (owner in one.split("-"), "finetune" in one, one))
-        points, (width, height) = _thin(self.curves[name], MAX_SPARKS), SPARK
+        start, *others = self.curves[name]
+        points, (width, height) = [start, *_thin(others, MAX_SPARKS)], SPARK
         (first, last), values = (points[0][0], points[-1][0]), [y for _, y in points]
         low, span = min(values), (max(values) - min(values)) or 1.0
         places = (

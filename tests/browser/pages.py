@@ -131,7 +131,7 @@ def all_runs(number: int, folder: Path) -> Path:
 
 def _shown(number: int, folder: Path) -> Run:
     """A run that trained three times, with eight parameters of its own, and a page that may be opened."""
-    trainings = [f"{name}{more}" for name in made_runs.TRAININGS for more in ("", ", held out")]
+    trainings = [f"{name}{more}" for name in made_runs.TRAININGS for more in ("", ", held-out")]
     changed = {f"downstream.squad.finetune.parameter_{n}": f"{n * number / 1000}" for n in range(8)}
     curves = dict.fromkeys(trainings, [(float(step), 8 / step + number / 100) for step in range(1, 31)])
     one = shown(number, f" {EVIL}" * (number % 100 == 1), folder, changed=changed, curves=curves)

@@ -45,6 +45,54 @@ def test_heads_sort_and_words_filter_rows_and_plots(page: Page, tmp_path: Path) 
     assert page.locator("#count").inner_text() == "1 of 4 shown"
 
 
+def test_a_run_is_one_line_and_opens_by_click_and_by_keyboard(page: Page, tmp_path: Path) -> None:
+    looked_at(page, tmp_path, 4)
+    heights = page.locator("#runs tbody tr:visible").evaluate_all("rows => rows.map((row) => row.offsetHeight)")
+    assert (len(heights), max(heights) <= 40) == (4, True), heights
+    assert page.locator("#runs time").first.inner_text().endswith(" ago")
+    details = page.locator("#runs .more").nth(1)
+    assert not details.is_visible()
+    summary = page.locator("summary[aria-label='details of run-1']")
+    summary.focus()
+    page.keyboard.press("Enter")
+    assert details.is_visible()
+    assert "exact match 70.00" in details.inner_text()
+    page.get_by_role("button", name="score").click()
+    assert page.locator("#runs tbody tr:visible").nth(2).evaluate("row => row.className") == "more", (
+        "it moves with its run"
+    )
+    page.locator("#runs tbody tr:visible").nth(1).locator(".badge").click()
+    assert not details.is_visible()
+    page.get_by_role("searchbox").fill("run-3")
+    assert page.locator("#runs tbody tr:visible").count() == 1
+
+
+def test_a_person_chooses_columns_and_the_page_remembers_them(page: Page, tmp_path: Path) -> None:
+    file = all_runs(3, tmp_path)
+    for _ in range(2):
+        chromium.opened(page, file)
+        page.locator("#columns summary").click()
+        cells = page.locator("#runs tbody tr:not(.more)").first.locator("td:visible").all_inner_texts()
+        if _ == 0:
+            assert "cpu" not in cells
+            page.get_by_label("device").check()
+            page.get_by_label("duration").uncheck()
+    assert ("cpu" in cells, "12 min 31 s" in cells) == (True, False)
+    page.add_init_script("Object.defineProperty(window, 'localStorage', { get() { throw new Error('no storage'); } })")
+    chromium.opened(page, file)
+    page.locator("#columns summary").click()
+    page.get_by_label("device").check()
+    assert "cpu" in page.locator("#runs tbody tr:not(.more)").first.locator("td:visible").all_inner_texts()
+
+
+def test_the_table_is_cut_at_no_width(page: Page, tmp_path: Path) -> None:
+    looked_at(page, tmp_path, 4)
+    for width in (390, 600, 768, 1001, 1100, 1400):
+        page.set_viewport_size({"width": width, "height": 800})
+        cut = page.locator(".scroll").first.evaluate("box => box.scrollWidth - box.clientWidth")
+        assert cut <= 0, (width, cut)
+
+
 def test_a_run_of_which_nobody_knows_what_it_took_stays_last(page: Page, tmp_path: Path) -> None:
     found = [shown(number, "", tmp_path) for number in range(3)]
     assert found[1].record is not None

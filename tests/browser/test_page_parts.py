@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from tests.browser import chromium, parts_page
+from tests.browser.pages import PAGES
 
 
 @pytest.fixture(scope="module")
@@ -76,3 +77,44 @@ def test_the_theme_follows_the_system_while_the_page_is_open(parts: Page) -> Non
     dark = parts.evaluate(ground)
     parts.emulate_media(color_scheme="light")
     assert parts.evaluate(ground) != dark
+
+
+PATHS = "plot => [...plot.querySelectorAll('.series path.line:not(.raw)')].map((path) => path.getAttribute('d'))"
+
+
+def test_curves_zoom_by_pointer_and_keys_and_smooth(page: Page, tmp_path: Path) -> None:
+    chromium.opened(page, PAGES["comparison"](tmp_path))
+    plot, slider = page.locator("#curves svg").first, page.get_by_label("Smoothing")
+    plot.scroll_into_view_if_needed()
+    whole, ticks, box = plot.evaluate(PATHS), plot.locator(".axis.x text").all_text_contents(), plot.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.7 * box["width"], box["y"] + 60, steps=3)
+    page.mouse.up()
+    assert plot.evaluate(PATHS) != whole
+    shown = [float(text.replace(",", "")) for text in plot.locator(".axis.x text").all_text_contents()]
+    assert 300 < shown[0] < shown[-1] < 600, shown
+    plot.dblclick()
+    assert (plot.evaluate(PATHS), plot.locator(".axis.x text").all_text_contents()) == (whole, ticks)
+    plot.press("+")
+    assert plot.evaluate(PATHS) != whole
+    plot.press("0")
+    assert plot.evaluate(PATHS) == whole
+    page.get_by_role("button", name="zoom in").first.press("Enter")
+    assert plot.evaluate(PATHS) != whole
+    page.get_by_role("button", name="reset zoom").first.click()
+    slider.fill("0.8")
+    assert plot.evaluate(PATHS) != whole
+    assert plot.locator("path.raw").evaluate_all("lines => lines.map((line) => line.getAttribute('d'))") == whole
+    slider.fill("0")
+    assert plot.evaluate(PATHS) == whole
+
+
+def test_without_a_script_the_curves_are_a_plain_picture_with_a_legend(browser: Browser, tmp_path: Path) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = chromium.opened(context.new_page(), PAGES["comparison"](tmp_path))
+    assert page.locator("#curves svg path.line").count() > 0
+    assert "slow, held-out" in page.locator("#curves .legend").first.inner_text()
+    assert not page.locator("input[type=range]").is_visible()
+    context.close()

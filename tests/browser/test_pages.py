@@ -36,6 +36,7 @@ def _use(page: Page) -> None:
         plot.focus()
         page.keyboard.press("ArrowRight")
     for control in page.locator("summary, thead button, .pick input").all():
-        control.click()
+        if control.is_visible():  # a column may have been taken away by the one before it
+            control.click()
     for field in page.locator("input.filter").all():
         field.fill(EVIL)

@@ -291,6 +291,7 @@ if (runs) {
   columns.hidden = false;
 }
 for (const time of document.querySelectorAll("time[data-age]")) {
+  time.title = time.textContent;
   const age = () => {
     const seconds = Math.max(0, Date.now() / 1000 - time.dataset.age);
     const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"]].find(([size]) => seconds >= size) || [0, ""];

@@ -27,7 +27,7 @@ def shown(number: int, text: str = "", folder: Path = Path("/project"), **detail
         "runtime": f"cpu{text}",
         "entries": {"squad": "squad"},
         "changed": {f"pretrain.seed{text}": str(number), "model.num_layers": '"2"'},
-        "curves": {f"squad-finetune{text}": CURVE, f"squad-finetune{text}, held out": CURVE[::10]},
+        "curves": {f"squad-finetune{text}": CURVE, f"squad-finetune{text}, held-out": CURVE[::10]},
         **details,
     }
     return listing.Run(name, folder / "runs/checkouts" / name, record, False)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from flows import pipeline
-from flows.runs.listing import Run, find_runs
+from flows.runs.listing import Run, find_changes, find_runs
 from flows.runs.report import RunReport
 from flows.views import index_page
+from ipu_model.files import write_json
 from tasks.stage import artifacts
 from tests.flows.runs.test_runs import FASTER, podium
 from tests.flows.test_pipeline import ACCEPTED
@@ -42,6 +44,84 @@ def test_a_row_states_first_what_few_other_runs_have() -> None:
     text = Page(without_own_script(page([*seeds, shown(4, changed={})]))).text
     assert all(f"pretrain.seed={number}" in text for number in range(3))
     assert text.count("and 1 more") == 3
+
+
+def test_a_score_is_compared_with_the_run_before_on_the_same_development_data() -> None:
+    other = {"downstream.squad.data.dev_path": '"other.json"'}
+    runs = [shown(4), shown(3, changed=other), shown(2), shown(1, changed=other), shown(0, changed={})]
+    for hours, run in enumerate(reversed(runs)):
+        assert run.record is not None
+        run.record.began = f"2026-11-23T{hours:02d}:00:00+0000"
+    found = find_changes(runs)
+    assert {name: (one.before, one.text, one.is_better) for name, one in found.items()} == {
+        "run-2": ("run-0", "+2.00", True),
+        "run-3": ("run-1", "+2.00", True),
+        "run-4": ("run-2", "+2.00", True),
+    }
+    assert 'data-note="against run-2"' in page(runs)
+
+
+def test_a_pre_training_has_its_loss_as_score_and_less_is_better() -> None:
+    runs = []
+    for number, loss in ((1, 2.5), (0, 3.0)):
+        run = shown(number, entries={})
+        assert run.record is not None
+        run.record.results, run.record.began = {}, f"2026-11-23T1{number}:00:00+0000"
+        scores = {"mlm_loss": loss, "perplexity": 12.18}
+        made = {
+            "name": "phase1",
+            "scores": scores,
+            "rows": 9,
+            "steps": 5,
+            "training_loss": 2.0,
+            "model": "models/phase1",
+        }
+        run.record.pretraining = {"pretrain@phase1": made}
+        runs.append(run)
+    change = find_changes(runs)["run-1"]
+    assert (change.text, change.is_better) == ("-0.5000", True)
+    text = " ".join(Page(without_own_script(page(runs))).text.split())
+    assert "2.5000 perplexity 12.18 masked LM loss" in text
+
+
+def test_the_device_is_that_of_the_jobs_and_not_auto(tmp_path: Path) -> None:
+    run = shown(1, folder=tmp_path, runtime="auto")
+    write_json(run.folder / "metrics/squad-finetune.json", {"runtime": "cuda", "steps": 3})
+    write_json(run.folder / "metrics/squad.json", {"f1": 80.0})
+    html = page([run], tmp_path)
+    assert "<td>cuda</td>" in html
+    assert "<td>auto</td>" not in html
+    assert "<td>small, squad</td><td></td>" in page([shown(2, runtime="auto")]), "no job has ended"
+
+
+def test_a_sweep_is_a_plot_of_score_against_parameter_with_the_best_marked(tmp_path: Path) -> None:
+    trials = [
+        {
+            "name": f"try-{number}",
+            "values": {"learning_rate": 10.0**-number, "epochs": 3},
+            "state": "complete",
+            "scores": [],
+            "score": score,
+            "held_out": {"judged_by": "loss", "loss": -score},
+        }
+        for number, score in ((3, -0.5), (4, -0.25), (5, -0.75))
+    ]
+    write_json(tmp_path / "runs/sweeps/try.json", {"search": {}, "trials": [*trials, {**trials[0], "score": None}]})
+    html = page([shown(1)], tmp_path)
+    assert "Best: try-4 (epochs 3, learning rate 0.0001), held-out loss 0.2500." in html
+    assert html.count('aria-label="held-out loss of try by') == 1, "epochs has one value"
+    plot = html[html.index('aria-label="held-out loss of try by learning rate"') :].partition("</figure>")[0]
+    places = re.findall(r'<circle class="dot" cx="([0-9.]+)" cy="([0-9.]+)" r="3" data-tip="(try-.)', plot)
+    left, right, middle = (
+        float(one[0]) for one in sorted(places, key=lambda one: {"5": 0, "3": 1, "4": 2}[one[2][-1]])
+    )
+    assert left < middle < right
+    assert abs((left + right) / 2 - middle) < 0.2, "the axis is logarithmic"
+    assert places[-1][2] == "try-4"
+    assert float(places[-1][1]) > max(float(one[1]) for one in places[:-1]), "the lowest loss is the best"
+    assert "</b>best</span>" in plot
+    (tmp_path / "runs/sweeps/damaged.json").write_text("{")
+    assert "try-4" in page([shown(1)], tmp_path)
 
 
 def test_no_run_is_said_so(tmp_path: Path) -> None:
