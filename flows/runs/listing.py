@@ -145,7 +145,8 @@ class Run:
         kind, entry = details["entries"].get(score.owner), f"downstream.{score.owner}."
         data = ("corpus.", "tokenizer.", "pretrain_rows.") if kind is None else (f"{entry}data.", f"{entry}task")
         same = {name.removeprefix(entry): value for name, value in details["changed"].items() if name.startswith(data)}
-        return score.metric, kind or score.owner, *sorted(item for item in same.items() if not item[0].startswith("data.train"))
+        data_only = (item for item in same.items() if kind is None or not item[0].startswith("data.train"))
+        return score.metric, kind or score.owner, *sorted(data_only)
 
     def parts(self) -> list[Path]:
         """Return the files and folders of the run."""
