@@ -55,7 +55,6 @@ const make = (name, attributes, parent) => {
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   return parent.appendChild(element);
 };
-const label = (value) => (Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(4))));
 const ticks = (low, high, most) => {
   const raw = (high - low) / most, power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((part) => part * power).find((one) => one >= raw);
@@ -74,7 +73,13 @@ for (const plot of document.querySelectorAll(".zooms svg[data-range]")) {
   const titles = plot.querySelectorAll("text.title"), height = Number(area.querySelector("rect.background").getAttribute("height"));
   const clip = `clip-${Math.random().toString(36).slice(2)}`;
   make("rect", { x: left, y: 0, width: right - left, height }, make("clipPath", { id: clip }, plot));
-  for (const { path } of lines) path.setAttribute("clip-path", `url(#${clip})`);
+  for (const one of lines) {
+    one.path.setAttribute("clip-path", `url(#${clip})`);
+    one.raw = one.path.cloneNode();  // shown under a smoothed line
+    one.raw.setAttribute("class", "line raw");
+    one.raw.setAttribute("d", "");
+    one.path.before(one.raw);
+  }
   let [from, to] = [x0, x1], weight = 0;
   const toPixel = (x) => left + ((x - from) / (to - from)) * (right - left), under = axes[0].querySelector("text")?.getAttribute("y");
   const smooth = (line) => {
@@ -89,14 +94,7 @@ for (const plot of document.querySelectorAll(".zooms svg[data-range]")) {
     const px = toPixel, py = (y) => floor + ((y - low) / span) * (top - floor);
     const d = (line) => "M" + line.map(([x, y]) => `${px(x).toFixed(1)} ${py(y).toFixed(1)}`).join("L");
     for (const one of lines) {
-      one.raw?.remove();
-      one.raw = null;
-      if (weight) {
-        one.raw = one.path.cloneNode();
-        one.raw.classList.add("raw");
-        one.raw.setAttribute("d", d(one.points));
-        one.path.before(one.raw);
-      }
+      one.raw.setAttribute("d", weight ? d(one.points) : "");
       one.path.setAttribute("d", d(smooth(one.points)));
     }
     for (const one of dots) {
@@ -110,7 +108,7 @@ for (const plot of document.querySelectorAll(".zooms svg[data-range]")) {
       for (const value of index ? ticks(low, low + span, 5) : ticks(from, to, 5)) {
         const group = make("g", { class: "guides" }, axis), y = py(value);
         if (index) make("path", { d: `M0 ${y} H${right + left}`, class: "guide line" }, group);
-        make("text", index ? { x: -5, y: y + 4 } : { x: px(value), y: under }, group).textContent = label(value);
+        make("text", index ? { x: -5, y: y + 4 } : { x: px(value), y: under }, group).textContent = value.toLocaleString("en", { maximumSignificantDigits: 4 });
       }
     });
     titles[1]?.toggleAttribute("hidden", !whole);  // labels of ticks may need its room
