@@ -54,7 +54,8 @@ def list_runs(ctx: click.Context, words: tuple[str, ...], statuses: tuple[str, .
         index_page.write_index(project)
         streams.say(f"{artifacts.INDEX_PAGE}\n")
         return
-    found = listing.filter_runs(listing.list_all(project), words, statuses)
+    every = listing.list_all(project)
+    found = listing.filter_runs(every, words, statuses)
     fix_pages(project, found)
     if as_json:
         options.print_json([run.as_values() for run in found])
@@ -64,7 +65,7 @@ def list_runs(ctx: click.Context, words: tuple[str, ...], statuses: tuple[str, .
         options.print_next("podium run starts one; --name gives it a name")
         return
     sizes = [run.size().own for run in found]
-    changes, now = listing.find_changes(listing.list_all(project)), time.time()
+    changes, now = listing.find_changes(every), time.time()
     rows = [("name", "status", "score", "change", "duration", "age", "size", "command")]
     for run, size in zip(found, sizes, strict=True):
         line = (run.record and run.record.command) or "-"
