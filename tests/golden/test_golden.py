@@ -146,6 +146,7 @@ PAUSES = "import sys\nprint('paused: pretrain job: stopped on request, after upd
 OF_RUNS: Masks = (
     (r"^(.*(?: ran| failed| paused| restored|all stages|wall time)) +\d+\.\d$", r"\1  SECONDS"),
     (r"^(started by|host) .*", r"\1 SOMEBODY"),
+    (r"\| cpu \| [^ |]+ \|", "| cpu | SOMEBODY |"),
     (r"duration +age +size +command", "duration  age  size  command"),
     (r"(?:just now|\d+ min ago) +", "AGE  "),
     (rf"{SIZE[0]} +", "SIZE  "),

@@ -86,7 +86,7 @@ def test_the_list_shows_held_out_loss_and_perplexity(project, capsys):
     pretrained(project, "small")
     code, said = podium(capsys, "runs")
     assert code == 0, said.err
-    assert "phase2 masked LM loss 2, phase2 perplexity 7.389" in said.out
+    assert "masked LM loss 2.0000, perplexity 7.39" in said.out
     code, said = podium(capsys, "runs", "--json")
     assert json.loads(said.out)[0]["scores"]["phase1"]["mlm_accuracy"] == 62.5
 
