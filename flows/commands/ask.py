@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,8 +60,10 @@ def command(ctx: click.Context, name: str, question: str, as_json: bool, **args:
     from tasks.downstream.squad.answers import read_null_threshold
     from tasks.downstream.squad.ask import WindowShape, find_model
 
+    instead = shlex.join(["podium", "predict", name, "--text", args["context"] or question])
+    find = partial(find_model, instead=instead)
+    model, run = model_options.resolve_model(ctx, name, args["tokenizer"], find)
     context = _read_context(ctx, args["context"], args["context_file"])
-    model, run = model_options.resolve_model(ctx, name, args["tokenizer"], find_model)
     odds = read_null_threshold(model.folder) if args["null_threshold"] is None else args["null_threshold"]
     place = choose_place(model.folder, args["runtime"], None)
     shape = WindowShape.for_model(model, args["row_length"], args["doc_stride"])

@@ -23,6 +23,7 @@ from tasks.models.model_folders import convert_to_safetensors
 from tasks.params.sections import PRECISIONS, RuntimeSpec
 from tasks.plan.kinds import DownstreamTask, load_part
 from tasks.records.labels import write_labels
+from tasks.records.tables import Columns
 from tasks.records.text_files import ReadLog
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import DeviceJobFailed, InputError, StagePaused
@@ -37,6 +38,8 @@ INPUT = "the file on the command line"
 UNKNOWN_TO_MODEL = "labels unknown to the model, counted as wrong"
 COLUMN = "--column {}=NAME"
 """Option that messages suggest for another column name."""
+PLAIN = "txt"
+"""Format of files with one text a line."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +168,8 @@ class InferenceTask(ScoresTask[E, L, A]):
     """Field of a record that is the answer in a .json file of {id: answer}; empty: .json is not supported."""
     has_n_best: ClassVar[bool] = False
     """True if records can contain the n best answers."""
+    text_fields: ClassVar[Mapping[str, str]] = {}
+    """Column of `examples_schema` with a text -> its field in records that contain the texts."""
 
     @classmethod
     @abstractmethod
@@ -191,6 +196,23 @@ class InferenceTask(ScoresTask[E, L, A]):
             InputError: a file is malformed.
         """
         return {}
+
+    @property
+    @abstractmethod
+    def layouts(self) -> Sequence[Columns]:
+        """Possible columns of tables without labels."""
+
+    @abstractmethod
+    def make_record(self, texts: Sequence[str]) -> dict[str, Any]:
+        """Return the record of a table, by column, for an example of plain texts.
+
+        Raises:
+            ParamsError: this kind reads another number of texts.
+        """
+
+    def detect_lines(self, lines: Sequence[str]) -> str:
+        """Return the suffix of the format of lines that are neither JSON nor a table of known columns."""
+        return PLAIN
 
     @property
     @abstractmethod
@@ -221,3 +243,7 @@ class InferenceTask(ScoresTask[E, L, A]):
     @abstractmethod
     def records(self, examples: E, answers: A, n_best: int) -> Iterator[dict[str, Any]]:
         """Yield the record of each example, in order."""
+
+    @abstractmethod
+    def describe(self, record: Mapping[str, Any]) -> str:
+        """Return the answer of a record with its score, for people."""

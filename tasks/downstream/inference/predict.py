@@ -7,11 +7,10 @@ logits, all in files. Predictions are then decoded in batches, as stage `evaluat
 import array
 import contextlib
 import json
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,7 +26,7 @@ from tasks.downstream.inference.job import ID, InferenceOptions, InferenceTask, 
 from tasks.downstream.inference.model import InferenceModel
 from tasks.downstream.jobs.entry_jobs import prediction_figures, prediction_measurements
 from tasks.jobs.device_job import JobResult
-from tasks.pages.markup import csv_text
+from tasks.pages.markup import csv_text, replace_hidden
 from tasks.params.entries import Entry
 from tasks.plan.kinds import load_part
 from tasks.plan.named_files import escape_name
@@ -44,6 +43,8 @@ KEPT_AT_ONCE, ANSWERED_AT_ONCE = 1024, 4096
 KEPT_CHARACTERS = 8 << 20
 """Characters of text above which fewer examples are stored at a time."""
 METRICS = "metrics.json"
+SHOWN_CHARACTERS = 80
+"""Characters of a text in a line for people."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,11 @@ class PredictionOutput:
     path: Path | None
     """None for standard output."""
     kind: str
-    """One of FORMATS."""
+    """json, jsonl, csv, parquet, or text for people."""
     n_best: int = 0
     """Number of best answers in each record; 0: only the best, without a list."""
+    with_text: bool = False
+    """Repeat the texts of the examples in the records."""
 
 
 def predict(
@@ -82,31 +85,26 @@ def predict(
         examples = task.examples_file(split)
         count = _keep(task, path, examples, reading, unique=output.kind == "json")
         result = run_inference(task, model, split, how)
-        schema = pa.schema([pa.field(ID, pa.string()), *task.record_schema(model.labels, output.n_best)])
-        with open_writer(stream, output.kind, schema, task.answer_field) as write:
-            for ids, part in _parts(task, split):
+        names = {ID: ID, **(_list_texts(task, examples) if output.with_text else {})}
+        fields = [pa.field(name, pa.string()) for name in names.values()]
+        schema = pa.schema([*fields, *task.record_schema(model.labels, output.n_best)])
+        with open_writer(stream, output.kind, schema, task.answer_field, partial(_format_line, task)) as write:
+            for batch, part in _parts(task, split):
+                own = batch.select(names).rename_columns(list(names.values())).to_pylist()
                 found = task.read_examples(part / examples.name)
                 logits = task.read_logits(found, part, part / "logits.arrow")
                 answers = task.records(found, task.answer(found, logits), output.n_best)
-                write([{ID: name, **record} for name, record in zip(ids, answers, strict=True)])
+                write([{**one, **record} for one, record in zip(own, answers, strict=True)])
     return count, result, reading
 
 
-@contextlib.contextmanager
-def spool_input(path: Path | None, kind: str) -> Iterator[Path]:
-    """Yield the file `path`, or a temporary copy of standard input if it is None.
-
-    Args:
-        kind: format of standard input, one of FORMATS.
-    """
-    if path is not None:
-        yield path
-        return
-    with tempfile.TemporaryDirectory(prefix="podium-") as folder:
-        kept = Path(folder) / f"standard-input.{kind}"
-        with kept.open("wb") as stream:
-            shutil.copyfileobj(sys.stdin.buffer, stream)
-        yield kept
+def _list_texts(task: AnyInference, examples: Path) -> dict[str, str]:
+    """Return column -> field of the texts of a file, without a column that has no text, such as that of the second."""
+    found = pq.read_metadata(examples)
+    groups = [found.row_group(number) for number in range(found.num_row_groups)]
+    columns = [group.column(place) for group in groups for place in range(group.num_columns)]
+    filled = {one.path_in_schema for one in columns if one.statistics.null_count < one.num_values}
+    return {name: field for name, field in task.text_fields.items() if name in filled}
 
 
 def _keep(task: AnyInference, path: Path, target: Path, reading: ReadLog, *, unique: bool) -> int:
@@ -142,8 +140,8 @@ def _characters(example: Record) -> int:
     return sum(len(value) for value in example.values() if isinstance(value, str))
 
 
-def _parts(task: AnyInference, split: str) -> Iterator[tuple[list[str], Path]]:
-    """Yield batches of examples: their ids, and a folder with their examples, features and logits, numbered from 0."""
+def _parts(task: AnyInference, split: str) -> Iterator[tuple[pa.RecordBatch, Path]]:
+    """Yield batches of examples, each with a folder of their examples, features and logits, numbered from 0."""
     part = Path("part")
     part.mkdir()
     rows, first, sequence = task.rows_folder(split) / artifacts.FEATURES, 0, 0
@@ -157,7 +155,7 @@ def _parts(task: AnyInference, split: str) -> Iterator[tuple[list[str], Path]]:
                     count = _features(rows, part / artifacts.FEATURES, first, first + len(batch), sequence)
                 _logits(logits, part / "logits.arrow", sequence, count)
                 first, sequence = first + len(batch), sequence + count
-                yield batch.column(ID).to_pylist(), part
+                yield batch, part
 
 
 def _features(source: Path, target: Path, first: int, stop: int, sequence: int) -> int:
@@ -201,13 +199,14 @@ def open_output(path: Path | None) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def open_writer(
-    stream: BinaryIO, kind: str, schema: pa.Schema, bare: str
+    stream: BinaryIO, kind: str, schema: pa.Schema, bare: str, describe: Callable[[Record], str] = str
 ) -> Iterator[Callable[[Sequence[Record]], None]]:
     """Yield a function that writes records to a stream.
 
     Args:
         schema: schema of a record, its id first.
         bare: field that is the value of a record in a JSON object.
+        describe: makes the line of a record for people.
     """
     if kind == "parquet":
         with pq.ParquetWriter(stream, schema) as table:
@@ -223,6 +222,8 @@ def open_writer(
         elif kind == "csv":  # a header, then one line each; lists and objects are JSON in their cells
             text = csv_text(schema.names, ([_cell(record[name]) for name in schema.names] for record in records))
             text = text.partition("\n")[2] if written else text
+        elif kind == "text":
+            text = "".join(map(describe, records))
         else:
             text = "".join(_json(record) + "\n" for record in records)
         stream.write(text.encode())
@@ -231,6 +232,12 @@ def open_writer(
     yield write
     if kind == "json":
         stream.write(b"\n}\n")
+
+
+def _format_line(task: AnyInference, record: Record) -> str:
+    texts = [" ".join(record[name].split()) for name in task.text_fields.values() if name in record]
+    cut = [text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…" for text in texts]
+    return f"{replace_hidden('   '.join([task.describe(record), *cut]))}\n"
 
 
 def _json(value: Any) -> str:

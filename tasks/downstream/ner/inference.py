@@ -1,30 +1,33 @@
 """Inference for named entities: read sentences from a file, with or without tags, and write tags and entities as
 records."""
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from tasks.downstream.inference.job import COLUMN, ID, INPUT, UNKNOWN_TO_MODEL, InferenceTask
+from tasks.downstream.inference.job import COLUMN, ID, INPUT, PLAIN, UNKNOWN_TO_MODEL, InferenceTask
 from tasks.downstream.ner.examples import ROW_GROUP
 from tasks.downstream.ner.params import NerDataParams
 from tasks.downstream.ner.scores import NerAnswers, NerDevSet, NerScores, WordLogits
-from tasks.downstream.ner.sentences import TagStatistics, parse_sentences, read_sentences, sentence_spec
+from tasks.downstream.ner.sentences import DOCUMENT, TagStatistics, parse_sentences, read_sentences, sentence_spec
 from tasks.downstream.ner.spec import SCHEMA
-from tasks.downstream.ner.tags import find_entities, find_problem, split_tag
+from tasks.downstream.ner.tags import OUTSIDE, find_entities, find_problem, looks_like_tag, split_tag
 from tasks.records.labels import read_example_labels
 from tasks.records.parquet import write_records
-from tasks.records.tables import Records, open_file
+from tasks.records.tables import Columns, Records, open_file
 from tasks.records.text_files import ReadLog
-from tasks.stage.errors import InputError
+from tasks.stage.errors import InputError, ParamsError
 
 FIELDS = [("tokens", pa.list_(pa.string())), ("tags", pa.list_(pa.string())), ("scores", pa.list_(pa.float64()))]
 ENTITY = pa.struct(
     [("type", pa.string()), ("text", pa.string()), ("start", pa.int64()), ("end", pa.int64()), ("score", pa.float64())]
 )
 """Words start to end - 1; the score is the mean probability of their tags."""
+WORDS = re.compile(r"\w+(?:[-.'’&/]\w+)*|[^\w\s]")
+"""Words of a plain text; punctuation marks are words, as in the usual corpora."""
 
 
 class NerInference(NerScores, InferenceTask[NerDevSet, WordLogits, NerAnswers]):
@@ -39,6 +42,23 @@ class NerInference(NerScores, InferenceTask[NerDevSet, WordLogits, NerAnswers]):
     @classmethod
     def limit_rows(cls, longest: int) -> dict[str, Any]:
         return {"row_length": longest, "overlap": longest // 4}
+
+    @property
+    def layouts(self) -> Sequence[Columns]:
+        return sentence_spec(self._params.columns, COLUMN, tagged=False).layouts
+
+    def make_record(self, texts: Sequence[str]) -> dict[str, Any]:
+        if len(texts) != 1:
+            raise ParamsError("this model reads one text: omit --text-pair")
+        return {self._params.columns.tokens or "tokens": WORDS.findall(texts[0])}
+
+    def detect_lines(self, lines: Sequence[str]) -> str:
+        """Return conll for lines of equally many columns that are one word, end in a tag or are in blocks."""
+        rows = [line.split() for line in lines if not line.startswith(("# ", DOCUMENT))]
+        filled = [row for row in rows if row]
+        is_tagged = all(row[-1] == OUTSIDE or ("-" in row[-1] and looks_like_tag(row[-1])) for row in filled)
+        widths = {*map(len, filled)}
+        return "conll" if len(widths) == 1 and (widths == {1} or is_tagged or [] in rows[:-1]) else PLAIN
 
     @property
     def examples_schema(self) -> pa.Schema:
@@ -88,3 +108,7 @@ class NerInference(NerScores, InferenceTask[NerDevSet, WordLogits, NerAnswers]):
                 for one in find_entities(tags)
             ]
             yield {"tokens": tokens, "tags": tags, "scores": sureness.round(6).tolist(), "entities": found}
+
+    def describe(self, record: Mapping[str, Any]) -> str:
+        found = (f"{one['text']} ({one['type']} {one['score']:.1%})" for one in record["entities"])
+        return ", ".join(found) or "no entity"

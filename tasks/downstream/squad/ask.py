@@ -44,8 +44,11 @@ MAX_ROW_LENGTH, MAX_DOC_STRIDE = 384, 128
 """Defaults of transformers 4's pipeline (max_seq_len, doc_stride)."""
 
 
-def find_model(name: str, tokenizer: Path | None = None) -> InferenceModel:
+def find_model(name: str, tokenizer: Path | None = None, instead: str = "") -> InferenceModel:
     """Return a model folder or Hub repository for question answering.
+
+    Args:
+        instead: command that classifies with a model, for the message about such a model.
 
     Raises:
         InputError: as `find_any_model`, or the model is for another task.
@@ -53,6 +56,8 @@ def find_model(name: str, tokenizer: Path | None = None) -> InferenceModel:
     found = find_any_model(name, tokenizer)
     suffix = SquadInference.suffix
     if found.architectures and not any(name.endswith(suffix) for name in found.architectures):
+        if instead and any(name.endswith("Classification") for name in found.architectures):
+            raise InputError(f"{found.folder} is {', '.join(found.architectures)}, not for questions. Run {instead}")
         raise InputError(
             f"{found.folder} is {', '.join(found.architectures)}, a class ...{suffix} is required. Name a "
             "model fine-tuned on questions (models/squad or its published folder)"

@@ -1,6 +1,7 @@
 """Inference for questions: read them from a file, with or without answers, and write answers as records."""
 
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,8 +21,9 @@ from tasks.downstream.squad.questions import (
 )
 from tasks.downstream.squad.scores import SquadScores
 from tasks.downstream.squad.spec import SCHEMA
-from tasks.records.tables import open_file
+from tasks.records.tables import Columns, open_file
 from tasks.records.text_files import ReadLog
+from tasks.stage.errors import ParamsError
 
 SPAN = [
     pa.field("answer", pa.string()),
@@ -41,6 +43,7 @@ class SquadInference(SquadScores, InferenceTask[list[SquadQuestion], WindowFiles
     suffix: ClassVar[str] = "ForQuestionAnswering"
     answer_field: ClassVar[str] = "answer"
     has_n_best: ClassVar[bool] = True
+    text_fields: ClassVar[Mapping[str, str]] = {"question": "question"}
 
     @classmethod
     def match_tasks(cls, labels: tuple[str, ...], problem: str | None) -> dict[str, dict[str, Any]]:
@@ -57,6 +60,22 @@ class SquadInference(SquadScores, InferenceTask[list[SquadQuestion], WindowFiles
         if threshold is None:
             return {}
         return {"data": {"unanswerable": "use"}, "evaluate": {NULL_THRESHOLD: threshold}}
+
+    @property
+    def layouts(self) -> Sequence[Columns]:
+        return question_spec(self._data.columns, COLUMN, (ID, "context", "question")).layouts
+
+    def make_record(self, texts: Sequence[str]) -> dict[str, Any]:
+        names = [self.layouts[0][part].names[0] for part in ("question", "context")]
+        if len(texts) != len(names):
+            raise ParamsError(
+                f"this model answers questions: podium ask MODEL {shlex.quote(texts[0])} --context TEXT, or a table of "
+                f"{' and '.join(names)}"
+            )
+        return dict(zip(names, texts, strict=True))
+
+    def detect_lines(self, lines: Sequence[str]) -> str:
+        return "jsonl"
 
     @property
     def examples_schema(self) -> pa.Schema:
@@ -96,6 +115,9 @@ class SquadInference(SquadScores, InferenceTask[list[SquadQuestion], WindowFiles
         for found in answers:
             best = [_record(answer) for answer in found[: max(n_best, 1)]]
             yield {**best[0], **({N_BEST: best} if n_best else {})}
+
+    def describe(self, record: Mapping[str, Any]) -> str:
+        return f"{' '.join(record['answer'].split()) or '(no answer)'} ({record['probability']:.1%})"
 
 
 def _record(answer: Answer) -> dict[str, Any]:

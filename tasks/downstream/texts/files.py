@@ -51,6 +51,7 @@ LABELS = ("label", "labels", "class", "category", "target", "score", "value")
 IDS = ("id", "idx")
 COLA_FIELDS = ("source", LABEL, "mark", "sentence")
 """Fields of CoLA's official files, which have no header."""
+PLAIN_HINT = ", or --plain if each line is a text"
 DETECTION_ROWS, SHOWN_LABELS = 1000, 5
 
 
@@ -66,7 +67,7 @@ def text_layouts(names: ClassificationColumnParams, key: str, *, labelled: bool 
         others |= {FLAG + name: ColumnSpec((name,), key.format(LABEL)) for name in names.label if labelled}
     elif labelled:
         others[LABEL] = make_column(names.label, LABELS, key.format(LABEL))
-    text = {"text": make_column(names.text, TEXTS, key.format("text"))}
+    text = {"text": make_column(names.text, TEXTS, key.format("text") + ("" if labelled else PLAIN_HINT))}
     if names.text_pair is not None:
         text["text_pair"] = make_column(names.text_pair, (), key.format("text_pair"))
     pairs = PAIRS if names.text is None and names.text_pair is None else ()
@@ -105,7 +106,7 @@ def read_split(task: TextsSpec, split: str, reading: ReadLog, most: int | None =
             yield from read_file(task, path, key, reading, most, split)
         return
     address = (data.dataset, spec.name or data.dataset_config, spec.hub_split(split), data.dataset_revision)
-    records = open_hub_split(section, address, _record_spec(task, f"{section}.dataset"), reading)
+    records = open_hub_split(section, address, record_spec(task, f"{section}.dataset"), reading)
     yield from _check_records(task, records, reading, split, most)
 
 
@@ -126,12 +127,12 @@ def read_file(
         key: name of the file, or the parameter with its path, in messages.
         named_by: setting that messages suggest for another column name, with {} for the part; empty: the parameter.
     """
-    wanted = _record_spec(task, key, named_by, labelled=labelled)
+    wanted = record_spec(task, key, named_by, labelled=labelled)
     records = open_file(path, key, wanted, reading, task.entry.params.data.separator)
     return _check_records(task, records, reading, split, most, labelled=labelled)
 
 
-def _record_spec(task: TextsSpec, key: str, named_by: str = "", *, labelled: bool = True) -> RecordSpec:
+def record_spec(task: TextsSpec, key: str, named_by: str = "", *, labelled: bool = True) -> RecordSpec:
     """Return what to read; columns of labels, and GLUE's TSV files, only if `labelled`."""
     what, data = "texts with labels" if labelled else "texts", task.entry.params.data
     if isinstance(data, ClassificationDataParams):

@@ -1,6 +1,6 @@
 """Inference for texts: read them from a file, with or without labels, and write classes or values as records."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,13 +11,14 @@ from tasks.downstream.scoring.metrics import Array
 from tasks.downstream.scoring.thresholds import read_recorded
 from tasks.downstream.texts.answers import NO_ANSWER
 from tasks.downstream.texts.examples import distinct_labels, list_names, write_numbers, write_split
-from tasks.downstream.texts.files import read_file
+from tasks.downstream.texts.files import TEXT_PARTS, read_file, record_spec
 from tasks.downstream.texts.labels import match_known
 from tasks.downstream.texts.scores import TextsDevSet, TextsScores, select_thresholds
 from tasks.downstream.texts.task_table import TASKS
 from tasks.records.labels import add_labels, read_example_labels
+from tasks.records.tables import Columns
 from tasks.records.text_files import ReadLog
-from tasks.stage.errors import InputError
+from tasks.stage.errors import InputError, ParamsError
 
 
 class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
@@ -25,6 +26,7 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
 
     suffix: ClassVar[str] = "ForSequenceClassification"
     fallback_task: ClassVar[str] = "classification"
+    text_fields: ClassVar[Mapping[str, str]] = {"first": "text", "second": "text_pair"}
 
     @classmethod
     def match_tasks(cls, labels: tuple[str, ...], problem: str | None) -> dict[str, dict[str, Any]]:
@@ -51,6 +53,20 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
     def model_classes(self) -> tuple[str, ...]:
         """Classes of the model."""
         return read_example_labels(self.examples_file(self.development[0]).parent, self.entry.stage("examples"))
+
+    @property
+    def layouts(self) -> Sequence[Columns]:
+        return record_spec(self, INPUT, COLUMN, labelled=False).layouts
+
+    def make_record(self, texts: Sequence[str]) -> dict[str, Any]:
+        counts = []
+        for columns in self.layouts:
+            names = [columns[part].names[0] for part in TEXT_PARTS if part in columns]
+            if len(names) == len(texts):
+                return dict(zip(names, texts, strict=True))
+            counts.append(len(names))
+        one = "one text: omit --text-pair" if 1 in counts else "two texts: pass --text and --text-pair, or a table"
+        raise ParamsError(f"this model reads {one}")
 
     @property
     def examples_schema(self) -> pa.Schema:
@@ -94,3 +110,9 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
                 yield {"label": None, "score": max(shown), "scores": scores}
             else:
                 yield {"label": names[answer], "score": shown[answer], "scores": scores}
+
+    def describe(self, record: Mapping[str, Any]) -> str:
+        if "value" in record:
+            return f"{record['value']:.4g}"
+        labels = record.get("labels", [record["label"]] if record.get("label") is not None else [])
+        return ", ".join(f"{name} {record['scores'][name]:.1%}" for name in labels) or "no label"

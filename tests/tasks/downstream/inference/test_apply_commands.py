@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import resource
+import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
+import pyarrow.csv
+import pyarrow.parquet as pq
 import pytest
 
 from flows.cli import cli
 from flows.runs import environment
+from tasks.downstream.inference import job
 from tasks.stage.errors import PodiumError
 from tests.places import ROOT
 from tests.tasks.downstream.inference.head_models import write_head_model
-from tests.tasks.downstream.texts.glue_checkout import WORDS
+from tests.tasks.downstream.texts.glue_checkout import WORDS, device_job_here
 
 GOOD = {
     "questions.csv": "question,context\nword1 ?,word1 word2 word3\nword4 ?,word5 word4\n",
@@ -54,6 +60,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_head_model(folder / "odd", "token_classification", ("red", "green", "blue", "grey"), WORDS)
     write_head_model(folder / "base", "pretraining", (), WORDS)
     write_head_model(folder / "colours", "sequence_classification", ("blue", "red"), WORDS)
+    write_head_model(folder / "pairs", "sequence_classification", ("not_equivalent", "equivalent"), WORDS)
     write_head_model(folder / "names", "token_classification", ("O", "B-red", "I-red"), WORDS)
     for name, text in (GOOD | BAD).items():
         (folder / name).write_text(text)
@@ -137,6 +144,16 @@ REFUSED: list[tuple[Sequence[str], int, str]] = [
     ),
     (["predict", "qa", "sst2"], 1, "sst2 is a folder"),
     (["predict", "qa", "no.csv"], 1, "no.csv"),
+    (["predict", "sst2"], 2, "pass either IN (a file, or - for standard input) or --text TEXT"),
+    (["predict", "sst2", "sentences.csv", "--text", "word1"], 2, "pass either IN (a file, or - for standard input)"),
+    (["predict", "sst2", "--text-pair", "word1"], 2, "pass either IN (a file, or - for standard input) or --text"),
+    (["predict", "sst2", "--text", " "], 2, "the text is empty"),
+    (["predict", "sst2", "--text", "a", "--text-pair", "b"], 2, "this model reads one text: omit --text-pair"),
+    (["predict", "names", "--text", "a", "--text-pair", "b"], 2, "this model reads one text: omit --text-pair"),
+    (["predict", "pairs", "--text", "a"], 2, "reads two texts: pass --text and --text-pair, or a table"),
+    (["predict", "pairs", "text.txt"], 2, "reads two texts: pass --text and --text-pair, or a table"),
+    (["predict", "qa", "--text", "who's he?"], 2, """podium ask MODEL 'who'"'"'s he?' --context TEXT, or a table of"""),
+    (["predict", "colours", "sentences.csv", "--column", "text=other"], 1, "or --plain if each line is a text"),
     (["predict", "sst2", "questions.csv"], 1, "no column 'sentence'"),
     (["predict", "sst2", "sentences.csv", "out.json"], 2, "cannot hold predictions for examples. Use .jsonl"),
     (["predict", "sst2", "sentences.csv", "--n-best", "2"], 2, "--n-best 2 is not supported"),
@@ -245,3 +262,108 @@ def test_what_is_there_is_written_over_only_by_force(place: Path, tmp_path: Path
     assert out.read_text() == "mine"
     assert podium(place, "predict", "sst2", "sentences.csv", str(out), "--force").returncode == 0
     assert len(out.read_text().splitlines()) == 2
+
+
+@pytest.fixture
+def call(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[str, str]]:
+    """A command in `place` and in this process: what it writes to standard output and to standard error."""
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(environment, "prepare_environment", lambda: None)
+    monkeypatch.setattr(job, "run_device_job", device_job_here)
+
+    def run(*words: str, given: bytes = b"") -> tuple[str, str]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+        cli.main(list(words), prog_name="podium", standalone_mode=False)
+        said = capsys.readouterr()
+        return said.out, said.err
+
+    return run
+
+
+def test_a_text_gets_a_readable_answer_or_json(call: Callable[..., tuple[str, str]]) -> None:
+    out, said = call("predict", "sst2", "--text", "word1 word2")
+    assert re.fullmatch(r"(positive|negative) \d+\.\d%\n", out)
+    assert "layout" not in said
+    record = json.loads(call("predict", "sst2", "--text", "word1 word2", "--json")[0])
+    assert f"{record['label']} {record['score']:.1%}\n" == out
+    assert call("predict", "pairs", "--text", "word1", "--text-pair", "word2")[0].split()[0].endswith("equivalent")
+    found = json.loads(call("predict", "names", "--text", "word1, word2-word3 word4.", "--json")[0])
+    assert found["tokens"] == ["word1", ",", "word2-word3", "word4", "."]
+    shown = [f"{one['text']} ({one['type']} {one['score']:.1%})" for one in found["entities"]]
+    text = call("predict", "names", "--text", "word1, word2-word3 word4.")[0]
+    assert text == (", ".join(shown) or "no entity") + "\n"
+    answer = call("predict", "qa", "--text", "word1 ?", "--text-pair", "word2 word3")[0]
+    assert re.fullmatch(r"word.* \(\d+\.\d%\)\n", answer)
+
+
+PLAIN_TEXT = "word1 word2\n\n  word3, word4\n"
+STREAMS = {
+    "plain": (PLAIN_TEXT.encode(), "plain text, one text a line"),
+    "lines": (b'{"sentence": "word1 word2"}\n{"sentence": "word3, word4"}\n', "JSON lines"),
+    "list": (b'[\n{"sentence": "word1 word2"},\n{"sentence": "word3, word4"}]\n', "JSON"),
+    "csv": (b'id,Sentence\n1,word1 word2\n2,"word3, word4"\n', "a table"),
+    "column": (b'sentence\nword1 word2\n"word3, word4"\n', "a table"),
+    "tabs": (b"\xef\xbb\xbfsentence\tlabel\nword1 word2\tx\nword3, word4\ty\n", "a table"),
+}
+
+
+@pytest.mark.parametrize("form", STREAMS)
+def test_standard_input_is_plain_text_or_a_table_that_is_detected(
+    call: Callable[..., tuple[str, str]], form: str
+) -> None:
+    given, name = STREAMS[form]
+    out, said = call("predict", "sst2", "-", "--with-text", given=given)
+    assert f"standard input is read as {name}\n" in said
+    assert [json.loads(line)["text"] for line in out.splitlines()] == ["word1 word2", "word3, word4"]
+
+
+def test_a_table_of_other_columns_is_not_read_as_plain_text(call: Callable[..., tuple[str, str]]) -> None:
+    given = b"phrase,mood\nword1,good\nword2,bad\n"
+    with pytest.raises(PodiumError, match="no column 'sentence'; its columns are phrase, mood"):
+        call("predict", "sst2", "-", given=given)
+    out, _ = call("predict", "sst2", "-", "--plain", given=given)
+    assert len(out.splitlines()) == 3
+    out, _ = call("predict", "colours", "-", "--column", "text=phrase", "--format", "text", given=given[:19])
+    assert re.fullmatch(r"(blue|red) [\d.]+%   word1\n", out)
+
+
+def test_sentences_of_standard_input_are_tagged_as_text_or_in_columns(call: Callable[..., tuple[str, str]]) -> None:
+    forms = {
+        "plain text, one text a line": (b"So did I\n", [["So", "did", "I"]]),
+        "conll": (b"word1 NN O\nword2 NN B-red\n\nword3 NN O\n", [["word1", "word2"], ["word3"]]),
+    }
+    for name, (given, words) in forms.items():
+        out, said = call("predict", "names", "-", given=given)
+        assert f"standard input is read as {name}\n" in said
+        assert [json.loads(line)["tokens"] for line in out.splitlines()] == words
+
+
+def test_a_text_file_has_one_text_a_line_and_records_repeat_it_when_asked_to(
+    call: Callable[..., tuple[str, str]], tmp_path: Path
+) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text(PLAIN_TEXT)
+    outs = [tmp_path / f"out.{kind}" for kind in ("csv", "parquet")]
+    for out in outs:
+        _, said = call("predict", "sst2", str(texts), str(out), "--with-text")
+        assert "texts.txt is read as plain text, one text a line" in said
+    tables = [pyarrow.csv.read_csv(outs[0]), pq.read_table(outs[1])]
+    for table in tables:
+        assert table.column_names == ["id", "text", "label", "score", "scores"]
+        assert table["text"].to_pylist() == ["word1 word2", "word3, word4"]
+    out, _ = call("predict", "pairs", "-", "--with-text", given=b"sentence1,sentence2\nword1,word2\n")
+    assert list(json.loads(out).items())[1:3] == [("text", "word1"), ("text_pair", "word2")]
+    assert "text" not in call("predict", "sst2", str(texts))[0]
+    asked, _ = call("predict", "qa", "questions.csv", "--with-text")
+    assert [json.loads(line)["question"] for line in asked.splitlines()] == ["word1 ?", "word4 ?"]
+
+
+def test_ask_names_the_command_for_a_model_of_texts(call: Callable[..., tuple[str, str]]) -> None:
+    for words in (["word1's word2"], ["what?", "--context", "word1's word2"]):
+        with pytest.raises(PodiumError) as refused:
+            call("ask", "sst2", *words)
+        found, command = str(refused.value).split(". Run podium ")
+        assert found == f"{Path('sst2').resolve()} is BertForSequenceClassification, not for questions"
+        assert re.match("(positive|negative) ", call(*shlex.split(command))[0])
