@@ -138,7 +138,7 @@ NOT_RUN = {
     **dict.fromkeys(
         (
             'podium predict published/reviews --text "a great film"',
-            "podium predict published/reviews new.csv labels.csv --with-text",
+            "podium predict published/reviews new.csv labels.csv",
         ),
         "needs the run before it; tests/tasks/downstream/inference has others",
     ),

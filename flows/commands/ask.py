@@ -62,6 +62,9 @@ def command(ctx: click.Context, name: str, question: str, as_json: bool, **args:
 
     instead = shlex.join(["podium", "predict", name, "--text", args["context"] or question])
     find = partial(find_model, instead=instead)
+    if (args["context"] is None) == (args["context_file"] is None):
+        hint = f"to classify the text, run {instead}"
+        raise click.UsageError(f"pass either --context TEXT or --context-file FILE; {hint}", ctx)
     model, run = model_options.resolve_model(ctx, name, args["tokenizer"], find)
     context = _read_context(ctx, args["context"], args["context_file"])
     odds = read_null_threshold(model.folder) if args["null_threshold"] is None else args["null_threshold"]
@@ -83,8 +86,6 @@ def command(ctx: click.Context, name: str, question: str, as_json: bool, **args:
 def _read_context(ctx: click.Context, text: str | None, file: str | None) -> str:
     from tasks.downstream.squad.questions import require_room_for_text
 
-    if (text is None) == (file is None):
-        raise click.UsageError("pass either --context TEXT or --context-file FILE", ctx)
     if text is not None:
         return text
     assert file is not None

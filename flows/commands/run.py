@@ -26,6 +26,7 @@ from flows.runs.stopping import RESUME_HINT, Interrupted, stop
 from flows.server.local_server import LocalServer, connect_server, may_be_configured, start_early
 from flows.views import run_page
 from flows.views.screen import current_screen, make_screen, print_end, print_reason, use_screen
+from tasks.downstream.gate.verdict_text import format_advice
 from tasks.plan.dvc_records import find_gate_damage
 from tasks.plan.named_files import find_dvc_files, list_input_paths
 from tasks.plan.plan_file import Stage
@@ -98,10 +99,13 @@ def execute_run(request: RunRequest, as_json: bool, verbose: bool, **others: Any
 
 def suggest_next(run: report.RunReport, part: str = ALL, to: Sequence[str] = ()) -> str:
     """Return the next useful step after a run."""
-    rejected = [one["name"] for one in run.results.values() if one["decision"] and not one["decision"]["accepted"]]
+    rejected = [one for one in run.results.values() if one["decision"] and not one["decision"]["accepted"]]
     if rejected:
-        page = Path(run.folder) / artifacts.evaluation_page(rejected[0])
-        limit = f"--set downstream.{rejected[0]}.gate.LIMIT=VALUE"
+        if advice := format_advice(rejected[0]["decision"], run.name):
+            return " ".join(advice)
+        name = rejected[0]["name"]
+        page = Path(run.folder) / artifacts.evaluation_page(name)
+        limit = f"--set downstream.{name}.gate.LIMIT=VALUE"
         return f"open {page} to see the answers; train with more data or other parameters, or change a limit: {limit}"
     published = [one for one in run.results.values() if one["published"] is not None]
     if published:

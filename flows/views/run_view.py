@@ -23,7 +23,7 @@ from flows.runs.listing import PROJECT, RUNNING, display_name
 from flows.runs.report import RunReport, StageRecord, read_metrics
 from ipu_model.files import find_object, read_json, sha256_of
 from ipu_model.units import format_duration
-from tasks.downstream.gate.verdict_text import WITHOUT_FLOOR, format_recipe
+from tasks.downstream.gate.verdict_text import WITHOUT_FLOOR, format_advice, format_recipe
 from tasks.pages.render import render_markdown, render_text
 from tasks.plan.plan_file import Plan, Stage, read_plan
 from tasks.stage import artifacts
@@ -299,8 +299,7 @@ class ResultView:
     @property
     def advice(self) -> list[str]:
         """Advice after a rejection, from what was measured; empty if the gate wrote nothing."""
-        advice = (self.result["decision"] or {}).get("advice") or []
-        return [advice] if isinstance(advice, str) else list(advice)
+        return format_advice(self.result["decision"] or {}, self.run.record.name)
 
     @property
     def refusal(self) -> Mapping[str, Any] | None:

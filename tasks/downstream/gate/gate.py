@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ipu_model.files import find_object, write_json
+from tasks.downstream.gate.advice import Advice, TrainingFacts, advise, read_losses
 from tasks.downstream.gate.recipe import (
     GateCheck,
     ReasonedCheck,
@@ -29,7 +30,7 @@ from tasks.downstream.gate.recipe import (
 )
 from tasks.downstream.gate.released_scores import mark_unanswered, read_released_outcomes
 from tasks.downstream.gate.subject import Hashes, ReleaseSubject, hash_files, make_subject
-from tasks.downstream.gate.verdict_text import WITHOUT_FLOOR, held_out_score
+from tasks.downstream.gate.verdict_text import ADVICE, WITHOUT_FLOOR, held_out_score
 from tasks.downstream.scoring.metrics import Outcomes
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.downstream.scoring.significance import ConfidenceInterval, PairedDifference
@@ -327,9 +328,40 @@ def gate(parameters: Mapping[str, Any], name: str, root: Path = Path()) -> dict[
     task: AnyScores = load_part(find_entry(params, name), "scores")
     subject, released, seeds = make_subject(task, params), task.entry.released, task.entry.seeds
     hashes = hash_files(subject.judged(released, root, seeds))
-    verdict = decide_on_files(task, subject, hashes, root, released, seeds)
+    evidence = gather_evidence(task, subject, released, hashes, root, seeds)
+    verdict = {**decide(task, evidence), JUDGED: dict(hashes)}
+    failed = [check["name"] for check in verdict["checks"] if not check["ok"]]
+    if failed and (advice := find_advice(task, subject, evidence, failed, root)):
+        verdict[ADVICE] = [one._asdict() for one in advice]
     write_json(root / subject.gate, {**verdict, CODE: git_state(root)})
     return verdict
+
+
+def find_advice(
+    task: AnyScores, subject: ReleaseSubject, evidence: Evidence, failed: Sequence[str], root: Path
+) -> list[Advice]:
+    """Return what to do after a rejection; see `tasks.downstream.gate.advice.advise`."""
+    params, training = task.entry.params, subject.trainings[-1]
+    examples = task.read_all(root)
+    curve, finetune = read_losses(root / artifacts.PLOTS / f"{training}.csv"), params.finetune
+    held_out = [] if finetune.keep == "best" else read_losses(root / artifacts.held_out_plot(training))
+    facts = TrainingFacts(
+        [loss for _, loss in curve],
+        curve[-1][0] if curve else 0,
+        finetune.epochs,
+        finetune.learning_rate,
+        type(finetune).model_fields["learning_rate"].default,
+        held_out,
+        task.count_classes(examples, task.read_predictions(root / subject.predictions, examples), root),
+        evidence.scores[task.limits[0].metric],
+    )
+    found = advise(facts, failed, evidence.over_baseline, evidence.examples, task.record)
+    known = {
+        f"{section}.{name}": task.entry.key(section, name)
+        for section in ("data", "finetune")
+        for name in getattr(params, section).model_dump()
+    }
+    return [one._replace(set={known[key]: value for key, value in one.set.items() if key in known}) for one in found]
 
 
 def decide_on_files(
@@ -357,6 +389,8 @@ def main() -> None:
     print(f"gate of {entry.name}: {word}, {passed} of {len(verdict['checks'])} checks passed")
     for reason in verdict["reasons"]:
         print(f"  - {reason}")
+    for one in verdict.get(ADVICE, ()):
+        print(f"  {one['text']}")
     if WITHOUT_FLOOR in verdict:
         print(f"  {verdict[WITHOUT_FLOOR]}")
     files = (artifacts.metrics_file(entry.name), artifacts.metrics_file(entry.name, "gate"))

@@ -9,6 +9,8 @@ RECIPE = ("seeds", "recipe", "chosen_by")
 """Additional keys of a verdict on several seeds (tasks/downstream/gate/recipe.py)."""
 WITHOUT_FLOOR = "without_floor"
 """Key of the note that no floor was set."""
+ADVICE = "advice"
+"""Key of what to do after a rejection: a list of objects with `text` and `set`, parameters of a next run."""
 POINTS = re.compile(r"([+-][\d.]+) points \(([+-][\d.]+) to ([+-][\d.]+)\)(?:.* p = ([\d.e-]+)\))?")
 
 
@@ -42,6 +44,24 @@ def format_recipe(verdict: Mapping[str, Any], published: bool) -> str | None:
     own = next(one["seed"] for one in seeds if one["this_model"])
     best = ", best held-out" if verdict["chosen_by"] else ""
     return f"recipe over {len(seeds)} seeds: {scores}; {'published' if published else 'candidate'}: seed {own}{best}"
+
+
+def format_advice(verdict: Mapping[str, Any], name: str) -> list[str]:
+    """Return what to do after a rejection, each point with the command that does it; points without one come first.
+
+    Args:
+        verdict: content of the gate's file.
+        name: name of the run; "." for a run without one.
+    """
+    run = "podium run" if name == "." else f"podium run --like {name}"
+    found = []
+    for one in sorted(verdict.get(ADVICE, ()), key=lambda one: bool(one["set"])):
+        sets = [
+            f"--set {key}={value:g}" if isinstance(value, float) else f"--set {key}={value}"
+            for key, value in one["set"].items()
+        ]
+        found.append(" ".join([one["text"], *([run, *sets] if sets else [])]))
+    return found
 
 
 def _score(one: Mapping[str, Any]) -> str:

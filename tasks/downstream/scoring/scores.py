@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -32,6 +32,14 @@ def hash_texts(texts: Iterable[str]) -> list[str]:
         keys.append(hashlib.sha256(json.dumps([text, seen[text]]).encode("ascii")).hexdigest())
         seen[text] += 1
     return keys
+
+
+class ClassCounts(NamedTuple):
+    """Number of examples by class name."""
+
+    train: Mapping[str, int]
+    dev: Mapping[str, int]
+    answered: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -197,6 +205,16 @@ class ScoresTask(DownstreamTask, Generic[E, L, A]):
 
     def baseline_outcomes(self, examples: Mapping[str, E]) -> Outcomes | None:
         """Return outcomes of the best answer without a model; None if there is no baseline."""
+        return None
+
+    def count_classes(
+        self, examples: Mapping[str, E], predictions: Mapping[str, Sequence[Any]], root: Path
+    ) -> ClassCounts | None:
+        """Return how often each class occurs in the training examples, the development sets and the predictions.
+
+        Returns:
+            None if an answer is not one class.
+        """
         return None
 
     def verify_decisions(

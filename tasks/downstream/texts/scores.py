@@ -2,6 +2,7 @@
 
 import functools
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import pyarrow as pa
 
 from tasks.downstream.scoring.logits import FeatureFiles
 from tasks.downstream.scoring.metrics import Array, Metrics, Outcomes
-from tasks.downstream.scoring.scores import Limit, ScoresTask, hash_texts
+from tasks.downstream.scoring.scores import ClassCounts, Limit, ScoresTask, hash_texts
 from tasks.downstream.scoring.thresholds import ChosenThreshold
 from tasks.downstream.texts.params import SELECTIVE_FLOORS
 from tasks.downstream.texts.spec import TextsSpec, join_texts
@@ -162,6 +163,22 @@ class TextsScores(TextsSpec, ScoresTask[TextsDevSet, Array, Array]):
         if len(values) != count:
             raise InputError(f"{path} has {len(values)} predictions for {split}, which has {count} examples")
         return values
+
+    def count_classes(
+        self, examples: Mapping[str, TextsDevSet], predictions: Mapping[str, Sequence[Any]], root: Path
+    ) -> ClassCounts | None:
+        if self.spec.is_regression or self.spec.is_multilabel:
+            return None
+        first, *_ = examples.values()
+        parts = read_batches(self.examples_file(TRAIN, root), ["label"], 65536, self.entry.stage("examples"))
+        numbers = (
+            (number for part in parts for number in part.column("label").to_pylist()),
+            (number for one in examples.values() for number in one.labels.astype(int).tolist()),
+            (number for split in predictions.values() for number in split if number is not None),
+        )
+        counts = map(Counter, numbers)
+        named = ({name: one[number] for number, name in enumerate(first.classes)} for one in counts)
+        return ClassCounts(*named)
 
     def verify_decisions(
         self, metrics: Mapping[str, Any], predictions: Mapping[str, Sequence[Any]], root: Path
