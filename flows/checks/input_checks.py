@@ -43,6 +43,8 @@ HEAD = 20
 """Number of records of each file to check."""
 OF_FILES = ("file", "files", "folder")
 """Values of `source` of a section that reads its path."""
+POWER = "development set"
+"""Name of the results that say which differences a development set can show."""
 PUBLISH_LATER = "Or run with --no-publish, and publish later with podium publish"
 
 
@@ -57,6 +59,8 @@ class InputCheck:
     """Returns a summary; raises PodiumError or OSError."""
     warn: Callable[[Params], str] = lambda params: ""
     """Returns a warning; empty: none."""
+    tell: Callable[[], str] = lambda: ""
+    """Returns what the first lines of a run say about the input after a passed check; empty: nothing."""
 
 
 def check_corpus(params: Params) -> str:
@@ -112,7 +116,17 @@ def make_entry_check(entry: Entry) -> InputCheck:
 
     paths = find_parameters({"downstream": {entry.name: entry.params.model_dump()}}, INPUTS_OF_ENTRIES)
     keys = tuple(key for key in paths if key.startswith(f"{entry.key('data')}."))
-    return InputCheck(entry.name, keys, check_entry, warn)
+    return InputCheck(entry.name, keys, check_entry, warn, lambda: str(task().describe_power()))
+
+
+def describe_dev_sets(params: Params) -> Iterator[str]:
+    """Yield a line for each entry whose development examples are known from small files."""
+    for entry in filter(_reads_files, entries(params)):
+        task: ExamplesTask = load_part(entry, "examples")
+        with contextlib.suppress(PodiumError, OSError):  # a run reports it
+            task.check_files()
+            if text := task.describe_power():
+                yield f"{entry.name}: {text}"
 
 
 def _describe_head(entry: Entry, task: ExamplesTask, folder: Path) -> str:
@@ -226,6 +240,8 @@ def run_check(one: InputCheck, params: Params) -> Iterator[CheckResult]:
     found = _call(one.name, functools.partial(one.check, params))
     yield found
     note = _call(one.name, functools.partial(one.warn, params)) if found.level == "ok" else found
+    if found.level == "ok" and (text := one.tell()):
+        yield ok(POWER, f"{one.name}: {text}")
     if note is not found and note.text:
         yield dataclasses.replace(note, level="warning" if note.level == "ok" else note.level)
 

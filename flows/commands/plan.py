@@ -74,6 +74,10 @@ def command(
     else:
         streams.say(options.truncate_lines(plan_page.format_stages(found)))
         streams.say(plan_page.format_jobs(found))
+        from flows.checks.input_checks import describe_dev_sets
+
+        for text in describe_dev_sets(request.params):
+            streams.say_line(text)
         if dvc.has_remote(project) and any(one.status == "runs" for one in found.stages):
             streams.say("the DVC remote was not checked: stages that it has are restored instead of run\n")
     _end(found, request.command_options, as_json)

@@ -7,6 +7,7 @@ python -m tasks.downstream.examples NAME
 
 import time
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,6 +21,9 @@ from tasks.records.splits import Groups, sample_examples, split_off_dev
 from tasks.records.text_files import add_to_reading, read_reading
 from tasks.stage import artifacts, streams
 
+DISAGREEMENT = 1 / 8
+"""Share of examples that two similar models are assumed to answer differently, for the power of a development set."""
+
 
 class ExamplesTask(DownstreamTask):
     """Reading of examples."""
@@ -30,6 +34,10 @@ class ExamplesTask(DownstreamTask):
     """Classes of the training examples that check_files read, by number."""
     has_all_labels: bool = True
     """True if check_files read all training examples."""
+    dev_count: int | None = None
+    """Number of development examples, if check_files read them all."""
+    constant: tuple[str, float] | None = None
+    """Most frequent class of these and its share; None: an answer is not one class."""
     has_pairs: bool = False
     """True if the examples are known to be pairs of texts; set by check_files for files."""
 
@@ -75,6 +83,33 @@ class ExamplesTask(DownstreamTask):
             InputError: a final split is unusable.
         """
         return {}
+
+    def count_dev(self, total: int, classes: Counter[str] | None = None) -> None:
+        """Record the number of examples of the file that has the development examples, and of each class in it."""
+        apart, limit = self.split_params, self.entry.params.data.limit_dev
+        count = total if apart is None else round(total * apart.dev_fraction)
+        self.dev_count = count if limit is None else min(count, limit)
+        if classes:
+            [(name, most)] = classes.most_common(1)
+            self.constant = name, most / total
+
+    def describe_power(self) -> str:
+        """Return which differences the development examples can show, and the best constant answer if there is one.
+
+        Answers are assumed to follow the frequency of the classes. The result is empty without `dev_count`.
+        """
+        from tasks.downstream.scoring.significance import describe_power, expect_half_width  # imports numpy
+
+        if not self.dev_count:
+            return ""
+        level, constant = self.entry.params.gate.confidence, ""
+        points = expect_half_width(self.dev_count, DISAGREEMENT, level)
+        if self.constant is not None:
+            name, share = self.constant
+            gain = expect_half_width(self.dev_count, 1 - share, level)
+            constant = f', {gain:.1f} over always answering "{name}", which is right for {share:.1%}'
+        sample = f"{self.dev_count:,} development {self.record}s"
+        return f"{describe_power(sample, 'differences', points)[:-1]} between two similar models{constant}"
 
     @abstractmethod
     def check_files(self) -> str:

@@ -31,7 +31,7 @@ MAX_ADVICE = 2
 
 
 class Advice(NamedTuple):
-    """What was measured and what to do, and settings of a next run that does it."""
+    """Sentence on what was measured and what to do, and the parameters of a run that does it."""
 
     text: str
     set: Mapping[str, Any] = {}

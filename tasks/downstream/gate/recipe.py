@@ -22,7 +22,12 @@ from tasks.downstream.gate.released_scores import read_outcomes
 from tasks.downstream.gate.verdict_text import held_out_score, signed_figure
 from tasks.downstream.scoring.metrics import Outcomes, make_interval
 from tasks.downstream.scoring.scores import AnyScores, Limit
-from tasks.downstream.scoring.significance import ConfidenceInterval, PairedDifference, interval_over_seeds
+from tasks.downstream.scoring.significance import (
+    ConfidenceInterval,
+    PairedDifference,
+    describe_power,
+    interval_over_seeds,
+)
 from tasks.plan.named_files import require_readable
 from tasks.stage.errors import InputError
 
@@ -115,8 +120,8 @@ def _over_baseline(task: AnyScores, difference: ConfidenceInterval, scored: Scor
     score = scored.values[metric] - difference.mean
     reason = (
         f"{_title(task, metric)}{scored.owner} is no better than {task.baseline} ({score:.2f}): {found} at confidence "
-        f"{task.confidence:g}.{_detectable(scored.scored_on, 'gains', difference.mean - difference.low)}"
-    )
+        f"{task.confidence:g}. {describe_power(scored.scored_on, 'gains', difference.mean - difference.low)}"
+    ).rstrip()
     return GateCheck("beats_constant_answer", difference.low > 0, found, "significantly more than 0 points"), reason
 
 
@@ -131,12 +136,12 @@ def _no_drop(
     if test is not None:
         found += f", {test.first_only} lost and {test.second_only} won (McNemar's exact test: p = {test.p_value:.4g})"
         fell = fell and (math.isnan(difference.mean) or test.p_value < 1 - task.confidence)
-    smallest = _detectable(examples, "drops", difference.high - difference.mean)
+    smallest = describe_power(examples, "drops", difference.high - difference.mean)
     reason = (
         f"{_title(task, limit.metric)}{scored.owner} dropped significantly against the released model: {found} at "
         f"confidence {task.confidence:g}; {most:g} points are tolerated "
-        f"({task.entry.key('gate', limit.tolerated_key)}).{smallest}"
-    )
+        f"({task.entry.key('gate', limit.tolerated_key)}). {smallest}"
+    ).rstrip()
     name = "released_model" if number == 0 and not scored.seeds else f"released_model_{limit.metric}"
     return GateCheck(name, not fell, found, no_drop_requirement(task, limit)), reason
 
@@ -144,15 +149,6 @@ def _no_drop(
 def _title(task: AnyScores, metric: str) -> str:
     title = task.metrics.titles[metric]
     return title[:1].upper() + title[1:]
-
-
-def _detectable(sample: str, what: str, points: float) -> str:
-    """Return the smallest detectable difference as a sentence; empty if there is nothing to say."""
-    return (
-        f" {sample[:1].upper()}{sample[1:]} can detect {what} of {points:.2f} points or more."
-        if round(points, 2) > 0
-        else ""
-    )
 
 
 def format_points(difference: ConfidenceInterval) -> str:

@@ -76,6 +76,8 @@ class NerExamples(NerSpec, ExamplesTask):
         if self.has_all_labels:
             # If a part of the file is set aside, the training sentences may have fewer types than the file.
             self._require_types(found[0][0].entities, MAX_TYPES if self.split_params is None else math.inf)
+        if found[-1][1]:
+            self.count_dev(found[-1][0].sentences)
         whole = [one.entities for one, is_whole in found if is_whole]
         if len(whole) == len(self.splits):
             self._check_dev(*whole)

@@ -84,6 +84,8 @@ class TagStatistics:
     """I- tags that begin an entity; only in IOB1."""
     begun_apart: int = 0
     """B- tags that do not follow an entity of their type; only in IOB2."""
+    sentences: int = 0
+    """Number of sentences, of those that check_sentences reads."""
     other: str = ""
     """BIOES, BILOU or BMES if the tags have that scheme, else empty."""
 
@@ -134,8 +136,7 @@ def check_sentences(params: NerDataParams, section: str, split: str) -> tuple[Ta
     found, reading = TagStatistics(), ReadLog()
     records = open_sentences(params, section, split, reading)
     first = records._replace(rows=itertools.islice(records.rows, FIRST_SENTENCES))
-    for _ in read_sentences(first, params, found, reading):
-        pass  # fills `found`
+    found.sentences = sum(1 for _ in read_sentences(first, params, found, reading))
     return found, next(records.rows, None) is None
 
 

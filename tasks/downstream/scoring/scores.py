@@ -213,7 +213,7 @@ class ScoresTask(DownstreamTask, Generic[E, L, A]):
         """Return how often each class occurs in the training examples, the development sets and the predictions.
 
         Returns:
-            None if an answer is not one class.
+            None if an answer is not one class, or there are no training examples.
         """
         return None
 

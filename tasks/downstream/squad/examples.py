@@ -72,7 +72,9 @@ class SquadExamples(SquadSpec, ExamplesTask):
         params = self.entry.params.data
         assert isinstance(params, SquadDataParams)
         for key in (f"{split}_path" for split in self.source_splits):
-            check_question_file(Path(getattr(params, key)), self.entry.key("data", key), params)
+            count = check_question_file(Path(getattr(params, key)), self.entry.key("data", key), params)
+        if count is not None:  # of the last file, which has the development questions
+            self.count_dev(count)
         return f"{params.train_path} and {params.dev_path or 'a part of it'}"
 
 
@@ -125,14 +127,18 @@ def _refuse_common_ids(params: SquadDataParams, train: Sequence[SquadQuestion], 
         )
 
 
-def check_question_file(path: Path, key: str, params: SquadDataParams) -> None:
+def check_question_file(path: Path, key: str, params: SquadDataParams) -> int | None:
     """Check a file of questions before a run: all of a small file, the beginning of a large one.
+
+    Returns:
+        The number of questions of a small file.
 
     Raises:
         InputError: file not found, unknown extension, or invalid questions (all problems).
     """
     is_large = path.is_file() and path.stat().st_size > WHOLE_BYTES
-    read_question_file(path, key, params, ReadLog(), most=FIRST_RECORDS if is_large else None)
+    found = read_question_file(path, key, params, ReadLog(), most=FIRST_RECORDS if is_large else None)
+    return None if is_large else len(found)
 
 
 def write_questions(questions: Iterable[SquadQuestion], path: Path) -> None:

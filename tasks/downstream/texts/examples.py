@@ -143,6 +143,10 @@ class TextsExamples(TextsSpec, ExamplesTask):
         if not self.labels and TRAIN in whole:
             # If a part of the file is set aside, the training examples may have fewer classes than the file.
             self._require_classes(self.first_labels, MAX_CLASSES if self.split_params is None else math.inf)
+        source = TRAIN if self.split_params is not None else self.development[0]
+        if source in whole and len(self.development) == 1 and not (self.spec.is_regression or self.spec.is_multilabel):
+            named = {str(self.labels[one] if self.labels else one): n for (one,), n in labels[source].items()}
+            self.count_dev(labels[source].total(), Counter(named))
         for split in whole.intersection(self.development):
             if self.spec.name or TRAIN in whole:
                 self._check_dev(split, labels[TRAIN], labels[split])

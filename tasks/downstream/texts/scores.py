@@ -167,10 +167,11 @@ class TextsScores(TextsSpec, ScoresTask[TextsDevSet, Array, Array]):
     def count_classes(
         self, examples: Mapping[str, TextsDevSet], predictions: Mapping[str, Sequence[Any]], root: Path
     ) -> ClassCounts | None:
-        if self.spec.is_regression or self.spec.is_multilabel:
+        path = self.examples_file(TRAIN, root)
+        if self.spec.is_regression or self.spec.is_multilabel or not path.is_file():
             return None
         first, *_ = examples.values()
-        parts = read_batches(self.examples_file(TRAIN, root), ["label"], 65536, self.entry.stage("examples"))
+        parts = read_batches(path, ["label"], 65536, self.entry.stage("examples"))
         numbers = (
             (number for part in parts for number in part.column("label").to_pylist()),
             (number for one in examples.values() for number in one.labels.astype(int).tolist()),
