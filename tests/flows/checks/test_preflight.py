@@ -18,6 +18,8 @@ import psutil
 import pytest
 
 from flows.checks import preflight, probes
+from flows.checks.input_checks import POWER, describe_dev_sets, run_check, select_checks
+from flows.checks.probes import CheckResult
 from flows.runs import run_estimate
 from flows.runs.locks import FOLDER
 from flows.runs.run_request import RunRequest, resolve_request
@@ -346,6 +348,46 @@ def test_good_files_are_said_with_what_was_looked_at(project, tmp_path):
     assert found["corpus", "ok"].startswith("1 file in")
     assert str(tmp_path / "dev.json") in found["squad", "ok"]
     assert not [name for name, level in found if level != "ok"]
+
+
+def test_the_power_of_the_development_set_is_said_before_the_first_stage(project, tmp_path, monkeypatch, capsys):
+    """The best constant answer with its share, and nothing where the file says too little."""
+    lines = [f"text {n},{'bad' if n % 4 else 'good'}" for n in range(300)]
+    (tmp_path / "texts.csv").write_text("\n".join(["text,label", *lines]))
+    (tmp_path / "words.conll").write_text("".join(f"Rome{n} B-LOC\nis O\n\n" for n in range(40)))
+    (tmp_path / "questions.json").write_text(json.dumps(squad()))
+    texts, words, questions = (tmp_path / name for name in ("texts.csv", "words.conll", "questions.json"))
+    both = "train_path: {0}, dev_path: {0}"
+    data = {
+        "own": f"{{kind: classification, data: {{{both.format(texts)}}}}}",
+        "part": f"{{kind: classification, data: {{train_path: {texts}, dev_path: null, dev_fraction: 0.2}}}}",
+        "few": f"{{kind: classification, data: {{{both.format(texts)}, limit_dev: 100}}}}",
+        "value": f"{{kind: classification, multilabel: true, data: {{{both.format(texts)}}}}}",
+        "names": f"{{kind: ner, data: {{{both.format(words)}}}}}",
+        "asked": f"{{kind: squad, data: {{source: files, {both.format(questions)}}}}}",
+    }
+    request = resolve_request(
+        project, None, ("downstream.squad=null", *(f"downstream.{k}={v}" for k, v in data.items()))
+    )
+    said = {line.partition(":")[0]: line for line in describe_dev_sets(request.params)}
+    assert said["own"] == (
+        "own: 300 development examples can detect differences of 4.00 points or more between two similar models, "
+        '5.7 over always answering "bad", which is right for 75.0%'
+    )
+    assert said["part"].startswith("part: 60 development examples can")
+    assert said["few"].startswith("few: 100 development examples can")
+    assert (
+        said["names"] == "names: 40 development sentences can detect differences of 10.96 points or more between "
+        "two similar models"
+    )
+    assert said["asked"].startswith("asked: 1 development questions can")
+    assert "value" not in said
+    found = [CheckResult(POWER, "ok", said["own"]), CheckResult("other", "ok", "not said")]
+    monkeypatch.setattr(preflight, "run_checks", lambda request: found)
+    preflight.require_runnable(request)
+    assert capsys.readouterr().out == f"{said['own']}\n"
+    own = next(one for one in select_checks(request.params, [str(texts)]) if one.name == "own")
+    assert CheckResult(POWER, "ok", said["own"]) in list(run_check(own, request.params))
 
 
 def test_a_folder_that_cannot_take_the_release_is_named_before_the_first_stage(project):

@@ -331,3 +331,12 @@ def test_a_launcher_of_the_host_that_does_not_say_how_many_it_starts_refuses_no_
     monkeypatch.setenv("PODIUM_DEVICE_LAUNCHER", "own-poprun.sh")
     found = [one for one in device.check_fit(wanted("ipu-base-pod16-examples", f"{PHASE1}=32")) if "64" in one.text]
     assert [one.level for one in found] == ["warning"]
+
+
+def test_a_plan_says_which_differences_the_development_set_can_show(tmp_path: Path) -> None:
+    texts = tmp_path / "texts.csv"
+    texts.write_text("text,label\n" + "".join(f"text {n},{'bad' if n % 2 else 'good'}\n" for n in range(300)))
+    own = f"downstream.own={{kind: classification, data: {{train_path: {texts}, dev_path: {texts}}}}}"
+    said = plan("--set", own, "--set", "downstream.squad=null")
+    assert "\nown: 300 development examples can detect differences of 4.00 points or more" in said
+    assert 'always answering "good", which is right for 50.0%' in said

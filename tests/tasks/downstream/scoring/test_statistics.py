@@ -9,6 +9,7 @@ from scipy.stats import binomtest
 
 from tasks.downstream.ner.scores import METRICS
 from tasks.downstream.scoring.metrics import Array, Metrics, make_interval
+from tasks.downstream.scoring.significance import describe_power, expect_half_width
 from tasks.downstream.squad.scores import OVERALL
 from tasks.downstream.texts.metrics import metric
 from tests.tasks.downstream.scoring.interval_coverage import (
@@ -142,3 +143,19 @@ def test_ten_thousand_questions_take_no_minute() -> None:
     started_at = time.process_time()
     OVERALL.figures({"dev": values})
     assert time.process_time() - started_at < 60  # of CPU time; a question at a time takes hours
+
+
+@pytest.mark.parametrize(("size", "disagreement"), [(300, 0.5), (300, 0.125), (1200, 0.78)])
+def test_the_power_before_training_is_half_the_interval_that_the_gate_measures(size: int, disagreement: float) -> None:
+    differing, generator = int(size * disagreement), np.random.default_rng(0)
+    first, second = np.zeros((size, 2)), np.zeros((size, 2))
+    first[: differing // 2], second[differing // 2 : differing] = 1.0, 1.0
+    order = generator.permutation(size)
+    measured = OVERALL.differences({"dev": first[order]}, {"dev": second[order]}, 0.95)["exact_match"]
+    expected = expect_half_width(size, disagreement, 0.95)
+    assert (measured.high - measured.low) / 2 == pytest.approx(expected, rel=0.06)  # 2,000 draws
+    assert expect_half_width(4 * size, disagreement, 0.95) == pytest.approx(expected / 2)
+    assert describe_power("300 examples", "gains", expected).startswith(
+        f"300 examples can detect gains of {expected:.2f}"
+    )
+    assert describe_power("300 examples", "gains", 0.0) == ""
