@@ -53,7 +53,7 @@ def format_advice(verdict: Mapping[str, Any], name: str) -> list[str]:
         verdict: content of the gate's file.
         name: name of the run; "." for a run without one.
     """
-    run = "podium run" if name == "." else f"podium run --like {name}"
+    run = "Try podium run" if name == "." else f"Try podium run --like {name}"
     found = []
     for one in sorted(verdict.get(ADVICE, ()), key=lambda one: bool(one["set"])):
         sets = [

@@ -149,7 +149,7 @@ def test_the_verdict_has_the_advice_and_commands_that_follow_it(checkout: Path) 
     assert loss["set"] == {f"downstream.{labels.NAME}.finetune.epochs": 4.0}
     assert never == {"text": 'The model answers "negative" for all 60 development examples.', "set": {}}
     assert read_json(checkout / f"metrics/{labels.NAME}-gate.json")["advice"] == verdict["advice"]
-    command = f"podium run --like first --set downstream.{labels.NAME}.finetune.epochs=4"
+    command = f"Try podium run --like first --set downstream.{labels.NAME}.finetune.epochs=4"
     said = [never["text"], f"{loss['text']} {command}"]
     assert format_advice(verdict, "first") == said
     judged = {"name": labels.NAME, "scores": {}, "published": None}
