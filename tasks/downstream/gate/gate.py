@@ -356,12 +356,9 @@ def find_advice(
         evidence.scores[task.limits[0].metric],
     )
     found = advise(facts, failed, evidence.over_baseline, evidence.examples, task.record)
-    known = {
-        f"{section}.{name}": task.entry.key(section, name)
-        for section in ("data", "finetune")
-        for name in getattr(params, section).model_dump()
-    }
-    return [one._replace(set={known[key]: value for key, value in one.set.items() if key in known}) for one in found]
+    keys = ("finetune.learning_rate", "finetune.epochs", *(f"data.{name}" for name in params.data.model_dump()))
+    names = {key: task.entry.key(*key.split(".")) for key in keys}
+    return [one._replace(set={names[key]: value for key, value in one.set.items() if key in names}) for one in found]
 
 
 def decide_on_files(

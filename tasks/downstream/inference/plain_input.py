@@ -62,8 +62,8 @@ def open_input(entry: Entry, path: Path | None, texts: Sequence[str], *, plain: 
             source = lines
         elif path is None:
             source = source.rename(source.with_suffix(f".{form}"))
-        is_told = path is None or form == PLAIN
-        yield source, f"{name if path else 'standard input'} is read as {FORM_NAMES.get(form, form)}" if is_told else ""
+        told = f"{path.name if path else 'standard input'} is read as {FORM_NAMES.get(form, form)}"
+        yield source, told if path is None or form == PLAIN else ""
 
 
 def detect_format(task: InferenceTask[Any, Any, Any], path: Path) -> str:
