@@ -45,6 +45,8 @@ OF_FILES = ("file", "files", "folder")
 """Values of `source` of a section that reads its path."""
 POWER = "development set"
 """Name of the results that say which differences a development set can show."""
+DISAGREEMENT = 1 / 8
+"""Share of examples that two similar models are assumed to answer differently, for the power of a development set."""
 PUBLISH_LATER = "Or run with --no-publish, and publish later with podium publish"
 
 
@@ -116,7 +118,7 @@ def make_entry_check(entry: Entry) -> InputCheck:
 
     paths = find_parameters({"downstream": {entry.name: entry.params.model_dump()}}, INPUTS_OF_ENTRIES)
     keys = tuple(key for key in paths if key.startswith(f"{entry.key('data')}."))
-    return InputCheck(entry.name, keys, check_entry, warn, lambda: str(task().describe_power()))
+    return InputCheck(entry.name, keys, check_entry, warn, lambda: describe_dev_set(task()))
 
 
 def describe_dev_sets(params: Params) -> Iterator[str]:
@@ -125,8 +127,27 @@ def describe_dev_sets(params: Params) -> Iterator[str]:
         task: ExamplesTask = load_part(entry, "examples")
         with contextlib.suppress(PodiumError, OSError):  # a run reports it
             task.check_files()
-            if text := task.describe_power():
+            if text := describe_dev_set(task):
                 yield f"{entry.name}: {text}"
+
+
+def describe_dev_set(task: ExamplesTask) -> str:
+    """Return which differences the development examples can show, and the best constant answer if there is one.
+
+    Answers are assumed to follow the frequency of the classes. The result is empty if the number is not known.
+    """
+    from tasks.downstream.scoring.significance import describe_power, expect_half_width  # imports numpy
+
+    if not task.dev_count:
+        return ""
+    level, constant = task.entry.params.gate.confidence, ""
+    points = expect_half_width(task.dev_count, DISAGREEMENT, level)
+    if task.constant is not None:
+        name, share = task.constant
+        gain = expect_half_width(task.dev_count, 1 - share, level)
+        constant = f', {gain:.1f} over always answering "{name}", which is right for {share:.1%}'
+    sample = f"{task.dev_count:,} development {task.record}s"
+    return f"{describe_power(sample, 'differences', points)[:-1]} between two similar models{constant}"
 
 
 def _describe_head(entry: Entry, task: ExamplesTask, folder: Path) -> str:

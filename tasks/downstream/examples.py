@@ -21,9 +21,6 @@ from tasks.records.splits import Groups, sample_examples, split_off_dev
 from tasks.records.text_files import add_to_reading, read_reading
 from tasks.stage import artifacts, streams
 
-DISAGREEMENT = 1 / 8
-"""Share of examples that two similar models are assumed to answer differently, for the power of a development set."""
-
 
 class ExamplesTask(DownstreamTask):
     """Reading of examples."""
@@ -92,24 +89,6 @@ class ExamplesTask(DownstreamTask):
         if classes:
             [(name, most)] = classes.most_common(1)
             self.constant = name, most / total
-
-    def describe_power(self) -> str:
-        """Return which differences the development examples can show, and the best constant answer if there is one.
-
-        Answers are assumed to follow the frequency of the classes. The result is empty without `dev_count`.
-        """
-        from tasks.downstream.scoring.significance import describe_power, expect_half_width  # imports numpy
-
-        if not self.dev_count:
-            return ""
-        level, constant = self.entry.params.gate.confidence, ""
-        points = expect_half_width(self.dev_count, DISAGREEMENT, level)
-        if self.constant is not None:
-            name, share = self.constant
-            gain = expect_half_width(self.dev_count, 1 - share, level)
-            constant = f', {gain:.1f} over always answering "{name}", which is right for {share:.1%}'
-        sample = f"{self.dev_count:,} development {self.record}s"
-        return f"{describe_power(sample, 'differences', points)[:-1]} between two similar models{constant}"
 
     @abstractmethod
     def check_files(self) -> str:
