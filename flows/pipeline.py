@@ -5,7 +5,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -23,8 +23,10 @@ from flows.runs.stage_plan import ALL
 from flows.runs.stopping import RESUME_HINT, Interrupted, stop
 from flows.server import run_artifacts
 from flows.server.run_artifacts import (
+    NO_KIND,
     NO_PRESET,
     HiddenText,
+    Kind,
     Part,
     Preset,
     Text,
@@ -35,6 +37,7 @@ from flows.server.run_artifacts import (
 )
 from flows.views import index_page, run_page
 from flows.workers import dispatch
+from tasks.params.overlays import Setting
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError, PodiumError
 from tasks.stage.process import is_sent
@@ -43,6 +46,9 @@ from tasks.stage.streams import printable
 REJECTED_STATE = "Rejected"
 _request: ContextVar[RunRequest | None] = ContextVar("request", default=None)
 """Request of a run started in this process. For runs started by a server, the flow resolves its own parameters."""
+FormParser = Callable[..., tuple[str, Sequence[str | Setting]]]
+_parse_form: ContextVar[FormParser] = ContextVar("form parser")
+"""Returns preset and overrides for the form's fields of a fine-tuning (flows/commands/finetune.py)."""
 
 
 @flow(name="podium", retries=0, flow_run_name=run_artifacts.format_start_name)
@@ -51,6 +57,11 @@ def pipeline(
     overrides: Texts = (),
     name: Text = "",
     part: Part = ALL,
+    kind: Kind = NO_KIND,
+    model: Text = "",
+    train: Text = "",
+    dev: Text = "",
+    columns: Texts = (),
     to: Texts = (),
     publish: bool = True,
     force: bool = False,
@@ -65,10 +76,15 @@ def pipeline(
     Args:
         preset: A preset that extends the defaults. params.yaml: use the project's parameters.
         overrides: Parameters to change, as `section.key=value`, for example `pretrain.seed=7`.
-        name: Name of the run and of its folder, instead of the "Run Name" in Prefect's form. A name that belongs to a
-            run with other parameters is refused.
+        name: Name of the run and of its folder, instead of the "Run Name" above. A name that belongs to a run with
+            other parameters is refused.
         part: Part of the pipeline: all; pretraining; finetuning, which restores the pre-trained model; or the stages of
             one kind of task.
+        kind: Kind of task, to fine-tune `model` on the file `train` as `podium finetune` does, without `preset`.
+        model: Model folder, run of podium pretrain, or Hub repository.
+        train: Training data, a file or folder on the workers, or a Hub data set.
+        dev: Evaluation data; if empty, a part of `train`.
+        columns: Columns of the files, as PART=NAME, for example `label=stars`.
         to: Stages, such as gate@squad. Only these and the stages they need run, and nothing is published.
         publish: Publish models that the gate accepts. Otherwise the run ends at the gate.
         force: Run device jobs even if they are not expected to fit into memory.
@@ -87,14 +103,18 @@ def pipeline(
         came before there was anything to keep. reports/run.json records the same.
     """
     queues = (cpu_queue.strip(), strip_text(device_queue)) if on_workers else None
-    project, called, recipe = Path.cwd(), strip_text(name), resolve_preset(preset)
+    project, called, recipe = Path.cwd(), run_artifacts.read_run_name(name), resolve_preset(preset)
     try:
         with stop.reclaim():
             environment.prepare_run(project, get_run_logger().info)  # for workers; podium run has already done it
             checkout.require_project(project)
             log = check_log(log) if is_sent() else log
             if (request := _request.get()) is None:
-                words, ends, sent = strip_items(overrides), strip_items(to), queues is not None
+                words: Sequence[str | Setting] = strip_items(overrides)
+                if kind != NO_KIND:
+                    fields = {"model": model, "train": train, "dev": dev, "name": called}
+                    recipe, words = _parse_form.get()(project, kind, fields, strip_items(columns), words)
+                ends, sent = strip_items(to), queues is not None
                 request = resolve_request(project, recipe, words, part, ends, publish, sent, name=called, force=force)
             checkout.check_inputs(project, request.values, request.plan)
             return _run(request, queues, command, log)
@@ -127,6 +147,11 @@ def start_early(request: RunRequest, say: Callable[[str], None]) -> Iterator[Non
     checkout.prepare_checkout(request.checkout, say)
     with stages.start_sessions(request.root, say):
         yield
+
+
+def use_form_parser(parse: FormParser) -> None:
+    """Use `parse` for the fields of a fine-tuning in this process."""
+    _parse_form.set(parse)
 
 
 def _run(request: RunRequest, queues: tuple[str, str | None] | None, command: str | None, log: str | None) -> State:

@@ -5,7 +5,7 @@ The run is one of `--preset finetune` with an entry of `downstream`, in a checko
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import click
 
 from flows.commands import options
 from flows.commands.options import Decorator, combine_options
-from flows.commands.project import enter_project, resolve_path
+from flows.commands.project import CommandContext, enter_project, resolve_path
 from tasks.params.downstream import EntryParams, defaults_of, kind_names, kind_params
 from tasks.params.overlays import Setting, make_settings
 from tasks.params.sections import HUB_NAME, LINE, DeviceParams
@@ -136,6 +136,24 @@ def build_overrides(ctx: click.Context, project: Path, kind: str, args: Mapping[
     if model["base_model.source"] == "folder":
         values["publish.base_name"] = card_name(args["model"])
     return [*make_settings(values), *args["overrides"]]
+
+
+def parse_form(
+    project: Path, kind: str, fields: Mapping[str, str | None], columns: Sequence[str], overrides: Sequence[str]
+) -> tuple[str, list[str | Setting]]:
+    """Return preset and overrides for a form's fields, parsed as the options of the command line with these names.
+
+    Raises:
+        InputError, ParamsError: a field is missing or invalid.
+    """
+    words = [f"--{name}={text.strip()}" for name, text in fields.items() if text and text.strip()]
+    words += [f"--{option}={text}" for option, texts in (("column", columns), ("set", overrides)) for text in texts]
+    place = CommandContext(project, project, None)
+    try:
+        ctx = KindCommands().make_command(kind).make_context(kind, words, obj=place)
+    except click.UsageError as error:
+        raise ParamsError(error.format_message()) from None
+    return PRESET, build_overrides(ctx, project, kind, ctx.params)
 
 
 def fit_rows(kind: str, entry: str, model: Mapping[str, Any]) -> dict[str, Any]:

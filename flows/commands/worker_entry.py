@@ -19,7 +19,8 @@ from prefect.exceptions import Abort, ParameterBindError, SignatureMismatchError
 from prefect.flow_engine import load_flow_run, run_flow
 from prefect.states import Failed
 
-from flows.pipeline import pipeline
+from flows.commands import finetune
+from flows.pipeline import pipeline, use_form_parser
 from flows.server.api import silence_outages
 from flows.workers.stage_flow import run_stages
 from tasks.stage.process import STARTED_BY_A_WORKER, die_with_parent, parse_no_arguments
@@ -71,6 +72,7 @@ def main() -> None:
     """Run the flow, and report how it ended."""
     parse_no_arguments("Run the flow of the run that a worker has taken, named by PREFECT__FLOW_RUN_ID.")
     worker = os.getppid()
+    use_form_parser(finetune.parse_form)
     die_with_parent()
     silence_outages()
     run_id = UUID(os.environ[STARTED_BY_A_WORKER])

@@ -177,7 +177,7 @@ class StopSignal:
             raise Interrupted(self.reason())
 
     def reason(self) -> str:
-        """Return what stopped it: Ctrl-C, SIGTERM or Prefect."""
+        """Return the name of the signal, Ctrl-C or SIGTERM, or the cancellation in Prefect."""
         if self.is_cancelled:
             return CANCELLED_IN_PREFECT
         return "Ctrl-C" if self.number == signal.SIGINT else signal.Signals(self.number).name

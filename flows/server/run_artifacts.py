@@ -9,6 +9,7 @@ are optional: if the server does not answer, the run continues without them.
 """
 
 import contextlib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -34,7 +35,12 @@ from tasks.params.overlays import list_preset_names
 from tasks.plan.plan_file import read_definitions
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
+from tasks.stage.process import is_sent
 
+FORMATTED_NAME = re.compile(r" \d{4}-\d\d-\d\d \d\d:\d\d$")
+"""End of a name that `format_name` made."""
+UNNAMEABLE = re.compile(r"[^A-Za-z0-9._-]+")
+LONGEST_NAME = 80
 SCORED = ("finished", "proposed", "published")
 """Outcomes for which a name has a score instead."""
 
@@ -52,6 +58,9 @@ Preset = Annotated[str | None, WithJsonSchema({"type": "string", "enum": [NO_PRE
 """Presets of the folder in which the flow is loaded."""
 Text = Annotated[str | None, WithJsonSchema({"type": "string"})]
 Part = Annotated[str, WithJsonSchema({"type": "string", "enum": _part_names()})]
+NO_KIND = "none"
+"""Choice in the form for the entries of the preset or params.yaml."""
+Kind = Annotated[str, WithJsonSchema({"type": "string", "enum": [NO_KIND, *kind_names()]})]
 Texts = Annotated[Sequence[str] | None, WithJsonSchema({"type": "array", "items": {"type": "string", "default": ""}})]
 """List of texts; the default is the value of a new item, which would otherwise be null and refused."""
 
@@ -74,10 +83,23 @@ def resolve_preset(chosen: str | None) -> str | None:
     return None if chosen == NO_PRESET else chosen
 
 
+def read_run_name(field: str | None) -> str | None:
+    """Return the name of the current run: the field `name`, else the "Run Name" of Prefect's form, as a folder's name.
+
+    Runs in a shell and of a schedule have no such name.
+    """
+    if (called := strip_text(field)) or not is_sent() or "auto-scheduled" in flow_run.tags:
+        return called
+    typed = str(flow_run.name)
+    if FORMATTED_NAME.search(typed):  # the run is started again, after `format_name` named it
+        return typed.partition(" ")[0]
+    return UNNAMEABLE.sub("-", typed).strip("-._")[:LONGEST_NAME] or None
+
+
 def format_start_name() -> str:
     """Return the name of the current flow run at its start, from its parameters (the flow's `flow_run_name`)."""
     values = flow_run.parameters
-    return format_name(strip_text(values.get("name")) or resolve_preset(values.get("preset")))
+    return format_name(read_run_name(values.get("name")) or resolve_preset(values.get("preset")))
 
 
 def format_end_name(called: str | None, run: RunView) -> str:

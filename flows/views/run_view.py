@@ -5,6 +5,7 @@ value is below the default of the entry's kind. Browsers open no file:// links f
 are therefore linked below PODIUM_PAGES_URL if it is set, and otherwise named by host and full path.
 """
 
+import contextlib
 import math
 import os
 import socket
@@ -25,9 +26,11 @@ from ipu_model.files import find_object, read_json, sha256_of
 from ipu_model.units import format_duration
 from tasks.downstream.gate.verdict_text import WITHOUT_FLOOR, format_advice, format_recipe
 from tasks.pages.render import render_markdown, render_text
+from tasks.params.strict_yaml import read_yaml
 from tasks.plan.plan_file import Plan, Stage, read_plan
 from tasks.stage import artifacts
 from tasks.stage.errors import PodiumError
+from tasks.tracking.trackers import list_places
 
 RERUN = "Run the same command again. Completed stages are not repeated, and training resumes from its last checkpoint."
 ADVICE = {
@@ -166,6 +169,15 @@ class RunView:
         ]
 
     @property
+    def tracked(self) -> list[str]:
+        """Commands and addresses that show what its trackers recorded."""
+        with contextlib.suppress(*UNREADABLE):
+            section = read_yaml(self.root / artifacts.PARAMS)["tracking"]
+            folder = os.path.normpath(os.path.join(self.record.folder, section["folder"]))
+            return list_places(section["backends"], section["project"], folder)
+        return []
+
+    @property
     def duration(self) -> str:
         """Time from its start to its end, or to its last sign of life."""
         if self.record.began is None:
@@ -194,6 +206,7 @@ class RunView:
             ("device", device),
             ("commit", commit),
             ("model", self.pretraining[-1].model if self.pretraining else None),
+            ("trackers", "; ".join(self.tracked)),
             ("versions", ", ".join(filter(None, [record.python and f"Python {record.python}", *versions]))),
         ]
         return [(name, value) for name, value in found if value]

@@ -101,7 +101,8 @@ class RemoteRun:
         dispatcher, names = self._dispatcher, self._names
         parameters = {**dispatcher.parameters, "names": names, "publish": self._publish}
         stages = names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]}"
-        title = f"{dispatcher.parameters['checkout_name']}: {stages}"
+        run, kind = dispatcher.report.name, self._queue.pool
+        title = f"{run} on {kind}: {stages}"
         send = partial(
             run_deployment,
             self._queue.deployment,
@@ -109,6 +110,7 @@ class RemoteRun:
             work_queue_name=self._queue.name,
             timeout=0,
             flow_run_name=title,
+            tags=[f"run:{run}", f"kind:{kind}"],
         )
         while True:
             self._sent += 1

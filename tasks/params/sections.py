@@ -432,7 +432,7 @@ class TrackingParams(Section):
     project: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,127}$")] = "podium"
     """Project name in the trackers, valid in all of them."""
     name: Name | None = None
-    """Prefix of the run name, which is otherwise the name of the stage."""
+    """Prefix of the name in the trackers, which ends with the stage; null: the name of the run."""
     group: Name | None = None
     """Name that groups runs; null: derived from the parameters. The same training in another group is a separate run.
     """

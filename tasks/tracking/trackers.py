@@ -16,6 +16,7 @@ import json
 import os
 import queue
 import re
+import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +30,7 @@ from tasks.params.sections import TrackingParams
 from tasks.params.strict_yaml import read_yaml
 from tasks.stage import artifacts
 from tasks.stage.errors import DeviceJobFailed, StagePaused
-from tasks.stage.process import Say, print_line
+from tasks.stage.process import RUN, Say, print_line
 
 CLOSE_SECONDS = 60.0
 """Time for all trackers together to log the rest after a training; on a busy host, MLflow takes half of it to start."""
@@ -316,15 +317,31 @@ def describe_run(tracking: TrackingParams, stage: str, fingerprint: str, config:
     """
     values = {name: section for name, section in read_yaml(root / artifacts.PARAMS).items() if name != "tracking"}
     digits = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
+    name = tracking.name or os.environ.get(RUN, "").partition(" ")[2].removeprefix(".")
     return {
         "id": run_id(stage, fingerprint, tracking.group),
         "project": tracking.project,
-        "name": f"{tracking.name} {stage}" if tracking.name else stage,
+        "name": f"{name} {stage}" if name else stage,
         "group": tracking.group or f"params-{digits}",
         "stage": stage,
         "folder": str((root / tracking.folder).absolute()),
         "config": flatten(config),
     }
+
+
+def list_places(backends: Sequence[str], project: str, folder: str) -> list[str]:
+    """Return the command that shows what each tracker recorded, or the address of its server."""
+    mode = os.environ.get("WANDB_MODE") or ("online" if os.environ.get("WANDB_API_KEY") else "offline")
+    site = redact(f"{os.environ.get('WANDB_BASE_URL', 'https://wandb.ai')} (project {project})")
+    database, show = f"sqlite:///{folder}/mlflow.db", shlex.join(["trackio", "show", "--project", project])
+    server = redact(os.environ.get("MLFLOW_TRACKING_URI", ""))
+    places = {
+        "trackio": f"TRACKIO_DIR={shlex.quote(f'{folder}/trackio')} {show}",
+        "wandb": site if mode == "online" else f"wandb sync --append {shlex.quote(f'{folder}/wandb')}/offline-run-*",
+        "tensorboard": shlex.join(["tensorboard", "--logdir", f"{folder}/tensorboard"]),
+        "mlflow": server or shlex.join(["mlflow", "ui", "--backend-store-uri", database]),
+    }
+    return [f"{name}: {places[name]}" for name in backends]
 
 
 class Trackers:

@@ -134,6 +134,19 @@ def test_questions_that_may_have_no_answer_have_the_recipe_of_squad_2(here: Path
     assert entry["finetune"] | {"global_batch_size": 48, "epochs": 1.0} == entry["finetune"]
 
 
+def test_the_fields_of_a_form_are_the_options_of_the_command(here: Path) -> None:
+    own = {"model": str(here / "my-bert"), "train": str(here / "train.json"), "dev": " ", "name": "mine"}
+    preset, found = finetune.parse_form(ROOT, "classification", own, ["text=a", "label=b"], ["pretrain.seed=7"])
+    columns = [("text", "a"), ("label", "b")]
+    assert preset == finetune.PRESET
+    same = values(here, "classification", name="mine", columns=columns, overrides=["pretrain.seed=7"])
+    assert resolve({}, preset, found) == same
+    with pytest.raises(ParamsError, match="Missing option '--train'"):
+        finetune.parse_form(ROOT, "classification", {"model": "bert"}, [], [])
+    with pytest.raises(ParamsError, match="must be PART=NAME"):
+        finetune.parse_form(ROOT, "classification", own, ["text"], [])
+
+
 def test_a_release_is_called_like_the_run_or_else_like_the_model(here: Path) -> None:
     def folder(**said: Any) -> str:
         return str(values(here, "squad", **said)["downstream"]["squad"]["publish"]["folder"])

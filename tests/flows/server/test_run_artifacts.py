@@ -5,6 +5,8 @@ import os
 import re
 import subprocess
 import sys
+from contextvars import ContextVar
+from types import SimpleNamespace
 
 import pytest
 from prefect.artifacts import Artifact
@@ -187,6 +189,37 @@ def test_a_server_that_refuses_artifacts_costs_the_run_nothing(prefect_session, 
     assert state.name == "Rejected"
 
 
+@pytest.mark.parametrize(
+    ("typed", "tags", "called"),
+    [
+        ("evening", [], "evening"),
+        ("Monday's run", [], "Monday-s-run"),
+        ("evening f1 80.50 2026-11-23 14:05", [], "evening"),  # started again
+        ("!!!", [], None),
+        ("clever-badger", ["auto-scheduled"], None),
+    ],
+)
+def test_a_run_has_the_name_that_was_typed_into_prefects_own_field(monkeypatch, typed, tags, called):
+    monkeypatch.setattr(run_artifacts, "flow_run", SimpleNamespace(name=typed, tags=tags, parameters={}))
+    assert run_artifacts.read_run_name(" ") is None, "a run of a shell has a name of Prefect's"
+    monkeypatch.setattr(run_artifacts, "is_sent", lambda: True)
+    assert run_artifacts.read_run_name("") == called
+    assert run_artifacts.read_run_name("mine\n") == "mine"
+    assert run_artifacts.format_start_name().startswith(f"{called or 'params.yaml'} 20")
+
+
+def test_the_form_fine_tunes_with_the_overrides_of_the_command(prefect_session, toy_project, monkeypatch):
+    asked = []
+    monkeypatch.setattr(pipeline, "_parse_form", ContextVar("form parser"))
+    pipeline.use_form_parser(lambda *fields: asked.append(fields[1:]) or (None, ["downstream.squad.gate.min_f1=80.0"]))
+    fields = {"kind": "squad", "model": "bert", "train": " a.csv", "columns": ["", "context=text "]}
+    found = run("a=1", name="mine", **fields)
+    assert asked == [
+        ("squad", {"model": "bert", "train": " a.csv", "dev": "", "name": "mine"}, ["context=text"], ["a=1"])
+    ]
+    assert found.name.startswith("mine f1 80.50 ")
+
+
 def test_the_form_offers_presets_and_explains_every_parameter():
     schema = pipeline.pipeline.parameters.model_dump()["properties"]
     in_order = sorted(schema, key=lambda name: schema[name]["position"])
@@ -197,6 +230,7 @@ def test_the_form_offers_presets_and_explains_every_parameter():
     assert {"bert", "finetune"} <= set(preset["enum"])
     parts = ["all", "pretraining", "finetuning", "classification", "glue", "ner", "squad"]
     assert schema["part"]["enum"] == parts
+    assert schema["kind"]["enum"] == ["none", "classification", "glue", "ner", "squad"]
     assert schema["overrides"]["items"] == {"type": "string", "default": ""}, "an item that is added is not null"
     assert not [name for name, one in schema.items() if "anyOf" in one], "a field that may be null is shown as two"
     for name, one in schema.items():

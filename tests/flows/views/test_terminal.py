@@ -11,10 +11,14 @@ import time
 from pathlib import Path
 
 import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
+from prefect.client.schemas.objects import StateType
 from prefect.settings import PREFECT_API_URL
+from prefect.states import Cancelling
 from rich.console import Console
 
-from flows.runs.report import StageRecord
+from flows.runs.report import StageRecord, read_report, run_outcome
 from flows.runs.stopping import RESUME_HINT
 from flows.views import screen
 from tests.flows.views.terminal import CTRL_C, Terminal
@@ -173,6 +177,26 @@ def test_where_nothing_was_kept_a_stopped_run_ends_as_the_signal_does(toy_projec
     assert (run_json(toy_project)["interrupted"], run_json(toy_project)["error"]) == (name, said)
     assert "Podium run: cancelled" in terminal.plain()
     assert run_json(toy_project)["stages"][-1]["status"] == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("stage", "end"), [(WAITS + WORKS, "nothing half-written was kept"), (TRAINS, "checkpoint saved")]
+)
+def test_a_run_that_is_cancelled_in_prefect_stops_and_is_cancelled_everywhere(toy_project, environment, stage, end):
+    (toy_project / "stage.py").write_text(stage)
+    terminal = Terminal(words(), toy_project, environment)
+    wait_for_file(toy_project / "here", terminal)
+    with get_client(sync_client=True) as client:
+        (run,) = client.read_flow_runs(
+            flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=["RUNNING"])))
+        )
+        client.set_flow_run_state(run.id, Cancelling())
+        terminal.end()
+        assert end in terminal.plain().strip().split("\n")[-1]
+        assert "Podium run: cancelled" in terminal.plain()
+        assert client.read_flow_run(run.id).state.type == StateType.CANCELLED
+    record = read_report(toy_project, toy_project)
+    assert (run_outcome(record), record.interrupted) == ("cancelled", "a cancellation in Prefect")
 
 
 def test_a_command_in_the_background_of_a_script_hears_sigterm_and_its_stage_ends(toy_project, environment):

@@ -6,7 +6,7 @@ from uuid import uuid4
 import httpx
 import pytest
 from prefect.exceptions import TerminationSignal
-from prefect.states import Cancelled
+from prefect.states import Cancelled, Running, Scheduled
 
 from flows import pipeline
 from flows.commands import worker_entry
@@ -137,6 +137,30 @@ def test_a_sent_run_that_was_cancelled_is_cancelled_here_and_not_failed(tmp_path
     with pytest.raises(RunStopped, match="^pretrain@phase1$") as stopped:
         run.poll()
     assert describe_cancellation(stopped.value) == "a cancellation in Prefect"
+
+
+def test_a_sent_run_says_of_which_run_and_kind_it_is(tmp_path, monkeypatch):
+    sent = {}
+    monkeypatch.setattr(
+        dispatch, "run_deployment", lambda *words, **more: sent.update(more) or SimpleNamespace(id=uuid4(), state=None)
+    )
+    report = RunReport("runs/checkouts/evening")
+    sender = dispatch.Dispatcher(tmp_path, {"checkout_name": "evening-0123abcd"}, report, print, str(uuid4()))
+    dispatch.RemoteRun(sender, _Cancels(), dispatch.Queue("ipu", "pod-a"), ["pretrain@phase1"], False)
+    assert sent["flow_run_name"] == "evening on ipu: pretrain@phase1"
+    assert sent["tags"] == ["run:evening", "kind:ipu"]
+
+
+@pytest.mark.parametrize(("state", "ending"), [(Scheduled(), "CANCELLED"), (Running(), "CANCELLING")])
+def test_a_sent_run_that_no_worker_has_taken_is_cancelled_at_once(tmp_path, monkeypatch, state, ending):
+    monkeypatch.setattr(dispatch, "run_deployment", lambda *words, **more: SimpleNamespace(id=uuid4(), state=None))
+    ended = []
+    client = SimpleNamespace(
+        read_flow_run=lambda run: SimpleNamespace(state=state), set_flow_run_state=lambda run, end: ended.append(end)
+    )
+    sender = dispatch.Dispatcher(tmp_path, {"checkout_name": "ours"}, RunReport("."), print, str(uuid4()))
+    dispatch.RemoteRun(sender, client, dispatch.Queue("cpu", "default"), ["corpus"], False).cancel()
+    assert [end.type.value for end in ended] == [ending]
 
 
 SENT = {"names": ["corpus"], "values": {"corpus": {}}, "checkout_name": "podium-1", "code": {"flows": "1"}}

@@ -21,6 +21,7 @@ from tasks.tracking.trackers import (
     describe_run,
     extract_metrics,
     flatten,
+    list_places,
     record_verdict,
     redact,
     run_id,
@@ -134,6 +135,37 @@ def test_nested_values_get_names_with_slashes() -> None:
         "d": "x",
         "g": True,
     }
+
+
+def test_a_run_in_a_tracker_has_the_name_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "params.yaml").write_text("seed: 1\n")
+    asked = TrackingParams(backends=["tensorboard"])
+    for identity, name in (
+        ("2026-11-23T10:00:00+00:00 w1", "w1 finetune"),
+        ("2026-11-23T10:00:00+00:00 .", "finetune"),
+    ):
+        monkeypatch.setenv("PODIUM_RUN", identity)
+        assert describe_run(asked, "finetune", "0123", {}, tmp_path)["name"] == name
+
+
+def test_where_to_look_is_a_command_or_the_address_of_a_server_without_its_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("MLFLOW_TRACKING_URI", "WANDB_MODE", "WANDB_API_KEY", "WANDB_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    every = ["tensorboard", "mlflow", "wandb", "trackio"]
+    assert list_places(every, "podium", "runs/my tracking") == [
+        "tensorboard: tensorboard --logdir 'runs/my tracking/tensorboard'",
+        "mlflow: mlflow ui --backend-store-uri 'sqlite:///runs/my tracking/mlflow.db'",
+        "wandb: wandb sync --append 'runs/my tracking/wandb'/offline-run-*",
+        "trackio: TRACKIO_DIR='runs/my tracking/trackio' trackio show --project podium",
+    ]
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://ana:hush@mlflow.example")
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789")
+    assert list_places(["mlflow", "wandb"], "podium", "x") == [
+        "mlflow: https://***@mlflow.example",
+        "wandb: https://wandb.ai (project podium)",
+    ]
 
 
 def test_a_run_is_the_same_on_every_host_and_another_in_another_group(tmp_path: Path) -> None:

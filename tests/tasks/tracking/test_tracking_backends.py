@@ -462,3 +462,14 @@ def test_event_files_on_a_disk_that_was_full_go_on_in_another(tmp_path: Path) ->
         "loss": [(1, 4.0), (2, 3.0)],
         "finetune/steps": [(2, 2.0)],
     }
+
+
+def test_event_files_are_in_a_folder_with_the_name_of_the_run_that_its_verdict_finds(tmp_path: Path) -> None:
+    from tasks.tracking.track_tensorboard import TensorBoard
+
+    for name, figures in (("w1 finetune", {"loss": 4.0}), ("w2 finetune", {"accuracy": 90.0})):
+        board = TensorBoard(lambda text: None)
+        board.open({**description_of(tmp_path), "name": name})
+        board.log([Point(1, 1.0, figures)])
+        board.close(End("finished"))
+    assert set(read_tensorboard(tmp_path)["w1_finetune-0123"].curves) == {"loss", "accuracy"}
