@@ -217,7 +217,7 @@ def test_the_form_fine_tunes_with_the_overrides_of_the_command(prefect_session, 
     assert asked == [
         ("squad", {"model": "bert", "train": " a.csv", "dev": "", "name": "mine"}, ["context=text"], ["a=1"])
     ]
-    assert found.name.startswith("mine f1 80.50 ")
+    assert found.name.startswith("mine exact_match 70.00 ")
 
 
 def test_the_form_offers_presets_and_explains_every_parameter():
