@@ -6,7 +6,6 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or parameters, 3 rejected by the gat
 """
 
 import importlib
-import io
 import os
 import shlex
 import sys
@@ -17,6 +16,7 @@ import click
 
 from flows.commands.project import CALLED_FROM, CommandContext, current_folder, find_project
 from flows.runs import environment
+from ipu_model.strict import nearest
 from tasks.plan.main import run_main
 from tasks.stage import streams
 from tasks.stage.errors import InputError, ParamsError
@@ -41,6 +41,7 @@ COMMANDS = {
     "runs": "list runs, their results and disk use",
     "clean": "remove runs and leftover files, after confirmation",
     "presets": "list and show presets",
+    "gate": "decide again on a finished run, with other limits",
     "publish": "publish the model of a finished run that its gate accepted",
     "deploy": "set up a Prefect server for runs on workers",
     "worker": "run a worker",
@@ -92,6 +93,29 @@ def cli(ctx: click.Context, project: Path | None) -> None:
     ctx.obj = CommandContext(here, found, project, ctx.obj)
 
 
+def _explain(error: click.ClickException) -> str:
+    """Return the message of a wrong command line in the form of all other errors."""
+    text = error.format_message()
+    if isinstance(error, click.exceptions.NoSuchCommand) and error.ctx is not None:
+        group = error.ctx.command
+        assert isinstance(group, click.Group)
+        what = getattr(group, "item", "command")
+        names = group.list_commands(error.ctx)
+        return f"{error.ctx.command_path} has no {what} {error.command_name!r}{nearest(error.command_name, names)}"
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        near = f"; did you mean {error.possibilities[0]}?" if error.possibilities else ""
+        return f"{error.ctx.command_path} has no option {error.option_name}{near}"
+    if isinstance(error, click.BadParameter) and error.param is not None:
+        what = error.param.get_error_hint(error.ctx).replace("'", "")
+        missing = isinstance(error, click.MissingParameter)
+        return (
+            f"{error.param.param_type_name} {what} is missing"
+            if missing
+            else f"{what}: {error.message.removesuffix('.')}"
+        )
+    return (text[0].lower() + text[1:] if text[:2].istitle() else text).removesuffix(".")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and end the process with the exit code of the command."""
     run_main(lambda: _call(sys.argv[1:] if arguments is None else list(arguments)))
@@ -100,10 +124,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _call(arguments: list[str]) -> None:
     try:
         cli.main(arguments, prog_name="podium", standalone_mode=False, obj=shlex.join(["podium", *arguments]))
+    except click.exceptions.NoArgsIsHelpError as error:
+        streams.note(error.message, "")
+        raise SystemExit(error.exit_code) from None
     except click.ClickException as error:
-        said = io.StringIO()
-        error.show(said)
-        streams.note(said.getvalue().rstrip("\n"), "")
+        streams.note(_explain(error), "error: ")
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            streams.note(f"{error.ctx.command_path} --help", streams.NEXT)
         raise SystemExit(error.exit_code) from None
     except click.Abort as error:  # click raises it for Ctrl-C and for any EOFError
         if "marshal data" in str(error.__context__):

@@ -181,6 +181,11 @@ RUN_BY = {
     "podium open slow": ("tests/flows/commands/test_run_again.py", "test_open_shows_a_run_the_newest_one_or_all"),
     "podium open reviews": ("tests/flows/commands/test_run_again.py", "test_open_shows_a_run_the_newest_one_or_all"),
     "podium resume slow": ("tests/flows/commands/test_run_again.py", "test_a_failed_run_resumes"),
+    "podium gate slow --set min_f1=80": ("tests/flows/commands/test_run_again.py", "test_the_gate_decides_again"),
+    "podium run --like slow --name slower --set downstream.squad.finetune.epochs=4": (
+        "tests/flows/commands/test_run_again.py",
+        "test_a_run_like_another_has_its_parameters",
+    ),
     "podium compare slow fast": (
         "tests/flows/views/test_compare_runs.py",
         "test_parameters_scores_and_the_paired_test_against_the_first",

@@ -151,7 +151,7 @@ def read(words):
 def test_the_words_of_a_command_are_read_and_its_parameters_can_be_used(here, command):
     """As far as a command goes before it looks at files and begins its first stage."""
     found = read(podium_words(command)).params
-    if "overrides" in found and "model" not in found and "text" not in found:
+    if "overrides" in found and "preset" in found:
         values = resolve(read_base(found["preset"]), found["preset"], list(found["overrides"]))
         planned = compose(validate_params(values))["plan"]
         for stage in found.get("to") or ():

@@ -16,7 +16,7 @@ from flows.commands.options import Decorator, combine_options
 from flows.commands.project import CommandContext, enter_project, resolve_path
 from tasks.params.downstream import EntryParams, defaults_of, kind_names, kind_params
 from tasks.params.overlays import Setting, make_settings
-from tasks.params.sections import HUB_NAME, LINE, DeviceParams
+from tasks.params.sections import HUB_NAME, LINE, PHASES, DeviceParams
 from tasks.plan.kinds import part_class
 from tasks.stage import streams
 from tasks.stage.errors import ParamsError
@@ -29,6 +29,21 @@ HYPERPARAMETERS = {
     "seed": "seed",
 }
 """Parameter in an entry's section `finetune` -> its option on the command line."""
+OPTIONS = {
+    **{f"finetune.{name}": (name, word) for name, word in HYPERPARAMETERS.items()},
+    **{f"device.{name}": (name, name) for name in ("runtime", "precision")},
+    **{
+        f"{phase}.{name}": (name, HYPERPARAMETERS[name])
+        for phase in PHASES
+        for name in ("learning_rate", "global_batch_size")
+    },
+    **{f"{phase}.steps": ("steps", "steps") for phase in PHASES},
+    **{f"data.{name}": ("train", "train") for name in ("train_path", "path", "dataset")},
+    **{f"base_model.{name}": ("model", "model") for name in ("path", "repository")},
+    "data.dev_path": ("dev", "dev"),
+    "corpus.path": ("text", "text"),
+}
+"""Section and key of a parameter -> argument and option that set it."""
 dev_options = combine_options(
     click.option("--dev", metavar="FILE", help="evaluation data; default: a part of --train"),
     options.column_option("a table that holds PART (text, label, ...)"),
@@ -52,6 +67,9 @@ save_options = combine_options(
 
 class KindCommands(click.Group):
     """Command group with one command per kind of downstream task."""
+
+    item = "kind"
+    """What its commands are called in messages."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return kind_names()
@@ -123,7 +141,7 @@ def run_preset(
 
 
 def build_overrides(ctx: click.Context, project: Path, kind: str, args: Mapping[str, Any]) -> list[str | Setting]:
-    """Return the overrides of a command line. Those of `--set` come last and take precedence.
+    """Return the overrides of a command line. Those of `--set` come last and replace defaults.
 
     Raises:
         InputError, ParamsError: the model or a file is missing or invalid.
@@ -135,7 +153,20 @@ def build_overrides(ctx: click.Context, project: Path, kind: str, args: Mapping[
     values = model | device_parameters(args) | entry | fit_rows(kind, next(iter(entry)), model)
     if model["base_model.source"] == "folder":
         values["publish.base_name"] = card_name(args["model"])
-    return [*make_settings(values), *args["overrides"]]
+    return [*mark_options(values, args), *args["overrides"]]
+
+
+def mark_options(values: Mapping[str, Any], args: Mapping[str, Any]) -> list[Setting]:
+    """Return parameters as settings that name the option that set them, so that `--set` cannot contradict it."""
+    typed = {f"columns.{part}": f"--column {part}={name}" for part, name in args["columns"]}
+    typed |= {
+        key: f"--{option} {args[name]}" for key, (name, option) in OPTIONS.items() if args.get(name) not in (None, ())
+    }
+    found = make_settings(values, {name: typed.get(".".join(name.split(".")[-2:]), "") for name in values})
+    own = ((name, key, one) for name, value in values.items() if isinstance(value, dict) for key, one in value.items())
+    return found + [
+        Setting(f"{name}.{key}", one, f"--{key} {one}") for name, key, one in own if key != "kind" and args.get(key)
+    ]
 
 
 def parse_form(

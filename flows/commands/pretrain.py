@@ -7,7 +7,7 @@ import click
 
 from flows.commands import finetune, options
 from flows.commands.project import enter_project, resolve_path
-from tasks.params.overlays import Setting, make_settings
+from tasks.params.overlays import Setting
 from tasks.params.schema import NEXT_SENTENCE_FAMILY, PHASES
 from tasks.params.sections import PhaseParams, PretrainRowsParams
 from tasks.stage.errors import ParamsError
@@ -50,7 +50,7 @@ def command(ctx: click.Context, **args: Any) -> None:
 
 
 def build_overrides(ctx: click.Context, project: Path, args: dict[str, Any]) -> list[str | Setting]:
-    """Return the overrides of a command line. Those of `--set` come last and take precedence.
+    """Return the overrides of a command line. Those of `--set` come last and replace defaults.
 
     Raises:
         InputError, ParamsError: the model or a file is missing or invalid.
@@ -81,5 +81,5 @@ def build_overrides(ctx: click.Context, project: Path, args: dict[str, Any]) -> 
         long = {f"pretrain_rows.{phase}.row_length": positions for phase in PHASES if lengths[phase] > positions}
         values |= finetune.note_rows(positions, long) if long else {}
     # Remove the preset's entry first: the new entry may have the same name.
-    below = make_settings(model | values | {ENTRY: None})
-    return [*below, *make_settings(entry), *args["overrides"]]
+    below = finetune.mark_options(model | values | {ENTRY: None}, args)
+    return [*below, *finetune.mark_options(entry, args), *args["overrides"]]

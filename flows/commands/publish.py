@@ -11,8 +11,10 @@ import click
 from flows import dvc
 from flows.commands import options
 from flows.commands.project import enter_project
+from flows.commands.run import suggest_next
 from flows.dvc import releases
-from flows.runs import checkout, locks, run_params
+from flows.runs import listing, locks, report, run_params
+from ipu_model.files import read_json
 from ipu_model.strict import nearest
 from tasks.plan.named_files import list_input_paths, reject_dvc_files
 from tasks.plan.plan_file import read_plan
@@ -21,15 +23,19 @@ from tasks.stage.errors import InputError, ParamsError
 
 
 @click.command(
-    help="Publish the model of a finished run if its gate accepted it. Content that is already published is not "
-    "published again."
+    help="Publish the model of the finished run RUN if its gate accepted it, or of the run with the parameters in the "
+    "options. Content that is already published is not published again."
 )
+@click.argument("run", required=False, shell_complete=options.complete_runs)
 @options.parameter_options
 @options.name_option
 @click.option("--task", metavar="NAME", help="entry to publish, if there are several: squad for gate@squad")
 @click.option("--dry-run", is_flag=True, help="show what would be published; change nothing")
 @click.pass_context
-def command(ctx: click.Context, task: str | None, dry_run: bool, **asked: Any) -> None:
+def command(ctx: click.Context, run: str | None, task: str | None, dry_run: bool, **asked: Any) -> None:
+    if run is not None and asked["name"] not in (None, run):
+        raise click.UsageError(f"{run} and --name {asked['name']} name two runs: leave one of them out", ctx)
+    asked["name"] = run or asked["name"]
     project = enter_project(ctx)
     root = _find_root(project, **asked)
     with locks.hold_run(project, "." if root == project else root.name, lambda text: streams.note(text, "")):
@@ -47,26 +53,40 @@ def command(ctx: click.Context, task: str | None, dry_run: bool, **asked: Any) -
         raise SystemExit(code)
     if not dry_run:
         receipt = root / artifacts.receipt_file(gate.item)
-        options.print_next(f"try the published model with podium ask; the receipt is {receipt.relative_to(project)}")
+        streams.note(f"the receipt is {receipt.relative_to(project)}", "")
+        record = report.read_report(project, root)
+        if record is not None and gate.name in record.results:
+            record.add_receipt(read_json(receipt), gate.name)
+            write_record(record, project, root)
+            options.print_next(suggest_next(record))
+
+
+def write_record(record: report.RunReport, project: Path, root: Path) -> None:
+    """Write the changed record of an ended run, and its pages."""
+    from flows.views import index_page, run_page  # slow to import
+
+    record.write(project)
+    run_page.write_ended(record, project, root)
+    index_page.write_index(project, ended=record.name)
 
 
 def _find_root(project: Path, preset: str | None, overrides: Sequence[str], name: str | None) -> Path:
     """Find the folder of a run by its name or its parameters.
 
     Raises:
-        ParamsError: the parameters are invalid, or differ from those of the named run.
-        InputError: the run does not exist.
+        ParamsError: the named run does not exist; or the parameters are invalid, or differ from those of the run.
+        InputError: there is no run with these parameters.
     """
     if name is not None and preset is None and not overrides:
-        root = checkout.checkout_folder(project, checkout.check_name(name))
-        if not (root / artifacts.PARAMS).is_file():
-            raise InputError(f"run {name} not found: podium runs lists the runs")
-        values = run_params.read_run_params(project, root)
+        [found] = listing.find_runs(project, [name])
+        values, root = run_params.read_run_params(project, found.folder), found.folder
     else:
         from flows.runs.run_request import resolve_request
 
         request = resolve_request(project, preset, overrides, name=name)
         values, root = request.values, request.root
+        if root != project:  # podium gate may have changed the limits of a run without a name
+            run_params.require_same_params(project, values, root.name)
     reject_dvc_files(project, list_input_paths(values))
     if not root.is_dir():
         raise InputError("no run with these parameters found: start podium run with the same options first")

@@ -17,7 +17,7 @@ from flows.commands import options
 from flows.commands.project import CommandContext, enter_project
 from flows.dvc import releases
 from flows.dvc.session import DvcSession
-from flows.runs import checkout, locks, report, run_params
+from flows.runs import checkout, listing, locks, report, run_params
 from flows.runs.environment import is_writable, prepare_run
 from flows.runs.log import new_log, redirect_logging
 from flows.runs.run_request import CPU_QUEUE, RunRequest, resolve_request
@@ -50,6 +50,12 @@ QA_SCORES = ({"exact_match", "f1"}, {"exact", "f1"})
 )
 @options.parameter_options
 @options.name_option
+@click.option(
+    "--like",
+    metavar="RUN",
+    shell_complete=options.complete_runs,
+    help="start with the parameters of RUN, however it was made; --set changes some",
+)
 @click.option("--no-publish", is_flag=True, help="stop after the gate")
 @options.stage_options
 @click.option("--on-workers", is_flag=True, help="send the stages to workers (PREFECT_API_URL)")
@@ -61,9 +67,13 @@ QA_SCORES = ({"exact_match", "f1"}, {"exact", "f1"})
 @options.json_option
 @options.verbose_option
 @click.pass_context
-def command(ctx: click.Context, as_json: bool, verbose: bool, no_publish: bool, **asked: Any) -> None:
+def command(ctx: click.Context, as_json: bool, verbose: bool, no_publish: bool, like: str | None, **asked: Any) -> None:
     project, publish = enter_project(ctx), not no_publish
-    options.warn_unread_params(project, asked["preset"])
+    if like is not None:
+        if asked["preset"] is not None:
+            raise click.UsageError("--like takes the parameters of a run: leave out --preset", ctx)
+        asked |= run_params.copy_params(project, like, asked["overrides"], asked["name"])
+    options.warn_unread_params(project, asked["preset"] if like is None else None)
     queues = {name: asked.pop(name) for name in ("cpu_queue", "device_queue")}
     request = resolve_request(project, **asked, publish=publish)
     execute_run(request, as_json, verbose, publish=publish, **queues)
@@ -106,7 +116,10 @@ def suggest_next(run: report.RunReport, part: str = ALL, to: Sequence[str] = ())
         name = rejected[0]["name"]
         page = Path(run.folder) / artifacts.evaluation_page(name)
         limit = f"--set downstream.{name}.gate.LIMIT=VALUE"
+        if run.name != listing.PROJECT:
+            limit = f"podium gate {run.name} --set LIMIT=VALUE"
         return f"open {page} to see the answers; train with more data or other parameters, or change a limit: {limit}"
+    run_name = "" if run.name == listing.PROJECT else f" {run.name}"
     published = [one for one in run.results.values() if one["published"] is not None]
     if published:
         asked = [one for one in published if any(one["scores"].keys() >= pair for pair in QA_SCORES)]
@@ -116,7 +129,7 @@ def suggest_next(run: report.RunReport, part: str = ALL, to: Sequence[str] = ())
     if to or part != ALL:
         return f"repeat the command without {'--to' if to else '--part'} to run the rest"
     if run.results:
-        return "podium publish releases the accepted model"
+        return f"podium publish{run_name} releases the accepted model"
     trained = [stage.name.partition("@")[2] for stage in run.stages if stage.name.startswith("pretrain@")]
     if not trained:
         return "podium runs lists the runs"

@@ -36,7 +36,7 @@ from tasks.downstream.gate.released_scores import scores_json
 from tasks.downstream.gate.verdict_text import held_out_score, signed_figure
 from tasks.downstream.scoring.scores import ScoresTask
 from tasks.params.entries import find_entry
-from tasks.params.overlays import Setting, make_settings
+from tasks.params.overlays import Setting, make_settings, replace_overrides
 from tasks.params.schema import PHASES, load_params
 from tasks.plan.kinds import load_part
 from tasks.stage import artifacts, streams
@@ -83,7 +83,8 @@ class Training:
         """Return the settings of a recipe. A name with dots is that of params.yaml."""
         dotted = {key: one for key, one in values.items() if "." in key}
         plain = {f"{place}.{key}": one for key, one in values.items() if "." not in key for place in self.places}
-        return make_settings(plain | dotted)
+        repeated = (name for name in plain if not name.endswith(f".{SEED}"))  # seeds count up from the one of --set
+        return make_settings(plain | dotted, dict.fromkeys(repeated, "the values to try"))
 
     def read_held_out(self, root: Path) -> dict[str, Any] | None:
         """Return the metrics on held-out rows in a checkout; None if the training did not finish."""
@@ -162,7 +163,7 @@ class Sweep:
     def command(self, trial: Trial, *last: str) -> list[str]:
         """Return the command that runs a trial; `last` are options of this call only."""
         own = [f"{one.name}={one.value}" for one in self.training.settings(trial.values)]
-        args = [word for text in (*self.overrides, *own) for word in ("--set", text)]
+        args = [word for text in replace_overrides(self.overrides, own) for word in ("--set", text)]
         start = [sys.executable, "-m", "flows", "run", "--preset", self.preset]
         return [*start, *args, "--name", trial.name, *self.extra_options, *self.worker_options, *last]
 

@@ -92,7 +92,8 @@ def _run(failed: str, module: Sequence[str], root: Path, say: Callable[[str], No
     code = stop.run_child([sys.executable, "-m", *module], root, dvc.stage_environment(), take)
     if code:
         stop.check()
-        said = "\n".join(lines).strip().removeprefix(ERROR) or "no output"
+        last = max((number for number, line in enumerate(lines) if line.startswith(ERROR)), default=0)
+        said = "\n".join(lines[last:]).strip().removeprefix(ERROR) or "no output"
         rejected = "the gate's decision has changed, " if code == REJECTED else ""
         raise ReleaseFailed(f"{failed} ({rejected}{describe_exit(code)}): {said}")
     return lines

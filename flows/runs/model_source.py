@@ -11,6 +11,7 @@ from typing import Any
 
 from flows.runs.checkout import checkout_folder
 from flows.runs.run_params import read_run_params
+from ipu_model.strict import nearest
 from tasks.models.model_folders import download_model, packs_rows, read_architecture
 from tasks.params.schema import PHASES, ModelParams
 from tasks.params.sections import HUB_NAME
@@ -41,20 +42,29 @@ def model_parameters(model: str, here: Path, project: Path) -> dict[str, Any]:
         given = {"base_model.source": "folder", "base_model.path": path}
         given |= {"tokenizer.source": "file", "tokenizer.path": path}
     else:
-        folder, given = _download(model)
+        runs = [path.name for path in checkout_folder(project, "").glob("*/")]
+        folder, given = _download(model, nearest(model, runs, ""))
     found = read_architecture(folder, f"--model {model}")
     packing = {} if packs_rows(found.family) else {"packing": False}
     return given | packing | {f"model.{name}": getattr(found, name) for name in ModelParams.model_fields}
 
 
-def _download(model: str) -> tuple[Path, dict[str, Any]]:
-    """Download a model from the Hub; return its folder in the Hub's cache and its parameters."""
+def _download(model: str, hint: str) -> tuple[Path, dict[str, Any]]:
+    """Download a model from the Hub; return its folder in the Hub's cache and its parameters.
+
+    Args:
+        hint: the nearest run, for the message about a name that is not one of the Hub.
+    """
     name, _, revision = model.partition("@")
     if not HUB_NAME.fullmatch(name):
         raise InputError(
             f"--model {model} not found: pass a model folder, a run of podium pretrain, or a Hub repository (user/name)"
+            f"{hint}"
         )
-    commit, folder = download_model(name, revision or None, "base_model")
+    try:
+        commit, folder = download_model(name, revision or None, "base_model")
+    except InputError as error:
+        raise InputError(f"{error}{hint}") from None
     places = {
         f"{section}.{key}": value
         for section in ("base_model", "tokenizer")

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flows.runs import report
-from flows.runs.checkout import checkout_folder, rebase_paths
+from flows.runs import listing, report
+from flows.runs.checkout import checkout_folder, default_name, rebase_paths
 from ipu_model.files import write_text
-from tasks.params.overlays import nest, read_base, resolve
+from tasks.params.overlays import Setting, nest, read_base, replace_overrides, resolve
 from tasks.params.schema import default_values
 from tasks.params.strict_yaml import leaves, read_yaml, yaml_text
 from tasks.params.tables import ABSENT, find_differing, format_table
@@ -42,6 +42,33 @@ def read_run_params(project: Path, folder: Path) -> dict[str, Any]:
         return rebase_paths(values, folder.resolve(), project.resolve())
     except TypeError:  # in an older revision, the parameter was not a path
         return values
+
+
+def copy_params(project: Path, like: str, overrides: Sequence[str], name: str | None) -> dict[str, Any]:
+    """Return the arguments of `resolve_request` for a run with the parameters of another run and overrides.
+
+    A release folder that has the name of the other run gets the name of the new one.
+
+    Args:
+        name: name of the new run; None: derived from the other's name and the parameters.
+
+    Raises:
+        ParamsError: there is no such run, or an override is invalid.
+    """
+    [run] = listing.find_runs(project, [like])
+    values = resolve(read_run_params(project, run.folder), None, overrides)
+    name = name or default_name(values, like if like != listing.PROJECT else None)
+    folders = {
+        f"downstream.{entry}.publish.folder": one["publish"]["folder"] for entry, one in values["downstream"].items()
+    }
+    moved = [
+        Setting(key, str(artifacts.RELEASES / name))
+        for key, folder in folders.items()
+        if folder == str(artifacts.RELEASES / like) and not any(text.startswith(f"{key}=") for text in overrides)
+    ]
+    preset, before = (None, []) if run.record is None else (run.record.preset, run.record.overrides)
+    found = replace_overrides(before, [*overrides, *map(str, moved)])
+    return {"preset": preset, "overrides": found, "name": name, "values": resolve(values, None, moved)}
 
 
 def _complete(below: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,9 +10,9 @@ import copy
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from types import NoneType
+from types import MappingProxyType, NoneType
 from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import Field
@@ -23,7 +23,7 @@ from ipu_model.strict import nearest
 from tasks.params.downstream import defaults_of, kind_names
 from tasks.params.schema import default_values, types_at, validate_section
 from tasks.params.sections import Section, Text
-from tasks.params.strict_yaml import parse_yaml, read_yaml
+from tasks.params.strict_yaml import leaves, parse_yaml, read_yaml
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
 
@@ -79,15 +79,37 @@ class Setting:
     name: str
     """Dotted name."""
     value: Any
+    option: str = field(default="", compare=False)
+    """Option that the user typed, with its value; empty: a default of the command, which `--set` may replace."""
 
     def __str__(self) -> str:
         """Return the equivalent argument of `--set`, for records of the run."""
         return f"{self.name}={json.dumps(self.value)}"
 
 
-def make_settings(values: Mapping[str, Any]) -> list[Setting]:
-    """Return parameters by dotted name as settings."""
-    return [Setting(name, value) for name, value in values.items()]
+def replace_overrides(before: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """Return arguments of `--set` followed by later ones, without those that set the same parameter again."""
+    names = {one.partition("=")[0] for one in overrides}
+    return [*(one for one in before if one.partition("=")[0] not in names), *overrides]
+
+
+def make_settings(values: Mapping[str, Any], options: Mapping[str, str] = MappingProxyType({})) -> list[Setting]:
+    """Return parameters by dotted name as settings; `options` has the typed options of some."""
+    return [Setting(name, value, options.get(name, "")) for name, value in values.items()]
+
+
+def _require_one_value(settings: Sequence[Setting]) -> None:
+    """Refuse two typed words that set one parameter to different values.
+
+    Raises:
+        ParamsError: names both words.
+    """
+    known: dict[str, tuple[str, Any]] = {}
+    for setting in settings:
+        for name, value in leaves({setting.name: setting.value}) if setting.option else ():
+            option, before = known.setdefault(name, (setting.option, value))
+            if before != value:
+                raise ParamsError(f"{option} and {setting.option} both set {name}: leave one of them out")
 
 
 def resolve(
@@ -117,10 +139,10 @@ def layers(
         ParamsError: the preset does not exist, or an override is malformed.
     """
     found = [] if preset is None else [read_preset(preset, presets)]
-    settings = [one if isinstance(one, Setting) else _read_setting(one) for one in overrides]
+    settings = [one if isinstance(one, Setting) else read_setting(one) for one in overrides]
+    _require_one_value(settings)
     return [OverrideLayer(one.path, one.values) for one in found] + [
-        OverrideLayer(f"--set {stated}", nest({setting.name: setting.value}))
-        for stated, setting in zip(overrides, settings, strict=True)
+        OverrideLayer(one.option or f"--set {one}", nest({one.name: one.value})) for one in settings
     ]
 
 
@@ -183,7 +205,12 @@ def nest(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _read_setting(text: str) -> Setting:
+def read_setting(text: str) -> Setting:
+    """Parse an argument of `--set`.
+
+    Raises:
+        ParamsError: it is malformed.
+    """
     key, equals, stated = text.partition("=")
     if not equals or not key:
         raise ParamsError(f"--set {text!r} must be section.key=value")
@@ -197,7 +224,7 @@ def _read_setting(text: str) -> Setting:
     if isinstance(value, str) and not takes_text:
         with contextlib.suppress(ValueError):  # numbers such as .5e-4, which DVC's parser reads as text
             value = number if math.isfinite(number := float(value)) else value
-    return Setting(key, value)
+    return Setting(key, value, f"--set {text}")
 
 
 def _is_ipu_config(path: Sequence[str]) -> bool:
@@ -223,6 +250,10 @@ def _lay_over(values: dict[str, Any], overlay: Any, where: str, path: tuple[str,
                     _unknown(name, known, where)
                 values[key] = value
             else:
+                full = [known for known, _ in leaves(values)] if not path else []
+                short = next(leaves({key: value}))[0]
+                if near := [known for known in full if known.endswith(f".{short}")]:
+                    raise ParamsError(f"{where}: {short} is not known; did you mean {' or '.join(near[:3])}?")
                 _unknown(name, values, where)
         if values[key] is None and isinstance(value, dict) and _is_ipu_config((*path, str(key))):
             values[key] = {}

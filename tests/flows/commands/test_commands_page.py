@@ -3,9 +3,11 @@
 import re
 
 import click
+import pytest
 
 from docs.reference_pages import build_commands_page, build_params_page, escape_markdown
-from flows.cli import COMMANDS, cli
+from flows.cli import COMMANDS, cli, main
+from tests.places import ROOT
 
 
 def every_command():
@@ -46,6 +48,40 @@ def test_every_parameter_stands_on_its_page():
     text = build_params_page()
     for row in ("| `phase1.steps` |", "| `gate.min_f1` |", "| `task` | `cola`, `sst2`", "| `near_duplicates` |"):
         assert row in text
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "help_of"),
+    [
+        ("runn", "podium has no command 'runn'; did you mean run?", "podium"),
+        ("presets lst", "podium presets has no command 'lst'; did you mean list?", "podium presets"),
+        ("finetune clasification", "podium finetune has no kind 'clasification'; did you mean classification?",
+         "podium finetune"),
+        ("sweep finetune nerr", "podium sweep finetune has no kind 'nerr'; did you mean ner?", "podium sweep finetune"),
+        ("finetune ner --modell x", "podium finetune ner has no option --modell; did you mean --model?",
+         "podium finetune ner"),
+        ("finetune ner", "option --model is missing", "podium finetune ner"),
+        ("runs show", "argument NAME is missing", "podium runs show"),
+        ("finetune ner --epochs many", "--epochs: 'many' is not a valid float", "podium finetune ner"),
+        ("finetune ner --epochs -1", "--epochs: '-1': input should be greater than 0", "podium finetune ner"),
+        ("open a b", "got unexpected extra argument (b)", "podium open"),
+        ("run --like a --preset bert", "--like takes the parameters of a run: leave out --preset", "podium run"),
+        ("run --set", "option '--set' requires an argument", ""),
+        ("run --set finetune.epochs=2", "--set finetune.epochs=2: finetune.epochs is not known; did you mean "
+         "downstream.squad.finetune.epochs?", ""),
+        ("run --set downstream.squad.finetune.epoch=2", "--set downstream.squad.finetune.epoch=2: "
+         "downstream.squad.finetune.epoch is not known; did you mean epochs?", ""),
+        ("plan --to gate@sqad", "--to gate@sqad: these parameters have no such stage; did you mean gate@squad?", ""),
+        ("publish zzz", "run zzz not found", ""),
+    ],
+)  # fmt: skip
+def test_a_wrong_command_line_is_one_error_in_one_form(capsys, monkeypatch, words, error, help_of):
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(SystemExit) as end:
+        main(words.split())
+    first, *others = capsys.readouterr().err.splitlines()
+    assert (end.value.code, first[: len(error) + 7]) == (2, f"error: {error}")
+    assert others == ([f"next: {help_of} --help"] if help_of else [])
 
 
 def test_words_become_no_markup():

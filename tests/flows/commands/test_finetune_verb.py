@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -118,11 +119,11 @@ def test_rows_of_pre_training_fit_a_model_of_few_positions(here: Path, capsys: p
     assert "the model has only 100 positions: set pretrain_rows.phase1" in printed.out + printed.err
 
 
-def test_what_is_said_is_taken_and_set_has_the_last_word(here: Path) -> None:
+def test_what_is_said_is_taken(here: Path) -> None:
     said: dict[str, Any] = {"learning_rate": 1e-5, "epochs": 2.0, "global_batch_size": 8, "seed": 7}
-    found = values(here, "squad", **said, precision="bf16", overrides=("downstream.squad.finetune.seed=9",))
+    found = values(here, "squad", **said, precision="bf16")
     tuned = found["downstream"]["squad"]["finetune"]
-    assert tuned | said | {"seed": 9} == tuned
+    assert tuned | said == tuned
     assert found["device"]["precision"] == "bf16"
 
 
@@ -267,3 +268,34 @@ def test_an_option_is_a_value_at_once_and_is_recorded_as_the_word_of_set_that_sa
     found = overrides(here, "squad", learning_rate=1e-05, epochs=2.0)
     assert Setting("downstream.squad.finetune.learning_rate", 1e-5) in found
     assert resolve({}, finetune.PRESET, found) == resolve({}, finetune.PRESET, [str(one) for one in found])
+
+
+@pytest.mark.parametrize(
+    ("typed", "override"),
+    [
+        ({"epochs": 3.0}, "downstream.squad.finetune.epochs=2"),
+        ({"seed": 3}, "downstream.squad.finetune={seed: 4}"),
+        ({"global_batch_size": 8}, "downstream.squad.finetune.global_batch_size=16"),
+        ({"learning_rate": 1e-5}, "downstream.squad.finetune.learning_rate=2e-5"),
+        ({"runtime": "cpu"}, "device.runtime=ipu"),
+        ({"precision": "fp32"}, "device.precision=bf16"),
+        ({"columns": [("context", "text")]}, "downstream.squad.data.columns.context=other"),
+        ({}, "downstream.squad.data.train_path=other.json"),
+        ({}, "base_model.path=other"),
+    ],
+)
+def test_two_words_for_one_parameter_are_refused_and_both_named(
+    here: Path, typed: dict[str, Any], override: str
+) -> None:
+    why = rf"^--\S+ \S+ and --set {re.escape(override)} both set [a-z_.0-9]+: leave one of them out$"
+    with pytest.raises(ParamsError, match=why):
+        values(here, "squad", **typed, overrides=(override,))
+
+
+def test_defaults_and_equal_values_are_no_second_word(here: Path) -> None:
+    said = ("downstream.squad.gate.min_f1=80", "downstream.squad.publish.folder=published/own")
+    found = values(here, "squad", epochs=3.0, overrides=said)["downstream"]["squad"]
+    assert (found["gate"]["min_f1"], found["publish"]["folder"]) == (80, "published/own")
+    assert values(here, "squad", epochs=3.0, overrides=("downstream.squad.finetune.epochs=3",))
+    with pytest.raises(ParamsError, match="--set device.runtime=cpu and --set device.runtime=ipu both set"):
+        values(here, "squad", overrides=("device.runtime=cpu", "device.runtime=ipu"))

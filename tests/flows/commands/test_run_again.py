@@ -1,11 +1,16 @@
-"""Commands that take an existing run: open its page, resume it."""
+"""Commands that take an existing run: open its page, resume it, decide again, start another like it."""
 
+import json
+import os
+import re
 import webbrowser
 
 import pytest
 
 from flows.runs import listing
 from flows.runs.report import read_report
+from flows.runs.run_params import read_run_params
+from tasks.params.tables import find_differing
 from tests.flows.runs.test_runs import Holding, podium
 from tests.flows.test_pipeline import ACCEPTED, run, statuses
 from tests.plans import prepare_own, resolved_params
@@ -67,6 +72,11 @@ def test_resume_says_where_there_is_nothing_to_resume(prefect_session, toy_proje
     assert (code, said.err) == (2, "error: run bda not found; did you mean bad?\n")
 
 
+def newest_name(project):
+    """Name of the run started last."""
+    return listing.list_all(project)[0].name
+
+
 @pytest.fixture
 def browser(monkeypatch):
     """Addresses that were opened in a browser of a host with a display."""
@@ -111,3 +121,110 @@ def test_open_prints_the_address_where_no_browser_would_be_seen(
     code, said = podium(capsys, "open", "first")
     assert (code, said.out) == (0, (toy_project / "runs/checkouts/first/reports/run.html").as_uri() + "\n")
     assert browser == []
+
+
+def test_the_gate_decides_again_and_publish_reads_that_verdict(prefect_session, toy_project, capsys, ran):
+    run(name="mine")
+    folder = toy_project / "runs/checkouts/mine"
+    ran()
+    code, said = podium(capsys, "gate", "mine", "--set", "min_f1=80")
+    assert (code, ran()) == (0, []), said.err
+    assert "squad gate: accepted" in said.out
+    assert "next: podium publish mine releases the accepted model" in said.err
+    assert not (toy_project / "published").exists(), "publishing is a step of its own"
+    assert "min_f1: 80\n" in (folder / "params.yaml").read_text()
+    record = record_of(toy_project, "mine")
+    assert record.overrides == ["downstream.squad.gate.min_f1=80"]
+    assert record.details["changed"]["downstream.squad.gate.min_f1"] == "80"
+    assert "accepted" in (folder / "reports/run.html").read_text()
+    assert json.loads((folder / "metrics/squad-gate.json").read_text())["accepted"]
+    code, said = podium(capsys, "runs", "finished")
+    assert "mine" in said.out
+    code, said = podium(capsys, "publish", "mine")
+    assert (code, "next: podium ask published/podium-demo" in said.err) == (0, True), said.err
+    assert podium(capsys, "gate", "mine", "--set", "downstream.squad.gate.min_f1=85.0")[0] == 3
+    assert record_of(toy_project, "mine").overrides == ["downstream.squad.gate.min_f1=85.0"], "replaced"
+    code, said = podium(capsys, "run", "--name", "mine", "--to", "gate", "--set", "downstream.squad.gate.min_f1=85.0")
+    assert (code, ran(), "nothing changed: all 3 stages" in said.out) == (3, [], True), "DVC has the same verdict"
+
+
+@pytest.mark.parametrize("change", ["file", "bytes", "code"])
+def test_no_gate_passes_on_stale_evidence(prefect_session, toy_project, capsys, ran, change):
+    run(name="mine")
+    folder = toy_project / "runs/checkouts/mine"
+    scores = folder / "metrics/squad.json"
+    if change == "file":
+        (folder / "data/second").unlink()
+        (folder / "data/second").write_text("other")
+    elif change == "code":
+        (folder / "stage.py").write_text((folder / "stage.py").read_text() + "\n# other\n")
+    else:  # as by a disk: DVC would not notice it
+        seen, text = scores.stat(), scores.read_text().replace("80.5", "99.5")
+        scores.chmod(0o644)
+        scores.write_text(text)
+        os.utime(scores, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+    before = (folder / "params.yaml").read_bytes()
+    ran()
+    code, said = podium(capsys, "gate", "mine", "--set", "min_f1=80")
+    assert (code, ran()) == (1, []), said.out
+    assert "is not up to date: " in said.err or "is not what its stage wrote" in said.err
+    assert (folder / "params.yaml").read_bytes() == before
+    assert not record_of(toy_project, "mine").results["gate@squad"]["decision"]["accepted"]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["min_ff1=80"], "downstream.squad.gate.min_ff1 is not known; did you mean min_f1?"),
+        (["min_f1=high"], "downstream.squad.gate.min_f1='high': input should be a valid number"),
+        (["downstream.squad.finetune.epochs=3"], "is not a limit of a gate of run mine: podium run --like mine --set"),
+        (["released=published"], "is not a limit of a gate"),
+        (["min_f1=80", "--entry", "sqad"], "--entry sqad not found; did you mean squad?"),
+    ],
+)
+def test_what_is_no_limit_of_the_run_is_refused(prefect_session, toy_project, capsys, words, why):
+    run(name="mine")
+    code, said = podium(capsys, "gate", "mine", "--set", *words)
+    assert (code, why in said.err) == (2, True), said.err
+
+
+def test_publish_by_parameters_refuses_limits_that_were_changed_since(prefect_session, toy_project, capsys):
+    run(FASTER)
+    name = newest_name(toy_project)
+    assert podium(capsys, "gate", name, "--set", "min_f1=80")[0] == 0
+    code, said = podium(capsys, "publish", "--set", FASTER)
+    assert (code, f"run {name} exists with other parameters" in said.err) == (2, True), said.err
+
+
+def test_a_run_like_another_has_its_parameters_and_release_folder_of_its_own(
+    prefect_session, toy_project, capsys, monkeypatch
+):
+    run(FASTER, "downstream.squad.publish.folder=published/mine", name="mine")
+    (toy_project / "params.yaml").write_text((toy_project / "params.yaml").read_text().replace("85.0", "84.0"))
+    code, said = podium(capsys, "run", "--like", "mine", "--name", "next", "--set", "downstream.squad.gate.min_f1=1")
+    assert code == 0, said.err
+    values = read_run_params(toy_project, toy_project / "runs/checkouts/next")
+    before = read_run_params(toy_project, toy_project / "runs/checkouts/mine")
+    names = [name for name, _ in find_differing([before, values])]
+    assert names == ["downstream.squad.gate.min_f1", "downstream.squad.publish.folder"]
+    assert (toy_project / "published/next").is_dir()
+    code, said = podium(capsys, "run", "--like", "next", "--set", "downstream.squad.gate.min_f1=2")
+    assert (code, newest_name(toy_project)[:5]) == (0, "next-"), "a name of its own"
+    for words, why in (
+        (["mien"], "run mien not found; did you mean mine?"),
+        (["mine", "--preset", "bert"], "leave out --preset"),
+        (["mine", "--name", "next"], "run next exists with other parameters"),
+    ):
+        code, said = podium(capsys, "run", "--like", *words)
+        assert (code, why in said.err) == (2, True), said.err
+
+
+def test_params_list_shows_what_a_run_has(prefect_session, toy_project, capsys):
+    prepare_own(toy_project, resolved_params(toy_project, None, [FASTER]), "mine")
+    code, said = podium(capsys, "params", "list", "squad.finetune.learning_rate", "--name", "mine")
+    assert (code, said.out.split()[1]) == (0, "3.0e-05")
+    assert "next: podium run --like mine --set NAME=VALUE" in said.err
+    code, said = podium(capsys, "params", "show", "--name", "mine")
+    assert re.search(r"learning_rate: 3.0e-05 +# run mine\n", said.out)
+    code, said = podium(capsys, "params", "list", "--name", "mien")
+    assert (code, said.err) == (2, "error: run mien not found; did you mean mine?\n")

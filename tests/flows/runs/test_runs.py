@@ -158,7 +158,7 @@ def test_publish_takes_a_run_by_its_name_alone(prefect_session, toy_project, cap
     assert code == 0, said.err
     assert (toy_project / "published" / "podium-demo").is_dir()
     code, said = podium(capsys, "publish", "--name", "bad")
-    assert (code, "run bad not found" in said.err) == (1, True)
+    assert (code, "run bad not found" in said.err) == (2, True)
 
 
 def test_the_list_says_when_by_what_words_what_became_of_it_scores_and_size(

@@ -134,7 +134,7 @@ def test_the_scores_of_a_release_stand_for_a_run(project, capsys, tmp_path):
         (["slow", "fast:glue"], 2, "params.yaml has no entry 'glue' in downstream"),
         (["slow", "fast", "--confidence", "0.9"], 2, "--confidence applies to files of predictions only"),
         (["a.json", "b.json", "c.json"], 2, "files of predictions are compared in pairs"),
-        (["slow"], 2, "Missing argument"),
+        (["slow"], 2, "argument OTHERS... is missing"),
     ],
 )
 def test_what_cannot_be_compared_is_said(project, capsys, words, code, said):

@@ -1,0 +1,166 @@
+"""`podium gate`: decide again whether the model of a finished run may be released, with other limits.
+
+Only the gate runs. DVC must find every stage before it unchanged, and each file that the gate reads must have the bytes
+that its stage wrote, so that no decision rests on another model, other data or edited scores.
+"""
+
+import contextlib
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from flows import dvc
+from flows.commands import options, publish
+from flows.commands.project import enter_project
+from flows.commands.run import FINISHED_OUTCOMES, suggest_next
+from flows.dvc import releases
+from flows.dvc.session import DvcSession
+from flows.runs import listing, locks, report, run_params
+from flows.views.screen import print_end
+from ipu_model.files import write_text
+from ipu_model.strict import nearest
+from tasks.params.overlays import Setting, read_setting, replace_overrides, resolve
+from tasks.params.schema import validate_params
+from tasks.params.strict_yaml import read_yaml, yaml_text
+from tasks.plan.dvc_records import find_gate_damage
+from tasks.plan.plan_file import read_plan
+from tasks.stage import artifacts, streams
+from tasks.stage.errors import InputError, ParamsError
+
+NEEDED = ("released", "seeds")
+"""Parameters of a gate that name other evidence, which stages before the gate make or read."""
+
+
+@click.command(
+    help="Decide again whether the model of the finished run RUN may be released, with other limits. Only the gate "
+    "runs, which takes seconds. Nothing is published: podium publish RUN does that. Exit code 3 if rejected."
+)
+@click.argument("name", metavar="RUN", shell_complete=options.complete_runs)
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="a limit of the gate, such as min_accuracy=80 or downstream.NAME.gate.min_accuracy=80; repeatable",
+)
+@click.option("--entry", metavar="NAME", help="entry whose limits are set, if the run has several")
+@options.json_option
+@click.pass_context
+def command(ctx: click.Context, name: str, overrides: tuple[str, ...], entry: str | None, as_json: bool) -> None:
+    project = enter_project(ctx)
+    [found] = listing.find_runs(project, [name])
+    if name == listing.PROJECT:
+        raise ParamsError(f"run {name} has its limits in {artifacts.PARAMS}: change them there, then podium run")
+    if found.at_work:
+        raise InputError(f"run {name} is running: wait until it ends")
+    if found.record is None or found.status not in (*FINISHED_OUTCOMES, "proposed"):
+        raise InputError(f"run {name} is {found.status}: podium resume {name} finishes it")
+    to_json = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
+    with to_json, locks.hold_run(project, name, streams.note):
+        run = _decide(project, found, found.record, _read_limits(found, found.record, overrides, entry))
+        code = print_end(run, [])
+    if as_json:
+        options.print_json(run.as_values())
+    else:
+        options.print_next(suggest_next(run) if code else f"podium publish {name} releases the accepted model")
+    if code:
+        raise SystemExit(code)
+
+
+def _read_limits(
+    found: listing.Run, record: report.RunReport, overrides: Sequence[str], entry: str | None
+) -> list[Setting]:
+    """Return the overrides with the full names of their parameters.
+
+    Raises:
+        ParamsError: a short name fits several entries, or a parameter is not a limit of a gate of the run.
+    """
+    entries = [gate.partition("@")[2] for gate in record.results]
+    if not entries:
+        raise InputError(f"run {found.name} has no gate, so there is nothing to decide")
+    if entry is not None and entry not in entries:
+        raise ParamsError(f"--entry {entry} not found{nearest(entry, entries)}")
+    settings = []
+    for stated in overrides:
+        setting = read_setting(stated)
+        name = setting.name
+        if not name.startswith("downstream."):
+            if entry is None and len(entries) > 1:
+                raise ParamsError(
+                    f"--set {stated} fits several entries ({', '.join(entries)}): name one with --entry, or "
+                    f"downstream.{entries[0]}.gate.{stated}"
+                )
+            name = f"downstream.{entry or entries[0]}.gate.{name.removeprefix('gate.')}"
+        _, owner, section, key = f"{name}...".split(".")[:4]
+        if owner not in entries or section != "gate" or key in NEEDED:
+            raise ParamsError(
+                f"--set {stated} is not a limit of a gate of run {found.name}: podium run --like {found.name} --set "
+                f"{stated} starts a run with it"
+            )
+        settings.append(Setting(name, setting.value, setting.option))
+    return settings
+
+
+def _decide(project: Path, found: listing.Run, record: report.RunReport, limits: Sequence[Setting]) -> report.RunReport:
+    """Write the limits into the parameters of a run, run its gates, and record their decisions.
+
+    Raises:
+        InputError: a stage before a gate is not up to date, or a file that a gate reads was changed.
+        RunFailed: a gate failed; the run keeps its limits and its decision.
+    """
+    root, gates = found.folder, list(record.results)
+    values = resolve(run_params.read_run_params(project, root), None, limits)
+    validate_params(values, f"the parameters of run {found.name}")
+    path, plan = root / artifacts.PARAMS, read_plan(root)
+    before = path.read_text(encoding="utf-8")
+    target = plan.with_upstream(gates)
+    releases.fetch_releases(target, root, streams.say_line)
+    with DvcSession(root, run=record.identity) as session:
+        unchanged = session.check_plan(target).unchanged
+        if unchanged != target:
+            raise InputError(
+                f"run {found.name} is not up to date: {target[len(unchanged)]} would run again, so the gate would "
+                f"decide on old results. podium run --like {found.name} --name {found.name} updates it"
+            )
+        if damaged := find_gate_damage(gates, root):
+            raise InputError("\n".join(damaged))
+        write_text(path, yaml_text(_set_limits(read_yaml(path), values, limits)))
+        try:
+            for gate in gates:
+                began = time.time()
+                status = session.update(gate, lambda line: None, lambda percent: None, single=True)
+                record.add_stage(report.StageRecord(gate, status, round(time.time() - began, 2), began=round(began, 2)))
+            if dvc.has_remote(root):
+                session.push(gates, streams.say_line)
+        except BaseException:
+            write_text(path, before)
+            raise
+    _record_decision(project, root, record, values, limits)
+    return record
+
+
+def _set_limits(stated: dict[str, Any], values: dict[str, Any], limits: Sequence[Setting]) -> dict[str, Any]:
+    """Return params.yaml of a run with its new limits; all else stays as the run's own version of Podium wrote it."""
+    for limit in limits:
+        _, entry, _, key, *_ = limit.name.split(".")
+        stated["downstream"][entry]["gate"][key] = values["downstream"][entry]["gate"][key]
+    return stated
+
+
+def _record_decision(
+    project: Path, root: Path, record: report.RunReport, values: dict[str, Any], limits: Sequence[Setting]
+) -> None:
+    """Write the decisions of a run's gates and its new parameters into its record and pages."""
+    from flows.views.index_page import describe_parameters  # slow to import
+
+    receipts = {gate: result["published"] for gate, result in record.results.items()}
+    record.read_results(root)
+    for gate, receipt in receipts.items():
+        record.results[gate]["published"] = receipt
+    record.overrides = replace_overrides(record.overrides, list(map(str, limits)))
+    record.details |= describe_parameters(values)
+    publish.write_record(record, project, root)
