@@ -69,7 +69,7 @@ class KindCommands(click.Group):
     """Command group with one command per kind of downstream task."""
 
     item = "kind"
-    """What its commands are called in messages."""
+    """Name of its commands in messages."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return kind_names()

@@ -32,7 +32,7 @@ from tasks.stage import artifacts, streams
 from tasks.stage.errors import InputError, ParamsError
 
 NEEDED = ("released", "seeds")
-"""Parameters of a gate that name other evidence, which stages before the gate make or read."""
+"""Parameters of a gate that name other evidence, from stages before it."""
 
 
 @click.command(

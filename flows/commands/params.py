@@ -1,7 +1,5 @@
 """`podium params`: show and search parameters, and compare presets."""
 
-from typing import Any
-
 import click
 
 from flows.commands import options
@@ -12,10 +10,6 @@ from tasks.params.overlays import DEMO, read_base, resolve
 from tasks.params.strict_yaml import leaves
 from tasks.stage import artifacts, streams
 
-run_option = click.option(
-    "--name", metavar="RUN", shell_complete=options.complete_runs, help="show the parameters of this run"
-)
-
 
 @click.group(help="Show and search the parameters of params.yaml and --set, and compare presets.")
 def command() -> None:
@@ -25,12 +19,21 @@ def command() -> None:
 @command.command("list", help="List parameters with values and descriptions. QUERY filters the list.")
 @click.argument("query", default="")
 @options.parameter_options
-@run_option
+@click.option("--name", metavar="RUN", shell_complete=options.complete_runs, help="list the parameters of this run")
 @options.json_option
 @click.pass_context
-def list_parameters(ctx: click.Context, query: str, name: str | None, as_json: bool, **asked: Any) -> None:
-    base, preset, overrides = _read_base(ctx, name, **asked)
-    values = resolve(base, preset, overrides)
+def list_parameters(
+    ctx: click.Context, query: str, preset: str | None, overrides: tuple[str, ...], name: str | None, as_json: bool
+) -> None:
+    project, base = enter_project(ctx), read_base(preset)
+    if name is not None:
+        if preset is not None:
+            raise click.UsageError("--name takes the parameters of a run: leave out --preset", ctx)
+        from flows.runs import listing, run_params
+
+        [run] = listing.find_runs(project, [name])
+        base = run_params.read_run_params(project, run.folder)
+    values = resolve(base, preset, list(overrides))
     rows = params.search(values, documentation.collect_meanings(values), query)
     found = [{"name": name, "value": value, "meaning": meaning} for name, value, meaning in rows]
     lines = [(name, params.format_value(value), meaning) for name, value, meaning in rows]
@@ -42,37 +45,20 @@ def list_parameters(ctx: click.Context, query: str, name: str | None, as_json: b
 
 @command.command("show", help="Show the resolved parameters as a params.yaml, with the origin of each value.")
 @options.parameter_options
-@run_option
 @options.json_option
 @click.pass_context
-def show_parameters(ctx: click.Context, name: str | None, as_json: bool, **asked: Any) -> None:
-    base, preset, overrides = _read_base(ctx, name, **asked)
-    source = str(artifacts.PARAMS) if name is None else f"run {name}"
-    text = params.format_params(base, preset, overrides, source=source)
+def show_parameters(ctx: click.Context, preset: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
+    enter_project(ctx)
+    base = read_base(preset)
+    text = params.format_params(base, preset, list(overrides))
     if as_json:
-        values = dict(leaves(resolve(base, preset, overrides)))
-        said = params.find_origins(base, preset, overrides, artifacts.PRESETS, source)
+        values = dict(leaves(resolve(base, preset, list(overrides))))
+        said = params.find_origins(base, preset, list(overrides), artifacts.PRESETS)
         origin = {name: said.get(name, params.DEFAULT) for name in values}
         options.print_json({name: {"value": value, "origin": origin[name]} for name, value in values.items()})
         return
     streams.say(options.truncate_lines(text))
-    like = f"podium run --like {name} starts a run with them"
-    options.print_next(like if name else "podium plan with the same options shows what a run would do")
-
-
-def _read_base(
-    ctx: click.Context, name: str | None, preset: str | None, overrides: tuple[str, ...]
-) -> tuple[dict[str, Any], str | None, list[str]]:
-    """Return the arguments of `resolve` for the options: the parameters of a run, of a preset, or params.yaml."""
-    project = enter_project(ctx)
-    if name is None:
-        return read_base(preset), preset, list(overrides)
-    if preset is not None:
-        raise click.UsageError("--name takes the parameters of a run: leave out --preset", ctx)
-    from flows.runs import listing, run_params
-
-    [run] = listing.find_runs(project, [name])
-    return run_params.read_run_params(project, run.folder), None, list(overrides)
+    options.print_next("podium plan with the same options shows what a run would do")
 
 
 @command.command("schema", help="Print the JSON Schema of params.yaml, for editors and other programs.")

@@ -192,8 +192,7 @@ def _start_sweep(
         if trials is not None:
             raise ParamsError("--seeds repeats every recipe: search with --trials first, then repeat the best recipe")
         space[SEED] = CategoricalDistribution([seed + number for number in range(args["seeds"])])
-    last = {one.partition("=")[0]: one for one in map(str, overrides)}
-    words = tuple(last.values())  # of a default and a --set only the latter
+    words = tuple(map(str, overrides))
     name = args["name"] or "sweep-" + hashlib.sha256(json.dumps([words, space], default=str).encode()).hexdigest()[:8]
     queue = ["--device-queue", args["device_queue"]] if args["device_queue"] else []
     more = ("--verbose",) if args["verbose"] else ()

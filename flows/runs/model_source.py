@@ -42,29 +42,24 @@ def model_parameters(model: str, here: Path, project: Path) -> dict[str, Any]:
         given = {"base_model.source": "folder", "base_model.path": path}
         given |= {"tokenizer.source": "file", "tokenizer.path": path}
     else:
-        runs = [path.name for path in checkout_folder(project, "").glob("*/")]
-        folder, given = _download(model, nearest(model, runs, ""))
+        try:
+            folder, given = _download(model)
+        except InputError as error:
+            runs = [path.name for path in checkout_folder(project, "").glob("*/")]
+            raise InputError(f"{error}{nearest(model, runs, '')}") from None
     found = read_architecture(folder, f"--model {model}")
     packing = {} if packs_rows(found.family) else {"packing": False}
     return given | packing | {f"model.{name}": getattr(found, name) for name in ModelParams.model_fields}
 
 
-def _download(model: str, hint: str) -> tuple[Path, dict[str, Any]]:
-    """Download a model from the Hub; return its folder in the Hub's cache and its parameters.
-
-    Args:
-        hint: the nearest run, for the message about a name that is not one of the Hub.
-    """
+def _download(model: str) -> tuple[Path, dict[str, Any]]:
+    """Download a model from the Hub; return its folder in the Hub's cache and its parameters."""
     name, _, revision = model.partition("@")
     if not HUB_NAME.fullmatch(name):
         raise InputError(
             f"--model {model} not found: pass a model folder, a run of podium pretrain, or a Hub repository (user/name)"
-            f"{hint}"
         )
-    try:
-        commit, folder = download_model(name, revision or None, "base_model")
-    except InputError as error:
-        raise InputError(f"{error}{hint}") from None
+    commit, folder = download_model(name, revision or None, "base_model")
     places = {
         f"{section}.{key}": value
         for section in ("base_model", "tokenizer")

@@ -47,6 +47,7 @@ class PresetHeader(Section):
     """Scores that the source published."""
 
 
+SET = "--set "
 ENTRIES = ("downstream",)
 """Section with free keys: a new key is an entry with the defaults of its kind, null removes an entry."""
 DEMO = "demo"
@@ -99,17 +100,19 @@ def make_settings(values: Mapping[str, Any], options: Mapping[str, str] = Mappin
 
 
 def _require_one_value(settings: Sequence[Setting]) -> None:
-    """Refuse two typed words that set one parameter to different values.
+    """Refuse an option and a `--set` that set one parameter to different values. Of several `--set`, the last counts.
 
     Raises:
         ParamsError: names both words.
     """
-    known: dict[str, tuple[str, Any]] = {}
-    for setting in settings:
-        for name, value in leaves({setting.name: setting.value}) if setting.option else ():
-            option, before = known.setdefault(name, (setting.option, value))
-            if before != value:
-                raise ParamsError(f"{option} and {setting.option} both set {name}: leave one of them out")
+    known: dict[str, Setting] = {}
+    for setting in (one for one in settings if one.option):
+        for name, value in leaves({setting.name: setting.value}):
+            before = known.get(name, setting)
+            same = dict(leaves({before.name: before.value}))[name] == value
+            if not (same or before.option.startswith(SET) and setting.option.startswith(SET)):
+                raise ParamsError(f"{before.option} and {setting.option} both set {name}: leave one of them out")
+            known[name] = setting
 
 
 def resolve(
@@ -142,7 +145,7 @@ def layers(
     settings = [one if isinstance(one, Setting) else read_setting(one) for one in overrides]
     _require_one_value(settings)
     return [OverrideLayer(one.path, one.values) for one in found] + [
-        OverrideLayer(one.option or f"--set {one}", nest({one.name: one.value})) for one in settings
+        OverrideLayer(one.option or f"{SET}{one}", nest({one.name: one.value})) for one in settings
     ]
 
 
@@ -224,7 +227,7 @@ def read_setting(text: str) -> Setting:
     if isinstance(value, str) and not takes_text:
         with contextlib.suppress(ValueError):  # numbers such as .5e-4, which DVC's parser reads as text
             value = number if math.isfinite(number := float(value)) else value
-    return Setting(key, value, f"--set {text}")
+    return Setting(key, value, f"{SET}{text}")
 
 
 def _is_ipu_config(path: Sequence[str]) -> bool:

@@ -19,35 +19,22 @@ Row = tuple[str, list[Any]]
 """Name of a parameter, and its value on each side."""
 
 
-def find_origins(
-    base: dict[str, Any],
-    preset: str | None,
-    overrides: Sequence[str],
-    presets: Path,
-    source: str = str(artifacts.PARAMS),
-) -> dict[str, str]:
-    """Return dotted name -> origin of its value: `source`, the preset file, or the `--set` that set it last.
+def find_origins(base: dict[str, Any], preset: str | None, overrides: Sequence[str], presets: Path) -> dict[str, str]:
+    """Return dotted name -> origin of its value: params.yaml, the preset file, or the `--set` that set it last.
 
     Parameters with their defaults are left out.
-
-    Args:
-        source: origin of `base`, which a preset replaces.
 
     Raises:
         ParamsError: the preset does not exist, or an override is malformed.
     """
-    found = {} if preset else {name: source for name, _ in leaves(base)}
+    found = {} if preset else {name: str(artifacts.PARAMS) for name, _ in leaves(base)}
     for layer in layers(preset, overrides, presets):
         found.update({name: layer.origin for name, _ in leaves(layer.values)})
     return found
 
 
 def format_params(
-    base: dict[str, Any],
-    preset: str | None,
-    overrides: Sequence[str],
-    presets: Path = artifacts.PRESETS,
-    source: str = str(artifacts.PARAMS),
+    base: dict[str, Any], preset: str | None, overrides: Sequence[str], presets: Path = artifacts.PRESETS
 ) -> str:
     """Return a complete params.yaml with the resolved values, each with its origin as a comment.
 
@@ -56,7 +43,7 @@ def format_params(
     """
     values = resolve(base, preset, overrides, presets)
     validate_params(values, "the parameters")
-    return "".join(f"{line}\n" for line in _lines(values, find_origins(base, preset, overrides, presets, source), ()))
+    return "".join(f"{line}\n" for line in _lines(values, find_origins(base, preset, overrides, presets), ()))
 
 
 def _lines(values: dict[str, Any], said: dict[str, str], place: tuple[str, ...]) -> Iterator[str]:

@@ -53,12 +53,13 @@ def test_what_is_shown_is_a_params_file_with_the_values_that_result(base, preset
     assert parse_yaml(format_params(base, "one", stated, presets)) == resolve(base, "one", stated, presets)
 
 
-def test_every_value_names_where_it_was_said(base, presets):
+def test_every_value_names_where_it_was_said_last(base, presets):
     found = find_origins(
         base,
         "one",
         [
             "downstream.squad.ipu.finetune.replication_factor=4",
+            "downstream.squad.gate.min_f1=1",
             "downstream.squad.gate.min_f1=2",
         ],
         presets,

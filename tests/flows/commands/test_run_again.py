@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import webbrowser
 
 import pytest
@@ -53,7 +52,7 @@ def test_a_killed_run_resumes(prefect_session, toy_project, monkeypatch, capsys)
     code, said = podium(capsys, "resume", "killed")
     assert code == 0, said.err
     assert record_of(toy_project, "killed").results["gate@squad"]["published"] is None, "--no-publish still holds"
-    assert [one["outcome"] for one in record_of(toy_project, "killed").earlier] == ["interrupted"]
+    assert [one["outcome"] for one in record_of(toy_project, "killed").earlier] == ["killed"]
 
 
 def test_resume_says_where_there_is_nothing_to_resume(prefect_session, toy_project, capsys, ran):
@@ -224,7 +223,5 @@ def test_params_list_shows_what_a_run_has(prefect_session, toy_project, capsys):
     code, said = podium(capsys, "params", "list", "squad.finetune.learning_rate", "--name", "mine")
     assert (code, said.out.split()[1]) == (0, "3.0e-05")
     assert "next: podium run --like mine --set NAME=VALUE" in said.err
-    code, said = podium(capsys, "params", "show", "--name", "mine")
-    assert re.search(r"learning_rate: 3.0e-05 +# run mine\n", said.out)
     code, said = podium(capsys, "params", "list", "--name", "mien")
     assert (code, said.err) == (2, "error: run mien not found; did you mean mine?\n")

@@ -145,4 +145,4 @@ def test_after_a_rejection_the_answers_are_looked_at() -> None:
     judged = {"name": "it", "scores": {}, "decision": {"accepted": False}, "published": None}
     said = suggest_next(RunReport("runs/first", results={"gate@it": judged}))
     assert said.startswith("open runs/first/evaluation/it/")
-    assert "--set downstream.it.gate.LIMIT=VALUE" in said
+    assert "podium gate first --set LIMIT=VALUE" in said
