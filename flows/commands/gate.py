@@ -160,7 +160,10 @@ def _record_decision(
     receipts = {gate: result["published"] for gate, result in record.results.items()}
     record.read_results(root)
     for gate, receipt in receipts.items():
-        record.results[gate]["published"] = receipt
+        if record.accepts(gate):
+            record.results[gate]["published"] = receipt
+        elif receipt is not None:
+            streams.note(f"what was published before stays there: {report.release_location(receipt)}")
     record.overrides = replace_overrides(record.overrides, list(map(str, limits)))
     record.details |= describe_parameters(values)
     publish.write_record(record, project, root)
