@@ -119,7 +119,8 @@ def _decide(project: Path, found: listing.Run, record: report.RunReport, limits:
     before = path.read_text(encoding="utf-8")
     target = plan.with_upstream(gates)
     releases.fetch_releases(target, root, streams.say_line)
-    with DvcSession(root, run=record.identity) as session:
+    with DvcSession(root) as session:
+        session.run = record.identity
         unchanged = session.check_plan(target).unchanged
         if unchanged != target:
             raise InputError(
