@@ -15,6 +15,8 @@ from flows.runs import listing, report
 from flows.views import curves, run_page
 from flows.views.run_view import RunView
 from ipu_model import files
+from tasks.params.overlays import resolve
+from tasks.params.strict_yaml import yaml_text
 from tests.browser import made_runs
 from tests.flows.runs.test_runs import podium
 from tests.flows.test_pipeline import ACCEPTED, run_json
@@ -89,7 +91,7 @@ def test_the_head_says_why_a_model_was_refused_with_found_and_required_and_what_
     assert "squad: f1 80.00 95% interval 78.00 to 82.00 rejected, not published" in head
     assert "squad was refused. F1 is 80, below the floor of 85. f1: found 80 , required 85 ." in head
     assert "Train again with more data" in head
-    record.results["gate@squad"]["decision"]["advice"] = "The training loss has hardly moved."
+    record.results["gate@squad"]["decision"]["advice"] = [{"text": "The training loss has hardly moved.", "set": {}}]
     head = head_of(record, toy_project)
     assert "The training loss has hardly moved." in head
     assert "Train again with more data" not in head
@@ -172,8 +174,17 @@ def test_a_lowered_floor_is_shown_as_lowered_beside_the_default(prefect_session,
 def test_a_section_that_was_null_shows_its_keys_and_no_row_of_nothing_beside_nothing(prefect_session, toy_project):
     run("ipu.phase1={layers_per_ipu: [1, 1]}")
     text = text_of(html_of(toy_project))
-    assert "params.yaml set for this run ipu.phase1.layers_per_ipu none [1, 1]" in text
+    assert "params.yaml set for this run ipu.phase1.layers_per_ipu [1, 1]" in text
     assert "ipu.phase1 none none" not in text
+
+
+def test_the_parameters_of_a_recipe_are_no_rows_of_none(toy_project):
+    params = resolve({}, "ipu-base-pod16-tf2-384", [], toy_project / "presets")
+    (toy_project / "params.yaml").write_text(yaml_text(params))
+    html = run_page.render_run(RunView(report.RunReport("."), toy_project))
+    rows = re.findall(r"<tr>\s*<td>([\w.]+)</td><td>(.*?)</td><td>(.*?)</td>\s*</tr>", html)
+    assert len(rows) > 40
+    assert sum("none" in row for row in rows) < 5
 
 
 def test_a_failed_run_names_the_stage_the_reason_and_what_was_not_reached(prefect_session, toy_project, monkeypatch):
