@@ -137,8 +137,8 @@ class Run:
 
     @property
     def evaluated_on(self) -> tuple[Any, ...] | None:
-        """What runs must have in common so that their leading scores can be compared: the metric, the kind of the entry
-        and its development data, or the phase and the text of a pre-training; None: not known."""
+        """Facts that runs must share for their leading scores to be comparable: the metric, the kind of the entry and
+        its development data, or the phase and the text of a pre-training; None: not known."""
         score = self.record.leading_score if self.record is not None else None
         if score is None or self.record is None or not (details := self.record.details):
             return None

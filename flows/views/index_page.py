@@ -212,10 +212,11 @@ class IndexView:
         """Return value, text and remark of the score of a run: its leading one, or as a trial its held-out one."""
         if (score := one.leading) is not None:
             text, _, more = listing.format_score(score).removeprefix(f"{score.title} ").partition(" ")
-            return score.value, text.rstrip(","), f"{more} {score.title}".strip()
+            remark = f"{more} {score.title}" if score.perplexity is None else f"{score.title}, {more}"
+            return score.value, text.rstrip(","), remark.strip()
         if one.run.name in self._trials:
             sweep, trial = self._trials[one.run.name]
-            return sweep.value(trial), f"{sweep.value(trial):.4f}", f"held-out {sweep.figure}"
+            return sweep.value(trial), f"{sweep.value(trial):.4f}", f"held-out {sweep.title}"
         return None
 
     @property

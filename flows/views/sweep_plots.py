@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.runs.listing import SWEEPS
+from flows.runs.report import PRETRAINING_SCORES
 from ipu_model.files import read_json
 from tasks.downstream.gate.recipe import SEED
 from tasks.downstream.gate.verdict_text import signed_figure
@@ -36,6 +37,11 @@ class SweepView:
         """Name of the held-out figure that selects the best trial."""
         return str(self.scored[0]["held_out"]["judged_by"])
 
+    @property
+    def title(self) -> str:
+        """Title of this figure."""
+        return PRETRAINING_SCORES.get(self.figure, self.figure)
+
     def value(self, trial: Mapping[str, Any]) -> float:
         """Return the held-out figure of a trial with a score."""
         return signed_figure(self.figure, trial["score"])
@@ -49,7 +55,7 @@ class SweepView:
             return f"Trials: {counts}. None has a score yet."
         best = self.scored[-1]
         values = ", ".join(f"{_shorten(name)} {value:.4g}" for name, value in best["values"].items())
-        return f"Trials: {counts}. Best: {best['name']} ({values}), held-out {self.figure} {self.value(best):.4f}."
+        return f"Trials: {counts}. Best: {best['name']} ({values}), held-out {self.title} {self.value(best):.4f}."
 
     @property
     def plots(self) -> Iterator[tuple[str, Plot]]:
@@ -62,12 +68,12 @@ class SweepView:
             lines = [PlotLine("trials", [], marks=True, color=0, dots=dots[:-1])] if dots[:-1] else []
             lines.append(PlotLine("best", [], marks=True, color=1, dots=dots[-1:]))
             log = min(values) > 0 and max(values) / min(values) >= LOG_SPREAD
-            up, label = f"held-out {self.figure}", f"held-out {self.figure} of {self.name} by {_shorten(name)}"
+            up, label = f"held-out {self.title}", f"held-out {self.title} of {self.name} by {_shorten(name)}"
             yield _shorten(name), plot_lines(lines, _shorten(name), up, label, from_zero=False, log=log)
 
     def _describe(self, trial: Mapping[str, Any]) -> str:
         values = [f"{_shorten(name)} {format_tick(value)}" for name, value in trial["values"].items()]
-        return "\n".join([trial["name"], *values, f"held-out {self.figure} {self.value(trial):.4f}"])
+        return "\n".join([trial["name"], *values, f"held-out {self.title} {self.value(trial):.4f}"])
 
 
 def _shorten(name: str) -> str:

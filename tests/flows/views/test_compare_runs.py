@@ -184,6 +184,8 @@ def test_on_the_page_the_run_without_a_name_is_called_after_its_folder():
         "runs": names,
         "parameters": {"runs": names, "rows": [{"name": "pretrain.seed", "values": [1, 2]}]},
         "entries": [],
+        "pretraining": [],
+        "notes": [],
         "curves": [
             {"stage": "pretrain@phase1", "lines": [{"run": name, "loss": points, "held_out": []} for name in names]}
         ],

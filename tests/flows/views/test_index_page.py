@@ -81,7 +81,7 @@ def test_a_pre_training_has_its_loss_as_score_and_less_is_better() -> None:
     change = find_changes(runs)["run-1"]
     assert (change.text, change.is_better) == ("-0.5000", True)
     text = " ".join(Page(without_own_script(page(runs))).text.split())
-    assert "2.5000 perplexity 12.18 masked LM loss" in text
+    assert "2.5000 masked LM loss, perplexity 12.18" in text
 
 
 def test_the_device_is_that_of_the_jobs_and_not_auto(tmp_path: Path) -> None:
