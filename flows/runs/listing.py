@@ -185,7 +185,7 @@ class ScoreChange:
     text: str
     """Difference with its sign."""
     is_better: bool | None
-    """None: equal scores."""
+    """None: equal scores, or the one before is within the interval of this one."""
 
 
 def find_changes(runs: Sequence[Run]) -> dict[str, ScoreChange]:
@@ -197,9 +197,10 @@ def find_changes(runs: Sequence[Run]) -> dict[str, ScoreChange]:
             continue
         if key in last:
             before, value = last[key]
-            falls = score.metric in report.LOWER_IS_BETTER
-            text, points = f"{score.value - value:+.{4 if falls else 2}f}", score.value - value
-            found[run.name] = ScoreChange(before, text, (points < 0) == falls if float(text) else None)
+            falls, points = score.metric in report.LOWER_IS_BETTER, score.value - value
+            low, high = score.interval or (score.value, score.value)
+            is_better = None if low <= value <= high else (points < 0) == falls
+            found[run.name] = ScoreChange(before, f"{points:+.{4 if falls else 2}f}", is_better)
         last[key] = run.name, score.value
     return found
 

@@ -52,10 +52,12 @@ def test_a_score_is_compared_with_the_run_before_on_the_same_development_data() 
     for hours, run in enumerate(reversed(runs)):
         assert run.record is not None
         run.record.began = f"2026-11-23T{hours:02d}:00:00+0000"
+    assert runs[0].record is not None
+    runs[0].record.results["gate"]["intervals"] = {"f1": [82.5, 85.5]}
     found = find_changes(runs)
     assert {name: (one.before, one.text, one.is_better) for name, one in found.items()} == {
-        "run-2": ("run-0", "+2.00", True),
-        "run-3": ("run-1", "+2.00", True),
+        "run-2": ("run-0", "+2.00", None),
+        "run-3": ("run-1", "+2.00", None),
         "run-4": ("run-2", "+2.00", True),
     }
     assert 'data-note="against run-2"' in page(runs)
