@@ -383,7 +383,7 @@ def test_the_power_of_the_development_set_is_said_before_the_first_stage(project
     assert said["asked"].startswith("asked: 1 development questions can")
     assert "value" not in said
     found = [CheckResult(POWER, "ok", said["own"]), CheckResult("other", "ok", "not said")]
-    monkeypatch.setattr(preflight, "run_checks", lambda request: found)
+    monkeypatch.setattr(preflight, "run_checks", lambda *_: found)
     preflight.require_runnable(request)
     assert capsys.readouterr().out == f"{said['own']}\n"
     own = next(one for one in select_checks(request.params, [str(texts)]) if one.name == "own")
