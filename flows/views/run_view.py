@@ -32,20 +32,17 @@ from tasks.stage import artifacts
 from tasks.stage.errors import PodiumError
 from tasks.tracking.trackers import list_places
 
-RERUN = (
-    "Continue with podium resume {name}. Completed stages are not repeated; training resumes from its last checkpoint."
-)
+RERUN = "{resume} continues it. Completed stages are not repeated, and training resumes from its last checkpoint."
 ADVICE = {
-    "failed": "Fix the problem above, then podium resume {name}. Completed stages are not repeated.",
-    "paused": "Continue from the checkpoint with podium resume {name}.",
+    "failed": "Fix the problem above; then {resume} continues it. Completed stages are not repeated.",
+    "paused": "{resume} continues from the checkpoint.",
     "cancelled": RERUN,
     "interrupted": RERUN,
     "killed": RERUN,
     "rejected": "Not published. The gate's table shows the failed checks; the evaluation page shows the answers. "
-    "Train again with more data or other parameters, or decide again with another limit: podium gate {name} --set "
-    "LIMIT=VALUE.",
+    "Train again with more data or other parameters, or set another limit: {gate}.",
 }
-"""Outcome -> advice, with the name of the run."""
+"""Outcome -> advice; `resume` and `gate` are commands for the run."""
 UNREADABLE = (PodiumError, OSError, ValueError, KeyError, TypeError, AttributeError)
 """Errors from files that are incomplete, damaged or from another revision."""
 PAGES_URL = "PODIUM_PAGES_URL"
@@ -71,7 +68,10 @@ class RunView:
         """View the run in the checkout `root`, which without a project is the project itself."""
         self.record, self.root, self.project, self.at_work = record, root, project or root, at_work
         self.outcome = RUNNING if at_work else report.run_outcome(record)
-        self.next = ADVICE.get(self.outcome, "").format(name=record.name)
+        resume, gate = "podium run", "--set downstream.NAME.gate.LIMIT=VALUE"
+        if record.name != PROJECT:
+            resume, gate = f"podium resume {record.name}", f"podium gate {record.name} --set LIMIT=VALUE"
+        self.next = ADVICE.get(self.outcome, "").format(resume=resume, gate=gate)
         self.killed = not at_work and record.began is not None and record.ended is None
         self.results = [ResultView(self, gate, result) for gate, result in record.results.items()]
         self.pretraining = [PretrainingView(self, result) for result in record.pretraining.values()]

@@ -195,7 +195,7 @@ def test_a_failed_run_names_the_stage_the_reason_and_what_was_not_reached(prefec
     assert status_of(html) == "failed"
     assert "stage second failed" in text
     assert "the toy stage was told to fail" in text
-    assert "podium resume" in text
+    assert "then podium run continues it" in text
     assert re.search(r"second failed [\d.]+ s", text)
     assert "gate@squad not reached" in text
     assert 'class="s-failed"' in html
