@@ -20,6 +20,7 @@ from flows.commands.run import FINISHED_OUTCOMES, suggest_next
 from flows.dvc import releases
 from flows.dvc.session import DvcSession
 from flows.runs import listing, locks, report, run_params
+from flows.runs.stopping import RunFailed
 from flows.views.screen import print_end
 from ipu_model.files import write_text
 from ipu_model.strict import nearest
@@ -61,7 +62,11 @@ def command(ctx: click.Context, name: str, overrides: tuple[str, ...], entry: st
         raise InputError(f"run {name} is {found.status}: podium resume {name} finishes it")
     to_json = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
     with to_json, locks.hold_run(project, name, streams.note):
-        run = _decide(project, found, found.record, _read_limits(found, found.record, overrides, entry))
+        limits = _read_limits(found, found.record, overrides, entry)
+        try:
+            run = _decide(project, found, found.record, limits)
+        except RunFailed as error:
+            raise InputError(str(error)) from None
         code = print_end(run, [])
     if as_json:
         options.print_json(run.as_values())
@@ -110,21 +115,21 @@ def _decide(project: Path, found: listing.Run, record: report.RunReport, limits:
 
     Raises:
         InputError: a stage before a gate is not up to date, or a file that a gate reads was changed.
-        RunFailed: a gate failed; the run keeps its limits and its decision.
+        RunFailed: a gate failed; the run keeps its limits, and has no decision until the gate runs again.
     """
     root, gates = found.folder, list(record.results)
     values = resolve(run_params.read_run_params(project, root), None, limits)
     validate_params(values, f"the parameters of run {found.name}")
     path, plan = root / artifacts.PARAMS, read_plan(root)
     before = path.read_text(encoding="utf-8")
-    target = plan.with_upstream(gates)
-    releases.fetch_releases(target, root, streams.say_line)
+    upstream = [stage for stage in plan.with_upstream(gates) if stage not in gates]
+    releases.fetch_releases(upstream, root, streams.say_line)
     with DvcSession(root) as session:
         session.run = record.identity
-        unchanged = session.check_plan(target).unchanged
-        if unchanged != target:
+        unchanged = session.check_plan(upstream).unchanged
+        if unchanged != upstream:
             raise InputError(
-                f"run {found.name} is not up to date: {target[len(unchanged)]} would run again, so the gate would "
+                f"run {found.name} is not up to date: {upstream[len(unchanged)]} would run again, so the gate would "
                 f"decide on old results. podium run --like {found.name} --name {found.name} updates it"
             )
         if damaged := find_gate_damage(gates, root):

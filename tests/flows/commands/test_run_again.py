@@ -173,6 +173,18 @@ def test_no_gate_passes_on_stale_evidence(prefect_session, toy_project, capsys, 
     assert not record_of(toy_project, "mine").results["gate@squad"]["decision"]["accepted"]
 
 
+def test_a_gate_that_fails_leaves_the_limits_and_can_be_asked_again(prefect_session, toy_project, capsys, monkeypatch):
+    run(name="mine")
+    before = (toy_project / "runs/checkouts/mine/params.yaml").read_bytes()
+    monkeypatch.setenv("TOY_FAILS", "gate")
+    code, said = podium(capsys, "gate", "mine", "--set", "min_f1=80")
+    assert (code, said.err.count("error: ")) == (1, 1), said.err
+    assert "error: stage gate@squad failed (exit code 1): the toy stage was told to fail" in said.err
+    assert (toy_project / "runs/checkouts/mine/params.yaml").read_bytes() == before
+    monkeypatch.delenv("TOY_FAILS")
+    assert podium(capsys, "gate", "mine", "--set", "min_f1=80")[0] == 0
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
