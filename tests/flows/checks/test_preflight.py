@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from flows.checks import preflight, probes
+from flows.checks import device, preflight, probes
 from flows.checks.input_checks import POWER, describe_dev_sets, run_check, select_checks
 from flows.checks.probes import CheckResult
 from flows.runs import run_estimate
@@ -232,7 +232,27 @@ def test_a_precision_that_the_device_has_not_is_a_mistake_of_the_parameters(proj
 @pytest.mark.slow
 def test_auto_says_what_it_chose_and_why(project, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert "cpu (auto: no poptorch in this Python" in look(project, "device.runtime=auto")["device", "ok"]
+    found = look(project, "device.runtime=auto", thorough=True)
+    assert "cpu (auto: no poptorch in this Python" in found["device", "ok"]
+
+
+@pytest.mark.parametrize(
+    ("torch", "precision", "thorough", "probed"),
+    [
+        ("2.9.0+cpu", "auto", False, False),
+        ("2.9.0+cpu", "fp32", False, False),
+        ("2.9.0+cpu", "fp16", False, True),
+        ("2.9.0+cpu", "auto", True, True),
+        ("2.9.0+cu128", "auto", False, True),
+        ("2.9.0", "auto", False, True),
+    ],
+)
+def test_auto_starts_no_python_with_torch_where_only_the_cpu_can_be_meant(
+    project, monkeypatch, torch, precision, thorough, probed
+):
+    monkeypatch.setattr(device, "version", lambda name: torch)
+    words = ("device.runtime=auto", f"device.precision={precision}")
+    assert bool(list(device.probe_device(resolve_request(project, None, words, thorough=thorough)))) == probed
 
 
 @pytest.mark.slow
