@@ -21,6 +21,7 @@ from ipu_model.models.config import ModelConfig
 from ipu_model.models.families import get_family
 from tasks.records.hub_inputs import download_files
 from tasks.stage.errors import InputError, translate_device_errors
+from tasks.stage.process import loading_packages
 from tasks.vocabulary.hub_tokenizer import FILES as TOKENIZER_FILES
 
 if TYPE_CHECKING:
@@ -170,7 +171,8 @@ def import_model_folder(source: Path, target: Path, tokenizer_sha256: str, key: 
         InputError: not a supported model, incomplete, damaged, or weights that are not finite; the message begins with
             `key`, which named the model.
     """
-    from ipu_model.models.import_model import import_model  # imports torch: loaded only when needed
+    with loading_packages():
+        from ipu_model.models.import_model import import_model  # imports torch: loaded only when needed
 
     with translate_device_errors(key):
         return import_model(source, target, tokenizer_sha256)
