@@ -3,12 +3,10 @@
 python -m tasks.downstream.evaluate NAME
 """
 
-import os
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Generic
 
@@ -29,7 +27,6 @@ from tasks.records.duplicate_report import read_report
 from tasks.records.text_files import read_reading
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
-from tasks.stage.process import RUN
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,7 @@ class EvaluationView(Generic[E, A]):
     curve: RiskCoverage | None = None
     """Risk and coverage by the answers' probabilities."""
     about: Mapping[str, str] = field(default_factory=dict)
-    """Head of the page: run, model, file and date, as far as known."""
+    """Head of the page: model and file; the date of `podium evaluate`."""
 
 
 class PageTask(ScoresTask[E, L, A]):
@@ -71,10 +68,9 @@ class PageTask(ScoresTask[E, L, A]):
         """Return the values of the page that all kinds share, for evaluation.html.j2."""
         titles, about = self.metrics.titles, found.about
         bar_titles = self.bar_titles or titles | {name: title for name, (title, *_) in RATES.items()}
-        named = f"{about.get('Run', about['Model'])} on {about['File']}" if about else ""
         return {
             **{name: getattr(found, name) for name in ("metrics", "note", "near", "calibrated", "curve")},
-            "title": f"Evaluation of {named}" if about else f"Evaluation: {self.title}",
+            "title": f"Evaluation of {about['Model']} on {about['File']}" if about else f"Evaluation: {self.title}",
             "about": {**about, "Task": self.title} if about else {},
             "titles": titles,
             "record": self.record,
@@ -139,22 +135,17 @@ def evaluate(task: PageTask[E, Any, A], root: Path = Path()) -> dict[str, Any]:
 
 
 def describe_run(entry: Entry, root: Path) -> dict[str, str]:
-    """Return the head of a page of a run: its name, the base model, the development file, and the date."""
-    began, _, name = os.environ.get(RUN, "").partition(" ")
+    """Return the head of a page of a run: the base model and the development file.
+
+    The page itself finds the run's name and its date, so that equal runs write equal pages.
+    """
     base, data = find_object(root / artifacts.BASE_MODEL / "base_model.json") or {}, dict(entry.params.data)
     origin = base.get("repository") or Path(base.get("path") or "").name if entry.start == "base" else ""
-    start = origin or "pre-trained in this run"
     path = data.get("dev_path") or data.get("train_path") or data.get("path") or ""
     source = {"files": Path(str(path)).name, "hub": data.get("dataset")}.get(str(data["source"]))
-    model = f"{start}, fine-tuned" if entry.start else "trained from random weights"
+    model = f"fine-tuned {origin or 'encoder of this run'}" if entry.start else "a model trained from random weights"
     file = str(source or data["source"])
-    return {"Run": name, "Model": model, "File": file, "Date": format_date(began)} if name else {}
-
-
-def format_date(began: str = "") -> str:
-    """Return the day of a time in UTC, today by default."""
-    day = datetime.fromisoformat(began) if began else datetime.now(UTC)
-    return f"{day.day} {day:%B %Y}"
+    return {"Model": model, "File": file}
 
 
 def write_evaluation(

@@ -22,7 +22,7 @@ TEXT = """the river rises in hills north of Elmora and reaches sea near Port Ves
 seven arches was built by Ida Maren in 1874 to carry grain wine and salt between two towns that had been at war"""
 WORDS = TEXT.split()
 FILES = [{"path": f"models/{name}/model.safetensors", "sha256": 16 * "0123"} for name in ("squad", LONG)]
-ABOUT = {"Run": f"w1 {EVIL}", "Model": "minilm, fine-tuned", "File": f"dev {EVIL}.csv", "Date": "26 November 2026"}
+ABOUT = {"Model": f"fine-tuned minilm {EVIL}", "File": f"dev {EVIL}.csv"}
 ASKED = ("What is it", "Who built it", "When was it built", "How many miles long is it", "Where does it end", "Why")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,7 @@ def test_the_page_of_every_kind_has_all_parts_that_its_answers_allow(page: Page,
     assert heads[-1] in ("Mistakes", "Most confident mistakes", "Largest errors")
     assert page.locator(".mistake").count() > 0
     facts = page.locator(".about dt").all_text_contents()
-    assert facts == ["Run", "Model", "File", "Date", "Task"]
+    assert facts == ["Model", "File", "Task", "Run", "Date"]
 
 
 @pytest.mark.parametrize(
@@ -62,5 +63,9 @@ def test_links_lead_back_to_the_run_from_where_the_page_is(
     file.write_text(evaluations.values(), encoding="utf-8")
     links = chromium.opened(page, file).locator(".top a")
     shown = {link.text_content(): link.evaluate("link => link.href") for link in links.all() if link.is_visible()}
+    facts = [fact.inner_text().split("\n") for fact in page.locator(".about [data-fact]:visible").all()]
+    today = f"{date.fromtimestamp(file.stat().st_mtime):%-d %B %Y}"
+    of_run = [["Run", "w1"]] if "checkouts" in place else []
+    assert facts == ([*of_run, ["Date", today]] if run else []), "from the place and the time of the file"
     wanted = {"Run": run, "Runs": index}
     assert shown == {name: (tmp_path / "a project" / path).as_uri() for name, path in wanted.items() if path}

@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ipu_model.files import new_file, new_folder, write_json, write_text
-from tasks.downstream.evaluate import PageTask, format_date, format_scores, score_logits, write_evaluation
+from tasks.downstream.evaluate import PageTask, format_scores, score_logits, write_evaluation
 from tasks.downstream.gate.released_scores import SCORES, scores_json
 from tasks.downstream.inference.job import ID, InferenceOptions, InferenceTask, run_inference, scratch_checkout
 from tasks.downstream.inference.model import InferenceModel
@@ -274,7 +275,7 @@ def evaluate(
     with new_folder(folder) as made, scratch_checkout(task, model):
         task.write_labelled(path, task.examples_file(split), reading)
         result = run_inference(task, model, split, how)
-        about = {"Model": name or model.folder.name, "File": path.name, "Date": format_date()}
+        about = {"Model": name or model.folder.name, "File": path.name, "Date": f"{date.today():%-d %B %Y}"}
         found = replace(score_logits(judge, development=[split]), about=about)
         predictions = artifacts.predictions_file(entry.name).name
         judged = {file.name: file for file in (*model.weights, path)} | {predictions: made / predictions}

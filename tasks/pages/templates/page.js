@@ -194,12 +194,18 @@ for (const box of document.querySelectorAll("input[data-again]")) {
   };
   setInterval(reload, 1000 * box.dataset.again);
 }
-// An evaluation of a run links to the pages of the run and of all runs, from its own place in the folder of the run.
+// An evaluation finds its run, its date and the pages of the run and of all runs from its own place.
 const place = decodeURI(location.pathname).match(/^(.*?)(\/runs\/checkouts\/[^/]+)?\/evaluation\/[^/]+\/report\.html$/);
 for (const link of place ? document.querySelectorAll("[data-up]") : []) {
   const up = link.dataset.up === "run" ? "../.." : place[2] ? "../../../../.." : "../..";
   link.href = `${up}/reports/${link.dataset.up}.html`;
   link.hidden = false;
+}
+const written = new Date(document.lastModified).toLocaleDateString("en-GB", { dateStyle: "long" });
+const facts = place ? { run: place[2]?.split("/").pop(), date: written } : {};
+for (const fact of document.querySelectorAll("[data-fact]")) {
+  fact.lastElementChild.textContent = facts[fact.dataset.fact] ?? "";
+  fact.hidden = !facts[fact.dataset.fact];
 }
 // A row's details may follow it in a row of class "more".
 const rowsOf = (table) => [...table.tBodies[0].rows].filter((row) => !row.classList.contains("more"));
