@@ -26,7 +26,7 @@ from tasks.params.overlays import resolve
 from tasks.params.schema import validate_params
 from tasks.params.strict_yaml import read_yaml
 from tasks.plan.composing import compose, write_plan
-from tasks.release.release import STAGE_RUNS
+from tasks.release.release import CARD, STAGE_RUNS
 from tests.faults import processes
 from tests.faults.table import HalfPublished, Leak, Lost
 from tests.places import ROOT
@@ -169,7 +169,7 @@ class Case:
 def digests(project: Path) -> dict[str, str]:
     """Path -> SHA-256 of everything that must be the same in every run of the same parameters."""
     found = [path for name in SAME_BYTES for path in _files(project / name)]
-    found += [path for path in _files(project / "published" / "small") if path.name != STAGE_RUNS]
+    found += [path for path in _files(project / "published" / "small") if path.name not in (CARD, STAGE_RUNS)]
     return {
         str(path.relative_to(project)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found if path.exists()
     }
@@ -216,7 +216,7 @@ def require_published_once(project: Path) -> None:
     found = {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in _files(folder)
-        if path.name != STAGE_RUNS
+        if path.name not in (CARD, STAGE_RUNS)
     }
     if found != receipt["files"]:
         raise HalfPublished(f"the receipt is about {sorted(receipt['files'])}, the folder holds {sorted(found)}")
