@@ -213,7 +213,7 @@ PAGES: dict[str, tuple[Maker, tuple[str, ...]]] = {
         _index,
         ("preset", "metric", "entry", "published", "runtime", "kind", "parameter", "curve"),
     ),
-    "comparison": (_compare, ("first", "second", "entry", "title", "parameter", "value", "stage")),
+    "comparison": (_compare, ("first", "second", "entry", "title", "parameter", "value", "stage", "note")),
     "validation": (
         _validation,
         ("data", "unchecked", "column", "found", "required", "advice", "examples", "number", "title"),
