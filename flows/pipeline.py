@@ -224,7 +224,7 @@ def _supervise(run: report.RunReport, project: Path, root: Path, name: str | Non
 def _write_report(run: report.RunReport, project: Path, root: Path) -> None:
     """Write the report and the pages of an ended run. A full disk or a lost server must not hide the outcome."""
     run.details["curves"] = index_page.read_curves(root / artifacts.PLOTS)
-    run.details["runtime"] = index_page.read_runtime(root) or run.details["runtime"]
+    run.details["runtime"] = index_page.read_runtime(root) or run.details.get("runtime", "")
     try:
         run.write(project)
         run_page.write_ended(run, project, root)

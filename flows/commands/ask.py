@@ -65,8 +65,8 @@ def command(ctx: click.Context, name: str, question: str, as_json: bool, **args:
     if (args["context"] is None) == (args["context_file"] is None):
         hint = f"to classify the text, run {instead}"
         raise click.UsageError(f"pass either --context TEXT or --context-file FILE; {hint}", ctx)
-    model, run = model_options.resolve_model(ctx, name, args["tokenizer"], find)
     context = _read_context(ctx, args["context"], args["context_file"])
+    model, run = model_options.resolve_model(ctx, name, args["tokenizer"], find)
     odds = read_null_threshold(model.folder) if args["null_threshold"] is None else args["null_threshold"]
     place = choose_place(model.folder, args["runtime"], None)
     shape = WindowShape.for_model(model, args["row_length"], args["doc_stride"])

@@ -333,7 +333,8 @@ def _read_result(gate: Stage, plan: Plan, root: Path) -> dict[str, Any]:
 
 def _read_pretraining(stage: Stage, root: Path) -> dict[str, dict[str, Any]]:
     """Return the result of a stage that pre-trains, by its name; empty if it has not run."""
-    if not (figures := read_metrics(stage, root)):
+    figures = read_metrics(stage, root)
+    if not {"steps", "final_loss"} <= figures.keys():
         return {}
     held_out = figures.get("held_out") or {}
     scores = sort_scores(held_out)

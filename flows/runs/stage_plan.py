@@ -86,7 +86,7 @@ def _match_stages(name: str, plan: Plan, definitions: Mapping[str, Any]) -> list
         raise ParamsError(f"--to {name}: publishing is not a stage; use podium publish after the run")
     if group in definitions:
         near = nearest(name, [stage for stage in plan if stage.startswith(f"{group}@")], "")
-        raise ParamsError(f"--to {name}: these parameters have no such stage{near}{_hint([group], definitions)}")
+        raise ParamsError(f"--to {name}: these parameters have no such stage{_hint([group], definitions)}{near}")
     words = dict.fromkeys([*plan, *(stage.group for stage in plan.values())])
     raise ParamsError(f"--to {name} not found{nearest(name, list(words))}")
 

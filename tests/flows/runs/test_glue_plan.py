@@ -87,7 +87,7 @@ def test_each_accepting_gate_publishes_its_own_model_and_no_other_does(tmp_path,
     monkeypatch.setattr(stages, "get_run_logger", logging.getLogger)
     monkeypatch.setattr(DvcSession, "check_plan", lambda session, plan: PlanStatus(plan, True))
     monkeypatch.setattr(dvc, "has_remote", lambda root: False)
-    monkeypatch.setattr(stages, "_update", lambda stage, session, single: "ran")
+    monkeypatch.setattr(stages, "_update", lambda stage, session, single, progress: "ran")
     monkeypatch.setattr(stages, "_run_task", lambda kind, name, body: body())
     monkeypatch.setattr(stages, "_publish", lambda gate, root, run, on_end: {"folder": f"published/x-{gate.item}"})
     in_checkout(tmp_path, "sst2", "rte")

@@ -157,9 +157,9 @@ def test_a_table_has_no_formula_for_a_spreadsheet_that_separates_by_semicolons(t
     assert csv_text(["a"], [["3; 4 - 5; x=1"]]) == "a\n3; 4 - 5; x=1\n", "other texts stay as they are"
 
 
-CUT = {"run": 3, "validation": 1}
-"""Page -> how often it shows a text that may be cut: names of stages in a picture, next to which they are in full, and
-the name of an axis."""
+CUT = {"run": 5, "validation": 1}
+"""Page -> how often it shows a text that may be cut: names of stages in a picture, next to which they are in full, the
+name of an axis, and the folder of a run, of which two commands name the last part."""
 
 
 def pages(text: str, folder: Path) -> dict[str, str]:
