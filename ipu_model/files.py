@@ -222,6 +222,16 @@ def read_json(path: Path, *, encoding: str = "utf-8", parse: Callable[..., Any] 
     return (parse or parse_json)(content.decode(encoding), **options)
 
 
+def find_value(name: str, file: Path) -> str:
+    """Return the first value of this name in a file of lines `name : value`, as in /proc; empty if there is none."""
+    with contextlib.suppress(OSError):
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == name:
+                return value.strip()
+    return ""
+
+
 def find_object(path: Path) -> Dict[str, Any] | None:
     """Return the object in a JSON file, or None if there is no readable object."""
     try:

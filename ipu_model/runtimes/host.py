@@ -10,6 +10,7 @@ from typing import Optional, Set
 import torch
 
 from ipu_model.errors import ConfigError
+from ipu_model.files import find_value
 
 # Options of mallopt, malloc.h of glibc.
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
@@ -54,9 +55,4 @@ def keep_freed_memory(setting: Optional[str] = None) -> bool:
 
 def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> Set[str]:
     """Return the instruction sets of the CPU by their Linux names; empty on other systems."""
-    if not cpuinfo.is_file():
-        return set()
-    for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
-        if line.startswith("flags"):
-            return set(line.partition(":")[2].split())
-    return set()
+    return set(find_value("flags", cpuinfo).split())

@@ -11,6 +11,7 @@ from typing import Any, Dict, Optional
 
 import torch
 
+from ipu_model.files import find_value
 from ipu_model.jobs.plan import JobPlan
 from ipu_model.train.training import Hook, TrainingState
 
@@ -89,6 +90,5 @@ def describe_hardware(plan: JobPlan, processes: int, cpuinfo: Path = Path("/proc
         return f"{plan.device['ipus']} IPUs"
     if plan.runtime == "cuda":
         return f"{processes} x {torch.cuda.get_device_name()}"
-    lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.is_file() else []
-    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    return f"{processes * torch.get_num_threads()} threads of {model or platform.machine()}"
+    model = find_value("model name", cpuinfo) or platform.machine()
+    return f"{processes * torch.get_num_threads()} threads of {model}"

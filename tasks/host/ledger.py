@@ -8,7 +8,6 @@ depends on it. Its path is PODIUM_LEDGER, otherwise $XDG_STATE_HOME/podium/ledge
 ~/.local/state/podium/ledger.json. Set PODIUM_LEDGER to an empty value to disable it.
 """
 
-import contextlib
 import dataclasses
 import math
 import os
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from ipu_model.estimates.estimate import FIGURES, MEMORY, SECONDS, TOKENS, Interval
-from ipu_model.files import exclusive_lock, find_object, write_json
+from ipu_model.files import exclusive_lock, find_object, find_value, write_json
 
 LEDGER = "PODIUM_LEDGER"
 KEPT = 1000
@@ -104,19 +103,9 @@ def host_name(runtime: str) -> str:
     """Return a name of this host's hardware; a shared home folder may contain the ledger of several hosts."""
     if runtime == "cuda":
         files = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
-        return ", ".join(_value_of("Model", file) for file in files) or "GPU"
+        return ", ".join(find_value("Model", file) for file in files) or "GPU"
     threads = os.environ.get("PODIUM_THREADS") or len(os.sched_getaffinity(0))
-    return f"{_value_of('model name', Path('/proc/cpuinfo')) or platform.machine()}, {threads} threads"
-
-
-def _value_of(name: str, file: Path) -> str:
-    """Return the first value of this name in a file of the kernel; empty if there is none."""
-    with contextlib.suppress(OSError):
-        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == name:
-                return value.strip()
-    return ""
+    return f"{find_value('model name', Path('/proc/cpuinfo')) or platform.machine()}, {threads} threads"
 
 
 def select_shape(
