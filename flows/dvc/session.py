@@ -11,10 +11,11 @@ import json
 import os
 import re
 import secrets
+import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +25,7 @@ from flows import dvc
 from flows.dvc import leftovers
 from flows.runs.stopping import RESUME_HINT, SIGNALS, RunFailed, RunPaused, RunStopped, stop
 from tasks.plan.dvc_records import default_remote, find_cache, verify_files
-from tasks.plan.plan_file import read_plan
+from tasks.plan.plan_file import Stage, read_plan
 from tasks.plan.stage_kinds import STAGES_SENT
 from tasks.stage.errors import PAUSED as PAUSED_CODE
 from tasks.stage.errors import InputError
@@ -39,6 +40,8 @@ PAUSED = "paused: "
 """Prefix of the line in which a stage says why it stopped early on purpose, after writing its checkpoint."""
 CHECKPOINT_SAVED = "checkpoint saved"
 """Text in that line if the stage can continue from a checkpoint."""
+MODULE = re.compile(r"python -m (\S+)")
+"""Command of a stage, with its module."""
 ENDED_BY_SIGNAL = tuple(code for number in SIGNALS for code in (-number, 128 + number))
 """Exit codes of stages that a signal ended. bash replaces itself with the command; other shells return 128 + signal."""
 DVC_FAILED = 255
@@ -131,6 +134,8 @@ class DvcSession:
         self._arguments = [self._mark, *(["--wait-for-lock"] if wait_for_lock else [])]
         self._variables = {} if allowed is None else {STAGES_SENT: " ".join(allowed)}
         self._process: subprocess.Popen[str] | None = None
+        self._forks: socket.socket | None = None
+        """Other end of the socket on which the process asks the fork server for stages."""
 
     def __enter__(self) -> DvcSession:
         return self
@@ -141,9 +146,20 @@ class DvcSession:
     def start(self) -> subprocess.Popen[str]:
         """Start the process if it is not running."""
         if self._process is None:
-            environment = {**dvc.stage_environment(), **self._variables}
-            self._process = stop.start([*CHILD, *self._arguments], self.root, environment, subprocess.PIPE)
+            environment, words, descriptors = {**dvc.stage_environment(), **self._variables}, self._arguments, []
+            with contextlib.ExitStack() as held:
+                if sys.platform == "linux":
+                    self._forks, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                    descriptors = [held.enter_context(end).fileno()]
+                    words = [*words, "--forks", str(end.fileno())]
+                command = [*CHILD, *words]
+                self._process = stop.start(command, self.root, environment, subprocess.PIPE, descriptors=descriptors)
         return self._process
+
+    def take_forks(self) -> socket.socket | None:
+        """Return the other end of the socket for the fork server, once. Without a server, it has to be closed."""
+        forks, self._forks = self._forks, None
+        return forks
 
     def end(self) -> None:
         """End the process and its stage. A request that another thread waits for fails."""
@@ -183,6 +199,8 @@ class DvcSession:
             raise RunStopped(stage)
         output, known = _StageOutput(say, progress), {} if self.run is None else {RUN: self.run}
         self._send("ready", lambda line: None)  # import DVC before signals are forwarded
+        if forks := self.take_forks():
+            forks.close()
         reply: dict[str, Any] = {"away": True}
         while reply.get("away"):
             if pull:
@@ -302,6 +320,28 @@ class DvcSession:
         ended = process.wait()
         self._close()
         return {"code": None, "ended": ended}
+
+
+@contextlib.contextmanager
+def use_fork_server(sessions: Sequence[DvcSession], stages: Sequence[Stage], root: Path) -> Iterator[None]:
+    """Within the context, a fork server starts the stages of the sessions (tasks/stage/fork_server.py)."""
+    modules = dict.fromkeys(match[1] for stage in stages if (match := MODULE.match(stage.cmd)))
+    for session in sessions if modules else ():
+        session.start()
+    ends = [end for session in sessions if modules and (end := session.take_forks())]
+    if not ends:
+        yield
+        return
+    numbers = [end.fileno() for end in ends]
+    command = [sys.executable, "-m", "tasks.stage.fork_server", ",".join(map(str, numbers)), *modules]
+    server = stop.start(command, root, dvc.stage_environment(), descriptors=numbers)
+    for end in ends:
+        end.close()
+    try:
+        yield
+    finally:
+        server.kill()
+        server.wait()
 
 
 def _likely_causes(stage: str, root: Path, files: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ from prefect.states import Cancelled, Completed, Failed
 
 from flows import dvc
 from flows.dvc import leftovers, releases
-from flows.dvc.session import DvcSession
+from flows.dvc.session import DvcSession, use_fork_server
 from flows.runs.report import WORKER_ENDED, RunReport, StageRecord
 from flows.runs.stage_plan import publish_step
 from flows.runs.stopping import CANCELLED_IN_PREFECT, RunFailed, RunPaused, RunStopped, stop
@@ -34,6 +34,8 @@ from tasks.stage.process import is_sent, read_usage, usage_file
 from tasks.stage.streams import printable
 
 PAUSED_STATE = "Paused"
+FORKED_STAGES = 3
+"""Number of coming stages from which on a fork server saves more time than it takes."""
 SECONDS_BETWEEN_UPDATES = 3.0
 """Minimum interval between updates of a progress artifact, each of which is a call to the API."""
 
@@ -133,8 +135,11 @@ def run_plan(
 
         for stage in found.unchanged:
             bring(stage, None)
+        sessions = sessions if single else sessions[:1]
+        if len(left) >= FORKED_STAGES:
+            held.enter_context(use_fork_server(sessions, [known[stage] for stage in left], root))
         try:
-            _run_stages(left, known, sessions if single else sessions[:1], bring)
+            _run_stages(left, known, sessions, bring)
         finally:
             run.sort_stages(plan)
         if remote and (kept := [stage.name for stage in run.stages if stage.status != "ran"]):

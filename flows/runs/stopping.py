@@ -90,8 +90,13 @@ class StopSignal:
         root: Path,
         env: dict[str, str],
         stdin: int = subprocess.DEVNULL,
+        descriptors: Sequence[int] = (),
     ) -> subprocess.Popen[str]:
-        """Start a child process whose output is read by lines. See `forward_to` for signals."""
+        """Start a child process whose output is read by lines. See `forward_to` for signals.
+
+        Args:
+            descriptors: files that the child inherits in addition to the standard streams.
+        """
         return subprocess.Popen(
             command,
             cwd=root,
@@ -102,6 +107,7 @@ class StopSignal:
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            pass_fds=descriptors,
             preexec_fn=self._prepare_child,
             process_group=0 if self.listens else None,  # its own group, so that it gets Ctrl-C from us only
         )

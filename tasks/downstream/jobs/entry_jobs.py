@@ -12,7 +12,15 @@ from typing import Any
 
 from ipu_model.files import write_json
 from tasks.host.launcher import launch_command
-from tasks.jobs.device_job import BatchGeometry, Job, JobResult, ModelConfig, ScheduleConfig, run_device_job
+from tasks.jobs.device_job import (
+    BatchGeometry,
+    Job,
+    JobResult,
+    ModelConfig,
+    ScheduleConfig,
+    run_device_job,
+)
+from tasks.jobs.device_job import preload as preload  # called by the fork server
 from tasks.jobs.training import (
     build_program,
     carried_executables,
