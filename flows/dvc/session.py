@@ -42,6 +42,8 @@ CHECKPOINT_SAVED = "checkpoint saved"
 """Text in that line if the stage can continue from a checkpoint."""
 MODULE = re.compile(r"python -m (\S+)")
 """Command of a stage, with its module."""
+FORKED_MODULES = 3
+"""Number of modules from which on a fork server saves more time than it takes."""
 ENDED_BY_SIGNAL = tuple(code for number in SIGNALS for code in (-number, 128 + number))
 """Exit codes of stages that a signal ended. bash replaces itself with the command; other shells return 128 + signal."""
 DVC_FAILED = 255
@@ -326,12 +328,12 @@ class DvcSession:
 def use_fork_server(sessions: Sequence[DvcSession], stages: Sequence[Stage], root: Path) -> Iterator[None]:
     """Within the context, a fork server starts the stages of the sessions (tasks/stage/fork_server.py)."""
     modules = dict.fromkeys(match[1] for stage in stages if (match := MODULE.match(stage.cmd)))
-    for session in sessions if modules else ():
-        session.start()
-    ends = [end for session in sessions if modules and (end := session.take_forks())]
-    if not ends:
+    if len(modules) < FORKED_MODULES or sys.platform != "linux":
         yield
         return
+    for session in sessions:
+        session.start()
+    ends = [end for session in sessions if (end := session.take_forks())]
     numbers = [end.fileno() for end in ends]
     command = [sys.executable, "-m", "tasks.stage.fork_server", ",".join(map(str, numbers)), *modules]
     server = stop.start(command, root, dvc.stage_environment(), descriptors=numbers)

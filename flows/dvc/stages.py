@@ -34,8 +34,6 @@ from tasks.stage.process import is_sent, read_usage, usage_file
 from tasks.stage.streams import printable
 
 PAUSED_STATE = "Paused"
-FORKED_STAGES = 3
-"""Number of coming stages from which on a fork server saves more time than it takes."""
 SECONDS_BETWEEN_UPDATES = 3.0
 """Minimum interval between updates of a progress artifact, each of which is a call to the API."""
 
@@ -65,14 +63,19 @@ _early: ContextVar[Sequence[DvcSession]] = ContextVar("early", default=())
 
 
 @contextlib.contextmanager
-def start_sessions(root: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Start the DVC processes of a run on this host, which take a second, before the flow that the body calls."""
+def start_sessions(stages: Sequence[Stage], root: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Start the DVC processes of a run on this host, which take a second, before the flow that the body calls.
+
+    Args:
+        stages: stages that are expected to run.
+    """
     leftovers.repair(root, say)
     most = stages_at_once()
     with contextlib.ExitStack() as held:
         sessions = [held.enter_context(DvcSession(root, None, most > 1)) for _ in range(most)]
         for session in sessions:
             session.start()
+        held.enter_context(use_fork_server(sessions, stages, root))
         token = _early.set(sessions)
         try:
             yield
@@ -136,7 +139,7 @@ def run_plan(
         for stage in found.unchanged:
             bring(stage, None)
         sessions = sessions if single else sessions[:1]
-        if len(left) >= FORKED_STAGES:
+        if not has_sessions():
             held.enter_context(use_fork_server(sessions, [known[stage] for stage in left], root))
         try:
             _run_stages(left, known, sessions, bring)
