@@ -44,8 +44,8 @@ ALLOWED = {
     ),
     "fsspec": ("tasks/host/checkpoint_sync.py", "tests/"),
     "datasets": ("tasks/records/hub_inputs.py", "bench/", "tests/"),
-    "transformers": ("ipu_model/models/transformers_encoder.py", "bench/", "tests/"),
-    "torch": ("ipu_model/", "bench/", "tests/"),
+    "transformers": ("ipu_model/models/transformers_encoder.py", "tasks/downstream/export/", "bench/", "tests/"),
+    "torch": ("ipu_model/", "tasks/downstream/export/", "bench/", "tests/"),
     "wandb": ("tasks/tracking/track_wandb.py", "tests/tasks/"),
     "tensorboard": ("tasks/tracking/track_tensorboard.py", "tests/tasks/"),
     "mlflow": ("tasks/tracking/track_mlflow.py", "tests/tasks/"),
@@ -79,8 +79,8 @@ DOCUMENTS = (
     *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
 )  # fmt: skip
 MADE_BY_RUNS = (
-    "data", "evaluation", "executables", "measurements", "metrics", "models", "plots", "predictions", "published",
-    "released", "reports", "runs", "site",
+    "data", "evaluation", "executables", "exports", "measurements", "metrics", "models", "plots", "predictions",
+    "published", "released", "reports", "runs", "site",
 )  # fmt: skip
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
@@ -452,7 +452,7 @@ that rows were made from."""
 
 
 def test_dvc_yaml_and_its_stages_stay_a_table_of_contents():
-    assert len((ROOT / "dvc.yaml").read_text(encoding="utf-8").splitlines()) < 300
+    assert len((ROOT / "dvc.yaml").read_text(encoding="utf-8").splitlines()) < 340
     for name in dvc_stages():
         single = {dep for dep in code_of(dvc_stages()[name]) if dep.startswith("tasks/") and dep.endswith(".py")}
         assert len(single) <= MODULES.get(name.split("@")[0], 1), f"{name}: name packages, not modules"

@@ -31,12 +31,13 @@ from tasks.params.sections import (
     Seed,
     Separator,
     get_default,
+    is_left_out,
 )
 
 ENTRY_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 RESERVED = ("base", "corpus", "phase1", "phase2", "publish", "tokenizer")
 """Names of files next to those of entries."""
-ENDINGS = ("-rows", "-finetune", "-predict", "-gate", "-released")
+ENDINGS = ("-rows", "-finetune", "-predict", "-export", "-gate", "-released")
 """Suffixes of the files that belong to an entry."""
 PUBLISHED = "published"
 """Value of `gate.released` that means: the last release in this entry's publish target, instead of a folder."""
@@ -143,6 +144,19 @@ class ParityParams(Section):
         return self
 
 
+class ExportParams(Section):
+    """Formats of the model for production, scored as shipped (docs/export.md)."""
+
+    formats: list[Literal["onnx", "int8"]] = Field(default_factory=list)
+    """onnx: ONNX in fp32; int8: ONNX with weights in 8 bits; empty: none."""
+
+    @model_validator(mode="after")
+    def _formats_are_distinct(self) -> ExportParams:
+        if len(set(self.formats)) < len(self.formats):
+            raise ValueError(f"formats contains duplicates: {', '.join(self.formats)}")
+        return self
+
+
 class ReleaseParams(Section):
     """Gate settings that every kind shares."""
 
@@ -156,6 +170,10 @@ class ReleaseParams(Section):
     """Require the main score to be significantly above the best baseline that needs no model."""
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
     """Confidence level of the significance tests: paired bootstrap and McNemar."""
+    max_export_drop: Annotated[
+        dict[Literal["onnx", "int8"], Points] | None, Field(exclude_if=lambda value: value is None)
+    ] = None
+    """Tolerated drop in points of an exported format against the model, by format; null: onnx 0, int8 1."""
 
 
 class EntryPublishParams(Section):
@@ -199,6 +217,8 @@ class EntryParams(Section):
     """Conversion of logits into answers, for kinds with a choice."""
     parity: ParityParams = ParityParams()
     """Recomputation of the model elsewhere, to compare with the stage predict (docs/evaluation.md)."""
+    export: Annotated[ExportParams, Field(exclude_if=lambda value: value == ExportParams())] = ExportParams()
+    """Formats of the model for production, scored as shipped (docs/export.md)."""
     gate: ReleaseParams
     """Requirements that a model must meet to be published."""
     publish: EntryPublishParams
@@ -279,7 +299,8 @@ def defaults_of(kind: str, name: str) -> dict[str, Any]:
     Raises:
         ValueError: the kind is unknown.
     """
-    values = {key: get_default(field) for key, field in kind_params(kind).get_fields().items()}
+    fields = kind_params(kind).get_fields()
+    values = {key: get_default(field) for key, field in fields.items() if not is_left_out(field)}
     values["kind"] = kind
     values["publish"]["folder"] = f"published/{name}"
     return values

@@ -16,13 +16,14 @@ from types import MappingProxyType, NoneType
 from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import Field
+from pydantic.fields import FieldInfo
 
 from ipu_model.ipu.config import IpuConfig
 from ipu_model.ipu.migration import migrate
 from ipu_model.strict import nearest
 from tasks.params.downstream import defaults_of, kind_names
 from tasks.params.schema import default_values, types_at, validate_section
-from tasks.params.sections import Section, Text
+from tasks.params.sections import Section, Text, get_default, is_left_out
 from tasks.params.strict_yaml import leaves, parse_yaml, read_yaml
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
@@ -235,6 +236,13 @@ def _is_ipu_config(path: Sequence[str]) -> bool:
     return dict[str, Any] in types_at(path)
 
 
+def _left_out(path: Sequence[str], key: str) -> FieldInfo | None:
+    """Return a parameter that a file leaves out by default; None if the key is not one."""
+    sections = [one for one in types_at(path) if isinstance(one, type) and issubclass(one, Section)]
+    found = (one.get_fields().get(key) for one in sections)
+    return next((one for one in found if one is not None and is_left_out(one)), None)
+
+
 def _lay_over(values: dict[str, Any], overlay: Any, where: str, path: tuple[str, ...]) -> None:
     if not isinstance(overlay, dict):
         raise ParamsError(f"{where}: {'.'.join(path) or 'the file'} is a section: set one of its keys")
@@ -252,6 +260,8 @@ def _lay_over(values: dict[str, Any], overlay: Any, where: str, path: tuple[str,
                 if not set(current) <= set(known):
                     _unknown(name, known, where)
                 values[key] = value
+            elif (left_out := _left_out(path, str(key))) is not None:
+                values[key] = get_default(left_out)
             else:
                 full = [known for known, _ in leaves(values)] if not path else []
                 short = next(leaves({key: value}))[0]

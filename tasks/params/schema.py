@@ -33,6 +33,7 @@ from tasks.params.sections import (
     TrackingParams,
     Word,
     get_default,
+    is_left_out,
 )
 from tasks.params.strict_yaml import read_yaml
 from tasks.stage import artifacts
@@ -257,7 +258,8 @@ def validate_section(kind: type[S], values: dict[str, Any], where: str) -> S:
     problems = []
     for name, section, key, there in walk_parameters(values, kind) if kind is Params else ():
         field = section.get_fields()[key]
-        if not there and not field.is_required():  # DVC does not see defaults, so the file must state every value
+        # DVC does not see defaults, so the file must state every value that is not left out.
+        if not there and not field.is_required() and not is_left_out(field):
             problems.append(f"{name} is missing; its default is {json.dumps(get_default(field))}")
     try:
         built = kind.model_validate(values)

@@ -91,6 +91,11 @@ class Section(BaseModel):
         return {field.alias or name: field for name, field in cls.model_fields.items()}
 
 
+def is_left_out(field: FieldInfo) -> bool:
+    """Return True for a parameter that the file has only with another value than its default."""
+    return field.exclude_if is not None and bool(field.exclude_if(field.get_default(call_default_factory=True)))
+
+
 def get_default(field: FieldInfo) -> Any:
     """Return the default of a parameter or section as the file states it; None if it has no default."""
     default = field.get_default(call_default_factory=True)

@@ -36,6 +36,7 @@ FOLDERS = (
     "data",
     "evaluation",
     "executables",
+    "exports",
     "measurements",
     "metrics",
     "models",
@@ -86,6 +87,7 @@ def compose(params: Params) -> dict[str, Any]:
             for entry in entries(params)
             for place in entry.params.parity.against
         },
+        "export": {entry.name: _parts(entry) for entry in entries(params) if entry.params.export.formats},
         "released": {entry.name: _parts(entry) for entry in entries(params) if entry.fetches_released},
         "ipu_config": params.ipu.config if ahead else CODE,
     }
@@ -149,9 +151,17 @@ def _entry(entry: Entry, params: Params) -> dict[str, Any]:
         "start": str(start) if start else CODE,
         **{f"{job}_program": _program(artifacts.job_name(entry.name, job), params) for job in ("finetune", "predict")},
         "released": str(entry.released),
+        "exports": _export_files(entry),
         "seeds": entry.params.gate.seeds or str(artifacts.TOKENIZER),
         "upstream": _upstream_files(entry, params),
     }
+
+
+def _export_files(entry: Entry) -> dict[str, str]:
+    """Return the outs of the stage export; data/tokenizer is the placeholder for missing ones."""
+    files = {"folder": artifacts.exports_folder(entry.name), "metrics": artifacts.metrics_file(entry.name, "export")}
+    there = entry.params.export.formats
+    return {name: (path if there else artifacts.TOKENIZER).as_posix() for name, path in files.items()}
 
 
 def _upstream_files(entry: Entry, params: Params) -> dict[str, str]:

@@ -28,6 +28,7 @@ from tasks.downstream.gate.subject import (
     expand_plan,
     make_subject,
 )
+from tasks.downstream.gate.verdict_text import EXPORTS
 from tasks.downstream.scoring.scores import ScoresTask
 from tasks.params.entries import Entry, find_entry, only_entry
 from tasks.params.schema import Params, load_params, parameter_values, validate_params
@@ -150,7 +151,8 @@ class Publication:
         if settings := cards.settings(metrics):
             texts[SETTINGS] = format_json(settings)
             texts["config.json"] = format_json({**config, "podium": settings})
-        return build_release(copies, texts, subject, examples=examples)
+        accepted = [name for name, one in gate.get(EXPORTS, {}).items() if one["accepted"]]
+        return build_release(copies, texts, subject, accepted, examples=examples)
 
     def send(self, release: Release, compared: ComparedRelease | None) -> dict[str, Any]:
         """Publish the release in place of the one it was compared with; return the receipt."""

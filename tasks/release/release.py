@@ -4,7 +4,7 @@ import hashlib
 import io
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,14 @@ MODEL_FILES = ("config.json", WEIGHTS)
 OPTIONAL_MODEL_FILES = ("ipu_config.json",)
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 OPTIONAL_TOKENIZER_FILES = ("special_tokens_map.json", "vocab.txt")
+LARGE = (WEIGHTS, *artifacts.EXPORT_FILES.values())
+"""Files that are not read into memory."""
 METRICS, SCORES = "evaluation/metrics.json", "evaluation/scores.json"
 PREDICTIONS, PAGE = "evaluation/predictions.json", "evaluation/report.html"
 """Examples: files that quote the data, published if publish.examples is true."""
 NAMES = frozenset(
     {CARD, PROVENANCE, STAGE_RUNS, SETTINGS, METRICS, SCORES, PREDICTIONS, PAGE}
+    | {*artifacts.EXPORT_FILES.values()}
     | {*MODEL_FILES, *OPTIONAL_MODEL_FILES, *TOKENIZER_FILES, *OPTIONAL_TOKENIZER_FILES}
 )
 """All possible file names of a release; in a target, only files with these names are replaced or removed."""
@@ -108,9 +111,17 @@ def release_file(source: bytes | Path) -> ReleaseFile:
 
 
 def build_release(
-    copies: Path, generated: Mapping[str, str], subject: ReleaseSubject, *, examples: bool = False
+    copies: Path,
+    generated: Mapping[str, str],
+    subject: ReleaseSubject,
+    exports: Collection[str] = (),
+    *,
+    examples: bool = False,
 ) -> Release:
     """Return the release built from copies of a checkout's outs and generated texts (path in the release -> text).
+
+    Args:
+        exports: paths of the exported files to publish.
 
     Raises:
         PublishError: an out is missing; the message names its stage.
@@ -122,12 +133,13 @@ def build_release(
     if examples:
         wanted[PREDICTIONS] = (copies / subject.predictions, evaluate)
         wanted[PAGE] = (copies / subject.page, evaluate)
+    wanted |= {name: (copies / subject.exports[name], f"dvc repro {subject.stages['export']}") for name in exports}
     for folder, names in ((model, OPTIONAL_MODEL_FILES), (tokenizer, OPTIONAL_TOKENIZER_FILES)):
         wanted |= {name: (folder / name, "") for name in names if (folder / name).is_file()}
     for path, command in wanted.values():
         if not path.is_file():
             raise PublishError(f"{path} is missing: run `{command}` first; nothing was published")
-    files = {name: release_file(path if name == WEIGHTS else path.read_bytes()) for name, (path, _) in wanted.items()}
+    files = {name: release_file(path if name in LARGE else path.read_bytes()) for name, (path, _) in wanted.items()}
     return Release(files | {name: release_file(text.encode("utf-8")) for name, text in generated.items()})
 
 

@@ -37,6 +37,10 @@ BASE_MODEL = MODELS / "base"
 PREDICTIONS = Path("predictions")
 EVALUATION = Path("evaluation")
 """Folders of entries with predictions.json, report.html and other files for readers."""
+EXPORTS = Path("exports")
+"""Folders of entries with the model in other formats (tasks/downstream/export)."""
+EXPORT_FILES = {"onnx": "onnx/model.onnx", "int8": "onnx/model_quantized.onnx"}
+"""Format -> its file in a release and in the folder of an export; the ecosystem uses the same names."""
 METRICS = Path("metrics")
 MEASUREMENTS = Path("measurements")
 """Values that differ between equal runs: time, memory, origin of a program. No stage depends on them, no release hashes
@@ -106,6 +110,16 @@ def released_scores(name: str) -> Path:
     return PREDICTIONS / f"{name}-released"
 
 
+def exports_folder(name: str) -> Path:
+    """Return the folder of an entry's exported model."""
+    return EXPORTS / name
+
+
+def exported_predictions(name: str, file: str) -> Path:
+    """Return the answers of an exported file of an entry to the development sets; `file` is its name in a release."""
+    return exports_folder(name) / "predictions" / Path(file).with_suffix(".json").name
+
+
 def predictions_file(name: str) -> Path:
     """Return the model's answers to an entry's development sets."""
     return EVALUATION / name / "predictions.json"
@@ -122,7 +136,7 @@ def job_name(name: str, job: str) -> str:
 
 
 def metrics_file(name: str, what: str = "") -> Path:
-    """Return the scores of an entry, or the metrics of its `finetune`, `predict` or `gate`."""
+    """Return the scores of an entry, or the metrics of its `finetune`, `predict`, `export` or `gate`."""
     return METRICS / f"{job_name(name, what) if what else name}.json"
 
 

@@ -6,7 +6,7 @@ python -m tasks.downstream.gate.gate NAME    write the verdict; exit code 0 even
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from ipu_model.files import find_object, write_json
 from tasks.downstream.gate.advice import Advice, TrainingFacts, advise, read_losses
+from tasks.downstream.gate.exports import ExportEvidence, decide_export, gather_exports
 from tasks.downstream.gate.recipe import (
     GateCheck,
     ReasonedCheck,
@@ -30,7 +31,7 @@ from tasks.downstream.gate.recipe import (
 )
 from tasks.downstream.gate.released_scores import mark_unanswered, read_released_outcomes
 from tasks.downstream.gate.subject import Hashes, ReleaseSubject, hash_files, make_subject
-from tasks.downstream.gate.verdict_text import ADVICE, WITHOUT_FLOOR, held_out_score
+from tasks.downstream.gate.verdict_text import ADVICE, EXPORTS, WITHOUT_FLOOR, held_out_score
 from tasks.downstream.scoring.metrics import Outcomes
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.downstream.scoring.significance import ConfidenceInterval, PairedDifference
@@ -72,6 +73,8 @@ class Evidence:
     """None before the first release."""
     recipe: RecipeScores | None = None
     """Scores of all models of the recipe; None without other seeds."""
+    exports: Mapping[str, ExportEvidence] = field(default_factory=dict)
+    """Path in the release -> evidence of an exported file."""
 
 
 def gather_evidence(
@@ -123,6 +126,7 @@ def gather_evidence(
         over_baseline=_over_baseline(task, outcomes, baseline),
         released=None if theirs is None else compare_released(task, mark_unanswered(outcomes, predictions), theirs),
         recipe=None if trained is None else score_recipe(task, trained, own, theirs, baseline),
+        exports=gather_exports(task, subject, examples, outcomes, hashes, root),
     )
 
 
@@ -248,6 +252,11 @@ def decide(task: AnyScores, evidence: Evidence) -> dict[str, Any]:
         "checks": [asdict(check) for check, _ in found],
         **({} if evidence.recipe is None else recipe_record(task, evidence.recipe)),
         **({} if note is None else {WITHOUT_FLOOR: note}),
+        **(
+            {EXPORTS: {name: decide_export(task, one) for name, one in evidence.exports.items()}}
+            if evidence.exports
+            else {}
+        ),
         "metrics": {name: value if math.isfinite(value) else None for name, value in evidence.scores.items()},
     }
 
@@ -386,6 +395,10 @@ def main() -> None:
     print(f"gate of {entry.name}: {word}, {passed} of {len(verdict['checks'])} checks passed")
     for reason in verdict["reasons"]:
         print(f"  - {reason}")
+    for file, one in verdict.get(EXPORTS, {}).items():
+        print(f"  {file}: {'accepted' if one['accepted'] else 'rejected'}")
+        for reason in one["reasons"]:
+            print(f"    - {reason}")
     for one in verdict.get(ADVICE, ()):
         print(f"  {one['text']}")
     if WITHOUT_FLOOR in verdict:

@@ -59,7 +59,9 @@ class ReleaseSubject:
     trainings: tuple[str, ...]
     """Trainings of the model; their metrics are metrics/<name>.json, and the last is the fine-tuning."""
     stages: Mapping[str, str]
-    """finetune, evaluate, gate and predict_released (if present) -> the stage in dvc.yaml."""
+    """finetune, evaluate, export, gate and predict_released (if present) -> the stage in dvc.yaml."""
+    exports: Mapping[str, Path]
+    """Path in the release -> exported file of the model."""
     released: str
     """Subfolder with a released model's scores or predictions in the folder of released models."""
 
@@ -78,6 +80,9 @@ class ReleaseSubject:
         names += [folder / "manifest.json" for folder in self.rows]
         names += [*([self.base_model] if self.base_model else []), *self.references, self.predictions, self.page]
         names += [self.metrics]
+        for name, path in self.exports.items():
+            names += [path, artifacts.exported_predictions(self.name, name)]
+        names += [self.export_metrics] if self.exports else []
         names += [artifacts.METRICS / f"{training}.json" for training in self.trainings]
         names += [artifacts.validation_report(name) for name in self.verdicts]
         files = {name.as_posix(): root / name for name in names}
@@ -87,6 +92,11 @@ class ReleaseSubject:
         files |= {(RELEASED / name).as_posix(): root / released / name for name in of_released}
         of_seeds = [] if seeds is None else sorted((root / seeds).glob("*.json"))
         return {**files, **{(SEEDS / path.name).as_posix(): path for path in of_seeds}}
+
+    @property
+    def export_metrics(self) -> Path:
+        """Scores of the exported files."""
+        return artifacts.metrics_file(self.name, "export")
 
     def row_folders(self, root: Path) -> dict[str, Path]:
         """Return name -> existing folder of packed rows of this release."""
@@ -118,7 +128,11 @@ def make_subject(task: DownstreamTask, params: Params) -> ReleaseSubject:
         base_model=artifacts.BASE_MODEL / "base_model.json" if found.base_model else None,
         verdicts=(*(["corpus"] if found.corpus else []), *found.phases, entry.verdict(), entry.verdict("rows")),
         trainings=(*(f"pretrain-{phase}" for phase in found.phases), artifacts.job_name(name, "finetune")),
-        stages={what: entry.stage(what) for what in ("finetune", "evaluate", "gate", "predict_released")},
+        stages={what: entry.stage(what) for what in ("finetune", "evaluate", "export", "gate", "predict_released")},
+        exports={
+            artifacts.EXPORT_FILES[one]: artifacts.exports_folder(name) / artifacts.EXPORT_FILES[one]
+            for one in entry.params.export.formats
+        },
         released=task.released_below,
     )
 

@@ -9,6 +9,8 @@ RECIPE = ("seeds", "recipe", "chosen_by")
 """Additional keys of a verdict on several seeds (tasks/downstream/gate/recipe.py)."""
 WITHOUT_FLOOR = "without_floor"
 """Key of the note that no floor was set."""
+EXPORTS = "exports"
+"""Key of the verdicts on exported files: path in the release -> accepted, reasons, checks, metrics, differences."""
 ADVICE = "advice"
 """Key of what to do after a rejection: a list of objects with `text` and `set`, parameters of a next run."""
 POINTS = re.compile(r"([+-][\d.]+) points \(([+-][\d.]+) to ([+-][\d.]+)\)(?:.* p = ([\d.e-]+)\))?")

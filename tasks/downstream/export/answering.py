@@ -1,0 +1,164 @@
+"""Answers of an exported model: onnxruntime computes the logits of packed rows, one sequence per call as a client does.
+
+A quantized model chooses the scale of its activations per call, so its logits depend on what else a batch contains.
+One sequence a call, each on one thread, has one result. Several threads call the model at the same time.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from ipu_model.files import new_file
+from tasks.rows.row_files import from_arrow
+from tasks.stage.errors import InputError
+from tasks.stage.parallel import StageProgress
+from tasks.stage.row_folders import read_manifest
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+ANSWERING, EXPORTING = ("onnxruntime",), ("onnx", "onnxruntime", "onnxscript", "transformers")
+"""Packages that answering and exporting need."""
+READ_AT_ONCE = 1024
+"""Sequences per record batch."""
+FEATURE_ID = "feature_id"
+
+
+@dataclass(frozen=True)
+class EncodedSequence:
+    """One sequence of packed rows, alone."""
+
+    number: int
+    """Its feature id."""
+    input_ids: np.ndarray
+    token_type_ids: np.ndarray
+
+
+def require_packages(names: Sequence[str]) -> None:
+    """Raise InputError if one of these packages is missing."""
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InputError(f"{', '.join(missing)} not installed. Run pip install 'podium[export]' with this Python")
+
+
+def count_threads() -> int:
+    """Return the number of threads that this process may use."""
+    return int(os.environ.get("PODIUM_THREADS") or len(os.sched_getaffinity(0)))
+
+
+def read_sequences(rows: Path) -> Iterator[EncodedSequence]:
+    """Yield every sequence of a folder of rows, in the order of the rows."""
+    for name in read_manifest(rows).files:
+        with pa.memory_map(str(rows / name)) as source:
+            reader = pa.ipc.open_file(source)
+            for number in range(reader.num_record_batches):
+                batch = reader.get_batch(number)
+                columns = {
+                    column: from_arrow(batch.column(column).flatten()).reshape(len(batch), -1)
+                    for column in ("input_ids", "token_type_ids", "sequence_ids", "feature_ids")
+                }
+                for row, slot in np.argwhere(columns["feature_ids"] >= 0):
+                    own = columns["sequence_ids"][row] == slot + 1
+                    ids, types = (columns[one][row][own].astype(np.int64) for one in ("input_ids", "token_type_ids"))
+                    yield EncodedSequence(int(columns["feature_ids"][row, slot]), ids, types)
+
+
+def open_session(path: Path, threads: int = 1) -> InferenceSession:
+    """Load an exported model.
+
+    Raises:
+        InputError: onnxruntime is not installed, or the file is not a model.
+    """
+    require_packages(ANSWERING)
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 3
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except (RuntimeError, ValueError) as error:
+        raise InputError(f"{path} is not an ONNX model of an encoder ({str(error).splitlines()[0]})") from None
+
+
+def run_session(session: InferenceSession, input_ids: np.ndarray, token_type_ids: np.ndarray) -> list[np.ndarray]:
+    """Return the outputs of a model for sequences of equal length, [batch, length] each."""
+    values = {
+        "input_ids": input_ids,
+        "attention_mask": np.ones_like(input_ids),
+        "token_type_ids": token_type_ids,
+    }
+    found: list[np.ndarray] = session.run(None, {one.name: values[one.name] for one in session.get_inputs()})
+    return found
+
+
+def answer_rows(path: Path, rows: Path, output: Path) -> tuple[int, int, float]:
+    """Write the logits of a folder of rows, as the stage predict writes them.
+
+    Args:
+        path: exported model.
+        output: Arrow IPC file.
+
+    Returns:
+        The number of sequences and of tokens, and the seconds that it took.
+
+    Raises:
+        InputError: the file is not a model, or a sequence is missing.
+    """
+    session, threads, started_at = open_session(path), count_threads(), time.perf_counter()
+    progress = StageProgress(f"{path.name}", "sequences", read_manifest(rows).sequences)
+    names = [one.name for one in session.get_outputs()]
+    lists = [pa.field(name, pa.list_(pa.float32()), nullable=False) for name in names]
+    schema = pa.schema([pa.field(FEATURE_ID, pa.int32(), nullable=False), *lists])
+    waiting: dict[int, list[np.ndarray]] = {}
+    written = tokens = 0
+
+    def answer(one: EncodedSequence) -> tuple[EncodedSequence, list[np.ndarray]]:
+        return one, [x.reshape(-1) for x in run_session(session, one.input_ids[None], one.token_type_ids[None])]
+
+    with (
+        new_file(output) as partial,
+        pa.ipc.new_file(str(partial), schema) as file,
+        ThreadPoolExecutor(threads) as pool,
+    ):
+
+        def write(count: int) -> None:
+            nonlocal written
+            ready = [waiting.pop(number) for number in range(written, written + count)]
+            ids = pa.array(range(written, written + count), pa.int32())
+            columns = [pa.array([one[place] for one in ready], pa.list_(pa.float32())) for place in range(len(names))]
+            file.write_batch(pa.record_batch([ids, *columns], schema=schema))
+            written += count
+
+        for some in _group(read_sequences(rows), READ_AT_ONCE):
+            for one, logits in pool.map(answer, some):
+                waiting[one.number] = logits
+                tokens += len(one.input_ids)
+                progress.add(1)
+            while all(number in waiting for number in range(written, written + READ_AT_ONCE)):
+                write(READ_AT_ONCE)
+        if sorted(waiting) != list(range(written, written + len(waiting))):
+            raise InputError(f"{rows} lacks sequences. Make the rows again")
+        if waiting:
+            write(len(waiting))
+    return written, tokens, time.perf_counter() - started_at
+
+
+def _group(found: Iterator[EncodedSequence], size: int) -> Iterator[list[EncodedSequence]]:
+    some: list[EncodedSequence] = []
+    for one in found:
+        some.append(one)
+        if len(some) == size:
+            yield some
+            some = []
+    yield some

@@ -1,0 +1,133 @@
+"""Stage export: write a model as ONNX, answer the development sets with the files, and score the answers.
+
+python -m tasks.downstream.export.export NAME
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import itertools
+import logging
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ipu_model.files import new_folder, sha256_of, write_json
+from tasks.downstream.export.answering import EXPORTING, answer_rows, read_sequences
+from tasks.downstream.export.onnx_files import OPSET, compare_with_transformers, load_model, write_formats
+from tasks.downstream.scoring.metrics import Outcomes
+from tasks.downstream.scoring.scores import AnyScores
+from tasks.params.entries import entry_argument, load_entry
+from tasks.plan.kinds import load_part
+from tasks.plan.main import run_main
+from tasks.stage import artifacts
+
+COMPARED = 32
+"""Sequences of each development set on which the logits are compared with transformers."""
+COPIED = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
+"""Files next to the exported ones, with which the folder is a model for clients."""
+
+
+def copy_files(folder: Path, *sources: Path) -> None:
+    """Copy configuration and tokenizer next to the exported files."""
+    for source in sources:
+        for name in COPIED:
+            if (source / name).is_file():
+                shutil.copyfile(source / name, folder / name)
+
+
+def export(task: AnyScores, root: Path = Path()) -> dict[str, Any]:
+    """Write exports/<name> and metrics/<name>-export.json in the checkout `root`.
+
+    Returns:
+        The content of the metrics file: for each file its size, hash, scores with intervals, the differences from the
+        model's scores, and the largest differences of logits.
+
+    Raises:
+        InputError: a package or a file is missing.
+    """
+    name, formats = task.entry.name, task.entry.params.export.formats
+    folder = root / artifacts.model_folder(name)
+    task.prepare(root)
+    examples = task.read_all(root)
+    own = task.outcomes_of(examples, task.read_predictions(root / artifacts.predictions_file(name), examples))
+    found = []
+    with new_folder(root / artifacts.exports_folder(name)) as target, tempfile.TemporaryDirectory() as scratch:
+        model = load_model(folder)
+        files = write_formats(model, formats, target)
+        copy_files(target, folder, root / artifacts.TOKENIZER)
+        for one, path in files.items():
+            answers, difference = answer_examples(task, examples, path, Path(scratch), root)
+            sequences = [
+                sequence
+                for split in task.development
+                for sequence in itertools.islice(read_sequences(task.rows_folder(split, root)), COMPARED)
+            ]
+            predictions = {split: task.predictions(answer) for split, answer in answers.items()}
+            answered = artifacts.exported_predictions(name, artifacts.EXPORT_FILES[one])
+            write_json(
+                target / answered.relative_to(artifacts.exports_folder(name)),
+                task.predictions_json(examples, predictions),
+            )
+            found.append(
+                {
+                    "name": artifacts.EXPORT_FILES[one],
+                    "format": one,
+                    "bytes": path.stat().st_size,
+                    "sha256": sha256_of(path),
+                    **export_scores(task, examples, task.outcomes_of(examples, predictions), own),
+                    "logit_difference": difference,
+                    "transformers_difference": compare_with_transformers(model, path, sequences),
+                }
+            )
+    versions = {one: importlib.metadata.version(one) for one in ("torch", *EXPORTING)}
+    metrics = {"exports": found, "opset": OPSET, "packages": versions}
+    write_json(root / artifacts.metrics_file(name, "export"), metrics)
+    write_json(root / artifacts.measurements_file(name, "export"), {"speed": []})
+    return metrics
+
+
+def answer_examples(
+    task: AnyScores, examples: Mapping[str, Any], path: Path, scratch: Path, root: Path
+) -> tuple[dict[str, Any], float]:
+    """Return the answers of an exported file by development set, and the largest difference of its logits from those
+    of the stage predict."""
+    answers, largest = {}, 0.0
+    for split, some in examples.items():
+        rows, output = task.rows_folder(split, root), scratch / f"{path.stem}-{split}.arrow"
+        answer_rows(path, rows, output)
+        ours = task.read_logits(some, rows, root / artifacts.logits_file(task.entry.name, split))
+        logits = task.read_logits(some, rows, output)
+        apart = task.flat_logits(logits)[0] - task.flat_logits(ours)[0]
+        answers[split], largest = task.answer(some, logits), max(largest, float(np.abs(apart).max(initial=0.0)))
+    return answers, largest
+
+
+def export_scores(task: AnyScores, examples: Mapping[str, Any], found: Outcomes, own: Outcomes) -> dict[str, Any]:
+    """Return every metric of an exported file with its interval, and a list of its differences from the model's."""
+    apart = task.metrics.differences(found, own, task.confidence)
+    differences = [
+        {"metric": name, "mean": one.mean, "low": one.low, "high": one.high, "p_value": one.p_value}
+        for name, one in apart.items()
+    ]
+    return {**task.figures(examples, found), "differences": differences}
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    task: AnyScores = load_part(load_entry(entry_argument("Export a fine-tuned model and score the files.")), "scores")
+    lead = task.limits[0].metric
+    for one in export(task)["exports"]:
+        print(
+            f"{one['name']}: {one['bytes'] / 1e6:.1f} MB, {task.metrics.titles[lead]} {one[lead]:.2f} "
+            f"({one[f'{lead}_low']:.2f} to {one[f'{lead}_high']:.2f}), logits differ by up to "
+            f"{one['transformers_difference']:.2g} from transformers"
+        )
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,144 @@
+"""ONNX files of a model folder: as transformers loads it, with eager attention, and quantized to int8."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ipu_model.files import new_file, read_json
+from tasks.downstream.export.answering import (
+    EXPORTING,
+    EncodedSequence,
+    open_session,
+    require_packages,
+    run_session,
+)
+from tasks.stage.artifacts import EXPORT_FILES
+from tasks.stage.errors import InputError
+from tasks.stage.process import loading_packages
+
+OPSET = 18
+"""Version of ONNX's operators in the files."""
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+AXES = {0: "batch", 1: "length"}
+TRACED = (2, 16)
+"""Batch and length of the example that torch traces; both are dynamic in the file."""
+
+
+@contextlib.contextmanager
+def _silenced() -> Iterator[None]:
+    """Silence notes of the packages that users cannot act on."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        before = logging.root.manager.disable
+        logging.disable(logging.WARNING)
+        try:
+            yield
+        finally:
+            logging.disable(before)
+
+
+def load_model(folder: Path) -> Any:
+    """Return the model of a folder as transformers' AutoModelFor... loads it, in fp32 with eager attention.
+
+    Raises:
+        InputError: transformers has no such class, or the weights are incomplete.
+    """
+    require_packages(EXPORTING)
+    with loading_packages(), _silenced():
+        import torch
+        import transformers
+
+        transformers.logging.set_verbosity_error()
+        transformers.logging.disable_progress_bar()
+        names = read_json(folder / "config.json").get("architectures") or [""]
+        suffix = "For" + str(names[0]).partition("For")[2]
+        found = getattr(transformers, f"AutoModel{suffix}", None)
+        if found is None:
+            raise InputError(f"{folder / 'config.json'} names {names[0]!r}, which transformers cannot load for a task")
+        model, info = found.from_pretrained(
+            str(folder),
+            attn_implementation="eager",
+            dtype=torch.float32,
+            local_files_only=True,
+            output_loading_info=True,
+        )
+    if missing := sorted(info["missing_keys"]):
+        raise InputError(f"{folder} lacks weights: {', '.join(missing[:5])}. Only a fine-tuned model can be exported")
+    return model.eval()
+
+
+def write_onnx(model: Any, target: Path) -> None:
+    """Write a model in fp32, with dynamic batch and length. Equal models give equal bytes."""
+    import torch
+
+    accepted = inspect.signature(model.forward).parameters
+    inputs = [name for name in INPUTS if name in accepted]
+    if getattr(model.config, "type_vocab_size", 0) < 2:
+        inputs = [name for name in inputs if name != "token_type_ids"]
+    example = {name: torch.ones(TRACED, dtype=torch.long) for name in inputs}
+    with torch.no_grad():
+        whole, part = model(**example), model(**{name: x[:, 1:] for name, x in example.items()})
+    outputs = {name: AXES if part[name].shape[1] < x.shape[1] else {0: AXES[0]} for name, x in whole.items()}
+    if "token_type_ids" in example:
+        example["token_type_ids"] = torch.zeros(TRACED, dtype=torch.long)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with new_file(target) as partial, _silenced(), torch.no_grad():
+        torch.onnx.export(
+            model,
+            (),
+            str(partial),
+            kwargs=example,
+            input_names=inputs,
+            output_names=list(outputs),
+            dynamic_axes={**dict.fromkeys(inputs, AXES), **outputs},
+            opset_version=OPSET,
+            dynamo=False,  # the other exporter takes ten times as long, and writes paths of this machine into the file
+        )
+
+
+def quantize(source: Path, target: Path) -> None:
+    """Write an ONNX file with the weights of its matrix products in 8 bits; activations are quantized at run time.
+
+    Weights are unsigned: signed ones saturate on processors without VNNI, so that scores would depend on the host.
+    """
+    with new_file(target) as partial, _silenced():
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+
+        quantize_dynamic(str(source), str(partial), weight_type=QuantType.QUInt8)
+
+
+def write_formats(model: Any, formats: Sequence[str], folder: Path) -> dict[str, Path]:
+    """Write the files of these formats into a folder; return the file of each."""
+    plain = folder / EXPORT_FILES["onnx"]
+    write_onnx(model, plain)
+    if "int8" in formats:
+        quantize(plain, folder / EXPORT_FILES["int8"])
+    if "onnx" not in formats:
+        plain.unlink()
+    return {name: folder / EXPORT_FILES[name] for name in formats}
+
+
+def compare_with_transformers(model: Any, path: Path, sequences: Sequence[EncodedSequence]) -> float:
+    """Return the largest difference of a logit of transformers and of the exported file on these sequences."""
+    import torch
+
+    session, accepted = open_session(path), inspect.signature(model.forward).parameters
+    largest = 0.0
+    for one in sequences:
+        ids, types = one.input_ids[None], one.token_type_ids[None]
+        values = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": types}
+        if all(name.name != "token_type_ids" for name in session.get_inputs()):
+            del values["token_type_ids"]
+        with torch.no_grad():
+            theirs = model(**{name: torch.from_numpy(x) for name, x in values.items() if name in accepted})
+        for logits, ours in zip(theirs.values(), run_session(session, ids, types), strict=True):
+            largest = max(largest, float(np.abs(logits.numpy() - ours).max()))
+    return largest
