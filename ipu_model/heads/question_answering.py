@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ipu_model.ipu.device_model import (
+    MASKED,
     DeviceModel,
     drop_out,
     label_losses,
@@ -20,8 +21,9 @@ from ipu_model.ipu.device_model import (
     mark_labels,
     split_by_sequence,
     sum_by_row,
+    teacher_losses,
 )
-from ipu_model.models.config import ModelConfig
+from ipu_model.models.config import Distillation, ModelConfig
 from ipu_model.models.flat import FlatBatch, FlatIndex, pad_logits, split_sequences, to_tensor
 from ipu_model.models.head import Head, TokenLogits, sum_loss
 from ipu_model.rows.format import IGNORED
@@ -40,8 +42,11 @@ class QuestionAnsweringOnIpu(DeviceModel):
         start_positions: Optional[Tensor] = None,
         end_positions: Optional[Tensor] = None,
         label_weights: Optional[Tensor] = None,
+        teacher_start_logits: Optional[Tensor] = None,
+        teacher_end_logits: Optional[Tensor] = None,
     ) -> Any:
-        """All inputs [B, width] int32, the columns of the rows; label_weights [B, 2] fp32, see ipu/host_calls.py.
+        """All inputs [B, width] int32, the columns of the rows; label_weights [B, 2] fp32, see ipu/host_calls.py;
+        the teacher's logits [B, L] fp32.
 
         Returns:
             With weights: loss, start_loss and end_loss, fp32 scalars. With labels alone: Head.sums of every row,
@@ -60,7 +65,16 @@ class QuestionAnsweringOnIpu(DeviceModel):
                 both = mark_correct(starts, start_positions) * mark_correct(ends, end_positions)
                 return sum_by_row(start, end, both, mark_labels(start_positions))
             start, end = (start * label_weights[:, :1]).sum(), (end * label_weights[:, 1:]).sum()
-            return self.ops.final_loss((start + end) / 2), start, end
+            loss, setting = (start + end) / 2, self.distillation
+            if setting is not None and teacher_start_logits is not None and teacher_end_logits is not None:
+                taught_by = [
+                    split_by_sequence(x, sequence_ids, slots) for x in (teacher_start_logits, teacher_end_logits)
+                ]
+                named = zip((starts, ends), taught_by, (start_positions, end_positions))
+                losses = [teacher_losses(x, y, setting.temperature) * mark_labels(z) for x, y, z in named]
+                taught = (losses[0] * label_weights[:, :1]).sum() + (losses[1] * label_weights[:, 1:]).sum()
+                loss = setting.mix(taught / 2, loss)
+            return self.ops.final_loss(loss), start, end
 
 
 class QuestionAnswering(Head):
@@ -84,22 +98,39 @@ class QuestionAnswering(Head):
         return {"start_loss": "start_positions", "end_loss": "end_positions"}
 
     def flat_labels(self, places: FlatIndex) -> Dict[str, Tensor]:
-        """Return start_labels [N] and end_labels [N] relative to their sequence, -100 = none."""
+        """Return start_labels [N] and end_labels [N] relative to their sequence, -100 = none, and the teacher's logits
+        [T]."""
         length = places.columns["input_ids"].shape[1]
-        labels = {}
+        labels = places.teacher_logits(self.teacher_columns, lambda name: places.per_token(name, 0))
         for name, column in (("start_labels", "start_positions"), ("end_labels", "end_positions")):
             absolute = places.per_sequence(column).astype(np.int64)
             inside = absolute - (places.first - places.row * length)
             labels[name] = to_tensor(np.where(absolute == IGNORED, IGNORED, inside))
         return labels
 
-    def loss(self, model: Any, flat: FlatBatch, counts: Mapping[str, float]) -> Tuple[Tensor, Dict[str, Tensor]]:
+    def loss(
+        self,
+        model: Any,
+        flat: FlatBatch,
+        counts: Mapping[str, float],
+        distillation: Optional[Distillation] = None,
+    ) -> Tuple[Tensor, Dict[str, Tensor]]:
         tokens = pad_logits(model(flat.tokens).float(), flat.starts, flat.lengths)  # [N, longest, 2]
         parts = {
             "start_loss": sum_loss(tokens[..., 0], flat.labels["start_labels"]) / counts["start_loss"],
             "end_loss": sum_loss(tokens[..., 1], flat.labels["end_labels"]) / counts["end_loss"],
         }
-        return (parts["start_loss"] + parts["end_loss"]) / 2, parts
+        own = (parts["start_loss"] + parts["end_loss"]) / 2
+        if distillation is None:
+            return own, parts
+        stacked = torch.stack([flat.labels[name] for name in self.teacher_columns], -1)
+        teacher = pad_logits(stacked, flat.starts, flat.lengths)
+        shares = []
+        for part, name in enumerate(("start", "end")):  # -inf after a sequence would give NaN
+            ours, theirs = (x[..., part].clamp(min=MASKED) for x in (tokens, teacher))
+            taught = teacher_losses(ours, theirs, distillation.temperature) * mark_labels(flat.labels[f"{name}_labels"])
+            shares.append(taught.sum() / counts[f"{name}_loss"])
+        return distillation.mix((shares[0] + shares[1]) / 2, own), parts
 
     def add_up(self, model: Any, flat: FlatBatch) -> Tensor:
         tokens = pad_logits(model(flat.tokens).float(), flat.starts, flat.lengths)  # [N, longest, 2]

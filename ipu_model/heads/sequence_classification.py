@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, softplus
 
 from ipu_model.ipu.device_model import (
     DeviceModel,
@@ -23,8 +23,9 @@ from ipu_model.ipu.device_model import (
     select_positions,
     squared_errors,
     sum_by_row,
+    teacher_losses,
 )
-from ipu_model.models.config import ModelConfig
+from ipu_model.models.config import Distillation, ModelConfig
 from ipu_model.models.encoder import Bert, Dense, Tokens, draw_mask_for, drop
 from ipu_model.models.flat import FlatBatch, FlatIndex, to_tensor
 from ipu_model.models.head import Head, evaluate_logits, sum_loss
@@ -62,10 +63,11 @@ class SequenceClassificationOnIpu(DeviceModel):
         cls_positions: Tensor,
         labels: Optional[Tensor] = None,
         label_weights: Optional[Tensor] = None,
+        teacher_logits: Optional[Tensor] = None,
     ) -> Any:
         """All inputs [B, width] int32, the columns of the rows; labels [B, S] int32 classes, [B, S * C] int32 flags, or
         [B, S] fp32 values of a regression (C = 1); label_weights [B, 1] fp32, or [B, S] with class weights, see
-        ipu/host_calls.py.
+        ipu/host_calls.py; teacher_logits [B, S * C] fp32.
 
         Returns:
             With weights: loss and label_loss, the same fp32 scalar. With labels alone: Head.sums of every row,
@@ -91,8 +93,30 @@ class SequenceClassificationOnIpu(DeviceModel):
                 classes = mark_labels(each) * (0.0 if values else 1.0)
                 right = mark_all_correct(logits, labels) if flags else mark_correct(logits, labels)
                 return sum_by_row(losses, right * classes, mark_labels(labels), classes)
-            loss = (losses * label_weights).sum()
-            return self.ops.final_loss(loss), loss
+            total = loss = (losses * label_weights).sum()
+            if self.distillation is not None and teacher_logits is not None:
+                taught = differ_from_teacher(logits, teacher_logits, labels, self.distillation.temperature)
+                total = self.distillation.mix((taught * label_weights).sum(), loss)
+            return self.ops.final_loss(total), loss
+
+
+def differ_from_teacher(logits: Tensor, teacher: Tensor, labels: Tensor, temperature: float) -> Tensor:
+    """Return the teacher's part of the loss of every label, of the shape of `labels`, 0 where there is none.
+
+    That is T^2 KL(teacher || student) of the classes, or of each of several labels, at temperature T; for a value, the
+    squared difference from the teacher's.
+
+    Args:
+        logits: [..., C]; `teacher` has the same numbers.
+    """
+    teacher, real = teacher.float().view(logits.shape), mark_labels(labels)
+    if labels.is_floating_point():
+        return (logits[..., 0].float() - teacher[..., 0]) ** 2 * real
+    if labels.numel() < logits.numel():
+        return teacher_losses(logits, teacher, temperature) * real
+    ours, theirs = logits.float() / temperature, teacher / temperature
+    losses = softplus(ours) - softplus(theirs) - theirs.sigmoid() * (ours - theirs)
+    return losses.view(labels.shape) * real * temperature**2
 
 
 class SequenceClassification(Head):
@@ -126,14 +150,22 @@ class SequenceClassification(Head):
         return {"label_loss": _label_column(batch.columns)}
 
     def flat_labels(self, places: FlatIndex) -> Dict[str, Tensor]:
-        """Return class_labels [N] (and label_weights [N] in fp64), label_flags [N * C], or targets [N] in fp64."""
+        """Return class_labels [N] (and label_weights [N] in fp64), label_flags [N * C], or targets [N] in fp64; and
+        teacher_logits [N * C] in fp64."""
         name = _label_column(places.columns)
-        values = places.per_sequence(name)
+        values, taught = places.per_sequence(name), places.teacher_logits(self.teacher_columns, places.per_sequence)
         if places.class_weights is not None:
-            return {name: to_tensor(values), "label_weights": torch.from_numpy(weigh(values, places.class_weights))}
-        return {name: torch.from_numpy(values.astype(np.float64)) if name == "targets" else to_tensor(values)}
+            taught["label_weights"] = torch.from_numpy(weigh(values, places.class_weights))
+        own = torch.from_numpy(values.astype(np.float64)) if name == "targets" else to_tensor(values)
+        return {name: own, **taught}
 
-    def loss(self, model: Any, flat: FlatBatch, counts: Mapping[str, float]) -> Tuple[Tensor, Dict[str, Tensor]]:
+    def loss(
+        self,
+        model: Any,
+        flat: FlatBatch,
+        counts: Mapping[str, float],
+        distillation: Optional[Distillation] = None,
+    ) -> Tuple[Tensor, Dict[str, Tensor]]:
         logits, labels = model(flat.tokens, flat.starts), flat.labels[_label_column(flat.labels)]
         if "label_weights" in flat.labels:
             losses = cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="none")
@@ -144,7 +176,12 @@ class SequenceClassification(Head):
             flags = "label_flags" in flat.labels
             total = (flag_losses(logits, labels) if flags else squared_errors(logits, labels.float())).sum()
         parts = {"label_loss": total / counts["label_loss"]}
-        return parts["label_loss"], parts
+        if distillation is None:
+            return parts["label_loss"], parts
+        taught = differ_from_teacher(logits, flat.labels["teacher_logits"], labels, distillation.temperature)
+        if "label_weights" in flat.labels:
+            taught = taught * flat.labels["label_weights"].float()
+        return distillation.mix(taught.sum() / counts["label_loss"], parts["label_loss"]), parts
 
     def add_up(self, model: Any, flat: FlatBatch) -> Tensor:
         logits, labels = model(flat.tokens, flat.starts).float(), flat.labels[_label_column(flat.labels)]

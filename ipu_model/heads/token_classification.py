@@ -10,8 +10,16 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 import numpy as np
 from torch import Tensor, nn
 
-from ipu_model.ipu.device_model import DeviceModel, drop_out, label_losses, mark_correct, mark_labels, sum_by_row
-from ipu_model.models.config import ModelConfig
+from ipu_model.ipu.device_model import (
+    DeviceModel,
+    drop_out,
+    label_losses,
+    mark_correct,
+    mark_labels,
+    sum_by_row,
+    teacher_losses,
+)
+from ipu_model.models.config import Distillation, ModelConfig
 from ipu_model.models.flat import FlatBatch, FlatIndex, split_sequences, to_tensor
 from ipu_model.models.head import Head, TokenLogits, evaluate_logits, sum_loss
 from ipu_model.rows.format import IGNORED
@@ -29,8 +37,10 @@ class TokenClassificationOnIpu(DeviceModel):
         sequence_ids: Tensor,
         labels: Optional[Tensor] = None,
         label_weights: Optional[Tensor] = None,
+        teacher_logits: Optional[Tensor] = None,
     ) -> Any:
-        """All inputs [B, width] int32, the columns of the rows; label_weights [B, 1] fp32, see ipu/host_calls.py.
+        """All inputs [B, width] int32, the columns of the rows; label_weights [B, 1] fp32, see ipu/host_calls.py;
+        teacher_logits [B, L * C] fp32.
 
         Returns:
             With weights: loss and label_loss, the same fp32 scalar. With labels alone: Head.sums of every row,
@@ -45,8 +55,11 @@ class TokenClassificationOnIpu(DeviceModel):
             losses = label_losses(logits, labels)
             if label_weights is None:
                 return sum_by_row(losses, mark_correct(logits, labels), mark_labels(labels))
-            loss = (losses * label_weights).sum()
-            return self.ops.final_loss(loss), loss
+            total = loss = (losses * label_weights).sum()
+            if self.distillation is not None and teacher_logits is not None:
+                taught = teacher_losses(logits, teacher_logits.view(logits.shape), self.distillation.temperature)
+                total = self.distillation.mix((taught * mark_labels(labels) * label_weights).sum(), loss)
+            return self.ops.final_loss(total), loss
 
 
 class TokenClassification(Head):
@@ -72,13 +85,24 @@ class TokenClassification(Head):
         return {"label_loss": "token_labels"}
 
     def flat_labels(self, places: FlatIndex) -> Dict[str, Tensor]:
-        """Return token_labels [T], -100 = none."""
-        return {"token_labels": to_tensor(places.per_token("token_labels", IGNORED))}
+        """Return token_labels [T], -100 = none, and teacher_logits [T * C]."""
+        taught = places.teacher_logits(self.teacher_columns, lambda name: places.per_token(name, 0))
+        return {"token_labels": to_tensor(places.per_token("token_labels", IGNORED)), **taught}
 
-    def loss(self, model: Any, flat: FlatBatch, counts: Mapping[str, float]) -> Tuple[Tensor, Dict[str, Tensor]]:
-        total = sum_loss(model(flat.tokens), flat.labels["token_labels"])
-        parts = {"label_loss": total / counts["label_loss"]}
-        return parts["label_loss"], parts
+    def loss(
+        self,
+        model: Any,
+        flat: FlatBatch,
+        counts: Mapping[str, float],
+        distillation: Optional[Distillation] = None,
+    ) -> Tuple[Tensor, Dict[str, Tensor]]:
+        logits, labels = model(flat.tokens), flat.labels["token_labels"]
+        parts = {"label_loss": sum_loss(logits, labels) / counts["label_loss"]}
+        if distillation is None:
+            return parts["label_loss"], parts
+        teacher = flat.labels["teacher_logits"].view(logits.shape)
+        taught = (teacher_losses(logits, teacher, distillation.temperature) * mark_labels(labels)).sum()
+        return distillation.mix(taught / counts["label_loss"], parts["label_loss"]), parts
 
     def add_up(self, model: Any, flat: FlatBatch) -> Tensor:
         return evaluate_logits(model(flat.tokens).float(), flat.labels["token_labels"])

@@ -42,7 +42,9 @@ class ProgramInputs:
     one_sequence: bool = False
     """True where every row has one sequence: a micro-batch then has one row of positions (share_positions)."""
     class_weights: Optional[np.ndarray] = None
-    """[C] weight of each class in the loss, for a program whose last column is that of the labels; None: all 1."""
+    """[C] weight of each class in the loss, for a program whose last own column is that of the labels; None: all 1."""
+    taught: int = 0
+    """Columns at the end with a teacher's logits, which follow the weights of the labels."""
 
 
 def label_count(part: str, update: int) -> str:

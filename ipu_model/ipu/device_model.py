@@ -36,6 +36,7 @@ from torch.nn import functional
 
 from ipu_model.errors import CheckpointError
 from ipu_model.ipu.placement import DeviceLayout
+from ipu_model.models.config import Distillation
 from ipu_model.models.encoder import Embeddings, Residual, SelfAttention, shift_positions
 from ipu_model.rows.format import IGNORED
 
@@ -115,6 +116,7 @@ class DeviceModel(nn.Module):
         super().__init__()
         self.bert_model: Any = bert_model
         self.layout, self.ops = layout, ops
+        self.distillation: Optional[Distillation] = None
         if layout.table_pieces > 1:
             bert: Any = bert_model.bert
             whole = bert.embeddings.word_embeddings.weight
@@ -233,6 +235,15 @@ def label_losses(logits: Tensor, labels: Tensor) -> Tensor:
         logits.flatten(0, 1), labels.flatten().long(), ignore_index=IGNORED, reduction="none"
     )
     return losses.float().view(labels.shape)
+
+
+def teacher_losses(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """Return T^2 KL(teacher || student) of softmaxes at temperature T over the last dimension: [..., C] -> [...] fp32.
+
+    Logits of MASKED or below have probability 0.
+    """
+    ours, theirs = (torch.log_softmax(x.float() / temperature, -1) for x in (logits, teacher))
+    return (theirs.exp() * (theirs - ours)).sum(-1) * temperature**2
 
 
 def squared_errors(values: Tensor, targets: Tensor) -> Tensor:

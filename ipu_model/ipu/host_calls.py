@@ -128,8 +128,8 @@ class HostCall:
 
     tensors: Tuple[Tensor, ...]
     """[rows, width] int32 for each column (fp32 for float columns; one row of positions for each micro-batch where rows
-    are not packed), then [rows, parts] fp32, a weight per part of the loss. Valid until `mean` or the next call is
-    requested."""
+    are not packed), then [rows, parts] fp32, a weight per part of the loss, then a teacher's logits. Valid until `mean`
+    or the next call is requested."""
     counts: Counts
     """Counts of the whole call, over all instances."""
     mean: Callable[[Dict[str, float]], Dict[str, float]]
@@ -139,8 +139,9 @@ class HostCall:
 def training_inputs(head: Head, example: Batch) -> ProgramInputs:
     """Return the columns that the training program of a head reads from rows like these."""
     one = example.columns["cls_positions"].shape[1] == 1
-    columns = TOKENS + head.inputs + head.label_inputs(example)
-    return ProgramInputs(columns, head.label_columns(example), one, example.class_weights)
+    taught = tuple(name for name in head.teacher_columns if name in example.columns)
+    columns = TOKENS + head.inputs + head.label_inputs(example) + taught
+    return ProgramInputs(columns, head.label_columns(example), one, example.class_weights, len(taught))
 
 
 class TrainingFeed:
@@ -170,6 +171,7 @@ class TrainingFeed:
         self._updates, self._micro_batches, self._parts = updates, micro_batches, tuple(inputs.labels)
         self._class_weights = inputs.class_weights
         self._size_to_share = micro_batch_size if inputs.one_sequence else 0
+        self._own = len(inputs.columns) - inputs.taught
         self._next: Optional[PreparedCall] = None
         self._counts: Optional[Counts] = None
 
@@ -183,7 +185,8 @@ class TrainingFeed:
             tensors = tuple(torch.from_numpy(column) for column in call.columns)
             if self._size_to_share:
                 tensors = share_positions(tensors, self._size_to_share)
-            yield HostCall((*tensors, self._weights(call.columns, counts)), counts, self._mean)
+            weights, own = self._weights(call.columns, counts), self._own
+            yield HostCall((*tensors[:own], weights, *tensors[own:]), counts, self._mean)
 
     def _wait(self) -> PreparedCall:
         if self._next is None:
@@ -215,7 +218,7 @@ class TrainingFeed:
         labels = [[counts[label_count(x, update)] or 1 for x in self._parts] for update in range(self._updates)]
         weights = np.repeat(self._micro_batches / np.array(labels), len(columns[0]) // self._updates, axis=0)
         if self._class_weights is not None:
-            weights = weights * weigh(columns[-1], self._class_weights)
+            weights = weights * weigh(columns[self._own - 1], self._class_weights)
         return torch.from_numpy(weights.astype(np.float32))
 
 

@@ -205,6 +205,7 @@ def executable_parts(
         "layout": _program_layout(plan, model, training),
         "config": _program_options(plan, training),
         "optimizer": compiled_values(job.optimizer, plan.half) if training and job.optimizer is not None else {},
+        **({"distillation": vars(job.distillation)} if training and job.distillation is not None else {}),
     }
 
 

@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Optional, Sequence
 from ipu_model import heads
 from ipu_model.errors import ConfigError
 from ipu_model.files import parse_json
-from ipu_model.models.config import ModelConfig
+from ipu_model.models.config import Distillation, ModelConfig
 from ipu_model.strict import nearest, read_strictly
 
 KINDS = ("pretrain", "finetune", "predict")
@@ -29,6 +29,8 @@ COMPILE_MODES = ("none", "optimizer")
 KEEP_CHOICES = ("last", "best")
 MASKINGS = ("static", "dynamic")
 SCHEDULES = ("linear", "cosine", "square_root", "constant")
+LATER = ("layers", "distillation")
+"""Fields of a job that earlier versions do not have."""
 
 
 @dataclass(frozen=True)
@@ -206,6 +208,10 @@ class Job:
     init_checkpoint, or a head without classes."""
     class_weights: Optional[List[float]] = None
     """Weight of each class in the loss of training, a weighted mean; null: all 1."""
+    layers: Optional[int] = None
+    """Layers of the model, copied evenly from those of init_checkpoint; null: all of them."""
+    distillation: Optional[Distillation] = None
+    """Weight of the teacher whose logits are in the rows of a finetune job; null: no teacher."""
 
     def __post_init__(self) -> None:
         _require_one_of("kind", self.kind, KINDS)
@@ -222,8 +228,13 @@ class Job:
         if self.kind != "predict" and (self.optimizer is None or self.schedule is None):
             raise ConfigError(f"a {self.kind} job needs `optimizer` and `schedule`")
 
+    @property
+    def fields(self) -> Dict[str, Any]:
+        """Plain values by name. A field of LATER is left out if it is null, so that hashes of older jobs stay."""
+        return {name: x for name, x in dataclasses.asdict(self).items() if x is not None or name not in LATER}
+
     def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True) + "\n"
+        return json.dumps(self.fields, indent=2, sort_keys=True) + "\n"
 
     @staticmethod
     def from_json(text: str) -> Job:

@@ -16,6 +16,20 @@ HEAD_DROPOUTS = ("sequence_dropout", "token_dropout", "span_dropout")
 
 
 @dataclass(frozen=True)
+class Distillation:
+    """Weight of a teacher in the loss of its student (Hinton et al. 2015, arXiv 1503.02531)."""
+
+    temperature: float
+    """Divisor of both models' logits before the softmax; gradients are scaled back by its square."""
+    alpha: float
+    """Share of the teacher's part, 0 to 1; the rest is the loss of the labels."""
+
+    def mix(self, taught: Any, own: Any) -> Any:
+        """Return the loss from the teacher's part and the loss of the labels."""
+        return self.alpha * taught + (1 - self.alpha) * own
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     """Architecture of an encoder. Fields have the meaning of those in Hugging Face's BertConfig."""
 

@@ -81,8 +81,13 @@ class FlatIndex:
         return self.columns[column].reshape(rows, slots, -1)[self.row, self.slot].reshape(-1)
 
     def per_token(self, column: str, filler: int) -> np.ndarray:
-        """Return [T] values, filler included, of a column that has one for each token."""
-        return append_filler(self.columns[column].reshape(-1)[self.source], -len(self.source) % TOKEN_TILE, filler)
+        """Return [T] values, filler included, of a column that has one for each token; [T * K] of one that has K."""
+        values = self.columns[column].reshape(self.columns["input_ids"].size, -1)[self.source]
+        return append_filler(values.reshape(-1), -len(values) % TOKEN_TILE * values.shape[1], filler)
+
+    def teacher_logits(self, names: Sequence[str], select: Callable[[str], np.ndarray]) -> Dict[str, Tensor]:
+        """Return the columns of these names that the rows have, read by `select`, in fp64."""
+        return {name: torch.from_numpy(select(name).astype(np.float64)) for name in names if name in self.columns}
 
 
 Labels = Callable[[FlatIndex], Dict[str, Tensor]]

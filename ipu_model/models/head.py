@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ipu_model.errors import ConfigError
-from ipu_model.models.config import HeadSpec, ModelConfig
+from ipu_model.models.config import Distillation, HeadSpec, ModelConfig
 from ipu_model.models.encoder import Bert, Dense, Tokens, draw_mask_for, drop
 from ipu_model.models.flat import FlatBatch, FlatIndex
 from ipu_model.rows.format import IGNORED
@@ -71,6 +71,11 @@ class Head(abc.ABC):
         """Name in job.head, which is the name of its file."""
         return type(self).__module__.rpartition(".")[2]
 
+    @property
+    def teacher_columns(self) -> Tuple[str, ...]:
+        """Columns of rows with a teacher's logits."""
+        return tuple(f"teacher_{name}" for name in self.logits)
+
     def find_classes(self, weights: Container[str]) -> str:
         """Return the name of the matrix whose rows are the classes, among names of weights; empty: there is none."""
         nested = self.weight.replace(".weight", ".out_proj.weight")  # in some encoders of transformers
@@ -98,7 +103,13 @@ class Head(abc.ABC):
         """Return the labels of rows without padding (FlatBatch.labels)."""
 
     @abc.abstractmethod
-    def loss(self, model: Any, flat: FlatBatch, counts: Mapping[str, float]) -> Tuple[Tensor, Dict[str, Tensor]]:
+    def loss(
+        self,
+        model: Any,
+        flat: FlatBatch,
+        counts: Mapping[str, float],
+        distillation: Optional[Distillation] = None,
+    ) -> Tuple[Tensor, Dict[str, Tensor]]:
         """Return the share of a micro-batch in the loss of the update, and in its parts, in their order.
 
         Sums run only over real labels, in fp32, and are divided by the number of labels in the whole update, so that
@@ -106,6 +117,8 @@ class Head(abc.ABC):
 
         Args:
             counts: label_counts of the update.
+            distillation: weight of the teacher, whose logits are among the labels; None: no teacher. It acts on the
+                loss, the parts are those of the labels.
         """
 
     @abc.abstractmethod

@@ -12,13 +12,13 @@ log_softmax and its gradient alone took 56 ms of a step.
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ipu_model.models.config import ModelConfig
+from ipu_model.models.config import Distillation, ModelConfig
 from ipu_model.models.encoder import Bert, Dense, TiedDecoder, Tokens, normalise
 from ipu_model.models.flat import TOKEN_TILE, FlatBatch, FlatIndex, append_filler, to_tensor
 from ipu_model.models.head import Head, evaluate_logits
@@ -111,7 +111,13 @@ class MaskedLmHead(Head):
             "masked_labels": to_tensor(append_filler(columns["masked_labels"][row, slot], filler, IGNORED)),
         }
 
-    def loss(self, model: Any, flat: FlatBatch, counts: Mapping[str, float]) -> Tuple[Tensor, Dict[str, Tensor]]:
+    def loss(
+        self,
+        model: Any,
+        flat: FlatBatch,
+        counts: Mapping[str, float],
+        distillation: Optional[Distillation] = None,
+    ) -> Tuple[Tensor, Dict[str, Tensor]]:
         outputs = model(flat.tokens, flat.labels["masked_index"], flat.starts)
         losses = self.sum_losses(model, outputs, flat.labels)
         parts = {name: loss / counts[name] for name, loss in losses.items()}

@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Optional, Sequence
 from torch import Tensor
 
 from ipu_model import heads
+from ipu_model.errors import CheckpointError
 from ipu_model.files import write_json
 from ipu_model.models import families
 from ipu_model.models.architecture import CONFIG, match_labels, read_class_name, read_config, read_object
@@ -23,6 +24,7 @@ from ipu_model.models.tensors import save_tensors
 from ipu_model.models.weight_files import WEIGHTS, read_weights, require_shapes
 
 ORIGIN = "podium.json"
+LAYERS = "bert.encoder.layer."
 ENCODER = "encoder"
 """Name that an imported model without one of our heads has in place of a head."""
 
@@ -64,6 +66,23 @@ class ModelFolder:
         inside = families.get_family(self.config.family).inside
         state = {name: x for name, x in self.state.items() if name.startswith(inside)}
         return dataclasses.replace(self, state=state, labels=())
+
+    def for_layers(self, count: int) -> ModelFolder:
+        """Return the folder as the start of a model with fewer layers: the last of each of `count` equal parts, as the
+        2nd, 4th and 6th of 6.
+
+        Raises:
+            CheckpointError: it has fewer layers, or is not of a family that Podium trains itself.
+        """
+        layers = self.config.num_layers
+        if count > layers or not families.get_family(self.config.family).own:
+            raise CheckpointError(f"{self.path} has {layers} layers, of which {count} cannot be copied: lower `layers`")
+        state = {name: x for name, x in self.state.items() if not name.startswith(LAYERS)}
+        for number in range(count):
+            source = f"{LAYERS}{(number + 1) * layers // count - 1}."
+            own = {name[len(source) :]: x for name, x in self.state.items() if name.startswith(source)}
+            state.update({f"{LAYERS}{number}.{name}": x for name, x in own.items()})
+        return dataclasses.replace(self, state=state, config=dataclasses.replace(self.config, num_layers=count))
 
     def for_labels(self, head: Head, labels: Sequence[str]) -> ModelFolder:
         """Return the folder as the start of a model with these classes: reordered, or without classes if they differ.

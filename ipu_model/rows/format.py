@@ -19,7 +19,7 @@ import json
 import pkgutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 import numpy as np
 import pyarrow as pa
@@ -39,13 +39,16 @@ ABSENT = -1
 """Value of cls_positions and feature_ids in an unused slot."""
 MAX_SEQUENCES = 255
 """sequence_ids are uint8 and 0 is padding."""
+MAX_LOGIT = 10**6
+"""Exclusive bound of a teacher's logits."""
 MAX_ROW_LENGTH = 32767
 """Positions are int16."""
 
 
 TOKENS, SEQUENCES, PREDICTIONS = "row_length", "max_sequences", "max_predictions"
-SEQUENCE_LABELS = "sequence_labels"
-"""Widths of columns, as fields of Manifest: one value per token, sequence, masked position, or label of a sequence."""
+SEQUENCE_LABELS, TOKEN_LABELS = "sequence_labels", "token_labels"
+"""Widths of columns, as fields of Manifest: one value per token, sequence, masked position, or label of a sequence or
+token."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,20 @@ MASKED_TOKENS = (
 """Absolute positions of masked tokens in the row, and their original ids."""
 
 
+def teacher_column(name: str, width: str) -> Column:
+    """Return the column of rows with the teacher's values for the column `name` of a prediction file."""
+    return Column(f"teacher_{name}", "float32", width, -MAX_LOGIT, MAX_LOGIT, padding=0)
+
+
+@dataclass(frozen=True)
+class TeacherRecord:
+    """Origin of the teacher's logits in rows."""
+
+    weights_sha256: str
+    rows_sha256: str
+    """SHA-256 of the manifest of the rows without logits."""
+
+
 @dataclass(frozen=True)
 class Manifest:
     """Manifest of a row folder; readers check it against the files and the job."""
@@ -115,12 +132,14 @@ class Manifest:
     """Id of [MASK]; None without masked tokens."""
     special_ids: Optional[List[int]] = None
     """Ids that are never masked, and never replace a masked token; None without masked tokens."""
+    teacher: Optional[TeacherRecord] = None
+    """Origin of the logits in the columns TEACHER of the kind; None without them."""
 
     @property
     def schema(self) -> pa.Schema:
         """Arrow schema of the row files."""
         shape = self.row_length, self.max_sequences, self.max_predictions
-        return row_schema(self.kind, *shape, self.vocab_size, self.num_labels)
+        return row_schema(self.kind, *shape, self.vocab_size, self.num_labels, self.teacher is not None)
 
     @property
     def sequence_labels(self) -> int:
@@ -128,9 +147,14 @@ class Manifest:
         return self.max_sequences * self.num_labels
 
     @property
+    def token_labels(self) -> int:
+        """Labels of all tokens of a row: those of one token follow each other."""
+        return self.row_length * self.num_labels
+
+    @property
     def columns(self) -> Tuple[Column, ...]:
         """Columns of the rows, in order."""
-        return get_columns(self.kind, self.vocab_size, self.pad_id)
+        return get_columns(self.kind, self.vocab_size, self.pad_id, self.teacher is not None)
 
     def sizes(self, vocab_size: int, type_vocab_size: int, max_positions: int) -> Dict[str, int]:
         """Return the upper bounds of column values by name, for a model or tokenizer of these sizes."""
@@ -166,35 +190,42 @@ def list_row_kinds() -> List[str]:
 
 
 @functools.lru_cache(maxsize=None)  # called for every batch
-def get_columns(kind: str, vocab_size: int, pad_id: int = 0) -> Tuple[Column, ...]:
-    """Return the columns of a kind of rows, in order.
+def get_columns(kind: str, vocab_size: int, pad_id: int = 0, taught: bool = False) -> Tuple[Column, ...]:
+    """Return the columns of a kind of rows, in order; `taught`: with those of a teacher's logits.
 
     Raises:
         ConfigError: there is no such kind.
     """
     if kind not in list_row_kinds():
         raise ConfigError(f"rows of kind {kind!r} are not known; valid: {', '.join(list_row_kinds())}")
-    own: Tuple[Column, ...] = importlib.import_module(f"{row_kinds.__name__}.{kind}").COLUMNS
+    module: Any = importlib.import_module(f"{row_kinds.__name__}.{kind}")
     return (
         Column("input_ids", "uint16" if vocab_size <= 65536 else "uint32", TOKENS, 0, "vocab_size", pad_id),
         Column("token_type_ids", "uint8", TOKENS, 0, "type_vocab_size"),
         Column("position_ids", "uint16", TOKENS, 0, "max_positions"),
         Column("sequence_ids", "uint8", TOKENS, 0, "sequence_numbers"),
         Column("cls_positions", "int16", SEQUENCES, ABSENT, "row_length"),
-        *own,
+        *module.COLUMNS,
+        *(module.TEACHER if taught else ()),
     )
 
 
 def row_schema(
-    kind: str, row_length: int, max_sequences: int, max_predictions: int, vocab_size: int, num_labels: int = 0
+    kind: str,
+    row_length: int,
+    max_sequences: int,
+    max_predictions: int,
+    vocab_size: int,
+    num_labels: int = 0,
+    taught: bool = False,
 ) -> pa.Schema:
     """Return the Arrow schema of a row file; no column is nullable."""
     widths = {TOKENS: row_length, SEQUENCES: max_sequences, PREDICTIONS: max_predictions}
-    widths[SEQUENCE_LABELS] = max_sequences * num_labels
+    widths.update({SEQUENCE_LABELS: max_sequences * num_labels, TOKEN_LABELS: row_length * num_labels})
     return pa.schema(
         [
             pa.field(x.name, pa.list_(pa.from_numpy_dtype(x.type), widths[x.width]), nullable=False)
-            for x in get_columns(kind, vocab_size)
+            for x in get_columns(kind, vocab_size, taught=taught)
         ]
     )
 

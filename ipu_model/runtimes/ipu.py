@@ -91,6 +91,7 @@ class IpuRuntime(Runtime):
         layout = plan.layout(config, inference=job.kind == "predict")
         device_model: Any = self._head.on_ipu
         self._model: DeviceModel = device_model(copy.deepcopy(model), layout, poptorch_ops(poptorch))
+        self._model.distillation = job.distillation
         if plan.half:
             self._model.half()
         self._optimizer: Any = None

@@ -168,4 +168,4 @@ def make_runtime(
 
         compiling = partial(compile_optimizer, environ=os.environ, say=lambda text: emit("message", text=text))
     computing = (plan.micro_batch_size, plan.precision, optimizer, job.seed, where)
-    return TorchRuntime(model, job.head, *computing, instances, compiling, deadline_near)
+    return TorchRuntime(model, job.head, *computing, instances, compiling, deadline_near, job.distillation)

@@ -26,6 +26,7 @@ from ipu_model import heads
 from ipu_model.distributed.instances import Instances
 from ipu_model.errors import ConfigError
 from ipu_model.jobs.job import OptimizerConfig
+from ipu_model.models.config import Distillation
 from ipu_model.models.encoder import LowPrecisionCopies, Tokens
 from ipu_model.models.flat import FlatBatch, flatten
 from ipu_model.models.head import Logits
@@ -161,6 +162,7 @@ class TorchRuntime(Runtime):
         compiling: Installs compiled functions in the optimizer; None: no compilation.
         deadline_near: Whether to abort the current update. Used on a CPU only, where an update may take minutes. An
             update on a GPU is shorter than the synchronisation that the check would need.
+        distillation: Of a teacher, whose logits are in the rows; None: no teacher.
     """
 
     def __init__(
@@ -175,6 +177,7 @@ class TorchRuntime(Runtime):
         instances: Optional[Instances] = None,
         compiling: Optional[Callable[[Optional[torch.optim.Optimizer]], None]] = None,
         deadline_near: Callable[[], bool] = bool,
+        distillation: Optional[Distillation] = None,
     ) -> None:
         self._device, self._instances = device or Device(), instances or Instances()
         self.reads_ahead = self._device.reads_ahead
@@ -182,6 +185,7 @@ class TorchRuntime(Runtime):
         self._model: Any = model.to(self._device.device)
         self._head, self._micro_batch_size = heads.get_head(head), micro_batch_size
         self._copies = LowPrecisionCopies(model, torch.bfloat16 if precision == "bf16" else None)
+        self._distillation = distillation
         self._max_norm = optimizer.max_grad_norm if optimizer is not None else None
         self._optimizer = make_optimizer(optimizer, model, self._copies) if optimizer is not None else None
         self._deadline_near = deadline_near if self._device.device.type == "cpu" else None
@@ -265,7 +269,7 @@ class TorchRuntime(Runtime):
             aborted = self._deadline_near is not None and bool(shares) and self._deadline_near()
             if aborted:
                 break
-            share, parts = self._head.loss(self._model, flat, counts)
+            share, parts = self._head.loss(self._model, flat, counts, self._distillation)
             share.backward()
             if not (one_is_all and isinstance(self._optimizer, BlockedAdamW)):  # sum gradients in fp32
                 self._copies.collect_gradients()

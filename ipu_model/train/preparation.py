@@ -91,6 +91,7 @@ def read_inputs(job: Job, runtime: str) -> Tuple[Job, Optional[ModelFolder], Mod
     if job.init_checkpoint is not None:
         head = heads.get_head(job.head)
         base = read_model(Path(job.init_checkpoint)).for_head(head)
+        base = base if job.layers is None else base.for_layers(job.layers)
         base = base if job.kind == "predict" or job.labels is None else base.for_labels(head, job.labels)
         # The job's dropout and initializer_range win: they do not affect the shape of the weights.
         config = base.config if job.model is None else adopt_weights(job.model, base.config)
@@ -121,7 +122,10 @@ def open_rows(job: Job, folder: str, config: ModelConfig, masking_seed: Optional
     kind = found if found in kinds else kinds[0]
     if job.class_weights is not None and "class_labels" not in {x.name for x in get_columns(kind, config.vocab_size)}:
         raise ConfigError(f"job.class_weights needs rows with one class per sequence, found {kind}: set it to null")
-    return RowFolder(Path(folder), kind, config, labels, masking_seed, job.class_weights)
+    rows = RowFolder(Path(folder), kind, config, labels, masking_seed, job.class_weights)
+    if job.distillation is not None and folder == job.rows and rows.manifest.teacher is None:
+        raise RowsError(f"{folder} has no logits of a teacher, required by job.distillation: run the stage teacher")
+    return rows
 
 
 def resolve_labels(job: Job, base: Optional[ModelFolder]) -> Job:
@@ -174,7 +178,7 @@ def make_fingerprint(
     job: Job, plan: JobPlan, config: ModelConfig, rows: RowFolder, base: Optional[ModelFolder]
 ) -> Fingerprint:
     """Return everything that determines the weights of a run, by dotted name."""
-    fields = {k: v for k, v in dataclasses.asdict(job).items() if k not in (*NO_EFFECT, *COMPILATION, *RESOLVED)}
+    fields = {k: v for k, v in job.fields.items() if k not in (*NO_EFFECT, *COMPILATION, *RESOLVED)}
     planned = {k: v for k, v in dataclasses.asdict(plan).items() if k not in REASONS}
     values: Dict[str, Any] = {
         **fields,

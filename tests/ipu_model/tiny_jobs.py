@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
 from ipu_model.models.config import ModelConfig
-from ipu_model.rows.format import MANIFEST, Manifest, row_schema
+from ipu_model.rows.format import MANIFEST, Manifest, TeacherRecord, get_columns, row_schema
 from tests.optimizers import optimizer_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,6 +109,26 @@ def labels_of(kind: str) -> int:
     return {"pretrain": 0, "masked_lm": 0, "question_answering": 0, "sequence_regression": 1}.get(kind, len(LABELS))
 
 
+TAUGHT = (
+    "sequence_classification",
+    "sequence_multilabel",
+    "sequence_regression",
+    "question_answering",
+    "token_classification",
+)
+"""Kinds of rows that may have a teacher's logits."""
+
+
+def add_teacher(kind: str, columns: Dict[str, np.ndarray], seed: int = 9) -> Dict[str, np.ndarray]:
+    """Rows with random logits of a teacher."""
+    rng, (rows, length) = np.random.Generator(np.random.PCG64(seed)), columns["input_ids"].shape
+    slots, labels = columns["cls_positions"].shape[1], labels_of(kind)
+    widths = {"sequence_labels": slots * labels, "token_labels": length * labels, "row_length": length}
+    taught = [x for x in get_columns(kind, 60, taught=True) if x.name.startswith("teacher_")]
+    logits = {x.name: rng.normal(0, 2, (rows, widths[x.width])).astype(np.float32) for x in taught}
+    return {**columns, **logits}
+
+
 def write_rows(
     folder: Path, kind: str, columns: Dict[str, np.ndarray], files: int = 1, vocab: int = 60, tokenizer: str = "t" * 64
 ) -> Manifest:
@@ -116,7 +136,8 @@ def write_rows(
     folder.mkdir(parents=True)
     rows, length = columns["input_ids"].shape
     masked = columns["masked_positions"].shape[1] if kind in MASKED_KINDS else 0
-    schema = row_schema(kind, length, columns["cls_positions"].shape[1], masked, vocab, labels_of(kind))
+    taught = any(name.startswith("teacher_") for name in columns)
+    schema = row_schema(kind, length, columns["cls_positions"].shape[1], masked, vocab, labels_of(kind), taught)
     counts = {}
     for number, part in enumerate(np.array_split(np.arange(rows), files)):
         name = f"rows-{number:05d}.arrow"
@@ -133,6 +154,8 @@ def write_rows(
     manifest = Manifest(kind, *shape, tokenizer, 0, rows, sequences, tokens, counts, num_labels=labels_of(kind))
     if kind in MASKED_KINDS:
         manifest = dataclasses.replace(manifest, mask_id=MASK, special_ids=list(range(5)))
+    if taught:
+        manifest = dataclasses.replace(manifest, teacher=TeacherRecord("w" * 64, "r" * 64))
     (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     return manifest
 

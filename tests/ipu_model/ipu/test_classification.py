@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Dict, List, Tuple
+from typing import Dict, List, Optional, Tuple
 
 import numpy as np
 import pytest
 import torch
 from test_parity import largest_differences, optimizer_of
 from tiny_ipu import ACCUMULATION, ipu_job, ipu_runtime, make_batches, make_model, train
-from tiny_jobs import head_of
+from tiny_jobs import TAUGHT, add_teacher, head_of
 
 from ipu_model.jobs.job import BatchGeometry
+from ipu_model.models.config import Distillation
 from ipu_model.runtimes.torch_device import TorchRuntime
 
 KINDS = ["sequence_classification", "sequence_multilabel", "sequence_regression", "token_classification"]
@@ -52,6 +53,33 @@ def test_updates_with_class_weights_on_ipus_follow_the_cpu(tmp_path: Path) -> No
         ipu.compile(batches[0])
         for batch in batches:
             assert ipu.train_step(batch, 1e-3).loss == pytest.approx(cpu.train_step(batch, 1e-3).loss, rel=1e-5)
+        learned, _ = largest_differences(ipu.state_dict(), cpu.state_dict())
+    finally:
+        ipu.close()
+    assert learned < 1e-5
+
+
+@pytest.mark.ipu
+@pytest.mark.parametrize(("kind", "weights"), [*((kind, None) for kind in TAUGHT), (KINDS[0], [0.4, 3.0, 1.5])])
+def test_students_on_ipus_follow_the_cpu(kind: str, weights: Optional[List[float]], tmp_path: Path) -> None:
+    setting, replicas, optimizer = Distillation(3.0, 0.7), 2, optimizer_of("adamw")
+    batches = [
+        dataclasses.replace(
+            batch,
+            columns=add_teacher(kind, batch.columns),
+            class_weights=None if weights is None else np.array(weights),
+        )
+        for batch in make_batches(kind, 3, ACCUMULATION * replicas)
+    ]
+    ipu = ipu_runtime(ipu_job(kind, optimizer, tmp_path, replicas, 1, distillation=setting), model=make_model(kind))
+    model, head = make_model(kind), head_of(kind)
+    cpu = TorchRuntime(model, head, ACCUMULATION, "fp32", optimizer, seed=7, distillation=setting)
+    alone = TorchRuntime(make_model(kind), head, ACCUMULATION, "fp32", optimizer, seed=7)
+    try:
+        ipu.compile(batches[0])
+        found = [ipu.train_step(batch, 1e-3).loss for batch in batches]
+        assert found == pytest.approx([cpu.train_step(batch, 1e-3).loss for batch in batches], rel=1e-5)
+        assert abs(found[0] - alone.train_step(batches[0], 1e-3).loss) > 1e-3
         learned, _ = largest_differences(ipu.state_dict(), cpu.state_dict())
     finally:
         ipu.close()
