@@ -121,6 +121,26 @@ def make_entry_check(entry: Entry) -> InputCheck:
     return InputCheck(entry.name, keys, check_entry, warn, lambda: describe_dev_set(task()))
 
 
+def make_teacher_check(entry: Entry) -> InputCheck:
+    """Return the check of an entry's teacher: its task, classes and tokenizer."""
+
+    def check(params: Params) -> str:
+        from tasks.downstream.inference.teacher import find_teacher, require_same_labels, require_same_tokenizer
+        from tasks.vocabulary.hub_tokenizer import load_local_vocabulary
+
+        teacher, task, tokenizer = find_teacher(entry), load_part(entry, "examples"), params.tokenizer
+        folder = Path(tokenizer.path) if tokenizer.source == "file" else _base_folder(entry, params)
+        if folder is not None and tokenizer.source != "train":
+            require_same_tokenizer(teacher, load_local_vocabulary(folder, tokenizer.lowercase))
+        with contextlib.suppress(PodiumError, OSError):  # reported by the check of its files
+            task.check_files()
+        require_same_labels(teacher, task.first_labels, task.has_all_labels)
+        return f"{teacher.key} is for the same task, with the same tokenizer"
+
+    paths = find_parameters({"downstream": {entry.name: entry.params.model_dump()}}, INPUTS_OF_ENTRIES)
+    return InputCheck(f"teacher of {entry.name}", tuple(key for key in paths if ".gate." not in key), check)
+
+
 def describe_dev_sets(params: Params) -> Iterator[str]:
     """Yield a line for each entry whose development examples are known from small files."""
     for entry in filter(_reads_files, entries(params)):
@@ -253,7 +273,9 @@ def select_checks(params: Params, read: Collection[str]) -> list[InputCheck]:
         sources = [value_at(values, ".".join([*words[:end], "source"])) for end in range(1, len(words))]
         return value_at(values, key) in read and all(one in (*OF_FILES, None) for one in sources)
 
-    return [one for one in (*map(make_entry_check, entries(params)), *CHECKS) if any(map(is_read, one.keys))]
+    of_entries = [make_entry_check(entry) for entry in entries(params)]
+    teachers = [make_teacher_check(entry) for entry in entries(params) if entry.params.distill.has_teacher]
+    return [one for one in (*of_entries, *teachers, *CHECKS) if any(map(is_read, one.keys))]
 
 
 def run_check(one: InputCheck, params: Params) -> Iterator[CheckResult]:

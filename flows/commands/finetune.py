@@ -41,6 +41,8 @@ OPTIONS = {
     **{f"data.{name}": ("train", "train") for name in ("train_path", "path", "dataset")},
     **{f"base_model.{name}": ("model", "model") for name in ("path", "repository")},
     "data.dev_path": ("dev", "dev"),
+    **{f"distill.{name}": ("distill", "distill") for name in ("teacher", "repository")},
+    "distill.layers": ("layers", "layers"),
     "corpus.path": ("text", "text"),
 }
 """Section and key of a parameter -> argument and option that set it."""
@@ -113,6 +115,8 @@ def kind_command(kind: str) -> Decorator:
             metavar="DIR|RUN|NAME",
             help="model folder, run of podium pretrain, or Hub repository",
         ),
+        click.option("--distill", metavar="DIR|RUN|NAME", help="teacher: finished model whose logits are learned too"),
+        click.option("--layers", type=click.IntRange(min=1), help="keep N layers of the model, copied evenly"),
         click.option("--train", required=True, metavar="FILE|NAME", help="training data, or a Hub data set"),
         dev_options,
     )
@@ -146,11 +150,18 @@ def build_overrides(ctx: click.Context, project: Path, kind: str, args: Mapping[
     Raises:
         InputError, ParamsError: the model or a file is missing or invalid.
     """
-    from flows.runs.model_source import model_parameters
+    from flows.runs.model_source import model_parameters, teacher_parameters
 
     model = model_parameters(args["model"], resolve_path(ctx, Path()), project)
     entry = entry_parameters(ctx, project, kind, args, release_name(args["model"]))
-    values = model | device_parameters(args) | entry | fit_rows(kind, next(iter(entry)), model)
+    name = next(iter(entry))
+    values = model | device_parameters(args) | entry | fit_rows(kind, name, model)
+    if args["layers"] is not None:
+        values[f"{name}.distill.layers"] = args["layers"]
+    if args["distill"] is not None:
+        teacher = teacher_parameters(args["distill"], resolve_path(ctx, Path()), project)
+        values |= {f"{name}.distill.{key}": value for key, value in teacher.items()}
+        values[f"{name}.distill.name"] = card_name(args["distill"])
     if model["base_model.source"] == "folder":
         values["publish.base_name"] = card_name(args["model"])
     return [*mark_options(values, args), *args["overrides"]]

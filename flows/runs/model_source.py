@@ -68,6 +68,24 @@ def _download(model: str) -> tuple[Path, dict[str, Any]]:
     return folder, places
 
 
+def teacher_parameters(teacher: str, here: Path, project: Path) -> dict[str, Any]:
+    """Return the location of a teacher as parameters of section `distill`; arguments as in `model_parameters`.
+
+    Raises:
+        InputError, ParamsError: it is not found, or is a run without one fine-tuned model.
+    """
+    folder, run = here / teacher, checkout_folder(project, teacher)
+    if not folder.exists() and "/" not in teacher and run.is_dir():
+        folder, _ = find_finetuned(project, run)
+    if folder.is_dir():
+        return {"teacher": project_path(folder, project)}
+    name, _, revision = teacher.partition("@")
+    if folder.exists() or not HUB_NAME.fullmatch(name):
+        raise InputError(f"--distill {teacher} not found: pass a model folder, a run, or a Hub repository (user/name)")
+    commit, _ = download_model(name, revision or None, "distill")
+    return {"repository": name, "revision": commit}
+
+
 def project_path(path: Path, project: Path) -> str:
     """Return a path for params.yaml of `project`: relative if it is inside the project, else absolute."""
     found = Path(os.path.abspath(path))

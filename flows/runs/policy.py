@@ -122,7 +122,7 @@ def _rules(values: dict[str, Any], policy: _Policy) -> Iterator[tuple[str, Calla
     readable = f"read its folder `inputs` and what its {INPUT_ROOTS}"
     for name in find_parameters(values, READ):
         yield name, policy.may_read, readable
-    for name in find_parameters(values, (*NAMED, "base_model.repository")):
+    for name in find_parameters(values, (*NAMED, "base_model.repository", "downstream.*.distill.repository")):
         yield name, lambda name: policy.is_hub_name(name) or policy.may_read(name), readable
     written = list(find_parameters(values, WRITTEN))
     sections = {f"downstream.{name}.ipu": entry["ipu"] for name, entry in values["downstream"].items()}

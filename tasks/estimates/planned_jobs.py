@@ -81,6 +81,8 @@ class RowEstimator:
             found |= self._phase(phase)
         for entry in entries(self._params):
             found |= self._entry(load_spec(entry))
+            if entry.training_rows is not None:
+                found[entry.training_rows] = found[load_spec(entry).rows_folder(TRAIN)]
         return found
 
     def _find_vocabulary(self) -> tuple[int, tuple[str, ...]]:

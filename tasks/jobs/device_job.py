@@ -29,7 +29,7 @@ from typing import IO, Any
 from ipu_model.files import write_text
 from ipu_model.ipu.config import read_ipu_config
 from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job, JobResult, OptimizerConfig, ScheduleConfig
-from ipu_model.models.config import ModelConfig
+from ipu_model.models.config import Distillation, ModelConfig
 from ipu_model.models.families import configure_model
 from ipu_model.units import format_duration
 from tasks.host import ledger
@@ -40,6 +40,7 @@ from tasks.stage.process import Say, describe_exit, die_with_parent, print_line,
 
 __all__ = [
     "BatchGeometry",
+    "Distillation",
     "EvaluationConfig",
     "Job",
     "JobResult",

@@ -180,13 +180,13 @@ def start_trackers(tracking: TrackingParams | None, job: Job, name: str, fingerp
     """Return the trackers of a training, with the parameters of its job; see tasks/tracking/trackers.py."""
     if tracking is None or not tracking.backends:
         return Trackers((), {})
-    config = {field: value for field, value in dataclasses.asdict(job).items() if field not in EXECUTION_ONLY}
+    config = {field: value for field, value in job.fields.items() if field not in EXECUTION_ONLY}
     return Trackers(tracking.backends, describe_run(tracking, name, fingerprint, config, root))
 
 
 def fingerprint(job: Job) -> str:
     """Return twelve hexadecimal digits that identify a job's computation: its fields, rows and initial weights."""
-    parts: dict[str, Any] = dataclasses.asdict(job)
+    parts: dict[str, Any] = job.fields
     for name in EXECUTION_ONLY:
         parts.pop(name)
     if job.ipu_config is not None:

@@ -157,6 +157,36 @@ class ExportParams(Section):
         return self
 
 
+class DistillParams(Section):
+    """Training as the student of a finished model, possibly with fewer layers (docs/distillation.md)."""
+
+    teacher: Name | None = None
+    """Folder of the teacher: a release, or models/NAME of a run; null: none, or repository."""
+    repository: HubName | None = None
+    """Teacher on the Hub, user/name, instead of a folder."""
+    revision: str | None = None
+    """Commit, branch or tag of the teacher; set a commit to make runs reproducible."""
+    name: Name | None = None
+    """Name of the teacher on the model card; null: repository, or only its hash."""
+    layers: Positive | None = None
+    """Layers of the student, copied evenly from those of the model that it starts from; null: all of them."""
+    temperature: Annotated[float, Field(gt=0, le=100)] = 2.0
+    """Divisor of both models' logits before the softmax: larger values also teach how the wrong answers compare."""
+    alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Share of the teacher in the loss; the rest is the loss of the labels."""
+
+    @property
+    def has_teacher(self) -> bool:
+        """True if there is a teacher."""
+        return bool(self.teacher or self.repository)
+
+    @model_validator(mode="after")
+    def _there_is_one_teacher(self) -> DistillParams:
+        if self.teacher and self.repository:
+            raise ValueError("distill.teacher excludes distill.repository. Set one of them to null")
+        return self
+
+
 class ReleaseParams(Section):
     """Gate settings that every kind shares."""
 
@@ -174,6 +204,8 @@ class ReleaseParams(Section):
         dict[Literal["onnx", "int8"], Points] | None, Field(exclude_if=lambda value: value is None)
     ] = None
     """Tolerated drop in points of an exported format against the model, by format; null: onnx 0, int8 1."""
+    max_teacher_drop: Annotated[Points | None, Field(exclude_if=lambda value: value is None)] = None
+    """Tolerated drop against the teacher of section distill, in points; null: not compared."""
 
 
 class EntryPublishParams(Section):
@@ -219,6 +251,8 @@ class EntryParams(Section):
     """Recomputation of the model elsewhere, to compare with the stage predict (docs/evaluation.md)."""
     export: Annotated[ExportParams, Field(exclude_if=lambda value: value == ExportParams())] = ExportParams()
     """Formats of the model for production, scored as shipped (docs/export.md)."""
+    distill: Annotated[DistillParams, Field(exclude_if=lambda value: value == DistillParams())] = DistillParams()
+    """Training as the student of a finished model, possibly with fewer layers (docs/distillation.md)."""
     gate: ReleaseParams
     """Requirements that a model must meet to be published."""
     publish: EntryPublishParams
@@ -233,6 +267,12 @@ class EntryParams(Section):
                 f"finetune.evaluate_every_updates={self.finetune.evaluate_every_updates} needs held-out examples: "
                 "set rows.held_out_fraction, for example to 0.05"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _a_drop_is_against_a_teacher(self) -> EntryParams:
+        if self.gate.max_teacher_drop is not None and not self.distill.has_teacher:
+            raise ValueError("gate.max_teacher_drop needs a teacher: set distill.teacher, or the drop to null")
         return self
 
     @property

@@ -59,6 +59,11 @@ class Entry:
         """Folder with the scores of other seeds, if the gate has one."""
         return None if self.params.gate.seeds is None else Path(self.params.gate.seeds)
 
+    @property
+    def training_rows(self) -> Path | None:
+        """Training rows with the logits of its teacher; None without a teacher."""
+        return artifacts.teacher_folder(self.name, "train") if self.params.distill.has_teacher else None
+
     def verdict(self, what: str = "") -> str:
         """Return the name of the validation verdict on its examples, or on its `rows`."""
         return f"{self.name}-{what}" if what else self.name

@@ -185,6 +185,10 @@ class Params(Section):
                     f"downstream.{name}.start: {entry.start} needs pretrain.enabled: true, and "
                     f"pretrain.{entry.start}.steps above 0"
                 )
+            if (layers := entry.distill.layers) and layers > self.model.num_layers:
+                raise ValueError(
+                    f"downstream.{name}.distill.layers={layers} exceeds model.num_layers={self.model.num_layers}"
+                )
         found = self.model.family
         if self.pretrain.phases and self.pretrain_rows.next_sentence and found != NEXT_SENTENCE_FAMILY:
             raise ValueError(

@@ -73,7 +73,12 @@ def compose(params: Params) -> dict[str, Any]:
         "base_model": {"given": {"path": input_path(params.base_model, "tasks/records")}} if base else {},
         "phases": {phase: _phase(phase, params, base) for phase in phases},
         "compile_pretrain": list(phases) if ahead else [],
-        "compile": {entry.name: _parts(entry) for entry in entries(params)} if ahead else {},
+        "compile": {entry.name: {**_parts(entry), **_taught(entry)} for entry in entries(params)} if ahead else {},
+        "teacher": {
+            entry.name: {**_parts(entry), "given": entry.params.distill.teacher or "tasks/models"}
+            for entry in entries(params)
+            if entry.params.distill.has_teacher
+        },
         "downstream": {entry.name: _entry(entry, params) for entry in entries(params)},
         "parity": {
             f"{entry.name}-{place}": {
@@ -138,6 +143,21 @@ def _parts(entry: Entry) -> dict[str, str]:
     return {"kind": entry.kind, "code": folder, "head": task.head, "row_kind": task.row_kind}
 
 
+def _taught(entry: Entry) -> dict[str, Any]:
+    """Return what a student learns from: the rows of its teacher, and `student` if anything differs from training."""
+    distill, student = entry.params.distill, dict[str, float]()
+    if distill.layers is not None:
+        student["layers"] = distill.layers
+    if distill.has_teacher:
+        student |= {"temperature": distill.temperature, "alpha": distill.alpha}
+    rows = entry.training_rows
+    return {
+        "teacher": CODE if rows is None else rows.as_posix(),
+        "learns": "student" if student else "facts",
+        **({"student": student} if student else {}),
+    }
+
+
 def _entry(entry: Entry, params: Params) -> dict[str, Any]:
     task, start, data = load_spec(entry), start_model(entry), entry.params.data
     names = [name for name in type(data).model_fields if name == "path" or name.endswith("_path")]
@@ -149,6 +169,7 @@ def _entry(entry: Entry, params: Params) -> dict[str, Any]:
         "given": {"train": paths[0], "dev": paths[-1]},
         "text": str(artifacts.CORPUS) if learns_text(entry, params) else "tasks/records",
         "start": str(start) if start else CODE,
+        **_taught(entry),
         **{f"{job}_program": _program(artifacts.job_name(entry.name, job), params) for job in ("finetune", "predict")},
         "released": str(entry.released),
         "exports": _export_files(entry),
@@ -170,6 +191,7 @@ def _upstream_files(entry: Entry, params: Params) -> dict[str, str]:
     files = {
         "corpus": (artifacts.validation_report("corpus"), found.corpus),
         "base_model": (artifacts.BASE_MODEL / "base_model.json", found.base_model),
+        "teacher": (artifacts.teacher_folder(entry.name), entry.params.distill.has_teacher),
     }
     for phase in PHASES:
         there = phase in found.phases

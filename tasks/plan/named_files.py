@@ -50,7 +50,9 @@ FILE, FOLDER, PLAN, PASSED_BY = "file", "folder", "plan", ""
 Kind = Callable[[os.DirEntry[str]], str]
 
 OWN_INPUTS = ("corpus.path", "tokenizer.path", "pretrain_rows.*.path", "base_model.path", "ipu.config")
-INPUTS_OF_ENTRIES = tuple(f"downstream.*.{name}" for name in ("data.*path", "gate.released", "gate.seeds"))
+INPUTS_OF_ENTRIES = tuple(
+    f"downstream.*.{name}" for name in ("data.*path", "gate.released", "gate.seeds", "distill.teacher")
+)
 READ = (*OWN_INPUTS, *INPUTS_OF_ENTRIES)
 """Parameters that name inputs: dependencies of stages, which DVC hashes in every run."""
 NAMED = ("corpus.dataset", "pretrain_rows.*.dataset", "tokenizer.repository", "downstream.*.data.dataset")

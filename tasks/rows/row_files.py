@@ -23,6 +23,7 @@ from ipu_model.rows.format import SEQUENCE_LABELS as SEQUENCE_LABELS
 from ipu_model.rows.format import SEQUENCES as SEQUENCES
 from ipu_model.rows.format import TOKENS as TOKENS
 from ipu_model.rows.format import Column as Column
+from ipu_model.rows.format import TeacherRecord as TeacherRecord
 from ipu_model.rows.format import from_arrow as from_arrow
 from ipu_model.rows.format import get_columns as get_columns
 from tasks.stage.errors import InputError

@@ -18,6 +18,9 @@ TOKENIZER = Path("data/tokenizer")
 NEAR_DUPLICATES = Path("data/near_duplicates")
 EXAMPLES = Path("data/examples")
 """Folders of entries with train.parquet and one file per development set."""
+TEACHER = Path("data/teacher")
+"""Folders of entries with a teacher: its scores, TEACHER_RECORD, and the training rows with its logits in `train`."""
+TEACHER_RECORD = "teacher.json"
 ROWS = Path("data/rows")
 HELD_OUT = "held-out"
 """Subfolder of the training rows with the held-out rows."""
@@ -73,6 +76,11 @@ CHECKOUTS = RUNS / "checkouts"
 def rows_folder(name: str, split: str = "") -> Path:
     """Return the folder of the rows of `phase1` or `phase2`, of a split of an entry, or of all splits of an entry."""
     return ROWS / name / split
+
+
+def teacher_folder(name: str, what: str = "") -> Path:
+    """Return the folder of an entry's teacher, or something in it."""
+    return TEACHER / name / what
 
 
 def row_shards(phase: str) -> Path:

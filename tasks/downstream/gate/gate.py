@@ -24,12 +24,13 @@ from tasks.downstream.gate.recipe import (
     SeedModel,
     check_recipe,
     check_scores,
+    check_teacher,
     no_drop_requirement,
     read_seeds,
     recipe_record,
     score_recipe,
 )
-from tasks.downstream.gate.released_scores import mark_unanswered, read_released_outcomes
+from tasks.downstream.gate.released_scores import mark_unanswered, read_outcomes, read_released_outcomes
 from tasks.downstream.gate.subject import Hashes, ReleaseSubject, hash_files, make_subject
 from tasks.downstream.gate.verdict_text import ADVICE, EXPORTS, WITHOUT_FLOOR, held_out_score
 from tasks.downstream.scoring.metrics import Outcomes
@@ -71,6 +72,8 @@ class Evidence:
     """Gain of the leading metric over the baseline, in points; None: not checked."""
     released: ReleasedComparison | None = None
     """None before the first release."""
+    teacher: ReleasedComparison | None = None
+    """None without gate.max_teacher_drop."""
     recipe: RecipeScores | None = None
     """Scores of all models of the recipe; None without other seeds."""
     exports: Mapping[str, ExportEvidence] = field(default_factory=dict)
@@ -116,6 +119,8 @@ def gather_evidence(
     theirs = read_released_outcomes(task, examples, root / released / subject.released)
     own = _read_judged_model(task, subject, outcomes, hashes, root)
     trained = None if seeds is None else read_seeds(task, examples, root / seeds, own)
+    taught = None if subject.teacher is None else read_outcomes(task, examples, root / subject.teacher)
+    answers = mark_unanswered(outcomes, predictions)
     return Evidence(
         scores={name: round(value, 4) for name, value in task.metrics.compute(outcomes).items()},
         examples=sum(map(len, outcomes.values())),
@@ -124,7 +129,8 @@ def gather_evidence(
         verdicts={name: read_verdict(root / artifacts.validation_report(name), name) for name in subject.verdicts},
         trainings={name: find_object(root / artifacts.METRICS / f"{name}.json") for name in subject.trainings},
         over_baseline=_over_baseline(task, outcomes, baseline),
-        released=None if theirs is None else compare_released(task, mark_unanswered(outcomes, predictions), theirs),
+        released=None if theirs is None else compare_released(task, answers, theirs),
+        teacher=None if taught is None else compare_released(task, answers, taught),
         recipe=None if trained is None else score_recipe(task, trained, own, theirs, baseline),
         exports=gather_exports(task, subject, examples, outcomes, hashes, root),
     )
@@ -228,6 +234,7 @@ def decide(task: AnyScores, evidence: Evidence) -> dict[str, Any]:
       the tolerated drop, that is, if the drop is significant. Without a common example, reject: no drop can be ruled
       out. For a metric that is a share of correct answers, McNemar's exact test must also find the models unequal (p <
       1 - confidence); it is the stricter test if few examples changed.
+    - Teacher, with `max_teacher_drop`: the same for the leading metric.
     - Every data verdict exists and is valid.
     - Every training made no update or ended with a finite loss.
     - Every example has a prediction, and the scores belong to these predictions.
@@ -239,6 +246,8 @@ def decide(task: AnyScores, evidence: Evidence) -> dict[str, Any]:
     found = check_scores(task, own)
     if compared is not None and not compared.common:
         found.append(_nothing_in_common(task))
+    if evidence.teacher is not None:
+        found.append(check_teacher(task, own, evidence.teacher))
     found += [check_verdict(name, valid) for name, valid in evidence.verdicts.items()]
     found += [check_loss(name, figures) for name, figures in evidence.trainings.items()]
     if evidence.recipe is not None:

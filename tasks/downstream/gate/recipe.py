@@ -128,21 +128,34 @@ def _over_baseline(task: AnyScores, difference: ConfidenceInterval, scored: Scor
 def _no_drop(
     task: AnyScores, number: int, limit: Limit, scored: ScoreEvidence, released: ReleasedComparison
 ) -> ReasonedCheck:
+    name = "released_model" if number == 0 and not scored.seeds else f"released_model_{limit.metric}"
+    return _compare(task, name, "the released model", limit, scored, released)
+
+
+def check_teacher(task: AnyScores, scored: ScoreEvidence, teacher: ReleasedComparison) -> ReasonedCheck:
+    """Check the leading metric against the teacher's, as against that of a released model."""
+    gate = task.entry.params.gate
+    limit = replace(task.limits[0], tolerated=gate.max_teacher_drop, tolerated_key="max_teacher_drop")
+    return _compare(task, "teacher", "the teacher", limit, scored, teacher)
+
+
+def _compare(
+    task: AnyScores, name: str, other: str, limit: Limit, scored: ScoreEvidence, released: ReleasedComparison
+) -> ReasonedCheck:
+    """Check for a significant drop of a metric against another model; see PairedDifference.shows_drop."""
     difference = released.differences[limit.metric]
     test = difference.mcnemar if isinstance(difference, PairedDifference) else None
     examples, most = f"{released.common} {task.record}s", limit.tolerated or 0.0
     found = f"{format_points(difference)}{scored.over_seeds} on {examples}"
-    fell = not round(difference.high, 4) >= -most  # NaN if no common example is in the metric's group
     if test is not None:
         found += f", {test.first_only} lost and {test.second_only} won (McNemar's exact test: p = {test.p_value:.4g})"
-        fell = fell and (math.isnan(difference.mean) or test.p_value < 1 - task.confidence)
     smallest = describe_power(examples, "drops", difference.high - difference.mean)
     reason = (
-        f"{_title(task, limit.metric)}{scored.owner} dropped significantly against the released model: {found} at "
+        f"{_title(task, limit.metric)}{scored.owner} dropped significantly against {other}: {found} at "
         f"confidence {task.confidence:g}; {most:g} points are tolerated "
         f"({task.entry.key('gate', limit.tolerated_key)}). {smallest}"
     ).rstrip()
-    name = "released_model" if number == 0 and not scored.seeds else f"released_model_{limit.metric}"
+    fell = difference.shows_drop(most, task.confidence)
     return GateCheck(name, not fell, found, no_drop_requirement(task, limit)), reason
 
 

@@ -54,6 +54,8 @@ class ReleaseSubject:
     """Folders of packed rows that the model was trained and evaluated on."""
     base_model: Path | None
     """Record of the base model, if there is one."""
+    teacher: Path | None
+    """Scores of the teacher, if the gate compares with them."""
     verdicts: tuple[str, ...]
     """Validated data sets of the release; their verdicts are reports/validation/<name>.json."""
     trainings: tuple[str, ...]
@@ -78,7 +80,7 @@ class ReleaseSubject:
         found = (path for folder in (self.model, artifacts.TOKENIZER) for path in sorted((root / folder).rglob("*")))
         names = [path.relative_to(root) for path in found if not path.is_dir()]
         names += [folder / "manifest.json" for folder in self.rows]
-        names += [*([self.base_model] if self.base_model else []), *self.references, self.predictions, self.page]
+        names += [*filter(None, (self.base_model, self.teacher)), *self.references, self.predictions, self.page]
         names += [self.metrics]
         for name, path in self.exports.items():
             names += [path, artifacts.exported_predictions(self.name, name)]
@@ -126,6 +128,7 @@ def make_subject(task: DownstreamTask, params: Params) -> ReleaseSubject:
         references=(*(task.examples_file(split) for split in task.development), *task.decision_files),
         rows=of_phases,
         base_model=artifacts.BASE_MODEL / "base_model.json" if found.base_model else None,
+        teacher=None if entry.params.gate.max_teacher_drop is None else artifacts.teacher_folder(name, "scores.json"),
         verdicts=(*(["corpus"] if found.corpus else []), *found.phases, entry.verdict(), entry.verdict("rows")),
         trainings=(*(f"pretrain-{phase}" for phase in found.phases), artifacts.job_name(name, "finetune")),
         stages={what: entry.stage(what) for what in ("finetune", "evaluate", "export", "gate", "predict_released")},

@@ -83,9 +83,21 @@ def predict_dev_sets(task: AnyScores, folder: Path, device: DeviceParams, root: 
         InputError: the model is for another task or has other classes.
         DeviceJobFailed: the model cannot run here.
     """
-    model = find_model(str(folder)).with_absolute_paths()
+    model = find_model(str(folder))
     own = entry_of_model(model)
     _require_comparable(task.entry, own, model, root)
+    return predict_with(task, model, own, device, root)
+
+
+def predict_with(
+    task: AnyScores, model: InferenceModel, own: Entry, device: DeviceParams, root: Path
+) -> dict[str, Sequence[Any]]:
+    """Return the predictions of a model, fine-tuned for the entry `own`, for the development sets of another entry.
+
+    Raises:
+        DeviceJobFailed: the model cannot run here.
+    """
+    model = model.with_absolute_paths()
     applied: InferenceTask[Any, Any, Any] = load_part(own, "inference")
     files = {split: task.examples_file(split, root).resolve() for split in task.development}
     how = InferenceOptions(RuntimeSpec(device.runtime, device.precision), device.micro_batch_size, print)
@@ -104,14 +116,8 @@ def _require_comparable(entry: Entry, own: Entry, theirs: InferenceModel, root: 
     """Refuse a released model for another task or with other classes than the model of the entry."""
     folder = root / artifacts.model_folder(entry.name)
     ours = InferenceModel(folder, folder, theirs.max_positions, read_json(folder / CONFIG))
-    asked, found = (
-        ", ".join(f"{key} {value}" for key, value in {"kind": one.kind, **one.params.options}.items())
-        for one in (entry, own)
-    )
-    said = ""
-    if asked != found:
-        said = f"is for {found}, this entry for {asked}"
-    elif ours.labels != theirs.labels:
+    said = describe_task_difference(entry, own)
+    if not said and ours.labels != theirs.labels:
         said = f"has the classes {', '.join(theirs.labels)}, this one {', '.join(ours.labels)}; they cannot be compared"
     if said:
         raise InputError(
@@ -119,6 +125,15 @@ def _require_comparable(entry: Entry, own: Entry, theirs: InferenceModel, root: 
             f"scores.json of a comparable model, or to an empty one, or set {entry.key('publish')} to another "
             "destination"
         )
+
+
+def describe_task_difference(entry: Entry, own: Entry) -> str:
+    """Return how the task of a model, `own`, differs from that of an entry, after "the model"; empty: it does not."""
+    asked, found = (
+        ", ".join(f"{key} {value}" for key, value in {"kind": one.kind, **one.params.options}.items())
+        for one in (entry, own)
+    )
+    return "" if asked == found else f"is for {found}, this entry for {asked}"
 
 
 def _write(task: AnyScores, root: Path, release: FetchedRelease | None, scores: str | None) -> None:

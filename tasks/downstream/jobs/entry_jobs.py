@@ -14,6 +14,7 @@ from ipu_model.files import write_json
 from tasks.host.launcher import launch_command
 from tasks.jobs.device_job import (
     BatchGeometry,
+    Distillation,
     Job,
     JobResult,
     ModelConfig,
@@ -54,13 +55,14 @@ def build_finetune_job(task: DownstreamTask, params: Params, root: Path = Path()
     """
     entry, device = task.entry, params.device
     tuning, rows, start = entry.params.finetune, task.rows_folder(TRAIN, root), start_model(entry)
+    distill, taught = entry.params.distill, entry.training_rows
     untrained = untrained or start is None
     return Job(
         kind=FINETUNE,
         head=task.head,
         labels=list(task.labels_of(rows)) or None,
         class_weights=task.class_weights(rows),
-        rows=str(rows),
+        rows=str(rows if taught is None else root / taught),
         output=str(root / artifacts.model_folder(entry.name)),
         run_folder="",
         geometry=geometry(tuning, device),
@@ -78,6 +80,8 @@ def build_finetune_job(task: DownstreamTask, params: Params, root: Path = Path()
         evaluation=evaluation(rows, tuning.evaluate_every_updates, keep=tuning.keep, patience=tuning.patience),
         ipu_config=ipu_config(params.ipu, entry.params.ipu.finetune, device, root),
         executables=carried_executables(artifacts.job_name(entry.name, FINETUNE), device, root),
+        layers=None if start is None or untrained else distill.layers,
+        distillation=None if taught is None else Distillation(distill.temperature, distill.alpha),
     )
 
 
@@ -122,9 +126,11 @@ def build_predict_job(
 
 
 def model_override(entry: Entry, model: ModelParams, rows: Path, *, whole: bool) -> ModelConfig | None:
-    """Return the model configuration if fine-tuning changes dropout or `whole` is set; None to use that of the
-    weights."""
+    """Return the model configuration if fine-tuning changes dropout or layers, or `whole` is set; None to use that of
+    the weights."""
     changed = entry.params.finetune.model_dump(include={"hidden_dropout", "attention_dropout"}, exclude_none=True)
+    if entry.params.distill.layers is not None:
+        changed["num_layers"] = entry.params.distill.layers
     if not changed and not whole:
         return None
     return model_config(model.model_copy(update=changed), read_manifest(rows))

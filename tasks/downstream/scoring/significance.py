@@ -33,6 +33,10 @@ class ConfidenceInterval:
     low: float
     high: float
 
+    def shows_drop(self, tolerated: float, confidence: float) -> bool:
+        """Return True if the difference is significantly below -`tolerated`; NaN, without common examples, counts."""
+        return not round(self.high, 4) >= -tolerated
+
 
 @dataclass(frozen=True)
 class McNemar:
@@ -53,6 +57,12 @@ class PairedDifference(ConfidenceInterval):
     """Two-sided p-value of equally good models: McNemar's for a share of correct answers, else of the bootstrap."""
     mcnemar: McNemar | None = None
     """None if the metric is not a share of correct answers."""
+
+    def shows_drop(self, tolerated: float, confidence: float) -> bool:
+        """Return True if the difference is significantly below -`tolerated`; of a share of correct answers, McNemar's
+        test must also find the models unequal."""
+        unequal = self.mcnemar is None or math.isnan(self.mean) or self.mcnemar.p_value < 1 - confidence
+        return super().shows_drop(tolerated, confidence) and unequal
 
     def verdict(self, confidence: float) -> str:
         """Return better or worse if interval and test agree, else that no difference was shown."""
