@@ -15,7 +15,7 @@ from typing import Any
 from tasks.params.downstream import ENTRY_NAME, EntryParams, kind_names, kind_params
 from tasks.params.overlays import ENTRIES, PresetHeader
 from tasks.params.schema import Params, walk_parameters
-from tasks.params.sections import Section
+from tasks.params.sections import Section, is_left_out
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -77,7 +77,8 @@ def _section(section: type[Section], whole: bool) -> dict[str, Any]:
         if issubclass(section, EntryParams) and key == "kind":
             schema["enum"] = kind_names()
         properties[key] = {"description": read_field_meanings(section)[key], **schema}
-    required = {"required": list(properties)} if whole else {}
+    stated = [key for key, field in section.get_fields().items() if not is_left_out(field)]
+    required = {"required": stated} if whole else {}
     return {"type": "object", "properties": properties, "additionalProperties": False, **required}
 
 
