@@ -43,6 +43,7 @@ COMMANDS = {
     "presets": "list and show presets",
     "gate": "decide again on a finished run, with other limits",
     "publish": "publish the model of a finished run that its gate accepted",
+    "verify": "check the files, signature, card and scores of a release",
     "deploy": "set up a Prefect server for runs on workers",
     "worker": "run a worker",
     "completion": "print a shell completion script",

@@ -46,6 +46,7 @@ GPUS = "needs GPUs; the CUDA tests run where there are some"
 HUB = "loads from or sends to the public Hub; tests do the same with a local server that speaks its protocol"
 OWN_SHELL = "a setting of the user's shell, or of a host that is not this one"
 SERVER = "needs a Prefect server and hosts of a team; tests/flows/workers/test_workers.py has a team on loopback"
+SIGNED = "needs a signed release; tests/tasks/release/test_signing.py verifies some"
 MEASURES = "measures this host for minutes to hours"
 
 NOT_RUN = {
@@ -121,6 +122,14 @@ NOT_RUN = {
     "prefect flow-run ls --state RUNNING": SERVER,
     "prefect work-pool resume ipu": SERVER,
     "podium run --set publish.target=hub --set downstream.squad.publish.repository=user/name": HUB,
+    "openssl ecparam -genkey -name prime256v1 -noout -out signing.pem": OWN_SHELL,
+    "openssl ec -in signing.pem -pubout -out signing.pub": OWN_SHELL,
+    "export PODIUM_SIGNING_KEY=$PWD/signing.pem": OWN_SHELL,
+    "podium finetune classification --model MODEL --train train.csv --dev dev.csv --set publish.signing=key": (
+        "needs a model; tests/tasks/release/test_signing.py signs a release"
+    ),
+    "podium verify published/NAME --key signing.pub": SIGNED,
+    "podium verify user/name@release-0123456789ab --key signing.pub": SIGNED,
     "dvc exp run --temp -S downstream.squad.finetune.learning_rate=3e-4": "trains the demo; it is DVC's own",
     "dvc exp show": "shows what DVC's own experiments left",
     "dvc metrics diff": "compares with another commit of the user",

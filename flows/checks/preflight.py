@@ -29,6 +29,7 @@ from tasks.plan.dvc_records import LOCK, default_remote, find_cache
 from tasks.plan.named_files import READ, check_input_paths, check_output_folders, find_parameters
 from tasks.release.hub.token import TOKEN, token_of_environment
 from tasks.release.release import refuse_foreign, require_origin, resolve_origin
+from tasks.release.signing import open_signer
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import InputError, ParamsError, PublishError
 from tasks.stage.parallel import count_cores, stages_at_once
@@ -81,6 +82,17 @@ def check_token(request: RunRequest) -> Iterator[CheckResult]:
         token_of_environment()
     except PublishError as error:
         yield problem("hub", f"{error}. {PUBLISH_LATER}")
+
+
+def check_signing(request: RunRequest) -> Iterator[CheckResult]:
+    """Check the key or identity that signs releases; a worker's key is on its own host."""
+    if not request.publish or request.on_workers or not any(stage.is_gate for stage in request.stages):
+        return
+    try:
+        if signer := open_signer(request.params.publish.signing):
+            yield ok("signing", f"releases are signed ({signer.kind})")
+    except PublishError as error:
+        yield problem("signing", f"{error}. {PUBLISH_LATER}")
 
 
 def check_origin(request: RunRequest) -> Iterator[CheckResult]:
@@ -300,7 +312,7 @@ def _check_folder(name: str, path: Path, what: str, knob: str) -> CheckResult:
 CHECKS = (
     *(check_host, check_folders, check_cache_path, check_prefect_home),
     *(server.check_network, device.check_device, device.check_fit, check_paths, check_outputs, check_disk),
-    *(check_dvc_remote, check_checkpoint_remote, check_token, check_origin, server.check_server_setting),
+    *(check_dvc_remote, check_checkpoint_remote, check_token, check_signing, check_origin, server.check_server_setting),
 )
 """Immediate checks, in the order of the report."""
 PROBES = (device.probe_device, probe_files, probe_hub, server.probe_server)

@@ -475,6 +475,8 @@ class PublishParams(Section):
     """Open a pull request on the Hub. The model is released (tagged) when you publish again after the merge."""
     examples: bool = False
     """Also publish the predictions and the evaluation page, which quote your data."""
+    signing: Literal["none", "key", "sigstore"] = "none"
+    """Sign releases: with the private key that PODIUM_SIGNING_KEY names, or with an identity of Sigstore."""
     license: Word | None = None
     """Licence on the model card; null: the licence of the base model's README.md, if any. Releases on the Hub need one.
     """

@@ -10,7 +10,7 @@ import argparse
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from ipu_model.files import link_or_copy, new_folder, sha256_of
 from tasks.downstream.inference.fetched_releases import (
@@ -27,8 +27,9 @@ from tasks.downstream.inference.fetched_releases import (
 from tasks.params.downstream import PUBLISHED
 from tasks.params.entries import ENTRY_SECTIONS, Entry, find_entry
 from tasks.params.schema import Params, load_sections
+from tasks.params.sections import HUB_NAME
 from tasks.plan.main import run_main
-from tasks.release.hub.newest import Tagged, newest_releases
+from tasks.release.hub.newest import Tagged, newest_releases, release_tags
 from tasks.release.release import folder_hashes, tag_of
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
@@ -131,6 +132,29 @@ def _of_hub(entry: Entry, wanted: Sequence[Tagged]) -> tuple[list[FetchedRelease
         releases.append(FetchedRelease(one.tag, repository, one.commit, hashes))
         sources[one.tag] = files.__getitem__
     return releases, sources
+
+
+def download_release(named: str, folder: Path) -> frozenset[str]:
+    """Download all files of a Hub repository, user/name or user/name@revision, into a new folder.
+
+    Returns:
+        The release tags of that commit.
+
+    Raises:
+        InputError: it cannot be read, or has a file that would be outside the folder.
+    """
+    from tasks.records.hub_inputs import download_files
+
+    repository, _, revision = named.partition("@")
+    if not HUB_NAME.fullmatch(repository):
+        raise InputError(f"{named} not found: name a release folder, a run, or a Hub repository (user/name)")
+    commit, _, files = download_files(repository, revision or None, lambda names: names, "")
+    for name, path in files.items():
+        if ".." in PurePosixPath(name).parts or name.startswith("/"):
+            raise InputError(f"{named} has a file named {name!r}, which is outside the repository")
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        link_or_copy(path.resolve(), folder / name)
+    return release_tags(repository, commit)
 
 
 def parse_tagged(text: str) -> Tagged:

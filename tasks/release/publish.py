@@ -47,6 +47,7 @@ from tasks.release.release import (
     SCORES,
     SETTINGS,
     STAGE_RUNS,
+    WEIGHTS,
     ComparedRelease,
     Release,
     build_release,
@@ -55,6 +56,7 @@ from tasks.release.release import (
     resolve_origin,
     write_folder,
 )
+from tasks.release.signing import Signer, open_signer
 from tasks.stage import artifacts
 from tasks.stage.errors import GateRejected, PublishError
 
@@ -99,7 +101,13 @@ class Publication:
         (place,) = (PurePosixPath(str(name)) for name in self.destination.values())
         return place.name if self.on_hub or place.parent.name == artifacts.RELEASES.name else self.entry.name
 
-    def build(self, gate: Mapping[str, Any], copies: Path) -> Release:
+    def build(
+        self,
+        gate: Mapping[str, Any],
+        copies: Path,
+        signer: Signer | None = None,
+        compared: ComparedRelease | None = None,
+    ) -> Release:
         """Return all files of the release, including card and provenance, from copies of the checkout's files."""
         subject, examples = self.subject, self.params.publish.examples
         metrics = read_json(copies / subject.metrics, f"dvc repro {subject.stages['evaluate']}")
@@ -152,7 +160,9 @@ class Publication:
             texts[SETTINGS] = format_json(settings)
             texts["config.json"] = format_json({**config, "podium": settings})
         accepted = [name for name, one in gate.get(EXPORTS, {}).items() if one["accepted"]]
-        return build_release(copies, texts, subject, accepted, examples=examples)
+        release = build_release(copies, texts, subject, accepted, examples=examples)
+        statement = attest(origin, gate, metrics, compared, release, copies) if signer else {}
+        return replace(release, signer=signer, statement=statement)
 
     def send(self, release: Release, compared: ComparedRelease | None) -> dict[str, Any]:
         """Publish the release in place of the one it was compared with; return the receipt."""
@@ -176,6 +186,41 @@ class Publication:
         }
 
 
+def attest(
+    origin: Mapping[str, Any],
+    gate: Mapping[str, Any],
+    metrics: Mapping[str, Any],
+    compared: ComparedRelease | None,
+    release: Release,
+    copies: Path,
+) -> dict[str, Any]:
+    """Return the predicate of attestation.json: the verdict on the weights, and what they were built from.
+
+    It has only values that provenance, metrics and card of a release may state: no path, host, user or time.
+    """
+    scores = gate["metrics"]
+    return {
+        "weights_sha256": release.files[WEIGHTS].sha256,
+        "verdict": {name: gate[name] for name in ("accepted", "reasons", "checks")},
+        "scores": {
+            name: {"value": value, "interval": [metrics.get(f"{name}_{end}") for end in ("low", "high")]}
+            for name, value in scores.items()
+        },
+        "exports": gate.get(EXPORTS, {}),
+        "compared_with": asdict(compared) if compared else None,
+        "compared_scores_sha256": {
+            Path(name).name: sha256
+            for name, sha256 in gate[JUDGED].items()
+            if name.startswith(f"{RELEASED}/") and sha256 is not None
+        },
+        "parameters": origin["parameters"],
+        "parameters_sha256": origin["parameters_sha256"],
+        "stages_sha256": origin["stages_sha256"],
+        "dvc_lock_sha256": sha256_of(copies / LOCK) if (copies / LOCK).is_file() else None,
+        "code": {name: origin[name] for name in ("git", "stages_git", "code_md5")},
+    }
+
+
 def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dry_run: bool = False) -> dict[str, Any]:
     """Publish the checkout `root`; publishing the same content again changes nothing.
 
@@ -197,7 +242,7 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
     if problems := check_output_folders(parameters, root, expand_plan(params)):
         raise PublishError("; ".join(problems))
     entry = find_entry(params, name)
-    subject = make_subject(load_spec(entry), params)
+    subject, signer = make_subject(load_spec(entry), params), open_signer(params.publish.signing)
     gate_stage = subject.stages["gate"]
     gate = read_json(root / subject.gate, f"dvc repro {gate_stage}")
     if gate.get("accepted") is not True:  # there is nothing to copy
@@ -214,10 +259,10 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
         recorded = read_json(copies / subject.gate, f"dvc repro {gate_stage}")
         gate = verify_verdict(recorded, entry, subject, {name: hashes[name] for name in judged}, copies)
         publication = Publication(entry, params, parameters, subject, root, stage_runs(behind, copies))
-        release = publication.build(gate, copies)
+        compared = read_compared(copies / RELEASED) if entry.fetches_released else None
+        release = publication.build(gate, copies, signer, compared)
         if dry_run:
             return publication.receipt(release)
-        compared = read_compared(copies / RELEASED) if entry.fetches_released else None
         receipt = publication.send(release, compared)
     write_json(root / subject.receipt, receipt)
     return receipt

@@ -1,11 +1,15 @@
 """Files of a release, their hashes, what its card states, and the local target: a folder in Hub layout."""
 
+from __future__ import annotations
+
+import contextlib
 import hashlib
 import io
 import logging
 import os
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,7 @@ from ipu_model.files import clear_partial, exclusive_lock, link_or_copy, new_fol
 from tasks.downstream.gate.subject import ReleaseSubject
 from tasks.params.schema import Params
 from tasks.release.provenance import read_json
+from tasks.release.signing import ATTESTATION, SIGNATURE, Signer, format_attestation
 from tasks.stage import artifacts
 from tasks.stage.errors import PublishError
 
@@ -35,8 +40,10 @@ LARGE = (WEIGHTS, *artifacts.EXPORT_FILES.values())
 METRICS, SCORES = "evaluation/metrics.json", "evaluation/scores.json"
 PREDICTIONS, PAGE = "evaluation/predictions.json", "evaluation/report.html"
 """Examples: files that quote the data, published if publish.examples is true."""
+OF_SIGNING = (ATTESTATION, SIGNATURE)
+"""Files of a signed release only; not part of the tag, as signatures of the same content differ."""
 NAMES = frozenset(
-    {CARD, PROVENANCE, STAGE_RUNS, SETTINGS, METRICS, SCORES, PREDICTIONS, PAGE}
+    {*OF_SIGNING, CARD, PROVENANCE, STAGE_RUNS, SETTINGS, METRICS, SCORES, PREDICTIONS, PAGE}
     | {*artifacts.EXPORT_FILES.values()}
     | {*MODEL_FILES, *OPTIONAL_MODEL_FILES, *TOKENIZER_FILES, *OPTIONAL_TOKENIZER_FILES}
 )
@@ -63,6 +70,10 @@ class Release:
     """Path in the target -> file."""
 
     files: Mapping[str, ReleaseFile]
+    signer: Signer | None = None
+    """Signs the release; None: it is not signed."""
+    statement: Mapping[str, Any] = field(default_factory=dict)
+    """Predicate of the attestation of a signed release."""
 
     @property
     def tag(self) -> str:
@@ -82,13 +93,46 @@ class Release:
         """Return path -> SHA-256 of the files that determine the tag, sorted."""
         return content_of(self.hashes())
 
+    def signed(self) -> Release:
+        """Return this release with attestation and signature, if it is to be signed.
+
+        Raises:
+            PublishError: the key or identity cannot be used; nothing was published.
+        """
+        if self.signer is None or SIGNATURE in self.files:
+            return self
+        text = format_attestation(self.hashes(), self.statement)
+        attested = replace(self, files={**self.files, ATTESTATION: release_file(text.encode())})
+        with attested.temporary_folder() as folder:
+            signature = self.signer.sign(folder)
+        return replace(attested, files={**attested.files, SIGNATURE: release_file(signature)})
+
+    def write(self, folder: Path) -> None:
+        """Write all files below a folder."""
+        for name, file in self.files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(file.source, bytes):
+                path.write_bytes(file.source)
+            else:
+                link_or_copy(file.source, path)
+
+    @contextlib.contextmanager
+    def temporary_folder(self) -> Iterator[Path]:
+        """Write all files below a temporary folder with the name of the tag, next to the large files."""
+        places = [file.source.parent for file in self.files.values() if isinstance(file.source, Path)]
+        with tempfile.TemporaryDirectory(dir=places[0] if places else None) as place:
+            folder = Path(place) / self.tag
+            self.write(folder)
+            yield folder
+
 
 def content_of(hashes: Mapping[str, str]) -> dict[str, str]:
     """Return the files of a release that determine its tag: path -> SHA-256.
 
     The card states time and energy, which differ between equal trainings; provenance.json has the hash of the rest.
     """
-    return {name: sha256 for name, sha256 in hashes.items() if name not in (STAGE_RUNS, CARD)}
+    return {name: sha256 for name, sha256 in hashes.items() if name not in (STAGE_RUNS, CARD, *OF_SIGNING)}
 
 
 def tag_of(hashes: Mapping[str, str]) -> str:
@@ -196,19 +240,14 @@ def write_folder(release: Release, folder: Path, compared: ComparedRelease | Non
             log.info("%s: removed the remains of a killed publish", folder)
         refuse_foreign(folder)
         there = folder_hashes(folder) if folder.is_dir() else {}
-        if content_of(there) == release.content():
+        if content_of(there) == release.content() and (release.signer is None or release.signer.accepts(folder)):
             return False
         weights = there.get(WEIGHTS)
         if compared is not None and weights not in (None, release.files[WEIGHTS].sha256, compared.weights):
             raise released_meanwhile(f"{tag_of(there)} in {folder}", compared)
+        release = release.signed()
         with new_folder(folder) as fresh:
-            for name, file in release.files.items():
-                path = fresh / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                if isinstance(file.source, bytes):
-                    path.write_bytes(file.source)
-                else:
-                    link_or_copy(file.source, path)
+            release.write(fresh)
             if folder_hashes(fresh) != release.hashes():
                 raise PublishError(
                     f"a file changed while it was being published to {folder}: wait until no stage runs, then publish "

@@ -55,6 +55,21 @@ def newest_releases(repository: str, key: str, count: int) -> list[Tagged]:
     return list(found.values())
 
 
+def release_tags(repository: str, commit: str) -> frozenset[str]:
+    """Return the release tags that point at a commit.
+
+    Raises:
+        InputError: the repository may not be read, or the Hub does not answer.
+    """
+    from huggingface_hub import HfApi
+
+    from tasks.records.hub_inputs import choose_token
+
+    with translate_hub_errors(repository, repository, "its tags"):
+        api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=choose_token(repository))
+        return frozenset(tag for tag, at in _tags(api, repository).items() if at == commit)
+
+
 def require_compared(api: Any, repository: str, head: str, release: Release, compared: ComparedRelease) -> None:
     """Require that the newest release up to a commit of main is the one that the gate compared with.
 

@@ -10,10 +10,13 @@ finds it and adds the tag. The outcome of a call is read from the repository, ne
 the transaction therefore restarts: it finds the completed steps and does not repeat them.
 """
 
+import functools
 import logging
 import os
+import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete
@@ -23,7 +26,7 @@ from huggingface_hub.utils import validate_repo_id
 from tasks.release.hub.calls import FAILURES, Caller, CallFailed, Patience, hub_client
 from tasks.release.hub.newest import require_compared
 from tasks.release.hub.token import refusal, token_of_environment
-from tasks.release.release import NAMES, STAGE_RUNS, ComparedRelease, Release
+from tasks.release.release import CARD, NAMES, OF_SIGNING, STAGE_RUNS, ComparedRelease, Release
 from tasks.stage.errors import PublishError
 
 log = logging.getLogger(__name__)
@@ -121,6 +124,8 @@ class _Transaction:
     """Commit of main that contains the release, once known."""
     sent: bool = False
     """True if a commit or a pull request was sent; it may have landed."""
+    signed: dict[tuple[str, ...], bool] = field(default_factory=dict)
+    """Blobs of files that the tag does not cover -> whether a signature of this signer covers them."""
 
     def run(self) -> HubRelease:
         """Run the transaction to its end; after a failure, continue from the current state of the repository."""
@@ -140,14 +145,19 @@ class _Transaction:
                     lambda: require_compared(self.caller.api, name, head.sha, self.release, compared),
                     f"main is at {head.sha}; nothing was published",
                 )
-            if self.review and _differences(head, self.release):
+            if self.review and self._differences(head):
                 return self._propose(head)
             self.commit = self._commit(head)
         landed = f"main was moved to {self.commit}, which has no release tag, so nothing new is released"
         self._verify(self.commit, "verifying the commit", landed)
         tag = {"tag": self.release.tag, "revision": self.commit, "exist_ok": True}
         self.caller.request("tagging the release", lambda: self.caller.api.create_tag(name, **tag), landed)
-        # An existing tag is not moved: it must point at the same content.
+        # An existing tag must point at the same content; it is moved only from a commit without this signature.
+        if self.release.signer and not self._is_signed(self.caller.info("reading the tag", self.release.tag, landed)):
+            self.caller.request(
+                "moving the tag", lambda: self.caller.api.delete_tag(name, tag=self.release.tag), landed
+            )
+            self.caller.request("tagging the release", lambda: self.caller.api.create_tag(name, **tag), landed)
         self._verify(self.release.tag, "verifying the tag", landed)
         log.info("%s: %s is released as %s", name, self.commit, self.release.tag)
         url = f"{self.caller.endpoint}/{name}/tree/{self.release.tag}"
@@ -176,21 +186,22 @@ class _Transaction:
         A failed or unanswered POST may still have landed, and another publisher may have been faster. Reading the
         head again shows both, so the same content never gets a second commit.
         """
-        if not _differences(head, self.release):
+        if not self._differences(head):
             return str(head.sha)
+        self.release = self.release.signed()
         self.sent = True
         try:
             return str(send(self.caller.api, self.caller.repository, self.release, head).oid)
         except FAILURES as error:
             unknown = f"main was at {head.sha} before the attempt; the head could not be read afterwards"
             head = self.caller.info("reading the head again", None, unknown)
-            if not _differences(head, self.release):
+            if not self._differences(head):
                 return str(head.sha)
             state = f"main is at {head.sha}, without a commit of this publish"
             raise self.caller.failed("the commit", error, state) from None
 
     def _verify(self, revision: str, step: str, state: str) -> None:
-        found = _differences(self.caller.info(step, revision, state), self.release)
+        found = self._differences(self.caller.info(step, revision, state))
         if found:
             raise PublishError(
                 f"{self.caller.repository} at {revision} differs from the release ({'; '.join(found[:5])}). "
@@ -208,6 +219,7 @@ class _Transaction:
         caller, state = self.caller, f"main is at {head.sha}, nothing was changed in it"
         numbers, ours = self._open_requests(state), 0
         if not numbers:
+            self.release = self.release.signed()
             self.sent = True
             try:
                 opened = send(caller.api, caller.repository, self.release, head, create_pr=True)
@@ -243,7 +255,33 @@ class _Transaction:
             return [int(one.num) for one in listed if one.status in OPEN and one.title == self.release.title]
 
         numbers = self.caller.request("looking for open pull requests", list_open, state)
-        return sorted(number for number in numbers if not _differences(self._content(number, state), self.release))
+        return sorted(number for number in numbers if not self._differences(self._content(number, state)))
+
+    def _differences(self, info: Any) -> list[str]:
+        """Return the differences between a revision and the release, its signature included; empty if there are
+        none."""
+        found = _differences(info, self.release)
+        if not found and self.release.signer and not self._is_signed(info):
+            return ["it has no signature of this signer that covers its files"]
+        return found
+
+    def _is_signed(self, info: Any) -> bool:
+        """Return True if this signer's signature covers a revision with the content of the release."""
+        apart = (CARD, STAGE_RUNS, *OF_SIGNING)
+        blobs = {one.rfilename: str(one.blob_id) for one in info.siblings or [] if one.rfilename in apart}
+        if {*apart} - {*blobs}:
+            return False
+        key = tuple(blobs[name] for name in apart)
+        if key not in self.signed:
+            api, name, signer = self.caller.api, self.caller.repository, self.release.signer
+            content = {path: self.release.files[path] for path in self.release.content()}
+            with tempfile.TemporaryDirectory() as place, Release(content).temporary_folder() as folder:
+                for path in apart:
+                    get = functools.partial(api.hf_hub_download, name, path, revision=info.sha, local_dir=place)
+                    self.caller.request("reading the signature", get, "nothing was changed")
+                    Path(place, path).rename(folder / path)
+                self.signed[key] = signer is not None and signer.accepts(folder)
+        return self.signed[key]
 
     def _content(self, number: int, state: str) -> Any:
         return self.caller.info(f"reading pull request {number}", f"refs/pr/{number}", state)
@@ -282,7 +320,8 @@ def _differences(info: Any, release: Release) -> list[str]:
         info: the client's ModelInfo with files_metadata: Git blob hash of each file, SHA-256 of large ones.
     """
     found = {sibling.rfilename: sibling for sibling in info.siblings or []}
-    problems = [f"{name} of an earlier release is still there" for name in _outdated(info, release)]
+    outdated = [name for name in _outdated(info, release) if name not in OF_SIGNING]  # publishing unsigned keeps them
+    problems = [f"{name} of an earlier release is still there" for name in outdated]
     for name, file in sorted((name, release.files[name]) for name in release.content()):
         sibling = found.get(name)
         if sibling is None:

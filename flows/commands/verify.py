@@ -1,0 +1,94 @@
+"""`podium verify`: check that a release is what its gate accepted and its signer signed."""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from flows.commands import options
+from flows.commands.project import CommandContext, resolve_path
+from ipu_model.files import find_object
+from tasks.stage import artifacts, streams
+from tasks.stage.errors import FAILED, InputError
+
+if TYPE_CHECKING:
+    from tasks.release.signing import Trust
+    from tasks.release.verify import Release
+
+
+@click.command(
+    help="Verify MODEL: a release folder, a run that published, or a Hub repository (user/name, user/name@TAG). Checks "
+    "every file, the signature, the attestation, the scores, the card and exported models; one line each. Exit code 1 "
+    "if a check fails."
+)
+@click.argument("model")
+@click.option("--key", type=options.FILE, metavar="PUBLIC_KEY", help="public key of the expected signer")
+@click.option("--identity", metavar="NAME", help="expected signer, for publish.signing: sigstore")
+@click.option("--issuer", metavar="URL", help="OpenID Connect issuer of that identity")
+@options.json_option
+@click.pass_context
+def command(
+    ctx: click.Context, model: str, key: Path | None, identity: str | None, issuer: str | None, as_json: bool
+) -> None:
+    from tasks.release.signing import Trust
+    from tasks.release.verify import verify
+
+    if (identity is None) != (issuer is None) or (key and identity):
+        raise click.UsageError("pass --key, or both --identity and --issuer", ctx)
+    trust = Trust(key and resolve_path(ctx, key), identity, issuer) if key or identity else None
+    if trust is not None:
+        trust.require_key()
+    with _open_release(ctx, model, trust) as release:
+        found = verify(release)
+    passed = all(check.result != "failed" for check in found)
+    width = max(len(check.name) for check in found)
+    lines = [f"{check.name:{width}}  {check.result:7}  {check.text}" for check in found]
+    values = {"model": model, "verified": passed, "checks": [check._asdict() for check in found]}
+    if as_json:
+        options.print_json(values)
+    else:
+        signed = any(check.name == "signature" and check.result == "ok" for check in found)
+        end = "verified" if signed else "nothing contradicts this release, but its signer was not verified"
+        streams.say("\n".join([*lines, end if passed else "NOT VERIFIED: do not use this release"]) + "\n")
+    if not passed:
+        raise SystemExit(FAILED)
+
+
+@contextlib.contextmanager
+def _open_release(ctx: click.Context, model: str, trust: "Trust | None") -> "Iterator[Release]":
+    """Yield the release that a word names.
+
+    Raises:
+        InputError: it is not found.
+    """
+    from flows.runs.checkout import checkout_folder
+    from tasks.release.fetch import download_release
+    from tasks.release.verify import Release
+
+    context: CommandContext = ctx.obj
+    folder = resolve_path(ctx, Path(model))
+    if folder.is_dir() and not (folder / artifacts.PARAMS).is_file():
+        yield Release(folder.resolve(), trust)
+        return
+    run = folder if folder.is_dir() or context.project is None else checkout_folder(context.project, model)
+    if (run / artifacts.PARAMS).is_file():
+        receipt = _read_receipt(run, model)
+        if receipt["target"] == "local":
+            yield Release((run / receipt["folder"]).resolve(), trust, receipt=receipt["files"])
+            return
+        model = f"{receipt['repository']}@{receipt['tag']}"
+    with tempfile.TemporaryDirectory(prefix="podium-") as place:
+        release = Path(place) / "release"
+        yield Release(release, trust, tags=download_release(model, release))
+
+
+def _read_receipt(run: Path, name: str) -> dict[str, Any]:
+    found = [find_object(path) for path in sorted((run / artifacts.REPORTS).glob("publish-*.json"))]
+    receipts = [receipt for receipt in found if receipt and receipt.get("tag")]
+    if len(receipts) != 1:
+        count = f"{len(receipts)} releases: name the folder or repository of one" if receipts else "not published"
+        raise InputError(f"{name} has {count}")
+    return receipts[0]

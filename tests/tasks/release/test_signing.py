@@ -1,0 +1,321 @@
+"""Signed releases: what is signed, and every change to a release that `podium verify` must name."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("OpenSSL", reason="model-signing needs it and does not declare it")
+pytest.importorskip("model_signing")
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+
+from ipu_model.files import write_json
+from tasks.params.schema import parameter_values
+from tasks.release import verify as verification
+from tasks.release.publish import publish
+from tasks.release.signing import Trust, open_signer
+from tasks.stage.errors import PublishError
+from tests.tasks.trained_checkout import make_checkout, params_with
+
+FOLDER = "published/podium-demo"
+SECRET = "correct horse battery staple"
+
+
+def write_key(path: Path, key: Any = None, password: str | None = None) -> Path:
+    """A new private key, and its public key next to it."""
+    key = key or ec.generate_private_key(ec.SECP256R1())
+    how = serialization.BestAvailableEncryption(password.encode()) if password else serialization.NoEncryption()
+    path.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, how))
+    public = (serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    path.with_suffix(".pub").write_bytes(key.public_key().public_bytes(*public))
+    return path
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("keys")
+    for name in ("ours", "theirs"):
+        write_key(folder / f"{name}.pem")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, keys: Path) -> Path:
+    root = make_checkout(tmp_path_factory.mktemp("signed") / "checkout")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PODIUM_SIGNING_KEY", str(keys / "ours.pem"))
+        publish_here(root)
+    return root
+
+
+@pytest.fixture
+def checkout(made: Path, keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PODIUM_SIGNING_KEY", str(keys / "ours.pem"))
+    return Path(shutil.copytree(made, tmp_path / "checkout"))
+
+
+@pytest.fixture
+def release(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made / FOLDER, tmp_path / "downloaded"))
+
+
+def publish_here(root: Path, **how: Any) -> dict[str, Any]:
+    return publish(parameter_values(params_with(**{"signing": "key", **how})), "squad", root)
+
+
+def verify(folder: Path, key: Path | None, **known: Any) -> dict[str, verification.Check]:
+    trust = Trust(key) if key else None
+    return {one.name: one for one in verification.verify(verification.Release(folder, trust, **known))}
+
+
+def results(folder: Path, key: Path | None, **known: Any) -> dict[str, str]:
+    return {name: one.result for name, one in verify(folder, key, **known).items()}
+
+
+def test_a_signed_release_is_verified_by_podium_and_by_the_command_of_model_signing(release: Path, keys: Path) -> None:
+    found = results(release, keys / "ours.pub")
+    assert found.pop("exports") == "skipped"
+    assert set(found.values()) == {"ok"}, found
+    words = ("--signature", release / "model.sig", "--public_key", keys / "ours.pub", release)
+    subprocess.run([sys.executable, "-m", "model_signing", "verify", "key", *map(str, words)], check=True)
+    assert results(release, None)["signature"] == "skipped"
+
+
+def test_the_statement_binds_the_files_and_has_no_path_user_or_key(checkout: Path, keys: Path) -> None:
+    text = (checkout / FOLDER / "attestation.json").read_text()
+    statement = json.loads(text)
+    names = {path.relative_to(checkout / FOLDER).as_posix() for path in (checkout / FOLDER).rglob("*.*")}
+    assert {one["name"] for one in statement["subject"]} == names - {"attestation.json", "model.sig"}
+    about, gate = statement["predicate"], json.loads((checkout / "metrics/squad-gate.json").read_text())
+    assert about["weights_sha256"] == gate["judged"]["models/squad/model.safetensors"]
+    assert (about["verdict"]["accepted"], about["verdict"]["checks"]) == (True, gate["checks"])
+    assert about["scores"]["f1"]["value"] == gate["metrics"]["f1"]
+    provenance = json.loads((checkout / FOLDER / "provenance.json").read_text())
+    assert about["code"]["git"] == provenance["git"]
+    assert len(about["dvc_lock_sha256"]) == 64
+    for name in ("attestation.json", "model.sig"):
+        content = (checkout / FOLDER / name).read_text()
+        assert not any(word in content for word in (str(checkout), str(Path.home()), str(keys), "ours.pem"))
+
+
+def test_the_same_content_is_signed_once_and_an_unsigned_release_keeps_its_bytes(checkout: Path) -> None:
+    signature = (checkout / FOLDER / "model.sig").read_bytes()
+    again = publish_here(checkout)
+    assert (again["unchanged"], (checkout / FOLDER / "model.sig").read_bytes()) == (True, signature)
+    assert publish_here(checkout, signing="none") == again, "the tag is that of the content"
+    shutil.rmtree(checkout / FOLDER)
+    assert publish_here(checkout, signing="none")["tag"] == again["tag"]
+    assert not {"model.sig", "attestation.json"} & {path.name for path in (checkout / FOLDER).iterdir()}
+    assert publish_here(checkout)["unchanged"] is False, "a signature that is asked for and missing"
+    assert (checkout / FOLDER / "model.sig").is_file()
+
+
+def test_another_key_or_a_changed_signature_signs_again(checkout: Path, keys: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("PODIUM_SIGNING_KEY", str(keys / "theirs.pem"))
+    assert publish_here(checkout)["unchanged"] is False
+    assert results(checkout / FOLDER, keys / "theirs.pub")["signature"] == "ok"
+    (checkout / FOLDER / "model.sig").write_text("{}")
+    assert publish_here(checkout)["unchanged"] is False
+    (checkout / FOLDER / "README.md").write_text("a better card")
+    assert publish_here(checkout)["unchanged"] is False
+    assert set(results(checkout / FOLDER, keys / "theirs.pub").values()) == {"ok", "skipped"}
+
+
+def replace_text(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def one_byte_of_weights(folder: Path, keys: Path) -> None:
+    with (folder / "model.safetensors").open("r+b") as stream:
+        stream.seek(-1, 2)
+        last = stream.read(1)
+        stream.seek(-1, 2)
+        stream.write(bytes([last[0] ^ 1]))
+
+
+def a_better_figure_on_the_card(folder: Path, keys: Path) -> None:
+    replace_text(folder / "README.md", "| F1 | 100.00 | 14.67 to", "| F1 | 100.00 | 95.81 to")
+
+
+def a_better_figure_in_the_model_index(folder: Path, keys: Path) -> None:
+    replace_text(folder / "README.md", "value: 100.0", "value: 101.0")
+
+
+def another_word_on_the_card(folder: Path, keys: Path) -> None:
+    replace_text(folder / "README.md", "bias was not", "bias was")
+
+
+def a_swapped_tokenizer(folder: Path, keys: Path) -> None:
+    replace_text(folder / "tokenizer.json", '"river"', '"rival"')
+
+
+def a_signature_of_another_key(folder: Path, keys: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PODIUM_SIGNING_KEY", str(keys / "theirs.pem"))
+        signer = open_signer("key")
+    assert signer is not None
+    (folder / "model.sig").unlink()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PODIUM_SIGNING_KEY", str(keys / "theirs.pem"))
+        (folder / "model.sig").write_bytes(signer.sign(folder))
+
+
+def a_file_added(folder: Path, keys: Path) -> None:
+    (folder / "pytorch_model.bin").write_bytes(b"pickle")
+
+
+def a_file_removed(folder: Path, keys: Path) -> None:
+    (folder / "vocab.txt").unlink()
+
+
+def an_edited_attestation(folder: Path, keys: Path) -> None:
+    values = json.loads((folder / "attestation.json").read_text())
+    values["predicate"]["scores"]["f1"]["interval"][0] = 99.0
+    write_json(folder / "attestation.json", values)
+
+
+def edited_metrics(folder: Path, keys: Path) -> None:
+    values = json.loads((folder / "evaluation/metrics.json").read_text())
+    write_json(folder / "evaluation/metrics.json", {**values, "f1": 99.0})
+
+
+def edited_parameters(folder: Path, keys: Path) -> None:
+    replace_text(folder / "provenance.json", '"min_f1": 85.0', '"min_f1": 95.0')
+
+
+def a_removed_signature(folder: Path, keys: Path) -> None:
+    (folder / "model.sig").unlink()
+
+
+def a_removed_signature_and_attestation(folder: Path, keys: Path) -> None:
+    (folder / "model.sig").unlink()
+    (folder / "attestation.json").unlink()
+
+
+def a_link(folder: Path, keys: Path) -> None:
+    (folder / "vocab.txt").rename(folder.parent / "vocab.txt")
+    (folder / "vocab.txt").symlink_to(folder.parent / "vocab.txt")
+
+
+ATTACKS: list[tuple[Callable[[Path, Path], None], dict[str, str]]] = [
+    (one_byte_of_weights, {"files": "model.safetensors has SHA-256", "attestation": "about other weights"}),
+    (
+        a_better_figure_on_the_card,
+        {"files": "README.md has SHA-256", "card": r"README.md states F1 \| 100.00 \| 95.81 to 100.00 \(Scores\)"},
+    ),
+    (a_better_figure_in_the_model_index, {"card": "README.md states .* 101.0 \\(model-index\\), .*metrics.json gives"}),
+    (another_word_on_the_card, {"card": "README.md has other text than provenance.json states"}),
+    (
+        a_swapped_tokenizer,
+        {"files": "tokenizer.json has SHA-256", "provenance": "tokenizer.json .* the model was trained with"},
+    ),
+    (a_signature_of_another_key, {"signature": "made with another key"}),
+    (a_file_added, {"files": "pytorch_model.bin was added", "attestation": "pytorch_model.bin was added"}),
+    (a_file_removed, {"files": "vocab.txt is missing"}),
+    (an_edited_attestation, {"files": "attestation.json has SHA-256", "attestation": "its f1 differs"}),
+    (
+        edited_metrics,
+        {"files": "evaluation/metrics.json has SHA-256", "scores": "states f1=99.0, evaluation/scores.json gives 100"},
+    ),
+    (edited_parameters, {"files": "provenance.json has SHA-256", "provenance": "parameters were changed"}),
+    (a_removed_signature, {"signature": "not signed: model.sig is missing"}),
+    (a_removed_signature_and_attestation, {"signature": "not signed: model.sig is missing"}),
+    (a_link, {"links": "vocab.txt is a link", "files": "vocab.txt is missing"}),
+]
+
+
+@pytest.mark.parametrize(("attack", "named"), ATTACKS, ids=lambda one: getattr(one, "__name__", ""))
+def test_each_change_of_a_signed_release_is_named(release: Path, keys: Path, attack: Any, named: dict) -> None:
+    attack(release, keys)
+    found = verify(release, keys / "ours.pub")
+    for name, words in named.items():
+        assert found[name].result == "failed", (name, found)
+        assert re.search(words, found[name].text), found[name]
+    genuine = attack not in (
+        a_link,
+        a_signature_of_another_key,
+        a_removed_signature,
+        a_removed_signature_and_attestation,
+    )
+    assert found["signature"].result == ("ok" if genuine else "failed")
+
+
+@pytest.mark.parametrize(
+    ("name", "password", "words"),
+    [
+        (None, None, "PODIUM_SIGNING_KEY is not set"),
+        ("missing", None, r"cannot be read \(No such file or directory\)"),
+        ("folder", None, r"cannot be read \(Is a directory\)"),
+        ("public", None, "not a private key in PEM format"),
+        ("rsa", None, "of another kind: a private key of an elliptic curve"),
+        ("ed25519", None, "of another kind"),
+        ("encrypted", None, "is encrypted: set PODIUM_SIGNING_PASSWORD"),
+        ("encrypted", "wrong", "cannot be decrypted with PODIUM_SIGNING_PASSWORD"),
+        ("plain", SECRET, "is not encrypted: unset PODIUM_SIGNING_PASSWORD"),
+    ],
+)
+def test_a_key_that_cannot_sign_is_refused_without_naming_path_or_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str | None, password: str | None, words: str
+) -> None:
+    place = tmp_path / "private-place"
+    place.mkdir()
+    (place / "folder").mkdir()
+    write_key(place / "plain")
+    write_key(place / "encrypted", password=SECRET)
+    if name == "public":
+        (place / "plain.pub").rename(place / "public")
+    if name == "rsa":
+        write_key(place / "rsa", rsa.generate_private_key(65537, 2048))
+    if name == "ed25519":
+        write_key(place / "ed25519", ed25519.Ed25519PrivateKey.generate())
+    for variable, value in (("KEY", name and str(place / name)), ("PASSWORD", password)):
+        monkeypatch.delenv(f"PODIUM_SIGNING_{variable}", raising=False)
+        if value:
+            monkeypatch.setenv(f"PODIUM_SIGNING_{variable}", value)
+    with pytest.raises(PublishError, match=words) as refused:
+        open_signer("key")
+    assert not any(word in str(refused.value) for word in ("private-place", SECRET, "wrong"))
+
+
+def test_an_encrypted_key_signs_with_its_password(checkout: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("PODIUM_SIGNING_KEY", str(write_key(tmp_path / "own.pem", password=SECRET)))
+    monkeypatch.setenv("PODIUM_SIGNING_PASSWORD", SECRET)
+    publish_here(checkout)
+    assert results(checkout / FOLDER, tmp_path / "own.pub")["signature"] == "ok"
+
+
+def test_exported_models_are_those_that_the_gate_accepted_and_compute_what_the_model_does(
+    release: Path, keys: Path
+) -> None:
+    pytest.importorskip("onnxruntime")
+    from tasks.downstream.export.onnx_files import load_model, write_formats
+
+    write_formats(load_model(release), ("onnx", "int8"), release)
+    statement = json.loads((release / "attestation.json").read_text())
+
+    def attest(**accepted: bool) -> verification.Check:
+        exports = {f"onnx/{name}.onnx": {"accepted": one} for name, one in accepted.items()}
+        values = {**statement, "predicate": {**statement["predicate"], "exports": exports}}
+        write_json(release / "attestation.json", values)
+        return verify(release, keys / "ours.pub")["exports"]
+
+    both = {"model": True, "model_quantized": True}
+    assert attest(**both).result == "ok"
+    assert "the gate did not accept onnx/model_quantized.onnx" in attest(**{**both, "model_quantized": False}).text
+    (release / "onnx/model_quantized.onnx").replace(release / "onnx/model.onnx")
+    assert "onnx/model_quantized.onnx is missing" in attest(**both).text
+    exchanged = attest(model=True)
+    assert exchanged.result == "failed"
+    assert "a logit of onnx/model.onnx differs by" in exchanged.text
