@@ -53,6 +53,13 @@ def validate_yaml(hub: HubServer, request: Request) -> Response:
     return answer({"errors": errors, "warnings": []}, 400 if errors else 200)
 
 
+@serves("hub", "DELETE", f"{API}/tag/{REVISION}", "write")
+def delete_tag(hub: HubServer, request: Request, repository: Repository, revision: str) -> Response:
+    if repository.tags.pop(revision, None) is None:
+        raise HubError(404, f"Tag doesn't exist: {revision}")
+    return answer({})
+
+
 @serves("hub", "POST", f"{API}/tag/{REVISION}", "write")
 def create_tag(hub: HubServer, request: Request, repository: Repository, revision: str) -> Response:
     values = fields(request.json(), {"tag": str}, {"message": str})

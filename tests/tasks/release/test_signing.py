@@ -22,9 +22,12 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from ipu_model.files import write_json
 from tasks.params.schema import parameter_values
 from tasks.release import verify as verification
+from tasks.release.fetch import download_release
 from tasks.release.publish import publish
 from tasks.release.signing import Trust, open_signer
 from tasks.stage.errors import PublishError
+from tests.hub_server import HubServer
+from tests.tasks.release.hub_publishing import NAME, commits
 from tests.tasks.trained_checkout import make_checkout, params_with
 
 FOLDER = "published/podium-demo"
@@ -319,3 +322,29 @@ def test_exported_models_are_those_that_the_gate_accepted_and_compute_what_the_m
     exchanged = attest(model=True)
     assert exchanged.result == "failed"
     assert "a logit of onnx/model.onnx differs by" in exchanged.text
+
+
+def test_a_signed_release_on_the_hub_is_one_commit_and_its_tag_has_the_signature(
+    checkout: Path, keys: Path, tmp_path: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    to_hub = {"target": "hub", "repository": NAME}
+
+    def check(tag: str, owner: str = "ours") -> dict[str, str]:
+        folder = tmp_path / f"{tag}-{owner}-{len(commits(hub))}"
+        tags = download_release(f"{NAME}@{tag}", folder)
+        return results(folder, keys / f"{owner}.pub", tags=tags)
+
+    unsigned = publish_here(checkout, **to_hub, signing="none")
+    first = publish_here(checkout, **to_hub)
+    assert (first["unchanged"], first["tag"]) == (False, unsigned["tag"])
+    assert publish_here(checkout, **to_hub) == {**first, "unchanged": True}
+    assert publish_here(checkout, **to_hub, signing="none")["unchanged"] is True
+    assert len(commits(hub)) == 2
+    assert set(check(first["tag"]).values()) == {"ok", "skipped"}
+    monkeypatch.setenv("PODIUM_SIGNING_KEY", str(keys / "theirs.pem"))
+    assert publish_here(checkout, **to_hub)["commit"] != first["commit"]
+    assert len(commits(hub)) == 3
+    assert check(first["tag"])["signature"] == "failed"
+    assert set(check(first["tag"], "theirs").values()) == {"ok", "skipped"}
