@@ -16,7 +16,7 @@ from tasks.stage.errors import FAILED, InputError
 
 if TYPE_CHECKING:
     from tasks.release.signing import Trust
-    from tasks.release.verify import Release
+    from tasks.release.verify import ReceivedRelease
 
 
 @click.command(
@@ -58,7 +58,7 @@ def command(
 
 
 @contextlib.contextmanager
-def _open_release(ctx: click.Context, model: str, trust: "Trust | None") -> "Iterator[Release]":
+def _open_release(ctx: click.Context, model: str, trust: "Trust | None") -> "Iterator[ReceivedRelease]":
     """Yield the release that a word names.
 
     Raises:
@@ -66,23 +66,23 @@ def _open_release(ctx: click.Context, model: str, trust: "Trust | None") -> "Ite
     """
     from flows.runs.checkout import checkout_folder
     from tasks.release.fetch import download_release
-    from tasks.release.verify import Release
+    from tasks.release.verify import ReceivedRelease
 
     context: CommandContext = ctx.obj
     folder = resolve_path(ctx, Path(model))
     if folder.is_dir() and not (folder / artifacts.PARAMS).is_file():
-        yield Release(folder.resolve(), trust)
+        yield ReceivedRelease(folder.resolve(), trust)
         return
     run = folder if folder.is_dir() or context.project is None else checkout_folder(context.project, model)
     if (run / artifacts.PARAMS).is_file():
         receipt = _read_receipt(run, model)
         if receipt["target"] == "local":
-            yield Release((run / receipt["folder"]).resolve(), trust, receipt=receipt["files"])
+            yield ReceivedRelease((run / receipt["folder"]).resolve(), trust, receipt=receipt["files"])
             return
         model = f"{receipt['repository']}@{receipt['tag']}"
     with tempfile.TemporaryDirectory(prefix="podium-") as place:
         release = Path(place) / "release"
-        yield Release(release, trust, tags=download_release(model, release))
+        yield ReceivedRelease(release, trust, tags=download_release(model, release))
 
 
 def _read_receipt(run: Path, name: str) -> dict[str, Any]:

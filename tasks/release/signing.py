@@ -31,7 +31,7 @@ MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 
 @dataclass(frozen=True)
 class Trust:
-    """Whose signatures are accepted: the owner of a public key, or an identity that an issuer certifies."""
+    """Signer whose signatures are accepted: owner of a public key, or an identity that an issuer certifies."""
 
     key: Path | None = None
     identity: str | None = None
@@ -109,7 +109,7 @@ def require_package(error: type[InputError | PublishError] = InputError) -> None
 
 
 def read_signed_files(signature: Path) -> dict[str, str]:
-    """Return path -> SHA-256 of the files that a signature states, whoever made it.
+    """Return path -> SHA-256 of the files that a signature states; who made it is not checked.
 
     Raises:
         InputError: it is not a signature of model-signing.

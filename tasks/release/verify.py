@@ -49,7 +49,7 @@ PROBES = 8
 SECTIONS = ("Scores", "Release gate")
 
 
-class Check(NamedTuple):
+class ReleaseCheck(NamedTuple):
     """Result of one check."""
 
     name: str
@@ -57,12 +57,12 @@ class Check(NamedTuple):
     text: str
 
 
-class Skipped(Exception):
+class CheckSkipped(Exception):
     """The check cannot be made; the message says why."""
 
 
 @dataclass(frozen=True)
-class Release:
+class ReceivedRelease:
     """Release to verify, and what is known about it from elsewhere."""
 
     folder: Path
@@ -93,25 +93,25 @@ class Release:
         return values
 
 
-def verify(release: Release) -> list[Check]:
+def verify(release: ReceivedRelease) -> list[ReleaseCheck]:
     """Make every check of a release; `hashes` of the argument are computed here."""
     names = list_files(release.folder)
     links = [name for name in names if (release.folder / name).is_symlink()]
     hashes = {name: sha256_of(release.folder / name) for name in names if name not in links}
-    release = Release(release.folder, release.trust, release.tags, release.receipt, hashes)
+    release = ReceivedRelease(release.folder, release.trust, release.tags, release.receipt, hashes)
     found = [_make(name, check, release) for name, check in CHECKS.items()]
     if links:
-        found.insert(0, Check("links", "failed", f"{', '.join(links[:SHOWN])} is a link; a release has none"))
+        found.insert(0, ReleaseCheck("links", "failed", f"{', '.join(links[:SHOWN])} is a link; a release has none"))
     return found
 
 
-def _make(name: str, check: Callable[[Release], str], release: Release) -> Check:
+def _make(name: str, check: Callable[[ReceivedRelease], str], release: ReceivedRelease) -> ReleaseCheck:
     try:
-        return Check(name, "ok", check(release))
-    except Skipped as skipped:
-        return Check(name, "skipped", str(skipped))
+        return ReleaseCheck(name, "ok", check(release))
+    except CheckSkipped as skipped:
+        return ReleaseCheck(name, "skipped", str(skipped))
     except (PodiumError, OSError, *MALFORMED) as error:
-        return Check(name, "failed", str(error) if isinstance(error, (PodiumError, ValueError)) else repr(error))
+        return ReleaseCheck(name, "failed", str(error) if isinstance(error, (PodiumError, ValueError)) else repr(error))
 
 
 def _require(problems: list[str]) -> None:
@@ -119,7 +119,7 @@ def _require(problems: list[str]) -> None:
         raise ValueError(shorten(problems, SHOWN, "; "))
 
 
-def check_files(release: Release) -> str:
+def check_files(release: ReceivedRelease) -> str:
     """Check every file against the signature, the receipt and the tag."""
     known, hashes = [], dict(release.hashes)
     if release.has(SIGNATURE):
@@ -138,29 +138,29 @@ def check_files(release: Release) -> str:
             raise ValueError(f"these files would be {tag}, but this commit has {tagged}")
         known.append(tag)
     if not known:
-        raise Skipped("no signature, receipt or tag states the hashes of this release")
+        raise CheckSkipped("no signature, receipt or tag states the hashes of this release")
     return f"{len(hashes)} files as in {', '.join(known)}"
 
 
-def check_signature(release: Release) -> str:
+def check_signature(release: ReceivedRelease) -> str:
     """Check the signature."""
     if not release.has(SIGNATURE):
         if release.trust is not None or release.has(ATTESTATION):
             raise ValueError(f"not signed: {SIGNATURE} is missing")
-        raise Skipped("not signed")
+        raise CheckSkipped("not signed")
     if release.trust is None:
-        raise Skipped("signed, but by whom was not checked: pass --key PUBLIC_KEY, or --identity and --issuer")
+        raise CheckSkipped("signed, but by whom was not checked: pass --key PUBLIC_KEY, or --identity and --issuer")
     if problem := release.trust.explain_failure(release.folder):
         raise ValueError(f"{SIGNATURE} does not verify: {problem}")
     return f"{SIGNATURE} is of {release.trust.identity or 'the owner of this key'}"
 
 
-def check_attestation(release: Release) -> str:
+def check_attestation(release: ReceivedRelease) -> str:
     """Check the attestation against the files of the release."""
     if not release.has(ATTESTATION):
         if release.has(SIGNATURE):
             raise ValueError(f"{ATTESTATION} is missing")
-        raise Skipped("not signed")
+        raise CheckSkipped("not signed")
     files, stated = read_attestation(release.folder / ATTESTATION)
     found = {name: sha256 for name, sha256 in release.hashes.items() if name not in OF_SIGNING}
     problems = compare_files(files, found, "attested")
@@ -187,7 +187,7 @@ def _is_alike(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def check_provenance(release: Release) -> str:
+def check_provenance(release: ReceivedRelease) -> str:
     """Check the parameters and the tokenizer against the provenance."""
     origin = release.read(PROVENANCE)
     problems = []
@@ -201,7 +201,7 @@ def check_provenance(release: Release) -> str:
     return f"parameters and tokenizer as trained, code {revision[:12] if revision else 'not recorded'}"
 
 
-def check_scores(release: Release) -> str:
+def check_scores(release: ReceivedRelease) -> str:
     """Check the metrics against the scores of the examples."""
     task, metrics = _load_part(release, "scores"), release.read(METRICS)
     scores = read_scores(task, release.folder / SCORES)
@@ -224,7 +224,7 @@ def check_scores(release: Release) -> str:
     return f"scores of {count:,} {task.record}s: {how}"
 
 
-def check_card(release: Release) -> str:
+def check_card(release: ReceivedRelease) -> str:
     """Check the figures of the card against metrics and verdict, and its text against the provenance."""
     origin, metrics = release.read(PROVENANCE), release.read(METRICS)
     [own] = origin["parameters"]["downstream"].values()
@@ -278,14 +278,14 @@ def _figures(card: str) -> dict[str, list[str]]:
     return values
 
 
-def check_exports(release: Release) -> str:
+def check_exports(release: ReceivedRelease) -> str:
     """Check that the exported files are those that the gate accepted, and that they compute what the model computes."""
     present, verdicts = {*release.hashes} & {*EXPORT_FILES.values()}, {}
     if release.has(ATTESTATION):
         verdicts = read_attestation(release.folder / ATTESTATION)[1]["exports"]
     accepted = {name for name, one in verdicts.items() if one["accepted"]}
     if not present | accepted:
-        raise Skipped("no exported model")
+        raise CheckSkipped("no exported model")
     problems = [f"{name} is missing" for name in sorted(accepted - present)]
     if release.has(ATTESTATION):
         problems += [f"the gate did not accept {name}" for name in sorted(present - accepted)]
@@ -293,7 +293,7 @@ def check_exports(release: Release) -> str:
     try:
         require_packages(("onnxruntime", "transformers"))
     except InputError as error:
-        raise Skipped(f"{', '.join(sorted(present))}: not computed ({error})") from None
+        raise CheckSkipped(f"{', '.join(sorted(present))}: not computed ({error})") from None
     differences = _compare_exports(release, sorted(present))
     for form, most in MAX_LOGIT_DIFFERENCE.items():
         if not differences.get(EXPORT_FILES[form], 0.0) <= most:
@@ -304,7 +304,7 @@ def check_exports(release: Release) -> str:
     return f"largest difference of a logit from the model on {PROBES} generated inputs: {shown}"
 
 
-def _compare_exports(release: Release, names: list[str]) -> dict[str, float]:
+def _compare_exports(release: ReceivedRelease, names: list[str]) -> dict[str, float]:
     """Return the largest difference of each exported file from the model, on inputs from a fixed seed."""
     from tasks.downstream.export.onnx_files import compare_with_transformers, load_model
 
@@ -316,16 +316,16 @@ def _compare_exports(release: Release, names: list[str]) -> dict[str, float]:
     return {name: compare_with_transformers(model, release.folder / name, sequences) for name in names}
 
 
-def _load_part(release: Release, part: str) -> AnyScores:
+def _load_part(release: ReceivedRelease, part: str) -> AnyScores:
     found: AnyScores = load_part(_entry(release), part)
     return found
 
 
-def _entry(release: Release) -> Entry:
+def _entry(release: ReceivedRelease) -> Entry:
     return infer_entry(find_model(str(release.folder)))
 
 
-CHECKS: Mapping[str, Callable[[Release], str]] = {
+CHECKS: Mapping[str, Callable[[ReceivedRelease], str]] = {
     "files": check_files,
     "signature": check_signature,
     "attestation": check_attestation,

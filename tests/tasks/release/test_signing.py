@@ -76,9 +76,9 @@ def publish_here(root: Path, **how: Any) -> dict[str, Any]:
     return publish(parameter_values(params_with(**{"signing": "key", **how})), "squad", root)
 
 
-def verify(folder: Path, key: Path | None, **known: Any) -> dict[str, verification.Check]:
+def verify(folder: Path, key: Path | None, **known: Any) -> dict[str, verification.ReleaseCheck]:
     trust = Trust(key) if key else None
-    return {one.name: one for one in verification.verify(verification.Release(folder, trust, **known))}
+    return {one.name: one for one in verification.verify(verification.ReceivedRelease(folder, trust, **known))}
 
 
 def results(folder: Path, key: Path | None, **known: Any) -> dict[str, str]:
@@ -308,7 +308,7 @@ def test_exported_models_are_those_that_the_gate_accepted_and_compute_what_the_m
     write_formats(load_model(release), ("onnx", "int8"), release)
     statement = json.loads((release / "attestation.json").read_text())
 
-    def attest(**accepted: bool) -> verification.Check:
+    def attest(**accepted: bool) -> verification.ReleaseCheck:
         exports = {f"onnx/{name}.onnx": {"accepted": one} for name, one in accepted.items()}
         values = {**statement, "predicate": {**statement["predicate"], "exports": exports}}
         write_json(release / "attestation.json", values)
