@@ -45,7 +45,7 @@ def command(
         found = verify(release)
     passed = all(check.result != "failed" for check in found)
     width = max(len(check.name) for check in found)
-    lines = [f"{check.name:{width}}  {check.result:7}  {check.text}" for check in found]
+    lines = [f"{check.name:{width}}  {check.result:7}  {_on_one_line(check.text)}" for check in found]
     values = {"model": model, "verified": passed, "checks": [check._asdict() for check in found]}
     if as_json:
         options.print_json(values)
@@ -55,6 +55,11 @@ def command(
         streams.say("\n".join([*lines, end if passed else "NOT VERIFIED: do not use this release"]) + "\n")
     if not passed:
         raise SystemExit(FAILED)
+
+
+def _on_one_line(text: str) -> str:
+    """Escape line breaks and control characters: names of files come from the release."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 @contextlib.contextmanager

@@ -26,7 +26,8 @@ EXTRA = "signatures need the extra `signing`: pip install model-signing pyOpenSS
 CURVES = ("secp256r1", "secp384r1", "secp521r1")
 MISMATCH = "Signature mismatch"
 """First words of model-signing for a genuine signature of other files."""
-MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError)
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
+"""Exceptions for a file whose content is not what was expected."""
 
 
 @dataclass(frozen=True)
@@ -240,12 +241,11 @@ def _check_token(token: str) -> None:
     from sigstore.oidc import IdentityError, IdentityToken
 
     try:
-        if IdentityToken(token).in_validity_period():
-            return
-        problem = "has expired"
+        IdentityToken(token)
     except (IdentityError, *MALFORMED):
-        problem = "is not a valid OpenID Connect token for the audience sigstore"
-    raise PublishError(f"the identity token in {TOKEN} {problem}: get a new one before you publish")
+        raise PublishError(
+            f"the token in {TOKEN} has expired, or is not an OpenID Connect token for the audience sigstore: renew it"
+        ) from None
 
 
 def read_private_key() -> "EllipticCurvePrivateKey":

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from safetensors import SafetensorError
 
 from ipu_model.files import read_json, sha256_of
 from ipu_model.units import shorten
@@ -29,6 +30,7 @@ from tasks.release.provenance import hash_of
 from tasks.release.release import CARD, METRICS, NAMES, OF_SIGNING, PROVENANCE, SCORES, WEIGHTS, content_of, tag_of
 from tasks.release.signing import (
     ATTESTATION,
+    MALFORMED,
     SIGNATURE,
     Trust,
     compare_files,
@@ -40,8 +42,6 @@ from tasks.stage.artifacts import EXPORT_FILES
 from tasks.stage.errors import InputError, PodiumError
 
 SHOWN = 6
-MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError)
-"""Exceptions for a file whose content is not what publish writes."""
 COSTS = re.compile(r"\| training \| hardware \| time \| energy \|\n\|---\|---\|---\|---\|\n(?:\|.*\n)+\n")
 """Table of a card that differs between equal trainings; `card_sha256` of the provenance leaves it out."""
 PROBES = 8
@@ -110,8 +110,10 @@ def _make(name: str, check: Callable[[ReceivedRelease], str], release: ReceivedR
         return ReleaseCheck(name, "ok", check(release))
     except CheckSkipped as skipped:
         return ReleaseCheck(name, "skipped", str(skipped))
+    except KeyError as error:
+        return ReleaseCheck(name, "failed", f"a file of the release lacks {error}")
     except (PodiumError, OSError, *MALFORMED) as error:
-        return ReleaseCheck(name, "failed", str(error) if isinstance(error, (PodiumError, ValueError)) else repr(error))
+        return ReleaseCheck(name, "failed", str(error) or type(error).__name__)
 
 
 def _require(problems: list[str]) -> None:
@@ -312,7 +314,10 @@ def _compare_exports(release: ReceivedRelease, names: list[str]) -> dict[str, fl
     longest = min(64, int(config["max_position_embeddings"]) - 2)
     inputs = [random.integers(0, config["vocab_size"], length) for length in random.integers(4, longest, PROBES)]
     sequences = [EncodedSequence(number, ids, np.zeros_like(ids)) for number, ids in enumerate(inputs)]
-    model = load_model(release.folder)
+    try:
+        model = load_model(release.folder)
+    except SafetensorError as error:
+        raise ValueError(f"{WEIGHTS} is damaged ({error})") from None
     return {name: compare_with_transformers(model, release.folder / name, sequences) for name in names}
 
 

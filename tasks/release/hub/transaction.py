@@ -154,10 +154,10 @@ class _Transaction:
         self.caller.request("tagging the release", lambda: self.caller.api.create_tag(name, **tag), landed)
         # An existing tag must point at the same content; it is moved only from a commit without this signature.
         if self.release.signer and not self._is_signed(self.caller.info("reading the tag", self.release.tag, landed)):
-            self.caller.request(
-                "moving the tag", lambda: self.caller.api.delete_tag(name, tag=self.release.tag), landed
-            )
-            self.caller.request("tagging the release", lambda: self.caller.api.create_tag(name, **tag), landed)
+            moving = f"main was moved to {self.commit}; {self.release.tag} is on an earlier commit, or was removed"
+            delete = functools.partial(self.caller.api.delete_tag, name, tag=self.release.tag)
+            self.caller.request("moving the tag", delete, moving)
+            self.caller.request("tagging the release", lambda: self.caller.api.create_tag(name, **tag), moving)
         self._verify(self.release.tag, "verifying the tag", landed)
         log.info("%s: %s is released as %s", name, self.commit, self.release.tag)
         url = f"{self.caller.endpoint}/{name}/tree/{self.release.tag}"

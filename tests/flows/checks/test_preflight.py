@@ -469,6 +469,16 @@ def test_a_token_is_asked_for_its_rights_and_nothing_is_made_on_the_hub(project,
     assert {method for method, _, _ in hub.requests} == {"GET"}
 
 
+def test_a_key_that_cannot_sign_is_found_before_the_first_stage(project, monkeypatch, tmp_path):
+    monkeypatch.setattr("tasks.release.signing.require_package", lambda error: None)
+    monkeypatch.setenv("PODIUM_SIGNING_KEY", str(tmp_path / "secret-place.pem"))
+    error = str(refuse(project, "publish.signing=key"))
+    assert "the private key that PODIUM_SIGNING_KEY names cannot be read (No such file or directory)" in error
+    assert "--no-publish" in error
+    assert "secret-place" not in error
+    assert ("signing", "problem") not in look(project, "publish.signing=key", publish=False)
+
+
 def test_a_hub_that_is_not_there_is_named_and_tried_once(project, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_some")
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{free_port()}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ from tasks.release.signing import Trust, open_signer
 from tasks.stage.errors import PublishError
 from tests.hub_server import HubServer
 from tests.tasks.release.hub_publishing import NAME, commits
-from tests.tasks.trained_checkout import make_checkout, params_with
+from tests.tasks.trained_checkout import PROJECT, make_checkout, params_with
 
 FOLDER = "published/podium-demo"
 SECRET = "correct horse battery staple"
@@ -322,6 +324,68 @@ def test_exported_models_are_those_that_the_gate_accepted_and_compute_what_the_m
     exchanged = attest(model=True)
     assert exchanged.result == "failed"
     assert "a logit of onnx/model.onnx differs by" in exchanged.text
+
+
+def write_token(expires_in_s: int) -> str:
+    """An OpenID Connect token; Sigstore's client leaves its signature to the server."""
+    now = int(time.time())
+    claims = {"aud": "sigstore", "sub": "me@example.org", "email": "me@example.org", "iss": "https://example.org"}
+    parts = ({"alg": "HS256", "typ": "JWT"}, {**claims, "iat": now - 600, "exp": now + expires_in_s})
+    texts = [base64.urlsafe_b64encode(json.dumps(one).encode()).decode().rstrip("=") for one in parts]
+    return ".".join([*texts, "c2lnbmF0dXJl"])
+
+
+@pytest.mark.parametrize("token", [None, "secret-token", write_token(-60)], ids=["none", "malformed", "expired"])
+def test_a_token_of_sigstore_is_checked_before_anything_runs(monkeypatch: pytest.MonkeyPatch, token: Any) -> None:
+    for name in ("SIGSTORE_IDENTITY_TOKEN", "GITHUB_ACTIONS", "GITLAB_CI", "BUILDKITE", "CIRCLECI"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("sigstore.oidc.detect_credential", lambda *_: None)
+    if token:
+        monkeypatch.setenv("SIGSTORE_IDENTITY_TOKEN", token)
+    words = "has expired, or is not an OpenID Connect token" if token else "there is no identity"
+    with pytest.raises(PublishError, match=words) as refused:
+        open_signer("sigstore")
+    assert "SIGSTORE_IDENTITY_TOKEN" in str(refused.value)
+    assert not token or token not in str(refused.value)
+
+
+def test_without_a_network_sigstore_publishes_nothing_and_verifies_nothing(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_: Any) -> None:
+        raise ConnectionError("no route to host, token=secret-token")
+
+    monkeypatch.setattr("sigstore.models.ClientTrustConfig.production", unreachable)
+    monkeypatch.setenv("SIGSTORE_IDENTITY_TOKEN", write_token(600))
+    before = (checkout / FOLDER / "model.sig").read_bytes()
+    with pytest.raises(
+        PublishError, match=r"signing with sigstore failed \(ConnectionError\).*reaches Sigstore"
+    ) as failed:
+        publish_here(checkout, signing="sigstore")
+    assert "secret-token" not in str(failed.value)
+    assert (checkout / FOLDER / "model.sig").read_bytes() == before
+    trust = Trust(identity="me@example.org", issuer="https://example.org")
+    assert "cannot be verified (ConnectionError" in str(trust.explain_failure(checkout / FOLDER))
+
+
+def test_the_command_prints_a_line_a_check_and_a_name_of_a_file_cannot_forge_one(release: Path, keys: Path) -> None:
+    def run(*words: Any) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "flows", "verify", str(release), "--key", *map(str, words)]
+        return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+
+    good = run(keys / "ours.pub")
+    assert (good.returncode, good.stdout.splitlines()[-1]) == (0, "verified")
+    (release / "x\nsignature    ok       of the owner").write_text("")
+    (release / "model.sig").write_text("[" * 200_000)
+    bad = run(keys / "ours.pub")
+    assert (bad.returncode, bad.stderr) == (1, "")
+    assert not [line for line in bad.stdout.splitlines() if re.match("signature +ok", line)]
+    assert bad.stdout.splitlines()[-1].startswith("NOT VERIFIED")
+    values = json.loads(run(keys / "ours.pub", "--json").stdout)
+    assert values["verified"] is False
+    assert {one["result"] for one in values["checks"]} <= {"ok", "failed", "skipped"}
+    wrong = run(keys / "ours.pem")
+    assert (wrong.returncode, wrong.stderr.count("is not a public key")) == (1, 1)
 
 
 def test_a_signed_release_on_the_hub_is_one_commit_and_its_tag_has_the_signature(
