@@ -44,6 +44,8 @@ COMMANDS = {
     "gate": "decide again on a finished run, with other limits",
     "publish": "publish the model of a finished run that its gate accepted",
     "verify": "check the files, signature, card and scores of a release",
+    "promote": "give a name such as champion to a release",
+    "rollback": "give a name back to the release that had it before",
     "deploy": "set up a Prefect server for runs on workers",
     "worker": "run a worker",
     "completion": "print a shell completion script",

@@ -72,6 +72,15 @@ def create_tag(hub: HubServer, request: Request, repository: Repository, revisio
     return answer({})
 
 
+@serves("hub", "DELETE", rf"{API}/tag/(?P<tag>[^/]+)", "write")
+def delete_tag(hub: HubServer, request: Request, repository: Repository, tag: str) -> Response:
+    if request.body:
+        raise HubError(400, "a deletion has no body")
+    if repository.tags.pop(tag, None) is None:
+        raise HubError(404, f"Invalid rev id: {tag}", "RevisionNotFound")
+    return answer({})
+
+
 @serves("hub", "POST", f"{API}/preupload/{REVISION}", "write", "create_pr")
 def preupload(hub: HubServer, request: Request, repository: Repository, revision: str) -> Response:
     values = fields(request.json(), {"files": list}, {"gitAttributes": str, "gitIgnore": str})

@@ -30,6 +30,7 @@ from tasks.params.schema import Params, load_sections
 from tasks.params.sections import HUB_NAME
 from tasks.plan.main import run_main
 from tasks.release.hub.newest import Tagged, newest_releases, release_tags
+from tasks.release.names import FolderReleases
 from tasks.release.release import folder_hashes, tag_of
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
@@ -98,8 +99,9 @@ def newest_on_hub(entry: Entry) -> list[Tagged]:
 def _of_folder(
     entry: Entry, root: Path, kept: Path, before: Sequence[FetchedRelease]
 ) -> tuple[list[FetchedRelease], Sources]:
-    """Return the release in the entry's folder, and the last one before it with other weights."""
+    """Return the champion or the release in the entry's folder, and the last one before it with other weights."""
     folder = root / entry.params.publish.folder
+    folder = FolderReleases(folder).named_release() or folder
     hashes = folder_hashes(folder) if folder.is_dir() else {}
     if not hashes:
         return [], {}

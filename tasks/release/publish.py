@@ -39,6 +39,7 @@ from tasks.plan.kinds import load_part, load_spec
 from tasks.plan.main import run_main
 from tasks.plan.named_files import check_output_folders
 from tasks.plan.plan_file import COMPOSED_FILE, PARAMS_FILE, differences, read_locked_stages
+from tasks.release.names import FolderReleases
 from tasks.release.provenance import StageRuns, describe_changes, hash_of, provenance, read_json, stage_runs
 from tasks.release.release import (
     CARD,
@@ -167,7 +168,8 @@ class Publication:
     def send(self, release: Release, compared: ComparedRelease | None) -> dict[str, Any]:
         """Publish the release in place of the one it was compared with; return the receipt."""
         if not self.on_hub:
-            changed = write_folder(release, self.root / str(self.destination["folder"]), compared)
+            folder = self.root / str(self.destination["folder"])
+            changed = write_folder(release, folder, compared, FolderReleases(folder).named_release())
             return self.receipt(release, unchanged=not changed)
         from tasks.release.hub.transaction import release_on_hub
 

@@ -223,13 +223,16 @@ def released_meanwhile(found: str, compared: ComparedRelease) -> PublishError:
     )
 
 
-def write_folder(release: Release, folder: Path, compared: ComparedRelease | None = None) -> bool:
+def write_folder(
+    release: Release, folder: Path, compared: ComparedRelease | None = None, champion: Path | None = None
+) -> bool:
     """Make `folder` contain exactly this release; return False if it already did and nothing was written.
 
     The old release stays until the new one is complete next to it. Parallel processes wait for each other.
 
     Args:
         compared: release that the gate compared with, if any; no other release is replaced.
+        champion: folder of the release that gates compare with now; None: the one in `folder`.
 
     Raises:
         PublishError: the folder contains files that publish did not write, or another release than the gate compared
@@ -242,9 +245,9 @@ def write_folder(release: Release, folder: Path, compared: ComparedRelease | Non
         there = folder_hashes(folder) if folder.is_dir() else {}
         if content_of(there) == release.content() and (release.signer is None or release.signer.accepts(folder)):
             return False
-        weights = there.get(WEIGHTS)
+        weights = there.get(WEIGHTS) if champion is None else sha256_of(champion / WEIGHTS)
         if compared is not None and weights not in (None, release.files[WEIGHTS].sha256, compared.weights):
-            raise released_meanwhile(f"{tag_of(there)} in {folder}", compared)
+            raise released_meanwhile(f"{champion.name if champion else tag_of(there)} in {folder}", compared)
         release = release.signed()
         with new_folder(folder) as fresh:
             release.write(fresh)

@@ -11,6 +11,7 @@ A forked process keeps a second process in reserve for its device job, because i
 process with threads must not fork.
 """
 
+import argparse
 import atexit
 import contextlib
 import gc
@@ -231,15 +232,18 @@ def _send(requester: socket.socket, message: int | str | None) -> None:
 
 def main() -> None:
     """Serve, and in a forked process, run its command."""
+    parser = argparse.ArgumentParser(description="Start the stages of a run in forks that have imported their modules.")
+    parser.add_argument("sockets", help="descriptors of the requesters' sockets, separated by commas")
+    parser.add_argument("modules", nargs="*", help="modules to import")
+    words = parser.parse_args()
     atexit.register(_exit)
     die_with_parent()
     limit_spinning()  # before torch is imported
     gc.disable()
-    sockets, *modules = sys.argv[1:]
-    for name in modules:
+    for name in words.modules:
         _preload(name)
     gc.freeze()
-    received = serve([socket.socket(fileno=int(number)) for number in sockets.split(",")])
+    received = serve([socket.socket(fileno=int(number)) for number in words.sockets.split(",")])
     if received is not None:
         command, streams = received
         command.enter(streams)

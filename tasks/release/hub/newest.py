@@ -1,12 +1,13 @@
 """Newest releases in a repository of the Hub, read from its history and tags without a download."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tasks.downstream.inference.fetched_releases import COMMIT, TAG, WEIGHTS
 from tasks.records.hub_inputs import translate_hub_errors
+from tasks.release.names import CHAMPION, find_named
 from tasks.release.release import TITLE, ComparedRelease, Release, released_meanwhile
 from tasks.stage.errors import InputError, PublishError
 
@@ -23,7 +24,8 @@ def newest_releases(repository: str, key: str, count: int) -> list[Tagged]:
     """Return the newest releases that differ in their weights, newest first.
 
     A commit of main is a release if a tag `release-...` points at it or if its title names such a tag. When the same
-    content is published again after other content, it keeps its tag.
+    content is published again after other content, it keeps its tag. If a release has the name `champion`
+    (tasks/release/names.py), it comes first.
 
     Args:
         key: key of params.yaml, for messages.
@@ -36,7 +38,7 @@ def newest_releases(repository: str, key: str, count: int) -> list[Tagged]:
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None)
     with translate_hub_errors(f"{key}={repository}", repository, "its tags"):
         try:
-            tags = _tags(api, repository)
+            refs = _refs(api, repository)
         except errors.GatedRepoError:
             raise
         except errors.RepositoryNotFoundError:
@@ -46,12 +48,13 @@ def newest_releases(repository: str, key: str, count: int) -> list[Tagged]:
                 f"{key}={repository}: {api.endpoint} shows no such repository without a token; it may be private. "
                 "Export HF_TOKEN of an account that may read it"
             ) from None
-        found: dict[Any, Tagged] = {}
-        for commit in api.list_repo_commits(repository) if tags else ():
+        tags, found = _release_tags(refs), dict[str, Tagged]()
+        ordered = order_releases(api.list_repo_commits(repository), tags) if tags else []
+        champion = [tag for tag in ordered if tags[tag] == find_named(refs)]
+        for tag in [*champion, *ordered]:
             if len(found) == count:
                 break
-            if (tag := _tag_of(commit, tags)) in tags:
-                found.setdefault(_weights(api, repository, tags[tag]), Tagged(tag, tags[tag]))
+            found.setdefault(_weights(api, repository, tags[tag]), Tagged(tag, tags[tag]))
     return list(found.values())
 
 
@@ -67,11 +70,16 @@ def release_tags(repository: str, commit: str) -> frozenset[str]:
 
     with translate_hub_errors(repository, repository, "its tags"):
         api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=choose_token(repository))
-        return frozenset(tag for tag, at in _tags(api, repository).items() if at == commit)
+        return frozenset(tag for tag, at in _release_tags(_refs(api, repository)).items() if at == commit)
+
+
+def order_releases(commits: Iterable[Any], tags: Mapping[str, str]) -> list[str]:
+    """Return the tags of the releases among commits of main, newest first."""
+    return list(dict.fromkeys(tag for commit in commits if (tag := _tag_of(commit, tags)) in tags))
 
 
 def require_compared(api: Any, repository: str, head: str, release: Release, compared: ComparedRelease) -> None:
-    """Require that the newest release up to a commit of main is the one that the gate compared with.
+    """Require that the champion, or else the newest release up to a commit of main, is what the gate compared with.
 
     Args:
         head: commit of main.
@@ -80,7 +88,13 @@ def require_compared(api: Any, repository: str, head: str, release: Release, com
     Raises:
         PublishError: it is another one, or main contains a release that another publish has not tagged yet.
     """
-    tags, file = _tags(api, repository), release.files[WEIGHTS]
+    refs, file = _refs(api, repository), release.files[WEIGHTS]
+    tags, champion = _release_tags(refs), find_named(refs)
+    if champion is not None:
+        weights = _weights(api, repository, champion)
+        if weights not in (file.sha256, file.blob_id, compared.weights) and champion != compared.commit:
+            raise released_meanwhile(f"{CHAMPION} of {repository}", compared)
+        return
     for commit in api.list_repo_commits(repository, revision=head):
         tag = _tag_of(commit, tags)
         if not TAG.fullmatch(tag):
@@ -99,10 +113,13 @@ def require_compared(api: Any, repository: str, head: str, release: Release, com
             )
 
 
-def _tags(api: Any, repository: str) -> dict[str, str]:
-    """Return the release tags and the commits that they point at."""
-    found = {one.name: str(one.target_commit) for one in api.list_repo_refs(repository).tags}
-    return {tag: commit for tag, commit in found.items() if TAG.fullmatch(tag) and COMMIT.fullmatch(commit)}
+def _refs(api: Any, repository: str) -> dict[str, str]:
+    """Return the tags and the commits that they point at."""
+    return {one.name: str(one.target_commit) for one in api.list_repo_refs(repository).tags}
+
+
+def _release_tags(refs: Mapping[str, str]) -> dict[str, str]:
+    return {tag: commit for tag, commit in refs.items() if TAG.fullmatch(tag) and COMMIT.fullmatch(commit)}
 
 
 def _tag_of(commit: Any, tags: Mapping[str, str]) -> str:

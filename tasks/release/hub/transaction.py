@@ -71,7 +71,7 @@ def release_on_hub(
     Raises:
         PublishError: publishing failed; the message gives the current state of the repository and the fix.
     """
-    caller = _connect(repository, patience)
+    caller = connect(repository, patience)
     transaction = _Transaction(caller, release, compared, private=private, review=review)
     while True:
         try:
@@ -90,12 +90,13 @@ def check_access(repositories: Sequence[str], *, review: bool, patience: Patienc
     Raises:
         PublishError: no token, an invalid name, no answer, or no write access.
     """
-    callers = [_connect(repository, patience) for repository in repositories]
+    callers = [connect(repository, patience) for repository in repositories]
     users = [_check_rights(caller, review).get("name") for caller in callers]
     return f"{users[0]} may publish to {', '.join(repositories)} at {callers[0].endpoint}"
 
 
-def _connect(repository: str, patience: Patience | None) -> Caller:
+def connect(repository: str, patience: Patience | None = None) -> Caller:
+    """Return a client for a repository with the token in HF_TOKEN; raise PublishError if there is none."""
     token, patience = token_of_environment(), patience or Patience()
     return Caller(hub_client(os.environ.get("HF_ENDPOINT", ""), token, patience), repository, patience, token)
 

@@ -1,0 +1,96 @@
+"""`podium promote`: give a name such as champion to a release of a published model."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from flows.commands import options
+from flows.commands.project import enter_project, resolve_path
+from flows.runs import listing
+from ipu_model.strict import nearest
+from tasks.params.sections import HUB_NAME
+from tasks.release.hub.token import TOKEN
+from tasks.release.names import CHAMPION, FolderReleases, NamedReleases
+from tasks.stage import streams
+from tasks.stage.errors import InputError
+
+
+def name_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the argument and the options that promote and rollback share."""
+    for add in (
+        click.option("--as", "name", default=CHAMPION, show_default=True, metavar="NAME", help="name of the release"),
+        options.json_option,
+        click.argument("model", shell_complete=options.complete_runs),
+    ):
+        function = add(function)
+    return function
+
+
+@click.command(
+    help="Give the name champion, or one of your own, to a release of MODEL: a run, a published folder or a Hub "
+    "repository. RELEASE is its tag; without it, the newest. Gates compare with the champion."
+)
+@name_options
+@click.argument("release", required=False)
+@click.option("--history", is_flag=True, help="show which releases had the name")
+@click.pass_context
+def command(
+    ctx: click.Context, model: str, release: str | None, name: str, history: bool, as_json: bool, **_: Any
+) -> None:
+    target = open_releases(ctx, model)
+    if not history:
+        print_change(target, name, target.promote(release, name), as_json)
+        return
+    if release is not None:
+        raise click.UsageError(f"--history changes nothing: leave out {release} or --history", ctx)
+    promotions = target.history(name)
+    if as_json:
+        options.print_json([{"number": one.number, "release": one.release} for one in promotions])
+        return
+    for one in promotions:
+        streams.say_line(f"{one.number:4}  {one.release}{'  now' if one is promotions[-1] else ''}")
+    if not promotions:
+        streams.note(f"no release of {target.title} has had the name {name}", "")
+
+
+def open_releases(ctx: click.Context, model: str) -> NamedReleases:
+    """Return the releases of a run's publish target, of a published folder or of a Hub repository.
+
+    Raises:
+        InputError: there is no such target, or the run has published nothing, or to several targets.
+    """
+    project = enter_project(ctx)
+    runs = {run.name: run for run in listing.list_all(project)}
+    folder = resolve_path(ctx, Path(model))
+    if model in runs and (record := runs[model].record) is not None:
+        receipts = [found["published"] for found in record.results.values() if found.get("published")]
+        if len(receipts) != 1:
+            count = "several models" if receipts else "no model"
+            raise InputError(f"run {model} has published {count}: pass the folder or repository of the release")
+        model = receipts[0].get("repository") or receipts[0]["folder"]
+        folder = project / model
+    if folder.is_dir():
+        return FolderReleases(Path(folder), model)
+    if not HUB_NAME.fullmatch(model):
+        raise InputError(f"{model} is not a run, a folder or a repository{nearest(model, list(runs))}")
+    if not os.environ.get(TOKEN):
+        raise InputError(
+            f"{model} is not a run or a folder; for a repository on the Hub, export {TOKEN} with write access"
+        )
+    from tasks.release.hub.name_tags import HubReleases  # slow to import
+
+    return HubReleases(model)
+
+
+def print_change(target: NamedReleases, name: str, change: tuple[str, str | None], as_json: bool) -> None:
+    """Print which release has a name now, and which one had it before."""
+    release, before = change
+    if as_json:
+        options.print_json({"name": name, "release": release, "before": before, "model": target.address(name)})
+        return
+    was = "unchanged" if before == release else f"before: {before or 'none'}"
+    streams.say_line(f"{name} of {target.title} is {release} ({was})")
+    options.print_next(f"podium predict {target.address(name)} --text TEXT")

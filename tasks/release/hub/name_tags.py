@@ -1,0 +1,87 @@
+"""Names of releases on the Hub: tags, which the Hub can create and delete, but not move (tasks/release/names.py)."""
+
+import contextlib
+from typing import Any
+
+from huggingface_hub.errors import RevisionNotFoundError
+
+from tasks.downstream.inference.fetched_releases import TAG
+from tasks.release.hub.calls import Caller, CallFailed, status
+from tasks.release.hub.newest import order_releases
+from tasks.release.hub.transaction import connect
+from tasks.release.names import NAME, RECORD, NamedReleases
+from tasks.stage.errors import PublishError
+
+EXISTS = 409
+"""Status code for a tag that exists already."""
+
+
+class HubReleases(NamedReleases):
+    """Releases of a repository on the Hub."""
+
+    def __init__(self, repository: str) -> None:
+        """Connect with the token in HF_TOKEN.
+
+        Raises:
+            PublishError: there is no token.
+        """
+        self.title = repository
+        self._caller: Caller = connect(repository, None)
+        self._tags: dict[str, str] | None = None
+
+    def releases(self) -> dict[str, str]:
+        """Return tag -> commit."""
+        tags = {tag: commit for tag, commit in self._read_tags().items() if TAG.fullmatch(tag)}
+        commits = self._call("reading the history", lambda api: api.list_repo_commits(self.title)) if tags else ()
+        return {tag: tags[tag] for tag in order_releases(commits, tags)}
+
+    def names(self) -> dict[str, str]:
+        """Return name or record -> commit."""
+        return {tag: at for tag, at in self._read_tags().items() if NAME.fullmatch(tag) or RECORD.fullmatch(tag)}
+
+    def create(self, record: str, release: str) -> bool:
+        """Create a tag for a record."""
+        return self._create(record, release)
+
+    def replace(self, name: str, release: str) -> None:
+        """Delete the tag of a name and create it again; between the two, the name's record tells where it points."""
+        if name in self._read_tags():
+            self._call(f"deleting the tag {name}", lambda api: _delete(api, self.title, name))
+        if not self._create(name, release):
+            self._tags = None
+            if self.names().get(name) != self.releases()[release]:
+                raise PublishError(f"{name} of {self.title} was given to another release meanwhile: see --history")
+
+    def _create(self, tag: str, release: str) -> bool:
+        commit, text = self._read_tags()[release], f"{tag} points to {release}"
+        try:
+            self._call(
+                f"creating the tag {tag}",
+                lambda api: api.create_tag(self.title, tag=tag, tag_message=text, revision=commit),
+            )
+        except CallFailed as failed:
+            if status(failed.error) == EXISTS:
+                return False
+            raise
+        self._tags = None
+        return True
+
+    def _read_tags(self) -> dict[str, str]:
+        if self._tags is None:
+            refs = self._call("reading the tags", lambda api: api.list_repo_refs(self.title))
+            self._tags = {one.name: str(one.target_commit) for one in refs.tags}
+        return self._tags
+
+    def _call(self, step: str, call: Any) -> Any:
+        state = "the name may be missing; the same command mends it"
+        while True:
+            try:
+                return self._caller.request(step, lambda: call(self._caller.api), state)
+            except CallFailed as failed:
+                if status(failed.error) == EXISTS or not self._caller.wait_after(failed):
+                    raise
+
+
+def _delete(api: Any, repository: str, tag: str) -> None:
+    with contextlib.suppress(RevisionNotFoundError):  # another call deleted it
+        api.delete_tag(repository, tag=tag)

@@ -1,0 +1,144 @@
+"""Names of releases, in a folder and on a Hub over HTTP: promoted, rolled back, interrupted, given twice at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ipu_model.files import sha256_of
+from tasks.release.hub.name_tags import HubReleases
+from tasks.release.hub.newest import newest_releases
+from tasks.release.names import FolderReleases, NamedReleases, Promotion
+from tasks.release.release import ComparedRelease, Release, release_file, write_folder
+from tasks.stage.errors import ParamsError, PublishError
+from tests.hub_server import Fault, HubServer
+from tests.tasks.release.hub_publishing import NAME, publish_small, repository, small_release
+
+Publish = Callable[[str], str]
+
+
+class Target:
+    """A publish target: `publish` makes a release of a text and returns its tag, `open` reads its names again."""
+
+    def __init__(self, publish: Publish, open: Callable[[], NamedReleases]) -> None:
+        self.publish, self.open = publish, open
+
+
+@pytest.fixture(params=["folder", "hub"])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
+    if request.param == "hub":
+        request.getfixturevalue("hub")
+        return Target(lambda text: str(publish_small(text).tag), lambda: HubReleases(NAME))
+
+    def publish(text: str) -> str:
+        release = in_folder(text)
+        write_folder(release, tmp_path / "demo")
+        return release.tag
+
+    return Target(publish, lambda: FolderReleases(tmp_path / "demo"))
+
+
+def in_folder(text: str) -> Release:
+    return Release({**small_release(text).files, "provenance.json": release_file(b'{"podium": {}}')})
+
+
+def test_a_name_moves_forth_and_back_and_its_history_stays(target: Target) -> None:
+    one = target.publish("one")
+    assert target.open().promote(None) == (one, None)
+    two = target.publish("two")
+    assert target.open().promote(None) == (two, one)
+    assert target.open().promote(two) == (two, two)  # nothing to do: no record
+    assert target.open().rollback() == (one, two)
+    assert target.open().history("champion") == [Promotion(1, one), Promotion(2, two), Promotion(3, one)]
+    with pytest.raises(PublishError, match="no release had the name champion of .*demo before"):
+        target.open().rollback()
+    three = target.publish("three")
+    assert target.open().promote(three) == (three, one)
+    assert target.open().rollback() == (one, three)
+    assert target.open().promote(two, "second-best") == (two, None)
+    assert [one.number for one in target.open().history("second-best")] == [1]
+    assert set(target.open().releases()) >= {one, two, three}
+
+
+@pytest.mark.parametrize("name", ["main", "release-000000000000", "champion-0001", "Champion", "../x", ""])
+def test_names_of_releases_and_records_are_refused(target: Target, name: str) -> None:
+    target.publish("one")
+    with pytest.raises(ParamsError, match="lower-case letters"):
+        target.open().promote(None, name)
+
+
+def test_an_unknown_release_is_refused_with_those_there_are(target: Target) -> None:
+    one = target.publish("one")
+    with pytest.raises(ParamsError, match=f"has no release release-1.*{one}"):
+        target.open().promote("release-1")
+
+
+def test_of_two_promotions_at_the_same_time_the_second_is_refused(target: Target) -> None:
+    target.open().promote(target.publish("one"))
+    names, two = target.open().names(), target.publish("two")
+    target.open().promote(two)
+    three, late = target.publish("three"), target.open()
+    late.names = lambda: names  # type: ignore[method-assign]  # it read them before the other promotion
+    with pytest.raises(PublishError, match="given to another release meanwhile"):
+        late.promote(three)
+    assert target.open().history("champion")[-1].release == two
+
+
+@pytest.mark.parametrize("request_", ["DELETE", "POST"])
+def test_a_promotion_that_died_between_its_requests_counts_and_is_mended(hub: HubServer, request_: str) -> None:
+    one, two = publish_small("one"), publish_small("two")
+    HubReleases(NAME).promote(one.tag)
+    hub.faults.append(Fault(request_, "/tag/", times=99, after=request_ == "POST", status=401))
+    with pytest.raises(PublishError, match="the same command mends it"):
+        HubReleases(NAME).promote(two.tag)
+    hub.faults.clear()
+    tags = repository(hub).tags
+    assert tags.get("champion") == (one.commit if request_ == "DELETE" else None)
+    assert tags["champion-0002"] == two.commit
+    assert HubReleases(NAME).history("champion")[-1].release == two.tag  # readers go by the record
+    assert newest_releases(NAME, "publish.repository", 1)[0].commit == two.commit
+    assert HubReleases(NAME).promote(two.tag) == (two.tag, two.tag)
+    assert tags["champion"] == two.commit
+    assert sorted(tags) == ["champion", "champion-0001", "champion-0002", *sorted([str(one.tag), str(two.tag)])]
+
+
+def test_an_interrupted_answer_does_not_move_a_name_twice(hub: HubServer) -> None:
+    one = publish_small("one")
+    hub.faults.append(Fault("POST", "/tag/", drop="after"))
+    with pytest.raises(PublishError, match="given to another release meanwhile|mends"):
+        HubReleases(NAME).promote(one.tag)
+    assert HubReleases(NAME).promote(one.tag) == (one.tag, one.tag)
+    assert repository(hub).tags["champion"] == one.commit
+
+
+def test_gates_compare_with_the_champion_and_publish_refuses_another(hub: HubServer) -> None:
+    from tasks.release.hub.transaction import release_on_hub
+
+    one, two = publish_small("one"), publish_small("two")
+    assert [found.tag for found in newest_releases(NAME, "key", 2)] == [two.tag, one.tag]
+    HubReleases(NAME).promote(one.tag)
+    assert [found.tag for found in newest_releases(NAME, "key", 2)] == [one.tag, two.tag]
+    compared = ComparedRelease(two.tag, two.commit, "0" * 64)
+    with pytest.raises(PublishError, match=f"champion of {NAME} was released meanwhile"):
+        release_on_hub(small_release("three"), NAME, private=True, compared=compared)
+    compared = ComparedRelease(one.tag, one.commit, "0" * 64)
+    assert release_on_hub(small_release("three"), NAME, private=True, compared=compared).tag
+
+
+def test_a_folder_compares_with_its_champion(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    write_folder(in_folder("one"), folder)
+    names = FolderReleases(folder)
+    assert names.named_release() is None
+    names.promote(None)
+    write_folder(in_folder("two"), folder)
+    champion = names.named_release()
+    assert champion is not None
+    weights = sha256_of(champion / "model.safetensors")
+    assert weights == small_release("one").files["model.safetensors"].sha256
+    other = ComparedRelease("release-1", None, small_release("two").files["model.safetensors"].sha256)
+    with pytest.raises(PublishError, match="was released meanwhile"):
+        write_folder(in_folder("three"), folder, other, champion)
+    assert write_folder(in_folder("three"), folder, ComparedRelease("release-0", None, weights), champion)
