@@ -78,7 +78,7 @@ def open_releases(ctx: click.Context, model: str) -> NamedReleases:
         raise InputError(f"{model} is not a run, a folder or a repository{nearest(model, list(runs))}")
     if not os.environ.get(TOKEN):
         raise InputError(
-            f"{model} is not a run or a folder; for a repository on the Hub, export {TOKEN} with write access"
+            f"{model} is not a run or a folder; for a repository on the Hub, export a write token as {TOKEN}"
         )
     from tasks.release.hub.name_tags import HubReleases  # slow to import
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from flows import cli
 from ipu_model.files import sha256_of
 from tasks.release.hub.name_tags import HubReleases
 from tasks.release.hub.newest import newest_releases
@@ -14,6 +17,7 @@ from tasks.release.names import FolderReleases, NamedReleases, Promotion
 from tasks.release.release import ComparedRelease, Release, release_file, write_folder
 from tasks.stage.errors import ParamsError, PublishError
 from tests.hub_server import Fault, HubServer
+from tests.places import ROOT
 from tests.tasks.release.hub_publishing import NAME, publish_small, repository, small_release
 
 Publish = Callable[[str], str]
@@ -142,3 +146,30 @@ def test_a_folder_compares_with_its_champion(tmp_path: Path) -> None:
     with pytest.raises(PublishError, match="was released meanwhile"):
         write_folder(in_folder("three"), folder, other, champion)
     assert write_folder(in_folder("three"), folder, ComparedRelease("release-0", None, weights), champion)
+
+
+def test_the_commands_of_the_documents(hub: HubServer, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.chdir(ROOT)
+    one, two = str(publish_small("one").tag), str(publish_small("two").tag)
+
+    def podium(words: str) -> str:
+        with contextlib.suppress(SystemExit):
+            cli.main(["--project", str(ROOT), *words.replace("user/name", NAME).split()])
+        out, err = capsys.readouterr()
+        return str(out + err)
+
+    commands = (
+        "promote user/name release-0123456789ab --as fallback",
+        "promote user/name",
+        "rollback user/name",
+        "promote user/name --history",
+    )
+    assert "has no release release-0123456789ab" in podium(commands[0])
+    podium(f"promote user/name {one}")
+    said = podium(commands[1])
+    assert said.startswith(f"champion of {NAME} is {two} (before: {one})\n")
+    assert f"podium predict {NAME}@champion --text TEXT" in said
+    assert podium(commands[2]).startswith(f"champion of {NAME} is {one} (before: {two})\n")
+    assert podium(commands[3]) == f"   1  {one}\n   2  {two}\n   3  {one}  now\n"
+    monkeypatch.delenv("HF_TOKEN")
+    assert "export a write token as HF_TOKEN" in podium(commands[1])
