@@ -159,7 +159,10 @@ RUN_BY = {
         "--copy-paths",
     ),
     "podium promote user/name": ("tests/tasks/release/test_names.py", "promote user/name"),
-    "podium promote user/name release-0123456789ab --as fallback": ("tests/tasks/release/test_names.py", "--as fallback"),
+    "podium promote user/name release-0123456789ab --as fallback": (
+        "tests/tasks/release/test_names.py",
+        "--as fallback",
+    ),
     "podium rollback user/name": ("tests/tasks/release/test_names.py", "rollback user/name"),
     "podium promote user/name --history": ("tests/tasks/release/test_names.py", "promote user/name --history"),
     "make setup": (".ci/fresh", "make setup"),
