@@ -56,7 +56,7 @@ def validate_yaml(hub: HubServer, request: Request) -> Response:
 @serves("hub", "DELETE", f"{API}/tag/{REVISION}", "write")
 def delete_tag(hub: HubServer, request: Request, repository: Repository, revision: str) -> Response:
     if repository.tags.pop(revision, None) is None:
-        raise HubError(404, f"Tag doesn't exist: {revision}")
+        raise HubError(404, f"Tag doesn't exist: {revision}", "RevisionNotFound")
     return answer({})
 
 
@@ -69,15 +69,6 @@ def create_tag(hub: HubServer, request: Request, repository: Repository, revisio
     if values["tag"] in repository.tags:
         raise HubError(409, f"Tag reference exists already: {values['tag']}")
     repository.tags[values["tag"]] = commit.oid
-    return answer({})
-
-
-@serves("hub", "DELETE", rf"{API}/tag/(?P<tag>[^/]+)", "write")
-def delete_tag(hub: HubServer, request: Request, repository: Repository, tag: str) -> Response:
-    if request.body:
-        raise HubError(400, "a deletion has no body")
-    if repository.tags.pop(tag, None) is None:
-        raise HubError(404, f"Invalid rev id: {tag}", "RevisionNotFound")
     return answer({})
 
 
