@@ -75,7 +75,9 @@ class ModelFolder:
             CheckpointError: it has fewer layers, or is not of a family that Podium trains itself.
         """
         layers = self.config.num_layers
-        if count > layers or not families.get_family(self.config.family).own:
+        if not families.get_family(self.config.family).own:
+            raise CheckpointError(f"{self.path} is not of a family that Podium trains itself: omit `layers`")
+        if count > layers:
             raise CheckpointError(f"{self.path} has {layers} layers, of which {count} cannot be copied: lower `layers`")
         state = {name: x for name, x in self.state.items() if not name.startswith(LAYERS)}
         for number in range(count):

@@ -138,6 +138,7 @@ def write_card(
         near=_near_duplicates(facts.metrics),
         trainings=_trainings(facts, tuning),
         optimizers=_optimizers(facts),
+        distill=facts.entry.params.distill,
         costs=[_cost(name, one) for name, one in facts.measured.items()],
         row_length=facts.entry_parameters["rows"]["row_length"],
         gate={**dict.fromkeys(RECIPE, ()), WITHOUT_FLOOR: None, **facts.gate},

@@ -101,6 +101,11 @@ def provenance(
         "base_model": base_model(root / subject.base_model, published["base_model"]["path"])
         if subject.base_model
         else None,
+        **(
+            {}
+            if subject.teacher is None
+            else {"teacher": _small_json(root / subject.teacher / artifacts.TEACHER_RECORD)}
+        ),
         "training": _figures(
             {name: root / artifacts.METRICS / f"{name}.json" for name in subject.trainings}, TRAINING_FIGURES
         ),

@@ -30,7 +30,7 @@ from tasks.downstream.gate.recipe import (
     recipe_record,
     score_recipe,
 )
-from tasks.downstream.gate.released_scores import mark_unanswered, read_outcomes, read_released_outcomes
+from tasks.downstream.gate.released_scores import SCORES, mark_unanswered, read_outcomes, read_released_outcomes
 from tasks.downstream.gate.subject import Hashes, ReleaseSubject, hash_files, make_subject
 from tasks.downstream.gate.verdict_text import ADVICE, EXPORTS, WITHOUT_FLOOR, held_out_score
 from tasks.downstream.scoring.metrics import Outcomes
@@ -119,7 +119,9 @@ def gather_evidence(
     theirs = read_released_outcomes(task, examples, root / released / subject.released)
     own = _read_judged_model(task, subject, outcomes, hashes, root)
     trained = None if seeds is None else read_seeds(task, examples, root / seeds, own)
-    taught = None if subject.teacher is None else read_outcomes(task, examples, root / subject.teacher)
+    taught = None
+    if subject.teacher is not None and task.entry.params.gate.max_teacher_drop is not None:
+        taught = read_outcomes(task, examples, root / subject.teacher / SCORES)
     answers = mark_unanswered(outcomes, predictions)
     return Evidence(
         scores={name: round(value, 4) for name, value in task.metrics.compute(outcomes).items()},

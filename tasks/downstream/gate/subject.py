@@ -55,7 +55,7 @@ class ReleaseSubject:
     base_model: Path | None
     """Record of the base model, if there is one."""
     teacher: Path | None
-    """Scores of the teacher, if the gate compares with them."""
+    """Folder of the teacher's scores and record, if there is one."""
     verdicts: tuple[str, ...]
     """Validated data sets of the release; their verdicts are reports/validation/<name>.json."""
     trainings: tuple[str, ...]
@@ -80,7 +80,9 @@ class ReleaseSubject:
         found = (path for folder in (self.model, artifacts.TOKENIZER) for path in sorted((root / folder).rglob("*")))
         names = [path.relative_to(root) for path in found if not path.is_dir()]
         names += [folder / "manifest.json" for folder in self.rows]
-        names += [*filter(None, (self.base_model, self.teacher)), *self.references, self.predictions, self.page]
+        if self.teacher is not None:
+            names += [self.teacher / artifacts.TEACHER_RECORD, self.teacher / "scores.json"]
+        names += [*([self.base_model] if self.base_model else []), *self.references, self.predictions, self.page]
         names += [self.metrics]
         for name, path in self.exports.items():
             names += [path, artifacts.exported_predictions(self.name, name)]
@@ -128,7 +130,7 @@ def make_subject(task: DownstreamTask, params: Params) -> ReleaseSubject:
         references=(*(task.examples_file(split) for split in task.development), *task.decision_files),
         rows=of_phases,
         base_model=artifacts.BASE_MODEL / "base_model.json" if found.base_model else None,
-        teacher=None if entry.params.gate.max_teacher_drop is None else artifacts.teacher_folder(name, "scores.json"),
+        teacher=artifacts.teacher_folder(name) if entry.params.distill.has_teacher else None,
         verdicts=(*(["corpus"] if found.corpus else []), *found.phases, entry.verdict(), entry.verdict("rows")),
         trainings=(*(f"pretrain-{phase}" for phase in found.phases), artifacts.job_name(name, "finetune")),
         stages={what: entry.stage(what) for what in ("finetune", "evaluate", "export", "gate", "predict_released")},

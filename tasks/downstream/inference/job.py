@@ -95,7 +95,7 @@ def run_inference(task: DownstreamTask, model: InferenceModel, split: str, how: 
         runtime=how.place.runtime,
         precision=how.place.precision,
         init_checkpoint=str(artifacts.model_folder(task.entry.name).resolve()),
-        ipu_config=_ipu_config(model) if how.place.runtime in ("auto", "ipu") else None,
+        ipu_config=load_ipu_config(model) if how.place.runtime in ("auto", "ipu") else None,
     )
     started_at = time.monotonic()
 
@@ -111,7 +111,7 @@ def run_inference(task: DownstreamTask, model: InferenceModel, split: str, how: 
         raise DeviceJobFailed(str(error).replace(f" (log: {artifacts.RUNS / 'job.log'})", "")) from None
 
 
-def _ipu_config(model: InferenceModel) -> dict[str, Any] | None:
+def load_ipu_config(model: InferenceModel) -> dict[str, Any] | None:
     """Return the ipu_config.json of a model folder (Optimum Graphcore's format), or None to derive everything."""
     path = model.folder / IPU_CONFIG
     if not path.is_file():

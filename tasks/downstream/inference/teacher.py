@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from ipu_model.files import new_folder, sha256_of, write_json, write_text
 from tasks.downstream.gate.released_scores import SCORES, scores_json
 from tasks.downstream.inference.entry import infer_entry
+from tasks.downstream.inference.job import load_ipu_config
 from tasks.downstream.inference.model import PROVENANCE, InferenceModel, find_model
 from tasks.downstream.inference.predict_released import describe_task_difference, predict_with
 from tasks.downstream.jobs.entry_jobs import build_predict_job, require_valid_rows
@@ -72,11 +73,12 @@ def find_teacher(entry: Entry) -> Teacher:
     else:
         folder = Path(str(distill.teacher))
     run = folder.parent.parent  # of the folder models/NAME in it
-    of_run = (run / artifacts.TOKENIZER).is_dir() and not (folder / PROVENANCE).is_file()
+    of_run = (run / artifacts.PARAMS).is_file() and not (folder / PROVENANCE).is_file()
     model = find_model(str(folder), run / artifacts.TOKENIZER if of_run else None)
     stated: Any = value_at(read_yaml(run / artifacts.PARAMS), "downstream").get(folder.name) if of_run else None
     if stated is None and not (folder / PROVENANCE).is_file():
-        stated = entry.params.model_dump(mode="json")  # nothing else states its task
+        # Nothing states its task: the student's, with the defaults of the kind.
+        stated = {"kind": entry.kind, **entry.params.options, "rows": {}, "evaluate": {}}
     suffix = load_part(entry, "inference").suffix
     if not any(name.endswith(suffix) for name in model.architectures):
         shown = ", ".join(model.architectures) or "a model without architectures in config.json"
@@ -190,7 +192,9 @@ def teach(task: AnyScores, params: Params) -> str:
             identity = sha256_of(find_tokenizer_file(artifacts.TOKENIZER))
             report = import_model_folder(teacher.model.folder, model, identity, teacher.key)
             job = dataclasses.replace(
-                build_predict_job(task, params, rows, logits, runs, model=model), executables=None
+                build_predict_job(task, params, rows, logits, runs, model=model),
+                executables=None,  # programs and layout are for the student
+                ipu_config=load_ipu_config(teacher.model) if params.device.runtime in ("auto", "ipu") else None,
             )
             result = run_device_job(job)
             (folder / TRAIN).mkdir()

@@ -171,6 +171,15 @@ def test_exact_match_falls_significantly_only_if_mcnemar_agrees() -> None:
     assert decide(evidence(released=six), limits(max_exact_match_drop=15.0))["accepted"]
 
 
+def test_a_student_is_compared_with_its_teacher() -> None:
+    fell = compared_with([1.0] * 20 + [0.0] * 20, [1.0] * 40)
+    for tolerated, accepted in ((1.0, False), (70.0, True)):
+        decision = decide(evidence(teacher=fell), limits(max_teacher_drop=tolerated))
+        assert decision["accepted"] is accepted
+        assert "teacher" in {check["name"] for check in decision["checks"]}
+        assert accepted or decision["reasons"][0].startswith("F1 dropped significantly against the teacher: -50.00")
+
+
 def test_more_confidence_rejects_less() -> None:
     # Four of 40 lost: at 80% the upper bound is about -5 points, at 99.9% some resample has lost none.
     for confidence, accepted in ((0.8, False), (0.999, True)):

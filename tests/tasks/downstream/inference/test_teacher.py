@@ -1,0 +1,108 @@
+"""What a teacher must have in common with its student, and its logits in the rows of all kinds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from ipu_model.models.flat import flatten
+from ipu_model.rows.row_folder import RowFolder
+from tasks.downstream.inference.teacher import add_logits, find_teacher, require_same_labels, require_same_tokenizer
+from tasks.params.entries import Entry, entries
+from tasks.params.overlays import resolve
+from tasks.params.schema import validate_params
+from tasks.plan.composing import compose
+from tasks.plan.plan_file import read_plan
+from tasks.stage.errors import InputError, ParamsError
+from tasks.vocabulary.hub_tokenizer import load_local_vocabulary
+from tests.ipu_model.tiny_jobs import TAUGHT, TINY, L, S, head_of, labels_of, make_columns, write_rows
+from tests.places import ROOT
+from tests.tasks.downstream.inference.head_models import write_head_model
+
+CLASSES = "sequence_classification"
+WORDS = ["word1", "word2", "word3"]
+
+
+def student(teacher: Path, kind: str = "classification", **settings: Any) -> Entry:
+    own = {"kind": kind, "distill": {"teacher": str(teacher), **settings}}
+    return entries(validate_params(resolve({}, "finetune", [f"downstream.own={own}".replace("'", '"')])))[0]
+
+
+@pytest.mark.parametrize("kind", TAUGHT)
+def test_logits_come_back_in_the_order_of_the_sequences_and_tokens(kind: str, tmp_path: Path) -> None:
+    from ipu_model import heads
+    from ipu_model.train.job_runner import logits_schema
+
+    head, labels, rng = heads.get_head(head_of(kind)), labels_of(kind), np.random.default_rng(1)
+    columns = make_columns(kind, 12)
+    write_rows(tmp_path / "rows", kind, columns, files=2)
+    present = columns["feature_ids"] >= 0
+    tokens = {}
+    for row, slot in np.argwhere(present):
+        tokens[int(columns["feature_ids"][row, slot])] = int((columns["sequence_ids"][row] == slot + 1).sum())
+    per = {"question_answering": 1, "token_classification": labels}.get(kind, 0)
+    sizes = [tokens[number] * per if per else labels for number in range(len(tokens))]
+    found = {name: [rng.normal(size=size).astype(np.float32) for size in sizes] for name in head.logits}
+    table = {"feature_id": pa.array(range(len(sizes)), pa.int32())}
+    table |= {name: pa.array([x.tolist() for x in lists], pa.list_(pa.float32())) for name, lists in found.items()}
+    schema = logits_schema(head.name)
+    with pa.ipc.new_file(str(tmp_path / "logits.arrow"), schema) as writer:
+        writer.write_table(pa.table(table, schema=schema))
+    (tmp_path / "taught").mkdir()
+    add_logits(tmp_path / "rows", tmp_path / "logits.arrow", tmp_path / "taught", "w" * 64)
+    rows = RowFolder(tmp_path / "taught", kind, TINY, labels)
+    assert rows.manifest.teacher is not None
+    assert rows.manifest.teacher.weights_sha256 == "w" * 64
+    assert len(rows.manifest.teacher.rows_sha256) == 64
+    batch = rows.take(np.array([7, 0, -1, 11, 3]))
+    assert all((batch.columns[name][2] == 0).all() for name in head.teacher_columns)
+    flat = flatten(batch, head.flat_labels)
+    for name in head.logits:
+        expected = np.concatenate([found[name][number] for number in flat.feature_ids])
+        assert flat.labels[f"teacher_{name}"].numpy()[: len(expected)] == pytest.approx(expected)
+    assert batch.columns["input_ids"].shape == (5, L)
+    assert batch.columns["cls_positions"].shape == (5, S)
+
+
+def test_another_task_other_classes_and_another_tokenizer_are_refused(tmp_path: Path) -> None:
+    model = write_head_model(tmp_path / "teacher", CLASSES, ["no", "yes"], WORDS)
+    teacher = find_teacher(student(model))
+    require_same_labels(teacher, ("no", "yes"))
+    require_same_labels(teacher, ("yes",), all_known=False)
+    for labels in (("yes", "no"), ("no", "yes", "maybe")):
+        with pytest.raises(InputError, match="the teacher has the classes no, yes, the examples"):
+            require_same_labels(teacher, labels)
+    require_same_tokenizer(teacher, load_local_vocabulary(model, True))
+    other = write_head_model(tmp_path / "other", CLASSES, ["no", "yes"], [*WORDS, "word4"])
+    with pytest.raises(InputError, match=r"the teacher has another tokenizer \(.* entries, this run's has .*model\)"):
+        require_same_tokenizer(teacher, load_local_vocabulary(other, True))
+    with pytest.raises(InputError, match=r"the teacher is BertForSequenceClassification, but ner needs \.\.\.ForToken"):
+        find_teacher(student(model, "ner"))
+
+
+def test_a_plan_has_a_teacher_only_if_there_is_one_and_the_student_does_not_run_it_again(tmp_path: Path) -> None:
+    def planned(*settings: str) -> Any:
+        values = resolve({}, "finetune", ['downstream.own={"kind": "classification"}', *settings])
+        params = validate_params(values)
+        return values, read_plan(ROOT, compose(params))
+
+    values, plan = planned()
+    assert "distill" not in values["downstream"]["own"]
+    assert not any(stage.startswith("teacher") for stage in plan)
+    assert set(plan["finetune@own"].params["plan.yaml"]) == {"plan.downstream.own.facts"}
+    _, taught = planned(f"downstream.own.distill.teacher={tmp_path}")
+    assert str(tmp_path) in taught["teacher@own"].deps
+    assert "data/teacher/own/train" in taught["finetune@own"].deps
+    assert "data/teacher/own" in taught["gate@own"].deps
+    assert "plan.downstream.own.student" in taught["finetune@own"].params["plan.yaml"]
+    assert not any("student" in key for key in taught["teacher@own"].params["plan.yaml"])
+    with pytest.raises(ParamsError, match=r"distill\.layers=13 exceeds model\.num_layers=12"):
+        planned("downstream.own.distill.layers=13")
+    with pytest.raises(ParamsError, match="layers needs a family that Podium trains itself, found deberta"):
+        planned("downstream.own.distill.layers=2", "model.family=deberta-v2", "packing=false")
+    with pytest.raises(ParamsError, match="gate.max_teacher_drop needs a teacher"):
+        planned("downstream.own.gate.max_teacher_drop=1")
