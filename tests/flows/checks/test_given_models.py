@@ -89,6 +89,25 @@ def test_a_head_that_is_new_or_reordered_is_said(
     assert note in found.get(("own", "warning"), "")
 
 
+@pytest.mark.parametrize(
+    ("labels", "words", "said"),
+    [
+        (["no", "yes"], WORDS, "the teacher has the classes no, yes, the examples blue, red. Choose a teacher with"),
+        (["blue", "red"], [*WORDS, "word4"], "the teacher has another tokenizer"),
+        (["blue", "red"], WORDS, ""),
+    ],
+)
+def test_a_teacher_that_does_not_fit_is_refused_before_the_first_stage(
+    place: Path, labels: list[str], words: list[str], said: str
+) -> None:
+    model = write_head_model(place / "model", CLASSES, ["blue", "red"], WORDS)
+    teacher = write_head_model(place / "teacher", CLASSES, labels, words)
+    setting = f"downstream.own.distill.teacher={teacher}"
+    short = "downstream.own.rows.row_length=64"
+    found = findings(place, model, "classification", "classes.csv", setting, short)
+    assert said in found["teacher of own", "problem" if said else "ok"]
+
+
 def test_of_a_long_file_no_class_is_called_missing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A class that its first examples lack may come later."""
     monkeypatch.setattr("tasks.downstream.texts.examples.HEAD", 10)
