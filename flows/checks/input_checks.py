@@ -107,6 +107,13 @@ def make_entry_check(entry: Entry) -> InputCheck:
     task = functools.cache(lambda: load_part(entry, "examples"))
 
     def check_entry(params: Params) -> str:
+        from tasks.models.model_folders import packs_rows
+
+        if entry.params.distill.layers is not None and not packs_rows(params.model.family):
+            raise ParamsError(
+                f"{entry.key('distill', 'layers')} needs a family that Podium trains itself, found "
+                f"{params.model.family} (docs/models.md). Set it to null; a teacher is possible"
+            )
         summary: str = task().check_files()
         if task().has_pairs and (folder := _base_folder(entry, params)) is not None:
             _require_token_types(entry.name, folder)

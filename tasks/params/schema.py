@@ -13,7 +13,6 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import Field, ValidationError, create_model, model_validator
 
-from ipu_model.models.families import get_family
 from ipu_model.strict import nearest
 from tasks.params.downstream import Entries, defaults_of, kind_names, kind_params
 from tasks.params.sections import (
@@ -186,13 +185,7 @@ class Params(Section):
                     f"downstream.{name}.start: {entry.start} needs pretrain.enabled: true, and "
                     f"pretrain.{entry.start}.steps above 0"
                 )
-            layers = entry.distill.layers
-            if layers is not None and not get_family(self.model.family).own:
-                raise ValueError(
-                    f"downstream.{name}.distill.layers needs a family that Podium trains itself, found "
-                    f"{self.model.family} (docs/models.md). Set it to null; a teacher is possible"
-                )
-            if layers is not None and layers > self.model.num_layers:
+            if (layers := entry.distill.layers) is not None and layers > self.model.num_layers:
                 raise ValueError(
                     f"downstream.{name}.distill.layers={layers} exceeds model.num_layers={self.model.num_layers}"
                 )

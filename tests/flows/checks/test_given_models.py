@@ -106,6 +106,10 @@ def test_a_teacher_that_does_not_fit_is_refused_before_the_first_stage(
     short = "downstream.own.rows.row_length=64"
     found = findings(place, model, "classification", "classes.csv", setting, short)
     assert said in found["teacher of own", "problem" if said else "ok"]
+    if not said:
+        fewer = ("downstream.own.distill.layers=1", "model.family=deberta-v2", "packing=false")
+        found = findings(place, model, "classification", "classes.csv", short, *fewer)
+        assert "layers needs a family that Podium trains itself, found deberta-v2" in found["own", "problem"]
 
 
 def test_of_a_long_file_no_class_is_called_missing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,7 +102,5 @@ def test_a_plan_has_a_teacher_only_if_there_is_one_and_the_student_does_not_run_
     assert not any("student" in key for key in taught["teacher@own"].params["plan.yaml"])
     with pytest.raises(ParamsError, match=r"distill\.layers=13 exceeds model\.num_layers=12"):
         planned("downstream.own.distill.layers=13")
-    with pytest.raises(ParamsError, match="layers needs a family that Podium trains itself, found deberta"):
-        planned("downstream.own.distill.layers=2", "model.family=deberta-v2", "packing=false")
     with pytest.raises(ParamsError, match="gate.max_teacher_drop needs a teacher"):
         planned("downstream.own.gate.max_teacher_drop=1")
