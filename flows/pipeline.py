@@ -58,6 +58,7 @@ def pipeline(
     name: Text = "",
     part: Part = ALL,
     kind: Kind = NO_KIND,
+    task: Text = "",
     model: Text = "",
     train: Text = "",
     dev: Text = "",
@@ -81,6 +82,7 @@ def pipeline(
         part: Part of the pipeline: all; pretraining; finetuning, which restores the pre-trained model; or the stages of
             one kind of task.
         kind: Kind of task, to fine-tune `model` on the file `train` as `podium finetune` does, without `preset`.
+        task: Task of the kind glue, such as sst2.
         model: Model folder, run of podium pretrain, or Hub repository.
         train: Training data, a file or folder on the workers, or a Hub data set.
         dev: Evaluation data; if empty, a part of `train`.
@@ -112,7 +114,7 @@ def pipeline(
             if (request := _request.get()) is None:
                 words: Sequence[str | Setting] = strip_items(overrides)
                 if kind != NO_KIND:
-                    fields = {"model": model, "train": train, "dev": dev, "name": called}
+                    fields = {"task": task, "model": model, "train": train, "dev": dev, "name": called}
                     recipe, words = _parse_form.get()(project, kind, fields, strip_items(columns), words)
                 ends, sent = strip_items(to), queues is not None
                 request = resolve_request(project, recipe, words, part, ends, publish, sent, name=called, force=force)

@@ -15,8 +15,8 @@ from flows.commands import options
 from flows.commands.options import Decorator, combine_options
 from flows.commands.project import CommandContext, enter_project, resolve_path
 from tasks.params.downstream import EntryParams, defaults_of, kind_names, kind_params
-from tasks.params.overlays import Setting, make_settings
-from tasks.params.sections import HUB_NAME, LINE, PHASES, DeviceParams
+from tasks.params.overlays import Setting, complete_names, make_settings, resolve
+from tasks.params.sections import HUB_NAME, LINE, DeviceParams
 from tasks.plan.kinds import part_class
 from tasks.stage import streams
 from tasks.stage.errors import ParamsError
@@ -29,23 +29,14 @@ HYPERPARAMETERS = {
     "seed": "seed",
 }
 """Parameter in an entry's section `finetune` -> its option on the command line."""
-OPTIONS = {
-    **{f"finetune.{name}": (name, word) for name, word in HYPERPARAMETERS.items()},
-    **{f"device.{name}": (name, name) for name in ("runtime", "precision")},
-    **{
-        f"{phase}.{name}": (name, HYPERPARAMETERS[name])
-        for phase in PHASES
-        for name in ("learning_rate", "global_batch_size")
-    },
-    **{f"{phase}.steps": ("steps", "steps") for phase in PHASES},
-    **{f"data.{name}": ("train", "train") for name in ("train_path", "path", "dataset")},
-    **{f"base_model.{name}": ("model", "model") for name in ("path", "repository")},
-    "data.dev_path": ("dev", "dev"),
-    **{f"distill.{name}": ("distill", "distill") for name in ("teacher", "repository")},
-    "distill.layers": ("layers", "layers"),
-    "corpus.path": ("text", "text"),
+SOURCES = {
+    **dict.fromkeys(("data.train_path", "data.path", "data.dataset"), "train"),
+    **dict.fromkeys(("base_model.path", "base_model.repository"), "model"),
+    "data.dev_path": "dev",
+    "corpus.path": "text",
+    **dict.fromkeys(("distill.teacher", "distill.repository", "distill.name"), "distill"),
 }
-"""Section and key of a parameter -> argument and option that set it."""
+"""Section and key of a parameter -> argument that sets it; other arguments have the name of their parameter."""
 dev_options = combine_options(
     click.option("--dev", metavar="FILE", help="evaluation data; default: a part of --train"),
     options.column_option("a table that holds PART (text, label, ...)"),
@@ -164,18 +155,26 @@ def build_overrides(ctx: click.Context, project: Path, kind: str, args: Mapping[
         values[f"{name}.distill.name"] = card_name(args["distill"])
     if model["base_model.source"] == "folder":
         values["publish.base_name"] = card_name(args["model"])
-    return [*mark_options(values, args), *args["overrides"]]
+    settings = mark_options(ctx, values, args)
+    return [*settings, *complete_names(args["overrides"], resolve({}, PRESET, settings))]
 
 
-def mark_options(values: Mapping[str, Any], args: Mapping[str, Any]) -> list[Setting]:
+def mark_options(ctx: click.Context, values: Mapping[str, Any], args: Mapping[str, Any]) -> list[Setting]:
     """Return parameters as settings that name the option that set them, so that `--set` cannot contradict it."""
-    typed = {f"columns.{part}": f"--column {part}={name}" for part, name in args["columns"]}
-    typed |= {
-        key: f"--{option} {args[name]}" for key, (name, option) in OPTIONS.items() if args.get(name) not in (None, ())
-    }
-    found = make_settings(values, {name: typed.get(".".join(name.split(".")[-2:]), "") for name in values})
+    from flows.runs.run_params import format_parameter
+
+    words = {one.name: one.opts[0] for one in ctx.command.params}
+    columns = {f"columns.{part}": f"--column {part}={name}" for part, name in args["columns"]}
+
+    def find_option(name: str) -> str:
+        short = ".".join(name.split(".")[-2:])
+        argument = SOURCES.get(short, short.rpartition(".")[2])
+        if short in columns or args.get(argument) is None:
+            return columns.get(short, "")
+        return f"{words[argument]} {format_parameter(args[argument])}"
+
     own = ((name, key, one) for name, value in values.items() if isinstance(value, dict) for key, one in value.items())
-    return found + [
+    return make_settings(values, {name: find_option(name) for name in values}) + [
         Setting(f"{name}.{key}", one, f"--{key} {one}") for name, key, one in own if key != "kind" and args.get(key)
     ]
 

@@ -81,5 +81,5 @@ def build_overrides(ctx: click.Context, project: Path, args: dict[str, Any]) -> 
         long = {f"pretrain_rows.{phase}.row_length": positions for phase in PHASES if lengths[phase] > positions}
         values |= finetune.note_rows(positions, long) if long else {}
     # Remove the preset's entry first: the new entry may have the same name.
-    below = finetune.mark_options(model | values | {ENTRY: None}, args)
-    return [*below, *finetune.mark_options(entry, args), *args["overrides"]]
+    below = finetune.mark_options(ctx, model | values | {ENTRY: None}, args)
+    return [*below, *finetune.mark_options(ctx, entry, args), *args["overrides"]]

@@ -16,8 +16,8 @@ from flows.commands import finetune, options, pretrain
 from flows.commands.project import enter_project
 from flows.commands.sweep_runs import Sweep, Training, run_sweep
 from flows.runs import locks
-from flows.runs.report import PRETRAINING_SCORES
 from flows.runs.stopping import Interrupted, stop
+from flows.views.sweep_plots import shorten_parameter, title_figure
 from ipu_model.files import flatten_keys
 from tasks.downstream.gate.recipe import SEED
 from tasks.downstream.gate.verdict_text import signed_figure
@@ -221,8 +221,7 @@ def _start_sweep(
 def _format_result(found: Mapping[str, Any]) -> str:
     figure, recipes = found["judged_by"], found["recipes"]
     names = [name for name in recipes[0] if name not in ("seeds", "mean", "deviation")]
-    title = f"held-out {PRETRAINING_SCORES.get(figure, figure)}"
-    rows = [(*(name.rpartition(".")[2].replace("_", " ") for name in names), "seeds", title)]
+    rows = [(*map(shorten_parameter, names), "seeds", f"held-out {title_figure(figure)}")]
     for one in recipes:
         spread = "" if one["deviation"] is None else f" ± {one['deviation']:.4f}"
         mean = f"{signed_figure(figure, one['mean']):.4f}{spread}"

@@ -30,6 +30,7 @@ from flows.runs.listing import SWEEPS
 from flows.runs.stopping import stop
 from flows.views.curves import find_evaluations, read_columns
 from flows.views.run_view import RunView
+from flows.views.sweep_plots import shorten_parameter, title_figure
 from ipu_model.files import new_folder, read_json, write_json
 from tasks.downstream.gate.recipe import FINETUNE, HELD_OUT, SEED, WEIGHTS, recipe_params, seed_file_name
 from tasks.downstream.gate.released_scores import scores_json
@@ -197,7 +198,7 @@ def run_sweep(sweep: Sweep, project: Path, say: Say) -> dict[str, Any]:
         "recipes": [figures for figures, _ in recipes],
     }
     write_json(place, record)
-    say(f"best held-out {record['judged_by']}: {best.name}; finishing this run")
+    say(f"best held-out {title_figure(record['judged_by'])}: {best.name}; finishing this run")
     if code := _run(_final_command(sweep, best, alike, project, say), project, say):
         raise SystemExit(code)
     root = checkout.checkout_folder(project, best.name)
@@ -236,7 +237,7 @@ def _run_trials(sweep: Sweep, project: Path, place: Path, say: Say) -> list[Tria
             live = ask_trial(sweep, trials, values)
             trial = Trial(sweep.run_name(number, live.params), dict(live.params))
             write_json(place, _make_record(sweep, [*trials, trial, *known[number:]]))
-            shown = ", ".join(f"{name.rpartition('.')[2]} {value:.4g}" for name, value in trial.values.items())
+            shown = ", ".join(f"{shorten_parameter(name)} {value:.4g}" for name, value in trial.values.items())
             say(f"trial {number} of {total}: {trial.name}, {shown}")
             _run_trial(sweep, trial, live, trials, project, say)
             write_json(place, _make_record(sweep, [*trials, trial, *known[number:]]))
@@ -244,7 +245,7 @@ def _run_trials(sweep: Sweep, project: Path, place: Path, say: Say) -> list[Tria
         ended = f" after evaluation {len(trial.scores)}"
         if trial.held_out is not None:
             figure = trial.held_out["judged_by"]
-            ended = f", held-out {figure} {trial.held_out[figure]:.4f}"
+            ended = f", held-out {title_figure(figure)} {trial.held_out[figure]:.4f}"
         say(f"trial {number} of {total}: {trial.state}{ended}")
     return trials
 

@@ -145,11 +145,11 @@ def run_plan(
             _run_stages(left, known, sessions, bring)
         finally:
             run.sort_stages(plan)
+            run.read_results(root)  # of a failed run too
         if remote and (kept := [stage.name for stage in run.stages if stage.status != "ran"]):
             sessions[0].push(kept, log_line)  # outs from this host's cache, which the remote may lack
     if any(stage.status == "restored" for stage in run.stages) and (damaged := find_gate_damage(names, root)):
         raise RunFailed("\n".join(damaged))
-    run.read_results(root)
     for gate in gates if publish else ():
         if run.accepts(gate.name):
             run.add_receipt(_publish(gate, root, run, on_end), gate.name)

@@ -232,9 +232,10 @@ class RunReport:
         self.stages.sort(key=lambda stage: plan.index(stage.name))
 
     def read_results(self, root: Path) -> None:
-        """Read the outputs of the stages: scores, decisions, metrics of device jobs, pages."""
+        """Read the outputs of the finished stages: scores, decisions, metrics of device jobs, pages."""
         plan = read_plan(root)
-        stages = [plan[stage.name] for stage in self.stages if stage.name in plan]
+        done = [stage.name for stage in self.stages if stage.status in DONE_STAGES]
+        stages = [plan[name] for name in done if name in plan]
         for stage in stages:
             if stage.meta.get("part") == PRETRAINING:
                 self.pretraining |= _read_pretraining(stage, root)

@@ -9,7 +9,7 @@ from typing import Any
 from flows.runs import listing, report
 from flows.runs.checkout import checkout_folder, default_name, rebase_paths
 from ipu_model.files import write_text
-from tasks.params.overlays import Setting, nest, read_base, replace_overrides, resolve
+from tasks.params.overlays import Setting, complete_names, nest, read_base, replace_overrides, resolve
 from tasks.params.schema import default_values
 from tasks.params.strict_yaml import leaves, read_yaml, yaml_text
 from tasks.params.tables import ABSENT, find_differing, format_table
@@ -56,7 +56,9 @@ def copy_params(project: Path, like: str, overrides: Sequence[str], name: str | 
         ParamsError: there is no such run, or an override is invalid.
     """
     [run] = listing.find_runs(project, [like])
-    values = resolve(read_run_params(project, run.folder), None, overrides)
+    values = read_run_params(project, run.folder)
+    overrides = complete_names(overrides, values)
+    values = resolve(values, None, overrides)
     name = name or default_name(values, like if like != listing.PROJECT else None)
     folders = {
         f"downstream.{entry}.publish.folder": one["publish"]["folder"] for entry, one in values["downstream"].items()

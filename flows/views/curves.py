@@ -186,8 +186,9 @@ def _format_note(training: TrainingCurves) -> str:
 def _loss_lines(training: TrainingCurves) -> list[PlotLine]:
     """Return the training loss as a line, and the held-out loss as dots."""
     held_out = column_points(training.held_out, "loss")
-    lines = _make_lines(training.history, [("training", "loss", 0)])
-    return [*lines, *([PlotLine("held-out rows", held_out, marks=True, color=1)] if held_out else [])]
+    both = " (masked LM + next sentence)" if "nsp_loss" in training.history else ""
+    lines = _make_lines(training.history, [(f"training{both}", "loss", 0)])
+    return [*lines, *([PlotLine(f"held-out rows{both}", held_out, marks=True, color=1)] if held_out else [])]
 
 
 def _make_lines(columns: Columns, named: Iterable[tuple[str, str, int]], factor: float = 1.0) -> list[PlotLine]:

@@ -6,20 +6,19 @@ the 95% intervals of both, as if they were measured on independent examples.
 
 import math
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from flows.runs.report import DONE_STAGES, LOWER_IS_BETTER
 from flows.views.curves import TrainingCurves
 from flows.views.run_view import PretrainingView, ResultView, RunView, format_clock, format_moment
 from flows.views.screen import PROGRESS, REMAINING
-from tasks.downstream.gate.verdict_text import PointDifference, read_difference
 from tasks.pages.plots import format_tick
 
 MOST_SCORES = 6
 """Maximum tiles of scores; the section of results has all of them."""
-SIGNIFICANT_P = 0.05
 UPDATE = re.compile(r"update (\d+)/(\d+)")
 Note = tuple[str, str]
 """Text and color."""
@@ -136,9 +135,9 @@ def _format_interval(bounds: Sequence[float] | None) -> list[Note]:
 def _compare_released(result: ResultView, metric: str) -> Iterator[Note]:
     """Yield the gate's comparison of a score with the released model."""
     for check in result.result.get("checks", ()):
-        wanted = str(check["required"]).casefold().startswith(f"no significant {metric.replace('_', ' ')}")
-        if check["name"].startswith("released_model") and wanted and (found := read_difference(check["found"])):
-            yield _format_change(found, "the released model")
+        difference = check.get("difference")
+        if difference and check["name"].startswith("released_model") and difference["metric"] == metric:
+            yield _format_change(difference, "the released model")
 
 
 def _compare_previous(result: ResultView, metric: str) -> Iterator[Note]:
@@ -151,20 +150,24 @@ def _compare_previous(result: ResultView, metric: str) -> Iterator[Note]:
     if len(known) < 2:
         yield f"{gain:+.2f} against {other}", ""
     else:
+        from tasks.downstream.scoring.significance import ConfidenceInterval  # imports numpy
+
         half = math.hypot(*((high - low) / 2 for low, high in known))
-        yield _format_change(PointDifference(gain, gain - half, gain + half), other)
+        found = ConfidenceInterval(gain, gain - half, gain + half)
+        yield _format_change({**asdict(found), "verdict": found.direction}, other)
 
 
 def _compare_constant(result: ResultView) -> Iterator[Note]:
     """Yield the gain over the best answer without a model."""
     for check in result.result.get("checks", ()):
-        if check["name"] == "beats_constant_answer" and (found := read_difference(check["found"])):
-            yield _format_change(found, "a constant answer")
+        if check["name"] == "beats_constant_answer" and "difference" in check:
+            yield _format_change(check["difference"], "a constant answer")
 
 
-def _format_change(change: PointDifference, other: str) -> Note:
-    found, kind = f"no difference from {other} shown", ""
-    if change.p_value < SIGNIFICANT_P and not change.low <= 0 <= change.high:
-        word, kind = ("better", "good") if change.mean > 0 else ("worse", "bad")
-        found = f"{word} than {other}"
-    return f"{found}: {change.mean:+.2f} ({change.low:+.2f} to {change.high:+.2f})", kind
+def _format_change(change: Mapping[str, Any], other: str) -> Note:
+    """Return a difference with its verdict, as the gate writes it, and the color of the verdict."""
+    verdict = change["verdict"]
+    kind = {"better": "good", "worse": "bad"}.get(verdict, "")
+    found = f"{verdict} than {other}" if kind else f"no difference from {other} shown"
+    mean, low, high = ("none" if change[name] is None else f"{change[name]:+.2f}" for name in ("mean", "low", "high"))
+    return f"{found}: {mean} ({low} to {high})", kind

@@ -40,7 +40,7 @@ class SweepView:
     @property
     def title(self) -> str:
         """Title of this figure."""
-        return PRETRAINING_SCORES.get(self.figure, self.figure)
+        return title_figure(self.figure)
 
     def value(self, trial: Mapping[str, Any]) -> float:
         """Return the held-out figure of a trial with a score."""
@@ -54,7 +54,7 @@ class SweepView:
         if not self.scored:
             return f"Trials: {counts}. None has a score yet."
         best = self.scored[-1]
-        values = ", ".join(f"{_shorten(name)} {value:.4g}" for name, value in best["values"].items())
+        values = ", ".join(f"{shorten_parameter(name)} {value:.4g}" for name, value in best["values"].items())
         return f"Trials: {counts}. Best: {best['name']} ({values}), held-out {self.title} {self.value(best):.4f}."
 
     @property
@@ -68,15 +68,23 @@ class SweepView:
             lines = [PlotLine("trials", [], marks=True, color=0, dots=dots[:-1])] if dots[:-1] else []
             lines.append(PlotLine("best", [], marks=True, color=1, dots=dots[-1:]))
             log = min(values) > 0 and max(values) / min(values) >= LOG_SPREAD
-            up, label = f"held-out {self.title}", f"held-out {self.title} of {self.name} by {_shorten(name)}"
-            yield _shorten(name), plot_lines(lines, _shorten(name), up, label, from_zero=False, log=log)
+            up, label = f"held-out {self.title}", f"held-out {self.title} of {self.name} by {shorten_parameter(name)}"
+            yield (
+                shorten_parameter(name),
+                plot_lines(lines, shorten_parameter(name), up, label, from_zero=False, log=log),
+            )
 
     def _describe(self, trial: Mapping[str, Any]) -> str:
-        values = [f"{_shorten(name)} {format_tick(value)}" for name, value in trial["values"].items()]
+        values = [f"{shorten_parameter(name)} {format_tick(value)}" for name, value in trial["values"].items()]
         return "\n".join([trial["name"], *values, f"held-out {self.title} {self.value(trial):.4f}"])
 
 
-def _shorten(name: str) -> str:
+def title_figure(figure: str) -> str:
+    """Return the title of a held-out figure that selects trials."""
+    return PRETRAINING_SCORES.get(figure, figure)
+
+
+def shorten_parameter(name: str) -> str:
     """Return the last part of a parameter's name for people."""
     return name.rpartition(".")[2].replace("_", " ")
 

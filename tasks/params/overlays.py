@@ -86,7 +86,22 @@ class Setting:
 
     def __str__(self) -> str:
         """Return the equivalent argument of `--set`, for records of the run."""
-        return f"{self.name}={json.dumps(self.value)}"
+        value = self.value
+        whole = isinstance(value, float) and value.is_integer()
+        return f"{self.name}={json.dumps(int(value) if whole else value)}"
+
+
+def complete_names(overrides: Sequence[str], values: Mapping[str, Any]) -> list[str]:
+    """Return arguments of `--set`, with the whole name of each parameter that only one in `values` ends with.
+
+    `finetune.seed=5` is `downstream.NAME.finetune.seed=5` in a run of one entry.
+    """
+    known, found = [name for name, _ in leaves(values)], []
+    for text in overrides:
+        name = text.partition("=")[0]
+        whole = [one for one in known if one.endswith(f".{name}")] if name.split(".")[0] not in values else []
+        found.append(whole[0] + text.removeprefix(name) if name and len(whole) == 1 else text)
+    return found
 
 
 def replace_overrides(before: Sequence[str], overrides: Sequence[str]) -> list[str]:
@@ -101,7 +116,7 @@ def make_settings(values: Mapping[str, Any], options: Mapping[str, str] = Mappin
 
 
 def _require_one_value(settings: Sequence[Setting]) -> None:
-    """Refuse an option and a `--set` that set one parameter to different values. Of several `--set`, the last counts.
+    """Refuse two options, `--set` or others, that set one parameter to different values.
 
     Raises:
         ParamsError: names both words.
@@ -110,8 +125,7 @@ def _require_one_value(settings: Sequence[Setting]) -> None:
     for setting in (one for one in settings if one.option):
         for name, value in leaves({setting.name: setting.value}):
             before = known.get(name, setting)
-            same = dict(leaves({before.name: before.value}))[name] == value
-            if not (same or before.option.startswith(SET) and setting.option.startswith(SET)):
+            if dict(leaves({before.name: before.value}))[name] != value:
                 raise ParamsError(f"{before.option} and {setting.option} both set {name}: leave one of them out")
             known[name] = setting
 

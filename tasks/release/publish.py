@@ -8,6 +8,7 @@ token comes only from the environment variable HF_TOKEN.
 """
 
 import argparse
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -345,7 +346,7 @@ def verify_verdict(
 
 def print_receipt(receipt: Mapping[str, Any], dry_run: bool, seconds: float) -> None:
     """Print the result of publishing or of a dry run."""
-    place = receipt.get("folder") or receipt["url"] or receipt["repository"]
+    place = receipt["url"] or receipt.get("repository") or _name_folder(Path(receipt["folder"]), Path.cwd())
     if dry_run:
         print(f"publish (dry run): would publish these {len(receipt['files'])} files to {place} as {receipt['tag']}:")
         for name, sha256 in receipt["files"].items():
@@ -354,6 +355,12 @@ def print_receipt(receipt: Mapping[str, Any], dry_run: bool, seconds: float) -> 
     done = "unchanged" if receipt["unchanged"] else "published" if receipt["tag"] else "opened for review"
     tag = receipt["tag"] or "to release it, merge the pull request and publish again"
     print(f"publish: {place} {done}, {tag}, {seconds:.1f} s")
+
+
+def _name_folder(folder: Path, root: Path) -> str:
+    """Return a release folder relative to the project of the checkout `root`, as the user named it."""
+    in_project = root.parent.parts[-2:] == artifacts.CHECKOUTS.parts
+    return os.path.relpath(root / folder, root.parents[2] if in_project else root)
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ An exported file that fails is not published; the model and the other files are.
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,7 @@ def decide_export(task: AnyScores, found: ExportEvidence) -> dict[str, Any]:
     return {
         "accepted": not reasons,
         "reasons": reasons,
-        "checks": [asdict(check) for check, _ in checks],
+        "checks": [check.as_values() for check, _ in checks],
         "metrics": {name: value if math.isfinite(value) else None for name, value in found.scores.items()},
         "differences": {
             name: {"mean": round(one.mean, 4), "low": round(one.low, 4), "high": round(one.high, 4)}

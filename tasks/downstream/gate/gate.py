@@ -6,7 +6,7 @@ python -m tasks.downstream.gate.gate NAME    write the verdict; exit code 0 even
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -260,7 +260,7 @@ def decide(task: AnyScores, evidence: Evidence) -> dict[str, Any]:
     return {
         "accepted": not reasons,
         "reasons": reasons,
-        "checks": [asdict(check) for check, _ in found],
+        "checks": [check.as_values() for check, _ in found],
         **({} if evidence.recipe is None else recipe_record(task, evidence.recipe)),
         **({} if note is None else {WITHOUT_FLOOR: note}),
         **(

@@ -46,6 +46,12 @@ class GateCheck:
     ok: bool
     found: float | str | None
     required: float | str | None
+    difference: Mapping[str, Any] | None = None
+    """Figures of a comparison in points: metric, mean, low, high, and verdict (better, worse, no difference shown)."""
+
+    def as_values(self) -> dict[str, Any]:
+        """Return the check as plain values; only comparisons have a difference."""
+        return {name: value for name, value in vars(self).items() if name != "difference" or value is not None}
 
 
 ReasonedCheck = tuple[GateCheck, str]
@@ -111,8 +117,13 @@ def _floor(task: AnyScores, limit: Limit, floor: float, scored: ScoreEvidence) -
         each = ", ".join(f"{seed}: {scores[name]:.2f}" for seed, scores in scored.seeds.items())
         mean = f" (mean over {len(scored.seeds)} seeds: {each})"
     key = task.entry.key("gate", limit.floor_key)
-    reason = f"{title}{scored.owner} is {value:g}{mean}, below the floor of {floor:g} ({key})."
+    reason = f"{title}{scored.owner} is {_format_below(value, floor)}{mean}, below the floor of {floor:g} ({key})."
     return GateCheck(name, value >= floor, value, floor), reason
+
+
+def _format_below(value: float, floor: float) -> str:
+    """Return a value below a floor with two decimals, or with four if it would round to the floor."""
+    return f"{value:.2f}" if round(value, 2) < floor else f"{value:.4f}"
 
 
 def _over_baseline(task: AnyScores, difference: ConfidenceInterval, scored: ScoreEvidence) -> ReasonedCheck:
@@ -122,7 +133,9 @@ def _over_baseline(task: AnyScores, difference: ConfidenceInterval, scored: Scor
         f"{_title(task, metric)}{scored.owner} is no better than {task.baseline} ({score:.2f}): {found} at confidence "
         f"{task.confidence:g}. {describe_power(scored.scored_on, 'gains', difference.mean - difference.low)}"
     ).rstrip()
-    return GateCheck("beats_constant_answer", difference.low > 0, found, "significantly more than 0 points"), reason
+    numbers = _describe_difference(task, metric, difference)
+    required = "significantly more than 0 points"
+    return GateCheck("beats_constant_answer", difference.low > 0, found, required, numbers), reason
 
 
 def _no_drop(
@@ -156,7 +169,16 @@ def _compare(
         f"({task.entry.key('gate', limit.tolerated_key)}). {smallest}"
     ).rstrip()
     fell = difference.shows_drop(most, task.confidence)
-    return GateCheck(name, not fell, found, no_drop_requirement(task, limit)), reason
+    numbers = _describe_difference(task, limit.metric, difference)
+    return GateCheck(name, not fell, found, no_drop_requirement(task, limit), numbers), reason
+
+
+def _describe_difference(task: AnyScores, metric: str, difference: ConfidenceInterval) -> dict[str, Any]:
+    verdict = difference.direction
+    if isinstance(difference, PairedDifference):
+        verdict = difference.verdict(task.confidence)
+    figures = _finite({"mean": difference.mean, "low": difference.low, "high": difference.high})
+    return {"metric": metric, **figures, "verdict": verdict}
 
 
 def _title(task: AnyScores, metric: str) -> str:

@@ -1,9 +1,8 @@
 """Text and figures of a verdict as plain values, so that commands can format them without numpy."""
 
 import math
-import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 RECIPE = ("seeds", "recipe", "chosen_by")
 """Additional keys of a verdict on several seeds (tasks/downstream/gate/recipe.py)."""
@@ -13,23 +12,6 @@ EXPORTS = "exports"
 """Key of the verdicts on exported files: path in the release -> accepted, reasons, checks, metrics, differences."""
 ADVICE = "advice"
 """Key of what to do after a rejection: a list of objects with `text` and `set`, parameters of a next run."""
-POINTS = re.compile(r"([+-][\d.]+) points \(([+-][\d.]+) to ([+-][\d.]+)\)(?:.* p = ([\d.e-]+)\))?")
-
-
-class PointDifference(NamedTuple):
-    """Difference of two scores, in points, with its 95% interval."""
-
-    mean: float
-    low: float
-    high: float
-    p_value: float = 0.0
-    """P-value of McNemar's test, if the gate made that test."""
-
-
-def read_difference(value: Any) -> PointDifference | None:
-    """Return the difference that a check found (tasks/downstream/gate/recipe.py); None if it found something else."""
-    match = POINTS.match(str(value))
-    return None if match is None else PointDifference(*(float(number) for number in match.groups() if number))
 
 
 def format_recipe(verdict: Mapping[str, Any], published: bool) -> str | None:

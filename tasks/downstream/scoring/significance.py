@@ -23,6 +23,7 @@ Array = NDArray[np.float64]
 
 RESAMPLES = 2000
 """Enough for a stable second decimal of a bound with 1,000 questions."""
+NO_DIFFERENCE = "no difference shown"
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,11 @@ class ConfidenceInterval:
     mean: float
     low: float
     high: float
+
+    @property
+    def direction(self) -> str:
+        """`better` or `worse` if the interval of a difference does not include 0, else that none was shown."""
+        return "better" if self.low > 0 else "worse" if self.high < 0 else NO_DIFFERENCE
 
     def shows_drop(self, tolerated: float, confidence: float) -> bool:
         """Return True if the difference is significantly below -`tolerated`; NaN, without common examples, counts."""
@@ -66,9 +72,7 @@ class PairedDifference(ConfidenceInterval):
 
     def verdict(self, confidence: float) -> str:
         """Return better or worse if interval and test agree, else that no difference was shown."""
-        if self.p_value < 1 - confidence and (self.low > 0 or self.high < 0):
-            return "better" if self.low > 0 else "worse"
-        return "no difference shown"
+        return self.direction if self.p_value < 1 - confidence else NO_DIFFERENCE
 
 
 def bootstrap_p_value(drawn: Array) -> float:

@@ -42,7 +42,7 @@ def here(tmp_path: Path) -> Path:
 
 
 def overrides(here: Path, kind: str, **stated: Any) -> list[str | Setting]:
-    ctx = click.Context(finetune.command)
+    ctx = click.Context(finetune.KindCommands().make_command(kind))
     ctx.obj = CommandContext(here, ROOT, None)
     words = STATED | {"model": "my-bert", "train": "train.json", "columns": (), "overrides": ()} | stated
     return finetune.build_overrides(ctx, ROOT, kind, words)
@@ -65,7 +65,7 @@ def test_sizes_and_tokenizer_are_the_models_and_files_count_from_where_one_stand
 
 def test_a_run_that_pre_trained_is_a_model_to_fine_tune(here: Path) -> None:
     """Its last phase, with the tokenizer that lies next to the weights."""
-    ctx = click.Context(finetune.command)
+    ctx = click.Context(finetune.KindCommands().make_command("squad"))
     ctx.obj = CommandContext(here, here, None)
     words = STATED | {"model": "mine", "train": "train.json", "columns": (), "overrides": ()}
     for phase in ("phase1", "phase2"):
@@ -78,7 +78,7 @@ def test_a_run_that_pre_trained_is_a_model_to_fine_tune(here: Path) -> None:
 
 
 def test_a_model_that_lies_in_the_project_is_named_from_there(here: Path) -> None:
-    ctx = click.Context(finetune.command)
+    ctx = click.Context(finetune.KindCommands().make_command("squad"))
     ctx.obj = CommandContext(here, here, None)
     words = STATED | {"model": "my-bert", "train": "train.json", "columns": (), "overrides": ()}
     assert Setting("base_model.path", "my-bert") in finetune.build_overrides(ctx, here, "squad", words)
@@ -297,5 +297,30 @@ def test_defaults_and_equal_values_are_no_second_word(here: Path) -> None:
     found = values(here, "squad", epochs=3.0, overrides=said)["downstream"]["squad"]
     assert (found["gate"]["min_f1"], found["publish"]["folder"]) == (80, "published/own")
     assert values(here, "squad", epochs=3.0, overrides=("downstream.squad.finetune.epochs=3",))
-    found = values(here, "squad", overrides=("device.runtime=cpu", "device.runtime=ipu"))
-    assert found["device"]["runtime"] == "ipu", "of several --set, the last counts"
+
+
+@pytest.mark.parametrize("second", ["device.runtime=ipu", "device={runtime: ipu}"])
+def test_two_values_of_set_for_one_parameter_are_refused(here: Path, second: str) -> None:
+    why = f"--set device.runtime=cpu and --set {second} both set device.runtime: leave one of them out"
+    with pytest.raises(ParamsError, match=f"^{re.escape(why)}$"):
+        values(here, "squad", overrides=("device.runtime=cpu", second))
+
+
+def test_an_option_is_echoed_as_it_was_typed(here: Path) -> None:
+    with pytest.raises(ParamsError, match="^--epochs 3 and --set"):
+        values(here, "squad", epochs=3.0, overrides=("downstream.squad.finetune.epochs=2",))
+    words = [str(one) for one in overrides(here, "squad", epochs=3.0)]
+    assert "downstream.squad.finetune.epochs=3" in words, "what a run records"
+
+
+def test_set_takes_the_end_of_a_name_that_only_one_parameter_has(here: Path) -> None:
+    found = values(here, "squad", overrides=("finetune.seed=5", "gate.min_f1=80"))["downstream"]["squad"]
+    assert (found["finetune"]["seed"], found["gate"]["min_f1"]) == (5, 80)
+    with pytest.raises(ParamsError, match="did you mean"):
+        values(here, "squad", overrides=("seed=5",))
+
+
+def test_the_form_names_the_task_of_glue(here: Path) -> None:
+    fields = {"task": "sst2", "model": str(here / "my-bert"), "train": str(here), "dev": "", "name": "mine"}
+    (entry,) = resolve({}, *finetune.parse_form(ROOT, "glue", fields, [], []))["downstream"].values()
+    assert entry["task"] == "sst2"

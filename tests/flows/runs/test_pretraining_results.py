@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from flows.runs import listing, report
+from flows.views import run_page
 from flows.views.run_view import RunView, format_end
 from ipu_model.files import write_json, write_text
 from tests.flows.runs.test_runs import podium
@@ -74,6 +75,25 @@ def test_the_end_says_loss_perplexity_accuracy_and_the_folder_of_the_model(proje
     assert f"phase2: {scores} (20 updates to training loss 2.2500; evaluated on 40 held-out rows)\n" in text
     assert "model: runs/checkouts/small/models/phase2\n" in text
     assert text.count("model: ") == 1, "the last phase has the result"
+
+
+def test_a_phase_that_failed_hides_no_score_of_the_one_before(project):
+    folder = pretrained(project, "small")
+    run = report.RunReport("runs/checkouts/small")
+    run.stages = [
+        report.StageRecord(f"pretrain@{phase}", status, 1.0)
+        for phase, status in zip(PHASES, ("skipped", "failed"), strict=True)
+    ]
+    run.read_results(folder)
+    assert list(run.pretraining) == ["pretrain@phase1"], "figures of the failed phase would be of an earlier run"
+
+
+def test_the_curve_says_which_losses_it_adds_up(project):
+    folder = pretrained(project, "small")
+    for phase in PHASES:
+        write_text(folder / f"plots/pretrain-{phase}.csv", "step,loss,mlm_loss,nsp_loss\n10,4,3.3,0.7\n20,3,2.4,0.6\n")
+    run = RunView(report.read_report(project, folder), folder, project)
+    assert run_page.render_run(run).count("training (masked LM + next sentence)") >= len(PHASES)
 
 
 def test_without_held_out_rows_the_end_says_so(project):

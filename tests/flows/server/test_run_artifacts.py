@@ -215,7 +215,12 @@ def test_the_form_fine_tunes_with_the_overrides_of_the_command(prefect_session, 
     fields = {"kind": "squad", "model": "bert", "train": " a.csv", "columns": ["", "context=text "]}
     found = run("a=1", name="mine", **fields)
     assert asked == [
-        ("squad", {"model": "bert", "train": " a.csv", "dev": "", "name": "mine"}, ["context=text"], ["a=1"])
+        (
+            "squad",
+            {"task": "", "model": "bert", "train": " a.csv", "dev": "", "name": "mine"},
+            ["context=text"],
+            ["a=1"],
+        )
     ]
     assert found.name.startswith("mine exact_match 70.00 ")
 

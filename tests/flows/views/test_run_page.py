@@ -98,20 +98,22 @@ def test_the_head_says_why_a_model_was_refused_with_found_and_required_and_what_
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("figures", "said"),
     [
-        ("+2.00 points (+0.50 to +3.50) on 900 questions", "better than the released model: +2.00 (+0.50 to +3.50)"),
-        ("-2.00 points (-3.50 to -0.50) on 900 questions", "worse than the released model: -2.00 (-3.50 to -0.50)"),
-        ("+0.20 points (-0.50 to +0.90) on 9 questions", "no difference from the released model shown: +0.20"),
-        (
-            "+1.00 points (+0.10 to +2.00) on 9 texts, 1 lost and 3 won (McNemar's exact test: p = 0.625)",
-            "no difference from the released model shown: +1.00",
-        ),
+        ((2.0, 0.5, 3.5, "better"), "better than the released model: +2.00 (+0.50 to +3.50)"),
+        ((-2.0, -3.5, -0.5, "worse"), "worse than the released model: -2.00 (-3.50 to -0.50)"),
+        ((1.0, 0.1, 2.0, "no difference shown"), "no difference from the released model shown: +1.00"),
     ],
 )
-def test_the_head_compares_a_score_with_the_released_model_by_the_paired_test(found, said, toy_project):
-    check = {"name": "released_model", "ok": True, "found": found, "required": "no significant F1 drop of more than 0"}
+def test_the_head_compares_a_score_with_the_released_model_as_the_gate_did(figures, said, toy_project):
+    difference = dict(zip(("mean", "low", "high", "verdict"), figures, strict=True)) | {"metric": "f1"}
+    check = {"name": "released_model", "ok": True, "found": "", "required": "", "difference": difference}
     assert said in head_of(scored([check]), toy_project)
+    assert said not in head_of(scored([{**check, "difference": {**difference, "metric": "exact"}}]), toy_project)
+
+
+def test_the_duration_stands_once(toy_project):
+    assert text_of(run_page.render_run(RunView(scored([]), toy_project))).count("27 s") == 1
 
 
 @pytest.mark.parametrize(

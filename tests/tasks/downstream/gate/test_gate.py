@@ -106,8 +106,12 @@ def test_the_floor_under_exact_match_is_asked_only_when_it_is_set() -> None:
     low = evidence(exact_match=10.0)
     assert decide(low, LIMITS)["accepted"]
     decision = decide(low, limits(min_exact_match=50.0))
-    assert decision["reasons"] == ["Exact match is 10, below the floor of 50 (downstream.squad.gate.min_exact_match)."]
+    assert decision["reasons"] == [
+        "Exact match is 10.00, below the floor of 50 (downstream.squad.gate.min_exact_match)."
+    ]
     assert decide(low, limits(min_exact_match=10.0))["accepted"]
+    [reason] = decide(evidence(exact_match=9.9999), limits(min_exact_match=10.0))["reasons"]
+    assert reason.startswith("Exact match is 9.9999, below the floor of 10 "), "not 10.00"
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

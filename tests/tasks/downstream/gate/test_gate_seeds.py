@@ -114,7 +114,7 @@ def test_a_lucky_model_of_a_recipe_under_the_floor_is_rejected(root: Path) -> No
     write_seed(root, 43, wrong=12)
     reasons = decide(root, min_score=80.0)["reasons"]
     assert reasons[0] == (
-        "Score of the recipe is 75 (mean over 3 seeds: 42: 90.00, 43: 40.00, 44: 95.00), below the floor of 80 "
+        "Score of the recipe is 75.00 (mean over 3 seeds: 42: 90.00, 43: 40.00, 44: 95.00), below the floor of 80 "
         f"(downstream.{ENTRY}.gate.min_score)."
     )
 

@@ -170,7 +170,7 @@ def test_predictions_that_were_changed_after_scoring_are_rejected(checkout: Path
     (checkout / artifacts.predictions_file("squad")).write_text('{"q0": "the red house", "q1": "two dogs"}')
     reasons = decide_on(checkout)["reasons"]
     assert len(reasons) == 4
-    assert "F1 is 66.6667, below the floor of 85" in reasons[0], "counted on what lies there"
+    assert "F1 is 66.67, below the floor of 85" in reasons[0], "counted on what lies there"
     assert "no better than the first 5 words of the context" in reasons[1]
     assert "1 of 3 dev questions have no prediction" in reasons[2]
     assert "does not belong to the current" in reasons[3]

@@ -197,8 +197,8 @@ def test_the_gate_has_floors_under_both_groups(many: Path) -> None:
     assert decided(many, min_has_answer_f1=50.0, min_no_answer_exact_match=50.0)["accepted"]
     refused = decided(many, min_has_answer_f1=50.5, min_no_answer_exact_match=51.0)
     assert refused["reasons"] == [
-        "F1 of answerable questions is 50, below the floor of 50.5 (downstream.squad.gate.min_has_answer_f1).",
-        "Exact match of unanswerable questions is 50, below the floor of 51 "
+        "F1 of answerable questions is 50.00, below the floor of 50.5 (downstream.squad.gate.min_has_answer_f1).",
+        "Exact match of unanswerable questions is 50.00, below the floor of 51 "
         "(downstream.squad.gate.min_no_answer_exact_match).",
     ]
 

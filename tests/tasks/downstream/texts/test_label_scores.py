@@ -187,7 +187,7 @@ def test_the_gate_has_floors_by_label_and_compares_with_the_best_set_of_labels(c
     floors = {"min_micro_f1": 60.0, "min_macro_f1": 10.0, "min_f1_by_class": {"sport": 40.0, "war": 1.0}}
     metrics = evaluate(part("page", gate=floors, **how), checkout)
     found = decided(checkout, gate=floors, **how)
-    assert found["reasons"] == ["F1 of war is 0, below the floor of 1 (downstream.mine.gate.min_f1_by_class.war)."]
+    assert found["reasons"] == ["F1 of war is 0.00, below the floor of 1 (downstream.mine.gate.min_f1_by_class.war)."]
     truth = truth_of(checkout)
     sets = [
         mark([list(range(count))] * 120) for count in range(1, 5)
