@@ -27,6 +27,17 @@ def test_each_bar_of_a_slice_tells_its_intervals(page: Page, tmp_path: Path, kin
         ends = bar.locator(".interval").first
         drawn = [float(ends.get_attribute(name) or "") for name in ("x1", "x2")]
         assert drawn == pytest.approx([float(low), float(high)], abs=0.055), "drawn to hundredths, told in tenths"
+        printed = bar.locator("xpath=following-sibling::span[1]/small").inner_text()
+        assert printed == f"{low}–{high}", "nobody needs a pointer to read it"
+
+
+def test_near_duplicates_need_no_sideways_scrolling_on_a_phone(page: Page, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(evaluations.classes(), encoding="utf-8")
+    page.set_viewport_size({"width": 390, "height": 844})
+    table = chromium.opened(page, file).get_by_role("region", name="near-duplicates by source")
+    assert table.evaluate("one => one.scrollWidth <= one.clientWidth")
+    assert table.locator("[data-name='share']").count() > 0
 
 
 @pytest.mark.parametrize("kind", KINDS)

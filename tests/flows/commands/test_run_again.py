@@ -223,8 +223,10 @@ def test_a_run_like_another_has_its_parameters_and_release_folder_of_its_own(
     names = [name for name, _ in find_differing([before, values])]
     assert names == ["downstream.squad.gate.min_f1", "downstream.squad.publish.folder"]
     assert (toy_project / "published/next").is_dir()
-    code, said = podium(capsys, "run", "--like", "next", "--set", "downstream.squad.gate.min_f1=2")
+    code, said = podium(capsys, "run", "--like", "next", "--set", "gate.min_f1=2")
     assert (code, newest_name(toy_project)[:5]) == (0, "next-"), "a name of its own"
+    newest = read_run_params(toy_project, toy_project / "runs/checkouts" / newest_name(toy_project))
+    assert newest["downstream"]["squad"]["gate"]["min_f1"] == 2, "the whole name needs no typing"
     for words, why in (
         (["mien"], "run mien not found; did you mean mine?"),
         (["mine", "--preset", "bert"], "leave out --preset"),

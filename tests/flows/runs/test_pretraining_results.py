@@ -29,7 +29,7 @@ def pretrained(project, name, *overrides, loss=2.0, rows="a", evaluated=True):
     run.begin(project)
     for phase in PHASES:
         held_out = {"loss": loss + 0.5, "mlm_loss": loss, "perplexity": math.exp(loss), "mlm_accuracy": 0.625}
-        held_out |= {"nsp_loss": 0.5, "nsp_accuracy": 0.75, "rows": 40, "step": 20}
+        held_out |= {"nsp_loss": 0.5, "nsp_accuracy": 0.75, "rows": 40, "step": 20, "stopped_early": False}
         figures = {"steps": 20, "final_loss": loss + 0.25, **({"held_out": held_out} if evaluated else {})}
         write_json(folder / f"metrics/pretrain-{phase}.json", figures)
         write_json(folder / f"data/rows/{phase}/held-out/manifest.json", {"tokenizer_sha256": rows})

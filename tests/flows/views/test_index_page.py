@@ -11,7 +11,7 @@ from flows import pipeline
 from flows.runs.listing import Run, find_changes, find_runs
 from flows.runs.report import RunReport
 from flows.views import index_page
-from ipu_model.files import write_json
+from ipu_model.files import write_json, write_text
 from tasks.stage import artifacts
 from tests.flows.runs.test_runs import FASTER, podium
 from tests.flows.test_pipeline import ACCEPTED
@@ -139,6 +139,16 @@ def test_five_hundred_runs_stay_under_a_megabyte_and_more_are_counted() -> None:
     assert len(html.encode()) < 1_000_000
     assert html.count("<tr data-run=") == index_page.MAX_RUNS
     assert "lists 20 more" in html
+
+
+def test_old_runs_have_their_details_on_their_own_pages(tmp_path: Path) -> None:
+    runs = [shown(number, folder=tmp_path) for number in range(index_page.MAX_DRAWN + 1)]
+    assert page(runs, tmp_path).count("exact match 70.00") == len(runs), "none has a page"
+    for run in runs:
+        write_text(run.folder / artifacts.RUN_PAGE, "")
+    html = page(runs, tmp_path)
+    assert html.count("exact match 70.00") == index_page.MAX_DRAWN
+    assert f'<a href="../runs/checkouts/{runs[-1].name}/reports/run.html">Details</a>' in html
 
 
 def test_runs_of_many_entries_with_long_names_and_values_stay_under_a_megabyte() -> None:

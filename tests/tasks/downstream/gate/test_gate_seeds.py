@@ -122,7 +122,7 @@ def test_a_lucky_model_of_a_recipe_under_the_floor_is_rejected(root: Path) -> No
 def test_a_model_under_the_floor_is_rejected_however_good_its_recipe_is(root: Path) -> None:
     assert decide(root, min_score=90.0)["accepted"]
     write_seed(root, 43, wrong=0)
-    assert [reason.split(",")[0] for reason in decide(root, min_score=91.0)["reasons"]] == ["Score is 90"]
+    assert [reason.split(",")[0] for reason in decide(root, min_score=91.0)["reasons"]] == ["Score is 90.00"]
 
 
 def test_a_recipe_whose_models_differ_too_much_is_not_above_the_best_constant_answer(root: Path) -> None:

@@ -212,14 +212,12 @@ def test_a_full_disk_leaves_nothing(place: Path, tmp_path: Path, words: Sequence
 
 
 def test_tables_of_people_are_read_and_what_was_found_is_said(place: Path, tmp_path: Path) -> None:
-    for name, ids in (("semicolon.csv", ["1", "2"]), ("rows.json", ["7", "8"])):
-        done = podium(place, "predict", "sst2", name)
-        assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == ids, done.stderr
-        made = podium(place, "evaluate", "sst2", name, "--output", str(tmp_path / name), "--json")
-        assert json.loads(made.stdout)["examples"] == 2, made.stderr
-        for said in (done.stderr, made.stderr) if name == "semicolon.csv" else ():
-            assert "semicolon.csv: fields are separated by semicolons" in said
-            assert "column 'Sentence' is read as 'sentence'" in said
+    done = podium(place, "predict", "sst2", "semicolon.csv")
+    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == ["1", "2"], done.stderr
+    assert "semicolon.csv: fields are separated by semicolons" in done.stderr
+    assert "column 'Sentence' is read as 'sentence'" in done.stderr
+    made = podium(place, "evaluate", "sst2", "rows.json", "--output", str(tmp_path / "made"), "--json")
+    assert json.loads(made.stdout)["examples"] == 2, made.stderr
 
 
 @pytest.mark.parametrize(("model", "name", "count"), [("colours", "unknown.csv", 2), ("names", "tagged.csv", 1)])

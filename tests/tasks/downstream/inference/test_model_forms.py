@@ -84,10 +84,17 @@ def test_the_document_lists_these_forms_and_commands() -> None:
     assert {row[0].strip(): [cell.strip() for cell in row[1:]] for row in rows} == expected
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[object]]:
+    """A model in the plain form, and its answers."""
+    folder = write_tiny_model(tmp_path_factory.mktemp("forms") / "plain", WORDS)
+    return folder, answers(folder, folder.parent)
+
+
 @pytest.mark.parametrize("form", FORMS)
-def test_every_command_reads_every_form(tmp_path: Path, form: str) -> None:
+def test_every_command_reads_every_form(plain: tuple[Path, list[object]], tmp_path: Path, form: str) -> None:
     """With the same answers as of the plain form."""
-    plain, other = (write_tiny_model(tmp_path / name, WORDS) for name in ("plain", "other"))
+    other = write_tiny_model(tmp_path / "other", WORDS)
     FORMS[form](other)
     model = model_parameters("other", tmp_path, tmp_path)
     entry = "downstream.own={kind: squad, data: {source: files}}"
@@ -98,9 +105,9 @@ def test_every_command_reads_every_form(tmp_path: Path, form: str) -> None:
     make_tokenizer(params.tokenizer, 512, tmp_path, tmp_path / "tokenizer")
     record = write_base_model(params.base_model, params.model, tmp_path / "tokenizer", tmp_path / "base")
     assert record["left_out"] == []
-    ours, theirs = (load_file(tmp_path / name / "model.safetensors") for name in ("base", "plain"))
+    ours, theirs = (load_file(folder / "model.safetensors") for folder in (tmp_path / "base", plain[0]))
     assert all(torch.equal(theirs[name][: len(weight)], weight) for name, weight in ours.items())
-    assert answers(other, tmp_path) == answers(plain, tmp_path)
+    assert answers(other, tmp_path) == plain[1]
 
 
 def test_a_model_with_one_token_type_reads_single_texts_and_refuses_pairs_by_name(tmp_path: Path) -> None:
