@@ -28,7 +28,7 @@ from tests.tasks.tiny_model import HIDDEN, LAYERS, write_tiny_model
 
 WORDS = ("who", "rules", "it")
 STATED: dict[str, Any] = dict.fromkeys(
-    ("dev", "learning_rate", "epochs", "global_batch_size", "seed", "runtime", "precision", "task")
+    ("dev", "learning_rate", "epochs", "global_batch_size", "seed", "runtime", "precision", "task", "layers", "distill")
 ) | {"regression": False}
 
 

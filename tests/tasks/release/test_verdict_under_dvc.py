@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ipu_model.files import write_json
+from ipu_model.files import write_json, write_text
 from tasks.stage import artifacts
 from tests.parts import in_part
 from tests.tasks.trained_checkout import PROJECT, make_checkout, params_with, subject_in, write_metrics
@@ -48,6 +48,8 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(PROJECT / ".dvcignore", root)  # packages are dependencies, without their __pycache__
     for folder in subject_in(root).rows:
         write_json(root / folder / "manifest.json", {"rows": 1})
+    for path in (artifacts.PLOTS / "squad-finetune.csv", artifacts.held_out_plot("squad-finetune")):
+        write_text(root / path, "step,loss\n")
     for name in (artifacts.metrics_file("squad", "gate"), Path("dvc.lock")):
         (root / name).unlink()
     answer(root, "the hills")
