@@ -76,7 +76,7 @@ class KindCommands(click.Group):
         hyperparameters = (options.parameter_option(section, name, word) for name, word in HYPERPARAMETERS.items())
 
         @kind_command(kind)
-        @combine_options(*hyperparameters, common_options, save_options)
+        @combine_options(*hyperparameters, options.export_option, common_options, save_options)
         @click.pass_context
         def run(ctx: click.Context, **args: Any) -> None:
             project = enter_project(ctx)
@@ -267,6 +267,8 @@ def entry_parameters(
     values |= {f"data.{key}": value for key, value in _pick_data(ctx, project, data, args)}
     values |= {f"data.columns.{part}": name for part, name in columns.items()}
     values |= {f"finetune.{key}": args[key] for key in HYPERPARAMETERS if args.get(key) is not None}
+    if args.get("export"):
+        values["export.formats"] = args["export"]
     values |= {f"gate.{key}": None for key in getattr(gate, "model_fields", ()) if key.startswith("min_")}
     values["publish.folder"] = f"published/{args.get('name') or f'{released}-{name}'}"
     if values["data.source"] == "files":

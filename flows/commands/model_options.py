@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ from flows.commands.options import FILE, column_option, combine_options, join_co
 from flows.commands.project import CommandContext, resolve_path
 from tasks.params.downstream import RowsParams
 from tasks.params.sections import DeviceParams
-from tasks.stage import streams
+from tasks.stage import artifacts, streams
 
 if TYPE_CHECKING:
     from tasks.downstream.inference.job import InferenceOptions
@@ -52,6 +53,12 @@ inference_options = combine_options(
     click.option("--threshold", type=PROBABILITY, metavar="P", help="predict labels above this probability"),
     click.option("--min-probability", type=PROBABILITY, metavar="P", help="predict no class below this probability"),
     click.option("--batch-size", type=AT_LEAST_ONE, metavar="ROWS", help=f"rows per forward pass ({ROWS_AT_ONCE})"),
+    click.option(
+        "--backend",
+        type=click.Choice(("torch", *artifacts.EXPORT_FILES)),
+        default="torch",
+        help="answer with the weights (torch), or with the exported file onnx/model.onnx or its int8 version",
+    ),
     parameter_option(DeviceParams, "runtime", default="auto"),
     parameter_option(
         DeviceParams,
@@ -81,7 +88,6 @@ def resolve_model(
     """
     from flows.runs.checkout import checkout_folder
     from flows.runs.model_source import find_finetuned
-    from tasks.stage import artifacts
 
     context: CommandContext = ctx.obj
     folder = resolve_path(ctx, Path(name))
@@ -97,7 +103,8 @@ def load_model(ctx: click.Context, name: str, args: Mapping[str, Any]) -> tuple[
     from tasks.downstream.inference.entry import infer_entry
     from tasks.downstream.inference.model import find_model
 
-    model, run = resolve_model(ctx, name, args["tokenizer"], find_model)
+    find = functools.partial(find_model, backend=args["backend"])
+    model, run = resolve_model(ctx, name, args["tokenizer"], find)
     own: dict[str, dict[str, Any]] = {
         section: {key: args[key] for key in keys if args[key] is not None} for section, keys in SECTIONS.items()
     }
@@ -115,9 +122,11 @@ def load_model(ctx: click.Context, name: str, args: Mapping[str, Any]) -> tuple[
 def choose_settings(model: InferenceModel, args: Mapping[str, Any]) -> InferenceOptions:
     """Choose device, precision and batch size of the model. Progress goes to standard error."""
     from tasks.downstream.inference.job import InferenceOptions, choose_place
+    from tasks.downstream.inference.model import find_exported
 
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger("tasks").setLevel(logging.INFO)
+    exported = None if args["backend"] == "torch" else find_exported(model, args["backend"])
     place = choose_place(model.folder, args["runtime"], args["precision"])
     rows = args["batch_size"] or (ROWS_ON_IPU if place.runtime == "ipu" else ROWS_AT_ONCE)
-    return InferenceOptions(place, rows, lambda text: streams.note(text, ""))
+    return InferenceOptions(place, rows, lambda text: streams.note(text, ""), exported)

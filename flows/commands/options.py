@@ -15,7 +15,7 @@ from flows.commands.project import find_project
 from flows.runs.stage_plan import ALL
 from tasks.params.strict_yaml import leaves
 from tasks.stage import streams
-from tasks.stage.artifacts import CHECKOUTS
+from tasks.stage.artifacts import CHECKOUTS, EXPORT_FILES
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -109,6 +109,20 @@ stage_options = combine_options(
     ),
 )
 """Options with the arguments `part` and `to`."""
+
+
+def _split_formats(ctx: click.Context, param: click.Parameter, value: str | None) -> list[str]:
+    found = list(dict.fromkeys(part.strip() for part in (value or "").split(",") if part.strip()))
+    if unknown := [one for one in found if one not in EXPORT_FILES]:
+        raise click.BadParameter(
+            f"{unknown[0]!r} is not a format; valid: {', '.join(EXPORT_FILES)}, separated by commas"
+        )
+    return found
+
+
+export_option = click.option(
+    "--export", metavar="FORMATS", callback=_split_formats, help="also export the model: onnx, int8, or onnx,int8"
+)
 force_option = click.option(
     "--force", is_flag=True, help="run device jobs even if they are not expected to fit into memory (podium plan)"
 )

@@ -123,6 +123,11 @@ def exports_folder(name: str) -> Path:
     return EXPORTS / name
 
 
+def export_page(name: str) -> Path:
+    """Return the page of an entry's exported model. It states time, which differs between equal runs."""
+    return MEASUREMENTS / "export" / name / "report.html"
+
+
 def exported_predictions(name: str, file: str) -> Path:
     """Return the answers of an exported file of an entry to the development sets; `file` is its name in a release."""
     return exports_folder(name) / "predictions" / Path(file).with_suffix(".json").name

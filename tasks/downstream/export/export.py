@@ -8,36 +8,31 @@ from __future__ import annotations
 import importlib.metadata
 import itertools
 import logging
-import shutil
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ipu_model.files import new_folder, sha256_of, write_json
-from tasks.downstream.export.answering import EXPORTING, answer_rows, read_sequences
-from tasks.downstream.export.onnx_files import OPSET, compare_with_transformers, load_model, write_formats
+from ipu_model.files import new_folder, read_json, sha256_of, write_json, write_text
+from tasks.downstream.export.onnx_files import (
+    COMPARED,
+    OPSET,
+    compare_with_transformers,
+    copy_files,
+    load_model,
+    write_formats,
+)
+from tasks.downstream.export.speed import measure_all, write_page
+from tasks.downstream.inference.onnx_answers import EXPORTING, answer_rows, read_sequences
 from tasks.downstream.scoring.metrics import Outcomes
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.params.entries import entry_argument, load_entry
 from tasks.plan.kinds import load_part
 from tasks.plan.main import run_main
 from tasks.stage import artifacts
-
-COMPARED = 32
-"""Sequences of each development set on which the logits are compared with transformers."""
-COPIED = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
-"""Files next to the exported ones, with which the folder is a model for clients."""
-
-
-def copy_files(folder: Path, *sources: Path) -> None:
-    """Copy configuration and tokenizer next to the exported files."""
-    for source in sources:
-        for name in COPIED:
-            if (source / name).is_file():
-                shutil.copyfile(source / name, folder / name)
 
 
 def export(task: AnyScores, root: Path = Path()) -> dict[str, Any]:
@@ -57,7 +52,7 @@ def export(task: AnyScores, root: Path = Path()) -> dict[str, Any]:
     own = task.outcomes_of(examples, task.read_predictions(root / artifacts.predictions_file(name), examples))
     found = []
     with new_folder(root / artifacts.exports_folder(name)) as target, tempfile.TemporaryDirectory() as scratch:
-        model = load_model(folder)
+        started_at, model = time.perf_counter(), load_model(folder)
         files = write_formats(model, formats, target)
         copy_files(target, folder, root / artifacts.TOKENIZER)
         for one, path in files.items():
@@ -84,10 +79,14 @@ def export(task: AnyScores, root: Path = Path()) -> dict[str, Any]:
                     "transformers_difference": compare_with_transformers(model, path, sequences),
                 }
             )
+        print(f"exported and scored in {time.perf_counter() - started_at:.1f} s; measuring speed", flush=True)
+        measured = measure_all(model, folder, files, read_json(folder / "config.json")["max_position_embeddings"] - 2)
     versions = {one: importlib.metadata.version(one) for one in ("torch", *EXPORTING)}
     metrics = {"exports": found, "opset": OPSET, "packages": versions}
     write_json(root / artifacts.metrics_file(name, "export"), metrics)
-    write_json(root / artifacts.measurements_file(name, "export"), {"speed": []})
+    write_json(root / artifacts.measurements_file(name, "export"), measured)
+    scores = read_json(root / artifacts.metrics_file(name))
+    write_text(root / artifacts.export_page(name), write_page(task, metrics, measured, scores))
     return metrics
 
 
@@ -125,7 +124,7 @@ def main() -> None:
         print(
             f"{one['name']}: {one['bytes'] / 1e6:.1f} MB, {task.metrics.titles[lead]} {one[lead]:.2f} "
             f"({one[f'{lead}_low']:.2f} to {one[f'{lead}_high']:.2f}), logits differ by up to "
-            f"{one['transformers_difference']:.2g} from transformers"
+            f"{one['transformers_difference'] or float('nan'):.2g} from transformers"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
+import shutil
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ipu_model.files import new_file, read_json
-from tasks.downstream.export.answering import (
+from tasks.downstream.inference.onnx_answers import (
     EXPORTING,
     EncodedSequence,
     open_session,
@@ -26,10 +27,24 @@ from tasks.stage.process import loading_packages
 
 OPSET = 18
 """Version of ONNX's operators in the files."""
+MAX_LOGIT_DIFFERENCE = {"onnx": 1e-4}
+"""Format -> largest difference of a logit from transformers."""
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 AXES = {0: "batch", 1: "length"}
 TRACED = (2, 16)
 """Batch and length of the example that torch traces; both are dynamic in the file."""
+COMPARED = 32
+"""Sequences on which the logits are compared with transformers."""
+COPIED = (
+    "config.json",
+    "podium.json",
+    "provenance.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.txt",
+)
+"""Files next to the exported ones, with which the folder is a model for clients."""
 
 
 @contextlib.contextmanager
@@ -126,8 +141,9 @@ def write_formats(model: Any, formats: Sequence[str], folder: Path) -> dict[str,
     return {name: folder / EXPORT_FILES[name] for name in formats}
 
 
-def compare_with_transformers(model: Any, path: Path, sequences: Sequence[EncodedSequence]) -> float:
-    """Return the largest difference of a logit of transformers and of the exported file on these sequences."""
+def compare_with_transformers(model: Any, path: Path, sequences: Sequence[EncodedSequence]) -> float | None:
+    """Return the largest difference of a logit of transformers and of the exported file on these sequences; None if
+    one is not finite."""
     import torch
 
     session, accepted = open_session(path), inspect.signature(model.forward).parameters
@@ -140,5 +156,16 @@ def compare_with_transformers(model: Any, path: Path, sequences: Sequence[Encode
         with torch.no_grad():
             theirs = model(**{name: torch.from_numpy(x) for name, x in values.items() if name in accepted})
         for logits, ours in zip(theirs.values(), run_session(session, ids, types), strict=True):
-            largest = max(largest, float(np.abs(logits.numpy() - ours).max()))
+            apart = float(np.abs(logits.numpy() - ours).max())
+            if not np.isfinite(apart):
+                return None
+            largest = max(largest, apart)
     return largest
+
+
+def copy_files(folder: Path, *sources: Path) -> None:
+    """Copy configuration and tokenizer next to the exported files."""
+    for source in sources:
+        for name in COPIED:
+            if (source / name).is_file():
+                shutil.copyfile(source / name, folder / name)

@@ -37,8 +37,8 @@ class ExportEvidence:
     """True if the metrics of the exports are of this file and of these predictions."""
     differences: Mapping[str, PairedDifference]
     """Metric -> gain over the model, in points, with its test."""
-    parity: float
-    """Largest difference of a logit from transformers."""
+    parity: float | None
+    """Largest difference of a logit from transformers; None if unknown or not finite."""
 
 
 def gather_exports(
@@ -74,7 +74,7 @@ def gather_exports(
             belongs=one.get("sha256") == hashes[path.as_posix()]
             and all(_is_equal(one.get(metric), value) for metric, value in scores.items()),
             differences=task.metrics.differences(outcomes, own, task.confidence),
-            parity=parity if isinstance(parity, float | int) else math.inf,
+            parity=float(parity) if isinstance(parity, float | int) and math.isfinite(parity) else None,
         )
     return found
 
@@ -96,8 +96,10 @@ def decide_export(task: AnyScores, found: ExportEvidence) -> dict[str, Any]:
     most = {**MAX_DROP, **(task.entry.params.gate.max_export_drop or {})}[found.form]
     checks += [_check_drop(task, limit.metric, most, found, title) for limit in task.limits if limit.tolerated_key]
     if (limit := MAX_LOGIT_DIFFERENCE.get(found.form)) is not None:
-        reason = f"A logit{title} differs by {found.parity:.2g} from transformers; {limit:g} is the limit."
-        checks.append((GateCheck("logits", found.parity <= limit, float(f"{found.parity:.2g}"), limit), reason))
+        apart = math.nan if found.parity is None else found.parity
+        shown = "not a number" if found.parity is None else f"{apart:.2g}"
+        reason = f"The largest difference of a logit{title} from transformers is {shown}; {limit:g} is the limit."
+        checks.append((GateCheck("logits", apart <= limit, shown, f"{limit:g}"), reason))
     lacking = f"{found.examples - found.answered} of {found.examples} {task.record}s have no prediction{title}."
     checks.append(
         (GateCheck("predictions_complete", found.answered == found.examples, found.answered, found.examples), lacking)

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from ipu_model.files import find_object, read_json
 from tasks.downstream.inference.model import IPU_CONFIG, PROVENANCE, InferenceModel
+from tasks.downstream.inference.onnx_answers import answer_rows
 from tasks.downstream.rows import write_rows
 from tasks.downstream.scoring.scores import A, E, L, ScoresTask
 from tasks.jobs.device_job import BatchGeometry, Job, JobResult, run_device_job
@@ -28,6 +29,7 @@ from tasks.records.text_files import ReadLog
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import DeviceJobFailed, InputError, StagePaused
 from tasks.stage.process import Say
+from tasks.stage.row_folders import read_manifest
 from tasks.vocabulary.encoding import find_tokenizer_file
 
 PATIENCE_SECONDS = 5.0
@@ -51,6 +53,8 @@ class InferenceOptions:
     """Rows per forward pass."""
     say: Say
     """Callback for progress lines."""
+    exported: Path | None = None
+    """ONNX file that answers instead of the weights."""
 
 
 @contextlib.contextmanager
@@ -84,6 +88,8 @@ def run_inference(task: DownstreamTask, model: InferenceModel, split: str, how: 
         streams.note(made.unknown.warning)
     rows, logits = task.rows_folder(split), artifacts.logits_file(task.entry.name, split)
     logits.parent.mkdir(parents=True, exist_ok=True)
+    if how.exported is not None:
+        return _answer_exported(how.exported, rows, logits)
     job = Job(
         kind="predict",
         head=task.head,
@@ -109,6 +115,28 @@ def run_inference(task: DownstreamTask, model: InferenceModel, split: str, how: 
         raise KeyboardInterrupt from None
     except DeviceJobFailed as error:  # the log is deleted with the folder
         raise DeviceJobFailed(str(error).replace(f" (log: {artifacts.RUNS / 'job.log'})", "")) from None
+
+
+def _answer_exported(path: Path, rows: Path, output: Path) -> JobResult:
+    """Write the logits of a folder of rows with `answer_rows`; return figures as a device job reports them."""
+    sequences, tokens, seconds = answer_rows(path, rows, output)
+    manifest = read_manifest(rows)
+    return JobResult(
+        kind="predict",
+        runtime="onnxruntime",
+        runtime_reason="--backend",
+        precision="int8" if path.name == Path(artifacts.EXPORT_FILES["int8"]).name else "fp32",
+        steps=0,
+        resumed_from_step=0,
+        final_loss=None,
+        final_losses={},
+        sequences=sequences,
+        real_tokens=tokens,
+        train_seconds=seconds,
+        compile_seconds=0.0,
+        peak_memory_mb=0.0,
+        plan={name: getattr(manifest, name) for name in ("packing_factor", "packing_efficiency")},
+    )
 
 
 def load_ipu_config(model: InferenceModel) -> dict[str, Any] | None:

@@ -73,11 +73,12 @@ class InferenceModel:
         return min(self.max_positions, _model_max_length(self.tokenizer))
 
 
-def find_model(name: str, tokenizer: Path | None = None) -> InferenceModel:
-    """Return a model folder or download a Hub repository, and check it.
+def find_model(name: str, tokenizer: Path | None = None, backend: str = "") -> InferenceModel:
+    """Return a model folder or download a Hub repository, and check it; an exported file replaces its weights.
 
     Args:
         tokenizer: folder of the tokenizer; default: the model folder.
+        backend: format of an exported file to download also, if it is one.
 
     Raises:
         InputError: folder or repository not found; config.json, weights or tokenizer missing.
@@ -88,13 +89,14 @@ def find_model(name: str, tokenizer: Path | None = None) -> InferenceModel:
             raise InputError(f"{folder} is a file. Name the folder that contains config.json and the weights")
         if not HUB_NAME.fullmatch(name) or (folder.parent != Path() and folder.parent.is_dir()):
             raise InputError(f"{folder} not found. Name a published folder, a model folder or a Hub repository")
-        _, folder = download_model(name, None, "", OF_RELEASES)
+        _, folder = download_model(name, None, "", (*OF_RELEASES, artifacts.EXPORT_FILES.get(backend, "")))
     from tasks.vocabulary.encoding import find_tokenizer_file  # imports numpy and pyarrow, and the flow imports this
 
     holder = folder if tokenizer is None else tokenizer
     _require_own_files(folder, holder)
     config = _config(folder)
-    if not list_weight_files(folder):
+    exported = artifacts.EXPORT_FILES.get(backend)
+    if not list_weight_files(folder) and not (exported and (folder / exported).is_file()):
         raise InputError(f"{folder} {NO_WEIGHTS}")
     try:
         find_tokenizer_file(holder)
@@ -104,6 +106,22 @@ def find_model(name: str, tokenizer: Path | None = None) -> InferenceModel:
             f"folder of models/ add --tokenizer {artifacts.TOKENIZER}"
         ) from None
     return InferenceModel(folder, holder, read_fields(config)["max_positions"], config)
+
+
+def find_exported(model: InferenceModel, form: str) -> Path:
+    """Return the exported file of a model in this format: in its folder, or of its run.
+
+    Raises:
+        InputError: there is none.
+    """
+    name, folder = artifacts.EXPORT_FILES[form], model.folder.resolve()
+    of_run = folder.parent.parent / artifacts.exports_folder(folder.name)
+    found = [path for path in (model.folder / name, of_run / name) if path.is_file()]
+    if not found:
+        raise InputError(
+            f"{model.folder} has no {name}. Write it with podium export, and name the folder that it writes"
+        )
+    return found[0]
 
 
 def read_files(folder: Path) -> list[Path]:

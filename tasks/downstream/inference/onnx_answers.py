@@ -81,13 +81,16 @@ def open_session(path: Path, threads: int = 1) -> InferenceSession:
     """
     require_packages(ANSWERING)
     import onnxruntime
+    from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
+    names = ("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NoSuchFile", "RuntimeException")
+    refused = tuple(getattr(errors, name) for name in names)  # they derive from Exception alone
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 3
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except (RuntimeError, ValueError) as error:
+    except refused as error:
         raise InputError(f"{path} is not an ONNX model of an encoder ({str(error).splitlines()[0]})") from None
 
 

@@ -1,0 +1,56 @@
+"""Export of any finished model, without examples."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ipu_model.files import new_folder
+from tasks.downstream.export.onnx_files import (
+    COMPARED,
+    MAX_LOGIT_DIFFERENCE,
+    compare_with_transformers,
+    copy_files,
+    load_model,
+    write_formats,
+)
+from tasks.downstream.inference.model import InferenceModel
+from tasks.downstream.inference.onnx_answers import EncodedSequence
+from tasks.models.model_folders import convert_to_safetensors
+from tasks.stage.artifacts import EXPORT_FILES
+from tasks.stage.errors import InputError
+from tasks.vocabulary.encoding import find_tokenizer_file
+
+
+def export_model(model: InferenceModel, folder: Path, formats: Sequence[str]) -> dict[str, Any]:
+    """Write a finished model in these formats into a new folder, with configuration and tokenizer.
+
+    Returns:
+        The size of each file, and the largest difference of a logit of the first one from transformers.
+
+    Raises:
+        InputError: the folder exists, the model cannot be exported, or the fp32 file does not compute what it does.
+    """
+    if folder.exists():
+        raise InputError(f"{folder} already exists. Move it away, or pass another folder with --out")
+    with (
+        new_folder(folder) as target,
+        convert_to_safetensors(model.folder, find_tokenizer_file(model.tokenizer)) as readable,
+    ):
+        loaded = load_model(readable)
+        files = write_formats(loaded, formats, target)
+        copy_files(target, readable, model.folder, model.tokenizer)
+        ids = np.random.default_rng(0).integers(
+            0, loaded.config.vocab_size, (COMPARED, min(model.max_tokens, COMPARED))
+        )
+        some = [EncodedSequence(number, one, np.zeros_like(one)) for number, one in enumerate(ids)]
+        apart = compare_with_transformers(loaded, files[formats[0]], some)
+        limit = MAX_LOGIT_DIFFERENCE.get(formats[0], math.inf)
+        if apart is None or apart > limit:
+            raise InputError(f"{formats[0]}: logits differ by {apart} from transformers, {limit:g} is the limit")
+    return {
+        "bytes": {EXPORT_FILES[one]: (folder / EXPORT_FILES[one]).stat().st_size for one in formats},
+        "transformers_difference": apart,
+    }

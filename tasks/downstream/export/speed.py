@@ -1,0 +1,162 @@
+"""Size and speed of a model and of its exported files on this host, and the page that shows them with the scores."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ipu_model.files import find_value
+from tasks.downstream.inference.onnx_answers import count_threads, open_session, run_session
+from tasks.downstream.scoring.scores import AnyScores
+from tasks.pages.plots import PlotLine, plot_lines
+from tasks.pages.render import render_html
+from tasks.stage import artifacts
+
+LENGTHS = (32, 128, 384)
+BATCH = 32
+SECONDS = 0.25
+"""Time for one figure, after a warm-up call; at least MIN_CALLS calls."""
+MIN_CALLS, MAX_CALLS = 5, 200
+PATIENCE_SECONDS = 2.0
+"""A batch that would take longer is not measured."""
+TORCH = "model.safetensors"
+"""Name of the row of transformers in tables."""
+Run = Callable[[np.ndarray], object]
+
+
+def measure_all(model: Any, folder: Path, files: Mapping[str, Path], longest: int) -> dict[str, Any]:
+    """Measure a model with transformers, and each of its exported files with onnxruntime, on this host's processor.
+
+    Args:
+        model: from `load_model`.
+        folder: its folder.
+        files: format -> exported file.
+        longest: maximum length of the model.
+    """
+    threads, lengths = sorted({1, count_threads()}), [one for one in LENGTHS if one <= longest]
+    found = []
+    for count in threads:
+        runs = {TORCH: _run_torch(model, count)}
+        runs |= {artifacts.EXPORT_FILES[one]: _run_onnx(path, count) for one, path in files.items()}
+        found += [
+            {"name": name, "threads": count, "length": length, **measure(run, length, model.config.vocab_size)}
+            for name, run in runs.items()
+            for length in lengths
+        ]
+    processor = find_value("model name", Path("/proc/cpuinfo")) or platform.machine()
+    return {
+        "hardware": f"{processor}, {threads[-1]} threads",
+        "seconds_per_figure": SECONDS,
+        "bytes": {TORCH: sum(path.stat().st_size for path in folder.glob("*.safetensors"))},
+        "speed": found,
+    }
+
+
+def _run_torch(model: Any, threads: int) -> Run:
+    import torch
+
+    def run(ids: np.ndarray) -> object:
+        torch.set_num_threads(threads)
+        with torch.no_grad():
+            return model(input_ids=torch.from_numpy(ids), attention_mask=torch.ones(ids.shape, dtype=torch.long))
+
+    return run
+
+
+def _run_onnx(path: Path, threads: int) -> Run:
+    session = open_session(path, threads)
+    return lambda ids: run_session(session, ids, np.zeros_like(ids))
+
+
+def measure(run: Run, length: int, vocabulary: int) -> dict[str, float | int | None]:
+    """Return percentiles of the latency of one sequence in milliseconds, and sequences per second in batches of 32;
+    None if a batch takes too long."""
+    ids = np.random.default_rng(0).integers(0, vocabulary, (BATCH, length))
+    one = _time_calls(run, ids[:1], MIN_CALLS)
+    p50, p95, p99 = (round(1000 * float(x), 3) for x in np.percentile(one, (50, 95, 99)))
+    many = None
+    if BATCH * float(np.median(one)) <= PATIENCE_SECONDS:
+        many = round(BATCH / float(np.median(_time_calls(run, ids, 1))), 1)
+    return {"calls": len(one), "p50_ms": p50, "p95_ms": p95, "p99_ms": p99, "sequences_per_second": many}
+
+
+def _time_calls(run: Run, ids: np.ndarray, least: int) -> list[float]:
+    run(ids)
+    found: list[float] = []
+    until = time.perf_counter() + SECONDS
+    while len(found) < least or (len(found) < MAX_CALLS and time.perf_counter() < until):
+        started_at = time.perf_counter()
+        run(ids)
+        found.append(time.perf_counter() - started_at)
+    return found
+
+
+def list_variants(
+    metrics: Mapping[str, Any], measured: Mapping[str, Any], scores: Mapping[str, Any], lead: str
+) -> list[dict[str, Any]]:
+    """Return the model and its exported files with score, interval, size, and latency of one sequence of the middle
+    length on one thread.
+
+    Args:
+        metrics: metrics of the exports.
+        measured: result of `measure_all`.
+        scores: metrics of the model itself.
+        lead: name of the leading metric.
+    """
+    lengths = sorted({one["length"] for one in measured["speed"]})
+    middle = lengths[min(1, len(lengths) - 1)] if lengths else 0
+    speed = {one["name"]: one for one in measured["speed"] if one["threads"] == 1 and one["length"] == middle}
+    own = {**scores, "name": TORCH, "bytes": measured["bytes"][TORCH], "differences": []}
+    return [
+        {
+            "name": one["name"],
+            "score": one[lead],
+            "low": one[f"{lead}_low"],
+            "high": one[f"{lead}_high"],
+            "difference": next((x for x in one["differences"] if x["metric"] == lead), None),
+            "megabytes": one["bytes"] / 1e6,
+            "length": middle,
+            **{key: speed.get(one["name"], {}).get(key) for key in ("p50_ms", "p95_ms")},
+        }
+        for one in (own, *metrics["exports"])
+    ]
+
+
+def write_page(
+    task: AnyScores, metrics: Mapping[str, Any], measured: Mapping[str, Any], scores: Mapping[str, Any]
+) -> str:
+    """Return the page of the exported files; see `list_variants` for the arguments."""
+    limit = task.limits[0].metric
+    title, variants = task.metrics.titles[limit], list_variants(metrics, measured, scores, limit)
+
+    def plot(key: str, across: str) -> Any:
+        lines = [
+            PlotLine(
+                one["name"],
+                [(one[key], one["low"]), (one[key], one["high"])],
+                marks=True,
+                color=number,
+                dots=[(one[key], one["score"], f"{one['name']}\n{across} {one[key]:.3g}\n{title} {one['score']:.2f}")],
+            )
+            for number, one in enumerate(variants)
+        ]
+        return plot_lines(lines, across, f"{title}, percent", f"{title} over {across}", from_zero=False)
+
+    return render_html(
+        __file__,
+        "export.html.j2",
+        name=task.entry.name,
+        metric=title,
+        variants=variants,
+        measured=measured,
+        opset=metrics["opset"],
+        batch=BATCH,
+        packages=metrics["packages"],
+        by_size=plot("megabytes", "size, MB"),
+        by_latency=plot("p50_ms", "latency, ms"),
+    )

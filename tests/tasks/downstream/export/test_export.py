@@ -1,0 +1,110 @@
+"""Exported files of every kind of task, answered by onnxruntime and decided on by the gate."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tasks.downstream.export import export as export_stage
+from tasks.downstream.export import speed
+from tasks.downstream.gate.exports import decide_export, gather_exports
+from tasks.downstream.gate.subject import hash_files, make_subject
+from tasks.downstream.inference import job
+from tasks.downstream.inference.onnx_answers import open_session
+from tasks.downstream.jobs import entry_jobs
+from tasks.params.entries import find_entry
+from tasks.params.schema import load_params
+from tasks.plan.kinds import load_part
+from tasks.stage.errors import InputError
+from tests.tasks.downstream.inference.test_applied_to_files import applied, staged
+from tests.tasks.downstream.texts.glue_checkout import device_job_here
+
+FILES = ["onnx/model.onnx", "onnx/model_quantized.onnx"]
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (job, entry_jobs):
+        monkeypatch.setattr(module, "run_device_job", device_job_here)
+    monkeypatch.setattr(speed, "SECONDS", 0.0)
+    monkeypatch.setattr(speed, "LENGTHS", (8,))
+
+
+@pytest.mark.parametrize("case", ["squad", "ner", "mine"])
+def test_files_are_judged_as_they_ship(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _, described = applied(case, tmp_path)
+    staged(tmp_path / "checkout", {**described, "export": {"formats": ["onnx", "int8"]}}, model.folder, monkeypatch)
+    params = load_params()
+    task: Any = load_part(find_entry(params, "plan"), "scores")
+    metrics = export_stage.export(task)
+    assert [one["name"] for one in metrics["exports"]] == FILES
+    plain, small = metrics["exports"]
+    assert plain["transformers_difference"] <= 1e-4
+    assert plain["logit_difference"] <= 1e-4
+    assert small["bytes"] < plain["bytes"]
+    assert small["transformers_difference"] > plain["transformers_difference"]
+    answers = Path("exports/plan/predictions/model.json").read_text()
+    assert json.loads(answers) == json.loads(Path("evaluation/plan/predictions.json").read_text())
+    page = Path("measurements/export/plan/report.html").read_text()
+    assert "onnx/model_quantized.onnx" in page
+    assert "<svg" in page
+    before = {path: path.read_bytes() for path in Path("exports").rglob("*") if path.is_file()}
+    assert export_stage.export(task) == metrics
+    assert {path: path.read_bytes() for path in Path("exports").rglob("*") if path.is_file()} == before
+
+    subject = make_subject(task, params)
+    examples = task.read_all()
+    own = task.outcomes_of(examples, task.read_predictions(Path("evaluation/plan/predictions.json"), examples))
+    judged = subject.judged(Path("none"), Path())
+    assert {f"exports/plan/{name}" for name in FILES} < {*judged}
+    found = gather_exports(task, subject, examples, own, hash_files(judged), Path())
+    checks = {check["name"]: check["ok"] for check in decide_export(task, found[FILES[0]])["checks"]}
+    assert checks["logits"]
+    assert checks["scores_belong"]
+    assert checks["predictions_complete"]
+    assert all(ok for name, ok in checks.items() if name.startswith("drop_"))
+
+    # Each of these was accepted, or ended in a traceback.
+    for change in ({"parity": None}, {"parity": 2e-4}, {"belongs": False}, {"answered": 1}):
+        verdict = decide_export(task, dataclasses.replace(found[FILES[0]], **change))
+        assert not verdict["accepted"], change
+        assert verdict["reasons"], change
+        json.dumps(verdict, allow_nan=False)
+    lead = task.limits[0].metric
+    fallen = dataclasses.replace(found[FILES[1]].differences[lead], mean=-9.0, low=-12.0, high=-5.0, mcnemar=None)
+    worse = dataclasses.replace(found[FILES[1]], differences={**found[FILES[1]].differences, lead: fallen})
+    assert any("max_export_drop.int8" in reason for reason in decide_export(task, worse)["reasons"])
+    Path("exports/plan", FILES[0]).write_bytes(b"other")
+    other = gather_exports(task, subject, examples, own, hash_files(judged), Path())
+    assert not other[FILES[0]].belongs
+    assert other[FILES[1]].belongs
+    with pytest.raises(InputError, match="is not an ONNX model"):
+        open_session(Path("exports/plan", FILES[0]))
+
+
+def test_the_largest_difference_of_logits_that_are_not_finite_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from tasks.downstream.export import onnx_files
+    from tasks.downstream.inference.onnx_answers import EncodedSequence
+
+    class Model:
+        def forward(self, input_ids: Any, attention_mask: Any) -> dict[str, Any]:
+            return {"logits": torch.zeros(1, 2)}
+
+        def __call__(self, **values: Any) -> dict[str, Any]:
+            return self.forward(**values)
+
+    class Session:
+        def get_inputs(self) -> list[Any]:
+            return []
+
+    monkeypatch.setattr(onnx_files, "open_session", lambda path: Session())
+    monkeypatch.setattr(onnx_files, "run_session", lambda *rest: [np.array([[0.0, np.nan]])])
+    some = [EncodedSequence(0, np.ones(3, np.int64), np.zeros(3, np.int64))]
+    assert onnx_files.compare_with_transformers(Model(), Path("x"), some) is None
