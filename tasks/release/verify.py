@@ -15,12 +15,12 @@ from safetensors import SafetensorError
 from ipu_model.files import read_json, sha256_of
 from ipu_model.units import shorten
 from tasks.downstream.card import CardFacts, CardTask
-from tasks.downstream.export.answering import EncodedSequence, require_packages
 from tasks.downstream.gate.exports import MAX_LOGIT_DIFFERENCE
 from tasks.downstream.gate.gate import COUNTED_ALIKE
 from tasks.downstream.gate.released_scores import read_scores
 from tasks.downstream.inference.entry import infer_entry
 from tasks.downstream.inference.model import find_model
+from tasks.downstream.inference.onnx_answers import EncodedSequence, require_packages
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.models.model_card import FRONT_MATTER
 from tasks.params.entries import Entry
@@ -318,7 +318,8 @@ def _compare_exports(release: ReceivedRelease, names: list[str]) -> dict[str, fl
         model = load_model(release.folder)
     except SafetensorError as error:
         raise ValueError(f"{WEIGHTS} is damaged ({error})") from None
-    return {name: compare_with_transformers(model, release.folder / name, sequences) for name in names}
+    found = {name: compare_with_transformers(model, release.folder / name, sequences) for name in names}
+    return {name: np.nan if one is None else one for name, one in found.items()}
 
 
 def _load_part(release: ReceivedRelease, part: str) -> AnyScores:
