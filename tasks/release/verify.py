@@ -20,7 +20,7 @@ from tasks.downstream.gate.gate import COUNTED_ALIKE
 from tasks.downstream.gate.released_scores import read_scores
 from tasks.downstream.inference.entry import infer_entry
 from tasks.downstream.inference.model import find_model
-from tasks.downstream.inference.onnx_answers import EncodedSequence, require_packages
+from tasks.downstream.inference.onnx_answers import require_packages
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.models.model_card import FRONT_MATTER
 from tasks.params.entries import Entry
@@ -308,12 +308,11 @@ def check_exports(release: ReceivedRelease) -> str:
 
 def _compare_exports(release: ReceivedRelease, names: list[str]) -> dict[str, float]:
     """Return the largest difference of each exported file from the model, on inputs from a fixed seed."""
+    from tasks.downstream.export.model_export import LONGEST, draw_sequences
     from tasks.downstream.export.onnx_files import compare_with_transformers, load_model
 
-    config, random = release.read("config.json"), np.random.default_rng(PROBES)
-    longest = min(64, int(config["max_position_embeddings"]) - 2)
-    inputs = [random.integers(0, config["vocab_size"], length) for length in random.integers(4, longest, PROBES)]
-    sequences = [EncodedSequence(number, ids, np.zeros_like(ids)) for number, ids in enumerate(inputs)]
+    config = release.read("config.json")
+    sequences = draw_sequences(config["vocab_size"], min(LONGEST, int(config["max_position_embeddings"]) - 2), PROBES)
     try:
         model = load_model(release.folder)
     except SafetensorError as error:

@@ -10,18 +10,28 @@ import numpy as np
 from ipu_model.files import new_folder
 from tasks.downstream.export.onnx_files import (
     COMPARED,
-    MAX_LOGIT_DIFFERENCE,
     compare_with_transformers,
     copy_files,
     load_model,
     write_formats,
 )
+from tasks.downstream.gate.exports import MAX_LOGIT_DIFFERENCE
 from tasks.downstream.inference.model import InferenceModel
 from tasks.downstream.inference.onnx_answers import EncodedSequence
 from tasks.models.model_folders import convert_to_safetensors
 from tasks.stage.artifacts import EXPORT_FILES
 from tasks.stage.errors import InputError
 from tasks.vocabulary.encoding import find_tokenizer_file
+
+LONGEST = 64
+"""Maximum length of sequences of random tokens."""
+
+
+def draw_sequences(vocabulary: int, longest: int, count: int) -> list[EncodedSequence]:
+    """Return sequences of random tokens, always the same ones, of 4 tokens or more."""
+    random = np.random.default_rng(count)
+    inputs = [random.integers(0, vocabulary, length) for length in random.integers(4, longest, count)]
+    return [EncodedSequence(number, ids, np.zeros_like(ids)) for number, ids in enumerate(inputs)]
 
 
 def export_model(model: InferenceModel, folder: Path, formats: Sequence[str]) -> dict[str, Any]:
@@ -42,10 +52,7 @@ def export_model(model: InferenceModel, folder: Path, formats: Sequence[str]) ->
         loaded = load_model(readable)
         files = write_formats(loaded, formats, target)
         copy_files(target, readable, model.folder, model.tokenizer)
-        ids = np.random.default_rng(0).integers(
-            0, loaded.config.vocab_size, (COMPARED, min(model.max_tokens, COMPARED))
-        )
-        some = [EncodedSequence(number, one, np.zeros_like(one)) for number, one in enumerate(ids)]
+        some = draw_sequences(loaded.config.vocab_size, min(model.max_tokens, LONGEST), COMPARED)
         apart = compare_with_transformers(loaded, files[formats[0]], some)
         limit = MAX_LOGIT_DIFFERENCE.get(formats[0], math.inf)
         if apart is None or apart > limit:

@@ -27,8 +27,6 @@ from tasks.stage.process import loading_packages
 
 OPSET = 18
 """Version of ONNX's operators in the files."""
-MAX_LOGIT_DIFFERENCE = {"onnx": 1e-4}
-"""Format -> largest difference of a logit from transformers."""
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 AXES = {0: "batch", 1: "length"}
 TRACED = (2, 16)
