@@ -37,7 +37,7 @@ NAVIGATION = {
     "start": "how-it-works doctor",
     "finetune": "inputs downstream classification glue ner models checkpoints",
     "pretrain": "data-scale",
-    "evaluation": "publish signing security",
+    "evaluation": "publish signing production security",
     "runs": "plan pages tracking experiments survive ending faults",
     "workers": "cuda ipu ipu-estimates speed",
     "made/reference": "commands parameters ../presets ../host-settings ../coming-from ../extend ../verified",

@@ -10,8 +10,9 @@ DOCUMENTS = [
     "bench/README.md",
     *sorted(f"docs/{p.name}" for p in ROOT.glob("docs/*.md")),
 ]
-LANGUAGES = {"bash", "console", "text", "yaml"}
-"""Of fenced blocks: those of commands, of commands with what they print, and others."""
+LANGUAGES = {"bash", "console", "text", "yaml", "python"}
+"""Of fenced blocks: those of commands, of commands with what they print, and others; tests/test_production.py runs
+those of Python."""
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -47,6 +48,7 @@ HUB = "loads from or sends to the public Hub; tests do the same with a local ser
 OWN_SHELL = "a setting of the user's shell, or of a host that is not this one"
 SERVER = "needs a Prefect server and hosts of a team; tests/flows/workers/test_workers.py has a team on loopback"
 SIGNED = "needs a signed release; tests/tasks/release/test_signing.py verifies some"
+SERVES = "needs Docker and the image of a server"
 MEASURES = "measures this host for minutes to hours"
 
 NOT_RUN = {
@@ -83,6 +85,12 @@ NOT_RUN = {
     "pip install <sdk>/poptorch-*.whl": IPUS,
     "pip install -c constraints/poplar.txt numpy pyarrow safetensors pytest": OWN_SHELL,
     "deactivate": OWN_SHELL,
+    'docker run -p 8080:80 -v "$PWD/published":/data ghcr.io/huggingface/text-embeddings-inference:cpu-1.8 '
+    "--model-id /data/reviews": SERVES,
+    "curl 127.0.0.1:8080/predict -H 'Content-Type: application/json' "
+    """-d '{"inputs": "A fine film.", "truncate": true}'""": SERVES,
+    'docker run -p 8000:8000 -v "$PWD/models":/models nvcr.io/nvidia/tritonserver:VERSION-py3 '
+    "tritonserver --model-repository /models": SERVES,
     "source <sdk>/enable": IPUS,
     "vipu create partition pod-a --size 16 --reconfigurable": IPUS,
     "export IPUOF_VIPU_API_HOST=10.1.3.101 IPUOF_VIPU_API_PARTITION_ID=pod-a": IPUS,

@@ -84,6 +84,8 @@ class NamedReleases(ABC):
         if release not in releases:
             raise ParamsError(f"{self.title} has no release {release}{nearest(release, list(releases))}")
         records, to = find_records(names, name), releases[release]
+        if name in names and not records:
+            raise PublishError(f"{self.title} has a tag {name} that podium promote did not make: choose another name")
         last = max(records, default=0)
         if records.get(last) != to and not self.create(f"{name}-{last + 1:04d}", release):
             raise PublishError(
@@ -91,6 +93,8 @@ class NamedReleases(ABC):
             )
         if names.get(name) != to:
             self.replace(name, release)
+            if find_named(self.names(), name) != to:  # a newer promotion replaced the name before this one did
+                raise PublishError(f"{name} of {self.title} was given to another release meanwhile: repeat the command")
         before = {to: tag for tag, to in releases.items()}.get(records.get(last, ""))
         return release, before
 
@@ -118,9 +122,9 @@ def find_records(names: Mapping[str, str], name: str) -> dict[int, str]:
 
 
 def find_named(names: Mapping[str, str], name: str = CHAMPION) -> str | None:
-    """Return what a name points to; None if it does not exist."""
+    """Return what a name points to; None if no release has it."""
     records = find_records(names, name)
-    return records[max(records)] if records else names.get(name)
+    return records[max(records)] if records else None
 
 
 class FolderReleases(NamedReleases):
@@ -150,6 +154,8 @@ class FolderReleases(NamedReleases):
         with exclusive_lock(self.folder.with_name(f".{self.folder.name}.lock")):
             if not (self.kept / release).is_dir():
                 self._keep(release)
+            if tag_of(folder_hashes(self.kept / release)) != release:
+                raise PublishError(f"{self.kept / release} was changed: remove it, and publish that model again")
             try:
                 (self.kept / record).symlink_to(release)
             except FileExistsError:
@@ -174,5 +180,3 @@ class FolderReleases(NamedReleases):
             for name in folder_hashes(self.folder):
                 (fresh / name).parent.mkdir(parents=True, exist_ok=True)
                 link_or_copy(self.folder / name, fresh / name)
-            if tag_of(folder_hashes(fresh)) != release:
-                raise PublishError(f"{self.folder} was published again meanwhile: repeat the command")

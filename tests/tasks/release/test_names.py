@@ -90,6 +90,38 @@ def test_of_two_promotions_at_the_same_time_the_second_is_refused(target: Target
     assert target.open().history("champion")[-1].release == two
 
 
+def test_a_promotion_that_a_newer_one_overtook_says_so(hub: HubServer) -> None:
+    """Both created their records; the older one replaces the name last."""
+    one, two, three = (str(publish_small(text).tag) for text in ("one", "two", "three"))
+    HubReleases(NAME).promote(one)
+    late, replace = HubReleases(NAME), HubReleases.replace
+
+    def overtaken(name: str, release: str) -> None:
+        HubReleases(NAME).promote(three)
+        replace(late, name, release)
+
+    late.replace = overtaken  # type: ignore[method-assign]
+    with pytest.raises(PublishError, match="given to another release meanwhile"):
+        late.promote(two)
+    assert HubReleases(NAME).promote(three) == (three, three)  # mends the name
+    assert HubReleases(NAME).names()["champion"] == repository(hub).tags[three]
+
+
+def test_a_tag_made_by_hand_and_a_kept_release_that_changed_are_refused(hub: HubServer, tmp_path: Path) -> None:
+    one = publish_small("one")
+    repository(hub).tags["stable"] = str(one.commit)
+    with pytest.raises(PublishError, match="tag stable that podium promote did not make"):
+        HubReleases(NAME).promote(None, "stable")
+    names = FolderReleases(tmp_path / "demo")
+    write_folder(in_folder("one"), names.folder)
+    first, _ = names.promote(None)
+    write_folder(in_folder("two"), names.folder)
+    names.promote(None)
+    (names.kept / first / "evaluation/metrics.json").write_text("better")
+    with pytest.raises(PublishError, match="was changed"):
+        names.rollback()
+
+
 @pytest.mark.parametrize("request_", ["DELETE", "POST"])
 def test_a_promotion_that_died_between_its_requests_counts_and_is_mended(hub: HubServer, request_: str) -> None:
     one, two = publish_small("one"), publish_small("two")
