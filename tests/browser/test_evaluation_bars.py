@@ -28,7 +28,7 @@ def test_each_bar_of_a_slice_tells_its_intervals(page: Page, tmp_path: Path, kin
         drawn = [float(ends.get_attribute(name) or "") for name in ("x1", "x2")]
         assert drawn == pytest.approx([float(low), float(high)], abs=0.055), "drawn to hundredths, told in tenths"
         printed = bar.locator("xpath=following-sibling::span[1]/small").inner_text()
-        assert printed == f"{low}–{high}", "nobody needs a pointer to read it"
+        assert printed == f"{low}–{high}", "no pointer is needed to read it"
 
 
 def test_near_duplicates_need_no_sideways_scrolling_on_a_phone(page: Page, tmp_path: Path) -> None:
