@@ -35,9 +35,9 @@ NAVIGATION = {
         Workers and devices <workers>
         Reference <made/reference>""",
     "start": "how-it-works doctor",
-    "finetune": "inputs downstream classification glue ner models checkpoints",
+    "finetune": "inputs downstream classification glue ner models distillation checkpoints",
     "pretrain": "data-scale",
-    "evaluation": "publish signing production security",
+    "evaluation": "publish export signing production security",
     "runs": "plan pages tracking experiments survive ending faults",
     "workers": "cuda ipu ipu-estimates speed",
     "made/reference": "commands parameters ../presets ../host-settings ../coming-from ../extend ../verified",

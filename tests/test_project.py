@@ -59,7 +59,12 @@ def extras_of(path):
         return ("encoders",)
     if here.startswith("tasks/tracking/track_"):
         return ("tracking",)
-    return {"bench": ("bench",), "tests": ("bench", "dev", "tracking")}.get(here.split("/")[0], ())
+    if here.startswith(("tasks/downstream/export/", "tasks/downstream/inference/onnx_answers.py")):
+        return ("export",)
+    if here in ("tasks/release/signing.py", "tasks/release/verify.py"):
+        return ("signing",)
+    parts = {"bench": ("bench",), "tests": ("bench", "dev", "export", "signing", "tracking")}
+    return parts.get(here.split("/")[0], ())
 
 
 @pytest.mark.parametrize("folder", [*PACKAGES, "tests"])

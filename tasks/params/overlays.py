@@ -116,7 +116,7 @@ def make_settings(values: Mapping[str, Any], options: Mapping[str, str] = Mappin
 
 
 def _require_one_value(settings: Sequence[Setting]) -> None:
-    """Refuse two options, `--set` or others, that set one parameter to different values.
+    """Refuse an option and a `--set` that set one parameter to different values. Of several `--set`, the last counts.
 
     Raises:
         ParamsError: names both words.
@@ -125,7 +125,8 @@ def _require_one_value(settings: Sequence[Setting]) -> None:
     for setting in (one for one in settings if one.option):
         for name, value in leaves({setting.name: setting.value}):
             before = known.get(name, setting)
-            if dict(leaves({before.name: before.value}))[name] != value:
+            same = dict(leaves({before.name: before.value}))[name] == value
+            if not (same or before.option.startswith(SET) and setting.option.startswith(SET)):
                 raise ParamsError(f"{before.option} and {setting.option} both set {name}: leave one of them out")
             known[name] = setting
 

@@ -299,13 +299,6 @@ def test_defaults_and_equal_values_are_no_second_word(here: Path) -> None:
     assert values(here, "squad", epochs=3.0, overrides=("downstream.squad.finetune.epochs=3",))
 
 
-@pytest.mark.parametrize("second", ["device.runtime=ipu", "device={runtime: ipu}"])
-def test_two_values_of_set_for_one_parameter_are_refused(here: Path, second: str) -> None:
-    why = f"--set device.runtime=cpu and --set {second} both set device.runtime: leave one of them out"
-    with pytest.raises(ParamsError, match=f"^{re.escape(why)}$"):
-        values(here, "squad", overrides=("device.runtime=cpu", second))
-
-
 def test_an_option_is_echoed_as_it_was_typed(here: Path) -> None:
     with pytest.raises(ParamsError, match="^--epochs 3 and --set"):
         values(here, "squad", epochs=3.0, overrides=("downstream.squad.finetune.epochs=2",))

@@ -250,7 +250,9 @@ def test_the_page_has_a_row_per_label_and_names_in_the_mistakes(checkout: Path) 
     page = (checkout / f"evaluation/{NAME}/report.html").read_text(encoding="utf-8")
     by_label = {one["label"]: one["threshold"] for one in metrics["thresholds"]}
     for one in (part for part in metrics["slices"] if part["by"] == "label"):
-        cells = [f"{one['f1']:.1f}", f"{one['precision']:.1f}", f"{one['recall']:.1f}", f"{one['examples']:,}"]
+        bounds = {name: f"{one[f'{name}_low']:.1f}–{one[f'{name}_high']:.1f}" for name in ("f1", "precision", "recall")}
+        cells = [f"{one[name]:.1f} <small>{interval}</small>" for name, interval in bounds.items()]
+        cells.append(f"{one['examples']:,}")
         notes = [] if one["slice"] in by_label else ["not in train"]
         notes.append(f"{one['found']:,} predicted, {one['correct']:,} correct")
         notes += [f"threshold {by_label[one['slice']]:.3f}"] if one["slice"] in by_label else []
