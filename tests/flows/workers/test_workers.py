@@ -95,6 +95,7 @@ def test_a_worker_of_the_pool_flows_runs_what_a_deployment_asks_for(team):
     leading.lose()
 
 
+@pytest.mark.soak
 def test_a_run_that_a_worker_took_and_never_started_is_started_by_another(team, monkeypatch):
     asked = {"overrides": ["pretrain.seed=31"], "device_queue": "cpu/trainer"}
     with get_client(sync_client=True) as client:

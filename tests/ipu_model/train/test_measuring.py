@@ -126,6 +126,7 @@ def test_copies_of_the_state_are_held_as_the_job_will_hold_them(
         asked.clear()
 
 
+@pytest.mark.soak
 def test_a_measurement_is_near_what_the_job_takes(tmp_path: Path) -> None:
     """In memory; two processes on a busy host say little of time."""
     rows = tmp_path / "rows"
