@@ -23,6 +23,7 @@ import selectors
 import signal
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -165,21 +166,23 @@ def _run_next(requester: socket.socket) -> None:
 class SourceFiles:
     """Versions of the imported files in the current folder."""
 
-    def __init__(self) -> None:
+    def __init__(self, began_ns: int) -> None:
+        """Record the files. One that changed after `began_ns`, when the imports began, may be newer than its import."""
         root = f"{Path.cwd()}{os.sep}"
         files = {str(getattr(module, "__file__", "")) for module in list(sys.modules.values())}
         own = (file for file in files if file.startswith(root) and "site-packages" not in file)
         self._versions = {file: _version(file) for file in own}
+        self._are_as_imported = all(version and version[2] < began_ns for version in self._versions.values())
 
     def are_current(self) -> bool:
         """Return whether all files are as they were imported."""
-        return all(_version(file) == version for file, version in self._versions.items())
+        return self._are_as_imported and all(_version(file) == one for file, one in self._versions.items())
 
 
-def _version(file: str) -> tuple[int, int] | None:
+def _version(file: str) -> tuple[int, int, int] | None:
     with contextlib.suppress(OSError):
         state = os.stat(file)
-        return state.st_size, state.st_mtime_ns
+        return state.st_size, state.st_mtime_ns, state.st_ctime_ns
     return None
 
 
@@ -189,12 +192,12 @@ def _preload(name: str) -> None:
         getattr(importlib.import_module(name), "preload", lambda: None)()
 
 
-def serve(requesters: Sequence[socket.socket]) -> tuple[ModuleCommand, list[int]] | None:
-    """Fork for each request, and return the request in the new process.
+def serve(requesters: Sequence[socket.socket], files: SourceFiles) -> tuple[ModuleCommand, list[int]] | None:
+    """Fork for each request while `files` are current, and return the request in the new process.
 
     The server ends when its requesters have ended. The process of a requester that ends gets SIGTERM.
     """
-    files, processes, selector = SourceFiles(), dict[int, int](), selectors.DefaultSelector()
+    processes, selector = dict[int, int](), selectors.DefaultSelector()
     for requester in requesters:
         selector.register(requester, selectors.EVENT_READ)
         _send(requester, READY)
@@ -240,10 +243,12 @@ def main() -> None:
     die_with_parent()
     limit_spinning()  # before torch is imported
     gc.disable()
+    began_ns = time.time_ns()
     for name in words.modules:
         _preload(name)
     gc.freeze()
-    received = serve([socket.socket(fileno=int(number)) for number in words.sockets.split(",")])
+    requesters = [socket.socket(fileno=int(number)) for number in words.sockets.split(",")]
+    received = serve(requesters, SourceFiles(began_ns))
     if received is not None:
         command, streams = received
         command.enter(streams)

@@ -1,6 +1,7 @@
 """The fork server: what a forked module sees and returns, and that neither side outlives the other."""
 
 import contextlib
+import importlib
 import json
 import os
 import select
@@ -13,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from flows.dvc.child import CommandFailed, ForkServerClient
+from tasks.stage import fork_server
 from tests.places import ROOT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descriptors of processes exist on Linux only")
@@ -54,6 +56,7 @@ print(job.wait(), job.poll())
 def folder(tmp_path):
     for name, text in (("work", WORK), ("waits", WAITS), ("job", JOB)):
         (tmp_path / f"{name}.py").write_text(text)
+    (tmp_path / "imported.py").write_text("")
     os.mkfifo(tmp_path / "line")
     return tmp_path
 
@@ -101,6 +104,15 @@ def test_code_that_changed_after_its_import_does_not_run_in_the_server(server, f
     with pytest.raises(CommandFailed):  # of /bin/false, so the command was started as DVC does
         run(server, "works")
     assert "to nowhere" not in capfd.readouterr().err
+
+
+def test_code_that_changed_while_the_server_was_importing_does_not_run_in_it(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    importlib.import_module("imported")
+    changed = (folder / "imported.py").stat().st_ctime_ns
+    assert fork_server.SourceFiles(changed + 1).are_current()
+    assert not fork_server.SourceFiles(changed).are_current()
 
 
 def test_other_commands_and_a_missing_server_are_left_to_dvc(server, folder):
