@@ -205,7 +205,7 @@ class ReleaseParams(Section):
     ] = None
     """Tolerated drop in points of an exported format against the model, by format; null: onnx 0, int8 1."""
     max_teacher_drop: Annotated[Points | None, Field(exclude_if=lambda value: value is None)] = None
-    """Tolerated drop against the teacher of section distill, in points; null: not compared."""
+    """Largest drop against the teacher of section distill, in points, that must be ruled out; null: not compared."""
 
 
 class EntryPublishParams(Section):

@@ -132,7 +132,7 @@ def gather_evidence(
         trainings={name: find_object(root / artifacts.METRICS / f"{name}.json") for name in subject.trainings},
         over_baseline=_over_baseline(task, outcomes, baseline),
         released=None if theirs is None else compare_released(task, answers, theirs),
-        teacher=None if taught is None else compare_released(task, answers, taught),
+        teacher=None if taught is None else compare_teacher(task, answers, taught),
         recipe=None if trained is None else score_recipe(task, trained, own, theirs, baseline),
         exports=gather_exports(task, subject, examples, outcomes, hashes, root),
     )
@@ -162,15 +162,30 @@ def compare_released(task: AnyScores, ours: Outcomes, theirs: Outcomes) -> Relea
     return ReleasedComparison(*paired_differences(task, ours, theirs))
 
 
+def compare_teacher(task: AnyScores, ours: Outcomes, theirs: Outcomes) -> ReleasedComparison:
+    """Compare a student with its teacher as `compare_released`, but with intervals for a test of non-inferiority.
+
+    Resamples of few examples, or of few that differ, understate what other examples may show. So the lower bound adds
+    one example that only the teacher has right, as the interval of a score adds one that is wrong.
+    """
+    common, own, other = _common(ours, theirs)
+    found = task.metrics.differences(own, other, task.confidence) if common else {}
+    bounded = task.metrics.widen(found, [own], other, task.confidence, math.inf)
+    return ReleasedComparison(common, bounded)
+
+
 def paired_differences(task: AnyScores, ours: Outcomes, theirs: Outcomes) -> tuple[int, dict[str, PairedDifference]]:
     """Return the number of examples that both models predicted, and on these every metric of the first minus that of
     the second; outcomes are NaN without a prediction."""
+    common, own, other = _common(ours, theirs)
+    return common, task.metrics.differences(own, other, task.confidence) if common else {}
+
+
+def _common(ours: Outcomes, theirs: Outcomes) -> tuple[int, Outcomes, Outcomes]:
     both = {split: ~(np.isnan(rows) | np.isnan(theirs[split])).any(axis=1) for split, rows in ours.items()}
-    common = sum(int(keep.sum()) for keep in both.values())
-    if not all(keep.any() for keep in both.values()):
-        return 0, {}
+    common = sum(int(keep.sum()) for keep in both.values()) if all(keep.any() for keep in both.values()) else 0
     own, other = ({split: one[split][keep] for split, keep in both.items()} for one in (ours, theirs))
-    return common, task.metrics.differences(own, other, task.confidence)
+    return common, own, other
 
 
 def verify_scores(path: Path, stated: Mapping[str, Any], counted: Mapping[str, float], stage: str) -> None:
@@ -236,7 +251,8 @@ def decide(task: AnyScores, evidence: Evidence) -> dict[str, Any]:
       the tolerated drop, that is, if the drop is significant. Without a common example, reject: no drop can be ruled
       out. For a metric that is a share of correct answers, McNemar's exact test must also find the models unequal (p <
       1 - confidence); it is the stricter test if few examples changed.
-    - Teacher, with `max_teacher_drop`: the same for the leading metric.
+    - Teacher, with `max_teacher_drop`: the leading metric is not worse by more than that. Reject unless the lower bound
+      of the interval of that difference is at or above the tolerated drop, that is, unless a larger drop is ruled out.
     - Every data verdict exists and is valid.
     - Every training made no update or ended with a finite loss.
     - Every example has a prediction, and the scores belong to these predictions.
@@ -249,7 +265,7 @@ def decide(task: AnyScores, evidence: Evidence) -> dict[str, Any]:
     if compared is not None and not compared.common:
         found.append(_nothing_in_common(task))
     if evidence.teacher is not None:
-        found.append(check_teacher(task, own, evidence.teacher))
+        found.append(check_teacher(task, evidence.teacher))
     found += [check_verdict(name, valid) for name, valid in evidence.verdicts.items()]
     found += [check_loss(name, figures) for name, figures in evidence.trainings.items()]
     if evidence.recipe is not None:

@@ -141,21 +141,8 @@ def _over_baseline(task: AnyScores, difference: ConfidenceInterval, scored: Scor
 def _no_drop(
     task: AnyScores, number: int, limit: Limit, scored: ScoreEvidence, released: ReleasedComparison
 ) -> ReasonedCheck:
+    """Check for a significant drop of a metric against the released model; see PairedDifference.shows_drop."""
     name = "released_model" if number == 0 and not scored.seeds else f"released_model_{limit.metric}"
-    return _compare(task, name, "the released model", limit, scored, released)
-
-
-def check_teacher(task: AnyScores, scored: ScoreEvidence, teacher: ReleasedComparison) -> ReasonedCheck:
-    """Check the leading metric against the teacher's, as against that of a released model."""
-    gate = task.entry.params.gate
-    limit = replace(task.limits[0], tolerated=gate.max_teacher_drop, tolerated_key="max_teacher_drop")
-    return _compare(task, "teacher", "the teacher", limit, scored, teacher)
-
-
-def _compare(
-    task: AnyScores, name: str, other: str, limit: Limit, scored: ScoreEvidence, released: ReleasedComparison
-) -> ReasonedCheck:
-    """Check for a significant drop of a metric against another model; see PairedDifference.shows_drop."""
     difference = released.differences[limit.metric]
     test = difference.mcnemar if isinstance(difference, PairedDifference) else None
     examples, most = f"{released.common} {task.record}s", limit.tolerated or 0.0
@@ -164,13 +151,30 @@ def _compare(
         found += f", {test.first_only} lost and {test.second_only} won (McNemar's exact test: p = {test.p_value:.4g})"
     smallest = describe_power(examples, "drops", difference.high - difference.mean)
     reason = (
-        f"{_title(task, limit.metric)}{scored.owner} dropped significantly against {other}: {found} at "
+        f"{_title(task, limit.metric)}{scored.owner} dropped significantly against the released model: {found} at "
         f"confidence {task.confidence:g}; {most:g} points are tolerated "
         f"({task.entry.key('gate', limit.tolerated_key)}). {smallest}"
     ).rstrip()
     fell = difference.shows_drop(most, task.confidence)
     numbers = _describe_difference(task, limit.metric, difference)
     return GateCheck(name, not fell, found, no_drop_requirement(task, limit), numbers), reason
+
+
+def check_teacher(task: AnyScores, teacher: ReleasedComparison) -> ReasonedCheck:
+    """Check that the leading metric is not below the teacher's by more than the tolerated drop (non-inferiority)."""
+    metric, most = task.limits[0].metric, task.entry.params.gate.max_teacher_drop or 0.0
+    difference = teacher.differences.get(metric, ConfidenceInterval(math.nan, math.nan, math.nan))
+    found = f"{format_points(difference)} on {teacher.common} {task.record}s"
+    reason = (
+        f"{_title(task, metric)} may be more than {most:g} points below the teacher's: {found} at confidence "
+        f"{task.confidence:g}; the lower bound must be at least {0 - most:g} "
+        f"({task.entry.key('gate', 'max_teacher_drop')})."
+    )
+    if needed := difference.count_needed(most, teacher.common):
+        reason += f" With this difference, up to {needed:,} {task.record}s would be needed."
+    required = f"{task.metrics.titles[metric]} at most {most:g} points below the teacher's"
+    numbers = _describe_difference(task, metric, difference)
+    return GateCheck("teacher", difference.excludes_drop(most), found, required, numbers), reason
 
 
 def _describe_difference(task: AnyScores, metric: str, difference: ConfidenceInterval) -> dict[str, Any]:

@@ -223,9 +223,15 @@ class Metrics:
         return found
 
     def widen(
-        self, found: Mapping[str, ConfidenceInterval], models: Sequence[Outcomes], other: Outcomes, confidence: float
+        self,
+        found: Mapping[str, ConfidenceInterval],
+        models: Sequence[Outcomes],
+        other: Outcomes,
+        confidence: float,
+        width: float = NO_WIDTH,
     ) -> dict[str, ConfidenceInterval]:
-        """Return intervals of differences; those without a width, because all resamples are equal, get bounds.
+        """Return intervals of differences; those narrower than `width` get bounds, by default those without a width,
+        because all resamples are equal.
 
         Args:
             found: metric -> difference of the mean of the models and the other model.
@@ -233,12 +239,12 @@ class Metrics:
             other: outcomes of the other model on the same examples.
             confidence: mass of the central interval.
         """
-        if not any(one.high - one.low < NO_WIDTH for one in found.values()):
+        if not any(one.high - one.low < width for one in found.values()):
             return dict(found)
         *ours, theirs = self.resample([*models, other], bounds=True)
         means = {name: np.mean([one[name] for one in ours], axis=0) - theirs[name][::-1] for name in found}
         return {
-            name: make_interval(means[name], one.mean, confidence) if one.high - one.low < NO_WIDTH else one
+            name: make_interval(means[name], one.mean, confidence) if one.high - one.low < width else one
             for name, one in found.items()
         }
 

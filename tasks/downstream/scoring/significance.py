@@ -43,6 +43,16 @@ class ConfidenceInterval:
         """Return True if the difference is significantly below -`tolerated`; NaN, without common examples, counts."""
         return not round(self.high, 4) >= -tolerated
 
+    def excludes_drop(self, tolerated: float) -> bool:
+        """Return True if the difference is significantly not below -`tolerated`, as in a test of non-inferiority; NaN,
+        without common examples, excludes nothing."""
+        return round(self.low, 4) >= -tolerated
+
+    def count_needed(self, tolerated: float, examples: int) -> int | None:
+        """Return about how many examples at most would exclude that drop if the difference stays; None: none would."""
+        spare, half = self.mean + tolerated, self.mean - self.low
+        return math.ceil(examples * (half / spare) ** 2) if spare > 0 and math.isfinite(half) else None
+
 
 @dataclass(frozen=True)
 class McNemar:

@@ -11,7 +11,7 @@ import pytest
 
 from ipu_model.files import write_json
 from tasks.downstream.gate import gate
-from tasks.downstream.gate.gate import Evidence, compare_released
+from tasks.downstream.gate.gate import Evidence, compare_released, compare_teacher
 from tasks.downstream.gate.recipe import ReleasedComparison
 from tasks.downstream.gate.released_scores import mark_unanswered, read_released_outcomes
 from tasks.downstream.squad.params import SquadGateParams
@@ -175,13 +175,46 @@ def test_exact_match_falls_significantly_only_if_mcnemar_agrees() -> None:
     assert decide(evidence(released=six), limits(max_exact_match_drop=15.0))["accepted"]
 
 
-def test_a_student_is_compared_with_its_teacher() -> None:
-    fell = compared_with([1.0] * 20 + [0.0] * 20, [1.0] * 40)
-    for tolerated, accepted in ((1.0, False), (70.0, True)):
-        decision = decide(evidence(teacher=fell), limits(max_teacher_drop=tolerated))
-        assert decision["accepted"] is accepted
-        assert "teacher" in {check["name"] for check in decision["checks"]}
-        assert accepted or decision["reasons"][0].startswith("F1 dropped significantly against the teacher: -50.00")
+@pytest.mark.parametrize(
+    ("lost", "won", "same", "tolerated", "accepted", "needed"),
+    [
+        (20, 0, 20, 70.0, True, False),
+        (20, 0, 20, 1.0, False, False),  # a drop beyond the limit, with any number of examples
+        (1, 1, 38, 2.0, False, True),  # no difference, but 40 examples exclude none of 2 points
+        (10, 10, 3980, 2.0, True, False),
+        (0, 0, 40, 2.0, False, True),  # equal answers of 40 examples neither: others may differ in up to 9 of 100
+        (0, 1, 39, 0.0, False, True),
+        (0, 0, 400, 2.0, True, False),
+        (0, 30, 10, 0.0, True, False),
+    ],
+)
+def test_a_student_must_be_shown_not_to_be_worse_than_its_teacher(
+    lost: int, won: int, same: int, tolerated: float, accepted: bool, needed: bool
+) -> None:
+    task = task_with("squad", "scores", gate=LIMITS)
+    ours, theirs = ([0.0] * lost + [1.0] * (won + same), [1.0] * lost + [0.0] * won + [1.0] * same)
+    both = ({"dev": np.array([scores, scores]).T} for scores in (ours, theirs))
+    decision = decide(evidence(teacher=compare_teacher(task, *both)), limits(max_teacher_drop=tolerated))
+    assert decision["accepted"] is accepted
+    [check] = [check for check in decision["checks"] if check["name"] == "teacher"]
+    assert check["required"] == f"F1 at most {tolerated:g} points below the teacher's"
+    assert check["difference"]["mean"] == round(100 * (won - lost) / len(ours), 4)
+    if not accepted:
+        [reason] = decision["reasons"]
+        assert re.fullmatch(
+            rf"F1 may be more than {tolerated:g} points below the teacher's: [-+]\d+\.\d\d points \(-.* to .*\) on "
+            rf"{len(ours)} questions at confidence 0.95; the lower bound must be at least {0 - tolerated:g} "
+            r"\(downstream\.squad\.gate\.max_teacher_drop\)\.( With .* up to [\d,]+ questions would be needed\.)?",
+            reason,
+        )
+        assert ("would be needed" in reason) is needed
+
+
+def test_nothing_is_excluded_without_a_common_question() -> None:
+    decision = decide(evidence(teacher=ReleasedComparison(0, {})), limits(max_teacher_drop=90.0))
+    assert not decision["accepted"]
+    assert "+nan points" in decision["reasons"][0]
+    assert "on 0 questions" in decision["reasons"][0]
 
 
 def test_more_confidence_rejects_less() -> None:
