@@ -184,10 +184,13 @@ def _format_note(training: TrainingCurves) -> str:
 
 
 def _loss_lines(training: TrainingCurves) -> list[PlotLine]:
-    """Return the training loss as a line, and the held-out loss as dots."""
+    """Return the training loss as a line, with a teacher its parts as well, and the held-out loss as dots."""
     held_out = column_points(training.held_out, "loss")
     both = " (masked LM + next sentence)" if "nsp_loss" in training.history else ""
-    lines = _make_lines(training.history, [(f"training{both}", "loss", 0)])
+    history = training.history
+    parts = [name for name in history if name.endswith("_loss")] if "teacher_loss" in history else []
+    named = [(f"training{both}", "loss", 0), *((name.replace("_", " "), name, 2 + at) for at, name in enumerate(parts))]
+    lines = _make_lines(history, named)
     return [*lines, *([PlotLine(f"held-out rows{both}", held_out, marks=True, color=1)] if held_out else [])]
 
 

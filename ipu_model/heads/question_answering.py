@@ -23,9 +23,9 @@ from ipu_model.ipu.device_model import (
     sum_by_row,
     teacher_losses,
 )
-from ipu_model.models.config import Distillation, ModelConfig
+from ipu_model.models.config import ModelConfig
 from ipu_model.models.flat import FlatBatch, FlatIndex, pad_logits, split_sequences, to_tensor
-from ipu_model.models.head import Head, TokenLogits, sum_loss
+from ipu_model.models.head import TEACHER_LOSS, Head, Losses, TokenLogits, sum_loss
 from ipu_model.rows.format import IGNORED
 from ipu_model.rows.row_folder import Batch
 
@@ -49,7 +49,7 @@ class QuestionAnsweringOnIpu(DeviceModel):
         the teacher's logits [B, L] fp32.
 
         Returns:
-            With weights: loss, start_loss and end_loss, fp32 scalars. With labels alone: Head.sums of every row,
+            With weights: `finish`. With labels alone: Head.sums of every row,
             [B, 4] fp32. Without labels: start and end logits [B, L, 2] fp32.
         """
         training = label_weights is not None
@@ -65,7 +65,7 @@ class QuestionAnsweringOnIpu(DeviceModel):
                 both = mark_correct(starts, start_positions) * mark_correct(ends, end_positions)
                 return sum_by_row(start, end, both, mark_labels(start_positions))
             start, end = (start * label_weights[:, :1]).sum(), (end * label_weights[:, 1:]).sum()
-            loss, setting = (start + end) / 2, self.distillation
+            parts, setting = [start, end], self.distillation
             if setting is not None and teacher_start_logits is not None and teacher_end_logits is not None:
                 taught_by = [
                     split_by_sequence(x, sequence_ids, slots) for x in (teacher_start_logits, teacher_end_logits)
@@ -73,8 +73,8 @@ class QuestionAnsweringOnIpu(DeviceModel):
                 named = zip((starts, ends), taught_by, (start_positions, end_positions))
                 losses = [teacher_losses(x, y, setting.temperature) * mark_labels(z) for x, y, z in named]
                 taught = (losses[0] * label_weights[:, :1]).sum() + (losses[1] * label_weights[:, 1:]).sum()
-                loss = setting.mix(taught / 2, loss)
-            return self.ops.final_loss(loss), start, end
+                parts.append(taught / 2)
+            return self.finish((start + end) / 2, *parts)
 
 
 class QuestionAnswering(Head):
@@ -83,6 +83,7 @@ class QuestionAnswering(Head):
     suffix = "ForQuestionAnswering"
     weight = "qa_outputs.weight"
     parts = ("start_loss", "end_loss")
+    divisor = 2
     sums = ("start_loss", "end_loss", "spans_right", "windows")
     best = "span_accuracy"
     logits = ("start_logits", "end_logits")
@@ -108,29 +109,22 @@ class QuestionAnswering(Head):
             labels[name] = to_tensor(np.where(absolute == IGNORED, IGNORED, inside))
         return labels
 
-    def loss(
-        self,
-        model: Any,
-        flat: FlatBatch,
-        counts: Mapping[str, float],
-        distillation: Optional[Distillation] = None,
-    ) -> Tuple[Tensor, Dict[str, Tensor]]:
+    def losses(self, model: Any, flat: FlatBatch, counts: Mapping[str, float], temperature: Optional[float]) -> Losses:
         tokens = pad_logits(model(flat.tokens).float(), flat.starts, flat.lengths)  # [N, longest, 2]
         parts = {
             "start_loss": sum_loss(tokens[..., 0], flat.labels["start_labels"]) / counts["start_loss"],
             "end_loss": sum_loss(tokens[..., 1], flat.labels["end_labels"]) / counts["end_loss"],
         }
-        own = (parts["start_loss"] + parts["end_loss"]) / 2
-        if distillation is None:
-            return own, parts
+        if temperature is None:
+            return parts
         stacked = torch.stack([flat.labels[name] for name in self.teacher_columns], -1)
         teacher = pad_logits(stacked, flat.starts, flat.lengths)
         shares = []
         for part, name in enumerate(("start", "end")):  # -inf after a sequence would give NaN
             ours, theirs = (x[..., part].clamp(min=MASKED) for x in (tokens, teacher))
-            taught = teacher_losses(ours, theirs, distillation.temperature) * mark_labels(flat.labels[f"{name}_labels"])
+            taught = teacher_losses(ours, theirs, temperature) * mark_labels(flat.labels[f"{name}_labels"])
             shares.append(taught.sum() / counts[f"{name}_loss"])
-        return distillation.mix((shares[0] + shares[1]) / 2, own), parts
+        return {**parts, TEACHER_LOSS: (shares[0] + shares[1]) / 2}
 
     def add_up(self, model: Any, flat: FlatBatch) -> Tensor:
         tokens = pad_logits(model(flat.tokens).float(), flat.starts, flat.lengths)  # [N, longest, 2]

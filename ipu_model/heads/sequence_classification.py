@@ -25,10 +25,10 @@ from ipu_model.ipu.device_model import (
     sum_by_row,
     teacher_losses,
 )
-from ipu_model.models.config import Distillation, ModelConfig
+from ipu_model.models.config import ModelConfig
 from ipu_model.models.encoder import Bert, Dense, Tokens, draw_mask_for, drop
 from ipu_model.models.flat import FlatBatch, FlatIndex, to_tensor
-from ipu_model.models.head import Head, evaluate_logits, sum_loss
+from ipu_model.models.head import TEACHER_LOSS, Head, Losses, evaluate_logits, sum_loss
 from ipu_model.rows.format import IGNORED
 from ipu_model.rows.row_folder import Batch, weigh
 
@@ -70,7 +70,7 @@ class SequenceClassificationOnIpu(DeviceModel):
         ipu/host_calls.py; teacher_logits [B, S * C] fp32.
 
         Returns:
-            With weights: loss and label_loss, the same fp32 scalar. With labels alone: Head.sums of every row,
+            With weights: `finish`. With labels alone: Head.sums of every row,
             [B, 4] fp32. Without labels: logits [B, S, C] fp32.
         """
         training = label_weights is not None
@@ -93,11 +93,11 @@ class SequenceClassificationOnIpu(DeviceModel):
                 classes = mark_labels(each) * (0.0 if values else 1.0)
                 right = mark_all_correct(logits, labels) if flags else mark_correct(logits, labels)
                 return sum_by_row(losses, right * classes, mark_labels(labels), classes)
-            total = loss = (losses * label_weights).sum()
+            taught, loss = [], (losses * label_weights).sum()
             if self.distillation is not None and teacher_logits is not None:
-                taught = differ_from_teacher(logits, teacher_logits, labels, self.distillation.temperature)
-                total = self.distillation.mix((taught * label_weights).sum(), loss)
-            return self.ops.final_loss(total), loss
+                each = differ_from_teacher(logits, teacher_logits, labels, self.distillation.temperature)
+                taught = [(each * label_weights).sum()]
+            return self.finish(loss, loss, *taught)
 
 
 def differ_from_teacher(logits: Tensor, teacher: Tensor, labels: Tensor, temperature: float) -> Tensor:
@@ -159,13 +159,7 @@ class SequenceClassification(Head):
         own = torch.from_numpy(values.astype(np.float64)) if name == "targets" else to_tensor(values)
         return {name: own, **taught}
 
-    def loss(
-        self,
-        model: Any,
-        flat: FlatBatch,
-        counts: Mapping[str, float],
-        distillation: Optional[Distillation] = None,
-    ) -> Tuple[Tensor, Dict[str, Tensor]]:
+    def losses(self, model: Any, flat: FlatBatch, counts: Mapping[str, float], temperature: Optional[float]) -> Losses:
         logits, labels = model(flat.tokens, flat.starts), flat.labels[_label_column(flat.labels)]
         if "label_weights" in flat.labels:
             losses = cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="none")
@@ -176,12 +170,12 @@ class SequenceClassification(Head):
             flags = "label_flags" in flat.labels
             total = (flag_losses(logits, labels) if flags else squared_errors(logits, labels.float())).sum()
         parts = {"label_loss": total / counts["label_loss"]}
-        if distillation is None:
-            return parts["label_loss"], parts
-        taught = differ_from_teacher(logits, flat.labels["teacher_logits"], labels, distillation.temperature)
-        if "label_weights" in flat.labels:
-            taught = taught * flat.labels["label_weights"].float()
-        return distillation.mix(taught.sum() / counts["label_loss"], parts["label_loss"]), parts
+        if temperature is not None:
+            taught = differ_from_teacher(logits, flat.labels["teacher_logits"], labels, temperature)
+            if "label_weights" in flat.labels:
+                taught = taught * flat.labels["label_weights"].float()
+            parts[TEACHER_LOSS] = taught.sum() / counts["label_loss"]
+        return parts
 
     def add_up(self, model: Any, flat: FlatBatch) -> Tensor:
         logits, labels = model(flat.tokens, flat.starts).float(), flat.labels[_label_column(flat.labels)]

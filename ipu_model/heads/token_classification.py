@@ -19,9 +19,9 @@ from ipu_model.ipu.device_model import (
     sum_by_row,
     teacher_losses,
 )
-from ipu_model.models.config import Distillation, ModelConfig
+from ipu_model.models.config import ModelConfig
 from ipu_model.models.flat import FlatBatch, FlatIndex, split_sequences, to_tensor
-from ipu_model.models.head import Head, TokenLogits, evaluate_logits, sum_loss
+from ipu_model.models.head import TEACHER_LOSS, Head, Losses, TokenLogits, evaluate_logits, sum_loss
 from ipu_model.rows.format import IGNORED
 from ipu_model.rows.row_folder import Batch
 
@@ -43,7 +43,7 @@ class TokenClassificationOnIpu(DeviceModel):
         teacher_logits [B, L * C] fp32.
 
         Returns:
-            With weights: loss and label_loss, the same fp32 scalar. With labels alone: Head.sums of every row,
+            With weights: `finish`. With labels alone: Head.sums of every row,
             [B, 3] fp32. Without labels: logits [B, L, C] fp32.
         """
         training = label_weights is not None
@@ -55,11 +55,11 @@ class TokenClassificationOnIpu(DeviceModel):
             losses = label_losses(logits, labels)
             if label_weights is None:
                 return sum_by_row(losses, mark_correct(logits, labels), mark_labels(labels))
-            total = loss = (losses * label_weights).sum()
+            taught, loss = [], (losses * label_weights).sum()
             if self.distillation is not None and teacher_logits is not None:
-                taught = teacher_losses(logits, teacher_logits.view(logits.shape), self.distillation.temperature)
-                total = self.distillation.mix((taught * mark_labels(labels) * label_weights).sum(), loss)
-            return self.ops.final_loss(total), loss
+                each = teacher_losses(logits, teacher_logits.view(logits.shape), self.distillation.temperature)
+                taught = [(each * mark_labels(labels) * label_weights).sum()]
+            return self.finish(loss, loss, *taught)
 
 
 class TokenClassification(Head):
@@ -89,20 +89,14 @@ class TokenClassification(Head):
         taught = places.teacher_logits(self.teacher_columns, lambda name: places.per_token(name, 0))
         return {"token_labels": to_tensor(places.per_token("token_labels", IGNORED)), **taught}
 
-    def loss(
-        self,
-        model: Any,
-        flat: FlatBatch,
-        counts: Mapping[str, float],
-        distillation: Optional[Distillation] = None,
-    ) -> Tuple[Tensor, Dict[str, Tensor]]:
+    def losses(self, model: Any, flat: FlatBatch, counts: Mapping[str, float], temperature: Optional[float]) -> Losses:
         logits, labels = model(flat.tokens), flat.labels["token_labels"]
         parts = {"label_loss": sum_loss(logits, labels) / counts["label_loss"]}
-        if distillation is None:
-            return parts["label_loss"], parts
-        teacher = flat.labels["teacher_logits"].view(logits.shape)
-        taught = (teacher_losses(logits, teacher, distillation.temperature) * mark_labels(labels)).sum()
-        return distillation.mix(taught / counts["label_loss"], parts["label_loss"]), parts
+        if temperature is not None:
+            teacher = flat.labels["teacher_logits"].view(logits.shape)
+            taught = (teacher_losses(logits, teacher, temperature) * mark_labels(labels)).sum()
+            parts[TEACHER_LOSS] = taught / counts["label_loss"]
+        return parts
 
     def add_up(self, model: Any, flat: FlatBatch) -> Tensor:
         return evaluate_logits(model(flat.tokens).float(), flat.labels["token_labels"])

@@ -28,7 +28,7 @@ import contextlib
 import math
 import re
 from dataclasses import dataclass
-from typing import Any, Callable, ContextManager, Dict, Mapping, Optional
+from typing import Any, Callable, ContextManager, Dict, Mapping, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -172,6 +172,12 @@ class DeviceModel(nn.Module):
         hidden = finish(attention["output"], context, hidden, dropping and layer.drops_attention)
         inner = functional.gelu(layer.intermediate["dense"](hidden))
         return finish(layer.output, inner, hidden)
+
+    def finish(self, loss: Tensor, *parts: Tensor) -> Tuple[Tensor, ...]:
+        """Return the loss and its parts in the order of Head.parts_of, fp32 scalars; with a teacher, whose part is the
+        last, the loss of the labels is mixed with it."""
+        setting = self.distillation
+        return (self.ops.final_loss(loss if setting is None else setting.mix(parts[-1], loss)), *parts)
 
     def vocabulary_logits(self, hidden: Tensor) -> Tensor:
         """Return vocabulary logits, [B, P, H] -> [B, P, V]; the decoder is the word table, hence on the same IPU."""

@@ -21,6 +21,10 @@ from ipu_model.models.flat import FlatBatch, FlatIndex
 from ipu_model.rows.format import IGNORED
 from ipu_model.rows.row_folder import Batch
 
+TEACHER_LOSS = "teacher_loss"
+"""Teacher's part of the loss, before Distillation.alpha."""
+Losses = Dict[str, Tensor]
+
 
 @dataclass(frozen=True)
 class Logits:
@@ -43,7 +47,8 @@ class Head(abc.ABC):
     weight: str
     """Name of a parameter that no other part of the model has."""
     parts: Tuple[str, ...]
-    """Names of the parts of the loss."""
+    """Names of the parts of the loss of the labels, which is their sum divided by `divisor`."""
+    divisor = 1
     sums: Tuple[str, ...]
     """Names of the sums over held-out rows; losses are sums over labels."""
     best: Optional[str] = None
@@ -103,23 +108,29 @@ class Head(abc.ABC):
         """Return the labels of rows without padding (FlatBatch.labels)."""
 
     @abc.abstractmethod
-    def loss(
-        self,
-        model: Any,
-        flat: FlatBatch,
-        counts: Mapping[str, float],
-        distillation: Optional[Distillation] = None,
-    ) -> Tuple[Tensor, Dict[str, Tensor]]:
-        """Return the share of a micro-batch in the loss of the update, and in its parts, in their order.
+    def losses(self, model: Any, flat: FlatBatch, counts: Mapping[str, float], temperature: Optional[float]) -> Losses:
+        """Return the share of a micro-batch in each part of the loss of the update, in the order of `parts`, then
+        TEACHER_LOSS with a teacher, whose logits are among the labels, at this temperature; None: no teacher.
 
         Sums run only over real labels, in fp32, and are divided by the number of labels in the whole update, so that
         the division of the update into micro-batches does not matter.
 
         Args:
             counts: label_counts of the update.
-            distillation: weight of the teacher, whose logits are among the labels; None: no teacher. It acts on the
-                loss, the parts are those of the labels.
         """
+
+    def loss(
+        self, model: Any, flat: FlatBatch, counts: Mapping[str, float], teacher: Optional[Distillation] = None
+    ) -> Tuple[Tensor, Losses]:
+        """Return the share of a micro-batch in the loss of the update, and its parts; see `losses`."""
+        parts = self.losses(model, flat, counts, None if teacher is None else teacher.temperature)
+        first, *others = (parts[name] for name in self.parts)
+        own: Tensor = sum(others, first) / self.divisor
+        return own if teacher is None else teacher.mix(parts[TEACHER_LOSS], own), parts
+
+    def parts_of(self, teacher: Optional[Distillation]) -> Tuple[str, ...]:
+        """Return the names of the parts of the loss, with a teacher or without one."""
+        return self.parts if teacher is None else (*self.parts, TEACHER_LOSS)
 
     @abc.abstractmethod
     def add_up(self, model: Any, flat: FlatBatch) -> Tensor:

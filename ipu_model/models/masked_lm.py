@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ipu_model.models.config import Distillation, ModelConfig
+from ipu_model.models.config import ModelConfig
 from ipu_model.models.encoder import Bert, Dense, TiedDecoder, Tokens, normalise
 from ipu_model.models.flat import TOKEN_TILE, FlatBatch, FlatIndex, append_filler, to_tensor
-from ipu_model.models.head import Head, evaluate_logits
+from ipu_model.models.head import Head, Losses, evaluate_logits
 from ipu_model.rows.format import IGNORED
 from ipu_model.rows.row_folder import Batch
 
@@ -111,20 +111,11 @@ class MaskedLmHead(Head):
             "masked_labels": to_tensor(append_filler(columns["masked_labels"][row, slot], filler, IGNORED)),
         }
 
-    def loss(
-        self,
-        model: Any,
-        flat: FlatBatch,
-        counts: Mapping[str, float],
-        distillation: Optional[Distillation] = None,
-    ) -> Tuple[Tensor, Dict[str, Tensor]]:
+    def losses(self, model: Any, flat: FlatBatch, counts: Mapping[str, float], temperature: Optional[float]) -> Losses:
         outputs = model(flat.tokens, flat.labels["masked_index"], flat.starts)
-        losses = self.sum_losses(model, outputs, flat.labels)
-        parts = {name: loss / counts[name] for name, loss in losses.items()}
-        first, *others = parts.values()
-        return sum(others, first), parts
+        return {name: loss / counts[name] for name, loss in self.sum_losses(model, outputs, flat.labels).items()}
 
-    def sum_losses(self, model: Any, outputs: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> Dict[str, Tensor]:
+    def sum_losses(self, model: Any, outputs: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> Losses:
         """Return the sum of the losses over labels by part, from the outputs of the model."""
         words, bias = model.decoder()
         return {"mlm_loss": MaskedTokenLoss.apply(outputs["masked_hidden"], words, bias, labels["masked_labels"])}

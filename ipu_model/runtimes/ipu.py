@@ -213,7 +213,7 @@ class IpuRuntime(Runtime):
             self._attach(self._training)
             outputs = self._training(*call.tensors)
         loss, *parts = (self._mean(x) for x in outputs)
-        figures = {"loss": loss, **dict(zip(self._head.parts, parts))}
+        figures = {"loss": loss, **dict(zip(self._head.parts_of(self._job.distillation), parts))}
         figures = call.mean(figures)
         loss = figures.pop("loss")
         scaling = self._job.optimizer.loss_scaling if self._job.optimizer is not None else None

@@ -185,7 +185,7 @@ class TorchRuntime(Runtime):
         self._model: Any = model.to(self._device.device)
         self._head, self._micro_batch_size = heads.get_head(head), micro_batch_size
         self._copies = LowPrecisionCopies(model, torch.bfloat16 if precision == "bf16" else None)
-        self._distillation = distillation
+        self._distillation, self._parts = distillation, self._head.parts_of(distillation)
         self._max_norm = optimizer.max_grad_norm if optimizer is not None else None
         self._optimizer = make_optimizer(optimizer, model, self._copies) if optimizer is not None else None
         self._deadline_near = deadline_near if self._device.device.type == "cpu" else None
@@ -257,7 +257,7 @@ class TorchRuntime(Runtime):
             if blocked is None:
                 self._copies.refresh()
             loss, *means, norm_before = torch.cat([figures, norm.double().reshape(1)]).tolist()
-        return StepMetrics(loss, dict(zip(self._head.parts, means)), batch.sequences, batch.real_tokens, norm_before)
+        return StepMetrics(loss, dict(zip(self._parts, means)), batch.sequences, batch.real_tokens, norm_before)
 
     def _accumulate(self, micro_batches: Sequence[FlatBatch], counts: Dict[str, float]) -> Tensor:
         """Compute the gradients of this process's share; return the loss and its parts over all processes, in fp64."""
@@ -277,7 +277,7 @@ class TorchRuntime(Runtime):
         if not shares:  # this process has no row of the last update, but must take part in the all-reduce
             for weight in self._model.parameters():
                 weight.grad = torch.zeros_like(weight)
-            shares.append(torch.zeros(1 + len(self._head.parts), device=self._device.device))
+            shares.append(torch.zeros(1 + len(self._parts), device=self._device.device))
         figures = torch.stack(shares).double().sum(0)
         votes = torch.tensor([aborted], dtype=torch.float64)
         self._instances.all_reduce([figures] if self._deadline_near is None else [figures, votes])

@@ -169,7 +169,8 @@ def _train(run: _Run, device: Optional[IpuPlan], fingerprint: Fingerprint) -> Jo
         emit("message", text=f"continuing after update {first_step} of {plan.updates}", continued=first_step)
     if first_step < plan.updates:
         require_time(run.stop, first_step, plan.updates)  # before compiling for minutes in vain
-    history = History(run_folder, heads.get_head(job.head).parts, job.log_every_updates, emit, curve)
+    parts = heads.get_head(job.head).parts_of(job.distillation)
+    history = History(run_folder, parts, job.log_every_updates, emit, curve)
     evaluations = None if run.held_out is None else Evaluator(job, plan, run.held_out, runtime, emit, saved)
     # Start the checkpoint process before attaching a device, which may write to pages that a child must not share.
     saving = CheckpointWriter(job, runtime, checkpoints, history, evaluations, run.stop, emit, first_step)

@@ -83,6 +83,8 @@ def test_the_loss_is_alpha_times_kl_at_the_temperature_and_the_rest_of_the_label
     taught = float(np.mean(plain_parts(kind, batch.columns, answers)))
     assert taught > 0.01
     assert float(mixed) == pytest.approx(0.7 * taught + 0.3 * float(own), rel=1e-4)
+    assert tuple(same) == (*parts, "teacher_loss")
+    assert float(same.pop("teacher_loss")) == pytest.approx(taught, rel=1e-4)
     assert {name: float(x) for name, x in same.items()} == {name: float(x) for name, x in parts.items()}
 
 
@@ -130,7 +132,13 @@ def test_a_student_starts_from_layers_copied_evenly_and_learns_from_its_teacher(
         runs[name] = run_here(job).of("step")
         assert read_model(tmp_path / name).config.num_layers == 3
     first = {name: steps[0] for name, steps in runs.items()}
-    assert first["taught"]["loss"] != first["alone"]["loss"]
+    step = first["taught"]
+    assert step["loss"] == pytest.approx(0.7 * step["teacher_loss"] + 0.3 * step["label_loss"], rel=1e-6)
+    assert (
+        (tmp_path / "run-taught/history.csv")
+        .read_text()
+        .startswith("step,loss,label_loss,teacher_loss,learning_rate\n")
+    )
     assert first["alone"]["loss"] == first["alone"]["label_loss"]
 
 

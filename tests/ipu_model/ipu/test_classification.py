@@ -13,6 +13,7 @@ from test_parity import largest_differences, optimizer_of
 from tiny_ipu import ACCUMULATION, ipu_job, ipu_runtime, make_batches, make_model, train
 from tiny_jobs import TAUGHT, add_teacher, head_of
 
+from ipu_model import heads
 from ipu_model.jobs.job import BatchGeometry
 from ipu_model.models.config import Distillation
 from ipu_model.runtimes.torch_device import TorchRuntime
@@ -77,9 +78,12 @@ def test_students_on_ipus_follow_the_cpu(kind: str, weights: Optional[List[float
     alone = TorchRuntime(make_model(kind), head, ACCUMULATION, "fp32", optimizer, seed=7)
     try:
         ipu.compile(batches[0])
-        found = [ipu.train_step(batch, 1e-3).loss for batch in batches]
-        assert found == pytest.approx([cpu.train_step(batch, 1e-3).loss for batch in batches], rel=1e-5)
-        assert abs(found[0] - alone.train_step(batches[0], 1e-3).loss) > 1e-3
+        found = [ipu.train_step(batch, 1e-3) for batch in batches]
+        for ours in zip(found, [cpu.train_step(batch, 1e-3) for batch in batches]):
+            assert ours[0].loss == pytest.approx(ours[1].loss, rel=1e-5)
+            assert list(ours[0].parts) == [*heads.get_head(head).parts, "teacher_loss"]
+            assert ours[0].parts == pytest.approx(ours[1].parts, rel=1e-5)
+        assert abs(found[0].loss - alone.train_step(batches[0], 1e-3).loss) > 1e-3
         learned, _ = largest_differences(ipu.state_dict(), cpu.state_dict())
     finally:
         ipu.close()
