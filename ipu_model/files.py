@@ -188,7 +188,8 @@ def is_same_file(stream: IO[Any], path: Path) -> bool:
 
 
 def link_or_copy(source: Path | str, target: Path | str) -> None:
-    """Hard-link a file, or copy it if the file system has no hard links."""
+    """Hard-link a file, or copy it if the file system has no hard links; create the folder of `target`."""
+    Path(target).parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, target)
     except OSError:

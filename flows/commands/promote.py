@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,11 @@ def command(
         raise click.UsageError(f"--history changes nothing: leave out {release} or --history", ctx)
     promotions = target.history(name)
     if as_json:
-        options.print_json([{"number": one.number, "release": one.release} for one in promotions])
+        options.print_json([asdict(one) for one in promotions])
         return
     for one in promotions:
-        streams.say_line(f"{one.number:4}  {one.release}{'  now' if one is promotions[-1] else ''}")
+        day = f"  published {one.published}" if one.published else ""
+        streams.say_line(f"{one.number:4}  {one.release}{day}{'  now' if one is promotions[-1] else ''}")
     if not promotions:
         streams.note(f"no release of {target.title} has had the name {name}", "")
 

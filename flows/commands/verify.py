@@ -43,17 +43,19 @@ def command(
         trust.require_key()
     with _open_release(ctx, model, trust) as release:
         found = verify(release)
-    passed = all(check.result != "failed" for check in found)
-    width = max(len(check.name) for check in found)
-    lines = [f"{check.name:{width}}  {check.result:7}  {_on_one_line(check.text)}" for check in found]
-    values = {"model": model, "verified": passed, "checks": [check._asdict() for check in found]}
+    results = {check.name: check.result for check in found}
+    failed, signed = "failed" in results.values(), results["signature"] == "ok"
     if as_json:
-        options.print_json(values)
+        options.print_json(
+            {"model": model, "verified": signed and not failed, "checks": [check._asdict() for check in found]}
+        )
     else:
-        signed = any(check.name == "signature" and check.result == "ok" for check in found)
-        end = "verified" if signed else "nothing contradicts this release, but its signer was not verified"
-        streams.say("\n".join([*lines, end if passed else "NOT VERIFIED: do not use this release"]) + "\n")
-    if not passed:
+        width = max(map(len, results))
+        lines = [f"{check.name:{width}}  {check.result:7}  {_on_one_line(check.text)}" for check in found]
+        unchecked = "signer was" if results["files"] == "ok" else "weights and its signer were"
+        end = "verified" if signed else f"nothing contradicts this release, but its {unchecked} not checked"
+        streams.say("\n".join([*lines, "NOT VERIFIED: do not use this release" if failed else end]) + "\n")
+    if failed:
         raise SystemExit(FAILED)
 
 

@@ -77,7 +77,6 @@ def fetch(params: Params, entry: Entry, root: Path = Path(), these: Sequence[Tag
         for release in releases:
             for name, sha256 in release.files.items():
                 path, source = fresh / release.tag / name, sources[release.tag](name)
-                path.parent.mkdir(parents=True, exist_ok=True)
                 link_or_copy(source.resolve(), path)  # the Hub's cache links to its own blobs
                 if sha256_of(path) != sha256:
                     raise InputError(
@@ -154,7 +153,6 @@ def download_release(named: str, folder: Path) -> frozenset[str]:
     for name, path in files.items():
         if ".." in PurePosixPath(name).parts or name.startswith("/"):
             raise InputError(f"{named} has a file named {name!r}, which is outside the repository")
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         link_or_copy(path.resolve(), folder / name)
     return release_tags(repository, commit)
 

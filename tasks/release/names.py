@@ -7,9 +7,11 @@ the next call mends NAME. Of two promotions at the same time, one creates the re
 
 import os
 import re
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 
 from ipu_model.files import exclusive_lock, link_or_copy, new_folder
@@ -31,6 +33,8 @@ class Promotion:
     number: int
     release: str
     """Tag of the release."""
+    published: str | None = field(default=None, compare=False)
+    """Day on which the release was published; None: unknown."""
 
 
 class NamedReleases(ABC):
@@ -38,6 +42,8 @@ class NamedReleases(ABC):
 
     title: str
     """Target as users write it."""
+    days: Mapping[str, str]
+    """Tag -> day on which the release was published, as `releases` last read it."""
 
     @abstractmethod
     def releases(self) -> dict[str, str]:
@@ -63,7 +69,7 @@ class NamedReleases(ABC):
         """Return the promotions to a name, oldest first."""
         tags = {to: tag for tag, to in self.releases().items()}
         found = sorted(find_records(self.names(), name).items())
-        return [Promotion(number, tags.get(to, to)) for number, to in found]
+        return [Promotion(number, tags.get(to, to), self.days.get(tags.get(to, to))) for number, to in found]
 
     def promote(self, release: str | None, name: str = CHAMPION) -> tuple[str, str | None]:
         """Give a name to a release; return it, and the one that had the name before, if any.
@@ -136,10 +142,13 @@ class FolderReleases(NamedReleases):
 
     def releases(self) -> dict[str, str]:
         """Return tag -> name of the folder in `kept`."""
-        newest = [tag_of(folder_hashes(self.folder))] if (self.folder / PROVENANCE).is_file() else []
-        kept = [path for path in self.kept.glob("release-*") if TAG.fullmatch(path.name)]
-        kept.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-        return {tag: tag for tag in [*newest, *(path.name for path in kept)]}
+        folders = {path.name: path for path in self.kept.glob("release-*") if TAG.fullmatch(path.name)}
+        newest = tag_of(folder_hashes(self.folder)) if (self.folder / PROVENANCE).is_file() else ""
+        if newest:
+            folders[newest] = self.folder
+        seconds = {tag: (path / PROVENANCE).stat().st_mtime for tag, path in folders.items()}
+        self.days = {tag: date.fromtimestamp(one).isoformat() for tag, one in seconds.items()}
+        return {tag: tag for tag in sorted(seconds, key=lambda tag: (tag == newest, seconds[tag]), reverse=True)}
 
     def names(self) -> dict[str, str]:
         """Return name of a link -> name of the folder it points to."""
@@ -152,10 +161,13 @@ class FolderReleases(NamedReleases):
     def create(self, record: str, release: str) -> bool:
         """Keep the release, and create a link to it."""
         with exclusive_lock(self.folder.with_name(f".{self.folder.name}.lock")):
-            if not (self.kept / release).is_dir():
-                self._keep(release)
-            if tag_of(folder_hashes(self.kept / release)) != release:
-                raise PublishError(f"{self.kept / release} was changed: remove it, and publish that model again")
+            kept = self.kept / release
+            source = kept if kept.is_dir() else self.folder
+            if tag_of(folder_hashes(source)) != release:
+                raise PublishError(f"{source} was changed: remove it, and publish that model again")
+            if source != kept:
+                with new_folder(kept) as fresh:
+                    shutil.copytree(source, fresh, copy_function=link_or_copy, dirs_exist_ok=True)
             try:
                 (self.kept / record).symlink_to(release)
             except FileExistsError:
@@ -173,10 +185,3 @@ class FolderReleases(NamedReleases):
         """Return the folder of the release that has a name."""
         release = find_named(self.names(), name)
         return None if release is None else self.kept / release
-
-    def _keep(self, release: str) -> None:
-        self.kept.mkdir(exist_ok=True)
-        with new_folder(self.kept / release) as fresh:
-            for name in folder_hashes(self.folder):
-                (fresh / name).parent.mkdir(parents=True, exist_ok=True)
-                link_or_copy(self.folder / name, fresh / name)

@@ -1,11 +1,12 @@
 """Verify a release without trusting who sent it: files, signature, attestation, card, scores and exported models.
 
-A check that cannot be made, such as the signature of an unsigned release, is skipped and says so.
+A check that cannot be made, such as the signature of an unsigned release, is skipped and says so. A release has no
+texts, so exported models are compared with the model on generated inputs.
 """
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -98,7 +99,7 @@ def verify(release: ReceivedRelease) -> list[ReleaseCheck]:
     names = list_files(release.folder)
     links = [name for name in names if (release.folder / name).is_symlink()]
     hashes = {name: sha256_of(release.folder / name) for name in names if name not in links}
-    release = ReceivedRelease(release.folder, release.trust, release.tags, release.receipt, hashes)
+    release = replace(release, hashes=hashes)
     found = [_make(name, check, release) for name, check in CHECKS.items()]
     if links:
         found.insert(0, ReleaseCheck("links", "failed", f"{', '.join(links[:SHOWN])} is a link; a release has none"))
@@ -111,9 +112,10 @@ def _make(name: str, check: Callable[[ReceivedRelease], str], release: ReceivedR
     except CheckSkipped as skipped:
         return ReleaseCheck(name, "skipped", str(skipped))
     except KeyError as error:
-        return ReleaseCheck(name, "failed", f"a file of the release lacks {error}")
+        text = f"a file of the release lacks {error}"
     except (PodiumError, OSError, *MALFORMED) as error:
-        return ReleaseCheck(name, "failed", str(error) or type(error).__name__)
+        text = str(error) or type(error).__name__
+    return ReleaseCheck(name, "failed", text.replace(f"{release.folder}/", ""))
 
 
 def _require(problems: list[str]) -> None:
@@ -140,7 +142,7 @@ def check_files(release: ReceivedRelease) -> str:
             raise ValueError(f"these files would be {tag}, but this commit has {tagged}")
         known.append(tag)
     if not known:
-        raise CheckSkipped("no signature, receipt or tag states the hashes of this release")
+        raise CheckSkipped("no signature, receipt or tag states the hashes of this release: its weights were not checked")
     return f"{len(hashes)} files as in {', '.join(known)}"
 
 
@@ -149,7 +151,8 @@ def check_signature(release: ReceivedRelease) -> str:
     if not release.has(SIGNATURE):
         if release.trust is not None or release.has(ATTESTATION):
             raise ValueError(f"not signed: {SIGNATURE} is missing")
-        raise CheckSkipped("not signed")
+        known = [name for name, one in (("a receipt", release.receipt), ("a release tag", release.tags)) if one is not None]
+        raise CheckSkipped(f"not signed: bytes are checked only against {' and '.join(known) or 'nothing'}")
     if release.trust is None:
         raise CheckSkipped("signed, but by whom was not checked: pass --key PUBLIC_KEY, or --identity and --issuer")
     if problem := release.trust.explain_failure(release.folder):
@@ -297,10 +300,10 @@ def check_exports(release: ReceivedRelease) -> str:
     except InputError as error:
         raise CheckSkipped(f"{', '.join(sorted(present))}: not computed ({error})") from None
     differences = _compare_exports(release, sorted(present))
-    for form, most in MAX_LOGIT_DIFFERENCE.items():
-        if not differences.get(EXPORT_FILES[form], 0.0) <= most:
-            problems.append(f"a logit of {EXPORT_FILES[form]} differs by {differences[EXPORT_FILES[form]]:.2g}")
-    problems += [f"{name} has a logit that is not finite" for name, one in differences.items() if not np.isfinite(one)]
+    limits = {EXPORT_FILES[form]: most for form, most in MAX_LOGIT_DIFFERENCE.items()}
+    for name, one in differences.items():
+        if not one <= limits.get(name, np.inf):
+            problems.append(f"a logit of {name} {'is not finite' if np.isnan(one) else f'differs by {one:.2g}'}")
     _require(problems)
     shown = ", ".join(f"{name} {one:.2g}" for name, one in differences.items())
     return f"largest difference of a logit from the model on {PROBES} generated inputs: {shown}"
@@ -315,8 +318,8 @@ def _compare_exports(release: ReceivedRelease, names: list[str]) -> dict[str, fl
     sequences = draw_sequences(config["vocab_size"], min(LONGEST, int(config["max_position_embeddings"]) - 2), PROBES)
     try:
         model = load_model(release.folder)
-    except SafetensorError as error:
-        raise ValueError(f"{WEIGHTS} is damaged ({error})") from None
+    except (SafetensorError, RuntimeError) as error:
+        raise ValueError(f"{WEIGHTS} is damaged ({str(error).splitlines()[0]})") from None
     found = {name: compare_with_transformers(model, release.folder / name, sequences) for name in names}
     return {name: np.nan if one is None else one for name, one in found.items()}
 

@@ -16,7 +16,9 @@ import numpy as np
 from ipu_model.files import new_file, read_json
 from tasks.downstream.inference.onnx_answers import (
     EXPORTING,
+    INPUTS,
     EncodedSequence,
+    name_file,
     open_session,
     require_packages,
     run_session,
@@ -27,7 +29,6 @@ from tasks.stage.process import loading_packages
 
 OPSET = 18
 """Version of ONNX's operators in the files."""
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 AXES = {0: "batch", 1: "length"}
 TRACED = (2, 16)
 """Batch and length of the example that torch traces; both are dynamic in the file."""
@@ -141,7 +142,11 @@ def write_formats(model: Any, formats: Sequence[str], folder: Path) -> dict[str,
 
 def compare_with_transformers(model: Any, path: Path, sequences: Sequence[EncodedSequence]) -> float | None:
     """Return the largest difference of a logit of transformers and of the exported file on these sequences; None if
-    one is not finite."""
+    one is not finite.
+
+    Raises:
+        InputError: the file is not an ONNX model with the inputs and outputs of this one.
+    """
     import torch
 
     session, accepted = open_session(path), inspect.signature(model.forward).parameters
@@ -153,8 +158,12 @@ def compare_with_transformers(model: Any, path: Path, sequences: Sequence[Encode
             del values["token_type_ids"]
         with torch.no_grad():
             theirs = model(**{name: torch.from_numpy(x) for name, x in values.items() if name in accepted})
-        for logits, ours in zip(theirs.values(), run_session(session, ids, types), strict=True):
-            apart = float(np.abs(logits.numpy() - ours).max())
+        with name_file(path):
+            ours = run_session(session, ids, types)
+        if [x.shape for x in ours] != [x.shape for x in theirs.values()]:
+            raise InputError(f"{path} has other outputs than the model")
+        for logits, other in zip(theirs.values(), ours, strict=True):
+            apart = float(np.abs(logits.numpy() - other).max())
             if not np.isfinite(apart):
                 return None
             largest = max(largest, apart)

@@ -6,6 +6,7 @@ One sequence a call, each on one thread, has one result. Several threads call th
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import time
@@ -27,6 +28,7 @@ from tasks.stage.row_folders import read_manifest
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 ANSWERING, EXPORTING = ("onnxruntime",), ("onnx", "onnxruntime", "onnxscript", "transformers")
 """Packages that answering and exporting need."""
 READ_AT_ONCE = 1024
@@ -81,26 +83,32 @@ def open_session(path: Path, threads: int = 1) -> InferenceSession:
     """
     require_packages(ANSWERING)
     import onnxruntime
-    from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
-    names = ("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NoSuchFile", "RuntimeException")
-    refused = tuple(getattr(errors, name) for name in names)  # they derive from Exception alone
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # its errors are raised as well
+    with name_file(path):
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    if foreign := {one.name for one in session.get_inputs()} - {*INPUTS}:
+        raise InputError(f"{path} is not an ONNX model of an encoder (it has the input {min(foreign)})")
+    return session
+
+
+@contextlib.contextmanager
+def name_file(path: Path) -> Iterator[None]:
+    """Turn errors of onnxruntime, which derive from Exception alone, into an InputError that names the file."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    errors = tuple(one for one in vars(state).values() if isinstance(one, type) and issubclass(one, Exception))
     try:
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except refused as error:
+        yield
+    except errors as error:
         raise InputError(f"{path} is not an ONNX model of an encoder ({str(error).splitlines()[0]})") from None
 
 
 def run_session(session: InferenceSession, input_ids: np.ndarray, token_type_ids: np.ndarray) -> list[np.ndarray]:
     """Return the outputs of a model for sequences of equal length, [batch, length] each."""
-    values = {
-        "input_ids": input_ids,
-        "attention_mask": np.ones_like(input_ids),
-        "token_type_ids": token_type_ids,
-    }
+    values = dict(zip(INPUTS, (input_ids, np.ones_like(input_ids), token_type_ids), strict=True))
     found: list[np.ndarray] = session.run(None, {one.name: values[one.name] for one in session.get_inputs()})
     return found
 
@@ -130,6 +138,7 @@ def answer_rows(path: Path, rows: Path, output: Path) -> tuple[int, int, float]:
         return one, [x.reshape(-1) for x in run_session(session, one.input_ids[None], one.token_type_ids[None])]
 
     with (
+        name_file(path),
         new_file(output) as partial,
         pa.ipc.new_file(str(partial), schema) as file,
         ThreadPoolExecutor(threads) as pool,

@@ -33,6 +33,8 @@ class HubReleases(NamedReleases):
         """Return tag -> commit."""
         tags = {tag: commit for tag, commit in self._read_tags().items() if TAG.fullmatch(tag)}
         commits = self._call("reading the history", lambda api: api.list_repo_commits(self.title)) if tags else ()
+        days = {commit.commit_id: commit.created_at.date().isoformat() for commit in commits}
+        self.days = {tag: days[commit] for tag, commit in tags.items() if commit in days}
         return {tag: tags[tag] for tag in order_releases(commits, tags)}
 
     def names(self) -> dict[str, str]:

@@ -118,6 +118,7 @@ def test_what_changes_while_it_is_fetched_is_refused(checkout: Path, monkeypatch
     real = shutil.copyfile
 
     def link(source: Path, target: Path) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
         real(source, target)
         if target.name == config.name:
             target.write_text("{}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ from tests.places import ROOT
 from tests.tasks.release.hub_publishing import NAME, publish_small, repository, small_release
 
 Publish = Callable[[str], str]
+DAY = datetime(2026, 1, 1, 12)
+"""On which all releases of a target were published, as the Hub says it."""
 
 
 class Target:
@@ -39,6 +43,7 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
     def publish(text: str) -> str:
         release = in_folder(text)
         write_folder(release, tmp_path / "demo")
+        os.utime(tmp_path / "demo/provenance.json", (DAY.timestamp(), DAY.timestamp()))
         return release.tag
 
     return Target(publish, lambda: FolderReleases(tmp_path / "demo"))
@@ -55,7 +60,9 @@ def test_a_name_moves_forth_and_back_and_its_history_stays(target: Target) -> No
     assert target.open().promote(None) == (two, one)
     assert target.open().promote(two) == (two, two)  # nothing to do: no record
     assert target.open().rollback() == (one, two)
-    assert target.open().history("champion") == [Promotion(1, one), Promotion(2, two), Promotion(3, one)]
+    history = target.open().history("champion")
+    assert history == [Promotion(1, one), Promotion(2, two), Promotion(3, one)]
+    assert {promotion.published for promotion in history} == {"2026-01-01"}
     with pytest.raises(PublishError, match="no release had the name champion of .*demo before"):
         target.open().rollback()
     three = target.publish("three")
@@ -171,7 +178,7 @@ def test_a_folder_compares_with_its_champion(tmp_path: Path) -> None:
     names.promote(None)
     write_folder(in_folder("two"), folder)
     champion = names.named_release()
-    assert champion is not None
+    assert champion == tmp_path / "demo.releases" / in_folder("one").tag
     weights = sha256_of(champion / "model.safetensors")
     assert weights == small_release("one").files["model.safetensors"].sha256
     other = ComparedRelease("release-1", None, small_release("two").files["model.safetensors"].sha256)
@@ -202,6 +209,7 @@ def test_the_commands_of_the_documents(hub: HubServer, monkeypatch: pytest.Monke
     assert said.startswith(f"champion of {NAME} is {two} (before: {one})\n")
     assert f"podium predict {NAME}@champion --text TEXT" in said
     assert podium(commands[2]).startswith(f"champion of {NAME} is {one} (before: {two})\n")
-    assert podium(commands[3]) == f"   1  {one}\n   2  {two}\n   3  {one}  now\n"
+    day = "  published 2026-01-01"
+    assert podium(commands[3]) == f"   1  {one}{day}\n   2  {two}{day}\n   3  {one}{day}  now\n"
     monkeypatch.delenv("HF_TOKEN")
     assert "export a write token as HF_TOKEN" in podium(commands[1])

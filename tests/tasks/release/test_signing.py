@@ -26,7 +26,7 @@ from tasks.params.schema import parameter_values
 from tasks.release import verify as verification
 from tasks.release.fetch import download_release
 from tasks.release.publish import publish
-from tasks.release.signing import Trust, open_signer
+from tasks.release.signing import Signer, Trust, open_signer
 from tasks.stage.errors import PublishError
 from tests.hub_server import HubServer
 from tests.tasks.release.hub_publishing import NAME, commits
@@ -167,14 +167,10 @@ def a_swapped_tokenizer(folder: Path, keys: Path) -> None:
 
 
 def a_signature_of_another_key(folder: Path, keys: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PODIUM_SIGNING_KEY", str(keys / "theirs.pem"))
-        signer = open_signer("key")
-    assert signer is not None
     (folder / "model.sig").unlink()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PODIUM_SIGNING_KEY", str(keys / "theirs.pem"))
-        (folder / "model.sig").write_bytes(signer.sign(folder))
+        (folder / "model.sig").write_bytes(Signer("key").sign(folder))
 
 
 def a_file_added(folder: Path, keys: Path) -> None:
@@ -305,6 +301,8 @@ def test_exported_models_are_those_that_the_gate_accepted_and_compute_what_the_m
     release: Path, keys: Path
 ) -> None:
     pytest.importorskip("onnxruntime")
+    import onnx
+
     from tasks.downstream.export.onnx_files import load_model, write_formats
 
     write_formats(load_model(release), ("onnx", "int8"), release)
@@ -324,6 +322,25 @@ def test_exported_models_are_those_that_the_gate_accepted_and_compute_what_the_m
     exchanged = attest(model=True)
     assert exchanged.result == "failed"
     assert "a logit of onnx/model.onnx differs by" in exchanged.text
+    foreign = release / "onnx/model.onnx"
+    for content, words in ((b"", "onnx/model.onnx is not an ONNX model of an encoder"), (b"text", "Protobuf")):
+        foreign.write_bytes(content)
+        assert re.search(words, attest(model=True).text), attest(model=True)
+    onnx.save(identity_model(), foreign)
+    assert attest(model=True).text == "onnx/model.onnx is not an ONNX model of an encoder (it has the input x)"
+    onnx.save(identity_model("input_ids", onnx.TensorProto.FLOAT), foreign)
+    assert attest(model=True).text.startswith("onnx/model.onnx is not an ONNX model of an encoder ([ONNXRuntimeError]")
+    onnx.save(identity_model("input_ids"), foreign)
+    assert attest(model=True).text == "onnx/model.onnx has other outputs than the model"
+
+
+def identity_model(name: str = "x", form: int = 7) -> Any:
+    """An ONNX model that returns its only input, by default of integers."""
+    from onnx import helper
+
+    inner, outer = (helper.make_tensor_value_info(one, form, ["batch", "length"]) for one in (name, "y"))
+    graph = helper.make_graph([helper.make_node("Identity", [name], ["y"])], "graph", [inner], [outer])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 
 
 def write_token(expires_in_s: int) -> str:
