@@ -142,7 +142,7 @@ def check_files(release: ReceivedRelease) -> str:
             raise ValueError(f"these files would be {tag}, but this commit has {tagged}")
         known.append(tag)
     if not known:
-        raise CheckSkipped("no signature, receipt or tag states the hashes of this release: its weights were not checked")
+        raise CheckSkipped("no signature, receipt or tag states hashes of this release: its weights were not checked")
     return f"{len(hashes)} files as in {', '.join(known)}"
 
 
@@ -151,8 +151,8 @@ def check_signature(release: ReceivedRelease) -> str:
     if not release.has(SIGNATURE):
         if release.trust is not None or release.has(ATTESTATION):
             raise ValueError(f"not signed: {SIGNATURE} is missing")
-        known = [name for name, one in (("a receipt", release.receipt), ("a release tag", release.tags)) if one is not None]
-        raise CheckSkipped(f"not signed: bytes are checked only against {' and '.join(known) or 'nothing'}")
+        known = "a release tag" if release.tags is not None else "nothing" if release.receipt is None else "a receipt"
+        raise CheckSkipped(f"not signed: bytes are checked only against {known}")
     if release.trust is None:
         raise CheckSkipped("signed, but by whom was not checked: pass --key PUBLIC_KEY, or --identity and --issuer")
     if problem := release.trust.explain_failure(release.folder):
