@@ -17,19 +17,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.records.duplicate_report import NearDuplicateReport
-from tasks.stage.errors import InputError
-from tasks.validation import near_duplicates as searching
-from tasks.validation.near_duplicates import (
+from tasks.records.minhash import (
     MAX_MISSED,
     PERMUTATIONS,
-    NearDuplicateIndex,
     choose_bands,
     extract_letters,
-    find_near_duplicates,
     jaccard_similarity,
     make_shingles,
-    split_text,
 )
+from tasks.stage.errors import InputError
+from tasks.validation import near_duplicates as searching
+from tasks.validation.near_duplicates import NearDuplicateIndex, find_near_duplicates, split_text
 from tests.places import ROOT
 
 DATA = ROOT.parent / "shared/data"
