@@ -68,9 +68,11 @@ class InputCheck:
 def check_corpus(params: Params) -> str:
     """Check the corpus: every file has a known format, and the first documents of as many as time allows are valid."""
     from tasks.corpus.documents import document_columns, list_usable_files, read_files
+    from tasks.corpus.quality import make_rules
     from tasks.records.text_files import ReadLog
 
     section = params.corpus
+    make_rules(section.quality)
     columns = document_columns(section.text_column, section.title_column, section.id_column)
     until, looked = time.monotonic() + LIMIT_S, 0
     files = list_usable_files(Path(section.path), ReadLog())

@@ -4,12 +4,14 @@
 
 `demo` generates an invented world, `files` reads the user's files, `hub` streams a data set with the `datasets`
 library; `none` is for pre-training data that were prepared elsewhere (pretrain_rows.source). Documents are streamed:
-memory grows by eight bytes per document only. Documents left out or changed are counted in reading.json.
+memory grows by eight bytes per document only. corpus.quality removes documents by their text (quality.py) and those
+that repeat an earlier one (duplicates.py). Documents left out or changed are counted in reading.json.
 """
 
 import array
 import contextlib
 import logging
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -21,9 +23,12 @@ import pyarrow.parquet as pq
 from ipu_model.files import new_folder
 from tasks.corpus import world
 from tasks.corpus.documents import Document, add_ids, document_columns, make_documents, read_files
+from tasks.corpus.duplicates import RULES, DuplicateFinder, make_keys
+from tasks.corpus.quality import quote, remove_documents
 from tasks.params.schema import CorpusParams, load_sections
+from tasks.params.sections import QualityParams
 from tasks.plan.main import run_main
-from tasks.records.parquet import split_into_groups
+from tasks.records.parquet import read_batches, split_into_groups, write_records
 from tasks.records.tables import RecordSpec, list_empty, open_hub_split
 from tasks.records.text_files import SHOWN_NAMES, ReadLog, count_repetitions, write_reading
 from tasks.stage import artifacts, streams
@@ -36,6 +41,8 @@ GROUP_DOCUMENTS, GROUP_CHARACTERS = 8192, 8 << 20
 """Limits of a row group; it closes at the first one reached."""
 PART_CHARACTERS = 512 << 20
 """Approximate text per file."""
+READ_AT_ONCE = 256
+"""Documents decoded from Parquet at a time."""
 EMPTY = "empty documents left out"
 REPEATED = "duplicate documents, kept"
 
@@ -58,8 +65,14 @@ def make_corpus(params: CorpusParams, output: Path) -> CorpusSummary:
     """
     summary = CorpusSummary(reading := ReadLog())
     with new_folder(output) as folder:
-        _write(read_documents(params, reading), folder, summary)
+        documents = remove_documents(_skip_empty(read_documents(params, reading), reading), params.quality, reading)
+        if params.quality.removes_duplicates:
+            documents = _remove_duplicates(documents, params.quality, folder, reading)
+        _write(_count_repeated(documents, reading), folder, summary)
         if not summary.documents:
+            if reading.examples:
+                removed = ", ".join(f"{reading.counts[what]:,} {what}" for what in sorted(reading.examples))
+                raise InputError(f"the rules of corpus.quality leave no document ({removed}). Relax them")
             raise InputError(
                 f"no text found ({reading.counts[EMPTY]} empty documents){list_empty(reading)}. Check corpus.path, "
                 "corpus.text_column and corpus.layout"
@@ -85,9 +98,8 @@ def read_documents(params: CorpusParams, reading: ReadLog) -> Iterator[Document]
 
 def _write(documents: Iterable[Document], folder: Path, summary: CorpusSummary) -> None:
     progress, writer, in_part = StageProgress("corpus", "documents"), None, 0
-    some = _skip_empty(documents, summary.reading)
     with contextlib.ExitStack() as part:
-        for group in split_into_groups(some, lambda document: len(document.text), GROUP_DOCUMENTS, GROUP_CHARACTERS):
+        for group in split_into_groups(documents, _length, GROUP_DOCUMENTS, GROUP_CHARACTERS):
             if writer is None or in_part >= PART_CHARACTERS:
                 part.close()
                 path = folder / f"part-{summary.parts:05d}.parquet"
@@ -102,15 +114,53 @@ def _write(documents: Iterable[Document], folder: Path, summary: CorpusSummary) 
             progress.update(summary.documents)
 
 
+def _length(document: Document) -> int:
+    return len(document.text)
+
+
 def _skip_empty(documents: Iterable[Document], reading: ReadLog) -> Iterator[Document]:
-    seen = array.array("q")
     for document in documents:
         if document.text.strip():
-            seen.append(hash(document.text))
             yield document
         else:
             reading.counts[EMPTY] += 1
+
+
+def _count_repeated(documents: Iterable[Document], reading: ReadLog) -> Iterator[Document]:
+    seen = array.array("q")
+    for document in documents:
+        seen.append(hash(document.text))
+        yield document
     reading.counts[REPEATED] += count_repetitions(seen)
+
+
+def _remove_duplicates(
+    documents: Iterable[Document], params: QualityParams, folder: Path, reading: ReadLog
+) -> Iterator[Document]:
+    """Yield the documents that repeat no earlier one; all of them are in a file in `folder` before the first one."""
+    with tempfile.TemporaryDirectory(dir=folder) as work:
+        path, finder = Path(work) / "documents.parquet", DuplicateFinder(params, Path(work))
+
+        def add_keys() -> Iterator[Document]:
+            for group in split_into_groups(documents, _length, GROUP_DOCUMENTS, GROUP_CHARACTERS):
+                finder.add(make_keys([document.text for document in group], params.near_duplicates))
+                yield from group
+
+        write_records(add_keys(), path, SCHEMA, GROUP_DOCUMENTS, _length, GROUP_CHARACTERS)
+        removed, examples = finder.find()
+        earlier: dict[int, str] = {}
+        batches = read_batches(path, SCHEMA.names, READ_AT_ONCE, "corpus")
+        rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
+        for number, document in enumerate(map(Document._make, rows)):
+            for rule, (first, later) in examples.items():
+                if number == first:
+                    earlier[first] = quote(document)
+                elif number == later:
+                    reading.add_example(f"removed, {rule}", f"{quote(document)} repeats {earlier[first]}", 0)
+            if removed[number]:
+                reading.counts[f"removed, {RULES[removed[number]]}"] += 1
+            else:
+                yield document
 
 
 def main() -> None:

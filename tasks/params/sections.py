@@ -107,6 +107,41 @@ def get_default(field: FieldInfo) -> Any:
     return None if field.is_required() else default
 
 
+class QualityParams(Section):
+    """Rules that remove documents from the corpus, all off by default (docs/inputs.md)."""
+
+    languages: list[Word] = Field(default_factory=list)
+    """Languages of documents to keep, by ISO 639 code, such as [en]; []: all."""
+    min_language_probability: Fraction = 0.5
+    """Probability of its language from which a document is kept, with languages."""
+    min_words: Positive | None = None
+    """Minimum number of words of a document; Gopher has 50. null: no minimum."""
+    max_words: Positive | None = None
+    """Maximum number of words of a document; Gopher has 100,000. null: no maximum."""
+    stop_words: list[Text] = Field(default_factory=list)
+    """Words of which a document must contain two, such as the English [the, be, to, of, and, that, have, with]; []: no
+    such rule."""
+    gopher_quality: bool = False
+    """Remove documents by Gopher's rules for the length of words, symbols, bullets, ellipses and numbers."""
+    gopher_repetition: bool = False
+    """Remove documents by Gopher's rules for repeated lines and sequences of words."""
+    exact_duplicates: bool = False
+    """Remove documents whose text is that of an earlier one."""
+    near_duplicates: Annotated[float, Field(ge=0.5, le=1)] | None = None
+    """Share of common shingles from which a document is removed as a near-duplicate of an earlier one, such as 0.8;
+    null: keep near-duplicates."""
+
+    @property
+    def counts_words(self) -> bool:
+        """Tell whether any rule for the words of a document is on."""
+        return self.gopher_quality or bool(self.min_words or self.max_words or self.stop_words)
+
+    @property
+    def removes_duplicates(self) -> bool:
+        """Tell whether documents that repeat an earlier one are removed."""
+        return self.exact_duplicates or self.near_duplicates is not None
+
+
 class CorpusParams(Section):
     source: Literal["demo", "files", "hub", "none"] = "files"
     """demo: generated text; files: your text in `path`; hub: a Hub dataset; none: no corpus."""
@@ -135,6 +170,8 @@ class CorpusParams(Section):
     """Split of the dataset."""
     dataset_revision: str | None = None
     """Commit, branch or tag of the dataset; set a commit to make runs reproducible."""
+    quality: Annotated[QualityParams, Field(exclude_if=lambda value: value == QualityParams())] = QualityParams()
+    """Rules that remove documents, all off by default (docs/inputs.md)."""
 
 
 class TokenizerParams(Section):

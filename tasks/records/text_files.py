@@ -57,6 +57,8 @@ class ReadLog:
     """Columns of tables that were not used."""
     counts: collections.Counter[str] = field(default_factory=collections.Counter)
     """Description of something left out or changed -> count: "empty documents left out", ..."""
+    examples: dict[str, str] = field(default_factory=dict)
+    """Description of something counted -> an example of it."""
     remarks: list[str] = field(default_factory=list)
     """Choices made while reading that the file names did not determine: the separator, the column."""
 
@@ -64,6 +66,11 @@ class ReadLog:
         """Add a remark unless it is already there."""
         if text not in self.remarks:
             self.remarks.append(text)
+
+    def add_example(self, what: str, example: str, count: int = 1) -> None:
+        """Count `what`, and keep the first example of it."""
+        self.counts[what] += count
+        self.examples.setdefault(what, example)
 
     def numbers(self) -> dict[str, int]:
         """Return the figures to report, without those that are 0."""
@@ -129,6 +136,8 @@ def write_reading(folder: Path, source: str, reading: ReadLog) -> None:
         "columns_not_used": sorted(reading.unused_columns)[:SHOWN_NAMES],
         "remarks": reading.remarks[:SHOWN_NAMES],
     }
+    if reading.examples:
+        values["examples"] = dict(sorted(reading.examples.items()))
     write_json(folder / artifacts.READING, values)
 
 
@@ -141,19 +150,21 @@ def add_to_reading(folder: Path, numbers: Mapping[str, int], notes: Sequence[str
 
 
 def read_reading(folder: Path) -> dict[str, Any]:
-    """Return reading.json of a data folder: `source`, `numbers`, `notes` and `remarks`; all empty if there is no file.
+    """Return reading.json of a data folder: `source`, `numbers`, `examples`, `notes` and `remarks`; all empty if
+    there is no file.
 
     Raises:
         InputError: the file is damaged.
     """
     path = Path(folder) / artifacts.READING
     if not path.is_file():
-        return {"source": "", "numbers": {}, "notes": [], "remarks": []}
+        return {"source": "", "numbers": {}, "examples": {}, "notes": [], "remarks": []}
     try:
         values = read_json(path)
         numbers = {str(name): int(count) for name, count in values["numbers"].items()}
         texts = {key: [str(name) for name in values.get(key, ())] for key in ("notes", "remarks")}
-        return {"source": str(values["source"]), "numbers": numbers, **texts}
+        examples = {str(what): str(example) for what, example in values.get("examples", {}).items()}
+        return {"source": str(values["source"]), "numbers": numbers, "examples": examples, **texts}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"{path} is damaged ({error}); delete {folder} and rerun its stage") from None
 

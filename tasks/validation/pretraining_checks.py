@@ -112,6 +112,9 @@ class CorpusData(ParquetFiles):
             **self.reading,
         }
 
+    def notes(self) -> list[str]:
+        return [f"{self.reading[what]:,} {what}, for example {text}" for what, text in self.examples.items()]
+
 
 class MaskedLmRows(RowData):
     """Rows for masked language modelling: checks of masked positions and their labels."""

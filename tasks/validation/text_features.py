@@ -171,7 +171,9 @@ class ParquetFiles(DataSet):
         """
         self.files, self.schema = files, schema
         folder = next(iter(files.values())).parent
-        self.reading: dict[str, int] = read_reading(folder)["numbers"]
+        reading = read_reading(folder)
+        self.reading: dict[str, int] = reading["numbers"]
+        self.examples: dict[str, str] = reading["examples"]
         advice = f"{folder} was not written by {stage}: delete it and run that stage"
         self.prerequisites = (DataCheck("schema", ", ".join(schema.names), columns, advice),)
         self._count = dict.fromkeys(files, 0)

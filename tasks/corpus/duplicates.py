@@ -1,0 +1,134 @@
+"""Duplicate documents in a corpus of any size: those that repeat an earlier one are removed.
+
+Each document has keys: the hash of its text, and one of each band of its MinHash signature. Documents with an equal key
+are compared, always with the first of them and with the previous one. Keys and signatures are on disk, and the keys of
+one band are sorted in parts, so memory grows by a byte per document only. Whether a document is removed depends on the
+order of the documents, but not on how they are divided when keys are made.
+
+Legend: m documents, b bands, k pairs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.params.sections import QualityParams
+from tasks.records.minhash import (
+    PERMUTATIONS,
+    SHINGLE,
+    Hashes,
+    choose_bands,
+    extract_letters,
+    hash_bands,
+    make_shingles,
+    make_signatures,
+)
+from tasks.records.parquet import split_into_groups
+
+PIECE_CHARACTERS = 1 << 20
+"""Characters of which a signature is made at a time: about 60 MB of memory."""
+MAX_SORTED = 1 << 22
+"""Keys sorted at a time, about 100 MB of memory."""
+MAX_COMPARED = 1 << 16
+"""Pairs compared at a time."""
+EXACT, NEAR = "duplicates: exact", "duplicates: near"
+RULES = ("", EXACT, NEAR)
+
+
+class DocumentKeys(NamedTuple):
+    """Keys of m documents, which depend on their texts only."""
+
+    exact: Hashes
+    """Hash of each text, [m]; the text decides."""
+    bands: Hashes
+    """[m, b]; equal keys make two documents candidates."""
+    signatures: NDArray[np.uint16]
+    """Low bits of each MinHash signature, [m, PERMUTATIONS]."""
+
+
+def make_keys(texts: Sequence[str], threshold: float | None) -> DocumentKeys:
+    """Return the keys of texts; those for near-duplicates only with a threshold."""
+    hashes = b"".join(blake2b(text.encode(), digest_size=8).digest() for text in texts)
+    exact = np.frombuffer(hashes, "<u8").astype(np.uint64)
+    if threshold is None:
+        return DocumentKeys(exact, np.zeros((len(texts), 0), np.uint64), np.zeros((len(texts), 0), np.uint16))
+    signed = np.full((len(texts), PERMUTATIONS), np.iinfo(np.uint32).max, np.uint32)
+    pieces = (
+        (number, text[first : first + PIECE_CHARACTERS])
+        for number, text in enumerate(texts)
+        for first in range(0, len(text), PIECE_CHARACTERS)
+    )
+    for some in split_into_groups(pieces, lambda piece: len(piece[1]), len(texts), PIECE_CHARACTERS):
+        shingles = make_shingles(extract_letters([text for _, text in some]), SHINGLE)
+        full = np.flatnonzero(np.diff(shingles.bounds))  # a piece of a long text may have no shingle
+        owners, starts = np.unique(np.array([number for number, _ in some])[full], return_index=True)
+        signed[owners] = np.minimum(signed[owners], np.minimum.reduceat(make_signatures(shingles)[full], starts))
+    return DocumentKeys(exact, hash_bands(signed, *choose_bands(threshold)), signed.astype(np.uint16))
+
+
+class DuplicateFinder:
+    """Finder of documents that repeat an earlier one."""
+
+    def __init__(self, params: QualityParams, folder: Path) -> None:
+        """Keep keys in files of the existing folder."""
+        self._exact, self._threshold, self._folder = params.exact_duplicates, params.near_duplicates, folder
+        self._bands = choose_bands(self._threshold)[0] if self._threshold is not None else 0
+        self._documents = 0
+
+    def add(self, keys: DocumentKeys) -> None:
+        """Add the keys of the next documents."""
+        columns: dict[str, np.ndarray] = {"exact": keys.exact, "signatures": keys.signatures}
+        columns |= {f"band-{number}": keys.bands[:, number] for number in range(self._bands)}
+        with contextlib.ExitStack() as files:
+            for name, values in columns.items():
+                files.enter_context((self._folder / name).open("ab")).write(values.tobytes())
+        self._documents += len(keys.exact)
+
+    def find(self) -> tuple[NDArray[np.uint8], dict[str, tuple[int, int]]]:
+        """Return for each document the number of the rule in RULES that removes it, 0 for none, [m]; and for each rule
+        the numbers of an earlier document and the one that it removes."""
+        removed, examples = np.zeros(self._documents, np.uint8), dict[str, tuple[int, int]]()
+        for rule, pairs in self._pairs():
+            pairs = pairs[removed[pairs[:, 1]] == 0]
+            if len(pairs):
+                removed[pairs[:, 1]] = RULES.index(rule)
+                examples.setdefault(rule, tuple(pairs[0].tolist()))
+        return removed, examples
+
+    def _pairs(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield rules, and pairs of an earlier document and one that repeats it. [k, 2]"""
+        if self._exact:
+            yield from ((EXACT, pairs) for pairs in find_equal(self._open("exact", np.uint64)))
+        signatures = self._open("signatures", np.uint16).reshape(self._documents, -1)
+        for number in range(self._bands):
+            for every in find_equal(self._open(f"band-{number}", np.uint64)):
+                for first in range(0, len(every), MAX_COMPARED):
+                    pairs = every[first : first + MAX_COMPARED]
+                    alike = (signatures[pairs[:, 0]] == signatures[pairs[:, 1]]).mean(axis=1)
+                    yield NEAR, pairs[alike >= self._threshold]
+
+    def _open(self, name: str, kind: type) -> np.ndarray:
+        path = self._folder / name
+        return np.memmap(path, kind, "r") if path.is_file() and path.stat().st_size else np.zeros(0, kind)
+
+
+def find_equal(keys: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield pairs of places with equal keys: each with the previous and with the first one. [k, 2]"""
+    parts = 1 + len(keys) // MAX_SORTED
+    for part in range(parts):
+        blocks = range(0, len(keys), MAX_SORTED)
+        chosen = [start + np.flatnonzero(keys[start : start + MAX_SORTED] % parts == part) for start in blocks]
+        places = np.concatenate([np.zeros(0, np.int64), *chosen])
+        places = places[np.argsort(keys[places], kind="stable")]
+        repeats = np.concatenate([[False], keys[places[1:]] == keys[places[:-1]]])[: len(places)]
+        first = places[np.maximum.accumulate(np.where(repeats, 0, np.arange(len(places))))]
+        later = np.flatnonzero(repeats)
+        for earlier in (places[later - 1], first[later]):
+            yield np.stack([earlier, places[later]], axis=1)

@@ -1,0 +1,242 @@
+"""Rules that remove documents: each on text made for it, counted, shown, and the same on every run."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ipu_model.files import read_json
+from tasks.corpus import duplicates, quality
+from tasks.corpus.corpus import make_corpus
+from tasks.corpus.documents import Document
+from tasks.corpus.duplicates import RULES, DuplicateFinder, find_equal, make_keys
+from tasks.params.schema import CorpusParams, parameter_values, validate_params
+from tasks.params.sections import QualityParams
+from tasks.records.text_files import ReadLog
+from tasks.stage.errors import InputError
+from tasks.validation.pretraining_checks import CorpusData
+from tests.plans import values_with
+from tests.tasks.corpus.test_corpus import documents
+
+ENGLISH = (
+    "The river flows through the old town and turns to the south below the bridge, where the people of the valley have "
+    "built their mills. In winter the water is high, and the road to the mountains is closed for many weeks. Merchants "
+    "that come with wool and salt then wait at the inn until the snow is gone, and some of them stay for good."
+)
+GERMAN = (
+    "Der Fluss fließt durch die alte Stadt und wendet sich unterhalb der Brücke nach Süden, wo die Leute des Tals ihre "
+    "Mühlen gebaut haben. Im Winter steht das Wasser hoch, und die Straße in die Berge ist viele Wochen lang gesperrt."
+)
+needs_langid = pytest.mark.skipif(importlib.util.find_spec("py3langid") is None, reason="needs the extra quality")
+needs_datatrove = pytest.mark.skipif(importlib.util.find_spec("datatrove") is None, reason="needs the extra quality")
+
+
+def words(count: int, seed: int = 0) -> str:
+    """Distinct words of one sentence after the other, none of which repeats."""
+    draw = random.Random(seed)
+    made = ("".join(draw.choice("abcdefghiklmnoprstuvw") for _ in range(draw.randint(3, 9))) for _ in range(count))
+    return " ".join(made) + "."
+
+
+def write_texts(folder: Path, texts: list[str]) -> Path:
+    path = folder / "text.jsonl"
+    lines = (json.dumps({"document_id": f"d{number}", "text": text}) for number, text in enumerate(texts))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def make(folder: Path, texts: list[str], **rules: Any) -> tuple[list[str], dict[str, Any]]:
+    """The ids of the documents that stay, and reading.json."""
+    rules = {"quality": QualityParams(**rules)} if rules else {}
+    params = CorpusParams(source="files", path=str(write_texts(folder, texts)), **rules)
+    make_corpus(params, folder / "out")
+    return [one for one, _, _ in documents(folder / "out")], read_json(folder / "out/reading.json")
+
+
+def removed(reading: dict[str, Any]) -> dict[str, int]:
+    return {name.removeprefix("removed, "): n for name, n in reading["numbers"].items() if name.startswith("removed, ")}
+
+
+def find(texts: list[str], folder: Path, step: int = 10**6, **rules: Any) -> list[str]:
+    """The rule that removes each text, with keys made of `step` texts at a time."""
+    params = QualityParams(**rules)
+    folder.mkdir(exist_ok=True)
+    finder = DuplicateFinder(params, folder)
+    for first in range(0, len(texts), step):
+        finder.add(make_keys(texts[first : first + step], params.near_duplicates))
+    return [RULES[number] for number in finder.find()[0]]
+
+
+@needs_langid
+def test_other_languages_are_removed_and_counted_each(tmp_path):
+    texts = [ENGLISH, GERMAN, words(3), GERMAN + GERMAN]
+    kept, reading = make(tmp_path, texts, languages=["en"], min_language_probability=0.9)
+    assert kept == ["d0"]
+    assert removed(reading)["language: de"] == 2
+    assert sum(removed(reading).values()) == 3
+    assert reading["examples"]["removed, language: de"].startswith('d1: "Der Fluss')
+    assert make(tmp_path, texts, languages=["de"])[0] == ["d1", "d3"]
+
+
+@needs_langid
+def test_an_unknown_language_is_refused_with_the_known_ones():
+    with pytest.raises(InputError, match=r"contains english\. Known languages: .*\ben, eo\b"):
+        quality.make_rules(QualityParams(languages=["english", "de"]))
+
+
+@needs_datatrove
+@pytest.mark.parametrize(
+    ("rule", "text", "name"),
+    [
+        ({"min_words": 50}, words(49), "quality: short doc"),
+        ({"max_words": 50}, words(51), "quality: long doc"),
+        ({"min_words": 1}, "!!! ... ???", "quality: short doc"),
+        ({"stop_words": ["the", "be", "to"]}, words(60), "quality: enough stop words"),
+        ({"gopher_quality": True}, "a b c d e f g h", "quality: below avg threshold"),
+        ({"gopher_quality": True}, "# " * 3 + words(10), "quality: too many hashes"),
+        ({"gopher_quality": True}, "\n".join(f"- {words(9, n)}" for n in range(9)), "quality: too many bullets"),
+        (
+            {"gopher_quality": True},
+            "\n".join(f"{words(20, n)[:-1]}…" for n in range(9)),
+            "quality: too many end ellipsis",
+        ),
+        ({"gopher_quality": True}, "1234 5678 91011 12131 " * 4 + words(6), "quality: below alpha threshold"),
+        ({"gopher_repetition": True}, "\n".join([words(30)] + ["buy now"] * 9), "repetition: dup line frac"),
+        ({"gopher_repetition": True}, words(30) + " so on" * 20, "repetition: top 2 gram"),
+        ({"gopher_repetition": True}, f"{words(16, 1)} " * 2 + words(40), "repetition: duplicated 5 n grams"),
+    ],
+)
+def test_each_rule_of_gopher_removes_the_text_made_for_it_and_no_plain_text(rule, text, name):
+    find_rule = quality.make_rules(QualityParams(**rule))
+    assert find_rule(text) == name
+    assert find_rule(ENGLISH if "max_words" not in rule else words(50)) == ""
+
+
+@needs_datatrove
+def test_repetition_alone_counts_no_words():
+    signs = " ".join(chr(0x2200 + number) for number in range(120))
+    assert quality.make_rules(QualityParams(gopher_repetition=True))(signs) == ""
+    assert quality.make_rules(QualityParams(gopher_repetition=True, min_words=1))(words(1)) == "repetition: top 2 gram"
+
+
+def test_a_missing_package_is_named_with_what_to_do(monkeypatch):
+    def fail(module):
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module.split(".")[0])
+
+    monkeypatch.setattr(quality.importlib, "import_module", fail)
+    for rules, name in (
+        ({"languages": ["en"]}, "corpus.quality.languages needs py3langid"),
+        ({"gopher_repetition": True}, "corpus.quality.gopher_repetition needs datatrove"),
+    ):
+        with pytest.raises(InputError, match=rf"{name}\. Run pip install 'podium\[quality\]'"):
+            quality.make_rules(QualityParams(**rules))
+
+
+def test_only_exact_copies_are_removed_as_such(tmp_path):
+    texts = [ENGLISH, GERMAN, ENGLISH, ENGLISH + " ", ENGLISH.upper(), GERMAN]
+    kept, reading = make(tmp_path, texts, exact_duplicates=True)
+    assert kept == ["d0", "d1", "d4"]  # white space at the end is not part of a text
+    assert removed(reading) == {"duplicates: exact": 3}
+    assert reading["examples"]["removed, duplicates: exact"].split(" repeats ") == [
+        quality.quote(Document("d2", "", ENGLISH)),
+        quality.quote(Document("d0", "", ENGLISH)),
+    ]
+
+
+def test_near_copies_are_removed_wherever_they_stand(tmp_path):
+    filler = [words(60, seed) for seed in range(1, 500)]
+    changed = ENGLISH.replace("winter", "summer").upper()
+    texts = [ENGLISH, *filler, changed, words(60, 1) + " One more.", ENGLISH]
+    kept, reading = make(tmp_path, texts, near_duplicates=0.8, exact_duplicates=True)
+    assert kept == [f"d{number}" for number in range(500)]
+    assert removed(reading) == {"duplicates: exact": 1, "duplicates: near": 2}
+    assert make(tmp_path, texts, near_duplicates=0.99)[0] == [f"d{number}" for number in range(502)]
+
+
+def test_the_same_documents_are_removed_however_keys_are_divided(tmp_path, monkeypatch):
+    draw = random.Random(7)
+    base = [words(80, seed) for seed in range(60)]
+    texts = [*base, *(" ".join(draw.sample(text.split(), 79)) for text in base)]
+    texts += [text.replace(text.split()[draw.randrange(80)], "other") for text in base for _ in range(3)]
+    rules = {"near_duplicates": 0.7, "exact_duplicates": True}
+    whole = find(texts, tmp_path / "whole", **rules)
+    assert whole[:120] == [""] * 120  # shuffled words share few shingles
+    assert set(whole[120:]) <= {duplicates.NEAR, duplicates.EXACT}
+    monkeypatch.setattr(duplicates, "MAX_SORTED", 7)
+    monkeypatch.setattr(duplicates, "MAX_COMPARED", 3)
+    monkeypatch.setattr(duplicates, "PIECE_CHARACTERS", 1 << 20)
+    assert find(texts, tmp_path / "parts", step=11, **rules) == whole
+
+
+def test_a_long_document_has_the_signature_of_all_its_pieces(monkeypatch):
+    long = words(4000)
+    whole = make_keys(["a", long, "b"], 0.8)
+    monkeypatch.setattr(duplicates, "PIECE_CHARACTERS", 5000)
+    parts = make_keys(["a", long, "b"], 0.8)
+    assert (whole.signatures == parts.signatures).mean() > 0.98  # the shingles across borders are missing
+    assert np.array_equal(whole.exact, parts.exact)
+
+
+def test_equal_keys_are_paired_with_the_previous_and_the_first(monkeypatch):
+    monkeypatch.setattr(duplicates, "MAX_SORTED", 4)
+    keys = np.array([5, 9, 5, 7, 5, 9, 8], np.uint64)
+    pairs = {tuple(pair) for some in find_equal(keys) for pair in some.tolist()}
+    assert pairs == {(0, 2), (2, 4), (0, 4), (1, 5)}
+    assert [len(some) for some in find_equal(np.zeros(0, np.uint64))] == [0, 0]
+
+
+def test_texts_of_signs_are_compared_as_they_are(tmp_path):
+    assert find(["!!!", "...", "!!!", "😀😀"], tmp_path / "a", near_duplicates=0.8) == ["", "", duplicates.NEAR, ""]
+
+
+def test_equal_runs_have_equal_bytes_and_leave_no_other_file(tmp_path):
+    texts = [ENGLISH, GERMAN, ENGLISH, words(50), words(50) + " more"]
+    found = []
+    for _ in range(2):
+        make(tmp_path, texts, near_duplicates=0.8, exact_duplicates=True)
+        found.append({path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()})
+    assert found[0] == found[1]
+    assert sorted(found[0]) == ["part-00000.parquet", "reading.json"]
+
+
+def test_a_corpus_without_rules_is_the_same_bytes_as_with_rules_that_remove_nothing(tmp_path):
+    plain, reading = make(tmp_path, [ENGLISH, GERMAN])
+    before = (tmp_path / "out/part-00000.parquet").read_bytes()
+    assert "examples" not in reading
+    assert make(tmp_path, [ENGLISH, GERMAN], near_duplicates=0.8) == (plain, reading)
+    assert (tmp_path / "out/part-00000.parquet").read_bytes() == before
+
+
+def test_rules_that_leave_nothing_are_refused_and_leave_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr("tasks.corpus.quality.make_rules", lambda params: lambda text: "language: xx")
+    with pytest.raises(InputError, match=r"leave no document \(2 removed, language: xx\)"):
+        make(tmp_path, [ENGLISH, GERMAN], languages=["en"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["text.jsonl"]
+
+
+def test_the_page_of_the_corpus_counts_each_rule_and_shows_a_document(tmp_path):
+    make(tmp_path, ["<script>alert(1)</script> " + ENGLISH] * 3, exact_duplicates=True)
+    data = CorpusData(tmp_path / "out", validate_params(values_with()).validate_)
+    assert data.numbers()["removed, duplicates: exact"] == 2
+    assert len(data.notes()) == 1
+    assert data.notes()[0].startswith('2 removed, duplicates: exact, for example d1: "<script>')
+
+
+def test_files_state_the_rules_only_if_there_are_any():
+    params = validate_params(values_with())
+    assert "quality" not in parameter_values(params)["corpus"]
+    chosen = validate_params(values_with("corpus.quality.near_duplicates=0.8"))
+    assert chosen.corpus.quality == QualityParams(near_duplicates=0.8)
+
+
+def test_a_read_log_keeps_the_first_example():
+    reading = ReadLog()
+    reading.add_example("removed, x", "a")
+    reading.add_example("removed, x", "b")
+    assert (reading.counts["removed, x"], reading.examples) == (2, {"removed, x": "a"})
