@@ -123,7 +123,7 @@ def suggest_next(run: report.RunReport, part: str = ALL, to: Sequence[str] = ())
     published = [one for one in run.results.values() if one["published"] is not None]
     if published:
         asked = [one for one in published if any(one["scores"].keys() >= pair for pair in QA_SCORES)]
-        place = report.release_location((asked or published)[0]["published"]).split(" (")[0]
+        place = report.model_name((asked or published)[0]["published"])
         words = f"podium ask {place} QUESTION --context TEXT", f"podium predict {place} --text TEXT"
         return words[0] if asked else words[1]
     if to or part != ALL:

@@ -423,6 +423,13 @@ def release_location(published: dict[str, Any]) -> str:
     return f"{place}{' (unchanged)' if published.get('unchanged') else ''}"
 
 
+def model_name(published: dict[str, Any]) -> str:
+    """Return the name of a published model for commands: its repository with the tag, or its folder."""
+    if published.get("repository") and published.get("tag"):
+        return f"{published['repository']}@{published['tag']}"
+    return str(published.get("url") or published.get("folder"))
+
+
 def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
