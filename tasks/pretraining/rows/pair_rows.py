@@ -37,7 +37,7 @@ from tasks.pretraining.rows.masking import count_maskable, count_predictions
 from tasks.pretraining.rows.row_shards import Chunk, Counts
 from tasks.rows.packing import pack_sequences
 from tasks.rows.row_files import IGNORED, RowLayout
-from tasks.vocabulary.encoding import encode, join_sequences, load_tokenizer, read_tokenizer_info
+from tasks.vocabulary.encoding import encode_ids, join_sequences, load_tokenizer, read_tokenizer_info
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -289,16 +289,16 @@ def tokenize_documents(
 ) -> TokenizedDocuments:
     """Split texts into sentences and tokenize them; texts without a token are left out."""
     by_text = [split_sentences(text) for text in texts]
-    encoded = encode(tokenizer, list(itertools.chain.from_iterable(by_text)))
+    token_ids, counts = encode_ids(tokenizer, list(itertools.chain.from_iterable(by_text)))
     sentence_starts, document_starts = [0], [0]
-    lengths = iter(encoded.lengths.tolist())
+    lengths = iter(counts.tolist())
     for sentences in by_text:
         for length in itertools.islice(lengths, len(sentences)):
             for piece in split_long_sentence(length, room, segments):
                 sentence_starts.append(sentence_starts[-1] + piece)
         if len(sentence_starts) - 1 > document_starts[-1]:
             document_starts.append(len(sentence_starts) - 1)
-    return TokenizedDocuments(encoded.token_ids.astype(dtype), sentence_starts, document_starts)
+    return TokenizedDocuments(token_ids.astype(dtype), sentence_starts, document_starts)
 
 
 def build_columns(
