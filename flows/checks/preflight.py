@@ -95,6 +95,18 @@ def check_signing(request: RunRequest) -> Iterator[CheckResult]:
         yield problem("signing", f"{error}. {PUBLISH_LATER}")
 
 
+def check_export(request: RunRequest) -> Iterator[CheckResult]:
+    """Check the packages that exporting needs; a worker's are on its own host."""
+    if request.on_workers or not any(stage.group == "export" for stage in request.stages):
+        return
+    from tasks.downstream.inference.onnx_answers import EXPORTING, require_packages  # imports numpy and pyarrow
+
+    try:
+        require_packages(EXPORTING)
+    except InputError as error:
+        yield problem("export", str(error))
+
+
 def check_origin(request: RunRequest) -> Iterator[CheckResult]:
     """Check license and language of the model, which its card on the Hub requires."""
     base, folder = request.params.base_model, request.project / request.params.base_model.path
@@ -312,7 +324,8 @@ def _check_folder(name: str, path: Path, what: str, knob: str) -> CheckResult:
 CHECKS = (
     *(check_host, check_folders, check_cache_path, check_prefect_home),
     *(server.check_network, device.check_device, device.check_fit, check_paths, check_outputs, check_disk),
-    *(check_dvc_remote, check_checkpoint_remote, check_token, check_signing, check_origin, server.check_server_setting),
+    *(check_dvc_remote, check_checkpoint_remote, check_token, check_signing, check_export, check_origin),
+    server.check_server_setting,
 )
 """Immediate checks, in the order of the report."""
 PROBES = (device.probe_device, probe_files, probe_hub, server.probe_server)

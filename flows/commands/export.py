@@ -32,7 +32,9 @@ def command(
 ) -> None:
     from tasks.downstream.export.model_export import export_model
     from tasks.downstream.inference.model import find_model
+    from tasks.downstream.inference.onnx_answers import EXPORTING, require_packages
 
+    require_packages(EXPORTING)
     model, _ = model_options.resolve_model(ctx, name, tokenizer, find_model)
     named = resolve_path(ctx, Path(name))
     folder = out or Path(f"{(named.resolve() if named.exists() else Path(name)).name}-onnx")

@@ -102,7 +102,10 @@ def load_model(ctx: click.Context, name: str, args: Mapping[str, Any]) -> tuple[
     """Load the model of a command and the entry that describes its task."""
     from tasks.downstream.inference.entry import infer_entry
     from tasks.downstream.inference.model import find_model
+    from tasks.downstream.inference.onnx_answers import ANSWERING, require_packages
 
+    if args["backend"] != "torch":
+        require_packages(ANSWERING)
     find = functools.partial(find_model, backend=args["backend"])
     model, run = resolve_model(ctx, name, args["tokenizer"], find)
     own: dict[str, dict[str, Any]] = {

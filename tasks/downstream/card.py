@@ -63,6 +63,12 @@ class CardFacts:
     """The user's name of a base model that is not on the Hub."""
     measured: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Measurements of each training, which differ between equal trainings; {}: leave them out."""
+    files: Sequence[Mapping[str, Any]] = ()
+    """Weights and exported files, see `list_model_files`; (): there are no exported files."""
+    preferred: str | None = None
+    """Name of the file to serve, if one was chosen."""
+    speed: Mapping[str, Any] = field(default_factory=dict)
+    """Measured speed of the files, which differs between equal exports; {}: leave it out."""
 
     @property
     def entry_parameters(self) -> Mapping[str, Any]:
@@ -139,6 +145,10 @@ def write_card(
         trainings=_trainings(facts, tuning),
         optimizers=_optimizers(facts),
         distill=facts.entry.params.distill,
+        files=facts.files,
+        preferred=facts.preferred,
+        served=next((one["name"] for one in facts.files if one["accepted"] and one["name"].endswith(".onnx")), None),
+        speed=facts.speed,
         costs=[_cost(name, one) for name, one in facts.measured.items()],
         row_length=facts.entry_parameters["rows"]["row_length"],
         gate={**dict.fromkeys(RECIPE, ()), WITHOUT_FLOOR: None, **facts.gate},

@@ -512,6 +512,9 @@ class PublishParams(Section):
     """Open a pull request on the Hub. The model is released (tagged) when you publish again after the merge."""
     examples: bool = False
     """Also publish the predictions and the evaluation page, which quote your data."""
+    prefer: Literal["none", "smallest"] = "none"
+    """smallest: name the smallest file of a model with exports that is not worse than the model by more than
+    gate.max_export_drop (docs/export.md)."""
     signing: Literal["none", "key", "sigstore"] = "none"
     """Sign releases: with the private key that PODIUM_SIGNING_KEY names, or with an identity of Sigstore."""
     license: Word | None = None

@@ -18,6 +18,7 @@ from typing import Any
 from ipu_model.files import format_json, sha256_of, write_json
 from ipu_model.units import shorten
 from tasks.downstream.card import CardFacts, CardTask
+from tasks.downstream.gate.exports import list_model_files
 from tasks.downstream.gate.gate import CODE, JUDGED, decide_on_files
 from tasks.downstream.gate.released_scores import scores_json
 from tasks.downstream.gate.subject import (
@@ -45,6 +46,7 @@ from tasks.release.provenance import StageRuns, describe_changes, hash_of, prove
 from tasks.release.release import (
     CARD,
     METRICS,
+    PREFERRED,
     PROVENANCE,
     SCORES,
     SETTINGS,
@@ -128,6 +130,10 @@ class Publication:
         stated = resolve_origin(self.params, (origin["base_model"] or {}).get("origin"))
         require_origin(self.params, stated)
         cards: CardTask = load_part(self.entry, "card")
+        scored: ScoresTask[Any, Any, Any] = load_part(self.entry, "scores")
+        files, preferred = list_model_files(
+            scored, gate, metrics, copies / subject.model / WEIGHTS, self.params.publish.prefer
+        )
         facts = CardFacts(
             entry=self.entry,
             name=str(self.destination["repository"]) if self.on_hub else ".",
@@ -143,13 +149,16 @@ class Publication:
             title=self.title,
             base_model=stated.base_model,
             base_name=self.params.publish.base_name,
+            files=files,
+            preferred=preferred,
         )
         # The tag covers this hash, and not the card, which states the time of one training.
         origin["card_sha256"] = hash_of(cards.card(facts))
         measured = {name: copies / artifacts.measurements_file(name) for name in subject.trainings}
         costs = {name: read_json(path, "podium run") for name, path in measured.items() if path.is_file()}
-        card = cards.card(replace(facts, measured=costs))
-        scored: ScoresTask[Any, Any, Any] = load_part(self.entry, "scores")
+        speed = copies / artifacts.measurements_file(self.entry.name, "export")
+        times = read_json(speed, "podium run") if speed.is_file() else {}
+        card = cards.card(replace(facts, measured=costs, speed=times))
         answered = scored.read_all(copies)
         texts = {
             CARD: card,
@@ -158,12 +167,14 @@ class Publication:
             METRICS: format_json(metrics if examples else cards.released_metrics(metrics)),
             SCORES: scores_json(scored, answered, scored.read_predictions(copies / subject.predictions, answered)),
         }
-        if settings := cards.settings(metrics):
+        if settings := cards.settings(metrics) | ({PREFERRED: preferred} if preferred else {}):
             texts[SETTINGS] = format_json(settings)
             texts["config.json"] = format_json({**config, "podium": settings})
-        accepted = [name for name, one in gate.get(EXPORTS, {}).items() if one["accepted"]]
+        accepted = [one["name"] for one in files if one["accepted"] and one["name"] != WEIGHTS]
         release = build_release(copies, texts, subject, accepted, examples=examples)
         statement = attest(origin, gate, metrics, compared, release, copies) if signer else {}
+        if statement and preferred:
+            statement[PREFERRED] = preferred
         return replace(release, signer=signer, statement=statement)
 
     def send(self, release: Release, compared: ComparedRelease | None) -> dict[str, Any]:
@@ -254,7 +265,7 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
     judged = subject.judged(entry.released, root, entry.seeds)
     behind = expand_plan(params).with_upstream([gate_stage])
     made = map(artifacts.stage_run_file, behind)
-    measured = map(artifacts.measurements_file, subject.trainings)
+    measured = [*map(artifacts.measurements_file, subject.trainings), artifacts.measurements_file(name, "export")]
     records = {str(path): root / path for path in (subject.gate, subject.prediction, LOCK, *made, *measured)}
     with copy_privately({**judged, **records}, root / artifacts.RUNS) as (copies, hashes):
         verify_gate(gate_stage, root, copies)

@@ -29,8 +29,8 @@ STAGE_RUNS = "stage_runs.json"
 """Run that produced the outs of each stage of the release; not part of the tag, as equal runs give equal stages."""
 CARD = "README.md"
 WEIGHTS = "model.safetensors"
-SETTINGS = "podium.json"
-"""Settings that inference needs in addition to the model, if any."""
+SETTINGS, PREFERRED = "podium.json", "preferred_file"
+"""Settings that inference needs in addition to the model, if any; their key with the name of the file to serve."""
 MODEL_FILES = ("config.json", WEIGHTS)
 OPTIONAL_MODEL_FILES = ("ipu_config.json",)
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")

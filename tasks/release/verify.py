@@ -43,8 +43,8 @@ from tasks.stage.artifacts import EXPORT_FILES
 from tasks.stage.errors import InputError, PodiumError
 
 SHOWN = 6
-COSTS = re.compile(r"\| training \| hardware \| time \| energy \|\n\|---\|---\|---\|---\|\n(?:\|.*\n)+\n")
-"""Table of a card that differs between equal trainings; `card_sha256` of the provenance leaves it out."""
+COSTS = re.compile(r"(?:\| training \| hardware|On .*:\n\n\| file \| threads) \|.*\n\|[-|]+\n(?:\|.*\n)+\n")
+"""Tables of a card that differ between equal trainings and exports; `card_sha256` of the provenance leaves them out."""
 PROBES = 8
 """Number of generated inputs for exported files, and the seed of their generator."""
 SECTIONS = ("Scores", "Release gate")

@@ -8,9 +8,10 @@ from __future__ import annotations
 import importlib.metadata
 import itertools
 import logging
+import math
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from tasks.downstream.export.onnx_files import (
 )
 from tasks.downstream.export.speed import measure_all, write_page
 from tasks.downstream.inference.onnx_answers import EXPORTING, answer_rows, read_sequences
+from tasks.downstream.scoring.logits import LogitsNotFinite
 from tasks.downstream.scoring.metrics import Outcomes
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.params.entries import entry_argument, load_entry
@@ -56,13 +58,12 @@ def export(task: AnyScores, root: Path = Path()) -> dict[str, Any]:
         files = write_formats(model, formats, target)
         copy_files(target, folder, root / artifacts.TOKENIZER)
         for one, path in files.items():
-            answers, difference = answer_examples(task, examples, path, Path(scratch), root)
+            predictions, difference = answer_examples(task, examples, path, Path(scratch), root)
             sequences = [
                 sequence
                 for split in task.development
                 for sequence in itertools.islice(read_sequences(task.rows_folder(split, root)), COMPARED)
             ]
-            predictions = {split: task.predictions(answer) for split, answer in answers.items()}
             answered = artifacts.exported_predictions(name, artifacts.EXPORT_FILES[one])
             write_json(
                 target / answered.relative_to(artifacts.exports_folder(name)),
@@ -75,7 +76,7 @@ def export(task: AnyScores, root: Path = Path()) -> dict[str, Any]:
                     "bytes": path.stat().st_size,
                     "sha256": sha256_of(path),
                     **export_scores(task, examples, task.outcomes_of(examples, predictions), own),
-                    "logit_difference": difference,
+                    "logit_difference": difference if math.isfinite(difference) else None,
                     "transformers_difference": compare_with_transformers(model, path, sequences),
                 }
             )
@@ -92,28 +93,34 @@ def export(task: AnyScores, root: Path = Path()) -> dict[str, Any]:
 
 def answer_examples(
     task: AnyScores, examples: Mapping[str, Any], path: Path, scratch: Path, root: Path
-) -> tuple[dict[str, Any], float]:
-    """Return the answers of an exported file by development set, and the largest difference of its logits from those
-    of the stage predict."""
-    answers, largest = {}, 0.0
+) -> tuple[dict[str, Sequence[Any]], float]:
+    """Return the predictions of an exported file by development set, and the largest difference of its logits from
+    those of the stage predict: NaN, and no predictions, if a logit is not finite."""
+    predictions, largest = dict[str, Sequence[Any]](), 0.0
     for split, some in examples.items():
         rows, output = task.rows_folder(split, root), scratch / f"{path.stem}-{split}.arrow"
         answer_rows(path, rows, output)
         ours = task.read_logits(some, rows, root / artifacts.logits_file(task.entry.name, split))
-        logits = task.read_logits(some, rows, output)
-        apart = task.flat_logits(logits)[0] - task.flat_logits(ours)[0]
-        answers[split], largest = task.answer(some, logits), max(largest, float(np.abs(apart).max(initial=0.0)))
-    return answers, largest
+        try:
+            logits = task.read_logits(some, rows, output)
+            apart = task.flat_logits(logits)[0] - task.flat_logits(ours)[0]
+            predictions[split] = task.predictions(task.answer(some, logits))
+            largest = max(largest, float(np.abs(apart).max(initial=0.0)))
+        except LogitsNotFinite:
+            predictions[split], largest = [None] * len(task.names(some)), math.nan
+    return predictions, largest
 
 
 def export_scores(task: AnyScores, examples: Mapping[str, Any], found: Outcomes, own: Outcomes) -> dict[str, Any]:
-    """Return every metric of an exported file with its interval, and a list of its differences from the model's."""
+    """Return every metric of an exported file with its interval, and its differences from the model's."""
     apart = task.metrics.differences(found, own, task.confidence)
-    differences = [
-        {"metric": name, "mean": one.mean, "low": one.low, "high": one.high, "p_value": one.p_value}
-        for name, one in apart.items()
-    ]
-    return {**task.figures(examples, found), "differences": differences}
+    names = ("mean", "low", "high", "p_value")
+    differences = {metric: _finite({name: getattr(one, name) for name in names}) for metric, one in apart.items()}
+    return {**_finite(task.figures(examples, found)), "differences": differences}
+
+
+def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
 def main() -> None:

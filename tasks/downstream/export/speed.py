@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,12 @@ from tasks.stage import artifacts
 
 LENGTHS = (32, 128, 384)
 BATCH = 32
-SECONDS = 0.25
-"""Time for one figure, after a warm-up call; at least MIN_CALLS calls."""
-MIN_CALLS, MAX_CALLS = 5, 200
-PATIENCE_SECONDS = 2.0
-"""A batch that would take longer is not measured."""
+SECONDS = 0.15
+"""Time for one figure; at least MIN_CALLS calls, unless these take MOST_SECONDS."""
+MIN_CALLS, MAX_CALLS, MOST_SECONDS = 5, 200, 0.75
+BATCH_SECONDS = 2.0
+"""Time for the batches of a file and a number of threads, the shortest first; those that would take longer are not
+measured."""
 TORCH = "model.safetensors"
 """Name of the row of transformers in tables."""
 Run = Callable[[np.ndarray], object]
@@ -43,15 +44,15 @@ def measure_all(model: Any, folder: Path, files: Mapping[str, Path], longest: in
     for count in threads:
         runs = {TORCH: _run_torch(model, count)}
         runs |= {artifacts.EXPORT_FILES[one]: _run_onnx(path, count) for one, path in files.items()}
-        found += [
-            {"name": name, "threads": count, "length": length, **measure(run, length, model.config.vocab_size)}
-            for name, run in runs.items()
-            for length in lengths
-        ]
+        for name, run in runs.items():
+            figures = measure(run, lengths, model.config.vocab_size)
+            found += [{"name": name, "threads": count, **one} for one in figures]
+            shown = ", ".join(f"{one['p50_ms']:.3g} ms for {one['length']} tokens" for one in figures)
+            print(f"{name}, {count} threads: {shown}", flush=True)
     processor = find_value("model name", Path("/proc/cpuinfo")) or platform.machine()
     return {
         "hardware": f"{processor}, {threads[-1]} threads",
-        "seconds_per_figure": SECONDS,
+        "batch": BATCH,
         "bytes": {TORCH: sum(path.stat().st_size for path in folder.glob("*.safetensors"))},
         "speed": found,
     }
@@ -73,23 +74,28 @@ def _run_onnx(path: Path, threads: int) -> Run:
     return lambda ids: run_session(session, ids, np.zeros_like(ids))
 
 
-def measure(run: Run, length: int, vocabulary: int) -> dict[str, float | int | None]:
-    """Return percentiles of the latency of one sequence in milliseconds, and sequences per second in batches of 32;
-    None if a batch takes too long."""
-    ids = np.random.default_rng(0).integers(0, vocabulary, (BATCH, length))
-    one = _time_calls(run, ids[:1], MIN_CALLS)
-    p50, p95, p99 = (round(1000 * float(x), 3) for x in np.percentile(one, (50, 95, 99)))
-    many = None
-    if BATCH * float(np.median(one)) <= PATIENCE_SECONDS:
-        many = round(BATCH / float(np.median(_time_calls(run, ids, 1))), 1)
-    return {"calls": len(one), "p50_ms": p50, "p95_ms": p95, "p99_ms": p99, "sequences_per_second": many}
+def measure(run: Run, lengths: Sequence[int], vocabulary: int) -> list[dict[str, float | int | None]]:
+    """Return for each length percentiles of the latency of one sequence in milliseconds, and sequences per second in
+    batches of 32; None if there is no time for a batch."""
+    found, left = [], BATCH_SECONDS
+    for length in lengths:
+        ids = np.random.default_rng(0).integers(0, vocabulary, (BATCH, length))
+        run(ids[:1])
+        one, many = _time_calls(run, ids[:1]), list[float]()
+        p50, p95, p99 = (round(1000 * float(x), 3) for x in np.percentile(one, (50, 95, 99)))
+        if BATCH * float(np.median(one)) <= left:
+            many = _time_calls(run, ids)
+            left -= sum(many)
+        rate = round(BATCH / float(np.median(many)), 1) if many else None
+        latency = {"calls": len(one), "p50_ms": p50, "p95_ms": p95, "p99_ms": p99}
+        found.append({"length": length, **latency, "sequences_per_second": rate})
+    return found
 
 
-def _time_calls(run: Run, ids: np.ndarray, least: int) -> list[float]:
-    run(ids)
+def _time_calls(run: Run, ids: np.ndarray) -> list[float]:
+    """Return the seconds of each call."""
     found: list[float] = []
-    until = time.perf_counter() + SECONDS
-    while len(found) < least or (len(found) < MAX_CALLS and time.perf_counter() < until):
+    while not found or (len(found) < MAX_CALLS and sum(found) < (SECONDS if len(found) >= MIN_CALLS else MOST_SECONDS)):
         started_at = time.perf_counter()
         run(ids)
         found.append(time.perf_counter() - started_at)
@@ -111,14 +117,14 @@ def list_variants(
     lengths = sorted({one["length"] for one in measured["speed"]})
     middle = lengths[min(1, len(lengths) - 1)] if lengths else 0
     speed = {one["name"]: one for one in measured["speed"] if one["threads"] == 1 and one["length"] == middle}
-    own = {**scores, "name": TORCH, "bytes": measured["bytes"][TORCH], "differences": []}
+    own = {**scores, "name": TORCH, "bytes": measured["bytes"][TORCH], "differences": {}}
     return [
         {
             "name": one["name"],
             "score": one[lead],
             "low": one[f"{lead}_low"],
             "high": one[f"{lead}_high"],
-            "difference": next((x for x in one["differences"] if x["metric"] == lead), None),
+            "difference": one["differences"].get(lead),
             "megabytes": one["bytes"] / 1e6,
             "length": middle,
             **{key: speed.get(one["name"], {}).get(key) for key in ("p50_ms", "p95_ms")},
@@ -155,7 +161,6 @@ def write_page(
         variants=variants,
         measured=measured,
         opset=metrics["opset"],
-        batch=BATCH,
         packages=metrics["packages"],
         by_size=plot("megabytes", "size, MB"),
         by_latency=plot("p50_ms", "latency, ms"),

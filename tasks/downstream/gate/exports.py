@@ -10,8 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.files import find_object
-from tasks.downstream.gate.recipe import GateCheck, ReasonedCheck, ScoreEvidence, check_scores, format_points
+from tasks.downstream.gate.recipe import (
+    GateCheck,
+    ReasonedCheck,
+    ScoreEvidence,
+    check_scores,
+    format_points,
+    round_finite,
+)
 from tasks.downstream.gate.subject import Hashes, ReleaseSubject
+from tasks.downstream.gate.verdict_text import EXPORTS
 from tasks.downstream.scoring.metrics import Outcomes
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.downstream.scoring.significance import PairedDifference
@@ -20,6 +28,8 @@ from tasks.stage.errors import InputError
 
 MAX_DROP: Mapping[Any, float] = {"onnx": 0.0, "int8": 1.0}
 """Tolerated drop in points, if the parameters state none."""
+NOT_WORSE = "not_worse"
+"""Key of a verdict: True if the drop is shown to be at most the tolerated one, which acceptance does not require."""
 MAX_LOGIT_DIFFERENCE = {"onnx": 1e-4}
 """Format -> largest difference of a logit from transformers; another format computes other numbers."""
 
@@ -29,8 +39,10 @@ class ExportEvidence:
     """Evidence for the decision on one exported file."""
 
     form: str
+    size: int
+    """Bytes."""
     scores: Mapping[str, float]
-    """Every metric, percent, from its predictions."""
+    """Every metric with its interval, percent, from its predictions."""
     answered: int
     examples: int
     belongs: bool
@@ -38,7 +50,7 @@ class ExportEvidence:
     differences: Mapping[str, PairedDifference]
     """Metric -> gain over the model, in points, with its test."""
     parity: float | None
-    """Largest difference of a logit from transformers; None if unknown or not finite."""
+    """Largest difference of a logit from transformers; None if unknown, or if a logit is not finite."""
 
 
 def gather_exports(
@@ -64,17 +76,19 @@ def gather_exports(
             raise InputError(f"{root / subject.export_metrics} or {root / path} lacks {name}. {again}")
         predictions = task.read_predictions(root / answers, examples)
         outcomes = task.outcomes_of(examples, predictions)
-        scores = {metric: round(value, 4) for metric, value in task.metrics.compute(outcomes).items()}
-        parity = one.get("transformers_difference")
+        scores = task.metrics.figures(outcomes)
+        parity, apart = one.get("transformers_difference"), one.get("logit_difference")
+        finite = all(isinstance(x, float | int) and math.isfinite(x) for x in (parity, apart))
         found[name] = ExportEvidence(
             form=one.get("format", ""),
+            size=(root / path).stat().st_size,
             scores=scores,
             answered=sum(answer is not None for split in predictions.values() for answer in split),
             examples=sum(map(len, outcomes.values())),
             belongs=one.get("sha256") == hashes[path.as_posix()]
             and all(_is_equal(one.get(metric), value) for metric, value in scores.items()),
             differences=task.metrics.differences(outcomes, own, task.confidence),
-            parity=float(parity) if isinstance(parity, float | int) and math.isfinite(parity) else None,
+            parity=float(parity or 0.0) if finite else None,
         )
     return found
 
@@ -88,18 +102,20 @@ def decide_export(task: AnyScores, found: ExportEvidence) -> dict[str, Any]:
 
     - Its scores meet the floors of the model.
     - No metric with a floor is significantly more than the tolerated drop below the model (paired, same examples).
-    - In fp32, no logit differs from transformers by more than 1e-4.
+    - All logits are finite; in fp32, none differs from transformers by more than 1e-4.
     - Every example has a prediction, and the file is the one that was scored.
     """
     title = f" of {artifacts.EXPORT_FILES[found.form]}"
     checks = check_scores(task, ScoreEvidence(found.scores, None, None, f"{found.examples} {task.record}s"))
     most = {**MAX_DROP, **(task.entry.params.gate.max_export_drop or {})}[found.form]
-    checks += [_check_drop(task, limit.metric, most, found, title) for limit in task.limits if limit.tolerated_key]
-    if (limit := MAX_LOGIT_DIFFERENCE.get(found.form)) is not None:
-        apart = math.nan if found.parity is None else found.parity
-        shown = "not a number" if found.parity is None else f"{apart:.2g}"
-        reason = f"The largest difference of a logit{title} from transformers is {shown}; {limit:g} is the limit."
-        checks.append((GateCheck("logits", apart <= limit, shown, f"{limit:g}"), reason))
+    compared = {one.metric: found.differences[one.metric] for one in task.limits if one.tolerated_key}
+    checks += [_check_drop(task, metric, most, one, found.form) for metric, one in compared.items()]
+    limit, shown = MAX_LOGIT_DIFFERENCE.get(found.form, math.inf), "not finite"
+    if found.parity is not None:
+        shown = f"{found.parity:.2g}"
+    required = f"{limit:g}" if math.isfinite(limit) else "finite"
+    reason = f"The largest difference of a logit{title} from transformers is {shown}; required: {required}."
+    checks.append((GateCheck("logits", found.parity is not None and found.parity <= limit, shown, required), reason))
     lacking = f"{found.examples - found.answered} of {found.examples} {task.record}s have no prediction{title}."
     checks.append(
         (GateCheck("predictions_complete", found.answered == found.examples, found.answered, found.examples), lacking)
@@ -109,24 +125,64 @@ def decide_export(task: AnyScores, found: ExportEvidence) -> dict[str, Any]:
     reasons = [reason for check, reason in checks if not check.ok]
     return {
         "accepted": not reasons,
+        NOT_WORSE: all(one.excludes_drop(most) or math.isnan(one.mean) for one in compared.values()),
+        "bytes": found.size,
         "reasons": reasons,
         "checks": [check.as_values() for check, _ in checks],
-        "metrics": {name: value if math.isfinite(value) else None for name, value in found.scores.items()},
+        "metrics": round_finite(found.scores),
         "differences": {
-            name: {"mean": round(one.mean, 4), "low": round(one.low, 4), "high": round(one.high, 4)}
+            name: round_finite({"mean": one.mean, "low": one.low, "high": one.high})
             for name, one in found.differences.items()
             if math.isfinite(one.mean)
         },
     }
 
 
-def _check_drop(task: AnyScores, metric: str, most: float, found: ExportEvidence, title: str) -> ReasonedCheck:
-    difference, key = found.differences[metric], task.entry.key("gate", f"max_export_drop.{found.form}")
-    fell, shown = not round(difference.high, 4) >= -most, format_points(difference)
-    if difference.mcnemar is not None:
-        fell = fell and difference.mcnemar.p_value < 1 - task.confidence
+def _check_drop(task: AnyScores, metric: str, most: float, difference: PairedDifference, form: str) -> ReasonedCheck:
+    key, shown = task.entry.key("gate", f"max_export_drop.{form}"), format_points(difference)
     reason = (
-        f"{task.metrics.titles[metric].capitalize()}{title} dropped significantly against the model: {shown}; {most:g} "
-        f"points are tolerated ({key})."
+        f"{task.metrics.titles[metric].capitalize()} of {artifacts.EXPORT_FILES[form]} dropped significantly against "
+        f"the model: {shown}; {most:g} points are tolerated ({key})."
     )
-    return GateCheck(f"drop_{metric}", not fell or math.isnan(difference.mean), shown, f"{most:g} points"), reason
+    kept = math.isnan(difference.mean) or not difference.shows_drop(most, task.confidence)
+    return GateCheck(f"drop_{metric}", kept, shown, f"{most:g} points"), reason
+
+
+def list_model_files(
+    task: AnyScores, gate: Mapping[str, Any], metrics: Mapping[str, Any], weights: Path, prefer: str
+) -> tuple[list[dict[str, Any]], str | None]:
+    """Return the weights and the exported files with their scores, and the name of the preferred file.
+
+    Args:
+        gate: verdict of the gate.
+        metrics: metrics of the model.
+        weights: file of the weights.
+        prefer: publish.prefer.
+
+    Returns:
+        No files for a model without exports. The preferred file comes first. With `smallest` it is the smallest one
+        whose interval excludes a larger drop than the tolerated one; the weights always qualify.
+    """
+    verdicts, lead = gate.get(EXPORTS, {}), task.limits[0].metric
+    if not verdicts:
+        return [], None
+    size = weights.stat().st_size
+    own = {"accepted": True, NOT_WORSE: True, "bytes": size, "metrics": metrics, "differences": {}, "checks": []}
+    files = {weights.name: own, **verdicts}
+    fitting = [name for name, one in files.items() if one["accepted"] and one[NOT_WORSE]]
+    preferred = min(fitting, key=lambda name: files[name]["bytes"]) if prefer == "smallest" else None
+    rows = [
+        {
+            "name": name,
+            "metric": task.metrics.titles[lead],
+            "megabytes": one["bytes"] / 1e6,
+            "accepted": one["accepted"],
+            "failed": [check for check in one["checks"] if not check["ok"]],
+            "score": one["metrics"][lead],
+            "low": one["metrics"][f"{lead}_low"],
+            "high": one["metrics"][f"{lead}_high"],
+            "difference": one["differences"].get(lead),
+        }
+        for name, one in files.items()
+    ]
+    return sorted(rows, key=lambda one: one["name"] != preferred), preferred

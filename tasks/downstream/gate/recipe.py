@@ -181,7 +181,7 @@ def _describe_difference(task: AnyScores, metric: str, difference: ConfidenceInt
     verdict = difference.direction
     if isinstance(difference, PairedDifference):
         verdict = difference.verdict(task.confidence)
-    figures = _finite({"mean": difference.mean, "low": difference.low, "high": difference.high})
+    figures = round_finite({"mean": difference.mean, "low": difference.low, "high": difference.high})
     return {"metric": metric, **figures, "verdict": verdict}
 
 
@@ -419,18 +419,19 @@ def recipe_record(task: AnyScores, recipe: RecipeScores) -> dict[str, Any]:
                 "seed": seed,
                 "this_model": seed == recipe.own,
                 "held_out": None if one is None else {one[0]: signed_figure(*one)},
-                **_finite(scores),
+                **round_finite(scores),
             }
             for seed, scores, one in models
         ],
         "recipe": [
             {"metric": name, "title": task.metrics.titles[name], "confidence": task.confidence}
-            | _finite({"mean": one.mean, "deviation": deviations[name], "low": one.low, "high": one.high})
+            | round_finite({"mean": one.mean, "deviation": deviations[name], "low": one.low, "high": one.high})
             for name, one in recipe.intervals.items()
         ],
         "chosen_by": recipe.judged_by,
     }
 
 
-def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
+def round_finite(values: Mapping[str, float]) -> dict[str, float | None]:
+    """Round values to four decimals; None stands for one that is not finite."""
     return {name: round(value, 4) if np.isfinite(value) else None for name, value in values.items()}

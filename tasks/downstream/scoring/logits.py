@@ -18,6 +18,10 @@ READ_AT_ONCE = 1024
 """Features decoded from Parquet at a time."""
 
 
+class LogitsNotFinite(InputError):
+    """A logit is NaN or infinite."""
+
+
 @dataclass(frozen=True)
 class FeatureFiles:
     """Files of features and logits, and the stages that write them."""
@@ -94,7 +98,7 @@ class FeatureFiles:
         values = _values(lists.flatten())
         if len(bad := np.flatnonzero(~np.isfinite(values))):
             line = first + int(np.searchsorted(np.cumsum(lengths), bad[0], side="right"))
-            raise InputError(
+            raise LogitsNotFinite(
                 f"{self.logits}: a logit of feature {line} is {values[bad[0]]}. The training diverged or the precision "
                 "is too low: try device.precision fp32"
             )

@@ -186,7 +186,8 @@ class SquadScores(SquadSpec, ScoresTask[list[SquadQuestion], WindowFiles, list[l
     ) -> dict[str, str]:
         """Return {id: text}, the format of the official scripts; an empty text means no answer."""
         [(split, questions)] = examples.items()
-        return {question.id: text for question, text in zip(questions, predictions[split], strict=True)}
+        found = zip(questions, predictions[split], strict=True)
+        return {question.id: text for question, text in found if text is not None}
 
     def read_predictions(self, path: Path, examples: Mapping[str, list[SquadQuestion]]) -> dict[str, list[Any]]:
         found = read_predictions(path)

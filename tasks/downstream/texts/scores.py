@@ -154,8 +154,9 @@ class TextsScores(TextsSpec, ScoresTask[TextsDevSet, Array, Array]):
         return self.form.correctness(outcomes, answers)
 
     def check_predictions(self, path: Path, split: str, examples: TextsDevSet, values: Any) -> list[Any]:
-        """Check class numbers, lists of label numbers, or values."""
-        if not isinstance(values, list) or not all(self.form.is_answer(one, examples.learned) for one in values):
+        """Check class numbers, lists of label numbers, or values; null for an example without prediction."""
+        valid = isinstance(values, list) and all(x is None or self.form.is_answer(x, examples.learned) for x in values)
+        if not valid:
             low, high = self.spec.answers
             what = "lists of label numbers" if self.spec.is_multilabel else f"numbers from {low:g} to {high:g}"
             raise InputError(f"{path}: {split} must be a list of {what}")

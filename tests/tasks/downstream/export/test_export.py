@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tasks.downstream.export import export as export_stage
-from tasks.downstream.export import speed
+from tasks.downstream.export import onnx_files, speed
 from tasks.downstream.gate.exports import decide_export, gather_exports
 from tasks.downstream.gate.subject import hash_files, make_subject
 from tasks.downstream.inference import job
@@ -90,7 +90,6 @@ def test_files_are_judged_as_they_ship(case: str, tmp_path: Path, monkeypatch: p
 def test_the_largest_difference_of_logits_that_are_not_finite_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from tasks.downstream.export import onnx_files
     from tasks.downstream.inference.onnx_answers import EncodedSequence
 
     class Model:
@@ -108,3 +107,42 @@ def test_the_largest_difference_of_logits_that_are_not_finite_is_unknown(monkeyp
     monkeypatch.setattr(onnx_files, "run_session", lambda *rest: [np.array([[0.0, np.nan]])])
     some = [EncodedSequence(0, np.ones(3, np.int64), np.zeros(3, np.int64))]
     assert onnx_files.compare_with_transformers(Model(), Path("x"), some) is None
+
+
+def quantize_to_nan(source: Path, target: Path) -> None:
+    """A file of which one output is never a number."""
+    import onnx
+
+    model = onnx.load(str(source))
+    name = model.graph.output[0].name
+    [last] = [node for node in model.graph.node if name in node.output]
+    last.output[list(last.output).index(name)] = "before"
+    model.graph.initializer.append(onnx.helper.make_tensor("nan", onnx.TensorProto.FLOAT, [], [float("nan")]))
+    model.graph.node.append(onnx.helper.make_node("Add", ["before", "nan"], [name]))
+    onnx.save(model, str(target))
+
+
+@pytest.mark.parametrize("case", ["squad", "ner", "mine", "value"])
+def test_a_file_with_logits_that_are_not_finite_is_rejected_alone(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, _, described = applied(case, tmp_path)
+    staged(tmp_path / "checkout", {**described, "export": {"formats": ["onnx", "int8"]}}, model.folder, monkeypatch)
+    monkeypatch.setattr(onnx_files, "quantize", quantize_to_nan)
+    params = load_params()
+    task: Any = load_part(find_entry(params, "plan"), "scores")
+    plain, small = export_stage.export(task)["exports"]
+    assert (plain["logit_difference"] <= 1e-4, small["logit_difference"]) == (True, None)
+    assert "onnx/model_quantized.onnx" in Path("measurements/export/plan/report.html").read_text()
+    subject, examples = make_subject(task, params), task.read_all()
+    own = task.outcomes_of(examples, task.read_predictions(Path("evaluation/plan/predictions.json"), examples))
+    hashes = hash_files(subject.judged(Path("none"), Path()))
+    verdicts = {
+        name: decide_export(task, one)
+        for name, one in gather_exports(task, subject, examples, own, hashes, Path()).items()
+    }
+    failed = {name: [check["name"] for check in one["checks"] if not check["ok"]] for name, one in verdicts.items()}
+    assert {"logits", "predictions_complete"} <= {*failed[FILES[1]]}
+    assert not {"logits", "predictions_complete", "scores_belong"} & {*failed[FILES[0]]}
+    assert "scores_belong" not in failed[FILES[1]]
+    json.dumps(verdicts, allow_nan=False)

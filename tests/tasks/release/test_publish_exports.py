@@ -1,0 +1,162 @@
+"""Releases with exported files: what is published, what the card says of each file, and which one is preferred."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipu_model.files import read_json, sha256_of, write_json
+from tasks.downstream.export.export import export_scores
+from tasks.downstream.export.onnx_files import load_model, write_formats
+from tasks.params.entries import find_entry
+from tasks.params.schema import load_params, parameter_values
+from tasks.plan.kinds import load_part
+from tasks.release import verify as verification
+from tasks.release.publish import publish
+from tasks.stage import artifacts
+from tests.tasks import tiny_model
+from tests.tasks.downstream.entries import change_parameters
+from tests.tasks.trained_checkout import ASKED, make_checkout, write_gate
+
+ONNX, INT8 = artifacts.EXPORT_FILES.values()
+RIGHT = {name: answer for name, (_, answer) in ASKED.items()}
+WORSE = {**RIGHT, "q1": "lake"}
+SPEED = {
+    "hardware": "2 threads of X",
+    "batch": 32,
+    "speed": [
+        {
+            **{"name": name, "threads": 1, "length": 32, "calls": 5, "sequences_per_second": None},
+            **{"p50_ms": 1.5, "p95_ms": 2.0, "p99_ms": 2.25},
+        }
+        for name in ("model.safetensors", ONNX, INT8)
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with pytest.MonkeyPatch.context() as patch:  # large enough for weights in 8 bits to be smaller
+        patch.setattr(tiny_model, "POSITIONS", 8192)
+        root = make_checkout(tmp_path_factory.mktemp("exported") / "checkout")
+    write_formats(load_model(root / "models/squad"), ["onnx", "int8"], root / artifacts.exports_folder("squad"))
+    return root
+
+
+@pytest.fixture
+def checkout(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "checkout"))
+
+
+def release(root: Path, answers: Mapping[str, str], *, finite: bool = True, **how: Any) -> Path:
+    """Publish a checkout whose int8 file gave these answers, as if the stage export had run; without formats if there
+    are none."""
+    formats = {"formats": ["onnx", "int8"] if answers else []}
+    change_parameters(root, {"downstream": {"squad": {"export": formats, "gate": {"min_f1": None}}}, "publish": how})
+    params = load_params(root / artifacts.PARAMS)
+    task, found = load_part(find_entry(params, "squad"), "scores"), []
+    examples = task.read_all(root)
+    own = task.outcomes_of(examples, {"dev": list(RIGHT.values())})
+    for name, given in ((ONNX, RIGHT), (INT8, answers)) if answers else ():
+        write_json(root / artifacts.exported_predictions("squad", name), given)
+        path, outcomes = root / artifacts.exports_folder("squad") / name, {"dev": [given.get(one) for one in ASKED]}
+        about = {"name": name, "format": "int8" if name == INT8 else "onnx", "sha256": sha256_of(path)}
+        about["transformers_difference"] = 1e-6
+        about["logit_difference"] = 1e-6 if finite or name == ONNX else None
+        found.append({**about, **export_scores(task, examples, task.outcomes_of(examples, outcomes), own)})
+    write_json(root / artifacts.metrics_file("squad", "export"), {"exports": found})
+    write_json(root / artifacts.measurements_file("squad", "export"), SPEED)
+    write_gate(root)
+    publish(parameter_values(params), "squad", root)
+    return root / "published/podium-demo"
+
+
+def rows(folder: Path) -> list[str]:
+    """Rows of the table of exported files on the card."""
+    section = (folder / "README.md").read_text().partition("\n## Exported files\n")[2].partition("\n## ")[0]
+    return re.findall(r"^\| (`.*`.* (?:accepted|rejected).*) \|$", section, re.MULTILINE)
+
+
+def test_all_accepted_files_are_published_and_the_card_runs_the_smallest(checkout: Path) -> None:
+    folder = release(checkout, RIGHT, prefer="smallest")
+    assert (folder / ONNX).is_file()
+    assert read_json(folder / "podium.json")["preferred_file"] == INT8
+    assert read_json(folder / "config.json")["podium"]["preferred_file"] == INT8
+    shown = rows(folder)
+    assert [row.split("`")[1] for row in shown] == [INT8, "model.safetensors", ONNX]
+    size = (folder / INT8).stat().st_size / 1e6
+    assert shown[0].startswith(f"`{INT8}` | {size:.1f} | 100.00 | ")
+    assert "| 0.00 (0.00 to 0.00) | accepted" in shown[0]
+    card = (folder / "README.md").read_text()
+    assert f"Preferred: `{INT8}`" in card
+    assert f"| `{ONNX}` | 1 | 32 | 1.50 | 2.00 | 2.25 | none |" in card
+    [script] = [one for one in re.findall(r"```python\n(.*?)```", card, re.DOTALL) if "onnxruntime" in one]
+    assert f"/{INT8}" in script
+    done = subprocess.run([sys.executable, "-I", "-c", script], cwd=folder, capture_output=True, text=True, timeout=60)
+    assert [line.split()[0] for line in done.stdout.splitlines() if "logits" in line] == ["start_logits", "end_logits"]
+    found = {one.name: one for one in verification.verify(verification.ReceivedRelease(folder))}
+    assert (found["card"].result, found["exports"].result) == ("ok", "ok"), found["exports"].text
+    replaced = card.replace("| 100.00 | ", "| 110.00 | ").replace("accepted |", "rejected |")
+    (folder / "README.md").write_text(replaced)
+    found = {one.name: one for one in verification.verify(verification.ReceivedRelease(folder))}
+    assert found["card"].result == "failed"
+
+
+def test_equal_releases_have_equal_tags_whatever_the_speed(checkout: Path) -> None:
+    folder = release(checkout, RIGHT)
+    before = read_json(folder / "provenance.json")
+    write_json(checkout / artifacts.measurements_file("squad", "export"), {**SPEED, "hardware": "4 threads of Y"})
+    receipt = publish(parameter_values(load_params(checkout / artifacts.PARAMS)), "squad", checkout)
+    assert receipt["unchanged"]
+    assert read_json(folder / "provenance.json") == before
+    assert not (folder / "podium.json").exists(), "nothing was preferred"
+
+
+def test_a_file_that_may_be_worse_is_published_but_not_preferred(checkout: Path) -> None:
+    folder = release(checkout, WORSE, prefer="smallest")
+    assert (folder / INT8).is_file()
+    sizes = {name: (folder / name).stat().st_size for name in ("model.safetensors", ONNX)}
+    assert read_json(folder / "podium.json")["preferred_file"] == min(sizes, key=sizes.__getitem__)
+    verdict = read_json(checkout / "metrics/squad-gate.json")["exports"][INT8]
+    assert (verdict["accepted"], verdict["not_worse"]) == (True, False)
+    assert verdict["differences"]["exact_match"]["low"] < -1 <= verdict["differences"]["exact_match"]["high"]
+
+
+def test_a_rejected_file_is_not_published_and_the_card_says_why(checkout: Path) -> None:
+    folder = release(checkout, {"q1": RIGHT["q1"]}, finite=False, prefer="smallest")
+    assert (folder / ONNX).is_file()
+    assert not (folder / INT8).exists()
+    [row] = [row for row in rows(folder) if INT8 in row]
+    assert "rejected, not published; " in row
+    assert "logits: not finite, required finite; predictions_complete: 1, required 2" in row
+    assert read_json(folder / "podium.json")["preferred_file"] != INT8
+
+
+def test_the_signed_attestation_names_the_preferred_file(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("OpenSSL", reason="model-signing needs it and does not declare it")
+    pytest.importorskip("model_signing")
+    from tests.tasks.release.test_signing import write_key
+
+    monkeypatch.setenv("PODIUM_SIGNING_KEY", str(write_key(checkout / "ours.pem")))
+    folder = release(checkout, RIGHT, prefer="smallest", signing="key")
+    stated = json.loads((folder / "attestation.json").read_text())["predicate"]
+    assert stated["preferred_file"] == INT8
+    assert stated["exports"][INT8]["bytes"] == (folder / INT8).stat().st_size
+    results = {one.result for one in verification.verify(verification.ReceivedRelease(folder))}
+    assert "failed" not in results
+
+
+def test_a_release_without_exports_has_the_same_bytes_whatever_is_preferred(checkout: Path) -> None:
+    plain = release(checkout, {})
+    before = {path: path.read_bytes() for path in plain.rglob("*") if path.is_file()}
+    assert b"Exported files" not in before[plain / "README.md"]
+    again = release(checkout, {}, prefer="smallest")
+    assert {path: path.read_bytes() for path in again.rglob("*") if path.is_file()} == before
