@@ -119,14 +119,7 @@ class Publication:
         origin = provenance(self.parameters, copies, subject, self.root)
         if changes := describe_changes(origin, self.root):
             print(f"publish: {changes}", flush=True)
-        tokenizer, trained_with = copies / artifacts.TOKENIZER / "tokenizer.json", None
-        if origin["model"] and tokenizer.is_file():
-            trained_with = origin["model"].get("tokenizer_sha256")
-        if trained_with and sha256_of(tokenizer) != trained_with:
-            raise PublishError(
-                f"the model was trained with another tokenizer (SHA-256 {trained_with}) than {tokenizer} "
-                f"({sha256_of(tokenizer)}): run the gate again; nothing was published"
-            )
+        _require_tokenizer(origin, copies / artifacts.TOKENIZER / "tokenizer.json")
         stated = resolve_origin(self.params, (origin["base_model"] or {}).get("origin"))
         require_origin(self.params, stated)
         cards: CardTask = load_part(self.entry, "card")
@@ -198,6 +191,15 @@ class Publication:
             "files": release.content(),
             "stages": self.made_by,
         }
+
+
+def _require_tokenizer(origin: Mapping[str, Any], tokenizer: Path) -> None:
+    trained_with = origin["model"].get("tokenizer_sha256") if origin["model"] and tokenizer.is_file() else None
+    if trained_with and sha256_of(tokenizer) != trained_with:
+        raise PublishError(
+            f"the model was trained with another tokenizer (SHA-256 {trained_with}) than {tokenizer} "
+            f"({sha256_of(tokenizer)}): run the gate again; nothing was published"
+        )
 
 
 def attest(
