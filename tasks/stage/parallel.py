@@ -1,10 +1,13 @@
 """Parallel map over processes: results in the order of the items, with a bounded number of items in progress.
 
-`PODIUM_WORKERS` sets the number of processes (default: the cores this process may use), and `PODIUM_STAGES_AT_ONCE` the
-number of stages without a device that run in parallel. Both depend on the host and must never change a result: an item
-carries everything that its function needs, such as seeds.
+The processes are those of this host, or of the cluster in PODIUM_DATA_CLUSTER (cluster.py). `PODIUM_WORKERS` sets their
+number on this host (default: the cores this process may use), and `PODIUM_STAGES_AT_ONCE` the number of stages without
+a device that run in parallel. All depend on the host and must never change a result: an item carries everything that
+its function needs, such as seeds.
 """
 
+import contextlib
+import functools
 import itertools
 import logging
 import multiprocessing
@@ -14,12 +17,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
 from ipu_model.memory import free_memory
 from ipu_model.units import format_duration
+from tasks.stage.cluster import cluster_address, open_cluster, read_versions, run_checked
 from tasks.stage.errors import ParamsError, PodiumError
 from tasks.stage.memory import watch_memory
 
@@ -97,12 +101,13 @@ def _stated_number(name: str, counted: str) -> int | None:
 def useful_workers(items: int, least: int) -> int:
     """Return `worker_count()`, or 1 for fewer than `least` items.
 
-    A process takes about 0.6 s to start (interpreter, imports, tokenizer) before it returns anything.
+    A process takes about 0.6 s to start (interpreter, imports, tokenizer) before it returns anything. A cluster has at
+    least two.
 
     Raises:
         ParamsError: PODIUM_WORKERS is invalid, for any number of items.
     """
-    workers = worker_count()
+    workers = max(worker_count(), 1 if cluster_address() is None else 2)
     return workers if items >= least else 1
 
 
@@ -112,15 +117,16 @@ def ordered_map(
     """Yield `function` of every item, in order; read `items` only a few items ahead.
 
     With one worker or a single item, everything runs in this process. Otherwise `function` must be importable (defined
-    at a module's top level, or functools.partial of such a function), and items and results must be picklable.
+    at a module's top level, or functools.partial of such a function), items and results must be picklable, and paths
+    absolute.
 
     Args:
-        workers: number of processes; None: `worker_count()`.
+        workers: number of processes here; None: `worker_count()`. 1 does not use a cluster either.
 
     Raises:
         PodiumError: a process died, for example because it was killed for memory. Errors of `function` are passed on.
     """
-    workers = worker_count() if workers is None else workers
+    workers = useful_workers(1, 1) if workers is None else workers
     source = iter(items)
     ahead = list(itertools.islice(source, 2))
     source = itertools.chain(ahead, source)
@@ -129,17 +135,37 @@ def ordered_map(
     if workers == 1 or len(ahead) < 2:
         yield from map(function, source)
         return
+    waiting: deque[Future[Result]] = deque()
+    address = cluster_address()
+    if address is not None:
+        function = functools.partial(run_checked, function, read_versions())
+    with open_pool(workers) if address is None else open_cluster(address) as (executor, count):
+        for item in source:
+            waiting.append(executor.submit(function, item))
+            if len(waiting) >= count() * WAITING_PER_WORKER:
+                yield _wait_for(waiting.popleft(), count)
+        while waiting:
+            yield _wait_for(waiting.popleft(), count)
+
+
+def _wait_for(future: Future[Result], count: Callable[[], int]) -> Result:
+    while not wait([future], PROGRESS_SECONDS).done:
+        count()  # raises an error if the scheduler is gone, whose futures may never end
+    return future.result()
+
+
+@contextlib.contextmanager
+def open_pool(workers: int) -> Iterator[tuple[Executor, Callable[[], int]]]:
+    """Yield an executor with processes on this host, and a function that returns their number.
+
+    Raises:
+        PodiumError: a process died.
+    """
     # spawn, not fork: Arrow and the tokenizers run threads, which a fork would leave in an undefined state.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare_worker)
-    waiting: deque[Future[Result]] = deque()
     try:
-        for item in source:
-            waiting.append(pool.submit(function, item))
-            if len(waiting) >= workers * WAITING_PER_WORKER:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        yield pool, lambda: workers
     except BrokenProcessPool:
         raise PodiumError(
             f"a data preparation process died, most likely killed for memory; {workers} were running. "

@@ -58,7 +58,7 @@ def resolve_row_settings(params: PretrainRowsParams, phase: str, tokenizer: Path
         predictions = max(params.max_sequences_per_row, default_max_predictions(own.row_length, params.masked_fraction))
     check_geometry(own.row_length, params.max_sequences_per_row, predictions, f"pretrain_rows.{phase}")
     return RowSettings(
-        tokenizer=Path(tokenizer),
+        tokenizer=Path(tokenizer).absolute(),  # the workers of a cluster have other working folders
         seed=params.seed,
         phase=1 + PHASES.index(phase),
         duplicates=own.duplicates,

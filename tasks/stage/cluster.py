@@ -1,0 +1,176 @@
+"""Data preparation on a Dask cluster, whose scheduler PODIUM_DATA_CLUSTER names (docs/data-scale.md).
+
+The workers of a cluster unpickle what they are sent, so whoever reaches them may run code there: connections use TLS
+with certificates unless the scheduler is on this host. A worker computes nothing before its versions are compared.
+"""
+
+import contextlib
+import functools
+import hashlib
+import importlib
+import ipaddress
+import logging
+import os
+import platform
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Executor
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from ipu_model.files import write_text
+from tasks.stage.errors import ParamsError, PodiumError
+
+CLUSTER, INSECURE = "PODIUM_DATA_CLUSTER", "PODIUM_DATA_CLUSTER_INSECURE"
+PACKAGES = ("numpy", "pandas", "pyarrow", "tokenizers")
+"""Packages that affect the bytes."""
+ROOT = Path(__file__).parents[2]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+logger = logging.getLogger(__name__)
+
+
+def cluster_address() -> str | None:
+    """Return the address of the scheduler in PODIUM_DATA_CLUSTER; None if it is not set.
+
+    Raises:
+        ParamsError: the address is invalid, or its connections would not be encrypted.
+    """
+    text = os.environ.get(CLUSTER, "").strip()
+    address = urlsplit(text)
+    if not text or address.scheme == "tls" and address.hostname:
+        return text or None
+    if address.scheme != "tcp" or not address.hostname:
+        raise ParamsError(f"{CLUSTER}={text!r} is not an address. Set it to tls://HOST:PORT, or unset it")
+    if not _is_loopback(address.hostname) and os.environ.get(INSECURE) != "1":
+        raise ParamsError(
+            f"{CLUSTER}={text!r} is not encrypted, and whoever reaches a worker may run code there. Use "
+            f"tls://HOST:PORT with certificates, or set {INSECURE}=1 in a network that only you can reach"
+        )
+    return text
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@contextlib.contextmanager
+def open_cluster(address: str) -> Iterator[tuple[Executor, Callable[[], int]]]:
+    """Yield an executor on the cluster, and a function that counts the threads of its present workers.
+
+    Raises:
+        PodiumError: there is no scheduler or worker, one of its workers has other versions or does not see the project,
+            the cluster was lost, or a task ended its worker several times.
+    """
+    try:
+        distributed = importlib.import_module("distributed")
+    except ImportError:
+        raise ParamsError(
+            f"{CLUSTER} is set, but Dask is not installed. Install the extra cluster, or unset it"
+        ) from None
+    for name in ("distributed", "tornado"):  # their errors are raised here too
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    try:
+        client = distributed.Client(address, set_as_default=False, name="podium")
+    except (OSError, TypeError, ValueError, RuntimeError) as error:
+        raise PodiumError(
+            f"no Dask scheduler answers at {CLUSTER}={address} ({error}). Start it, or check TLS"
+        ) from None
+    with client:
+        logger.info("using the Dask cluster %s; dashboard: %s", address, client.dashboard_link)
+        try:
+            client.wait_for_workers(1, timeout=30)
+            _check_workers(client)
+            executor = client.get_executor(pure=False)
+            try:
+                yield executor, functools.partial(_count_threads, client)
+            finally:
+                with contextlib.suppress(OSError):  # the scheduler is gone
+                    executor.shutdown(wait=False)
+        except distributed.KilledWorker as error:
+            raise PodiumError(
+                f"a part of the work ended its worker several times, most likely killed for memory ({error}). Give the "
+                "workers more memory and run again: finished parts are kept"
+            ) from None
+        except CancelledError:
+            raise _lost_scheduler() from None
+        except TimeoutError:
+            raise PodiumError(f"the Dask cluster {address} has no worker: start some and run again") from None
+
+
+def _count_threads(client: Any) -> int:
+    """Return the number of threads of the present workers; raises PodiumError if the scheduler is gone."""
+    try:
+        return sum(client.nthreads().values())
+    except OSError:
+        raise _lost_scheduler() from None
+
+
+def _lost_scheduler() -> PodiumError:
+    text = "the scheduler of the Dask cluster went away. Start it and run again: finished parts are kept"
+    return PodiumError(text)
+
+
+def _check_workers(client: Any) -> None:
+    """Refuse workers with other versions, and workers that do not see this folder."""
+    marker = Path.cwd() / f".podium-{os.getpid()}"
+    write_text(marker, str(marker))
+    try:
+        found = client.run(describe_worker, str(marker), on_error="return")
+    finally:
+        marker.unlink()
+    problems = [f"{worker} {problem}" for worker, told in sorted(found.items()) if (problem := _compare(told))]
+    if problems:
+        raise PodiumError(f"the Dask cluster cannot be used: {'; '.join(problems)}")
+
+
+def _compare(worker: Any) -> str | None:
+    """Return what makes a worker unusable; None if nothing does."""
+    if not isinstance(worker, tuple):
+        return f"cannot import Podium ({worker}): start it in a folder and environment with the same version"
+    versions, is_shared = worker
+    if problem := compare_versions(versions, read_versions()):
+        return problem
+    return None if is_shared else f"does not see {Path.cwd()}: put the project into a folder that all workers mount"
+
+
+def compare_versions(worker: dict[str, str], here: dict[str, str]) -> str | None:
+    """Return how the versions of a worker differ from those here; None if they are equal."""
+    differ = [f"{name} {worker.get(name)} instead of {here[name]}" for name in here if worker.get(name) != here[name]]
+    return f"has {', '.join(differ)}: install the same versions" if differ else None
+
+
+def describe_worker(marker: str) -> tuple[dict[str, str], bool]:
+    """Return the versions of this process, and whether it sees the file `marker`."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    try:
+        return read_versions(), Path(marker).read_text(encoding="utf-8") == marker
+    except OSError:
+        return read_versions(), False
+
+
+@lru_cache(maxsize=1)
+def read_versions() -> dict[str, str]:
+    """Return the versions of everything that affects the bytes; that of Podium is the hash of its code."""
+    code = hashlib.sha256()
+    for path in sorted(path for package in ("ipu_model", "tasks") for path in (ROOT / package).rglob("*.py")):
+        code.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {"Podium": code.hexdigest()[:12], "Python": python, **{name: metadata.version(name) for name in PACKAGES}}
+
+
+def run_checked(function: Callable[[Item], Result], here: dict[str, str], item: Item) -> Result:
+    """Return `function(item)` on a worker that may have joined after the check.
+
+    Raises:
+        PodiumError: its versions differ.
+    """
+    if problem := compare_versions(read_versions(), here):
+        raise PodiumError(f"a worker on {platform.node()} {problem}")
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    return function(item)

@@ -1,0 +1,159 @@
+"""A Dask cluster of real processes: what it computes, whom it refuses, and what becomes of a failure."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tasks.pretraining.rows import row_shards
+from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
+from tasks.stage import cluster
+from tasks.stage.errors import InputError, ParamsError, PodiumError
+from tasks.stage.parallel import ordered_map, useful_workers
+from tests.places import ROOT
+from tests.tasks.pretraining.row_inputs import pretrain_params, random_texts, word_tokenizer, write_corpus
+from tests.tasks.stage.test_parallel import dies_on_three, fails_on_three, process_id, slow_first
+
+distributed = pytest.importorskip("distributed", reason="needs the extra cluster")
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """A scheduler with two workers."""
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as local:
+        yield local.scheduler_address
+
+
+@pytest.fixture
+def on_cluster(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cluster.CLUSTER, address)
+
+
+def dies_once(marker: str) -> int:
+    if not Path(marker).exists():
+        Path(marker).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 7
+
+
+@pytest.mark.usefixtures("on_cluster")
+def test_results_come_in_order_from_the_workers() -> None:
+    assert list(ordered_map(slow_first, range(7))) == [item * 10 for item in range(7)]
+    found = set(ordered_map(process_id, range(20)))
+    assert os.getpid() not in found
+    assert len(found) == 2
+
+
+@pytest.mark.usefixtures("on_cluster")
+def test_little_work_stays_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PODIUM_WORKERS", "1")
+    assert [useful_workers(items, least=5) for items in (4, 5)] == [1, 2], "the cores of this host do not count"
+    assert list(ordered_map(process_id, range(2), workers=1)) == [os.getpid()] * 2
+
+
+@pytest.mark.usefixtures("on_cluster")
+def test_an_error_of_the_function_is_passed_on() -> None:
+    with pytest.raises(InputError, match="three was found"):
+        list(ordered_map(fails_on_three, range(8)))
+
+
+@pytest.mark.usefixtures("on_cluster")
+def test_the_work_of_a_killed_worker_is_done_by_another(tmp_path: Path) -> None:
+    assert list(ordered_map(dies_once, [str(tmp_path / "died")] * 3)) == [7, 7, 7]
+
+
+@pytest.mark.usefixtures("on_cluster")
+def test_work_that_ends_every_worker_is_reported() -> None:
+    with pytest.raises(PodiumError, match="ended its worker several times"):
+        list(ordered_map(dies_on_three, range(8)))
+
+
+@pytest.mark.usefixtures("on_cluster")
+def test_workers_of_other_versions_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = {**cluster.read_versions(), "numpy": "1.0", "Podium": "another"}
+    monkeypatch.setattr(cluster, "read_versions", lambda: other)
+    with pytest.raises(PodiumError, match=r"tcp://.* has Podium \w{12} instead of another, numpy .* instead of 1.0: "):
+        list(ordered_map(process_id, range(4)))
+
+
+def test_a_worker_that_joined_later_compares_its_versions_itself() -> None:
+    with pytest.raises(PodiumError, match=r"a worker on .* has numpy .* instead of 1.0"):
+        cluster.run_checked(process_id, {**cluster.read_versions(), "numpy": "1.0"}, 1)
+
+
+@pytest.mark.usefixtures("on_cluster")
+def test_a_folder_that_workers_do_not_see_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unseen(marker: str) -> tuple[dict[str, str], bool]:
+        return cluster.read_versions(), False
+
+    monkeypatch.setattr(cluster, "describe_worker", unseen)
+    with pytest.raises(PodiumError, match="put the project into a folder that all workers mount"):
+        list(ordered_map(process_id, range(4)))
+
+
+def test_rows_are_the_same_bytes_here_and_on_the_cluster(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    word_tokenizer(tmp_path / "tokenizer")
+    write_corpus(tmp_path / "corpus", random_texts(200), rows_per_group=10)
+    monkeypatch.setattr(row_shards, "CHUNK_DOCUMENTS", 20)
+    monkeypatch.chdir(tmp_path)
+    found = []
+    for name, processes in (("one", 1), ("two", 2), ("three", 3), ("cluster", 2)):
+        if name == "cluster":
+            monkeypatch.setenv(cluster.CLUSTER, address)
+        params = pretrain_params(held_out_fraction=0.1, duplicates=2)
+        write_pretrain_rows(params, "phase1", Path("corpus"), Path("tokenizer"), Path(name), processes)
+        found.append({path.name: path.read_bytes() for path in Path(name).rglob("*.*")})
+    assert found[0]
+    assert found == [found[0]] * 4
+
+
+def test_a_scheduler_that_goes_away_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = "from distributed import LocalCluster; import time\nif __name__ == '__main__':\n" + (
+        "    local = LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None)\n"
+        "    print(local.scheduler_address, flush=True); time.sleep(600)\n"
+    )
+    (tmp_path / "start.py").write_text(command)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "5s"}
+    started = [sys.executable, str(tmp_path / "start.py")]
+    process = subprocess.Popen(started, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout is not None
+    monkeypatch.setenv(cluster.CLUSTER, process.stdout.readline().strip())
+    try:
+        results = ordered_map(process_id, range(10**6))
+        next(results)
+        os.killpg(process.pid, signal.SIGKILL)
+        with pytest.raises(PodiumError, match="went away"):
+            list(results)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("tcp://10.0.0.1:8786", "is not encrypted"),
+        ("10.0.0.1:8786", "is not an address"),
+        ("tls://", "is not an address"),
+    ],
+)
+def test_addresses_without_encryption_are_refused(address: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cluster.CLUSTER, address)
+    with pytest.raises(ParamsError, match=message):
+        cluster.cluster_address()
+
+
+@pytest.mark.parametrize("address", ["", "tls://10.0.0.1:8786", "tcp://127.0.0.1:8786", "tcp://localhost:8786"])
+def test_other_addresses_are_used(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cluster.CLUSTER, address)
+    assert cluster.cluster_address() == (address or None)
+    monkeypatch.setenv(cluster.INSECURE, "1")
+    monkeypatch.setenv(cluster.CLUSTER, "tcp://10.0.0.1:8786")
+    assert cluster.cluster_address() == "tcp://10.0.0.1:8786"
