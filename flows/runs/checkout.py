@@ -120,7 +120,7 @@ def prepare_checkout(checkout: Checkout, say: Callable[[str], None] = print) -> 
             shutil.copytree(root / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     if not (folder / "inputs").is_symlink():
         (folder / "inputs").symlink_to(os.path.relpath(root / "inputs", folder))
-    _share_cache(root, folder)
+    share_cache(root, folder)
     write_text(folder / artifacts.PARAMS, yaml_text(checkout.values))
     if write_plan(folder, checkout.composed):
         remove_stale(folder, say)  # of parameters that failed before their first training
@@ -225,7 +225,7 @@ def rebase_paths(values: dict[str, Any], root: Path, folder: Path) -> dict[str, 
     return rewritten
 
 
-def _share_cache(root: Path, folder: Path) -> None:
+def share_cache(root: Path, folder: Path) -> None:
     """Create a .dvc in the checkout with the project's settings and cache."""
     source, target = root / ".dvc", folder / ".dvc"
     target.mkdir(exist_ok=True)

@@ -35,7 +35,7 @@ def read_run_params(project: Path, folder: Path) -> dict[str, Any]:
     """
     stated = read_yaml(folder / artifacts.PARAMS)
     # Newer parameters get their defaults. The values were validated before the run and are not validated again.
-    values = _complete(default_values(stated), stated)
+    values = complete_params(default_values(stated), stated)
     if folder == project:
         return values
     try:
@@ -73,9 +73,10 @@ def copy_params(project: Path, like: str, overrides: Sequence[str], name: str | 
     return {"preset": preset, "overrides": found, "name": name, "values": resolve(values, None, moved)}
 
 
-def _complete(below: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+def complete_params(below: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values, and those of `below` that they lack, at any depth."""
     both = {
-        key: _complete(below[key], value)
+        key: complete_params(below[key], value)
         for key, value in values.items()
         if isinstance(value, Mapping) and isinstance(below.get(key), Mapping)
     }

@@ -2,7 +2,7 @@
 
 import subprocess
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,16 @@ def run_git(root: Path, *arguments: str, timeout: float = 60.0) -> str | None:
             command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, timeout=timeout
         )
     except (OSError, subprocess.TimeoutExpired):
+        return None
+    return finished.stdout if finished.returncode == 0 else None
+
+
+def git_archive(root: Path, revision: str, names: Sequence[str]) -> bytes | None:
+    """Return a tar archive of these files and folders at a revision; None if the repository of `root` lacks it."""
+    command = ["git", "--no-optional-locks", "-C", str(root), "archive", "--end-of-options", revision, *names]
+    try:
+        finished = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+    except OSError:
         return None
     return finished.stdout if finished.returncode == 0 else None
 

@@ -1,0 +1,283 @@
+"""A model that was trained, exported, judged, signed and published by a run: verified, attacked, and built again."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("OpenSSL", reason="model-signing needs it and does not declare it")
+pytest.importorskip("model_signing")
+pytest.importorskip("onnxruntime")
+
+pytestmark = pytest.mark.slow
+
+from flows.runs.checkout import CODE
+from flows.runs.reproduce import compare_model
+from ipu_model.files import write_json
+from tasks.params.strict_yaml import read_yaml
+from tasks.release.fetch import download_release
+from tasks.release.publish import publish
+from tasks.release.signing import ATTESTATION, SIGNATURE, Signer
+from tests.hub_server import HubServer
+from tests.places import ROOT
+from tests.tasks.downstream.texts.classification_checkout import WORDS, write_texts
+from tests.tasks.release.hub_publishing import NAME
+from tests.tasks.release.test_signing import replace_text, verify, write_key
+from tests.tasks.tiny_model import write_tiny_model
+
+RUN = "finetune classification --model my-bert --train train.csv --dev dev.csv --name signed"
+SET = (
+    "publish.signing=key",
+    "downstream.classification.gate.above_baseline=false",
+    "device.runtime=cpu",
+    "downstream.classification.export.formats=[onnx, int8]",
+)
+
+
+def _edit(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    values = json.loads(path.read_text())
+    change(values)
+    write_json(path, values)
+
+
+class Project:
+    """A clone in git in which a run has published a signed release."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "project"
+        self.release, self.run = (self.folder / place / "signed" for place in ("published", "runs/checkouts"))
+        self.keys = folder / "keys"
+        home = {f"DVC_{name}_DIR": str(folder / name) for name in ("SITE_CACHE", "GLOBAL_CONFIG", "SYSTEM_CONFIG")}
+        key = {"PODIUM_SIGNING_KEY": str(self.keys / "ours.pem")}
+        self.environment = {**os.environ, **home, **key, "PREFECT_HOME": str(folder / "prefect"), "PODIUM_THREADS": "1"}
+
+    def call(self, *words: Any) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "flows", *map(str, words)]
+        return subprocess.run(
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
+        )
+
+    def git(self, *words: str) -> None:
+        author = ("-c", "user.name=x", "-c", "user.email=x@example.org")
+        subprocess.run(["git", *author, *words], cwd=self.folder, check=True, capture_output=True)
+
+    def reproduce(self, *words: str, model: Path | str = "published/signed") -> tuple[int, str]:
+        """Exit code and text of the check."""
+        done = self.call("verify", model, "--key", self.keys / "ours.pub", "--reproduce", "--json", *words)
+        assert not list((self.folder / "runs/checkouts").glob("reproduce-*")), "the checkout is temporary"
+        return done.returncode, json.loads(done.stdout)["checks"][-1]["text"]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    made = Project(tmp_path_factory.mktemp("reproduced"))
+    made.keys.mkdir()
+    made.folder.mkdir()
+    for name in ("ours", "theirs"):
+        write_key(made.keys / f"{name}.pem")
+    for name in (*CODE, "inputs", "presets", "params.yaml", ".gitignore"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
+        copy(ROOT / name, made.folder / name)
+    (made.folder / ".dvc").mkdir()
+    (made.folder / ".dvc/config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
+    write_tiny_model(made.folder / "my-bert", WORDS)
+    for split in ("train", "dev"):
+        write_texts(made.folder / f"{split}.csv", 60, seed=len(split))
+    made.git("init")
+    made.git("add", "flows", "tasks", "ipu_model", "presets", "dvc.yaml", "pyproject.toml", ".dvcignore")
+    made.git("commit", "-m", "code")
+    done = made.call(*RUN.split(), *(word for one in SET for word in ("--set", one)))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return made
+
+
+@pytest.fixture
+def release(project: Project, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(project.release, tmp_path / "downloaded"))
+
+
+def test_a_signed_release_with_exports_is_verified_in_a_folder_and_on_the_hub(
+    project: Project, tmp_path: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = verify(project.release, project.keys / "ours.pub", receipt=_receipt(project)["files"])
+    assert {one.result for one in found.values()} == {"ok"}, found
+    assert all(name in found["exports"].text for name in ("onnx/model.onnx", "onnx/model_quantized.onnx"))
+    monkeypatch.setenv("PODIUM_SIGNING_KEY", str(project.keys / "ours.pem"))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    root = Path(shutil.copytree(project.run, tmp_path / "run", symlinks=True))
+    values = read_yaml(root / "params.yaml")
+    values["publish"] |= {"target": "hub", "license": "mit", "language": "en"}
+    values["downstream"]["classification"]["publish"]["repository"] = NAME
+    receipt = publish(values, "classification", root)
+    tags = download_release(f"{NAME}@{receipt['tag']}", tmp_path / "fetched")
+    found = verify(tmp_path / "fetched", project.keys / "ours.pub", tags=tags)
+    assert {one.result for one in found.values()} == {"ok"}, found
+    (tmp_path / "fetched/onnx/model.onnx").write_text("text")
+    assert "onnx/model.onnx has SHA-256" in verify(tmp_path / "fetched", None, tags=tags)["files"].text
+
+
+def _receipt(project: Project) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((project.run / "reports/publish-classification.json").read_text())
+    return found
+
+
+def change_a_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def exchange(release: Path) -> None:
+    one, other = release / "onnx/model.onnx", release / "onnx/model_quantized.onnx"
+    one.rename(release / "x")
+    other.rename(one)
+    (release / "x").rename(other)
+
+
+def sign_with_another_key(release: Path, key: Path) -> None:
+    (release / SIGNATURE).unlink()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PODIUM_SIGNING_KEY", str(key))
+        (release / SIGNATURE).write_bytes(Signer("key").sign(release))
+
+
+ATTACKS: dict[str, tuple[Callable[[Path], Any], str, str]] = {
+    "weights": (lambda at: change_a_byte(at / "model.safetensors"), "files", "model.safetensors has SHA-256"),
+    "exported": (lambda at: change_a_byte(at / "onnx/model.onnx"), "files", "onnx/model.onnx has SHA-256"),
+    "card": (
+        lambda at: replace_text(at / "README.md", "accuracy | 40.00 |", "accuracy | 90.00 |"),
+        "card",
+        r"README.md states accuracy \| 90.00 .*\(Scores\), evaluation/metrics.json gives",
+    ),
+    "tokenizer": (
+        lambda at: replace_text(at / "tokenizer.json", '"lowercase": true', '"lowercase": false'),
+        "provenance",
+        "tokenizer.json has SHA-256 .*, the model was trained with",
+    ),
+    "exchanged": (exchange, "exports", "a logit of onnx/model.onnx differs by"),
+    "evaluation": (
+        lambda at: _edit(at / "evaluation/scores.json", lambda one: one.update(examples={})),
+        "files",
+        "evaluation/scores.json has SHA-256",
+    ),
+    "attestation": (
+        lambda at: _edit(at / ATTESTATION, lambda one: one["predicate"]["scores"]["accuracy"].update(value=90.0)),
+        "attestation",
+        "its accuracy differs from evaluation/metrics.json",
+    ),
+    "additional": (lambda at: (at / "pytorch_model.bin").write_bytes(b"x"), "files", "pytorch_model.bin was added"),
+}
+
+
+@pytest.mark.parametrize("name", [*ATTACKS, "key"])
+def test_each_attack_on_a_release_with_exports_is_refused_by_name(release: Path, project: Project, name: str) -> None:
+    if name == "key":
+        sign_with_another_key(release, project.keys / "theirs.pem")
+        assert "made with another key" in verify(release, project.keys / "ours.pub")["signature"].text
+        return
+    attack, check, words = ATTACKS[name]
+    attack(release)
+    found = verify(release, project.keys / "ours.pub")
+    assert re.search(words, found[check].text), found
+    assert (found[check].result, found["files"].result) == ("failed", "failed")
+
+
+def unsign(release: Path) -> Path:
+    for name in (SIGNATURE, ATTESTATION):
+        (release / name).unlink()
+    return release
+
+
+def test_changed_weights_of_an_unsigned_release_are_found_by_building_them_again(
+    release: Path, project: Project
+) -> None:
+    change_a_byte(unsign(release) / "model.safetensors")
+    shutil.rmtree(release / "onnx")  # they would show it
+    done = project.call("verify", release)
+    assert done.returncode == 0, done.stdout
+    assert "not signed: bytes are checked only against nothing" in done.stdout
+    assert done.stdout.endswith("but its weights and its signer were not checked\n")
+    done = project.call("verify", release, "--reproduce")
+    assert done.returncode == 1, done.stdout
+    assert "not reproduced: model.safetensors has other bytes; accuracy 40 (stated 40" in done.stdout
+
+
+def test_the_recorded_revision_builds_the_model_after_the_code_changed(project: Project) -> None:
+    file = project.folder / "tasks/downstream/evaluate.py"
+    text = file.read_text()
+    file.write_text("raise SystemExit('another version')\n")
+    try:
+        code, words = project.reproduce()
+    finally:
+        file.write_text(text)
+    assert code == 0, words
+    assert words.startswith(
+        "reproduced: same bytes of model.safetensors, tokenizer.json, onnx/model.onnx, onnx/model_q"
+    )
+    assert words.endswith("restored from DVC, among them a training: --from-scratch runs it again")
+
+
+def test_what_cannot_be_built_again_says_why(project: Project, tmp_path: Path) -> None:
+    def leave_out(folder: str, names: list[str]) -> set[str]:
+        return {"runs", ".git"} if Path(folder) == project.folder else set()
+
+    other = Path(shutil.copytree(project.folder, tmp_path / "other", ignore=leave_out))
+    (other / "tasks/downstream/evaluate.py").write_text("")
+    command = [sys.executable, "-m", "flows", "--project", other, "verify", project.release, "--reproduce"]
+
+    def call() -> str:
+        done = subprocess.run(command, cwd=ROOT, env=project.environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 1, done.stdout
+        return done.stdout
+
+    assert "cannot be reproduced: no run here has its parameters, and the release withholds base_model.path," in call()
+    shutil.copytree(project.run, other / "runs/checkouts/signed", symlinks=True)
+    assert re.search("cannot be reproduced: revision [0-9a-f]{40} of its code is not in the repository", call())
+
+
+def test_on_another_device_the_scores_must_be_within_the_intervals(release: Path, project: Project) -> None:
+    values, origin = (
+        read(at) for read, at in ((read_yaml, project.run / "params.yaml"), (_load, release / "provenance.json"))
+    )
+
+    def compare() -> tuple[bool, str]:
+        return compare_model(release, project.run, "classification", origin, values, {"evaluate@classification": "ran"})
+
+    assert compare()[1].startswith("reproduced: same bytes of")
+    change_a_byte(release / "model.safetensors")
+    origin["training"]["classification-finetune"]["versions"]["torch"] = "1.0"
+    same, words = compare()
+    assert (same, words.count("classification-finetune ran with torch")) == (False, 1)
+    origin["training"]["classification-finetune"]["runtime"] = "cuda"
+    assert compare()[0]
+    assert compare()[1].startswith("reproduced within intervals: accuracy 40 (stated 40, ")
+    _edit(
+        release / "evaluation/metrics.json",
+        lambda one: one.update(accuracy=90.0, accuracy_low=85.0, accuracy_high=95.0),
+    )
+    same, words = compare()
+    assert not same
+    assert "accuracy is outside its interval; " in words
+    origin["parameters"]["downstream"]["classification"]["data"]["train_path"] = "md5:0"
+    assert '.data.train_path is "md5:' in compare()[1]
+
+
+def _load(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+@pytest.mark.soak
+def test_from_scratch_every_stage_runs_again(project: Project) -> None:
+    code, words = project.reproduce("--from-scratch", model="signed")
+    assert code == 0, words
+    assert words.endswith("; 10 stages ran")
