@@ -18,8 +18,6 @@ pytest.importorskip("OpenSSL", reason="model-signing needs it and does not decla
 pytest.importorskip("model_signing")
 pytest.importorskip("onnxruntime")
 
-pytestmark = pytest.mark.slow
-
 from flows.runs.checkout import CODE
 from flows.runs.reproduce import compare_model
 from ipu_model.files import write_json
