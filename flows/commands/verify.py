@@ -74,7 +74,7 @@ def command(
 
 
 def _reproduce(project: Path, release: Path, from_scratch: bool) -> "ReleaseCheck":
-    from flows.runs.reproduce import NotReproducible, reproduce
+    from flows.dvc.reproduce import NotReproducible, reproduce
     from tasks.release.verify import ReleaseCheck
 
     try:

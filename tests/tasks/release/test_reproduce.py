@@ -18,8 +18,8 @@ pytest.importorskip("OpenSSL", reason="model-signing needs it and does not decla
 pytest.importorskip("model_signing")
 pytest.importorskip("onnxruntime")
 
+from flows.dvc.reproduce import compare_model
 from flows.runs.checkout import CODE
-from flows.runs.reproduce import compare_model
 from ipu_model.files import write_json
 from tasks.params.strict_yaml import read_yaml
 from tasks.release.fetch import download_release
