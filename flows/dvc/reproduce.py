@@ -1,11 +1,9 @@
 """Reproduction of a release: its recorded code, parameters and data build the model again, in a temporary checkout."""
 
-import io
 import json
 import shutil
 import subprocess
 import sys
-import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from ipu_model.files import read_json, sha256_of, write_text
 from tasks.downstream.card import WITHHELD
 from tasks.params.schema import default_values
 from tasks.params.strict_yaml import leaves, read_yaml, yaml_text
-from tasks.plan.code_state import changed_code, git_archive
+from tasks.plan.code_state import changed_code, export_revision
 from tasks.plan.plan_file import read_plan
 from tasks.release.provenance import hash_of, released_parameters
 from tasks.release.release import METRICS, PROVENANCE, STAGE_RUNS, WEIGHTS
@@ -92,10 +90,7 @@ def _write_checkout(
         for part in COPIED:
             copy = shutil.copytree if (project / part).is_dir() else shutil.copy2
             copy(project / part, folder / part)
-    elif revision and (archive := git_archive(project, revision, COPIED)) is not None:
-        with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-            files.extractall(folder, filter="data")
-    else:
+    elif not revision or not export_revision(project, revision, COPIED, folder.resolve()):
         raise NotReproducible(f"revision {revision or 'not recorded'} of its code is not in the repository {project}")
     if changed := changed_code(origin["code_md5"], folder):
         raise NotReproducible(f"its code differed from revision {revision}: {', '.join(changed)}")
