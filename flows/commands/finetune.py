@@ -102,9 +102,8 @@ def kind_command(kind: str) -> Decorator:
         *_kind_options(kind),
         click.option(
             "--model",
-            required=True,
             metavar="DIR|RUN|NAME",
-            help="model folder, run of podium pretrain, or Hub repository",
+            help="model folder, run of podium pretrain, or Hub repository; default: the teacher of --distill",
         ),
         click.option("--distill", metavar="DIR|RUN|NAME", help="teacher: finished model whose logits are learned too"),
         click.option("--layers", type=click.IntRange(min=1), help="keep N layers of the model, copied evenly"),
@@ -141,20 +140,23 @@ def build_overrides(ctx: click.Context, project: Path, kind: str, args: Mapping[
     Raises:
         InputError, ParamsError: the model or a file is missing or invalid.
     """
-    from flows.runs.model_source import model_parameters, teacher_parameters
+    from flows.runs.model_source import model_parameters, start_from_teacher, teacher_parameters
 
-    model = model_parameters(args["model"], resolve_path(ctx, Path()), project)
-    entry = entry_parameters(ctx, project, kind, args, release_name(args["model"]))
+    source, here = args["model"] or args["distill"], resolve_path(ctx, Path())
+    if source is None:
+        raise ParamsError("Missing option '--model'. Pass a model, or --distill TEACHER to start from the teacher")
+    teacher = {} if args["distill"] is None else teacher_parameters(args["distill"], here, project)
+    model = model_parameters(source, here, project) if args["model"] else start_from_teacher(teacher, project)
+    entry = entry_parameters(ctx, project, kind, args, release_name(source))
     name = next(iter(entry))
     values = model | device_parameters(args) | entry | fit_rows(kind, name, model)
     if args["layers"] is not None:
         values[f"{name}.distill.layers"] = args["layers"]
-    if args["distill"] is not None:
-        teacher = teacher_parameters(args["distill"], resolve_path(ctx, Path()), project)
-        values |= {f"{name}.distill.{key}": value for key, value in teacher.items()}
+    values |= {f"{name}.distill.{key}": value for key, value in teacher.items()}
+    if teacher:
         values[f"{name}.distill.name"] = card_name(args["distill"])
     if model["base_model.source"] == "folder":
-        values["publish.base_name"] = card_name(args["model"])
+        values["publish.base_name"] = card_name(source)
     settings = mark_options(ctx, values, args)
     return [*settings, *complete_names(args["overrides"], resolve({}, PRESET, settings))]
 

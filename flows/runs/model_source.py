@@ -86,6 +86,17 @@ def teacher_parameters(teacher: str, here: Path, project: Path) -> dict[str, Any
     return {"repository": name, "revision": commit}
 
 
+def start_from_teacher(teacher: Mapping[str, Any], project: Path) -> dict[str, Any]:
+    """Return the parameters of a student that starts from the weights of its teacher; see `teacher_parameters`."""
+    if "teacher" not in teacher:
+        return model_parameters(f"{teacher['repository']}@{teacher['revision']}", project, project)
+    folder = project / teacher["teacher"]
+    found = model_parameters(str(folder), project, project)
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt")):  # models/NAME of a run
+        found["tokenizer.path"] = project_path(folder.parent.parent / artifacts.TOKENIZER, project)
+    return found
+
+
 def project_path(path: Path, project: Path) -> str:
     """Return a path for params.yaml of `project`: relative if it is inside the project, else absolute."""
     found = Path(os.path.abspath(path))

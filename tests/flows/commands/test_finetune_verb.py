@@ -52,6 +52,22 @@ def values(here: Path, kind: str, **stated: Any) -> dict[str, Any]:
     return resolve({}, finetune.PRESET, overrides(here, kind, **stated))
 
 
+def test_a_student_without_a_model_starts_from_its_teacher(here: Path) -> None:
+    found = values(here, "squad", model=None, distill="my-bert", layers=1)
+    assert found["base_model"]["path"] == found["tokenizer"]["path"] == str(here / "my-bert")
+    assert found["downstream"]["squad"]["distill"]["teacher"] == str(here / "my-bert")
+    # the model of a run has its tokenizer next to it
+    trained, tokens = here / "run/models/squad", here / "run/data/tokenizer"
+    write_tiny_model(trained, WORDS)
+    for name in ("tokenizer.json", "vocab.txt"):
+        (trained / name).unlink(missing_ok=True)
+    tokens.mkdir(parents=True)
+    assert values(here, "squad", model=None, distill="run/models/squad")["tokenizer"]["path"] == str(tokens)
+    assert values(here, "squad", distill="run/models/squad")["base_model"]["path"] == str(here / "my-bert")
+    with pytest.raises(ParamsError, match="Missing option '--model'. Pass a model, or --distill TEACHER"):
+        values(here, "squad", model=None)
+
+
 def test_sizes_and_tokenizer_are_the_models_and_files_count_from_where_one_stands(here: Path) -> None:
     found = values(here, "squad", dev="dev.json")
     assert found["model"] | {"hidden_size": HIDDEN, "num_layers": LAYERS} == found["model"]

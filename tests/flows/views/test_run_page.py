@@ -466,6 +466,18 @@ def test_the_axis_of_a_loss_names_its_unit(tmp_path, head, labels, axis):
     assert f">{axis}<" in section["figures"][0]["plot"]
 
 
+def test_the_loss_of_a_student_is_drawn_with_its_parts(tmp_path):
+    folder = tmp_path / "runs" / "squad-finetune" / "abc"
+    folder.mkdir(parents=True)
+    (folder / "job.json").write_text(json.dumps({"head": "question_answering"}))
+    for parts, shown in (("start_loss,end_loss", False), ("start_loss,end_loss,teacher_loss", True)):
+        lines = [f"step,loss,{parts}", *(f"{step}" + ",4.0" * (2 + parts.count(",")) for step in (10, 20))]
+        (folder / "history.csv").write_text("\n".join(lines) + "\n")
+        (section,) = curves.make_sections([curves.read_training(TRAINING, tmp_path, tmp_path)])
+        plot = section["figures"][0]["plot"]
+        assert [name in plot for name in ("start loss", "end loss", "teacher loss")] == [shown] * 3
+
+
 def test_curves_show_where_a_training_was_resumed_and_nothing_of_another_job(tmp_path):
     folder = tmp_path / "runs" / "squad-finetune" / "abc"
     folder.mkdir(parents=True)

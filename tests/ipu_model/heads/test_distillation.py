@@ -134,11 +134,8 @@ def test_a_student_starts_from_layers_copied_evenly_and_learns_from_its_teacher(
     first = {name: steps[0] for name, steps in runs.items()}
     step = first["taught"]
     assert step["loss"] == pytest.approx(0.7 * step["teacher_loss"] + 0.3 * step["label_loss"], rel=1e-6)
-    assert (
-        (tmp_path / "run-taught/history.csv")
-        .read_text()
-        .startswith("step,loss,label_loss,teacher_loss,learning_rate\n")
-    )
+    header = (tmp_path / "run-taught/history.csv").read_text().partition("\n")[0]
+    assert header == "step,loss,label_loss,teacher_loss,learning_rate"
     assert first["alone"]["loss"] == first["alone"]["label_loss"]
 
 
