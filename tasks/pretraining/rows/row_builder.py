@@ -12,13 +12,12 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import itertools
 import json
 import logging
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import metadata
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +25,14 @@ from ipu_model.files import link_or_copy, new_folder, read_json, sha256_of, writ
 from tasks.params.schema import PHASES, PretrainRowsParams
 from tasks.pretraining.rows import row_shards
 from tasks.pretraining.rows.masking import default_max_predictions
-from tasks.pretraining.rows.pair_rows import PairRows, RowSettings, make_chunk_rows
+from tasks.pretraining.rows.pair_rows import RowSettings, make_chunk_rows
 from tasks.pretraining.rows.row_shards import PARTS, TRAINING, Counts, Shard, plan_shards, read_chunks
 from tasks.records.parquet import list_corpus_files
 from tasks.rows.held_out import is_held_out
 from tasks.rows.row_files import RowWriter, check_geometry, row_file_name
 from tasks.stage.parallel import StageProgress, ordered_map, useful_workers
 from tasks.stage.row_folders import HELD_OUT, MANIFEST, Manifest, read_manifest
-from tasks.vocabulary.encoding import find_tokenizer_file, load_tokenizer, read_tokenizer_info
+from tasks.vocabulary.encoding import TokenizerInfo, find_tokenizer_file, load_tokenizer, read_tokenizer_info
 
 CHUNKS_FOR_PROCESSES = 4
 """Chunks from which more processes pay off. A chunk takes 0.27 s (five duplicates), nearly all of it in the worker:
@@ -71,6 +70,57 @@ def resolve_row_settings(params: PretrainRowsParams, phase: str, tokenizer: Path
     )
 
 
+@dataclass(frozen=True)
+class ShardMaker:
+    """Maker of the rows of a shard, in any process that sees the folders."""
+
+    folder: Path
+    """Folder of the shards."""
+    settings: RowSettings
+    kind: str
+    held_out_fraction: float
+    tokenizer_sha256: str
+    vocabulary: TokenizerInfo
+
+    def make(self, shard: Shard) -> dict[str, Counts]:
+        """Make the rows of a shard in its folder, and return its counts by part."""
+        with new_folder(shard_folder(self.folder, shard.number)) as partial:
+            counts = self._write(shard, partial)
+            files = [path for path in sorted(partial.rglob("*")) if path.is_file()]
+            hashes = {path.relative_to(partial).as_posix(): sha256_of(path) for path in files}
+            write_json(partial / RECORD, {"counts": counts, "sha256": hashes})
+        return counts
+
+    def _write(self, shard: Shard, folder: Path) -> dict[str, Counts]:
+        """Write the rows of a shard's chunks to a folder; return the counts, by part."""
+        own, counts = self.settings, {part: Counts() for part in PARTS}
+        sizes = (own.row_length, own.max_sequences, own.max_predictions, self.vocabulary.size)
+        make = functools.partial(RowWriter, pad_id=self.vocabulary.pad)
+        # Held-out documents are masked once.
+        settings = {TRAINING: own, HELD_OUT: dataclasses.replace(own, duplicates=1)}
+        held_out = functools.partial(is_held_out, fraction=self.held_out_fraction, seed=own.seed)
+        with contextlib.ExitStack() as stack:
+            for part in PARTS:
+                (folder / part).mkdir()
+            writers = {part: stack.enter_context(make(folder / part, self.kind, *sizes)) for part in PARTS}
+            for chunk in read_chunks(shard, held_out):
+                rows = make_chunk_rows(settings, chunk)
+                counts[rows.part].update(rows.counts)
+                for columns in rows.columns:
+                    writers[rows.part].write(columns)
+            for part, writer in writers.items():
+                if writer.rows:
+                    writer.finish(self.tokenizer_sha256, own.seed, **self.vocabulary.masking)
+                else:
+                    (folder / part).rmdir()
+        return counts
+
+
+def shard_folder(folder: Path, number: int) -> Path:
+    """Return the folder of a shard in the folder of all shards."""
+    return folder / f"shard-{number:05d}"
+
+
 class ShardBuilder:
     """Builder of the rows of one phase from a corpus."""
 
@@ -81,17 +131,15 @@ class ShardBuilder:
             InputError: corpus or tokenizer missing or unusable, or row sizes out of range.
         """
         settings = resolve_row_settings(params, phase, tokenizer)
-        # Held-out documents are masked once.
-        self._settings = {TRAINING: settings, HELD_OUT: dataclasses.replace(settings, duplicates=1)}
-        self._kind = params.row_kind
-        self._phase, self._vocabulary = phase, read_tokenizer_info(load_tokenizer(tokenizer))
-        self._tokenizer_sha256 = sha256_of(find_tokenizer_file(settings.tokenizer))
-        self._held_out = functools.partial(is_held_out, fraction=params.held_out_fraction, seed=settings.seed)
-        files = list_corpus_files(corpus)
+        self._phase, vocabulary = phase, read_tokenizer_info(load_tokenizer(tokenizer))
+        sha256 = sha256_of(find_tokenizer_file(settings.tokenizer))
+        files = list_corpus_files(Path(corpus).absolute())
         self.shards = plan_shards(files)
-        deciding = _fingerprint_values(settings, params.held_out_fraction, self._tokenizer_sha256, files)
+        deciding = _fingerprint_values(settings, params.held_out_fraction, sha256, files)
         name = hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:12]
-        self._work, self._folder = Path(work), Path(work) / name
+        self._work = Path(work).absolute()
+        self._folder = self._work / name
+        self._maker = ShardMaker(self._folder, settings, params.row_kind, params.held_out_fraction, sha256, vocabulary)
         self._places = [self._folder, *sorted(self._work.glob(f"share-*/{name}"))]
         self._found: dict[int, Path] = {}
 
@@ -106,40 +154,14 @@ class ShardBuilder:
             text = sum(shard.bytes for shard in missing)
             workers = useful_workers(text // row_shards.CHUNK_CHARACTERS, CHUNKS_FOR_PROCESSES)
         progress = StageProgress(f"{self._phase} rows", "documents", sum(shard.documents for shard in missing))
-        chunks = (chunk for shard in missing for chunk in read_chunks(shard, self._held_out))
-        made = ordered_map(functools.partial(make_chunk_rows, self._settings), chunks, workers)
-        for number, results in itertools.groupby(made, key=attrgetter("shard")):
-            with new_folder(self._path(number)) as partial:
-                counts.append(self._write(partial, results, progress))
-                files = [path for path in sorted(partial.rglob("*")) if path.is_file()]
-                hashes = {path.relative_to(partial).as_posix(): sha256_of(path) for path in files}
-                write_json(partial / RECORD, {"counts": counts[-1], "sha256": hashes})
+        for made in ordered_map(self._maker.make, missing, workers):
+            counts.append(made)
+            progress.add(sum(made[part]["documents"] for part in PARTS))
         return {part: sum((own[part] for own in counts), Counts()) for part in PARTS}, progress
-
-    def _write(self, folder: Path, made: Iterator[PairRows], progress: StageProgress) -> dict[str, Counts]:
-        """Write the rows of a shard's chunks to its folder; return the counts, by part."""
-        own, counts = self._settings[TRAINING], {part: Counts() for part in PARTS}
-        sizes = (own.row_length, own.max_sequences, own.max_predictions, self._vocabulary.size)
-        make = functools.partial(RowWriter, pad_id=self._vocabulary.pad)
-        with contextlib.ExitStack() as stack:
-            for part in PARTS:
-                (folder / part).mkdir()
-            writers = {part: stack.enter_context(make(folder / part, self._kind, *sizes)) for part in PARTS}
-            for rows in made:
-                counts[rows.part].update(rows.counts)
-                for columns in rows.columns:
-                    writers[rows.part].write(columns)
-                progress.add(rows.counts["documents"])
-            for part, writer in writers.items():
-                if writer.rows:
-                    writer.finish(self._tokenizer_sha256, own.seed, **self._vocabulary.masking)
-                else:
-                    (folder / part).rmdir()
-        return counts
 
     def _path(self, number: int) -> Path:
         """Return the folder of a shard: of the finished one, else where it will be made."""
-        return self._found.get(number, self._folder / f"shard-{number:05d}")
+        return self._found.get(number, shard_folder(self._folder, number))
 
     def _finished(self, number: int) -> dict[str, Counts] | None:
         """Return the counts of a finished shard whose files are unchanged, else None."""

@@ -16,8 +16,10 @@ from tasks.records.parquet import read_batches, read_group_sizes
 from tasks.stage.row_folders import HELD_OUT
 
 SHARD_BYTES = 64 << 20
-"""Approximate text of a shard; a smaller rest at the end joins the previous shard. A shard takes 20 to 50 s on one
-core, which is the most that a killed run loses. Another number gives other rows, so it is not a parameter."""
+LEAST_SHARD_BYTES, SHARDS = 8 << 20, 256
+"""Approximate text of a shard: a part of the corpus, from LEAST_SHARD_BYTES to SHARD_BYTES; a smaller rest at the end
+joins the previous shard. A shard takes 3 to 50 s on one core, which is the most that a killed run loses. Other numbers
+give other rows, so they are not parameters."""
 CHUNK_DOCUMENTS = 2048
 """Documents per chunk at most. Another number gives other rows, so it is not a parameter."""
 CHUNK_CHARACTERS = 1 << 20
@@ -55,12 +57,13 @@ def plan_shards(files: Sequence[Path]) -> list[Shard]:
         (path, number, size) for path in files for number, size in enumerate(read_group_sizes(path, "text", "corpus"))
     ]
     left = sum(size.bytes for _, _, size in groups)
+    least = min(SHARD_BYTES, max(LEAST_SHARD_BYTES, left // SHARDS))
     taken: list[tuple[Path, int]] = []
     documents = size_of_shard = 0
     for path, number, size in groups:
         taken.append((path, number))
         documents, size_of_shard, left = documents + size.rows, size_of_shard + size.bytes, left - size.bytes
-        if size_of_shard >= SHARD_BYTES and left >= SHARD_BYTES:
+        if size_of_shard >= least and left >= least:
             shards.append(Shard(len(shards), tuple(taken), documents, size_of_shard))
             taken, documents, size_of_shard = [], 0, 0
     if documents:

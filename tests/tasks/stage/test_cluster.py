@@ -100,7 +100,7 @@ def test_rows_are_the_same_bytes_here_and_on_the_cluster(
 ) -> None:
     word_tokenizer(tmp_path / "tokenizer")
     write_corpus(tmp_path / "corpus", random_texts(200), rows_per_group=10)
-    monkeypatch.setattr(row_shards, "CHUNK_DOCUMENTS", 20)
+    monkeypatch.setattr(row_shards, "SHARD_BYTES", 4000)  # six shards
     monkeypatch.chdir(tmp_path)
     found = []
     for name, processes in (("one", 1), ("two", 2), ("three", 3), ("cluster", 2)):
