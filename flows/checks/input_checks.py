@@ -6,11 +6,11 @@ models and data sets to read must exist.
     python -m flows.checks.input_checks < REQUEST
 
 REQUEST is JSON: `values`, the resolved parameters, and either `read`, the dependencies of the stages, or for the Hub
-`publish`, the repositories to publish to; `review`; `sources`, a list of objects with `kind` (dataset or model),
-`section`, `name` and `revision`; and `origin`, whether README.md of a base model on the Hub decides if a release may go
-there. The program prints a line of JSON for each result (flows/checks reads them). It reads the first records of
-the files with the readers of the stages, and so reports their messages. From the Hub it downloads only README.md and
-config.json of the base model, and it changes nothing there.
+`publish`, the repositories to publish to; `review`; `sources`, a list of objects with `kind` (dataset, model, or
+teacher of the entry `section`), `section`, `name` and `revision`; and `origin`, whether README.md of a base model on
+the Hub decides if a release may go there. The program prints a line of JSON for each result (flows/checks reads them).
+It reads the first records of the files with the readers of the stages, and so reports their messages. From the Hub it
+downloads a teacher, and only README.md, config.json and tokenizer of the base model, and it changes nothing there.
 """
 
 import collections
@@ -135,11 +135,16 @@ def make_teacher_check(entry: Entry) -> InputCheck:
 
     def check(params: Params) -> str:
         from tasks.downstream.inference.teacher import find_teacher, require_same_labels, require_same_tokenizer
-        from tasks.vocabulary.hub_tokenizer import load_local_vocabulary
+        from tasks.records.hub_inputs import download_files
+        from tasks.vocabulary.hub_tokenizer import FILES, load_local_vocabulary
 
         teacher, task, tokenizer = find_teacher(entry), load_part(entry, "examples"), params.tokenizer
-        folder = Path(tokenizer.path) if tokenizer.source == "file" else _base_folder(entry, params)
-        if folder is not None and tokenizer.source != "train":
+        folder = Path(tokenizer.path) if tokenizer.source == "file" else None
+        if tokenizer.source == "hub":
+            choose = set(FILES).intersection
+            _, _, files = download_files(str(tokenizer.repository), tokenizer.revision, choose, "tokenizer")
+            folder = next((path.parent for path in files.values()), None)
+        if folder is not None:
             require_same_tokenizer(teacher, load_local_vocabulary(folder, tokenizer.lowercase))
         with contextlib.suppress(PodiumError, OSError):  # reported by the check of its files
             task.check_files()
@@ -283,7 +288,7 @@ def select_checks(params: Params, read: Collection[str]) -> list[InputCheck]:
         return value_at(values, key) in read and all(one in (*OF_FILES, None) for one in sources)
 
     of_entries = [make_entry_check(entry) for entry in entries(params)]
-    teachers = [make_teacher_check(entry) for entry in entries(params) if entry.params.distill.has_teacher]
+    teachers = [make_teacher_check(entry) for entry in entries(params) if entry.params.distill.teacher]
     return [one for one in (*of_entries, *teachers, *CHECKS) if any(map(is_read, one.keys))]
 
 
@@ -333,6 +338,11 @@ def check_hub(request: Mapping[str, Any]) -> Iterator[CheckResult]:
         found = _call("hub", lambda: _check_origin(validate_params(request["values"])))
         yield dataclasses.replace(found, of_parameters=found.level == "problem")
     for source in request["sources"]:
+        if source["kind"] == "teacher":
+            params = validate_params(request["values"])
+            one = make_teacher_check(next(entry for entry in entries(params) if entry.name == source["section"]))
+            yield _call(one.name, functools.partial(one.check, params))
+            continue
         found = _call("hub input", functools.partial(_check_source, **source))
         yield found
         if source["section"] == "base_model" and found.level == "ok":

@@ -154,8 +154,10 @@ def _goes_to_hub(request: RunRequest) -> bool:
 
 
 def _hub_sources(request: RunRequest) -> Iterator[dict[str, Any]]:
-    """Yield Hub data sets and models that the stages read."""
+    """Yield Hub data sets, models and teachers that the stages read."""
     for stage in request.stages:
+        if stage.group == "teacher" and (repository := request.params.downstream[stage.item].distill.repository):
+            yield {"kind": "teacher", "section": stage.item, "name": repository, "revision": None}
         for section in dict.fromkeys(key for keys in stage.params.values() for key in keys):
             part, holder = (plan_file.value_at(request.values, name) for name in (section, section.rpartition(".")[0]))
             if not isinstance(part, dict) or "hub" not in (part.get("source"), (holder or {}).get("source")):

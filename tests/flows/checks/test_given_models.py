@@ -112,6 +112,42 @@ def test_a_teacher_that_does_not_fit_is_refused_before_the_first_stage(
         assert "layers needs a family that Podium trains itself, found deberta-v2" in found["own", "problem"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "labels", "words", "said"),
+    [
+        (
+            CLASSES,
+            ["no", "yes"],
+            WORDS,
+            "the teacher has the classes no, yes, the examples blue, red. Choose a teacher",
+        ),
+        (CLASSES, ["blue", "red"], [*WORDS, "word4"], "the teacher has another tokenizer"),
+        (TAGS, ["blue", "red"], WORDS, "the teacher is BertForTokenClassification, but classification needs"),
+        (CLASSES, ["blue", "red"], WORDS, ""),
+    ],
+)
+def test_a_teacher_on_the_hub_is_refused_before_the_first_stage_too(
+    place: Path, hub: HubServer, kind: str, labels: list[str], words: list[str], said: str
+) -> None:
+    for name, model in (
+        ("model", write_head_model(place / "model", CLASSES, ["blue", "red"], WORDS)),
+        ("teacher", write_head_model(place / "teacher", kind, labels, words)),
+    ):
+        files = {file.name: file.read_bytes() for file in model.iterdir()}
+        hub.store.add_files(hub.store.create("model", f"user/{name}"), files)
+    data = {"source": "files", "train_path": str(place / "classes.csv"), "dev_path": None}
+    own = {"kind": "classification", "data": data, "distill": {"repository": "user/teacher"}}
+    places = [
+        f"{section}.{key}" for section in ("base_model", "tokenizer") for key in ("source=hub", "repository=user/model")
+    ]
+    wanted = resolve_request(ROOT, "finetune", [*places, f"downstream={json.dumps({'own': own})}"])
+    [question] = preflight.probe_hub(wanted)
+    [found] = [one for one in check_hub(question.request) if one.name == "teacher of own"]
+    assert found.level == ("problem" if said else "ok"), found.text
+    assert said in found.text
+    assert found.text.startswith("downstream.own.distill.repository=user/teacher")
+
+
 def test_of_a_long_file_no_class_is_called_missing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A class that its first examples lack may come later."""
     monkeypatch.setattr("tasks.downstream.texts.examples.HEAD", 10)
