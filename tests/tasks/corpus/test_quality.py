@@ -21,6 +21,8 @@ from tasks.params.sections import QualityParams
 from tasks.records.text_files import ReadLog
 from tasks.stage.errors import InputError
 from tasks.validation.pretraining_checks import CorpusData
+from tasks.validation.validate import render_page, validate_data
+from tasks.validation.validators import LimitValidator
 from tests.plans import values_with
 from tests.tasks.corpus.test_corpus import documents
 
@@ -226,6 +228,9 @@ def test_the_page_of_the_corpus_counts_each_rule_and_shows_a_document(tmp_path):
     assert data.numbers()["removed, duplicates: exact"] == 2
     assert len(data.notes()) == 1
     assert data.notes()[0].startswith('2 removed, duplicates: exact, for example d1: "<script>')
+    page = render_page(validate_data(data, LimitValidator()).verdict)
+    assert "2 removed, duplicates: exact, for example d1: &#34;&lt;script&gt;" in page
+    assert "<script>alert" not in page
 
 
 def test_files_state_the_rules_only_if_there_are_any():
