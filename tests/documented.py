@@ -125,7 +125,6 @@ NOT_RUN = {
     "prefect deployment run podium/finetune-and-release --params "
     '\'{"overrides": ["downstream.squad.finetune.learning_rate=5e-5"]}\'': SERVER,
     "podium run --on-workers --device-queue ipu/pod-a": SERVER,
-    'podium run --on-workers --set "pretrain_rows.shares=[1, 2, 3, 4]"': SERVER,
     "prefect work-pool pause ipu": SERVER,
     "prefect flow-run ls --state RUNNING": SERVER,
     "prefect work-pool resume ipu": SERVER,

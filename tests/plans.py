@@ -1,4 +1,4 @@
-"""The plan with everything that parameters can ask for: each kind of entry, shares, parity, programs, a given model."""
+"""The plan with everything that parameters can ask for: each kind of entry, parity, programs, a given model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from tests.places import ROOT
 
 EVERYTHING = (
     "device.runtime=ipu",
-    "pretrain_rows.shares=[1, 2]",
     "base_model.source=folder",
     "downstream.squad.parity.against=['cpu:bf16']",
     "downstream.squad.gate.released=published",

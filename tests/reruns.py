@@ -20,7 +20,7 @@ from tests.plans import whole_plan
 from tests.test_architecture import lies_in
 
 LAST, COUNT = "00ded13", 150
-THEN = {"parity": {"against": ["cpu:bf16"]}, "glue": {"tasks": ["sst2"]}, "pretrain_rows": {"shares": [1, 2]}}
+THEN = {"parity": {"against": ["cpu:bf16"]}, "glue": {"tasks": ["sst2"]}}
 """Parameters of that time, for which stages were made."""
 CODE = ("flows", "tasks", "ipu_model")
 PRETRAINING = ("pretrain@phase1", "pretrain@phase2")

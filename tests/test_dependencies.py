@@ -23,7 +23,6 @@ from tests.test_architecture import FRAME, PACKAGES, lies_in
 
 WANTED = (
     "device.runtime=ipu",
-    "pretrain_rows.shares=[1]",
     "base_model.source=folder",
     "downstream.squad.parity.against=['cpu:bf16']",
     "downstream.glue-sst2={kind: glue, task: sst2}",

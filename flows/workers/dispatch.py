@@ -266,11 +266,7 @@ class Dispatcher:
         self.parameters["released"] = releases.select_releases(plan, self.root)
         gates = [stage for stage in plan if known[stage].is_gate]
         for queue, names in group_by_queue(plan, known, cpu, device):
-            before, shares, rest = split_at_shares(names, known)
-            if shares:
-                self.run(queue, [before])
-                self.run(queue, [[share] for share in shares])
-            self.run(queue, [rest], publish and not set(gates).isdisjoint(names))
+            self.run(queue, names, publish and not set(gates).isdisjoint(names))
         self.report.read_results(self.root)
         entered = {stage.name for stage in self.report.stages}
         for gate in (known[name] for name in gates if publish_step(known[name]) in entered):
@@ -280,33 +276,20 @@ class Dispatcher:
         if dvc.has_remote(self.root) and (reason := restore_outputs(pages, self.root, self.say)) is not None:
             self.say(f"the pages of {', '.join(pages)} could not be restored here: {reason}")
 
-    def run(self, queue: Queue, together: Sequence[Sequence[str]], publish: bool = False) -> None:
-        """Send runs of consecutive stages to `queue` in parallel; send a run again if it lost its worker or paused.
+    def run(self, queue: Queue, names: Sequence[str], publish: bool = False) -> None:
+        """Send a run of consecutive stages to `queue`; send it again if it lost its worker or paused.
 
         Raises:
-            RunFailed, RunStopped: see `RemoteRun.poll`; the other runs are cancelled.
+            RunFailed, RunStopped: see `RemoteRun.poll`.
             TerminationSignal: this process was terminated on a worker. Stages continue unless a user cancelled this
                 run, because the run of a lost or stopped worker is scheduled again.
         """
-        runs: list[RemoteRun] = []
         with get_client(sync_client=True) as client:
+            remote = RemoteRun(self, client, queue, names, publish)
             try:
-                for names in filter(None, together):
-                    runs.append(RemoteRun(self, client, queue, names, publish))
-                waiting = list(runs)
-                while waiting := [run for run in waiting if not run.poll()]:
+                while not remote.poll():
                     time.sleep(POLL_S)
             except BaseException as error:  # cancelled, interrupted or failed: pods must not compute unused results
                 if not isinstance(error, TerminationSignal) or is_cancelled(self.run_id):
-                    for run in runs:
-                        run.cancel()
+                    remote.cancel()
                 raise
-
-
-def split_at_shares(names: Sequence[str], known: Plan) -> tuple[list[str], list[str], list[str]]:
-    """Split the stages of one queue into those before the shares of rows, the shares, and a run from the first share
-    on, which restores them; without shares this run has all stages."""
-    places = [index for index, name in enumerate(names) if "helps" in known[name].meta]
-    if not places:
-        return [], [], list(names)
-    return list(names[: places[0]]), [names[place] for place in places], list(names[places[0] :])

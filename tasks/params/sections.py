@@ -244,9 +244,6 @@ class PretrainRowsParams(Section):
     """Maximum number of sequences packed into a row."""
     held_out_fraction: HeldOut = 0.01
     """Share of documents held out from training to evaluate pre-training; 0: none, as in published BERT."""
-    shares: list[Positive] = Field(default_factory=list)
-    """Split row building between workers: [1, 2, 3, 4] uses four with --on-workers (docs/data-scale.md). It does not
-    change the rows."""
     phase1: PhaseRowsParams = PhaseRowsParams()
     """Rows of the first phase, short by default."""
     phase2: Phase2RowsParams = Phase2RowsParams()
@@ -256,14 +253,6 @@ class PretrainRowsParams(Section):
     def row_kind(self) -> str:
         """Kind of the rows, one of PRETRAINING_HEADS."""
         return "pretrain" if self.next_sentence else "masked_lm"
-
-    @model_validator(mode="after")
-    def _shares_are_counted_up(self) -> PretrainRowsParams:
-        if self.shares != list(range(1, len(self.shares) + 1)):
-            raise ValueError(f"shares={self.shares} must count up from 1, for example [1, 2, 3, 4] for four workers")
-        if self.shares and self.source != "corpus":
-            raise ValueError(f"shares split rows built from a corpus, but source is {self.source}: set shares to []")
-        return self
 
 
 class BatchParams(Section):

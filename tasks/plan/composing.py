@@ -69,7 +69,6 @@ def compose(params: Params) -> dict[str, Any]:
             "head": f"ipu_model/heads/{PRETRAINING_HEADS[kind]}.py",
             "rows": f"ipu_model/row_kinds/{kind}.py",
         },
-        "row_shares": params.pretrain_rows.shares if phases else [],
         "base_model": {"given": {"path": input_path(params.base_model, "tasks/records")}} if base else {},
         "phases": {phase: _phase(phase, params, base) for phase in phases},
         "compile_pretrain": list(phases) if ahead else [],

@@ -8,7 +8,6 @@ dvc.yaml is parsed without DVC, whose import takes a second: every `foreach` is 
     part     part of the pipeline (`podium run --part`): this stage and its upstream stages.
     publish  for a gate: the module that publishes an accepted model; its argument is the item of the stage, if any.
     page     HTML page that the stage writes.
-    helps    stages that use the finished part of this stage's work; it runs before them, its items in parallel.
     because  parameter that decides if, or for which items, the stage exists.
 """
 
@@ -120,10 +119,9 @@ class Plan(dict[str, Stage]):
                 for folder in PurePosixPath(out).parents:
                     self._inside[str(folder)].add(stage.name)
         self.needs: dict[str, list[str]] = {}
-        """Stage -> stages whose outs it reads, and stages that help it."""
+        """Stage -> stages whose outs it reads."""
         for name, stage in known.items():
             found = {maker for path in stage.reads for maker in self.makers(path)}
-            found |= {other.name for other in known.values() if other.meta.get("helps") == stage.group}
             self.needs[name] = [other for other in known if other in found]
         try:
             upwards = list(TopologicalSorter(self.needs).static_order())

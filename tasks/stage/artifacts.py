@@ -84,7 +84,7 @@ def teacher_folder(name: str, what: str = "") -> Path:
 
 
 def row_shards(phase: str) -> Path:
-    """Return the folder of finished row shards of a phase. It is ignored by git; DVC tracks the shares in it."""
+    """Return the folder of finished row shards of a phase. It is ignored by git and DVC."""
     return Path("data/row_shards") / phase
 
 

@@ -1,15 +1,11 @@
 """Stage pretrain_rows: make pre-training rows from the corpus (sentence pairs, masking, packing) or prepared data.
 
     python -m tasks.pretraining.rows.pretrain_rows phase1|phase2
-    python -m tasks.pretraining.rows.pretrain_rows 2
-
-The second command is stage row_share: where pretrain_rows.shares has n numbers, it makes every n-th shard of both
-phases, so that n workers share the work.
 
 The corpus is processed by shards (row_builder.py), and a shard in chunks of a fixed size. A chunk is tokenized once and
 turned into rows `duplicates` times, each time with different pairs and masks, drawn from (seed, phase, duplicate,
 chunk). Random next sentences come from the same chunk, and a row is packed from one chunk and duplicate. So memory does
-not grow with the corpus, and with any number of processes or shares, or after a kill, the rows have the same bytes.
+not grow with the corpus, and with any number of processes, or after a kill, the rows have the same bytes.
 Held-out documents (tasks/rows/held_out.py) go through the same steps separately, once.
 
 Prepared data are not tokenized, paired or masked again: rows are packed from SEQUENCES_PER_CHUNK sequences at a time. A
@@ -42,7 +38,7 @@ from tasks.rows.held_out import is_held_out
 from tasks.rows.packing import NO_SEQUENCE, pack_sequences
 from tasks.rows.row_files import IGNORED, RowLayout, RowWriter, check_geometry
 from tasks.stage import artifacts
-from tasks.stage.errors import InputError, ParamsError
+from tasks.stage.errors import InputError
 from tasks.stage.parallel import StageProgress
 from tasks.stage.process import parse_item
 from tasks.stage.row_folders import HELD_OUT, Manifest
@@ -225,45 +221,15 @@ def write_pretrain_rows(
     return PretrainRowsSummary(manifest, counts[TRAINING], held_out, progress.elapsed_s)
 
 
-def write_share(
-    params: PretrainRowsParams,
-    phase: str,
-    share: int,
-    corpus: Path = artifacts.CORPUS,
-    tokenizer: Path = artifacts.TOKENIZER,
-    work: Path | None = None,
-    workers: int | None = None,
-) -> str:
-    """Make the shards of a share: every n-th for n shares, from shard `share` - 1 on; return a summary.
-
-    For other arguments see write_pretrain_rows.
-    """
-    builder = ShardBuilder(params, phase, corpus, tokenizer, work or artifacts.row_shards(phase))
-    shards = builder.shards[share - 1 :: len(params.shares)]
-    _, progress = builder.make(shards, workers)
-    builder.export_share(share, shards)
-    documents = sum(shard.documents for shard in shards)
-    return (
-        f"share {share} of {len(params.shares)}, {len(shards)} shards of {documents} documents, "
-        f"{progress.elapsed_s:.1f} s"
-    )
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Make the pre-training rows of a phase, or a share of both phases.")
-    parser.add_argument("item", type=parse_item, help="phase1, phase2, or a number in pretrain_rows.shares")
-    item = parser.parse_args().item
+    parser = argparse.ArgumentParser(description="Make the pre-training rows of a phase.")
+    parser.add_argument("phase", type=parse_item, choices=PHASES)
+    phase = parser.parse_args().phase
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     own = load_sections("pretrain_rows", "packing")
     params: PretrainRowsParams = apply_packing(own.pretrain_rows, own.packing)
-    if item in PHASES:
-        made = _make_from_corpus(params, item) if params.source == "corpus" else write_prepared_rows(params, item)
-        print(f"{item}: {made}")
-    elif item in map(str, params.shares):
-        for phase in PHASES:
-            print(f"{phase}: {write_share(params, phase, int(item))}")
-    else:
-        raise ParamsError(f"no phase or share {item}; pretrain_rows.shares={params.shares}")
+    made = _make_from_corpus(params, phase) if params.source == "corpus" else write_prepared_rows(params, phase)
+    print(f"{phase}: {made}")
 
 
 def _make_from_corpus(params: PretrainRowsParams, phase: str) -> str:

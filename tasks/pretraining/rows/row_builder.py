@@ -3,7 +3,6 @@
     <work>/<fingerprint>/shard-00000/rows/        a row folder; absent if the shard has no training rows
                                      held-out/    the same for held-out documents
                                      shard.json   counts, and the SHA-256 of every file; written last
-    <work>/share-2/<fingerprint>/...    shards made as a share, usually on another host
 
 Shards survive when a run is killed, and are joined when all are finished.
 """
@@ -140,12 +139,10 @@ class ShardBuilder:
         self._work = Path(work).absolute()
         self._folder = self._work / name
         self._maker = ShardMaker(self._folder, settings, params.row_kind, params.held_out_fraction, sha256, vocabulary)
-        self._places = [self._folder, *sorted(self._work.glob(f"share-*/{name}"))]
-        self._found: dict[int, Path] = {}
 
     def make(self, shards: Sequence[Shard], workers: int | None) -> tuple[dict[str, Counts], StageProgress]:
         """Make those of `shards` that are not finished; return the counts of all of them, by part."""
-        found = [self._finished(shard.number) for shard in shards]
+        found = [_read_counts(shard_folder(self._folder, shard.number)) for shard in shards]
         counts = [counts for counts in found if counts is not None]
         missing = [shard for shard, counts_of_it in zip(shards, found, strict=True) if counts_of_it is None]
         if counts:
@@ -159,26 +156,13 @@ class ShardBuilder:
             progress.add(sum(made[part]["documents"] for part in PARTS))
         return {part: sum((own[part] for own in counts), Counts()) for part in PARTS}, progress
 
-    def _path(self, number: int) -> Path:
-        """Return the folder of a shard: of the finished one, else where it will be made."""
-        return self._found.get(number, shard_folder(self._folder, number))
-
-    def _finished(self, number: int) -> dict[str, Counts] | None:
-        """Return the counts of a finished shard whose files are unchanged, else None."""
-        for place in self._places:
-            folder = place / self._path(number).name
-            if (counts := _read_counts(folder)) is not None:
-                self._found[number] = folder
-                return counts
-        return None
-
     def join(self, part: str, target: Path) -> Manifest | None:
         """Join the row folders of all shards, which must be finished, into the existing folder `target`.
 
         Returns:
             The manifest as written; None if no shard has rows of `part` (one of PARTS).
         """
-        folders = [self._path(shard.number) / part for shard in self.shards]
+        folders = [shard_folder(self._folder, shard.number) / part for shard in self.shards]
         manifests = {folder: read_manifest(folder) for folder in folders if (folder / MANIFEST).is_file()}
         if not manifests:
             return None
@@ -194,26 +178,9 @@ class ShardBuilder:
         (target / MANIFEST).write_text(whole.to_json(), encoding="utf-8")
         return whole
 
-    def export_share(self, share: int, shards: Sequence[Shard]) -> None:
-        """Move finished shards into the folder of the share with that number, replacing its content."""
-        with new_folder(self._work / f"share-{share}") as partial:
-            for shard in shards:
-                path = self._path(shard.number)
-                shutil.copytree(path, partial / self._folder.name / path.name, copy_function=link_or_copy)
-            # also if a corpus has fewer shards than shares: DVC requires an output
-            write_json(partial / "share.json", {"shards": [shard.number for shard in shards]})
-        self.remove()
-
     def remove(self) -> None:
-        """Remove the shards made here, including those of other sets: they are no longer needed.
-
-        Shares remain, since they are outputs of stages; on file systems with links they take no extra space.
-        """
-        for folder in self._work.glob("*"):
-            if not folder.name.startswith("share-"):
-                shutil.rmtree(folder)
-        with contextlib.suppress(OSError):  # shares remain
-            self._work.rmdir()
+        """Remove the finished shards, including those of other sets: they are no longer needed."""
+        shutil.rmtree(self._work, ignore_errors=True)
 
 
 def _read_counts(folder: Path) -> dict[str, Counts] | None:

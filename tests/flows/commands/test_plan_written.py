@@ -160,8 +160,6 @@ HOSTILE = [
     {"downstream": {"squad": {"parity": {"against": ["../../docs"]}}}},
     {"downstream": {"squad": {"parity": {"against": ["cpu:../../docs"]}}}},
     {"downstream": {"squad": {"start": "../../docs"}}},
-    {"pretrain_rows": {"shares": ["../../docs"]}},
-    {"pretrain_rows": {"shares": ["1/../../docs"]}},
 ]
 
 

@@ -118,9 +118,9 @@ def test_ranges_leave_the_options() -> None:
 
 def test_a_list_for_any_number_leaves_the_options() -> None:
     rate, steps = "pretrain.phase1.learning_rate", "pretrain.phase2.steps"
-    args = options(f"{rate}=1e-4,3e-4", f"{steps}=10,20", "pretrain_rows.shares=[1, 2]", trials=None)
+    args = options(f"{rate}=1e-4,3e-4", f"{steps}=10,20", "validate.min_documents=5", trials=None)
     assert _take_space(args) == {rate: CategoricalDistribution([1e-4, 3e-4]), steps: CategoricalDistribution([10, 20])}
-    assert args["overrides"] == ["pretrain_rows.shares=[1, 2]"]
+    assert args["overrides"] == ["validate.min_documents=5"]
     with pytest.raises(ParamsError, match="--set pretrain.seed: '1,2.5' is not a list"):
         _take_space(options("pretrain.seed=1,2.5", trials=None))
 

@@ -69,7 +69,6 @@ def test_an_entry_that_is_taken_away_takes_its_stages_with_it():
         ("pretrainig", [], "--part pretrainig not found; did you mean pretraining"),
         ("all", ["finetun"], "--to finetun not found; did you mean finetune"),
         ("all", ["gate@glue-sst2"], "--to gate@glue-sst2: these parameters have no such stage"),
-        ("all", ["row_share@1"], r"no such stage; it depends on pretrain_rows.shares \(--set pretrain_rows"),
         ("all", ["pretrain@phase3"], "no such stage; it depends on pretrain.enabled"),
         ("all", ["compile"], "no such stage; it depends on device.runtime"),
         ("all", ["publish@squad"], "publishing is not a stage; use podium publish"),

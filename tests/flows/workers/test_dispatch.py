@@ -17,7 +17,7 @@ from flows.runs.log import check_log
 from flows.runs.report import RunReport, StageRecord, run_outcome
 from flows.server import api
 from flows.workers import dispatch, stage_flow
-from flows.workers.dispatch import Queue, group_by_queue, resolve_queues, split_at_shares
+from flows.workers.dispatch import Queue, group_by_queue, resolve_queues
 from tasks.params.schema import validate_params
 from tasks.plan.composing import compose
 from tasks.plan.plan_file import read_plan
@@ -27,7 +27,7 @@ from tests.places import ROOT
 from tests.plans import values_with
 
 CPU, POD = Queue("cpu", "default"), Queue("ipu", "pod-a")
-KNOWN = read_plan(ROOT, compose(validate_params(values_with("pretrain_rows.shares=[1,2]"))))
+KNOWN = read_plan(ROOT, compose(validate_params(values_with())))
 
 
 def test_consecutive_stages_of_one_queue_travel_together():
@@ -46,16 +46,6 @@ def test_consecutive_stages_of_one_queue_travel_together():
         (CPU, ["evaluate@squad", "gate@squad"]),
     ]
     assert list(group_by_queue(plan, KNOWN, CPU, CPU)) == [(CPU, plan)]
-
-
-def test_shares_travel_one_by_one_and_are_there_when_they_are_joined():
-    shared = ["corpus@text", "tokenizer", "row_share@1", "row_share@2", "pretrain_rows@phase1", "validate@phase1"]
-    assert split_at_shares(shared, KNOWN) == (
-        ["corpus@text", "tokenizer"],
-        ["row_share@1", "row_share@2"],
-        ["row_share@1", "row_share@2", "pretrain_rows@phase1", "validate@phase1"],
-    )
-    assert split_at_shares(["evaluate@squad", "gate@squad"], KNOWN) == ([], [], ["evaluate@squad", "gate@squad"])
 
 
 def test_the_devices_queue_is_that_of_its_runtime_unless_it_is_stated():
@@ -93,9 +83,9 @@ def test_a_stage_that_was_sent_again_keeps_what_it_cost():
     run.add_stage(StageRecord("finetune@squad", "ran", 5.0, "pod-b"))
     run.add_stage(StageRecord("finetune@squad", "skipped", 0.5, "pod-b"))
     assert run.stages == [StageRecord("finetune@squad", "ran", 15.5, "pod-b")]
-    run.add_stage(StageRecord("row_share@1", "ran", 9.0, "a"))
-    run.add_stage(StageRecord("row_share@1", "restored", 1.0, "b"))
-    assert run.stages[1] == StageRecord("row_share@1", "ran", 10.0, "a")
+    run.add_stage(StageRecord("corpus@text", "ran", 9.0, "a"))
+    run.add_stage(StageRecord("corpus@text", "restored", 1.0, "b"))
+    assert run.stages[1] == StageRecord("corpus@text", "ran", 10.0, "a")
     run.paused = "stage finetune@squad paused"
     assert run_outcome(run) == "paused"
 

@@ -15,9 +15,6 @@ from prefect.states import Pending
 
 from flows.workers import dispatch, worker
 from flows.workers.dispatch import Queue
-from tasks.params.schema import load_params
-from tasks.pretraining.rows import row_shards
-from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.stage.errors import ParamsError
 from tests.flows.workers.strangers import Stranger, automation, events
 from tests.flows.workers.worker_hosts import ALL, wait_until
@@ -203,32 +200,3 @@ def test_the_same_parameters_on_a_third_host_run_nothing(team):
     }
     weights = next(third.project.glob("runs/checkouts/*/models/phase1/weights"))
     assert weights.read_text() == "text 1 learned"
-
-
-@pytest.mark.soak
-def test_shares_of_the_rows_are_made_on_two_hosts_at_once_and_joined(team, tmp_path, monkeypatch):
-    """The project's own stages, corpus to rows, in shards of 20 kB."""
-    team.hosts["third"].lose()
-    hosts = team.hosts["preparing"], team.hosts["training"]
-    for host in (team.sender, *hosts):
-        host.make_rows()
-    for host in hosts:
-        host.start_worker("cpu", "default", "cpu", "--limit", "1")
-    small = "corpus.demo_documents=500", "tokenizer.vocabulary_size=300"
-    code = team.run(*small, "pretrain_rows.shares=[1, 2]")
-    assert code == 0, team.sender.said()
-    assert sorted(host.ran()[-1] for host in hosts) == ["row_share@1", "row_share@2"], "each host made one"
-    names = ["corpus@text", "tokenizer", "row_share@1", "row_share@2", "pretrain_rows@phase1", "pretrain_rows@phase2"]
-    assert team.statuses() == dict.fromkeys(names, "ran")
-    (folder,) = (path for host in hosts for path in host.project.glob("runs/checkouts/*/data/rows/phase1"))
-    monkeypatch.setattr(row_shards, "SHARD_BYTES", 20_000)
-    data = folder.parents[1]
-    shards = len(row_shards.plan_shards(sorted((data / "corpus").glob("*.parquet"))))
-    taken = f"reusing {shards} of {shards} shards"
-    assert shards > 2
-    assert any(taken in (host.folder / "worker.log").read_text() for host in hosts)
-    params = load_params(data.parent / "params.yaml").pretrain_rows
-    write_pretrain_rows(params, "phase1", data / "corpus", data / "tokenizer", tmp_path / "rows", 1)
-    both = tmp_path / "rows", folder
-    alone, joined = ({path.name: path.read_bytes() for path in rows.glob("*.*")} for rows in both)
-    assert joined == alone, "the same bytes as made by one process alone"

@@ -11,8 +11,6 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-import yaml
-
 from tasks.stage.process import die_with_parent
 from tests.flows.conftest import PUBLISH
 from tests.places import ROOT
@@ -108,24 +106,6 @@ def main():
         write_json(Path("metrics/squad.json"), scores)
     else:
         write_json(Path("metrics/squad-gate.json"), {"accepted": True, "reasons": []})
-run_main(main)
-"""
-SHARE = """
-import os, sys, time
-from pathlib import Path
-from tasks.plan.main import run_main
-from tasks.pretraining.rows.pretrain_rows import main
-
-with open(os.environ["TOY_LOG"], "a") as log:
-    log.write(f"{os.environ['DVC_STAGE']} {os.getpid()}\\n")
-begun = Path(os.environ["TOY_HOLD"]).parent / "begun"
-begun.mkdir(exist_ok=True)
-(begun / sys.argv[1]).touch()
-until = time.monotonic() + 240
-while len(list(begun.iterdir())) < 2:
-    if time.monotonic() > until:
-        sys.exit("no other share has begun")
-    time.sleep(0.05)
 run_main(main)
 """
 
@@ -244,27 +224,6 @@ class Host:
         words = [sys.executable, "-m", "flows", "worker", "--pool", pool, "--queue", queue, *options]
         with (self.folder / "worker.log").open("a") as log:
             self.worker = start_process(words, {**self.environment, "PODIUM_STAGE_KINDS": kinds}, log, self.project)
-
-    def make_rows(self):
-        """From now on this host runs the project's own stages, corpus to rows, with small shards and no verdicts.
-
-        Shares write themselves into TOY_LOG, and wait until two of them have begun.
-        """
-        plan = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
-        plan = {name: plan[name] for name in ("corpus", "tokenizer", "row_share", "pretrain_rows")}
-        plan["row_share"]["do"]["cmd"] = 'python -m tasks.toy_share "$DVC_STAGE"'
-        for stage in plan.values():
-            deps = stage.get("do", stage)["deps"]
-            deps[:] = [dep for dep in deps if not dep.startswith("reports/") and "verdict" not in dep]
-        (self.project / "dvc.yaml").write_text(yaml.safe_dump({"vars": ["plan.yaml"], "stages": plan}, sort_keys=False))
-        (self.project / "tasks" / "toy_share.py").write_text(SHARE)
-        for name, size, small in (
-            ("pretraining/rows/row_shards", "SHARD_BYTES = 64 << 20", "SHARD_BYTES = 20_000"),
-            ("corpus/corpus", "GROUP_CHARACTERS = 8192,", "GROUP_CHARACTERS = 40,"),
-        ):
-            source = self.project / f"tasks/{name}.py"
-            assert size in (text := source.read_text())
-            source.write_text(text.replace(size, small))
 
     def start(self, *words):
         """Start a module of the checkout; what it says is in `said`."""

@@ -116,7 +116,6 @@ def test_each_entry_starts_where_it_says_and_waits_for_nothing_else() -> None:
         (["downstream.phase1={kind: squad}"], "reserved for other files of a run"),
         (["downstream.squad-rows={kind: squad}"], "reserved for other files of a run"),
         (["downstream.squad.parity.against=[../../docs]"], "must be RUNTIME"),
-        (["pretrain_rows.shares=[../x]"], "shares"),
         (["downstream.new.data.seed=1"], "a new entry needs a kind"),
         (["downstream.new={kind: squid}"], "did you mean squad"),
     ],

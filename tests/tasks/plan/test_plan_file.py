@@ -80,10 +80,7 @@ def test_every_stage_comes_after_what_it_needs_and_dvc_sees_the_same_graph(tmp_p
     )
     said = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     plan = read_plan(tmp_path)
-    ours = {
-        name: sorted(set(needs) - {other for other in needs if plan[other].meta.get("helps") == plan[name].group})
-        for name, needs in plan.needs.items()
-    }
+    ours = {name: sorted(needs) for name, needs in plan.needs.items()}
     assert ours == json.loads(said.stdout)
     order = list(plan)
     for name, needs in plan.needs.items():
@@ -99,12 +96,6 @@ def test_data_are_checked_and_programs_built_before_training_starts():
     hosts = [plan[name].uses_device for name in order]
     changes = sum(one != two for one, two in zip(hosts, hosts[1:], strict=False))
     assert changes == 2, "a run on workers sends three runs of stages, however many tasks it has"
-
-
-def test_what_helps_runs_before_what_it_helps_and_belongs_to_it():
-    plan = whole_plan()
-    assert plan.needs["pretrain_rows@phase2"][-2:] == ["row_share@1", "row_share@2"]
-    assert "row_share@1" in plan.with_upstream(["pretrain_rows@phase1"])
 
 
 def test_the_kind_of_host_comes_from_the_plan():

@@ -317,11 +317,11 @@ def test_no_word_of_the_plan_is_run_by_plain_dvc(project: Path, word: str) -> No
     """`podium` makes plan.yaml of values that it checked; here DVC makes stages of one that someone else wrote."""
     said, ran = compose(validate_params(params())), project / "ran"
     named = word.format(ran)
-    said["plan"] |= {"row_shares": [named], "parity": {named: {}}, "downstream": {named: {}}}
+    said["plan"] |= {"parity": {named: {}}, "downstream": {named: {}}}
     (project / "plan.yaml").write_text(yaml.safe_dump(said))
     plan = yaml.safe_load((PROJECT / "dvc.yaml").read_text())["stages"]
     stages = {}
-    for name in ("row_share", "parity", "examples", "gate"):  # the command is what matters, not what it reads
+    for name in ("parity", "examples", "gate"):  # the command is what matters, not what it reads
         stages[name] = {"foreach": plan[name]["foreach"], "do": {"cmd": plan[name]["do"]["cmd"]}}
     (project / "dvc.yaml").write_text(yaml.safe_dump({"vars": ["plan.yaml"], "stages": stages}))
     said = dvc(project, "repro", "--keep-going").stdout

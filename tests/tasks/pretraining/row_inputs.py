@@ -139,7 +139,6 @@ def pretrain_params(row_length: int = 64, **changes: Any) -> PretrainRowsParams:
         "short_sequence_probability": 0.1,
         "max_sequences_per_row": 3,
         "held_out_fraction": 0.0,
-        "shares": [],
     }
     for key, value in changes.items():
         (phase if key in phase_keys else section)[key] = value

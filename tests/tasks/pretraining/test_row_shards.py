@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tasks.pretraining.rows import pair_rows, row_builder, row_shards
-from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows, write_share
+from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.pretraining.rows.row_builder import ShardBuilder
 from tasks.pretraining.rows.row_shards import plan_shards, read_texts
 from tasks.stage.row_folders import HELD_OUT, read_manifest
@@ -138,22 +137,6 @@ def test_shards_in_any_order_are_the_same_rows(whole: Path, tmp_path: Path, made
     make(whole, tmp_path)
     assert made[4] == made[0], "each once"
     assert bytes_under(tmp_path / "rows") == bytes_under(whole / "rows")
-
-
-def test_shares_of_two_hosts_are_joined_on_a_third(whole: Path, tmp_path: Path, made: Counter[int]) -> None:
-    for number in (1, 2):
-        work = tmp_path / f"host-{number}"
-        inputs = whole / "corpus", whole / "tokenizer"
-        summary = write_share(pretrain_params(**PARAMS, shares=[1, 2]), "phase1", number, *inputs, work, 1)
-        assert summary.startswith(f"share {number} of 2, 3 shards of ")
-        assert sorted(made) == [number - 1, number + 1, number + 3]
-        made.clear()
-        shutil.copytree(work, tmp_path / "work", dirs_exist_ok=True)
-    assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["share-1", "share-2"]
-    make(whole, tmp_path)
-    assert not made, "nothing is made again"
-    assert bytes_under(tmp_path / "rows") == bytes_under(whole / "rows")
-    assert len(list((tmp_path / "work").iterdir())) == 2, "shares are outputs of their stages and stay"
 
 
 def test_the_joined_manifests_count_what_the_shards_hold(whole: Path) -> None:
