@@ -162,8 +162,10 @@ class ShardBuilder:
         Returns:
             The manifest as written; None if no shard has rows of `part` (one of PARTS).
         """
-        folders = [shard_folder(self._folder, shard.number) / part for shard in self.shards]
-        manifests = {folder: read_manifest(folder) for folder in folders if (folder / MANIFEST).is_file()}
+        shards = [shard_folder(self._folder, shard.number) for shard in self.shards]
+        # The record decides, not whether the file is seen: a shared folder may show a new file late.
+        with_rows = [shard / part for shard in shards if f"{part}/{MANIFEST}" in read_json(shard / RECORD)["sha256"]]
+        manifests = {folder: read_manifest(folder) for folder in with_rows}
         if not manifests:
             return None
         files: dict[str, int] = {}
