@@ -133,11 +133,16 @@ def _format_interval(bounds: Sequence[float] | None) -> list[Note]:
 
 
 def _compare_released(result: ResultView, metric: str) -> Iterator[Note]:
-    """Yield the gate's comparison of a score with the released model."""
+    """Yield the gate's comparisons of a score with the released model, and with a teacher and its score."""
     for check in result.result.get("checks", ()):
         difference = check.get("difference")
-        if difference and check["name"].startswith("released_model") and difference["metric"] == metric:
+        if not difference or difference["metric"] != metric:
+            continue
+        if check["name"].startswith("released_model"):
             yield _format_change(difference, "the released model")
+        elif check["name"] == "teacher" and difference["mean"] is not None:
+            score = result.result["scores"][metric] - difference["mean"]
+            yield _format_change(difference, f"the teacher ({score:.2f})")
 
 
 def _compare_previous(result: ResultView, metric: str) -> Iterator[Note]:

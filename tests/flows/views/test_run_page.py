@@ -112,6 +112,17 @@ def test_the_head_compares_a_score_with_the_released_model_as_the_gate_did(figur
     assert said not in head_of(scored([{**check, "difference": {**difference, "metric": "exact"}}]), toy_project)
 
 
+def test_the_head_compares_a_score_with_the_teacher_as_the_gate_did(toy_project):
+    difference = {"metric": "f1", "mean": -2.0, "low": -3.5, "high": -0.5, "verdict": "worse"}
+    check = {"name": "teacher", "ok": True, "found": "", "required": "", "difference": difference}
+    run = scored([check])
+    head = head_of(run, toy_project)
+    [score] = re.findall(r"worse than the teacher \(([\d.]+)\): -2\.00 \(-3\.50 to -0\.50\)", head)
+    assert f"{float(score) - 2:.2f}" in head
+    unknown = {**check, "difference": dict.fromkeys(difference) | {"metric": "f1", "verdict": "no difference shown"}}
+    assert "the teacher (" not in head_of(scored([unknown]), toy_project)
+
+
 def test_the_duration_stands_once(toy_project):
     assert text_of(run_page.render_run(RunView(scored([]), toy_project))).count("27 s") == 1
 
