@@ -64,6 +64,8 @@ class Metric:
     right: Callable[[Array], Array] | None = None
     """Returns 1 (correct) or 0 for each of [N, Q] outcomes if this metric is their mean, as for McNemar's test;
     else None."""
+    correlates: bool = False
+    """True if it is a correlation of values, which a single extreme example may change by any amount."""
     official: Callable[[Array], float] | None = None
     """Returns the metric of [N, Q] outcomes, as the official script computes it; None: with equal weights."""
 
@@ -230,8 +232,8 @@ class Metrics:
         confidence: float,
         width: float = NO_WIDTH,
     ) -> dict[str, ConfidenceInterval]:
-        """Return intervals of differences; those narrower than `width` get bounds, by default those without a width,
-        because all resamples are equal.
+        """Return intervals of differences; those narrower than `width` get bounds, by default and for correlations
+        those without a width, because all resamples are equal.
 
         Args:
             found: metric -> difference of the mean of the models and the other model.
@@ -239,12 +241,14 @@ class Metrics:
             other: outcomes of the other model on the same examples.
             confidence: mass of the central interval.
         """
-        if not any(one.high - one.low < width for one in found.values()):
+        least = dict.fromkeys(found, width) | {one.name: NO_WIDTH for one in self.parts if one.correlates}
+        narrow = {name for name, one in found.items() if one.high - one.low < least[name]}
+        if not narrow:
             return dict(found)
         *ours, theirs = self.resample([*models, other], bounds=True)
         means = {name: np.mean([one[name] for one in ours], axis=0) - theirs[name][::-1] for name in found}
         return {
-            name: make_interval(means[name], one.mean, confidence) if one.high - one.low < width else one
+            name: make_interval(means[name], one.mean, confidence) if name in narrow else one
             for name, one in found.items()
         }
 

@@ -24,7 +24,8 @@ def metric(name: str, *, title: str = "", called: str = "", split: str = "dev") 
     called = called or name
     extremes = functools.partial(find_extremes, name)
     right = is_right if name == "accuracy" else None
-    return Metric(called, title or called.replace("_", " "), WEIGHTED[name], split, extremes, right)
+    correlates = name in ("pearson", "spearman")
+    return Metric(called, title or called.replace("_", " "), WEIGHTED[name], split, extremes, right, correlates)
 
 
 def count_class(outcomes: Array, number: float) -> tuple[Array, Array, Array]:
