@@ -57,15 +57,14 @@ HubName = Annotated[
 WORD = r"[A-Za-z0-9][A-Za-z0-9.+-]*"
 Word = Annotated[str, _named_text(WORD, "one word of letters, digits, '.', '+' and '-'"), _written(WORD)]
 """Name of a licence or a language."""
-SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
-SEPARATOR = rf"{'|'.join(SEPARATORS)}|\t|[!#$%&*+,./:;=?@^_`|~-]"
+SEPARATOR_NAMES = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
+SEPARATOR = rf"{'|'.join(SEPARATOR_NAMES)}|\t|[!#$%&*+,./:;=?@^_`|~-]"
 Separator = Annotated[
     str,
-    _named_text(SEPARATOR, f"{', '.join(SEPARATORS)}, or one character"),
-    AfterValidator(lambda word: SEPARATORS.get(word, word)),
+    _named_text(SEPARATOR, f"{', '.join(SEPARATOR_NAMES)}, or one character"),
     _written(SEPARATOR),
 ]
-"""Character that separates the fields of a table."""
+"""Character that separates the fields of a table, or its name, which stays as it is in the files that record it."""
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 Moment = Annotated[float, Field(ge=0, lt=1)]
 Rate = Annotated[float, Field(gt=0)]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from tasks.params.sections import SEPARATOR_NAMES
 from tasks.records.text_files import MAX_LINE_BYTES, ReadLog, file_suffix, read_lines
 from tasks.stage.errors import InputError
 
@@ -25,7 +26,7 @@ def read_rows(
     Lines are counted from 1. Quotes have no special meaning in .tsv files.
 
     Args:
-        separator: field separator; None: a tab in .tsv, else detected from the first lines.
+        separator: field separator or its name; None: a tab in .tsv, else detected from the first lines.
         names: names of the columns to read.
         reading: gets a remark if the separator of a .csv file is not a comma.
 
@@ -34,6 +35,7 @@ def read_rows(
     """
     csv.field_size_limit(MAX_LINE_BYTES)
     is_tsv, lines = file_suffix(path) == ".tsv", read_lines(path, key)
+    separator = SEPARATOR_NAMES.get(separator or "", separator)
     if separator is None and not is_tsv:
         head: list[str] = []
         while len(head) < SNIFFED_LINES and sum(map(len, head)) <= SNIFFED_CHARACTERS and (line := next(lines, "")):

@@ -1,6 +1,6 @@
 """Data preparation on a Dask cluster, whose scheduler PODIUM_DATA_CLUSTER names (docs/data-scale.md).
 
-The workers of a cluster unpickle what they are sent, so whoever reaches them may run code there: connections use TLS
+The workers of a cluster unpickle what they are sent, so anyone who reaches them may run code there: connections use TLS
 with certificates unless the scheduler is on this host. A worker computes nothing before its versions are compared.
 """
 
@@ -46,7 +46,7 @@ def cluster_address() -> str | None:
         raise ParamsError(f"{CLUSTER}={text!r} is not an address. Set it to tls://HOST:PORT, or unset it")
     if not _is_loopback(address.hostname) and os.environ.get(INSECURE) != "1":
         raise ParamsError(
-            f"{CLUSTER}={text!r} is not encrypted, and whoever reaches a worker may run code there. Use "
+            f"{CLUSTER}={text!r} is not encrypted, and anyone who reaches a worker may run code there. Use "
             f"tls://HOST:PORT with certificates, or set {INSECURE}=1 in a network that only you can reach"
         )
     return text

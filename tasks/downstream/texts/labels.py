@@ -7,6 +7,7 @@ from typing import Any
 
 from ipu_model.files import parse_json
 from tasks.downstream.texts.task_table import TextTask
+from tasks.params.sections import SEPARATOR_NAMES
 
 MAX_LABEL_CHARACTERS = 200
 FLAGS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
@@ -83,6 +84,7 @@ def parse_labels(value: Any, separator: str | None) -> list[str]:
             raise ValueError(f"a value that is not 0 or 1 in the column {wrong!r}")
         value = [name for name, flag in flags.items() if flag]
     elif separator is not None:
+        separator = SEPARATOR_NAMES.get(separator, separator)
         if not isinstance(value, str):
             raise ValueError(f"labels that are not a text, as label_separator is {separator!r}")
         value = value.split(separator) if value.strip() else []

@@ -135,3 +135,12 @@ def test_names_of_the_hub_are_stated_and_folders_are_not(tmp_path: Path, name: s
     assert found["downstream"]["squad"]["data"]["dataset_config"] == ("plain" if hub else WITHHELD)
     assert found["tokenizer"]["revision"] == ("v1" if hub else WITHHELD)
     assert found["corpus"]["dataset"] == WITHHELD
+
+
+@pytest.mark.parametrize("word", ["pipe", "|"])
+def test_a_separator_stays_as_it_was_written(word: str) -> None:
+    """dvc.lock records the text of params.yaml; publishing compares with it."""
+    data = {"label_separator": word, "separator": word}
+    values = values_with({"classification": {"kind": "classification", "multilabel": True, "data": data}})
+    found = parameter_values(validate_params(values))["downstream"]["classification"]["data"]
+    assert {name: found[name] for name in data} == data
