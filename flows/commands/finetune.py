@@ -144,7 +144,7 @@ def build_overrides(ctx: click.Context, project: Path, kind: str, args: Mapping[
 
     source, here = args["model"] or args["distill"], resolve_path(ctx, Path())
     if source is None:
-        raise ParamsError("Missing option '--model'. Pass a model, or --distill TEACHER to start from the teacher")
+        raise ParamsError("option --model is missing. Pass a model, or --distill TEACHER to start from the teacher")
     teacher = {} if args["distill"] is None else teacher_parameters(args["distill"], here, project)
     model = model_parameters(source, here, project) if args["model"] else start_from_teacher(teacher, project)
     entry = entry_parameters(ctx, project, kind, args, release_name(source))

@@ -18,6 +18,7 @@ from tasks.downstream.inference.onnx_answers import (
     EXPORTING,
     INPUTS,
     EncodedSequence,
+    import_onnxruntime,
     name_file,
     open_session,
     require_packages,
@@ -124,6 +125,7 @@ def quantize(source: Path, target: Path) -> None:
     Weights are unsigned: signed ones saturate on processors without VNNI, so that scores would depend on the host.
     """
     with new_file(target) as partial, _silenced():
+        import_onnxruntime()
         from onnxruntime.quantization import QuantType, quantize_dynamic
 
         quantize_dynamic(str(source), str(partial), weight_type=QuantType.QUInt8)

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -75,6 +76,15 @@ def read_sequences(rows: Path) -> Iterator[EncodedSequence]:
                     yield EncodedSequence(int(columns["feature_ids"][row, slot]), ids, types)
 
 
+def import_onnxruntime() -> ModuleType:
+    """Import onnxruntime without its telemetry, which reports its use over the network."""
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # read when it is loaded
+    import onnxruntime
+
+    onnxruntime.disable_telemetry_events()
+    return onnxruntime
+
+
 def open_session(path: Path, threads: int = 1) -> InferenceSession:
     """Load an exported model.
 
@@ -82,8 +92,7 @@ def open_session(path: Path, threads: int = 1) -> InferenceSession:
         InputError: onnxruntime is not installed, or the file is not a model.
     """
     require_packages(ANSWERING)
-    import onnxruntime
-
+    onnxruntime = import_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 4  # its errors are raised as well

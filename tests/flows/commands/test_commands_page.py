@@ -60,7 +60,7 @@ def test_every_parameter_stands_on_its_page():
         ("sweep finetune nerr", "podium sweep finetune has no kind 'nerr'; did you mean ner?", "podium sweep finetune"),
         ("finetune ner --modell x", "podium finetune ner has no option --modell; did you mean --model?",
          "podium finetune ner"),
-        ("finetune ner", "option --model is missing", "podium finetune ner"),
+        ("finetune ner", "option --train is missing", "podium finetune ner"),
         ("runs show", "argument NAME is missing", "podium runs show"),
         ("finetune ner --epochs many", "--epochs: 'many' is not a valid float", "podium finetune ner"),
         ("finetune ner --epochs -1", "--epochs: '-1': input should be greater than 0", "podium finetune ner"),

@@ -64,7 +64,7 @@ def test_a_student_without_a_model_starts_from_its_teacher(here: Path) -> None:
     tokens.mkdir(parents=True)
     assert values(here, "squad", model=None, distill="run/models/squad")["tokenizer"]["path"] == str(tokens)
     assert values(here, "squad", distill="run/models/squad")["base_model"]["path"] == str(here / "my-bert")
-    with pytest.raises(ParamsError, match="Missing option '--model'. Pass a model, or --distill TEACHER"):
+    with pytest.raises(ParamsError, match="option --model is missing. Pass a model, or --distill TEACHER"):
         values(here, "squad", model=None)
 
 
