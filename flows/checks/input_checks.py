@@ -28,7 +28,7 @@ from typing import Any
 
 from flows.checks.probes import CheckResult, ok, problem, warning
 from tasks.downstream.examples import ExamplesTask
-from tasks.params.entries import BASE, Entry, entries
+from tasks.params.entries import BASE, Entry, entries, find_entry
 from tasks.params.schema import PHASES, Params, parameter_values, validate_params
 from tasks.params.strict_yaml import value_at
 from tasks.plan.kinds import load_part
@@ -340,7 +340,7 @@ def check_hub(request: Mapping[str, Any]) -> Iterator[CheckResult]:
     for source in request["sources"]:
         if source["kind"] == "teacher":
             params = validate_params(request["values"])
-            one = make_teacher_check(next(entry for entry in entries(params) if entry.name == source["section"]))
+            one = make_teacher_check(find_entry(params, source["section"]))
             yield _call(one.name, functools.partial(one.check, params))
             continue
         found = _call("hub input", functools.partial(_check_source, **source))

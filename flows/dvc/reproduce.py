@@ -112,10 +112,10 @@ def _run_stages(folder: Path, name: str) -> dict[str, str]:
     """Bring the stages up to scores and exported files up to date; return stage -> ran, restored or skipped."""
     plan, done = read_plan(folder), dict[str, str]()
     ends = [stage for stage in (f"evaluate@{name}", f"export@{name}") if stage in plan]
+    pull = dvc.has_remote(folder)
     try:
         with stop.listen(), DvcSession(folder) as session:
             for stage in plan.with_upstream(ends):
-                pull = dvc.has_remote(folder)
                 done[stage] = session.update(stage, lambda line: None, lambda share: None, pull=pull, single=True)
                 streams.note(f"{stage} {done[stage]}", "")
     except (RunFailed, RunPaused, PodiumError) as error:

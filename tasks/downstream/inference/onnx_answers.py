@@ -106,8 +106,7 @@ def open_session(path: Path, threads: int = 1) -> InferenceSession:
 @contextlib.contextmanager
 def name_file(path: Path) -> Iterator[None]:
     """Turn errors of onnxruntime, which derive from Exception alone, into an InputError that names the file."""
-    from onnxruntime.capi import onnxruntime_pybind11_state as state
-
+    state = import_onnxruntime().capi.onnxruntime_pybind11_state
     errors = tuple(one for one in vars(state).values() if isinstance(one, type) and issubclass(one, Exception))
     try:
         yield

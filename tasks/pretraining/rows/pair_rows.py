@@ -249,7 +249,6 @@ class RowSettings:
 class PairRows(NamedTuple):
     """Rows of one chunk."""
 
-    shard: int
     part: str
     columns: list[dict[str, np.ndarray]]
     """One set of columns per duplicate; empty if no document of the chunk has tokens."""
@@ -281,7 +280,7 @@ def make_chunk_rows(settings: Mapping[str, RowSettings], chunk: Chunk) -> PairRo
         columns.append(build_columns(layout, masked, joined.second_starts, sequences.labels, own.max_predictions))
     skipped = len(chunk.texts) - len(documents)
     numbers = Counts(documents=len(chunk.texts), skipped=skipped, tokens=len(documents.token_ids))
-    return PairRows(chunk.shard, chunk.part, columns, numbers)
+    return PairRows(chunk.part, columns, numbers)
 
 
 def tokenize_documents(
