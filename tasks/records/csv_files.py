@@ -6,7 +6,6 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from tasks.params.sections import SEPARATOR_NAMES
 from tasks.records.text_files import MAX_LINE_BYTES, ReadLog, file_suffix, read_lines
 from tasks.stage.errors import InputError
 
@@ -35,7 +34,10 @@ def read_rows(
     """
     csv.field_size_limit(MAX_LINE_BYTES)
     is_tsv, lines = file_suffix(path) == ".tsv", read_lines(path, key)
-    separator = SEPARATOR_NAMES.get(separator or "", separator)
+    if separator is not None:
+        from tasks.params.sections import SEPARATOR_NAMES  # pydantic, which `podium score` starts without
+
+        separator = SEPARATOR_NAMES.get(separator, separator)
     if separator is None and not is_tsv:
         head: list[str] = []
         while len(head) < SNIFFED_LINES and sum(map(len, head)) <= SNIFFED_CHARACTERS and (line := next(lines, "")):
