@@ -33,8 +33,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ipu_model.rows.masking import GeneratorDraws, MaskedTokens, mask_tokens, masked_columns
+from tasks.pretraining.rows.chunks import Chunk, Counts
 from tasks.pretraining.rows.masking import count_maskable, count_predictions
-from tasks.pretraining.rows.row_shards import Chunk, Counts
 from tasks.rows.packing import pack_sequences
 from tasks.rows.row_files import IGNORED, RowLayout
 from tasks.vocabulary.encoding import encode_ids, join_sequences, load_tokenizer, read_tokenizer_info

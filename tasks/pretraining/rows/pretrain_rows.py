@@ -27,12 +27,12 @@ from ipu_model.files import new_folder, sha256_of
 from tasks.params.schema import PHASES, PretrainRowsParams, apply_packing, load_sections
 from tasks.params.sections import PhaseRowsParams
 from tasks.plan.main import run_main
+from tasks.pretraining.rows.chunks import TRAINING, Counts
 from tasks.pretraining.rows.masking import default_max_predictions
 from tasks.pretraining.rows.pair_rows import build_columns
 from tasks.pretraining.rows.prepared_files import read_prepared_batches
 from tasks.pretraining.rows.prepared_sequences import RowLimits, get_masked_tokens, restore_tokens, validate_and_unpad
 from tasks.pretraining.rows.row_builder import ShardBuilder
-from tasks.pretraining.rows.row_shards import TRAINING, Counts
 from tasks.records.text_files import ReadLog, count_repetitions, write_reading
 from tasks.rows.held_out import is_held_out
 from tasks.rows.packing import NO_SEQUENCE, pack_sequences
@@ -203,7 +203,7 @@ def write_pretrain_rows(
     """
     folder = Path(folder or artifacts.rows_folder(phase))
     builder = ShardBuilder(params, phase, corpus, tokenizer, work or folder.with_name(f"{folder.name}.shards"))
-    counts, progress = builder.make(builder.shards, workers)
+    counts, progress = builder.make(workers)
     with new_folder(folder) as partial:
         manifest = builder.join(TRAINING, partial)
         if manifest is None:

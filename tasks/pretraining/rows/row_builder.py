@@ -22,11 +22,12 @@ from typing import Any
 
 from ipu_model.files import link_or_copy, new_folder, read_json, sha256_of, write_json
 from tasks.params.schema import PHASES, PretrainRowsParams
-from tasks.pretraining.rows import row_shards
+from tasks.pretraining.rows import chunks
+from tasks.pretraining.rows.chunks import PARTS, TRAINING, Counts, read_chunks
 from tasks.pretraining.rows.masking import default_max_predictions
 from tasks.pretraining.rows.pair_rows import RowSettings, make_chunk_rows
-from tasks.pretraining.rows.row_shards import PARTS, TRAINING, Counts, Shard, plan_shards, read_chunks
 from tasks.records.parquet import list_corpus_files
+from tasks.records.shards import Shard, plan_shards
 from tasks.rows.held_out import is_held_out
 from tasks.rows.row_files import RowWriter, check_geometry, row_file_name
 from tasks.stage.parallel import StageProgress, ordered_map, useful_workers
@@ -134,22 +135,22 @@ class ShardBuilder:
         sha256 = sha256_of(find_tokenizer_file(settings.tokenizer))
         files = list_corpus_files(Path(corpus).absolute())
         self.shards = plan_shards(files)
-        deciding = _fingerprint_values(settings, params.held_out_fraction, sha256, files)
+        deciding = _fingerprint_values(settings, params.held_out_fraction, sha256, files, self.shards)
         name = hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:12]
         self._work = Path(work).absolute()
         self._folder = self._work / name
         self._maker = ShardMaker(self._folder, settings, params.row_kind, params.held_out_fraction, sha256, vocabulary)
 
-    def make(self, shards: Sequence[Shard], workers: int | None) -> tuple[dict[str, Counts], StageProgress]:
-        """Make those of `shards` that are not finished; return the counts of all of them, by part."""
-        found = [_read_counts(shard_folder(self._folder, shard.number)) for shard in shards]
+    def make(self, workers: int | None) -> tuple[dict[str, Counts], StageProgress]:
+        """Make the shards that are not finished; return the counts of all of them, by part."""
+        found = [_read_counts(shard_folder(self._folder, shard.number)) for shard in self.shards]
         counts = [counts for counts in found if counts is not None]
-        missing = [shard for shard, counts_of_it in zip(shards, found, strict=True) if counts_of_it is None]
+        missing = [shard for shard, counts_of_it in zip(self.shards, found, strict=True) if counts_of_it is None]
         if counts:
-            logger.info("reusing %d of %d shards", len(counts), len(shards))
+            logger.info("reusing %d of %d shards", len(counts), len(self.shards))
         if workers is None:
             text = sum(shard.bytes for shard in missing)
-            workers = useful_workers(text // row_shards.CHUNK_CHARACTERS, CHUNKS_FOR_PROCESSES)
+            workers = useful_workers(text // chunks.CHUNK_CHARACTERS, CHUNKS_FOR_PROCESSES)
         progress = StageProgress(f"{self._phase} rows", "documents", sum(shard.documents for shard in missing))
         for made in ordered_map(self._maker.make, missing, workers):
             counts.append(made)
@@ -200,7 +201,7 @@ def _read_counts(folder: Path) -> dict[str, Counts] | None:
 
 
 def _fingerprint_values(
-    settings: RowSettings, held_out_fraction: float, tokenizer: str, files: Sequence[Path]
+    settings: RowSettings, held_out_fraction: float, tokenizer: str, files: Sequence[Path], shards: Sequence[Shard]
 ) -> dict[str, Any]:
     """Return everything that affects the rows of a corpus, by content, so that it is the same on every host."""
     root = Path(__file__).parents[3]
@@ -208,6 +209,7 @@ def _fingerprint_values(
         "settings": {**dataclasses.asdict(settings), "tokenizer": tokenizer},
         "held_out_fraction": held_out_fraction,
         "corpus": [sha256_of(path) for path in files],
+        "shards": [shard.documents for shard in shards],
         "sources": [sha256_of(path) for name in ROW_SOURCES for path in sorted((root / name).glob("*.py"))],
         "versions": [metadata.version(name) for name in ("numpy", "pyarrow", "tokenizers")],
     }

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tasks.pretraining.rows import row_shards
+from tasks.pretraining.rows import chunks
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
-from tasks.pretraining.rows.row_shards import plan_shards
+from tasks.records.shards import plan_shards
 from tasks.rows.row_files import row_schema
 from tasks.stage.errors import InputError
 from tasks.stage.row_folders import read_manifest
@@ -151,7 +151,7 @@ def test_a_row_never_has_more_masked_positions_than_its_slots(tmp_path: Path) ->
 def test_rows_are_the_same_bytes_whatever_the_number_of_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_shards, "CHUNK_DOCUMENTS", 40)
+    monkeypatch.setattr(chunks, "CHUNK_DOCUMENTS", 40)
     texts = random_texts(230)
     one = folder_bytes(make(tmp_path / "one", texts, duplicates=2, workers=1))
     two = folder_bytes(make(tmp_path / "two", texts, duplicates=2, workers=2))
@@ -174,16 +174,16 @@ def test_duplicates_phases_and_seeds_give_other_pairs_and_masks(tmp_path: Path) 
 
 
 def test_chunk_borders_depend_on_the_texts_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_shards, "CHUNK_DOCUMENTS", 20)
-    monkeypatch.setattr(row_shards, "CHUNK_CHARACTERS", 100)
-    monkeypatch.setattr(row_shards, "LAST_CHUNK_DOCUMENTS", 3)
+    monkeypatch.setattr(chunks, "CHUNK_DOCUMENTS", 20)
+    monkeypatch.setattr(chunks, "CHUNK_CHARACTERS", 100)
+    monkeypatch.setattr(chunks, "LAST_CHUNK_DOCUMENTS", 3)
     texts = ["x"] * 20 + ["y" * 60, "y" * 40] + ["z"] * 22
     one = write_corpus(tmp_path / "one", texts)
-    chunks = [len(chunk) for chunk in read_chunks(one)]
-    assert chunks == [20, 2, 22]  # the last two join the twenty before them
+    sizes = [len(chunk) for chunk in read_chunks(one)]
+    assert sizes == [20, 2, 22]  # the last two join the twenty before them
     many = write_corpus(tmp_path / "many", texts[:7], rows_per_group=3)
     pq.write_table(pa.table({"text": texts[7:]}), many / "part-00001.parquet")
-    assert [len(chunk) for chunk in read_chunks(many)] == chunks
+    assert [len(chunk) for chunk in read_chunks(many)] == sizes
     assert [len(c) for c in read_chunks(write_few(tmp_path, ["a", "b"]))] == [2]
     assert [len(c) for c in read_chunks(write_few(tmp_path, ["a"] * 23))] == [20, 3]
 
@@ -193,7 +193,7 @@ def read_chunks(corpus: Path) -> list[list[str]]:
     return [
         chunk.texts
         for shard in plan_shards(sorted(corpus.glob("*.parquet")))
-        for chunk in row_shards.read_chunks(shard, lambda text: False)
+        for chunk in chunks.read_chunks(shard, lambda text: False)
     ]
 
 
@@ -294,10 +294,10 @@ MEASURE = """
     import resource, sys
     from pathlib import Path
     from tasks.pretraining.rows import pretrain_rows
-    from tasks.pretraining.rows import row_shards
+    from tasks.pretraining.rows import chunks
     from tests.tasks.pretraining.row_inputs import pretrain_params, random_texts, word_tokenizer, write_corpus
     folder, times = Path(sys.argv[1]), int(sys.argv[2])
-    row_shards.CHUNK_DOCUMENTS = 200
+    chunks.CHUNK_DOCUMENTS = 200
     tokenizer = word_tokenizer(folder / "tokenizer")
     corpus = folder / "corpus"
     texts = random_texts(1000)

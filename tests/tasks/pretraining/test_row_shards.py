@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tasks.pretraining.rows import pair_rows, row_builder, row_shards
+from tasks.pretraining.rows import chunks, pair_rows, row_builder
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.pretraining.rows.row_builder import ShardBuilder
-from tasks.pretraining.rows.row_shards import plan_shards, read_texts
+from tasks.records import shards as shards_module
+from tasks.records.shards import plan_shards, read_texts
 from tasks.stage.row_folders import HELD_OUT, read_manifest
 from tests.tasks.pretraining.row_inputs import pretrain_params, random_texts, word_tokenizer, write_corpus
 from tests.test_architecture import ROOT, import_closure
@@ -27,10 +28,10 @@ KILLED = """
     from pathlib import Path
     from tasks.pretraining.rows import pretrain_rows
     from tasks.pretraining.rows import row_builder
-    from tasks.pretraining.rows import row_shards
+    from tasks.records import shards
     from tests.tasks.pretraining.row_inputs import pretrain_params
     make, folder = row_builder.make_chunk_rows, Path(sys.argv[1])
-    row_shards.SHARD_BYTES = int(sys.argv[2])
+    shards.SHARD_BYTES = int(sys.argv[2])
     def make_until_the_fourth(settings, chunk):
         if chunk.shard == 3 and chunk.part == "held-out":  # its other rows are written
             os.kill(os.getpid(), signal.SIGKILL)
@@ -50,7 +51,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     word_tokenizer(folder / "tokenizer")
     write_corpus(folder / "corpus", random_texts(200), rows_per_group=10)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(row_shards, "SHARD_BYTES", SMALL)
+        patch.setattr(shards_module, "SHARD_BYTES", SMALL)
         make(folder, folder)
     return folder
 
@@ -61,12 +62,12 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     counts: Counter[int] = Counter()
     original = row_builder.make_chunk_rows
 
-    def counting(settings: dict[str, row_builder.RowSettings], chunk: row_shards.Chunk) -> pair_rows.PairRows:
+    def counting(settings: dict[str, row_builder.RowSettings], chunk: chunks.Chunk) -> pair_rows.PairRows:
         counts[chunk.shard] += 1
         return original(settings, chunk)
 
     monkeypatch.setattr(row_builder, "make_chunk_rows", counting)
-    monkeypatch.setattr(row_shards, "SHARD_BYTES", SMALL)
+    monkeypatch.setattr(shards_module, "SHARD_BYTES", SMALL)
     return counts
 
 
@@ -132,8 +133,9 @@ def test_shards_of_other_parameters_are_not_taken(whole: Path, tmp_path: Path, m
 
 def test_shards_in_any_order_are_the_same_rows(whole: Path, tmp_path: Path, made: Counter[int]) -> None:
     making = ShardBuilder(pretrain_params(**PARAMS), "phase1", whole / "corpus", whole / "tokenizer", tmp_path / "work")
-    making.make(making.shards[4:], 1)
-    making.make(making.shards[1::-1], 1)
+    whole_corpus = making.shards
+    for making.shards in (whole_corpus[4:], whole_corpus[1::-1]):
+        making.make(1)
     make(whole, tmp_path)
     assert made[4] == made[0], "each once"
     assert bytes_under(tmp_path / "rows") == bytes_under(whole / "rows")
@@ -151,7 +153,7 @@ def test_the_joined_manifests_count_what_the_shards_hold(whole: Path) -> None:
 def test_every_document_is_in_one_shard_and_none_is_much_smaller_than_the_others(
     whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_shards, "SHARD_BYTES", SMALL)
+    monkeypatch.setattr(shards_module, "SHARD_BYTES", SMALL)
     shards = plan_shards(sorted((whole / "corpus").glob("*.parquet")))
     assert [text for shard in shards for text in read_texts(shard)] == random_texts(200)
     assert [shard.number for shard in shards] == list(range(6))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.pretraining.rows import row_shards
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
+from tasks.records import shards
 from tasks.stage import cluster
 from tasks.stage.errors import InputError, ParamsError, PodiumError
 from tasks.stage.parallel import ordered_map, useful_workers
@@ -100,7 +100,7 @@ def test_rows_are_the_same_bytes_here_and_on_the_cluster(
 ) -> None:
     word_tokenizer(tmp_path / "tokenizer")
     write_corpus(tmp_path / "corpus", random_texts(200), rows_per_group=10)
-    monkeypatch.setattr(row_shards, "SHARD_BYTES", 4000)  # six shards
+    monkeypatch.setattr(shards, "SHARD_BYTES", 4000)  # six shards
     monkeypatch.chdir(tmp_path)
     found = []
     for name, processes in (("one", 1), ("two", 2), ("three", 3), ("cluster", 2)):
