@@ -12,12 +12,16 @@ import os
 import re
 import shutil
 import stat
+import time
 from collections import Counter
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Callable, Dict, Iterator, List, Mapping, Tuple
 
 PARTIAL = ".partial"
 """Suffix of files being written; such files are never read, and the next writer removes them."""
+HOST = hashlib.sha256(os.uname().nodename.encode()).hexdigest()[:8]
+FOREIGN_SECONDS = 24 * 3600
+"""Age at which a partial file of another host, whose processes are not visible here, counts as left behind."""
 BLOCK = 1 << 20
 """Bytes per read."""
 MAX_JSON_BYTES = 128 << 20
@@ -60,24 +64,36 @@ def require_regular(mode: int, path: Path | str) -> None:
         raise NotAFile(errno.EINVAL, "is a pipe, socket or device; a file is required", str(path))
 
 
+def partial_path(path: Path, kind: str = "") -> Path:
+    """Return the temporary path next to `path` at which this process of this host writes."""
+    return path.with_name(f"{path.name}.{HOST}-{os.getpid()}{kind}{PARTIAL}")
+
+
 @contextlib.contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
+def new_folder(path: Path, replace: bool = True) -> Iterator[Path]:
     """Replace the folder `path` atomically: yield a temporary folder next to it, which is then synced and renamed.
 
     The previous folder stays until the new one is complete.
+
+    Args:
+        replace: False keeps a folder that another process, which makes the same, has completed first.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     clear_partial(path)
-    fresh, old = (path.with_name(f"{path.name}.{os.getpid()}{kind}{PARTIAL}") for kind in ("", ".old"))
+    fresh, old = partial_path(path), partial_path(path, ".old")
     fresh.mkdir()
     try:
         yield fresh
         for written in (*fresh.rglob("*"), fresh):
             fsync(written)
-        if path.exists():
+        if replace and path.exists():
             os.replace(str(path), str(old))
-        os.replace(str(fresh), str(path))
+        try:
+            os.replace(str(fresh), str(path))
+        except OSError as error:
+            if replace or error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
         _fsync_names(path.parent)
     finally:
         if old.exists() and not path.exists():
@@ -92,7 +108,7 @@ def new_file(path: Path) -> Iterator[Path]:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     clear_partial(path)
-    partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
+    partial = partial_path(path)
     try:
         yield partial
         fsync(partial)
@@ -124,21 +140,32 @@ def _fsync_names(folder: Path) -> None:
 def clear_partial(path: Path) -> bool:
     """Remove partial files that killed writers of `path` left next to it; return whether there were any.
 
-    If the writer of a folder died between its two renames, the first rename is undone.
+    If the writer of a folder died between its two renames, the first rename is undone. Other hosts may write to a
+    shared folder: their partial files stay for FOREIGN_SECONDS.
     """
     cleared = False
     for partial in sorted(path.parent.glob(f"{glob.escape(path.name)}.*{PARTIAL}")):
-        name = re.fullmatch(r"(\d+)(\.old)?\.partial", partial.name[len(path.name) + 1 :])
-        if name is None or is_alive(name[1]):
+        name = re.fullmatch(r"([0-9a-f]{8})-(\d+)(\.old)?\.partial", partial.name[len(path.name) + 1 :])
+        if name is None or _is_in_use(partial, name[1], name[2]):
             continue
         cleared = True
         if not partial.is_dir():
             partial.unlink()
-        elif name[2] and not path.exists():
+        elif name[3] and not path.exists():
             os.replace(str(partial), str(path))
         else:
             shutil.rmtree(str(partial))
     return cleared
+
+
+def _is_in_use(partial: Path, host: str, pid: str) -> bool:
+    """Return whether the writer of a partial file is alive, or may be on another host."""
+    if host == HOST:
+        return is_alive(pid)
+    try:
+        return time.time() - partial.stat().st_mtime < FOREIGN_SECONDS
+    except FileNotFoundError:  # it has just been renamed
+        return True
 
 
 def is_alive(pid: str) -> bool:

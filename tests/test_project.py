@@ -57,6 +57,8 @@ def extras_of(path):
     here = path.relative_to(ROOT).as_posix()
     if here == "ipu_model/models/transformers_encoder.py":
         return ("encoders",)
+    if here == "tasks/stage/cluster.py":
+        return ("cluster",)
     if here.startswith("tasks/tracking/track_"):
         return ("tracking",)
     if here.startswith(("tasks/downstream/export/", "tasks/downstream/inference/onnx_answers.py")):
@@ -86,6 +88,7 @@ def test_every_import_is_declared_where_it_is_needed(folder):
         ("dev", ("tests",)),
         ("encoders", ("ipu_model",)),
         ("tracking", ("tasks",)),
+        ("cluster", ("tasks",)),
         ("remotes", ()),
         ("docs", ()),
     ],

@@ -31,7 +31,7 @@ from tasks.release.hub.token import TOKEN, token_of_environment
 from tasks.release.release import refuse_foreign, require_origin, resolve_origin
 from tasks.release.signing import open_signer
 from tasks.stage import artifacts, streams
-from tasks.stage.errors import InputError, ParamsError, PublishError
+from tasks.stage.errors import InputError, ParamsError, PublishError, require_packages
 from tasks.stage.parallel import count_cores, stages_at_once
 
 MIN_SHARE = 0.5
@@ -99,10 +99,10 @@ def check_export(request: RunRequest) -> Iterator[CheckResult]:
     """Check the packages that exporting needs; a worker's are on its own host."""
     if request.on_workers or not any(stage.group == "export" for stage in request.stages):
         return
-    from tasks.downstream.inference.onnx_answers import EXPORTING, require_packages  # imports numpy and pyarrow
+    from tasks.downstream.inference.onnx_answers import EXPORTING  # imports numpy and pyarrow
 
     try:
-        require_packages(EXPORTING)
+        require_packages("export", EXPORTING)
     except InputError as error:
         yield problem("export", str(error))
 

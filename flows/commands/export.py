@@ -7,6 +7,7 @@ import click
 from flows.commands import model_options, options
 from flows.commands.project import resolve_path
 from tasks.stage.artifacts import EXPORT_FILES
+from tasks.stage.errors import require_packages
 
 
 @click.command(
@@ -32,9 +33,9 @@ def command(
 ) -> None:
     from tasks.downstream.export.model_export import export_model
     from tasks.downstream.inference.model import find_model
-    from tasks.downstream.inference.onnx_answers import EXPORTING, require_packages
+    from tasks.downstream.inference.onnx_answers import EXPORTING
 
-    require_packages(EXPORTING)
+    require_packages("export", EXPORTING)
     model, _ = model_options.resolve_model(ctx, name, tokenizer, find_model)
     named = resolve_path(ctx, Path(name))
     folder = out or Path(f"{(named.resolve() if named.exists() else Path(name)).name}-onnx")

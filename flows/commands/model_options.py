@@ -16,6 +16,7 @@ from flows.commands.project import CommandContext, resolve_path
 from tasks.params.downstream import RowsParams
 from tasks.params.sections import DeviceParams
 from tasks.stage import artifacts, streams
+from tasks.stage.errors import require_packages
 
 if TYPE_CHECKING:
     from tasks.downstream.inference.job import InferenceOptions
@@ -102,10 +103,10 @@ def load_model(ctx: click.Context, name: str, args: Mapping[str, Any]) -> tuple[
     """Load the model of a command and the entry that describes its task."""
     from tasks.downstream.inference.entry import infer_entry
     from tasks.downstream.inference.model import find_model
-    from tasks.downstream.inference.onnx_answers import ANSWERING, require_packages
+    from tasks.downstream.inference.onnx_answers import ANSWERING
 
     if args["backend"] != "torch":
-        require_packages(ANSWERING)
+        require_packages("export", ANSWERING)
     find = functools.partial(find_model, backend=args["backend"])
     model, run = resolve_model(ctx, name, args["tokenizer"], find)
     own: dict[str, dict[str, Any]] = {

@@ -21,7 +21,6 @@ from tasks.downstream.gate.gate import COUNTED_ALIKE
 from tasks.downstream.gate.released_scores import read_scores
 from tasks.downstream.inference.entry import infer_entry
 from tasks.downstream.inference.model import find_model
-from tasks.downstream.inference.onnx_answers import require_packages
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.models.model_card import FRONT_MATTER
 from tasks.params.entries import Entry
@@ -40,7 +39,7 @@ from tasks.release.signing import (
     read_signed_files,
 )
 from tasks.stage.artifacts import EXPORT_FILES
-from tasks.stage.errors import InputError, PodiumError
+from tasks.stage.errors import InputError, PodiumError, require_packages
 
 SHOWN = 6
 COSTS = re.compile(r"(?:\| training \| hardware|On .*:\n\n\| file \| threads) \|.*\n\|[-|]+\n(?:\|.*\n)+\n")
@@ -296,7 +295,7 @@ def check_exports(release: ReceivedRelease) -> str:
         problems += [f"the gate did not accept {name}" for name in sorted(present - accepted)]
     _require(problems)
     try:
-        require_packages(("onnxruntime", "transformers"))
+        require_packages("export", ("onnxruntime", "transformers"))
     except InputError as error:
         raise CheckSkipped(f"{', '.join(sorted(present))}: not computed ({error})") from None
     differences = _compare_exports(release, sorted(present))

@@ -7,7 +7,6 @@ with certificates unless the scheduler is on this host. A worker computes nothin
 import contextlib
 import functools
 import hashlib
-import importlib
 import ipaddress
 import logging
 import os
@@ -20,8 +19,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from ipu_model.files import write_text
-from tasks.stage.errors import ParamsError, PodiumError
+from ipu_model.files import partial_path, write_text
+from tasks.stage.errors import ParamsError, PodiumError, require_packages
 
 CLUSTER, INSECURE = "PODIUM_DATA_CLUSTER", "PODIUM_DATA_CLUSTER_INSECURE"
 PACKAGES = ("numpy", "pandas", "pyarrow", "tokenizers")
@@ -67,12 +66,9 @@ def open_cluster(address: str) -> Iterator[tuple[Executor, Callable[[], int]]]:
         PodiumError: there is no scheduler or worker, one of its workers has other versions or does not see the project,
             the cluster was lost, or a task ended its worker several times.
     """
-    try:
-        distributed = importlib.import_module("distributed")
-    except ImportError:
-        raise ParamsError(
-            f"{CLUSTER} is set, but Dask is not installed. Install the extra cluster, or unset it"
-        ) from None
+    require_packages("cluster", ("distributed",), CLUSTER)
+    import distributed
+
     for name in ("distributed", "tornado"):  # their errors are raised here too
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
@@ -118,13 +114,18 @@ def _lost_scheduler() -> PodiumError:
 
 def _check_workers(client: Any) -> None:
     """Refuse workers with other versions, and workers that do not see this folder."""
-    marker = Path.cwd() / f".podium-{os.getpid()}"
+    marker = partial_path(Path.cwd() / ".podium")
     write_text(marker, str(marker))
     try:
         found = client.run(describe_worker, str(marker), on_error="return")
     finally:
         marker.unlink()
     problems = [f"{worker} {problem}" for worker, told in sorted(found.items()) if (problem := _compare(told))]
+    problems += [
+        f"{worker} has {threads} threads: start it with --nthreads 1"
+        for worker, threads in sorted(client.nthreads().items())
+        if threads > 1
+    ]
     if problems:
         raise PodiumError(f"the Dask cluster cannot be used: {'; '.join(problems)}")
 
@@ -168,9 +169,16 @@ def run_checked(function: Callable[[Item], Result], here: dict[str, str], item: 
     """Return `function(item)` on a worker that may have joined after the check.
 
     Raises:
-        PodiumError: its versions differ.
+        PodiumError: its versions differ, or its disk or memory is full. Other errors of `function` are passed on.
     """
     if problem := compare_versions(read_versions(), here):
         raise PodiumError(f"a worker on {platform.node()} {problem}")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    return function(item)
+    try:
+        return function(item)
+    except (MemoryError, OSError) as error:
+        what, path = getattr(error, "strerror", None) or str(error) or "out of memory", getattr(error, "filename", None)
+        raise PodiumError(
+            f"{what}{f' ({path})' if path else ''} on the worker {platform.node()}: give it space or memory, and run "
+            "again; nothing half-written was kept"
+        ) from None

@@ -4,7 +4,8 @@ Messages say what was found, what is required, and which parameter to change.
 """
 
 import contextlib
-from collections.abc import Iterator
+import importlib.util
+from collections.abc import Iterator, Sequence
 
 from ipu_model.errors import DeviceJobError
 
@@ -62,6 +63,22 @@ class StagePaused(PodiumError):
         """Create the error; `in_a_hurry` means that SIGTERM caused it, so that this process has only seconds left."""
         super().__init__(text)
         self.in_a_hurry = in_a_hurry
+
+
+def require_packages(extra: str, names: Sequence[str], key: str = "") -> None:
+    """Require packages of an extra.
+
+    Args:
+        key: setting that needs them; the message begins with it.
+
+    Raises:
+        InputError: one of them is not installed.
+    """
+    if missing := [name for name in names if importlib.util.find_spec(name) is None]:
+        prefix = f"{key}: " if key else ""
+        raise InputError(
+            f"{prefix}{', '.join(missing)} not installed. Run pip install 'podium[{extra}]' with this Python"
+        )
 
 
 @contextlib.contextmanager

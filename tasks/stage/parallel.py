@@ -16,7 +16,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
@@ -26,6 +26,7 @@ from ipu_model.units import format_duration
 from tasks.stage.cluster import cluster_address, open_cluster, read_versions, run_checked
 from tasks.stage.errors import ParamsError, PodiumError
 from tasks.stage.memory import watch_memory
+from tasks.stage.process import MAPS, MapUsage
 
 WORKERS = "PODIUM_WORKERS"
 STAGES_AT_ONCE = "PODIUM_STAGES_AT_ONCE"
@@ -101,14 +102,18 @@ def _stated_number(name: str, counted: str) -> int | None:
 def useful_workers(items: int, least: int) -> int:
     """Return `worker_count()`, or 1 for fewer than `least` items.
 
-    A process takes about 0.6 s to start (interpreter, imports, tokenizer) before it returns anything. A cluster has at
-    least two.
+    A process takes about 0.6 s to start (interpreter, imports, tokenizer) before it returns anything.
 
     Raises:
         ParamsError: PODIUM_WORKERS is invalid, for any number of items.
     """
-    workers = max(worker_count(), 1 if cluster_address() is None else 2)
+    workers = _available_workers()
     return workers if items >= least else 1
+
+
+def _available_workers() -> int:
+    """Return `worker_count()`; at least 2 with a cluster, which is used however many cores this host has."""
+    return max(worker_count(), 1 if cluster_address() is None else 2)
 
 
 def ordered_map(
@@ -126,8 +131,21 @@ def ordered_map(
     Raises:
         PodiumError: a process died, for example because it was killed for memory. Errors of `function` are passed on.
     """
-    workers = useful_workers(1, 1) if workers is None else workers
-    source = iter(items)
+    usage, started_at = MapUsage(), time.perf_counter()
+    with contextlib.closing(_map(functools.partial(_time, function), iter(items), workers, usage)) as results:
+        for result, seconds in results:
+            usage.add(seconds)
+            given_at = time.perf_counter()
+            yield result
+            usage.merge_seconds += time.perf_counter() - given_at
+    usage.seconds = time.perf_counter() - started_at
+    MAPS.append(usage)
+
+
+def _map(
+    function: Callable[[Item], Result], source: Iterator[Item], workers: int | None, usage: MapUsage
+) -> Generator[Result]:
+    workers = _available_workers() if workers is None else workers
     ahead = list(itertools.islice(source, 2))
     source = itertools.chain(ahead, source)
     if workers == 1:
@@ -142,10 +160,16 @@ def ordered_map(
     with open_pool(workers) if address is None else open_cluster(address) as (executor, count):
         for item in source:
             waiting.append(executor.submit(function, item))
+            usage.processes = max(usage.processes, count())
             if len(waiting) >= count() * WAITING_PER_WORKER:
                 yield _wait_for(waiting.popleft(), count)
         while waiting:
             yield _wait_for(waiting.popleft(), count)
+
+
+def _time(function: Callable[[Item], Result], item: Item) -> tuple[Result, float]:
+    started_at = time.perf_counter()
+    return function(item), time.perf_counter() - started_at
 
 
 def _wait_for(future: Future[Result], count: Callable[[], int]) -> Result:

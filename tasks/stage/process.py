@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,38 @@ KIB = 1024
 RUN = "PODIUM_RUN"
 """Variable that the flow sets for its stages: start time of the run in UTC, and its name."""
 
+MOST_TIMES = 512
+"""Times of items that a map keeps; further items are added in pairs, so that memory stays bounded."""
+
 Say = Callable[[str], None]
 """Function that takes a line of output for users."""
+
+
+@dataclass
+class MapUsage:
+    """Time of a parallel map over the parts of a stage's work (tasks/stage/parallel.py)."""
+
+    processes: int = 1
+    """Most processes at a time; on a cluster, threads of workers."""
+    items: int = 0
+    seconds: float = 0.0
+    """Wall time, with the start of the processes."""
+    merge_seconds: float = 0.0
+    """Part of it in which the stage used results; the processes may have worked meanwhile."""
+    item_seconds: list[float] = field(default_factory=list)
+    """Wall time of each item in its process, in order; with more than MOST_TIMES items, of neighbors together."""
+
+    def add(self, seconds: float) -> None:
+        """Add an item."""
+        self.items += 1
+        self.item_seconds.append(round(seconds, 3))
+        if len(self.item_seconds) > MOST_TIMES:
+            pairs = zip(self.item_seconds[::2], [*self.item_seconds[1::2], 0.0], strict=False)
+            self.item_seconds = [round(one + other, 3) for one, other in pairs]
+
+
+MAPS: list[MapUsage] = []
+"""The completed maps of this process."""
 
 
 def die_with_parent() -> None:
@@ -134,6 +165,7 @@ def _usage(began: float) -> dict[str, Any]:
         "ended": round(time.time(), 2),
         "cpu_seconds": round(own.ru_utime + own.ru_stime + others.ru_utime + others.ru_stime, 2),
         "peak_memory_mb": round(max(own_peak, others.ru_maxrss * KIB) / 2**20, 1),
+        "maps": [asdict(one) for one in MAPS],
     }
 
 

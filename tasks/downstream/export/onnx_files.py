@@ -21,11 +21,10 @@ from tasks.downstream.inference.onnx_answers import (
     import_onnxruntime,
     name_file,
     open_session,
-    require_packages,
     run_session,
 )
 from tasks.stage.artifacts import EXPORT_FILES
-from tasks.stage.errors import InputError
+from tasks.stage.errors import InputError, require_packages
 from tasks.stage.process import loading_packages
 
 OPSET = 18
@@ -66,7 +65,7 @@ def load_model(folder: Path) -> Any:
     Raises:
         InputError: transformers has no such class, or the weights are incomplete.
     """
-    require_packages(EXPORTING)
+    require_packages("export", EXPORTING)
     with loading_packages(), _silenced():
         import torch
         import transformers

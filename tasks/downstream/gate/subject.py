@@ -6,13 +6,12 @@ private copy, decides on these copies, and publishes them.
 
 import contextlib
 import hashlib
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ipu_model.files import NotAFile, is_alive, open_regular, sha256_of
+from ipu_model.files import NotAFile, clear_partial, open_regular, partial_path, sha256_of
 from tasks.params.entries import find_upstream
 from tasks.params.schema import Params
 from tasks.plan.composing import compose
@@ -166,10 +165,8 @@ def copy_privately(files: Mapping[str, Path], place: Path) -> Iterator[tuple[Pat
         InputError: a source is not a regular file.
     """
     place.mkdir(parents=True, exist_ok=True)
-    for left in place.glob("held.*.partial"):
-        if not is_alive(left.name.split(".")[1]):
-            shutil.rmtree(left)
-    folder = place / f"held.{os.getpid()}.partial"
+    clear_partial(place / "held")
+    folder = partial_path(place / "held")
     folder.mkdir(mode=0o700)
     try:
         yield folder, {name: _copy(path, folder / name) for name, path in sorted(files.items())}

@@ -7,10 +7,9 @@ One sequence a call, each on one thread, has one result. Several threads call th
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ import pyarrow as pa
 
 from ipu_model.files import new_file
 from tasks.rows.row_files import from_arrow
-from tasks.stage.errors import InputError
+from tasks.stage.errors import InputError, require_packages
 from tasks.stage.parallel import StageProgress
 from tasks.stage.row_folders import read_manifest
 
@@ -45,13 +44,6 @@ class EncodedSequence:
     """Its feature id."""
     input_ids: np.ndarray
     token_type_ids: np.ndarray
-
-
-def require_packages(names: Sequence[str]) -> None:
-    """Raise InputError if one of these packages is missing."""
-    missing = [name for name in names if importlib.util.find_spec(name) is None]
-    if missing:
-        raise InputError(f"{', '.join(missing)} not installed. Run pip install 'podium[export]' with this Python")
 
 
 def count_threads() -> int:
@@ -91,7 +83,7 @@ def open_session(path: Path, threads: int = 1) -> InferenceSession:
     Raises:
         InputError: onnxruntime is not installed, or the file is not a model.
     """
-    require_packages(ANSWERING)
+    require_packages("export", ANSWERING)
     onnxruntime = import_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1

@@ -84,7 +84,8 @@ class ShardMaker:
 
     def make(self, shard: Shard) -> dict[str, Counts]:
         """Make the rows of a shard in its folder, and return its counts by part."""
-        with new_folder(shard_folder(self.folder, shard.number)) as partial:
+        # A worker that hung may complete a shard after another has made it, while the stage reads it.
+        with new_folder(shard_folder(self.folder, shard.number), replace=False) as partial:
             counts = self._write(shard, partial)
             files = [path for path in sorted(partial.rglob("*")) if path.is_file()]
             hashes = {path.relative_to(partial).as_posix(): sha256_of(path) for path in files}
@@ -187,7 +188,7 @@ class ShardBuilder:
 
 
 def _read_counts(folder: Path) -> dict[str, Counts] | None:
-    """Return the counts of a shard by part; None if it is missing or its files have changed."""
+    """Return the counts of a shard by part; None if it is missing. Remove it if its files have changed."""
     if not folder.is_dir():
         return None
     try:
@@ -197,6 +198,7 @@ def _read_counts(folder: Path) -> dict[str, Counts] | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         logger.debug("%s: %s", folder, error)
     logger.warning("%s is damaged, making it again", folder)
+    shutil.rmtree(folder)
     return None
 
 

@@ -13,7 +13,7 @@ import torch
 
 from ipu_model.distributed.process import SPINS, limit_spinning
 from ipu_model.errors import ConfigError
-from ipu_model.files import new_file, new_folder
+from ipu_model.files import HOST, new_file, new_folder
 from ipu_model.progress import Progress
 from ipu_model.runtimes.host import keep_freed_memory, set_threads
 
@@ -101,15 +101,16 @@ def test_a_file_or_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_writer_left_beside_its_target_goes_with_the_next_write(tmp_path: Path) -> None:
-    (tmp_path / "model.99.partial").mkdir()
-    (tmp_path / "model.99.partial" / "half").write_text("half")
-    (tmp_path / "other.99.partial").mkdir()
+    model = tmp_path / f"model.{HOST}-99.partial"
+    model.mkdir()
+    (model / "half").write_text("half")
+    (tmp_path / f"other.{HOST}-99.partial").mkdir()
     with new_folder(tmp_path / "model"):
         pass
-    (tmp_path / "logits.arrow.98.partial").write_text("half")
+    (tmp_path / f"logits.arrow.{HOST}-98.partial").write_text("half")
     with new_file(tmp_path / "logits.arrow") as partial:
         partial.write_text("whole")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["logits.arrow", "model", "other.99.partial"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["logits.arrow", "model", f"other.{HOST}-99.partial"]
 
 
 def test_memory_is_given_back_where_the_host_asks_for_it() -> None:

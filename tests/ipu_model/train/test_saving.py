@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ipu_model.distributed.process import StopRequest, Terminated
 from ipu_model.errors import ConfigError, NonFiniteWeights
+from ipu_model.files import HOST
 from ipu_model.jobs.job import ScheduleConfig
 from ipu_model.memory import free_memory
 from ipu_model.models.tensors import DTYPES
@@ -201,7 +202,7 @@ def test_when_its_process_is_killed_the_training_writes_in_turn_and_loses_nothin
     made: Callable[..., Training],
 ) -> None:
     training = made()
-    half = training.folder / f"step-00000001.{training.process}.partial"  # as it leaves one
+    half = training.folder / f"step-00000001.{HOST}-{training.process}.partial"  # as it leaves one
     half.mkdir()
     os.kill(training.process, signal.SIGSTOP)
     training.keep.save(1)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ipu_model.files import sha256_of, write_json
+from ipu_model.files import HOST, sha256_of, write_json
 from tasks.params.schema import parameter_values
 from tasks.release.publish import publish
 from tasks.stage import artifacts
@@ -235,7 +235,7 @@ def dead_process() -> int:
 
 def test_what_a_killed_publish_left_is_cleared_away_and_a_running_ones_is_not(checkout: Path) -> None:
     publish_here(checkout)
-    dead, running = (f"podium-demo.{pid}.partial" for pid in (dead_process(), os.getppid()))
+    dead, running = (f"podium-demo.{HOST}-{pid}.partial" for pid in (dead_process(), os.getppid()))
     for name in (dead, running):
         (checkout / "published" / name).mkdir()
     publish_here(checkout)
@@ -244,7 +244,7 @@ def test_what_a_killed_publish_left_is_cleared_away_and_a_running_ones_is_not(ch
 
 def test_a_publish_killed_between_two_renames_gets_its_old_release_back(checkout: Path) -> None:
     first = publish_here(checkout)
-    (checkout / FOLDER).rename(checkout / f"published/podium-demo.{dead_process()}.old.partial")
+    (checkout / FOLDER).rename(checkout / f"published/podium-demo.{HOST}-{dead_process()}.old.partial")
     assert publish_here(checkout) == {**first, "unchanged": True}
     assert sorted(p.name for p in (checkout / "published").iterdir()) == ["podium-demo"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ipu_model.files import sha256_of
+from ipu_model.files import HOST, sha256_of
 from tests.hub_server import HubServer
 from tests.tasks.downstream.entries import change_parameters
 from tests.tasks.release.hub_publishing import NAME, TOKEN, commits, content
@@ -165,7 +165,7 @@ def test_weights_that_another_process_rewrites_all_the_time_are_refused_or_are_t
 def test_copies_are_for_this_user_alone_and_those_of_a_killed_publish_go_away(checkout: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    left, running = (checkout / "runs" / f"held.{process}.partial" for process in (dead.pid, os.getppid()))
+    left, running = (checkout / "runs" / f"held.{HOST}-{process}.partial" for process in (dead.pid, os.getppid()))
     for folder in (left, running):
         folder.mkdir(mode=0o700, parents=True)
     watch = """

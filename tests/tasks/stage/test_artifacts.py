@@ -5,10 +5,11 @@ import hashlib
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
-from ipu_model.files import new_folder, sha256_of, write_json, write_text
+from ipu_model.files import FOREIGN_SECONDS, HOST, new_folder, sha256_of, write_json, write_text
 
 
 def test_a_folder_that_fails_in_the_middle_leaves_the_old_one_as_it_was(tmp_path):
@@ -37,13 +38,37 @@ def test_a_new_folder_replaces_the_old_one_whole(tmp_path):
 def test_what_a_killed_run_left_is_removed_and_what_a_living_one_writes_is_not(tmp_path):
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    dead, alive = tmp_path / f"rows.{gone.pid}.partial", tmp_path / f"rows.{os.getppid()}.partial"
+    dead, alive = tmp_path / f"rows.{HOST}-{gone.pid}.partial", tmp_path / f"rows.{HOST}-{os.getppid()}.partial"
     for left in (dead, alive):
         left.mkdir()
     with new_folder(tmp_path / "rows"):
         pass
     assert not dead.exists()
     assert alive.exists()
+
+
+def test_what_another_host_writes_to_a_shared_folder_is_removed_only_after_a_day(tmp_path):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    young, old = (tmp_path / f"rows.{host}-{gone.pid}.partial" for host in ("0" * 8, "1" * 8))
+    for left in (young, old):
+        left.mkdir()
+    a_day_ago = time.time() - FOREIGN_SECONDS - 60
+    os.utime(old, (a_day_ago, a_day_ago))
+    with new_folder(tmp_path / "rows"):
+        pass
+    assert young.exists()
+    assert not old.exists()
+
+
+def test_a_folder_that_another_process_completed_first_stays(tmp_path):
+    with new_folder(tmp_path / "shard", replace=False) as late:
+        with new_folder(tmp_path / "first") as first:
+            (first / "rows").write_text("first")
+        os.replace(tmp_path / "first", tmp_path / "shard")
+        (late / "rows").write_text("late")
+    assert (tmp_path / "shard" / "rows").read_text() == "first"
+    assert [path.name for path in tmp_path.iterdir()] == ["shard"]
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EINVAL])
