@@ -82,8 +82,7 @@ class KindCommands(click.Group):
             project = enter_project(ctx)
             run_preset(ctx, project, PRESET, build_overrides(ctx, project, kind, args), args)
 
-        found: click.Command = run
-        return found
+        return run
 
 
 @click.group(

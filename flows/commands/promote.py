@@ -1,7 +1,6 @@
 """`podium promote`: give a name such as champion to a release of a published model."""
 
 import os
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,12 @@ from tasks.release.names import CHAMPION, FolderReleases, NamedReleases
 from tasks.stage import streams
 from tasks.stage.errors import InputError
 
-
-def name_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the argument and the options that promote and rollback share."""
-    for add in (
-        click.option("--as", "name", default=CHAMPION, show_default=True, metavar="NAME", help="name of the release"),
-        options.json_option,
-        click.argument("model", shell_complete=options.complete_runs),
-    ):
-        function = add(function)
-    return function
+name_options = options.combine_options(
+    click.option("--as", "name", default=CHAMPION, show_default=True, metavar="NAME", help="name of the release"),
+    options.json_option,
+    click.argument("model", shell_complete=options.complete_runs),
+)
+"""Arguments that promote and rollback share."""
 
 
 @click.command(

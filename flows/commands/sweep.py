@@ -110,8 +110,7 @@ class _SweepCommands(finetune.KindCommands):
             (entry,) = resolve({}, finetune.PRESET, overrides)["downstream"]
             _start_sweep(project, Training(f"finetune@{entry}"), finetune.PRESET, overrides, space, args)
 
-        found: click.Command = run
-        return found
+        return run
 
 
 @command.group("finetune", cls=_SweepCommands, help="Sweep podium finetune. Separate the values to try by commas.")

@@ -11,6 +11,7 @@ import click
 from flows.commands import options
 from flows.commands.project import CommandContext, enter_project, resolve_path
 from ipu_model.files import find_object
+from tasks.plan.named_files import escape_name
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import FAILED, InputError
 
@@ -65,7 +66,8 @@ def command(
         )
     else:
         width = max(map(len, results))
-        lines = [f"{check.name:{width}}  {check.result:7}  {_on_one_line(check.text)}" for check in found]
+        # Names of files come from the release: line breaks and control characters are escaped.
+        lines = [f"{check.name:{width}}  {check.result:7}  {escape_name(check.text)}" for check in found]
         unchecked = "signer was" if results["files"] == "ok" else "weights and its signer were"
         end = "verified" if signed else f"nothing contradicts this release, but its {unchecked} not checked"
         streams.say("\n".join([*lines, "NOT VERIFIED: do not use this release" if failed else end]) + "\n")
@@ -82,11 +84,6 @@ def _reproduce(project: Path, release: Path, from_scratch: bool) -> "ReleaseChec
     except NotReproducible as error:
         same, text = False, f"cannot be reproduced: {error}"
     return ReleaseCheck("reproduction", "ok" if same else "failed", text)
-
-
-def _on_one_line(text: str) -> str:
-    """Escape line breaks and control characters: names of files come from the release."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 @contextlib.contextmanager

@@ -77,8 +77,7 @@ def publish_release(gate: Stage, root: Path, say: Callable[[str], None]) -> dict
         ReleaseFailed: has the output of the child process.
     """
     _run("publish failed", publish_command(gate), root, say)
-    receipt: dict[str, Any] = read_json(root / artifacts.receipt_file(gate.item))
-    return receipt
+    return read_json(root / artifacts.receipt_file(gate.item))
 
 
 def _run(failed: str, module: Sequence[str], root: Path, say: Callable[[str], None]) -> list[str]:

@@ -144,7 +144,7 @@ def run_plan(
         try:
             _run_stages(left, known, sessions, bring)
         finally:
-            run.sort_stages(plan)
+            run.stages.sort(key=lambda stage: plan.index(stage.name))  # until now by their ends
             run.read_results(root)  # of a failed run too
         if remote and (kept := [stage.name for stage in run.stages if stage.status != "ran"]):
             sessions[0].push(kept, log_line)  # outs from this host's cache, which the remote may lack

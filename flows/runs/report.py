@@ -227,10 +227,6 @@ class RunReport:
         else:
             self.stages.append(record)
 
-    def sort_stages(self, plan: Sequence[str]) -> None:
-        """Sort the stages by the plan instead of by their end."""
-        self.stages.sort(key=lambda stage: plan.index(stage.name))
-
     def read_results(self, root: Path) -> None:
         """Read the outputs of the finished stages: scores, decisions, metrics of device jobs, pages."""
         plan = read_plan(root)
@@ -299,8 +295,7 @@ def read_json_object(path: Path) -> dict[str, Any] | None:
     """Read a JSON object that a stage wrote; return None if it has not run."""
     if not path.is_file():
         return None
-    values: dict[str, Any] = read_json(path)
-    return values
+    return read_json(path)
 
 
 def read_metrics(stage: Stage, root: Path) -> dict[str, Any]:

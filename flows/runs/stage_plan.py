@@ -73,8 +73,7 @@ def known_parts(definitions: Mapping[str, Any], kinds: Sequence[str]) -> list[st
 def _read_meta(definitions: Mapping[str, Any], group: str) -> dict[str, Any]:
     """Return the meta of a group of stages from dvc.yaml, with variables left as they are."""
     body = definitions[group]
-    meta: dict[str, Any] = body.get("do", body).get("meta") or {}
-    return meta
+    return body.get("do", body).get("meta") or {}
 
 
 def _match_stages(name: str, plan: Plan, definitions: Mapping[str, Any]) -> list[str]:

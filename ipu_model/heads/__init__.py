@@ -31,8 +31,7 @@ def get_head(name: str) -> Head:
         ConfigError: there is no such head.
     """
     _check(name)
-    head: Head = importlib.import_module(f"{__name__}.{name}").HEAD
-    return head
+    return importlib.import_module(f"{__name__}.{name}").HEAD
 
 
 @functools.lru_cache(maxsize=None)

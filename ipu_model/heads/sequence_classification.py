@@ -198,8 +198,7 @@ class SequenceClassification(Head):
         return {**losses, "label_accuracy": sums["right"] / sums["classes"]} if sums["classes"] else losses
 
     def predict(self, model: Any, tokens: Tokens, starts: Tensor, count: int) -> Tensor:
-        logits: Tensor = model(tokens, starts)
-        return logits
+        return model(tokens, starts)
 
     def split(self, logits: np.ndarray, lengths: np.ndarray) -> List[Tuple[np.ndarray, ...]]:
         return [(of_one,) for of_one in logits]

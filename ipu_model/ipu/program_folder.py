@@ -313,8 +313,7 @@ def _undo(copied: List[Path], why: str) -> str:
 
 def _as_read(parts: Mapping[str, Any]) -> Dict[str, Any]:
     """Return parts as read from JSON, where tuples become lists."""
-    values: Dict[str, Any] = json.loads(json.dumps(parts))
-    return values
+    return json.loads(json.dumps(parts))
 
 
 def differing_parts(stored: Mapping[str, Any], parts: Mapping[str, Any]) -> List[str]:

@@ -147,8 +147,7 @@ class Head(abc.ABC):
             starts: [N] first token of each sequence.
             count: Number of real tokens.
         """
-        logits: Tensor = model(tokens)[:count]
-        return logits
+        return model(tokens)[:count]
 
     def split(self, logits: np.ndarray, lengths: np.ndarray) -> List[Tuple[np.ndarray, ...]]:
         """Return each sequence's part of the logits from `predict`, one array for each of the columns `logits`."""
@@ -182,8 +181,7 @@ class TokenLogits(nn.Module):
     def forward(self, tokens: Tokens) -> Tensor:
         """Return the logits of the flattened tokens, [...] -> [T, outputs]."""
         hidden, dropout = self.bert(tokens).flatten(0, -2), self.dropout if self.training else 0.0
-        logits: Tensor = getattr(self, self.layer)(drop(hidden, draw_mask_for(hidden, dropout), dropout))
-        return logits
+        return getattr(self, self.layer)(drop(hidden, draw_mask_for(hidden, dropout), dropout))
 
 
 def sum_loss(logits: Tensor, labels: Tensor) -> Tensor:

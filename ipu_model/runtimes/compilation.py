@@ -139,5 +139,4 @@ def _compile(function: Callable[..., Any], arguments: Sequence[Tensor]) -> str:
 
 def _load(library: Path) -> Call:
     # torch._inductor.aoti_load_package wraps this, but importing inductor takes 1.6 s.
-    call: Call = torch._C._aoti.AOTIModelContainerRunnerCpu(str(library), 1).run
-    return call
+    return torch._C._aoti.AOTIModelContainerRunnerCpu(str(library), 1).run

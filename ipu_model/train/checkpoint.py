@@ -187,8 +187,7 @@ def _read_verified_state(path: Path, names: Sequence[str] = ()) -> Dict[str, Any
             actual = sha256_of(path / name)
             if actual != hashes[name]:
                 raise CheckpointError(f"{path / name} is damaged: SHA-256 is {actual}, expected {hashes[name]}")
-        state: Dict[str, Any] = read_json(path / STATE)
-        return state
+        return read_json(path / STATE)
     except (OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, CheckpointError):
             raise

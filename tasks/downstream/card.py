@@ -73,8 +73,7 @@ class CardFacts:
     @property
     def entry_parameters(self) -> Mapping[str, Any]:
         """Published parameters of the entry."""
-        own: Mapping[str, Any] = self.parameters["downstream"][self.entry.name]
-        return own
+        return self.parameters["downstream"][self.entry.name]
 
     @property
     def phases(self) -> list[str]:

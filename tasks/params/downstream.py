@@ -20,6 +20,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, mod
 
 from ipu_model.strict import nearest
 from tasks.params.sections import (
+    Distinct,
     FinetuneParams,
     HeldOut,
     HubName,
@@ -126,35 +127,26 @@ class EvaluateParams(Section):
     """Evaluation settings of a kind."""
 
 
+def _require_place(text: str) -> str:
+    RuntimeSpec.parse(text)
+    return text
+
+
 class ParityParams(Section):
     """Recomputation of the model on other devices or precisions, to compare with the stage predict."""
 
-    against: list[str] = Field(default_factory=list)
+    against: Annotated[list[Annotated[str, AfterValidator(_require_place)]], Distinct] = []
     """Runtimes and precisions to recompute the model in, RUNTIME[:PRECISION] each, such as ["cpu:bf16"]; empty: no
     parity stage."""
     max_logit_difference: Annotated[float, Field(gt=0)] | None = None
     """Maximum absolute difference of logits; a larger one fails the stage. null: no limit."""
 
-    @model_validator(mode="after")
-    def _places_are_known(self) -> ParityParams:
-        for text in self.against:
-            RuntimeSpec.parse(text)
-        if len(set(self.against)) < len(self.against):
-            raise ValueError(f"against contains duplicates: {', '.join(self.against)}")
-        return self
-
 
 class ExportParams(Section):
     """Formats of the model for production, scored as shipped (docs/export.md)."""
 
-    formats: list[Literal["onnx", "int8"]] = Field(default_factory=list)
+    formats: Annotated[list[Literal["onnx", "int8"]], Distinct] = []
     """onnx: ONNX in fp32; int8: ONNX with weights in 8 bits; empty: none."""
-
-    @model_validator(mode="after")
-    def _formats_are_distinct(self) -> ExportParams:
-        if len(set(self.formats)) < len(self.formats):
-            raise ValueError(f"formats contains duplicates: {', '.join(self.formats)}")
-        return self
 
 
 class DistillParams(Section):

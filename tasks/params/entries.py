@@ -108,8 +108,7 @@ def entry_argument(description: str) -> str:
     """Parse a stage's command line, whose one argument is the name of an entry or a stage."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("name", help="entry, or its stage")
-    name: str = parser.parse_args().name
-    return name
+    return parser.parse_args().name
 
 
 def only_entry(params: Params, kind: str = "") -> Entry:

@@ -13,23 +13,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType, NoneType
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
-from pydantic import Field
 from pydantic.fields import FieldInfo
 
 from ipu_model.ipu.config import IpuConfig
 from ipu_model.ipu.migration import migrate
 from ipu_model.strict import nearest
-from tasks.params.downstream import defaults_of, kind_names
+from tasks.params.downstream import Points, defaults_of, kind_names
 from tasks.params.schema import default_values, types_at, validate_section
 from tasks.params.sections import Section, Text, get_default, is_left_out
 from tasks.params.strict_yaml import leaves, parse_yaml, read_yaml
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
-
-Percent = Annotated[float, Field(ge=0, le=100)]
-
 
 ScoreName = Literal[
     "exact_match", "f1", "accuracy", "phase1_mlm_loss", "phase1_mlm_accuracy", "phase1_nsp_loss", "phase1_nsp_accuracy",
@@ -44,7 +40,7 @@ class PresetHeader(Section):
     description: Text
     source: list[Text] = []
     """`owner/repository:path`, or text if the source is not a file; empty: no published recipe."""
-    expected: dict[ScoreName, Percent] = {}
+    expected: dict[ScoreName, Points] = {}
     """Scores that the source published."""
 
 

@@ -73,6 +73,15 @@ Updates = Annotated[int, Field(ge=0)]
 Interval = Positive | Annotated[float, Field(gt=0, lt=1)]
 """Number of updates, or their share of all updates if below 1."""
 Minutes = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+def _require_distinct(items: list[Any]) -> list[Any]:
+    if len(set(items)) < len(items):
+        raise ValueError(f"contains duplicates: {', '.join(items)}")
+    return items
+
+
+Distinct = AfterValidator(_require_distinct)
 CHECKPOINT_MINUTES = 10.0
 """Minutes of training that a failed host may lose. Young's formula, sqrt(2 x cost of a checkpoint x time between
 failures) (CACM 17 (9), 1974), gives 10 minutes for a checkpoint that delays training by 2 s on a host that fails once a
@@ -457,7 +466,7 @@ class RuntimeSpec:
 class TrackingParams(Section):
     """Experiment tracking. It does not change results, so no stage depends on it."""
 
-    backends: list[Literal["trackio", "wandb", "tensorboard", "mlflow"]] = Field(default_factory=list)
+    backends: Annotated[list[Literal["trackio", "wandb", "tensorboard", "mlflow"]], Distinct] = []
     """Experiment trackers to log trainings to; API keys and addresses come from the environment (docs/tracking.md)."""
     project: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,127}$")] = "podium"
     """Project name in the trackers, valid in all of them."""
@@ -468,12 +477,6 @@ class TrackingParams(Section):
     """
     folder: Name = "runs/tracking"
     """Folder of local tracking data."""
-
-    @model_validator(mode="after")
-    def _each_once(self) -> TrackingParams:
-        if len(set(self.backends)) < len(self.backends):
-            raise ValueError(f"backends={self.backends} contains a duplicate")
-        return self
 
 
 class CheckpointParams(Section):

@@ -390,8 +390,7 @@ class _Run:
         md5 = self._hash(path)
         if md5 is None or not _object(md5, self._cache).is_file():
             return None
-        content: dict[str, Any] = read_json(_object(md5, self._cache))
-        return content
+        return read_json(_object(md5, self._cache))
 
 
 def compute_statuses(

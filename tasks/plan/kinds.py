@@ -115,5 +115,4 @@ def load_part(entry: Entry, part: str) -> Any:
 
 def load_spec(entry: Entry) -> DownstreamTask:
     """Return the spec of the entry's kind."""
-    found: DownstreamTask = load_part(entry, "spec")
-    return found
+    return load_part(entry, "spec")

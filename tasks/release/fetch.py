@@ -9,20 +9,20 @@
 import argparse
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 
-from ipu_model.files import link_or_copy, new_folder, sha256_of
+from ipu_model.files import link_or_copy, new_folder, sha256_of, write_json
 from tasks.downstream.inference.fetched_releases import (
     CHOSEN,
     CONFIG,
     KEPT,
     PROVENANCE,
+    RECORD,
     TAKEN,
     WEIGHTS,
     FetchedRelease,
     read_fetched,
-    write_fetched,
 )
 from tasks.params.downstream import PUBLISHED
 from tasks.params.entries import ENTRY_SECTIONS, Entry, find_entry
@@ -82,7 +82,7 @@ def fetch(params: Params, entry: Entry, root: Path = Path(), these: Sequence[Tag
                     raise InputError(
                         f"{source} changed while it was fetched: run again when nothing is being published"
                     )
-        write_fetched(fresh, releases)
+        write_json(fresh / RECORD, {"releases": [asdict(one) for one in releases]})
     return FetchResult(releases, True)
 
 

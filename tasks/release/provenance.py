@@ -297,8 +297,7 @@ def released_parameters(parameters: Mapping[str, Any], root: Path, checkout: Pat
         # The kind of an entry is public: the program defines the kinds.
         return {**stated, "kind": value["kind"]} if is_entry else stated
 
-    published: dict[str, Any] = state(Params, parameters, (), {}, False)
-    return published
+    return state(Params, parameters, (), {}, False)
 
 
 def hub_name(section: Mapping[str, Any], name: str, root: Path) -> str | None:

@@ -207,7 +207,8 @@ def check_provenance(release: ReceivedRelease) -> str:
 
 def check_scores(release: ReceivedRelease) -> str:
     """Check the metrics against the scores of the examples."""
-    task, metrics = _load_part(release, "scores"), release.read(METRICS)
+    task: AnyScores = load_part(_entry(release), "scores")
+    metrics = release.read(METRICS)
     scores = read_scores(task, release.folder / SCORES)
     count, problems = sum(map(len, scores.values())), []
     if metrics[task.counted] != count:
@@ -321,11 +322,6 @@ def _compare_exports(release: ReceivedRelease, names: list[str]) -> dict[str, fl
         raise ValueError(f"{WEIGHTS} is damaged ({str(error).splitlines()[0]})") from None
     found = {name: compare_with_transformers(model, release.folder / name, sequences) for name in names}
     return {name: np.nan if one is None else one for name, one in found.items()}
-
-
-def _load_part(release: ReceivedRelease, part: str) -> AnyScores:
-    found: AnyScores = load_part(_entry(release), part)
-    return found
 
 
 def _entry(release: ReceivedRelease) -> Entry:

@@ -23,8 +23,7 @@ def get_family(model_type: str) -> Family:
     """Return the family with this model type; one without a file here is computed by transformers' own modules."""
     if model_type not in list_families():
         return make_family(model_type)
-    family: Family = importlib.import_module(f"{__name__}.{model_type.replace('-', '_')}").FAMILY
-    return family
+    return importlib.import_module(f"{__name__}.{model_type.replace('-', '_')}").FAMILY
 
 
 def configure_model(vocab_size: int, family: str, **fields: Any) -> ModelConfig:

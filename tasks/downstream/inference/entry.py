@@ -119,5 +119,4 @@ def _select_kind(model: InferenceModel, task: str | None) -> tuple[str, dict[str
 
 
 def _inference_class(kind: str) -> type[InferenceTask[Any, Any, Any]]:
-    found: type[InferenceTask[Any, Any, Any]] = part_class(kind_params(kind), "inference")
-    return found
+    return part_class(kind_params(kind), "inference")

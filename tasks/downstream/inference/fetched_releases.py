@@ -5,11 +5,11 @@ before it, never with itself.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from ipu_model.files import read_json, sha256_of, write_json
+from ipu_model.files import read_json, sha256_of
 from tasks.downstream.inference.model import CONFIG, IPU_CONFIG, PROVENANCE, WEIGHTS
 from tasks.stage.errors import InputError
 
@@ -47,11 +47,6 @@ class FetchedRelease:
     def title(self) -> str:
         """Name for users."""
         return f"{self.tag} of {self.repository}" if self.repository else self.tag
-
-
-def write_fetched(folder: Path, releases: Sequence[FetchedRelease]) -> None:
-    """Write the record of these releases into their folder."""
-    write_json(folder / RECORD, {"releases": [asdict(one) for one in releases]})
 
 
 def read_fetched(folder: Path) -> list[FetchedRelease]:

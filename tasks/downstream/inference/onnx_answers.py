@@ -109,8 +109,7 @@ def name_file(path: Path) -> Iterator[None]:
 def run_session(session: InferenceSession, input_ids: np.ndarray, token_type_ids: np.ndarray) -> list[np.ndarray]:
     """Return the outputs of a model for sequences of equal length, [batch, length] each."""
     values = dict(zip(INPUTS, (input_ids, np.ones_like(input_ids), token_type_ids), strict=True))
-    found: list[np.ndarray] = session.run(None, {one.name: values[one.name] for one in session.get_inputs()})
-    return found
+    return session.run(None, {one.name: values[one.name] for one in session.get_inputs()})
 
 
 def answer_rows(path: Path, rows: Path, output: Path) -> tuple[int, int, float]:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import ClassVar
 
 from tasks.downstream.examples import ExamplesTask
-from tasks.downstream.ner.params import NerDataParams
 from tasks.downstream.ner.sentences import TagStatistics, check_sentences, open_sentences, read_sentences
 from tasks.downstream.ner.spec import SCHEMA, NerSpec
 from tasks.downstream.ner.tags import find_entities, make_labels
@@ -29,7 +28,7 @@ class NerExamples(NerSpec, ExamplesTask):
     groups: ClassVar[Groups] = (("document", ("document",)), ("sentence", ("tokens",)))
 
     def write_examples(self, folder: Path) -> str:
-        params, reading, said = self._params(), ReadLog(), []
+        params, reading, said = self.data_params, ReadLog(), []
         for split in self.source_splits:
             found = TagStatistics()
             records = open_sentences(params, self.entry.key("data"), split, reading)
@@ -64,13 +63,9 @@ class NerExamples(NerSpec, ExamplesTask):
         if train and self.split_params is None:
             require_known_labels(train, dev, self.development[0], self.entry.key("data", "dev_path"))
 
-    def _params(self) -> NerDataParams:
-        assert isinstance(self.entry.params.data, NerDataParams)
-        return self.entry.params.data
-
     def check_files(self) -> str:
         """Check the first sentences of each file, and the types of files that are read completely."""
-        params = self._params()
+        params = self.data_params
         found = [check_sentences(params, self.entry.key("data"), split) for split in self.source_splits]
         self.first_labels, self.has_all_labels = make_labels(found[0][0].entities), found[0][1]
         if self.has_all_labels:

@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from tasks.downstream.inference.job import COLUMN, ID, INPUT, PLAIN, UNKNOWN_TO_MODEL, InferenceTask
 from tasks.downstream.ner.examples import ROW_GROUP
-from tasks.downstream.ner.params import NerDataParams
 from tasks.downstream.ner.scores import NerAnswers, NerDevSet, NerScores, WordLogits
 from tasks.downstream.ner.sentences import DOCUMENT, TagStatistics, parse_sentences, read_sentences, sentence_spec
 from tasks.downstream.ner.spec import SCHEMA
@@ -45,12 +44,12 @@ class NerInference(NerScores, InferenceTask[NerDevSet, WordLogits, NerAnswers]):
 
     @property
     def layouts(self) -> Sequence[Columns]:
-        return sentence_spec(self._params.columns, COLUMN, tagged=False).layouts
+        return sentence_spec(self.data_params.columns, COLUMN, tagged=False).layouts
 
     def make_record(self, texts: Sequence[str]) -> dict[str, Any]:
         if len(texts) != 1:
             raise ParamsError("this model reads one text: omit --text-pair")
-        return {self._params.columns.tokens or "tokens": WORDS.findall(texts[0])}
+        return {self.data_params.columns.tokens or "tokens": WORDS.findall(texts[0])}
 
     def detect_lines(self, lines: Sequence[str]) -> str:
         """Return conll for lines of equally many columns that are one word, end in a tag or are in blocks."""
@@ -64,24 +63,18 @@ class NerInference(NerScores, InferenceTask[NerDevSet, WordLogits, NerAnswers]):
     def examples_schema(self) -> pa.Schema:
         return SCHEMA
 
-    @property
-    def _params(self) -> NerDataParams:
-        found = self.entry.params.data
-        assert isinstance(found, NerDataParams)
-        return found
-
     def read_unlabelled(self, path: Path, reading: ReadLog) -> Iterator[dict[str, Any]]:
         records = self._open(path, reading, tagged=False)
-        for id, sentence in parse_sentences(records, self._params.tag_scheme, TagStatistics(), reading):
+        for id, sentence in parse_sentences(records, self.data_params.tag_scheme, TagStatistics(), reading):
             yield {ID: id, **sentence._asdict(), "document": 0}
 
     def _open(self, path: Path, reading: ReadLog, *, tagged: bool = True) -> Records:
-        spec = sentence_spec(self._params.columns, COLUMN, tagged=tagged)
-        return open_file(path, INPUT, spec, reading, self._params.separator)
+        spec = sentence_spec(self.data_params.columns, COLUMN, tagged=tagged)
+        return open_file(path, INPUT, spec, reading, self.data_params.separator)
 
     def write_labelled(self, path: Path, target: Path, reading: ReadLog) -> None:
         records, found = self._open(path, reading), TagStatistics()
-        write_records(read_sentences(records, self._params, found, reading), target, SCHEMA, ROW_GROUP)
+        write_records(read_sentences(records, self.data_params, found, reading), target, SCHEMA, ROW_GROUP)
         labels = read_example_labels(target.parent, self.entry.stage("examples"))
         known = {split_tag(name)[1] for name in labels} - {""}
         if found.entities and known.isdisjoint(found.entities):

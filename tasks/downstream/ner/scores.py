@@ -164,8 +164,7 @@ class NerScores(NerSpec, ScoresTask[NerDevSet, WordLogits, NerAnswers]):
 
         def scaled(temperature: float) -> Array:
             sure = 1 / np.exp(leads / temperature).sum(axis=1)
-            found: Array = np.add.reduceat(sure, bounds) / (last - first) if len(bounds) else sure
-            return found
+            return np.add.reduceat(sure, bounds) / (last - first) if len(bounds) else sure
 
         return scaled
 

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
+from tasks.downstream.ner.params import NerDataParams
 from tasks.plan.kinds import DownstreamTask
 from tasks.records.labels import read_row_labels
 
@@ -35,6 +36,12 @@ class NerSpec(DownstreamTask):
     title: ClassVar[str] = "named entities"
     head: ClassVar[str] = "token_classification"
     row_kind: ClassVar[str] = "token_classification"
+
+    @property
+    def data_params(self) -> NerDataParams:
+        """Section `data` of the entry."""
+        assert isinstance(self.entry.params.data, NerDataParams)
+        return self.entry.params.data
 
     def labels_of(self, rows: Path) -> tuple[str, ...]:
         """Return O, then B- and I- of every type in the training sentences."""

@@ -114,8 +114,7 @@ class FeatureFiles:
 
 
 def _values(array: pa.Array) -> Array:
-    found: Array = array.to_numpy(zero_copy_only=False)
-    return found
+    return array.to_numpy(zero_copy_only=False)
 
 
 def _cut(batches: Iterator[pa.RecordBatch], counts: Sequence[int]) -> Iterator[pa.Table]:

@@ -142,8 +142,7 @@ def count_rates(
     def rate(name: str, title: str, times: int, of_gold: int, of_found: int) -> Metric:
         def below(outcomes: Array) -> Array:
             gold, found, _ = count(outcomes)
-            total: Array = of_gold * gold + of_found * found
-            return total
+            return of_gold * gold + of_found * found
 
         prefixes = (f"{what}_", f"{what} ") if what else ("", "")
         return ratio_metric(

@@ -125,8 +125,7 @@ class ScoresTask(DownstreamTask, Generic[E, L, A]):
 
     def correctness(self, examples: E, answers: A, outcomes: Array) -> Array:
         """Return 1 or 0 for each answer of `scaled_confidences`: 1 if it is correct."""
-        found: Array = outcomes[:, 0]
-        return found
+        return outcomes[:, 0]
 
     def predictions_json(self, examples: Mapping[str, E], predictions: Mapping[str, Sequence[Any]]) -> Any:
         """Return the content of predictions.json: the answers by development set, in order of the examples."""

@@ -68,8 +68,7 @@ def choose_threshold(
 
     def best(weights: Array) -> np.ndarray:
         sums = [np.cumsum(weights[:, rows] * column[order], axis=1)[:, ends] for column in columns]
-        found: np.ndarray = np.argmax(score(*(np.pad(one, ((0, 0), (1, 0))) for one in sums)), axis=1)
-        return found
+        return np.argmax(score(*(np.pad(one, ((0, 0), (1, 0))) for one in sums)), axis=1)
 
     examples, step = int(rows.max()) + 1, max(1, _CELLS // len(order))
     drawn = [
@@ -85,8 +84,7 @@ def choose_threshold(
 def score_f1(hits: Array, accepted: Array) -> Array:
     """Return F1 of accepting items, from the weights of true and of all accepted items, [R, cuts]; see
     `choose_threshold`."""
-    found: Array = 2 * hits / np.maximum(accepted + hits[:, -1:], np.finfo(np.float64).tiny)
-    return found
+    return 2 * hits / np.maximum(accepted + hits[:, -1:], np.finfo(np.float64).tiny)
 
 
 def score_both_classes(hits: Array, accepted: Array) -> Array:

@@ -106,8 +106,7 @@ class WindowFiles(FeatureFiles):
     def windows_of_examples(self) -> list[int]:
         """Return the number of windows of each example."""
         index = self.read_numbers("example_index")["example_index"]
-        counts: list[int] = np.bincount(index, minlength=len(self.example_ids)).tolist()
-        return counts
+        return np.bincount(index, minlength=len(self.example_ids)).tolist()
 
     def _check_examples(self, index: Array, named: Array) -> None:
         count = len(self.example_ids)
@@ -136,8 +135,7 @@ class WindowFiles(FeatureFiles):
         over = index["context_start"] + lengths // 2 > index["n_tokens"]
         if over.any():
             raise self.refuse_rows(f"feature {first + int(np.argmax(over))} has more context tokens than tokens")
-        counts: Array = lengths // 2
-        return counts
+        return lengths // 2
 
 
 def _joined(index: dict[str, Array], characters: Array, counts: Array, starts: Array, ends: Array) -> SquadWindows:
@@ -298,8 +296,7 @@ def _widened(windows: SquadWindows, words: Array, window: int, first: int, last:
 def _with_cls(cls_logit: float, logits: Array) -> Array:
     both = np.concatenate(([cls_logit], logits)).astype(np.float64)
     weights = np.exp(both - both.max())
-    found: Array = weights / weights.sum()
-    return found
+    return weights / weights.sum()
 
 
 def _best_spans(windows: SquadWindows, keep: int, max_answer_length: int) -> tuple[Array, Array, Array, Array]:

@@ -63,14 +63,11 @@ class SquadExamples(SquadSpec, ExamplesTask):
         return {"data.unanswerable": "use", "rows.held_out_fraction": 0.1, **tuning}
 
     def write_examples(self, folder: Path) -> str:
-        params = self.entry.params.data
-        assert isinstance(params, SquadDataParams)
-        return make_questions(params, folder)
+        return make_questions(self.data_params, folder)
 
     def check_files(self) -> str:
         """Check both files of questions, completely if they are small."""
-        params = self.entry.params.data
-        assert isinstance(params, SquadDataParams)
+        params = self.data_params
         for key in (f"{split}_path" for split in self.source_splits):
             count = check_question_file(Path(getattr(params, key)), self.entry.key("data", key), params)
         if count is not None:  # of the last file, which has the development questions

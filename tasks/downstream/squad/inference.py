@@ -10,7 +10,6 @@ import pyarrow as pa
 from tasks.downstream.inference.job import COLUMN, ID, INPUT, InferenceTask
 from tasks.downstream.squad.answers import NULL_THRESHOLD, Answer, WindowFiles, read_null_threshold
 from tasks.downstream.squad.examples import write_questions
-from tasks.downstream.squad.params import SquadDataParams
 from tasks.downstream.squad.questions import (
     SquadQuestion,
     question_spec,
@@ -63,7 +62,7 @@ class SquadInference(SquadScores, InferenceTask[list[SquadQuestion], WindowFiles
 
     @property
     def layouts(self) -> Sequence[Columns]:
-        return question_spec(self._data.columns, COLUMN, (ID, "context", "question")).layouts
+        return question_spec(self.data_params.columns, COLUMN, (ID, "context", "question")).layouts
 
     def make_record(self, texts: Sequence[str]) -> dict[str, Any]:
         names = [self.layouts[0][part].names[0] for part in ("question", "context")]
@@ -81,15 +80,9 @@ class SquadInference(SquadScores, InferenceTask[list[SquadQuestion], WindowFiles
     def examples_schema(self) -> pa.Schema:
         return SCHEMA
 
-    @property
-    def _data(self) -> SquadDataParams:
-        data = self.entry.params.data
-        assert isinstance(data, SquadDataParams)
-        return data
-
     def read_unlabelled(self, path: Path, reading: ReadLog) -> Iterator[dict[str, Any]]:
-        spec = question_spec(self._data.columns, COLUMN, (ID, "context", "question"))
-        rows, problems, _ = open_file(path, INPUT, spec, reading, self._data.separator)
+        spec = question_spec(self.data_params.columns, COLUMN, (ID, "context", "question"))
+        rows, problems, _ = open_file(path, INPUT, spec, reading, self.data_params.separator)
         for where, values, _ in rows:
             context, question = (
                 read_text(values, key, where, problems, filled=True) for key in ("context", "question")
@@ -100,7 +93,7 @@ class SquadInference(SquadScores, InferenceTask[list[SquadQuestion], WindowFiles
         problems.refuse()
 
     def write_labelled(self, path: Path, target: Path, reading: ReadLog) -> None:
-        write_questions(read_question_file(path, INPUT, self._data, reading, COLUMN, WITHOUT_ANSWER), target)
+        write_questions(read_question_file(path, INPUT, self.data_params, reading, COLUMN, WITHOUT_ANSWER), target)
 
     def read_examples(self, path: Path) -> list[SquadQuestion]:
         """Read the questions, with or without answers."""

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.downstream.rows import READ_AT_ONCE, EncodedSequences, HeldOutPartition, RowsTask, make_lists
-from tasks.downstream.squad.params import SquadEvaluateParams, SquadRowsParams
+from tasks.downstream.squad.params import SquadRowsParams
 from tasks.downstream.squad.spec import FEATURES_SCHEMA, SquadSpec
 from tasks.records.parquet import read_batches
 from tasks.rows.held_out import choose_groups
@@ -178,10 +178,8 @@ class SquadRows(SquadSpec, RowsTask):
         def held_out(batch: pa.RecordBatch) -> pa.Array:
             return pc.is_in(batch.column(column), value_set=chosen)
 
-        evaluate = self.entry.params.evaluate
-        assert isinstance(evaluate, SquadEvaluateParams)
         sides = HeldOutPartition(column, lambda batch: pc.invert(held_out(batch)), held_out)
-        if self.nullable and evaluate.null_threshold == "auto":
+        if self.nullable and self.evaluate_params.null_threshold == "auto":
             _require_both(source, sides, key, self.entry.key("evaluate"))
         return sides
 

@@ -25,7 +25,6 @@ from tasks.downstream.squad.answers import (
     null_scores,
     rank_with_null,
 )
-from tasks.downstream.squad.params import SquadEvaluateParams
 from tasks.downstream.squad.questions import SquadQuestion, read_questions
 from tasks.downstream.squad.score_files import exact_match, f1, figures_v2, read_predictions
 from tasks.downstream.squad.spec import SquadSpec
@@ -83,17 +82,11 @@ class SquadScores(SquadSpec, ScoresTask[list[SquadQuestion], WindowFiles, list[l
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry)
-        stated = self._params.null_threshold
+        stated = self.evaluate_params.null_threshold
         self.threshold = ChosenThreshold(0.0 if stated == "auto" else stated)
         """No-answer threshold, if questions may have no answer; BERT's until `prepare` chooses one."""
         self.rule: str | None = None
         """Baseline rule; None until it is chosen or restored."""
-
-    @property
-    def _params(self) -> SquadEvaluateParams:
-        params = self.entry.params.evaluate
-        assert isinstance(params, SquadEvaluateParams)
-        return params
 
     @property
     def quantities(self) -> tuple[str, ...]:
@@ -105,7 +98,7 @@ class SquadScores(SquadSpec, ScoresTask[list[SquadQuestion], WindowFiles, list[l
 
     def prepare(self, root: Path) -> None:
         """Choose the no-answer threshold on held-out training questions, unless it is set."""
-        if self.nullable and self._params.null_threshold == "auto":
+        if self.nullable and self.evaluate_params.null_threshold == "auto":
             rows, computed = self.rows_folder(HELD_OUT, root), root / artifacts.logits_file(self.entry.name, HELD_OUT)
             names = FeatureFiles(rows / artifacts.FEATURES, computed, self.entry.stage).read_numbers("example_id")
             questions = read_questions(self.examples_file(TRAIN, root), names["example_id"].tolist())
@@ -142,7 +135,7 @@ class SquadScores(SquadSpec, ScoresTask[list[SquadQuestion], WindowFiles, list[l
         return flat_logits(logits.read())
 
     def answer(self, examples: list[SquadQuestion], logits: WindowFiles) -> list[list[Answer]]:
-        params, answers = self._params, []
+        params, answers = self.evaluate_params, []
         for part, windows in logits.parts():
             contexts = [question.context for question in examples[part]]
             found = best_answers(windows, contexts, n_best=params.n_best, max_answer_length=params.max_answer_length)
@@ -178,8 +171,7 @@ class SquadScores(SquadSpec, ScoresTask[list[SquadQuestion], WindowFiles, list[l
         return scaled
 
     def correctness(self, examples: list[SquadQuestion], answers: list[list[Answer]], outcomes: Array) -> Array:
-        found: Array = outcomes[:, EXACT]
-        return found
+        return outcomes[:, EXACT]
 
     def predictions_json(
         self, examples: Mapping[str, list[SquadQuestion]], predictions: Mapping[str, Sequence[Any]]

@@ -4,6 +4,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
+from tasks.downstream.squad.params import SquadDataParams, SquadEvaluateParams
 from tasks.plan.kinds import DownstreamTask
 from tasks.stage.artifacts import HELD_OUT
 
@@ -39,6 +40,18 @@ class SquadSpec(DownstreamTask):
     title: ClassVar[str] = "question answering"
     head: ClassVar[str] = "question_answering"
     row_kind: ClassVar[str] = "question_answering"
+
+    @property
+    def data_params(self) -> SquadDataParams:
+        """Section `data` of the entry."""
+        assert isinstance(self.entry.params.data, SquadDataParams)
+        return self.entry.params.data
+
+    @property
+    def evaluate_params(self) -> SquadEvaluateParams:
+        """Section `evaluate` of the entry."""
+        assert isinstance(self.entry.params.evaluate, SquadEvaluateParams)
+        return self.entry.params.evaluate
 
     @property
     def nullable(self) -> bool:

@@ -146,8 +146,7 @@ class ClassAnswers(AnswerForm):
 
     def probabilities(self, logits: Array) -> Array:
         odds = np.exp(logits - logits.max(axis=1, keepdims=True))
-        found: Array = odds / odds.sum(axis=1, keepdims=True)
-        return found
+        return odds / odds.sum(axis=1, keepdims=True)
 
     def choose(self, shares: Array) -> tuple[np.ndarray, Array]:
         """Return the number of a class for each example, whether it is given as an answer or not, and its probability,
@@ -160,14 +159,12 @@ class ClassAnswers(AnswerForm):
     def decide(self, shares: Array) -> list[Any]:
         chosen, sure = self.choose(shares)
         least = self.decision.min_probability
-        found: list[int] = (chosen if least is None else np.where(sure < least, NO_ANSWER, chosen)).tolist()
-        return found
+        return (chosen if least is None else np.where(sure < least, NO_ANSWER, chosen)).tolist()
 
     def confidences(self, logits: Array, temperature: float = 1.0) -> Array:
         """Return the probability of the chosen class, whether it is given or not."""
         chosen, _ = self.choose(self.probabilities(logits))
-        found: Array = np.take_along_axis(self.probabilities(logits / temperature), chosen[:, None], 1)[:, 0]
-        return found
+        return np.take_along_axis(self.probabilities(logits / temperature), chosen[:, None], 1)[:, 0]
 
     def correctness(self, outcomes: Array, logits: Array) -> Array:
         """Return 1 for each example whose chosen class is its label, whether it is given or not, else 0."""
@@ -186,8 +183,7 @@ class ClassAnswers(AnswerForm):
         """Return also coverage and accuracy of the answered examples, if a minimum probability is set."""
 
         def answered(outcomes: Array) -> Array:
-            found: Array = (outcomes[:, PREDICTION] >= 0).astype(np.float64)
-            return found
+            return (outcomes[:, PREDICTION] >= 0).astype(np.float64)
 
         parts = super().metrics(split, names)
         if self.decision.min_probability is None:
@@ -215,13 +211,11 @@ class LabelAnswers(AnswerForm):
         return make_flags(column, classes).astype(np.float64)
 
     def probabilities(self, logits: Array) -> Array:
-        found: Array = 1 / (1 + np.exp(-np.clip(logits, -500, 500)))
-        return found
+        return 1 / (1 + np.exp(-np.clip(logits, -500, 500)))
 
     def choose(self, shares: Array) -> np.ndarray:
         """Return True for each label that is predicted, [N, C]."""
-        found: np.ndarray = shares > np.array([one.value for one in self.thresholds])
-        return found
+        return shares > np.array([one.value for one in self.thresholds])
 
     def decide(self, shares: Array) -> list[Any]:
         return [np.flatnonzero(one).tolist() for one in self.choose(shares)]
@@ -229,8 +223,7 @@ class LabelAnswers(AnswerForm):
     def confidences(self, logits: Array, temperature: float = 1.0) -> Array:
         """Return the probability that all labels are right, as if they were independent."""
         shares, chosen = self.probabilities(logits / temperature), self.choose(self.probabilities(logits))
-        found: Array = np.where(chosen, shares, 1 - shares).prod(axis=1)
-        return found
+        return np.where(chosen, shares, 1 - shares).prod(axis=1)
 
     def margin(self, logits: Array, number: int) -> float | None:
         """Return the least distance of a logit from its threshold."""
@@ -257,8 +250,7 @@ class LabelAnswers(AnswerForm):
 
     def is_correct(self, outcomes: Array) -> Array:
         gold, found, _ = self.count_all(outcomes)
-        right: Array = (gold == found).all(axis=1).astype(np.float64)
-        return right
+        return (gold == found).all(axis=1).astype(np.float64)
 
     @staticmethod
     def count_all(outcomes: Array) -> tuple[Array, Array, Array]:
@@ -297,8 +289,7 @@ class LabelAnswers(AnswerForm):
         def macro(rate: str, outcomes: Array, weights: Array) -> Array:
             gold, found, correct = (weights @ one for one in self.count_all(outcomes))
             _, times, of_gold, of_found = RATES[rate]
-            means: Array = 100 * divide(times * correct, of_gold * gold + of_found * found).mean(axis=1)
-            return means
+            return 100 * divide(times * correct, of_gold * gold + of_found * found).mean(axis=1)
 
         f1, *others = count_rates(count, self.extremes, "micro")
         macro_f1, *macros = [

@@ -36,8 +36,7 @@ def count_class(outcomes: Array, number: float) -> tuple[Array, Array, Array]:
 
 def is_right(outcomes: Array) -> Array:
     """Return 1 for each example whose class or value is predicted, else 0."""
-    found: Array = (outcomes[:, LABEL] == outcomes[:, PREDICTION]).astype(np.float64)
-    return found
+    return (outcomes[:, LABEL] == outcomes[:, PREDICTION]).astype(np.float64)
 
 
 def find_extremes(metric: str, outcomes: Array, number: float = 1.0) -> tuple[Array, Array]:
@@ -52,8 +51,7 @@ def find_extremes(metric: str, outcomes: Array, number: float = 1.0) -> tuple[Ar
 
 
 def _accuracy(outcomes: Array, weights: Array) -> Array:
-    found: Array = 100 * (weights @ is_right(outcomes)) / weights.sum(axis=1)
-    return found
+    return 100 * (weights @ is_right(outcomes)) / weights.sum(axis=1)
 
 
 def _counts(outcomes: Array, weights: Array) -> tuple[Array, Array, Array, Array]:
@@ -100,8 +98,7 @@ def _ranks(values: Array, weights: Array) -> Array:
     counts = np.zeros((len(different), len(weights)))
     np.add.at(counts, place, weights.T)
     ranks = np.cumsum(counts, axis=0) - (counts - 1) / 2
-    found: Array = ranks[place].T
-    return found
+    return ranks[place].T
 
 
 def _correlation(one: Array, other: Array, weights: Array) -> Array:

@@ -121,8 +121,7 @@ class TextsScores(TextsSpec, ScoresTask[TextsDevSet, Array, Array]):
         count, classes = len(examples.labels), examples.learned
         files = FeatureFiles(rows / artifacts.FEATURES, logits, self.entry.stage)
         [[flat]] = files.read_logits(("logits",), np.full(count, classes), [count])
-        found: Array = flat.reshape(count, classes).astype(np.float64)
-        return found
+        return flat.reshape(count, classes).astype(np.float64)
 
     def flat_logits(self, logits: Array) -> tuple[Array, np.ndarray]:
         return logits.reshape(-1), np.repeat(np.arange(len(logits)), logits.shape[1])

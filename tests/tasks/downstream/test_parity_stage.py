@@ -213,7 +213,7 @@ def test_asking_in_two_places_compares_their_logits(root: Path) -> None:
     ("override", "message"),
     [
         ("downstream.squad.parity.against=[cpu:int8]", "'cpu:int8' must be RUNTIME"),
-        ("downstream.squad.parity.against=[cpu:bf16, cpu:bf16]", "against contains duplicates"),
+        ("downstream.squad.parity.against=[cpu:bf16, cpu:bf16]", "against: contains duplicates"),
         ("downstream.squad.parity.max_logit_difference=0.0", "greater than 0"),
     ],
 )

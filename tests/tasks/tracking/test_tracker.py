@@ -317,7 +317,7 @@ def make_params() -> Callable[..., TrackingParams]:
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [
-        ({"backends": ["wandb", "wandb"]}, "contains a duplicate"),
+        ({"backends": ["wandb", "wandb"]}, "contains duplicates"),
         ({"backends": ["comet"]}, "'wandb', 'tensorboard' or 'mlflow'"),
         ({"project": "a/b"}, "should match pattern"),
         ({"folder": ""}, "one line of text"),
