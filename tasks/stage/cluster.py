@@ -74,9 +74,12 @@ def open_cluster(address: str) -> Iterator[tuple[Executor, Callable[[], int]]]:
     try:
         client = distributed.Client(address, set_as_default=False, name="podium")
     except (OSError, TypeError, ValueError, RuntimeError) as error:
-        raise PodiumError(
-            f"no Dask scheduler answers at {CLUSTER}={address} ({error}). Start it, or check TLS"
-        ) from None
+        if "TLS" in str(error):
+            raise PodiumError(
+                f"the scheduler at {CLUSTER}={address} and this host do not accept each other's certificates. Set "
+                "DASK_DISTRIBUTED__COMM__TLS__CA_FILE, __CLIENT__CERT and __CLIENT__KEY to those of the cluster"
+            ) from None
+        raise PodiumError(f"no Dask scheduler answers at {CLUSTER}={address} ({error}). Start it") from None
     with client:
         logger.info("using the Dask cluster %s; dashboard: %s", address, client.dashboard_link)
         try:

@@ -11,7 +11,7 @@ import pytest
 
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.records import shards
-from tasks.stage import cluster
+from tasks.stage import cluster, process
 from tasks.stage.errors import InputError, ParamsError, PodiumError
 from tasks.stage.parallel import ordered_map, useful_workers
 from tests.places import ROOT
@@ -46,6 +46,7 @@ def test_results_come_in_order_from_the_workers() -> None:
     found = set(ordered_map(process_id, range(20)))
     assert os.getpid() not in found
     assert len(found) == 2
+    assert process.MAPS[-1].processes == 2
 
 
 @pytest.mark.usefixtures("on_cluster")
@@ -85,6 +86,21 @@ def test_a_worker_that_joined_later_compares_its_versions_itself() -> None:
         cluster.run_checked(process_id, {**cluster.read_versions(), "numpy": "1.0"}, 1)
 
 
+def test_a_worker_with_several_threads_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"n_workers": 1, "threads_per_worker": 2, "processes": False, "dashboard_address": None}
+    with distributed.LocalCluster(protocol="tcp", **options) as local:
+        monkeypatch.setenv(cluster.CLUSTER, local.scheduler_address)
+        with pytest.raises(PodiumError, match="has 2 threads: start it with --nthreads 1"):
+            list(ordered_map(process_id, range(4)))
+
+
+def test_without_dask_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cluster.CLUSTER, "tcp://127.0.0.1:1")
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(InputError, match=r"^PODIUM_DATA_CLUSTER: distributed not installed. .*podium\[cluster\]"):
+        list(ordered_map(process_id, range(4)))
+
+
 @pytest.mark.usefixtures("on_cluster")
 def test_a_folder_that_workers_do_not_see_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def unseen(marker: str) -> tuple[dict[str, str], bool]:
@@ -121,19 +137,19 @@ def test_a_scheduler_that_goes_away_is_reported(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "start.py").write_text(command)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "5s"}
     started = [sys.executable, str(tmp_path / "start.py")]
-    process = subprocess.Popen(started, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    assert process.stdout is not None
-    monkeypatch.setenv(cluster.CLUSTER, process.stdout.readline().strip())
+    scheduler = subprocess.Popen(started, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert scheduler.stdout is not None
+    monkeypatch.setenv(cluster.CLUSTER, scheduler.stdout.readline().strip())
     try:
         results = ordered_map(process_id, range(10**6))
         next(results)
-        os.killpg(process.pid, signal.SIGKILL)
+        os.killpg(scheduler.pid, signal.SIGKILL)
         with pytest.raises(PodiumError, match="went away"):
             list(results)
     finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+        scheduler.kill()
+        scheduler.wait()
+        scheduler.stdout.close()
 
 
 @pytest.mark.parametrize(

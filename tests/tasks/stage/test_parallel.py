@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tasks.stage import parallel, process
 from tasks.stage.errors import InputError, ParamsError, PodiumError
 from tasks.stage.parallel import WAITING_PER_WORKER, StageProgress, ordered_map, useful_workers, worker_count
 from tests.places import ROOT
@@ -31,6 +32,10 @@ def dies_on_three(item: int) -> int:
     return item
 
 
+def sleep_a_tenth(item: int) -> None:
+    time.sleep(0.1)
+
+
 def process_id(item: int) -> int:
     return os.getpid()
 
@@ -39,6 +44,26 @@ def test_results_come_in_the_order_of_the_items_with_any_number_of_processes() -
     expected = [item * 10 for item in range(7)]
     assert list(ordered_map(slow_first, range(7), workers=1)) == expected
     assert list(ordered_map(slow_first, range(7), workers=2)) == expected
+
+
+def test_a_map_measures_its_items_and_what_its_reader_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "MAPS", [])
+    monkeypatch.setattr(parallel, "MAPS", process.MAPS)
+    for _ in ordered_map(sleep_a_tenth, range(4), workers=2):
+        time.sleep(0.05)
+    (usage,) = process.MAPS
+    assert (usage.items, usage.processes, len(usage.item_seconds)) == (4, 2, 4)
+    assert all(0.1 <= seconds < 1 for seconds in usage.item_seconds)
+    assert 0.2 <= usage.merge_seconds < usage.seconds
+
+
+def test_times_of_many_items_are_added_in_pairs() -> None:
+    usage = process.MapUsage()
+    for _ in range(10_000):
+        usage.add(0.5)
+    assert usage.items == 10_000
+    assert len(usage.item_seconds) <= process.MOST_TIMES
+    assert sum(usage.item_seconds) == pytest.approx(5000)
 
 
 def test_one_item_or_one_worker_starts_no_process() -> None:

@@ -1,0 +1,138 @@
+"""A Dask cluster started with Dask's own commands, and stages that use it as processes of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from ipu_model.files import sha256_of
+from tests.places import ROOT
+from tests.tasks.pretraining.row_inputs import random_texts, word_tokenizer, write_corpus
+
+SECONDS = 60.0
+STAGE = """
+import logging
+from pathlib import Path
+from tasks.plan.main import run_main
+from tasks.records import shards
+from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
+from tests.tasks.pretraining.row_inputs import pretrain_params
+
+logging.basicConfig(level=logging.INFO, format="%(message)s")
+shards.SHARD_BYTES = 100_000
+params = pretrain_params(held_out_fraction=0.1, duplicates=30)
+run_main(lambda: print(write_pretrain_rows(params, "phase1", Path("corpus"), Path("tokenizer"), Path("rows"), 2)))
+"""
+"""Rows of a corpus in a dozen shards, each of which takes a few tenths of a second."""
+
+
+def make_inputs(folder: Path) -> None:
+    """Write the inputs of STAGE."""
+    word_tokenizer(folder / "tokenizer")
+    write_corpus(folder / "corpus", random_texts(9000), rows_per_group=100)
+
+
+def hash_rows(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of every file of the rows."""
+    rows = folder / "rows"
+    return {str(path.relative_to(rows)): sha256_of(path) for path in sorted(rows.rglob("*")) if path.is_file()}
+
+
+class DaskProcesses:
+    """Scheduler, workers and stages of one test; all of them end with it."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
+        self.folder, self.processes = folder, list[subprocess.Popen[str]]()
+        self.workers: dict[str, subprocess.Popen[str]] = {}
+        self.environment = {**os.environ, "PYTHONPATH": str(ROOT), **(settings or {})}
+        self.address = ""
+
+    def start(self, words: Sequence[str], name: str, before: Sequence[str] = ()) -> subprocess.Popen[str]:
+        """Start Python with these words; its output goes to <name>.log."""
+        with (self.folder / f"{name}.log").open("w") as log:
+            process = subprocess.Popen(
+                [*before, sys.executable, *words],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+        self.processes.append(process)
+        return process
+
+    def start_scheduler(self, protocol: str = "tcp", host: str = "127.0.0.1", before: Sequence[str] = ()) -> None:
+        words = ["-m", "distributed.cli.dask_scheduler", "--host", f"{protocol}://{host}:0", "--no-dashboard"]
+        self.scheduler = self.start(words, "scheduler", before)
+        self.address = self.read_log("scheduler", r"Scheduler at:\s+(\S+)")
+
+    def start_workers(self, *names: str, before: Sequence[str] = (), words: Sequence[str] = ()) -> None:
+        for name in names:
+            command = ["-m", "distributed.cli.dask_worker", self.address, "--nthreads", "1", "--no-dashboard", *words]
+            self.workers[name] = self.start(
+                [*command, "--local-directory", str(self.folder / f"{name}-files")], name, before
+            )
+        for name in names:
+            self.read_log(name, "(Registered to)")
+
+    def read_log(self, name: str, pattern: str) -> str:
+        """Wait for a line in a log; return its group."""
+        path = self.folder / f"{name}.log"
+        wait_for(lambda: re.search(pattern, path.read_text()) is not None, lambda: f"{pattern}:\n{path.read_text()}")
+        match = re.search(pattern, path.read_text())
+        assert match is not None
+        return match[1]
+
+    def start_stage(self, code: str = STAGE, name: str = "stage", before: Sequence[str] = ()) -> subprocess.Popen[str]:
+        """Start the stage with the cluster, or with processes of this host if there is none."""
+        self.environment.pop("PODIUM_DATA_CLUSTER", None)
+        if self.address:
+            self.environment["PODIUM_DATA_CLUSTER"] = self.address
+        return self.start(["-c", code], name, before)
+
+    def run_stage(self, code: str = STAGE, name: str = "stage", before: Sequence[str] = ()) -> tuple[int, str]:
+        """Run the stage; return its exit code and output."""
+        code_of_it = self.start_stage(code, name, before).wait(SECONDS)
+        return code_of_it, (self.folder / f"{name}.log").read_text()
+
+    def wait_for_writer(self) -> tuple[Path, int]:
+        """Wait until a worker is in the middle of a shard; return its unfinished folder and its process."""
+        found: list[tuple[Path, int]] = []
+
+        def look() -> bool:
+            found[:] = [
+                (path, int(match[1]))
+                for path in self.folder.glob("rows.shards/*/shard-*.partial")
+                if (match := re.search(r"-(\d+)\.partial$", path.name)) and any(path.glob("rows/*"))
+            ]
+            return bool(found)
+
+        wait_for(look, lambda: (self.folder / "stage.log").read_text())
+        return found[0]
+
+    def finished_shards(self) -> int:
+        return len(list(self.folder.glob("rows.shards/*/shard-?????/shard.json")))
+
+    def stop(self, process: subprocess.Popen[str]) -> None:
+        """Kill a process and its children."""
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def close(self) -> None:
+        for process in self.processes:
+            self.stop(process)
+
+
+def wait_for(condition: Callable[[], object], describe: Callable[[], str]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, describe()
+        time.sleep(0.005)
