@@ -12,15 +12,17 @@ import logging
 import os
 import platform
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, Executor
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from ipu_model.files import partial_path, write_text
+from ipu_model.files import partial_path
 from tasks.stage.errors import ParamsError, PodiumError, require_packages
+from tasks.stage.exchange import FOLDER, Exchange, open_exchange, open_files, run_packed
 
 CLUSTER, INSECURE = "PODIUM_DATA_CLUSTER", "PODIUM_DATA_CLUSTER_INSECURE"
 PACKAGES = ("numpy", "pandas", "pyarrow", "tokenizers")
@@ -58,9 +60,24 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
+@dataclass(frozen=True)
+class Pool:
+    """Processes that work on the items of a map."""
+
+    submit: Callable[[Callable[[Any], Any], Any], Future[Any]]
+    """Starts a function of an item."""
+    count: Callable[[], int]
+    """Counts the present processes."""
+    receive: Callable[[Any], Any]
+    """Returns the function's result from what the future holds."""
+
+
 @contextlib.contextmanager
-def open_cluster(address: str) -> Iterator[tuple[Executor, Callable[[], int]]]:
-    """Yield an executor on the cluster, and a function that counts the threads of its present workers.
+def open_cluster(address: str, folder: Path | None) -> Iterator[Pool]:
+    """Yield the workers of the cluster.
+
+    Args:
+        folder: folder that functions write to.
 
     Raises:
         PodiumError: there is no scheduler or worker, one of its workers has other versions or does not see the project,
@@ -84,10 +101,18 @@ def open_cluster(address: str) -> Iterator[tuple[Executor, Callable[[], int]]]:
         logger.info("using the Dask cluster %s; dashboard: %s", address, client.dashboard_link)
         try:
             client.wait_for_workers(1, timeout=30)
-            _check_workers(client)
-            executor = client.get_executor(pure=False)
+            executor, count = client.get_executor(pure=False), functools.partial(_count_threads, client)
             try:
-                yield executor, functools.partial(_count_threads, client)
+                with open_exchange(folder) as exchange:
+                    _check_workers(client, exchange)
+                    if exchange is None:
+                        yield Pool(
+                            functools.partial(executor.submit, run_checked, read_versions()), count, lambda one: one
+                        )
+                    else:
+                        run = functools.partial(run_packed, exchange.url)
+                        submit = functools.partial(executor.submit, run_checked, read_versions(), run)
+                        yield Pool(lambda *task: submit(exchange.pack(task)), count, exchange.unpack)
             finally:
                 with contextlib.suppress(OSError):  # the scheduler is gone
                     executor.shutdown(wait=False)
@@ -115,15 +140,18 @@ def _lost_scheduler() -> PodiumError:
     return PodiumError(text)
 
 
-def _check_workers(client: Any) -> None:
-    """Refuse workers with other versions, and workers that do not see this folder."""
-    marker = partial_path(Path.cwd() / ".podium")
-    write_text(marker, str(marker))
+def _check_workers(client: Any, exchange: Exchange | None) -> None:
+    """Refuse workers with other versions, and workers that do not see this folder or that of the exchange."""
+    shared = str(Path.cwd()) if exchange is None else exchange.url
+    marker = f"{shared}/{partial_path(Path('.podium')).name}"
+    files, path = open_files(marker)
+    files.pipe_file(path, marker.encode())
     try:
-        found = client.run(describe_worker, str(marker), on_error="return")
+        found = client.run(describe_worker, marker, on_error="return")
     finally:
-        marker.unlink()
-    problems = [f"{worker} {problem}" for worker, told in sorted(found.items()) if (problem := _compare(told))]
+        files.rm_file(path)
+    unseen = f"does not see {shared}: put the project into a folder that all workers mount, or set {FOLDER} to a URL"
+    problems = [f"{worker} {problem}" for worker, told in sorted(found.items()) if (problem := _compare(told, unseen))]
     problems += [
         f"{worker} has {threads} threads: start it with --nthreads 1"
         for worker, threads in sorted(client.nthreads().items())
@@ -133,14 +161,14 @@ def _check_workers(client: Any) -> None:
         raise PodiumError(f"the Dask cluster cannot be used: {'; '.join(problems)}")
 
 
-def _compare(worker: Any) -> str | None:
+def _compare(worker: Any, unseen: str) -> str | None:
     """Return what makes a worker unusable; None if nothing does."""
     if not isinstance(worker, tuple):
         return f"cannot import Podium ({worker}): start it in a folder and environment with the same version"
     versions, is_shared = worker
     if problem := compare_versions(versions, read_versions()):
         return problem
-    return None if is_shared else f"does not see {Path.cwd()}: put the project into a folder that all workers mount"
+    return None if is_shared else unseen
 
 
 def compare_versions(worker: dict[str, str], here: dict[str, str]) -> str | None:
@@ -150,11 +178,12 @@ def compare_versions(worker: dict[str, str], here: dict[str, str]) -> str | None
 
 
 def describe_worker(marker: str) -> tuple[dict[str, str], bool]:
-    """Return the versions of this process, and whether it sees the file `marker`."""
+    """Return the versions of this process, and whether it sees the file `marker`, a path or URL."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     try:
-        return read_versions(), Path(marker).read_text(encoding="utf-8") == marker
-    except OSError:
+        files, path = open_files(marker)
+        return read_versions(), files.cat_file(path) == marker.encode()
+    except (OSError, ImportError, ValueError):
         return read_versions(), False
 
 
@@ -168,7 +197,7 @@ def read_versions() -> dict[str, str]:
     return {"Podium": code.hexdigest()[:12], "Python": python, **{name: metadata.version(name) for name in PACKAGES}}
 
 
-def run_checked(function: Callable[[Item], Result], here: dict[str, str], item: Item) -> Result:
+def run_checked(here: dict[str, str], function: Callable[[Item], Result], item: Item) -> Result:
     """Return `function(item)` on a worker that may have joined after the check.
 
     Raises:

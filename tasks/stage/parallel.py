@@ -17,13 +17,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 from ipu_model.memory import free_memory
 from ipu_model.units import format_duration
-from tasks.stage.cluster import cluster_address, open_cluster, read_versions, run_checked
+from tasks.stage.cluster import Pool, cluster_address, open_cluster
 from tasks.stage.errors import ParamsError, PodiumError
 from tasks.stage.memory import watch_memory
 from tasks.stage.process import MAPS, MapUsage
@@ -117,7 +118,10 @@ def _available_workers() -> int:
 
 
 def ordered_map(
-    function: Callable[[Item], Result], items: Iterable[Item], workers: int | None = None
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    workers: int | None = None,
+    folder: Path | None = None,
 ) -> Iterator[Result]:
     """Yield `function` of every item, in order; read `items` only a few items ahead.
 
@@ -127,12 +131,13 @@ def ordered_map(
 
     Args:
         workers: number of processes here; None: `worker_count()`. 1 does not use a cluster either.
+        folder: absolute path of the folder that `function` writes to.
 
     Raises:
         PodiumError: a process died, for example because it was killed for memory. Errors of `function` are passed on.
     """
     usage, started_at = MapUsage(), time.perf_counter()
-    with contextlib.closing(_map(functools.partial(_time, function), iter(items), workers, usage)) as results:
+    with contextlib.closing(_map(functools.partial(_time, function), iter(items), workers, folder, usage)) as results:
         for result, seconds in results:
             usage.add(seconds)
             given_at = time.perf_counter()
@@ -143,7 +148,11 @@ def ordered_map(
 
 
 def _map(
-    function: Callable[[Item], Result], source: Iterator[Item], workers: int | None, usage: MapUsage
+    function: Callable[[Item], Result],
+    source: Iterator[Item],
+    workers: int | None,
+    folder: Path | None,
+    usage: MapUsage,
 ) -> Generator[Result]:
     workers = _available_workers() if workers is None else workers
     ahead = list(itertools.islice(source, 2))
@@ -153,18 +162,16 @@ def _map(
     if workers == 1 or len(ahead) < 2:
         yield from map(function, source)
         return
-    waiting: deque[Future[Result]] = deque()
+    waiting: deque[Future[Any]] = deque()
     address = cluster_address()
-    if address is not None:
-        function = functools.partial(run_checked, function, read_versions())
-    with open_pool(workers) if address is None else open_cluster(address) as (executor, count):
+    with open_pool(workers) if address is None else open_cluster(address, folder) as pool:
         for item in source:
-            waiting.append(executor.submit(function, item))
-            usage.processes = max(usage.processes, count())
-            if len(waiting) >= count() * WAITING_PER_WORKER:
-                yield _wait_for(waiting.popleft(), count)
+            waiting.append(pool.submit(function, item))
+            usage.processes = max(usage.processes, pool.count())
+            if len(waiting) >= pool.count() * WAITING_PER_WORKER:
+                yield _wait_for(waiting.popleft(), pool)
         while waiting:
-            yield _wait_for(waiting.popleft(), count)
+            yield _wait_for(waiting.popleft(), pool)
 
 
 def _time(function: Callable[[Item], Result], item: Item) -> tuple[Result, float]:
@@ -172,15 +179,15 @@ def _time(function: Callable[[Item], Result], item: Item) -> tuple[Result, float
     return function(item), time.perf_counter() - started_at
 
 
-def _wait_for(future: Future[Result], count: Callable[[], int]) -> Result:
+def _wait_for(future: Future[Any], pool: Pool) -> Any:
     while not wait([future], PROGRESS_SECONDS).done:
-        count()  # raises an error if the scheduler is gone, whose futures may never end
-    return future.result()
+        pool.count()  # raises an error if the scheduler is gone, whose futures may never end
+    return pool.receive(future.result())
 
 
 @contextlib.contextmanager
-def open_pool(workers: int) -> Iterator[tuple[Executor, Callable[[], int]]]:
-    """Yield an executor with processes on this host, and a function that returns their number.
+def open_pool(workers: int) -> Iterator[Pool]:
+    """Yield processes on this host.
 
     Raises:
         PodiumError: a process died.
@@ -189,7 +196,7 @@ def open_pool(workers: int) -> Iterator[tuple[Executor, Callable[[], int]]]:
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare_worker)
     try:
-        yield pool, lambda: workers
+        yield Pool(pool.submit, lambda: workers, lambda result: result)
     except BrokenProcessPool:
         raise PodiumError(
             f"a data preparation process died, most likely killed for memory; {workers} were running. "
