@@ -42,7 +42,7 @@ ALLOWED = {
         "tasks/release/",
         "tests/",
     ),
-    "fsspec": ("tasks/host/checkpoint_sync.py", "tests/"),
+    "fsspec": ("tasks/host/checkpoint_sync.py", "tasks/stage/exchange.py", "tests/"),
     "datasets": ("tasks/records/hub_inputs.py", "bench/", "tests/"),
     "transformers": ("ipu_model/models/transformers_encoder.py", "tasks/downstream/export/", "bench/", "tests/"),
     "torch": ("ipu_model/", "tasks/downstream/export/", "bench/", "tests/"),
