@@ -3,7 +3,8 @@ fsspec protocol that all of them reach (docs/data-scale.md).
 
 A task and its result are sent as bytes in which each absolute path stands for files. The files that a task reads are
 uploaded once and downloaded once by each worker; what it writes into the folder of results is uploaded by the worker
-and downloaded here.
+and downloaded here. These bytes pass through Dask only, which unpickles tasks and results anyway; nothing at the URL is
+unpickled.
 """
 
 from __future__ import annotations
