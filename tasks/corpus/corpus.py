@@ -3,48 +3,38 @@
     python -m tasks.corpus.corpus
 
 `demo` generates an invented world, `files` reads the user's files, `hub` streams a data set with the `datasets`
-library; `none` is for pre-training data that were prepared elsewhere (pretrain_rows.source). Documents are streamed:
-memory grows by eight bytes per document only. corpus.quality removes documents by their text (quality.py) and those
-that repeat an earlier one (duplicates.py). Documents left out or changed are counted in reading.json.
+library; `none` is for pre-training data that were prepared elsewhere (pretrain_rows.source). Processes make pieces of
+the corpus (pieces.py), which are joined here: memory grows by eight bytes per document only. corpus.quality removes
+documents by their text (quality.py) and those that repeat an earlier one (duplicates.py). Documents left out or changed
+are counted in reading.json.
 """
 
-import array
-import contextlib
+import functools
+import itertools
 import logging
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+import numpy as np
 
 from ipu_model.files import new_folder
-from tasks.corpus import world
-from tasks.corpus.documents import Document, add_ids, document_columns, make_documents, read_files
-from tasks.corpus.duplicates import RULES, DuplicateFinder, make_keys
-from tasks.corpus.quality import quote, remove_documents
+from tasks.corpus.duplicates import RULES, find_duplicates, join_keys, open_keys
+from tasks.corpus.pieces import EMPTY, CorpusFile, PieceMaker, list_pieces, read_document, remove_rows
+from tasks.corpus.quality import quote
 from tasks.params.schema import CorpusParams, load_sections
-from tasks.params.sections import QualityParams
 from tasks.plan.main import run_main
-from tasks.records.parquet import read_batches, split_into_groups, write_records
-from tasks.records.tables import RecordSpec, list_empty, open_hub_split
+from tasks.records.tables import list_empty
 from tasks.records.text_files import SHOWN_NAMES, ReadLog, count_repetitions, write_reading
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import InputError
-from tasks.stage.parallel import StageProgress
+from tasks.stage.parallel import StageProgress, ordered_map, useful_workers
 from tasks.stage.process import parse_no_arguments
 
-SCHEMA = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("document_id", "title", "text")])
-GROUP_DOCUMENTS, GROUP_CHARACTERS = 8192, 8 << 20
-"""Limits of a row group; it closes at the first one reached."""
-PART_CHARACTERS = 512 << 20
-"""Approximate text per file."""
-READ_AT_ONCE = 256
-"""Documents decoded from Parquet at a time."""
-EMPTY = "empty documents left out"
 REPEATED = "duplicate documents, kept"
+FILES_FOR_PROCESSES = 4
+"""Fewest files from which removing duplicates is divided between processes: one takes less time than a start."""
 
 
 @dataclass
@@ -64,11 +54,17 @@ def make_corpus(params: CorpusParams, output: Path) -> CorpusSummary:
         InputError: the source cannot be used, or no document has text.
     """
     summary = CorpusSummary(reading := ReadLog())
-    with new_folder(output) as folder:
-        documents = remove_documents(_skip_empty(read_documents(params, reading), reading), params.quality, reading)
-        if params.quality.removes_duplicates:
-            documents = _remove_duplicates(documents, params.quality, folder, reading)
-        _write(_count_repeated(documents, reading), folder, summary)
+    with (
+        new_folder(output) as folder,
+        # A cluster's worker may still write when another one has failed.
+        tempfile.TemporaryDirectory(dir=folder.absolute(), ignore_cleanup_errors=True) as work,
+    ):
+        for file in _make_files(params, Path(work), reading):
+            if file.documents:
+                file.path.rename(folder / f"part-{summary.parts:05d}.parquet")
+                summary.parts += 1
+            summary.documents += file.documents
+            summary.characters += file.characters
         if not summary.documents:
             if reading.examples:
                 removed = ", ".join(f"{reading.counts[what]:,} {what}" for what in sorted(reading.examples))
@@ -81,86 +77,40 @@ def make_corpus(params: CorpusParams, output: Path) -> CorpusSummary:
     return summary
 
 
-def read_documents(params: CorpusParams, reading: ReadLog) -> Iterator[Document]:
-    """Yield the documents of the corpus described by `params`, including those without text; fill `reading`."""
-    columns = document_columns(params.text_column, params.title_column, params.id_column)
-    if params.source == "demo":
-        for number, made in enumerate(world.make_documents(params.seed, "corpus", params.demo_documents)):
-            yield Document(f"demo:{number}", made.title, made.text)
-    elif params.source == "files":
-        yield from read_files(Path(params.path), columns, params.layout, reading, params.separator)
-    elif params.source == "hub":
-        address = (params.dataset, params.dataset_config, params.dataset_split, params.dataset_revision)
-        spec = RecordSpec("documents", [columns], (), class_names=False)
-        rows, problems, _ = open_hub_split("corpus", address, spec, reading)
-        yield from add_ids(make_documents(rows, problems.source, reading), str(params.dataset))
+def _make_files(params: CorpusParams, work: Path, reading: ReadLog) -> list[CorpusFile]:
+    """Make the files of the corpus in the folder `work`, and fill `reading`."""
+    progress, files, documents = StageProgress("corpus", "documents"), list[CorpusFile](), 0
+    maker = PieceMaker(params, work, progress)
+    try:
+        for piece in ordered_map(maker.make, enumerate(list_pieces(params, reading))):
+            join_keys(piece.folder, work)
+            reading.merge(piece.reading)
+            files += piece.files
+            documents += sum(file.documents for file in piece.files)
+            progress.update(documents)
+    except InputError as error:  # paths are absolute for workers of a cluster; the user knows them as given
+        raise InputError(str(error).replace(str(Path(params.path).absolute()), params.path)) from None
+    removed = np.zeros(documents, np.uint8)
+    if params.quality.removes_duplicates:
+        removed, examples = find_duplicates(work, params.quality)
+        for rule, (first, later) in examples.items():
+            quoted = f"{quote(read_document(files, later))} repeats {quote(read_document(files, first))}"
+            reading.add_example(f"removed, {rule}", quoted, int((removed == RULES.index(rule)).sum()))
+        files = _remove_duplicates(files, removed, work)
+    reading.counts[REPEATED] += count_repetitions(open_keys(work, "exact")[removed == 0])
+    return files
 
 
-def _write(documents: Iterable[Document], folder: Path, summary: CorpusSummary) -> None:
-    progress, writer, in_part = StageProgress("corpus", "documents"), None, 0
-    with contextlib.ExitStack() as part:
-        for group in split_into_groups(documents, _length, GROUP_DOCUMENTS, GROUP_CHARACTERS):
-            if writer is None or in_part >= PART_CHARACTERS:
-                part.close()
-                path = folder / f"part-{summary.parts:05d}.parquet"
-                writer = part.enter_context(pq.ParquetWriter(path, SCHEMA, compression="zstd"))
-                summary.parts, in_part = summary.parts + 1, 0
-            table = pa.table([pa.array(values, pa.string()) for values in zip(*group, strict=True)], schema=SCHEMA)
-            writer.write_table(table, row_group_size=len(group))
-            characters = sum(len(document.text) for document in group)
-            in_part += characters
-            summary.characters += characters
-            summary.documents += len(group)
-            progress.update(summary.documents)
-
-
-def _length(document: Document) -> int:
-    return len(document.text)
-
-
-def _skip_empty(documents: Iterable[Document], reading: ReadLog) -> Iterator[Document]:
-    for document in documents:
-        if document.text.strip():
-            yield document
-        else:
-            reading.counts[EMPTY] += 1
-
-
-def _count_repeated(documents: Iterable[Document], reading: ReadLog) -> Iterator[Document]:
-    seen = array.array("q")
-    for document in documents:
-        seen.append(hash(document.text))
-        yield document
-    reading.counts[REPEATED] += count_repetitions(seen)
-
-
-def _remove_duplicates(
-    documents: Iterable[Document], params: QualityParams, folder: Path, reading: ReadLog
-) -> Iterator[Document]:
-    """Yield the documents that repeat no earlier one; all of them are in a file in `folder` before the first one."""
-    with tempfile.TemporaryDirectory(dir=folder) as work:
-        path, finder = Path(work) / "documents.parquet", DuplicateFinder(params, Path(work))
-
-        def add_keys() -> Iterator[Document]:
-            for group in split_into_groups(documents, _length, GROUP_DOCUMENTS, GROUP_CHARACTERS):
-                finder.add(make_keys([document.text for document in group], params.near_duplicates))
-                yield from group
-
-        write_records(add_keys(), path, SCHEMA, GROUP_DOCUMENTS, _length, GROUP_CHARACTERS)
-        removed, examples = finder.find()
-        earlier: dict[int, str] = {}
-        batches = read_batches(path, SCHEMA.names, READ_AT_ONCE, "corpus")
-        rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
-        for number, document in enumerate(map(Document._make, rows)):
-            for rule, (first, later) in examples.items():
-                if number == first:
-                    earlier[first] = quote(document)
-                elif number == later:
-                    reading.add_example(f"removed, {rule}", f"{quote(document)} repeats {earlier[first]}", 0)
-            if removed[number]:
-                reading.counts[f"removed, {RULES[removed[number]]}"] += 1
-            else:
-                yield document
+def _remove_duplicates(files: list[CorpusFile], removed: np.ndarray, work: Path) -> list[CorpusFile]:
+    """Write those files again that have documents to remove; return all files."""
+    path = work / "removed"
+    removed.tofile(path)
+    ends = itertools.accumulate(file.documents for file in files)
+    items = [(file, end - file.documents) for file, end in zip(files, ends, strict=True)]
+    changed = [(file, start) for file, start in items if removed[start : start + file.documents].any()]
+    workers = useful_workers(len(changed), FILES_FOR_PROCESSES)
+    written = {file.path: file for file in ordered_map(functools.partial(remove_rows, path), changed, workers)}
+    return [written.get(file.path, file) for file in files]
 
 
 def main() -> None:

@@ -1,7 +1,9 @@
 """Documents from the user's files: .txt, .jsonl, .csv, .parquet, and the output of WikiExtractor.
 
-Memory stays flat. Every reader yields `Document`s and raises InputError with the file, the position in it, the
-requirement and the params key to change. Text must be UTF-8 (a byte order mark is accepted).
+Files are read in pieces, in any process: small files together, and a large file of text, JSON lines or Parquet in parts
+that begin at a document. The documents are the same for pieces of any size. Memory stays flat. Every reader yields
+`Document`s and raises InputError with the file, the position in it, the requirement and the params key to change. Text
+must be UTF-8 (a byte order mark is accepted).
 
 WikiExtractor writes folders AA, AB, ... of files wiki_00, wiki_01, ... without a suffix, in one of two formats: blocks
 `<doc id="12" url="..." title="..."> ... </doc>`, or with --json one object per line with id, title and text. According
@@ -9,20 +11,45 @@ to its source (wikiextractor/extract.py of version 3, WikiExtractor.py of versio
 entities in the text but not in the title, and a block begins with its title on a line of its own.
 """
 
+import bisect
+import collections
 import html
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
+import pyarrow as pa
+
+from ipu_model.files import open_regular
 from tasks.records import tables
 from tasks.records.json_files import read_objects
+from tasks.records.parquet import open_parquet
 from tasks.records.tables import Columns, ColumnSpec, TableRow, convert_id, make_column, select_columns
-from tasks.records.text_files import ZERO_WIDTH, ReadLog, file_suffix, find_text_problem, peek, read_lines, refuse_empty
+from tasks.records.text_files import (
+    BLOCK_BYTES,
+    CODECS,
+    MAX_LINE_BYTES,
+    WHOLE,
+    ZERO_WIDTH,
+    FilePart,
+    ReadLog,
+    file_suffix,
+    find_text_problem,
+    peek,
+    read_bytes,
+    read_lines,
+    refuse_empty,
+)
 from tasks.stage.errors import InputError
+from tasks.stage.memory import limit_memory
 
 KEY = "corpus.path"
+PIECE_BYTES = 64 << 20
+"""Approximate bytes of a piece. Another number divides the corpus into other files, so it is not a parameter."""
+LEAST_FILE_BYTES = 64 << 10
+"""Bytes that a file counts as at least: opening it takes as long as reading these."""
 SUFFIXES, JSON = (".txt", *tables.ENDINGS), ".json"
 """Suffixes of files that are read in a folder; and .json, which is read only if the file itself is named, because a
 folder may contain settings in .json files."""
@@ -38,6 +65,16 @@ FILE_NAME = re.compile(r"wiki_\d+")
 HEAD_BYTES = 4096
 _BEGIN = re.compile(r'<doc id="([^"]*)"(?: revid="[^"]*")? url="[^"]*" title="(.*)">\s*')
 _END = "</doc>"
+
+
+class FilePiece(NamedTuple):
+    """A file to read, or a part of it."""
+
+    path: Path
+    name: str
+    """Name in ids and in the report: relative to corpus.path."""
+    layout: str
+    part: FilePart = WHOLE
 
 
 class Document(NamedTuple):
@@ -101,25 +138,135 @@ def read_files(
     """Yield the documents of a file, or of the usable files of a folder, sorted by name.
 
     Args:
-        columns: from `document_columns`, for .jsonl, .csv and .parquet.
         layout: `wikitext`, `paragraphs`, `wikiextractor` or `auto`, for .txt (corpus.layout).
+
+    For other arguments and errors see `read_piece` and `list_usable_files`.
+    """
+    for piece in _name_files(path, layout, reading):
+        yield from read_piece(piece, columns, reading, separator)
+
+
+def _name_files(path: Path, layout: str, reading: ReadLog) -> Iterator[FilePiece]:
+    for file in list_usable_files(path, reading):
+        refuse_empty(file, f"{KEY}={path}")
+        yield FilePiece(file, file.name if path.is_file() else file.relative_to(path).as_posix(), layout)
+
+
+def plan_pieces(path: Path, layout: str, reading: ReadLog) -> Iterator[tuple[FilePiece, ...]]:
+    """Yield the files, or the part of a file, of each piece, in reading order; paths are absolute.
+
+    For arguments see `read_files`.
+    """
+    files: list[FilePiece] = []
+    held = 0
+    for file in _name_files(path, layout, reading):
+        size = max(LEAST_FILE_BYTES, file.path.stat().st_size)
+        if files and held + size > PIECE_BYTES:
+            yield tuple(files)
+            files, held = [], 0
+        parts = divide_file(file._replace(path=file.path.absolute()))
+        if len(parts) > 1:
+            yield from ((part,) for part in parts)
+        else:
+            files, held = files + parts, held + size
+    if files:
+        yield tuple(files)
+
+
+def divide_file(file: FilePiece) -> list[FilePiece]:
+    """Divide a file into parts of about PIECE_BYTES; one that is small, packed, a table without lines or a single
+    document stays whole."""
+    path, layout = file.path, file.layout
+    suffix, count = file_suffix(path), round(path.stat().st_size / PIECE_BYTES)
+    if count < 2 or path.suffix.lower() in CODECS or suffix in (".csv", JSON):
+        return [file]
+    if suffix == ".parquet":
+        bounds = _divide_groups(path)
+    elif suffix == ".jsonl":
+        bounds = _divide_lines(path, count, _begins_object)
+    else:
+        layout = _choose_layout(path, layout)
+        is_json = layout == "wikiextractor" and peek(path, HEAD_BYTES).startswith(b"{")
+        bounds = _divide_lines(path, count, _begins_object if is_json else _BEGINS[layout])
+    parts = [FilePart(number, *bound) for number, bound in enumerate(itertools.pairwise(bounds))]
+    return [file._replace(layout=layout, part=part) for part in (parts if len(parts) > 1 else [WHOLE])]
+
+
+def _divide_groups(path: Path) -> list[int]:
+    """Return the first row group of each part of a Parquet file, and their number."""
+    try:
+        with limit_memory(f"{path} ({KEY})"), open_parquet(path) as file:
+            groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+            ends = list(itertools.accumulate(group.total_byte_size for group in groups))
+    except (pa.ArrowException, OSError):
+        return []  # whoever reads it reports the damage
+    count = round(ends[-1] / PIECE_BYTES) if ends else 0
+    firsts = (bisect.bisect(ends, ends[-1] * number // count) for number in range(1, count))
+    return [*sorted({0, *firsts}), len(ends)]
+
+
+def _divide_lines(path: Path, count: int, begins: Callable[[str, str], Any]) -> list[int]:
+    """Return the first byte of each part of a text file, and its size.
+
+    Args:
+        begins: tells of two lines whether a document begins with the second one.
+    """
+    bounds, size = [0], path.stat().st_size
+    with open_regular(path) as stream:
+        if b"\n" not in stream.read(BLOCK_BYTES) and begins is not _begins_object:
+            return []  # lines may end in "\r"
+        for target in (size * number // count for number in range(1, count)):
+            if target > bounds[-1]:  # else a document is longer than a part
+                if (start := _find_start(stream, target, begins)) is None:
+                    break
+                bounds.append(start)
+    return [*bounds, size]
+
+
+def _find_start(stream: BinaryIO, target: int, begins: Callable[[str, str], Any]) -> int | None:
+    stream.seek(target)
+    lines = iter(lambda: stream.readline(MAX_LINE_BYTES), b"")
+    whole = itertools.takewhile(lambda line: line.endswith(b"\n"), lines)
+    next(whole, None)  # the rest of a line
+    for before, line in itertools.pairwise(whole):
+        if begins(before.decode(errors="replace"), line.decode(errors="replace")):
+            return stream.tell() - len(line)
+    return None
+
+
+def read_piece(
+    piece: FilePiece, columns: Columns, reading: ReadLog, separator: str | None = None
+) -> Iterator[Document]:
+    """Yield the documents of a file, or of a part of it.
+
+    Args:
+        columns: from `document_columns`, for .jsonl, .csv and .parquet.
         separator: field separator of .csv (corpus.separator); None: detected.
 
     Raises:
-        InputError: no such path, no usable file, or a file of another format than its suffix states.
+        InputError: a file of another format than its suffix states.
     """
-    spec = tables.RecordSpec("documents", [columns], (*tables.ENDINGS, JSON))
-    for file in list_usable_files(path, reading):
-        name = file.name if path.is_file() else file.relative_to(path).as_posix()
-        refuse_empty(file, f"{KEY}={path}")
-        if file_suffix(file) in spec.endings:
-            lines = tables.open_file(file, KEY, spec, reading, separator).rows
-            yield from add_ids(make_documents(lines, str(file), reading), name)
-        else:
-            reading.files += 1
-            chosen = layout if layout != "auto" and file.suffix else detect_layout(file)
-            reading.layouts[name] = chosen
-            yield from add_ids(_READ_TEXT[chosen](file, reading), name)
+    try:
+        yield from _read_piece(piece, columns, reading, separator)
+    except InputError:
+        if piece.part.start:  # read again with the number of the first line, which only messages need
+            blocks = read_bytes(piece.path, FilePart(stop=piece.part.start))
+            part = piece.part._replace(line=1 + sum(block.count(b"\n") for block in blocks))
+            collections.deque(_read_piece(piece._replace(part=part), columns, ReadLog(), separator), 0)
+        raise
+
+
+def _read_piece(piece: FilePiece, columns: Columns, reading: ReadLog, separator: str | None) -> Iterator[Document]:
+    path, name, layout, part = piece
+    if file_suffix(path) in (*tables.ENDINGS, JSON):
+        spec = tables.RecordSpec("documents", [columns], (*tables.ENDINGS, JSON))
+        lines = tables.open_file(path, KEY, spec, reading, separator, part).rows
+        documents = make_documents(lines, str(path), reading)
+    else:
+        reading.files += part.number == 0
+        reading.layouts[name] = _choose_layout(path, layout)
+        documents = _READ_TEXT[reading.layouts[name]](path, reading, part)
+    yield from add_ids(documents, name if part.stop is None else f"{name}:{part.number}")
 
 
 def list_usable_files(path: Path, reading: ReadLog) -> list[Path]:
@@ -143,12 +290,14 @@ def list_usable_files(path: Path, reading: ReadLog) -> list[Path]:
     return usable
 
 
-def detect_layout(path: Path) -> str:
-    """Detect the layout of a text file.
+def _choose_layout(path: Path, layout: str) -> str:
+    """Return `layout`, or detect it if that is `auto` or the file has no suffix.
 
     `wikiextractor` if it has no suffix or begins with one of its blocks. `wikitext` if it begins with a level-1 heading
     (= Title =) and has another heading: a single line between equals signs may occur in any text. Else `paragraphs`.
     """
+    if layout != "auto" and path.suffix:
+        return layout
     if not path.suffix or is_wikiextractor(path):
         return "wikiextractor"
     lines = (line for line in read_lines(path, KEY) if line.strip())
@@ -157,10 +306,10 @@ def detect_layout(path: Path) -> str:
     return "wikitext" if any(_TITLE.match(line) or _HEADING.match(line) for line in lines) else "paragraphs"
 
 
-def _read_wikitext(path: Path, reading: ReadLog) -> Iterator[Document]:
+def _read_wikitext(path: Path, reading: ReadLog, part: FilePart) -> Iterator[Document]:
     """Yield a document for each level-1 heading; deeper headings are dropped, as they are not sentences."""
     title, body = "", list[str]()
-    for line in read_lines(path, KEY):
+    for line in read_lines(path, KEY, part=part):
         heading = _TITLE.match(line)
         if heading:
             if title or body:
@@ -168,12 +317,13 @@ def _read_wikitext(path: Path, reading: ReadLog) -> Iterator[Document]:
             title, body = heading.group(1), []
         elif line.strip() and not _HEADING.match(line):
             body.append(line.strip())
-    yield Document("", title, "\n".join(body))
+    if title or body:
+        yield Document("", title, "\n".join(body))
 
 
-def _read_paragraphs(path: Path, reading: ReadLog) -> Iterator[Document]:
+def _read_paragraphs(path: Path, reading: ReadLog, part: FilePart) -> Iterator[Document]:
     """Yield a document for each block between blank lines; its lines are joined, as they may be hard-wrapped."""
-    blocks = itertools.groupby(map(str.strip, read_lines(path, KEY)), bool)
+    blocks = itertools.groupby(map(str.strip, read_lines(path, KEY, part=part)), bool)
     return (Document("", "", " ".join(lines)) for has_text, lines in blocks if has_text)
 
 
@@ -182,26 +332,26 @@ def is_wikiextractor(path: Path) -> bool:
     return bool(FILE_NAME.fullmatch(path.name)) or peek(path, HEAD_BYTES).startswith(b'<doc id="')
 
 
-def read_wikiextractor(path: Path, reading: ReadLog) -> Iterator[Document]:
-    """Yield the articles of one file in either format; articles without text become empty documents.
+def _read_wikiextractor(path: Path, reading: ReadLog, part: FilePart) -> Iterator[Document]:
+    """Yield the articles of a file in either format; articles without text become empty documents.
 
     Raises:
         InputError: text outside a block, a block that does not end (a truncated file), or invalid JSON, with the line.
     """
     if not peek(path, HEAD_BYTES).startswith(b"{"):
-        yield from _read_blocks(path)
+        yield from _read_blocks(path, part)
         return
-    lines = select_columns(read_objects(path, KEY, reading), [_WIKIEXTRACTOR], str(path), reading)
+    lines = select_columns(read_objects(path, KEY, reading, part), [_WIKIEXTRACTOR], str(path), reading)
     for document in make_documents(lines, str(path), reading):
         body = html.unescape(document.text).split("\n")
         yield document._replace(text=_remove_title(body, document.title))
 
 
-def _read_blocks(path: Path) -> Iterator[Document]:
+def _read_blocks(path: Path, part: FilePart) -> Iterator[Document]:
     begun = 0
     document_id = title = ""
     body: list[str] = []
-    for at, line in enumerate(read_lines(path, KEY), 1):
+    for at, line in enumerate(read_lines(path, KEY, part=part), part.line):
         begin = _BEGIN.fullmatch(line)
         if begin and not begun:
             begun, (document_id, title), body = at, begin.groups(), []
@@ -229,8 +379,19 @@ def _remove_title(body: list[str], title: str) -> str:
     return "\n".join(lines[1:] if lines[0] == title.strip() else lines)
 
 
-_READ_TEXT: dict[str, Callable[[Path, ReadLog], Iterator[Document]]] = {
+def _begins_object(before: str, line: str) -> bool:
+    # Only between two objects can "}" and "{" have nothing but a line end between them: strings contain none.
+    return before.rstrip().endswith("}") and line.lstrip().startswith("{")
+
+
+_READ_TEXT: dict[str, Callable[[Path, ReadLog, FilePart], Iterator[Document]]] = {
     "wikitext": _read_wikitext,
     "paragraphs": _read_paragraphs,
-    "wikiextractor": read_wikiextractor,
+    "wikiextractor": _read_wikiextractor,
 }
+_BEGINS: dict[str, Callable[[str, str], Any]] = {
+    "wikitext": lambda before, line: _TITLE.match(line),
+    "paragraphs": lambda before, line: not before.strip(),
+    "wikiextractor": lambda before, line: _BEGIN.fullmatch(line),
+}
+"""Layout -> whether a document may begin with a line, given the line before it."""

@@ -1,22 +1,22 @@
 """Duplicate documents in a corpus of any size: those that repeat an earlier one are removed.
 
 Each document has keys: the hash of its text, and one of each band of its MinHash signature. Documents with an equal key
-are compared, always with the first of them and with the previous one. Keys and signatures are on disk, and the keys of
-one band are sorted in parts, so memory grows by a byte per document only. Whether a document is removed depends on the
-order of the documents, but not on how they are divided when keys are made.
+are compared, always with the first of them and with the previous one. Keys and signatures are on disk, one file for
+each kind of key, and those of one band are sorted in parts, so memory grows by a byte per document only. Whether a
+document is removed depends on the order of the documents, but not on how they are divided when keys are made.
 
 Legend: m documents, b bands, k pairs.
 """
 
 from __future__ import annotations
 
-import contextlib
+import shutil
 from collections.abc import Iterator, Sequence
-from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from tasks.params.sections import QualityParams
@@ -38,6 +38,8 @@ MAX_SORTED = 1 << 22
 """Keys sorted at a time, about 100 MB of memory."""
 MAX_COMPARED = 1 << 16
 """Pairs compared at a time."""
+COPIED_BYTES = 1 << 20
+"""Bytes of keys copied at a time."""
 EXACT, NEAR = "duplicates: exact", "duplicates: near"
 RULES = ("", EXACT, NEAR)
 
@@ -55,8 +57,7 @@ class DocumentKeys(NamedTuple):
 
 def make_keys(texts: Sequence[str], threshold: float | None) -> DocumentKeys:
     """Return the keys of texts; those for near-duplicates only with a threshold."""
-    hashes = b"".join(blake2b(text.encode(), digest_size=8).digest() for text in texts)
-    exact = np.frombuffer(hashes, "<u8").astype(np.uint64)
+    exact = np.array([xxhash.xxh3_64_intdigest(text.encode()) for text in texts], np.uint64)
     if threshold is None:
         return DocumentKeys(exact, np.zeros((len(texts), 0), np.uint64), np.zeros((len(texts), 0), np.uint16))
     signed = np.full((len(texts), PERMUTATIONS), np.iinfo(np.uint32).max, np.uint32)
@@ -73,50 +74,58 @@ def make_keys(texts: Sequence[str], threshold: float | None) -> DocumentKeys:
     return DocumentKeys(exact, hash_bands(signed, *choose_bands(threshold)), signed.astype(np.uint16))
 
 
-class DuplicateFinder:
-    """Finder of documents that repeat an earlier one."""
+def add_keys(folder: Path, keys: DocumentKeys) -> None:
+    """Add the keys of the next documents to the files of a folder."""
+    columns: dict[str, np.ndarray] = {"exact": keys.exact, "signatures": keys.signatures}
+    columns |= {f"band-{number}": keys.bands[:, number] for number in range(keys.bands.shape[1])}
+    for name, values in columns.items():
+        with _keys_file(folder, name).open("ab") as file:
+            file.write(values.tobytes())
 
-    def __init__(self, params: QualityParams, folder: Path) -> None:
-        """Keep keys in files of the existing folder."""
-        self._exact, self._threshold, self._folder = params.exact_duplicates, params.near_duplicates, folder
-        self._bands = choose_bands(self._threshold)[0] if self._threshold is not None else 0
-        self._documents = 0
 
-    def add(self, keys: DocumentKeys) -> None:
-        """Add the keys of the next documents."""
-        columns: dict[str, np.ndarray] = {"exact": keys.exact, "signatures": keys.signatures}
-        columns |= {f"band-{number}": keys.bands[:, number] for number in range(self._bands)}
-        with contextlib.ExitStack() as files:
-            for name, values in columns.items():
-                files.enter_context((self._folder / name).open("ab")).write(values.tobytes())
-        self._documents += len(keys.exact)
+def join_keys(source: Path, folder: Path) -> None:
+    """Move the keys of the next documents from the folder `source` to the files of another one."""
+    for path in source.glob(_keys_file(source, "*").name):
+        with path.open("rb") as made, (folder / path.name).open("ab") as file:
+            shutil.copyfileobj(made, file, COPIED_BYTES)
+        path.unlink()
 
-    def find(self) -> tuple[NDArray[np.uint8], dict[str, tuple[int, int]]]:
-        """Return for each document the number of the rule in RULES that removes it, 0 for none, [m]; and for each rule
-        the numbers of an earlier document and the one that it removes."""
-        removed, examples = np.zeros(self._documents, np.uint8), dict[str, tuple[int, int]]()
-        for rule, pairs in self._pairs():
-            pairs = pairs[removed[pairs[:, 1]] == 0]
-            if len(pairs):
-                removed[pairs[:, 1]] = RULES.index(rule)
-                examples.setdefault(rule, tuple(pairs[0].tolist()))
-        return removed, examples
 
-    def _pairs(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield rules, and pairs of an earlier document and one that repeats it. [k, 2]"""
-        if self._exact:
-            yield from ((EXACT, pairs) for pairs in find_equal(self._open("exact", np.uint64)))
-        signatures = self._open("signatures", np.uint16).reshape(self._documents, -1)
-        for number in range(self._bands):
-            for every in find_equal(self._open(f"band-{number}", np.uint64)):
-                for first in range(0, len(every), MAX_COMPARED):
-                    pairs = every[first : first + MAX_COMPARED]
-                    alike = (signatures[pairs[:, 0]] == signatures[pairs[:, 1]]).mean(axis=1)
-                    yield NEAR, pairs[alike >= self._threshold]
+def open_keys(folder: Path, name: str, kind: type = np.uint64) -> np.ndarray:
+    """Return the keys of one kind."""
+    path = _keys_file(folder, name)
+    return np.memmap(path, kind, "r") if path.is_file() and path.stat().st_size else np.zeros(0, kind)
 
-    def _open(self, name: str, kind: type) -> np.ndarray:
-        path = self._folder / name
-        return np.memmap(path, kind, "r") if path.is_file() and path.stat().st_size else np.zeros(0, kind)
+
+def _keys_file(folder: Path, name: str) -> Path:
+    return folder / f"{name}.keys"
+
+
+def find_duplicates(folder: Path, params: QualityParams) -> tuple[NDArray[np.uint8], dict[str, tuple[int, int]]]:
+    """Return for each document the number of the rule in RULES that removes it, 0 for none, [m]; and for each rule the
+    numbers of an earlier document and the one that it removes."""
+    removed, examples = np.zeros(len(open_keys(folder, "exact")), np.uint8), dict[str, tuple[int, int]]()
+    for rule, pairs in _find_pairs(folder, params):
+        pairs = pairs[removed[pairs[:, 1]] == 0]
+        if len(pairs):
+            removed[pairs[:, 1]] = RULES.index(rule)
+            examples.setdefault(rule, tuple(pairs[pairs[:, 1].argmin()].tolist()))
+    return removed, examples
+
+
+def _find_pairs(folder: Path, params: QualityParams) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield rules, and pairs of an earlier document and one that repeats it. [k, 2]"""
+    if params.exact_duplicates:
+        yield from ((EXACT, pairs) for pairs in find_equal(open_keys(folder, "exact")))
+    if params.near_duplicates is None:
+        return
+    signatures = open_keys(folder, "signatures", np.uint16).reshape(-1, PERMUTATIONS)
+    for number in range(choose_bands(params.near_duplicates)[0]):
+        for every in find_equal(open_keys(folder, f"band-{number}")):
+            for first in range(0, len(every), MAX_COMPARED):
+                pairs = every[first : first + MAX_COMPARED]
+                alike = (signatures[pairs[:, 0]] == signatures[pairs[:, 1]]).mean(axis=1)
+                yield NEAR, pairs[alike >= params.near_duplicates]
 
 
 def find_equal(keys: np.ndarray) -> Iterator[np.ndarray]:

@@ -16,7 +16,9 @@ from tasks.records.text_files import (
     BLANK_LINES,
     BLOCK_BYTES,
     MAX_LINE_BYTES,
+    WHOLE,
     ZERO_WIDTH,
+    FilePart,
     ReadLog,
     file_suffix,
     read_text,
@@ -38,25 +40,25 @@ _FIRST, _NEXT, _SPACE = (re.compile(rf"[\s{ZERO_WIDTH}]*{sign}[\s{ZERO_WIDTH}]*"
 _PARSER = json.JSONDecoder(object_pairs_hook=reject_duplicate_keys)
 
 
-def read_objects(path: Path, key: str, reading: ReadLog) -> Iterator[Located]:
-    """Yield the objects of a .json or .jsonl file, in order.
+def read_objects(path: Path, key: str, reading: ReadLog, part: FilePart = WHOLE) -> Iterator[Located]:
+    """Yield the objects of a .json or .jsonl file, in order. A file that is divided has no list.
 
     Raises:
         InputError: not UTF-8, not JSON, something other than objects, or an object that is too long; the message has
             the record or its line.
     """
-    return _Objects(path, key, reading).objects()
+    return _Objects(path, key, reading, part).objects()
 
 
 class _Objects:
     """Reader of one file: a window of its text, and a position in it."""
 
-    def __init__(self, path: Path, key: str, reading: ReadLog) -> None:
+    def __init__(self, path: Path, key: str, reading: ReadLog, part: FilePart) -> None:
         self.path, self.key, self.reading = path, key, reading
-        self.blocks = read_text(path, key)
-        self.text, self.line, self.number = next(self.blocks, ""), 1, 0
+        self.blocks = read_text(path, key, part)
+        self.text, self.line, self.number = next(self.blocks, ""), part.line, 0
         """`line` is that of the position."""
-        self.may_nest = file_suffix(path) != ".jsonl"
+        self.may_nest = file_suffix(path) != ".jsonl" and part.stop is None
         before = _BEFORE.match(self.text) if self.may_nest else None
         self.at = before.end() if before else 0
         self.place = "data[{}]" if before else "record {}" if self.text.lstrip().startswith("[") else ""

@@ -25,6 +25,8 @@ from tasks.records.text_files import (
     BLANK_LINES,
     MAX_LINE_BYTES,
     NUMERIC_IDS,
+    WHOLE,
+    FilePart,
     ProblemList,
     ReadLog,
     file_suffix,
@@ -129,8 +131,10 @@ def open_hub_split(section: str, address: HubSplit, spec: RecordSpec, reading: R
     return Records(select_columns(rows, spec.layouts, source, reading), ProblemList(source, spec.what))
 
 
-def open_file(path: Path, key: str, spec: RecordSpec, reading: ReadLog, separator: str | None = None) -> Records:
-    """Open the records of one file.
+def open_file(
+    path: Path, key: str, spec: RecordSpec, reading: ReadLog, separator: str | None = None, part: FilePart = WHOLE
+) -> Records:
+    """Open the records of one file, or of a part of a .jsonl or .parquet file.
 
     Args:
         key: params key that named the file, for messages.
@@ -151,11 +155,11 @@ def open_file(path: Path, key: str, spec: RecordSpec, reading: ReadLog, separato
     if ending not in spec.endings:
         raise InputError(f"{path} has {f'the suffix {ending}' if ending else 'no suffix'}: {needed}")
     problems = ProblemList(f"{path} ({key})", spec.what)
-    reading.files += 1
+    reading.files += part.number == 0
     if ending in spec.parsers:
         refuse_empty(path, key)
         return Records(spec.parsers[ending](path, key, reading, problems), problems)
-    return Records(_read_rows(path, key, spec, reading, separator), problems, ending in (".csv", ".tsv"))
+    return Records(_read_rows(path, key, spec, reading, separator, part), problems, ending in (".csv", ".tsv"))
 
 
 def select_files(path: Path, key: str, is_usable: Callable[[Path], bool], needed: str, reading: ReadLog) -> list[Path]:
@@ -180,22 +184,24 @@ def select_files(path: Path, key: str, is_usable: Callable[[Path], bool], needed
     return usable
 
 
-def _read_rows(path: Path, key: str, spec: RecordSpec, reading: ReadLog, separator: str | None) -> Iterator[TableRow]:
+def _read_rows(
+    path: Path, key: str, spec: RecordSpec, reading: ReadLog, separator: str | None, part: FilePart
+) -> Iterator[TableRow]:
     """Yield the records of a table; for arguments and errors see `open_file`."""
     refuse_empty(path, key)
     ending = file_suffix(path)
     if ending in (".csv", ".tsv"):
         lines = _read_delimited(path, key, spec, reading, separator)
     elif ending == ".parquet":
-        batches = iterate_limited(_read_parquet(path, key, spec, reading), f"{path} ({key})")
+        batches = iterate_limited(_read_parquet(path, key, spec, reading, part), f"{path} ({key})")
         lines = itertools.chain.from_iterable(batches)
     else:
-        lines = select_columns(read_objects(path, key, reading), spec.layouts, str(path), reading)
+        lines = select_columns(read_objects(path, key, reading, part), spec.layouts, str(path), reading)
     rows = False
     for line in lines:
         rows = True
         yield line
-    if not rows and ending in TABLES_WITH_HEADER:
+    if not rows and part.stop is None and ending in TABLES_WITH_HEADER:
         reading.remark(f"{path.name} {NO_ROWS}")
 
 
@@ -210,25 +216,29 @@ def column_setting(section: str) -> str:
     return f"{section}.columns.{{0}} (podium finetune: --column {{0}}=NAME)"
 
 
-def match_columns(present: Sequence[str], layouts: Sequence[Columns], source: str, reading: ReadLog) -> dict[str, str]:
+def match_columns(
+    present: Sequence[str], layouts: Sequence[Columns], source: str, reading: ReadLog, where: str = ""
+) -> dict[str, str]:
     """Return part -> name of its column, in the first layout that fits, and report the unused columns to `reading`.
 
     Args:
         layouts: see `RecordSpec`; empty: read all columns under their names.
+        where: position of the record with these columns, for errors.
 
     Raises:
         InputError: a column name is repeated, or required columns of the last layout are missing (the message suggests
             similar names).
     """
+    place = source + where
     if len(present) > MAX_COLUMNS:
-        raise InputError(f"{source} has {len(present):,} columns; at most {MAX_COLUMNS:,} are allowed. Remove some")
+        raise InputError(f"{place} has {len(present):,} columns; at most {MAX_COLUMNS:,} are allowed. Remove some")
     repeated = sorted(name for name, count in Counter(present).items() if count > 1)
     if repeated:
-        raise InputError(f"{source} has the column {repeated[0]!r} more than once. Rename one of them")
+        raise InputError(f"{place} has the column {repeated[0]!r} more than once. Rename one of them")
     if not layouts:
         return dict(zip(present, present, strict=True))
     if (names := find_layout(present, layouts)) is None:
-        raise InputError(f"{source} {_describe_missing(present, layouts[-1])}")
+        raise InputError(f"{place} {_describe_missing(present, layouts[-1])}")
     for name, expected in names.values():
         if name != expected:
             reading.remark(f"{source.rpartition('/')[2]}: column {name!r} is read as {expected!r}")
@@ -297,7 +307,7 @@ def select_columns(
     names: Mapping[str, str] = {}
     for where, values in records:
         if (present := tuple(values)) != before:
-            names, before = match_columns(present, layouts, f"{source}, {where}", reading), present
+            names, before = match_columns(present, layouts, source, reading, f", {where}"), present
         yield TableRow(where, {part: values[name] for part, name in names.items()}, names)
 
 
@@ -327,7 +337,7 @@ def _read_delimited(
         yield TableRow(f"line {last}", {part: fields[place] for part, place in places.items()}, names)
 
 
-def _read_parquet(path: Path, key: str, spec: RecordSpec, reading: ReadLog) -> Iterator[list[TableRow]]:
+def _read_parquet(path: Path, key: str, spec: RecordSpec, reading: ReadLog, part: FilePart) -> Iterator[list[TableRow]]:
     """Yield batches of records."""
     import pyarrow as pa
 
@@ -338,7 +348,10 @@ def _read_parquet(path: Path, key: str, spec: RecordSpec, reading: ReadLog) -> I
             names = match_columns(schema.names, spec.layouts, str(path), reading)
             classes = {part: read_class_names(schema, name) for part, name in names.items() if spec.class_names}
             wanted = list(dict.fromkeys(names.values()))
-            for batch in file.iter_batches(_records_at_once(file.metadata, path), columns=wanted, use_threads=False):
+            row = sum(file.metadata.row_group(number).num_rows for number in range(part.start))
+            groups = list(range(part.start, file.num_row_groups if part.stop is None else part.stop))
+            most = _records_at_once(file.metadata, path)
+            for batch in file.iter_batches(most, groups, columns=wanted, use_threads=False):
                 _require_text(batch, path, row)
                 parts = [batch.column(name) for name in names.values()]
                 rows = pa.RecordBatch.from_arrays(parts, names=list(names)).to_pylist()

@@ -11,14 +11,18 @@ import array
 import codecs
 import collections
 import io
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from ipu_model.files import open_regular, read_json, require_regular, write_json
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MAX_LINE_BYTES = 64 << 20
 """Longer lines are refused, since a line is held in memory as a whole."""
@@ -42,6 +46,20 @@ SHOWN_NAMES = 20
 """File and column names listed in reading.json."""
 SHOWN_PLACES, QUOTED = 5, 40
 """Positions listed for each kind of problem (the rest are counted), and characters quoted from the user's text."""
+
+
+class FilePart(NamedTuple):
+    """A part of a file that is not packed: bytes of text from the start of a line, or row groups of Parquet."""
+
+    number: int = 0
+    start: int = 0
+    stop: int | None = None
+    """End of the part; None: the whole file."""
+    line: int = 1
+    """Number of the first line, for messages."""
+
+
+WHOLE = FilePart()
 
 
 @dataclass
@@ -71,6 +89,17 @@ class ReadLog:
         """Count `what`, and keep the first example of it."""
         self.counts[what] += count
         self.examples.setdefault(what, example)
+
+    def merge(self, other: ReadLog) -> None:
+        """Add what was found in files, or parts of files, that were read after those of this log."""
+        self.files += other.files
+        self.ignored += other.ignored
+        self.layouts |= other.layouts
+        self.unused_columns |= other.unused_columns
+        self.counts.update(other.counts)
+        self.examples = other.examples | self.examples
+        for text in other.remarks:
+            self.remark(text)
 
     def numbers(self) -> dict[str, int]:
         """Return the figures to report, without those that are 0."""
@@ -169,7 +198,7 @@ def read_reading(folder: Path) -> dict[str, Any]:
         raise InputError(f"{path} is damaged ({error}); delete {folder} and rerun its stage") from None
 
 
-def count_repetitions(hashes: array.array[int]) -> int:
+def count_repetitions(hashes: array.array[int] | np.ndarray) -> int:
     """Count the 64-bit hashes that repeat an earlier one; sorts the array in place to need no further memory.
 
     A billion different texts are expected to share 0.03 hashes by chance.
@@ -203,10 +232,10 @@ def peek(path: Path, most: int) -> bytes:
         return stream.read(most).removeprefix(codecs.BOM_UTF8).lstrip()
 
 
-def read_lines(path: Path, key: str, *, raw: bool = False) -> Iterator[str]:
+def read_lines(path: Path, key: str, *, raw: bool = False, part: FilePart = WHOLE) -> Iterator[str]:
     """Yield the lines of a text file with their ends; lines of only ZERO_WIDTH characters and white space become empty.
 
-    A file without any "\\n" is split at "\\r" (classic Mac OS).
+    A file without any "\\n" is split at "\\r" (classic Mac OS), and is not divided into parts.
 
     Args:
         raw: keep all lines as they are.
@@ -214,8 +243,8 @@ def read_lines(path: Path, key: str, *, raw: bool = False) -> Iterator[str]:
     Raises:
         InputError: see `read_text`, or a line longer than MAX_LINE_BYTES.
     """
-    rest, end, number = "", "", 1
-    for block in read_text(path, key):
+    rest, end, number = "", "" if part.stop is None else "\n", part.line
+    for block in read_text(path, key, part):
         end = end or ("\r" if "\n" not in block and "\r" in block[:-1] else "\n")  # the last one may begin "\r\n"
         text = rest + block.replace(end, "\n")
         lines = io.StringIO(text, newline="\n").readlines()
@@ -234,7 +263,7 @@ def _empty_blank(line: str) -> str:
     return line if line.strip(BLANKS) or line.isspace() else "\n"
 
 
-def read_text(path: Path, key: str) -> Iterator[str]:
+def read_text(path: Path, key: str, part: FilePart = WHOLE) -> Iterator[str]:
     """Yield the text of a UTF-8 file, packed or not, in blocks and without a byte order mark.
 
     Args:
@@ -243,17 +272,25 @@ def read_text(path: Path, key: str) -> Iterator[str]:
     Raises:
         InputError: binary content, another encoding (with byte offset and line), or a read error of the disk.
     """
-    offset, line, rest = 0, 1, b""
+    offset, line, rest = part.start, part.line, b""
     try:
-        with open_unpacked(path) as stream:
-            while (block := stream.read(BLOCK_BYTES)) or rest:
-                content = rest + block
-                text, used = _decode(content, not block, path, key, offset, line)
-                if text := text.removeprefix("\ufeff") if offset == 0 else text:
-                    yield text
-                offset, line, rest = offset + used, line + _count_lines(content, used), content[used:]
+        for block in itertools.chain(read_bytes(path, part), [b""]):
+            content = rest + block
+            text, used = _decode(content, not block, path, key, offset, line)
+            if text := text.removeprefix("\ufeff") if offset == 0 else text:
+                yield text
+            offset, line, rest = offset + used, line + _count_lines(content, used), content[used:]
     except OSError as error:
         raise InputError(f"{path} cannot be read at offset {offset} ({error.strerror or error}) ({key})") from None
+
+
+def read_bytes(path: Path, part: FilePart = WHOLE) -> Iterator[bytes]:
+    """Yield the unpacked bytes of a file, or of a part of it, in blocks."""
+    with open_unpacked(path) as stream:
+        at = stream.seek(part.start) if part.start else 0
+        while block := stream.read(BLOCK_BYTES if part.stop is None else min(BLOCK_BYTES, part.stop - at)):
+            yield block
+            at += len(block)
 
 
 def _decode(content: bytes, is_last: bool, path: Path, key: str, offset: int, line: int) -> tuple[str, int]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.corpus import corpus
+from tasks.corpus import pieces
 from tasks.corpus.corpus import make_corpus
 from tasks.params.schema import CorpusParams
 from tasks.records import text_files
@@ -46,7 +46,7 @@ def params(**values: Any) -> CorpusParams:
 def documents(folder: Path) -> list[tuple[str, str, str]]:
     """(id, title, text) of every document of a corpus folder."""
     table = pa.concat_tables([pq.read_table(part) for part in sorted(folder.glob("part-*.parquet"))])
-    assert table.schema.equals(corpus.SCHEMA)
+    assert table.schema.equals(pieces.SCHEMA)
     return [tuple(row.values()) for row in table.to_pylist()]
 
 
@@ -93,7 +93,7 @@ def test_text_before_the_first_heading_is_kept_and_an_empty_article_counted(tmp_
     path = write(tmp_path / "a.txt", "Preface.\n\n = Empty = \n\n = Bee = \n\nIt hums.\n")
     summary = make_corpus(params(path=str(path), layout="wikitext"), tmp_path / "out")
     assert documents(tmp_path / "out") == [("a.txt:0", "", "Preface."), ("a.txt:2", "Bee", "It hums.")]
-    assert (summary.documents, summary.reading.counts[corpus.EMPTY]) == (2, 1)
+    assert (summary.documents, summary.reading.counts[pieces.EMPTY]) == (2, 1)
 
 
 def test_an_equation_is_no_heading(tmp_path: Path) -> None:
@@ -203,8 +203,8 @@ def test_the_demo_is_the_same_bytes_every_time(tmp_path: Path) -> None:
 
 
 def test_row_groups_and_parts_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus, "GROUP_DOCUMENTS", 3)
-    monkeypatch.setattr(corpus, "PART_CHARACTERS", 1000)  # two groups of three, of some 200 characters each
+    monkeypatch.setattr(pieces, "GROUP_DOCUMENTS", 3)
+    monkeypatch.setattr(pieces, "PART_CHARACTERS", 1000)  # two groups of three, of some 200 characters each
     summary = make_corpus(params(source="demo"), tmp_path / "out")
     parts = sorted((tmp_path / "out").glob("*.parquet"))
     assert summary.parts == len(parts) == 4
@@ -382,7 +382,7 @@ def hub_folder(folder: Path) -> Path:
 def test_a_data_set_is_streamed_through_the_same_code(tmp_path: Path) -> None:
     folder = hub_folder(tmp_path / "animals")
     summary = make_corpus(params(source="hub", dataset=str(folder)), tmp_path / "out")
-    assert summary.reading.counts[corpus.EMPTY] == 1
+    assert summary.reading.counts[pieces.EMPTY] == 1
     assert [row[1:] for row in documents(tmp_path / "out")] == [("Ant", "It digs."), ("Bee", "It hums.")]
     make_corpus(params(source="hub", dataset=str(folder), dataset_split="validation"), tmp_path / "out")
     assert [row[1:] for row in documents(tmp_path / "out")] == [("Cat", "It naps.")]

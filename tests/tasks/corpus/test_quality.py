@@ -15,7 +15,7 @@ from ipu_model.files import read_json
 from tasks.corpus import duplicates, quality
 from tasks.corpus.corpus import make_corpus
 from tasks.corpus.documents import Document
-from tasks.corpus.duplicates import RULES, DuplicateFinder, find_equal, make_keys
+from tasks.corpus.duplicates import RULES, add_keys, find_duplicates, find_equal, make_keys
 from tasks.params.schema import CorpusParams, parameter_values, validate_params
 from tasks.params.sections import QualityParams
 from tasks.records.text_files import ReadLog
@@ -69,10 +69,9 @@ def find(texts: list[str], folder: Path, step: int = 10**6, **rules: Any) -> lis
     """The rule that removes each text, with keys made of `step` texts at a time."""
     params = QualityParams(**rules)
     folder.mkdir(exist_ok=True)
-    finder = DuplicateFinder(params, folder)
     for first in range(0, len(texts), step):
-        finder.add(make_keys(texts[first : first + step], params.near_duplicates))
-    return [RULES[number] for number in finder.find()[0]]
+        add_keys(folder, make_keys(texts[first : first + step], params.near_duplicates))
+    return [RULES[number] for number in find_duplicates(folder, params)[0]]
 
 
 @needs_langid

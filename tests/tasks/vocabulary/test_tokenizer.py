@@ -16,7 +16,7 @@ from huggingface_hub import set_client_factory
 from huggingface_hub.utils._http import default_client_factory
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from tasks.corpus import corpus, world
+from tasks.corpus import pieces, world
 from tasks.params.schema import TokenizerParams
 from tasks.stage.errors import InputError
 from tasks.vocabulary import wordpiece
@@ -45,7 +45,7 @@ def params(**values: Any) -> TokenizerParams:
 def write_corpus(folder: Path, texts: list[str]) -> Path:
     folder.mkdir(parents=True)
     rows = [{"document_id": str(number), "title": "", "text": text} for number, text in enumerate(texts)]
-    pq.write_table(pa.Table.from_pylist(rows, schema=corpus.SCHEMA), folder / "part-00000.parquet")
+    pq.write_table(pa.Table.from_pylist(rows, schema=pieces.SCHEMA), folder / "part-00000.parquet")
     return folder
 
 

@@ -1,0 +1,176 @@
+"""Pieces of a corpus: the units in which documents are read, cleaned, removed by their text and written.
+
+Any process may make any piece. Afterwards the pieces are joined (corpus.py), and the duplicates among all documents
+removed from their files.
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ipu_model.files import new_folder
+from tasks.corpus import world
+from tasks.corpus.documents import (
+    Document,
+    FilePiece,
+    add_ids,
+    document_columns,
+    make_documents,
+    plan_pieces,
+    read_piece,
+)
+from tasks.corpus.duplicates import add_keys, make_keys
+from tasks.corpus.quality import remove_documents
+from tasks.params.schema import CorpusParams
+from tasks.records.parquet import split_into_groups
+from tasks.records.tables import RecordSpec, open_hub_split
+from tasks.records.text_files import ReadLog
+from tasks.stage.parallel import StageProgress
+
+SCHEMA = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("document_id", "title", "text")])
+GROUP_DOCUMENTS, GROUP_CHARACTERS = 8192, 8 << 20
+"""Limits of a row group; it closes at the first one reached."""
+PART_CHARACTERS = 512 << 20
+"""Approximate text per file; a piece is larger only if its source cannot be divided."""
+DEMO_DOCUMENTS = 1 << 18
+"""Generated documents of a piece, about 60 MB."""
+EMPTY = "empty documents left out"
+Piece = range | tuple[FilePiece, ...] | None
+"""Numbers of generated documents, or files; None: a Hub data set, which is streamed by one process."""
+
+
+class CorpusFile(NamedTuple):
+    """A Parquet file of the corpus."""
+
+    path: Path
+    documents: int
+    characters: int
+
+
+class MadePiece(NamedTuple):
+    """What was made of a piece, in a folder with its files and the keys of its documents."""
+
+    folder: Path
+    files: list[CorpusFile]
+    reading: ReadLog
+
+
+def list_pieces(params: CorpusParams, reading: ReadLog) -> Iterator[Piece]:
+    """Yield the pieces of a corpus, which depend on the data only; `reading` gets the files that are ignored."""
+    if params.source == "demo":
+        starts = range(0, params.demo_documents, DEMO_DOCUMENTS)
+        yield from (range(start, min(start + DEMO_DOCUMENTS, params.demo_documents)) for start in starts)
+    elif params.source == "files":
+        yield from plan_pieces(Path(params.path), params.layout, reading)
+    elif params.source == "hub":
+        yield None
+
+
+@dataclass(frozen=True)
+class PieceMaker:
+    """Maker of the pieces of one corpus, in any process."""
+
+    params: CorpusParams
+    work: Path
+    """Folder for the folders of the pieces; absolute."""
+    progress: StageProgress
+
+    def make(self, item: tuple[int, Piece]) -> MadePiece:
+        """Make a piece, given its number.
+
+        Raises:
+            InputError: the source cannot be used.
+        """
+        number, piece = item
+        folder, reading = self.work / f"{number:05d}", ReadLog()
+        documents = _skip_empty(self._read(piece, reading), reading)
+        with new_folder(folder) as partial:
+            files = self._write(remove_documents(documents, self.params.quality, reading), partial)
+        return MadePiece(folder, [one._replace(path=folder / one.path.name) for one in files], reading)
+
+    def _read(self, piece: Piece, reading: ReadLog) -> Iterator[Document]:
+        params = self.params
+        columns = document_columns(params.text_column, params.title_column, params.id_column)
+        if isinstance(piece, range):
+            made = world.make_documents(params.seed, "corpus", len(piece), piece.start)
+            yield from (Document(f"demo:{number}", one.title, one.text) for number, one in enumerate(made, piece.start))
+        elif piece is None:
+            address = (params.dataset, params.dataset_config, params.dataset_split, params.dataset_revision)
+            spec = RecordSpec("documents", [columns], (), class_names=False)
+            rows, problems, _ = open_hub_split("corpus", address, spec, reading)
+            yield from add_ids(make_documents(rows, problems.source, reading), str(params.dataset))
+        else:
+            for file in piece:
+                yield from read_piece(file, columns, reading, params.separator)
+
+    def _write(self, documents: Iterable[Document], folder: Path) -> list[CorpusFile]:
+        files: list[CorpusFile] = []
+        with contextlib.ExitStack() as file:
+            for group in split_into_groups(documents, _length, GROUP_DOCUMENTS, GROUP_CHARACTERS):
+                if not files or files[-1].characters >= PART_CHARACTERS:
+                    file.close()
+                    path = folder / f"{len(files):05d}.parquet"
+                    writer = file.enter_context(pq.ParquetWriter(path, SCHEMA, compression="zstd"))
+                    files.append(CorpusFile(path, 0, 0))
+                table = pa.table([pa.array(values, pa.string()) for values in zip(*group, strict=True)], schema=SCHEMA)
+                writer.write_table(table, row_group_size=len(group))
+                texts = [document.text for document in group]
+                add_keys(folder, make_keys(texts, self.params.quality.near_duplicates))
+                path, count, characters = files[-1]
+                files[-1] = CorpusFile(path, count + len(group), characters + sum(map(len, texts)))
+                self.progress.add(len(group))
+        return files
+
+
+def _length(document: Document) -> int:
+    return len(document.text)
+
+
+def _skip_empty(documents: Iterable[Document], reading: ReadLog) -> Iterator[Document]:
+    for document in documents:
+        if document.text.strip():
+            yield document
+        else:
+            reading.counts[EMPTY] += 1
+
+
+def remove_rows(removed: Path, item: tuple[CorpusFile, int]) -> CorpusFile:
+    """Write a file of the corpus again without the removed documents.
+
+    Args:
+        removed: file with a byte for each document of the corpus; those that are not 0 are removed.
+        item: the file, and the number of its first document.
+    """
+    (path, documents, _), first = item
+    keeps = np.fromfile(removed, np.uint8, documents, offset=first) == 0
+    rest, characters, at = path.with_suffix(".rest"), 0, 0
+    with pq.ParquetFile(path) as source, pq.ParquetWriter(rest, SCHEMA, compression="zstd") as writer:
+        for number in range(source.num_row_groups):
+            group = source.read_row_group(number, use_threads=False)
+            at, group = at + len(group), group.filter(pa.array(keeps[at : at + len(group)]))
+            if len(group):
+                writer.write_table(group, row_group_size=len(group))
+                characters += pc.sum(pc.utf8_length(group["text"])).as_py()
+    rest.replace(path)
+    return CorpusFile(path, int(np.count_nonzero(keeps)), characters)
+
+
+def read_document(files: Iterable[CorpusFile], number: int) -> Document:
+    """Return a document of the corpus by its number."""
+    for file in files:
+        if number < file.documents:
+            break
+        number -= file.documents
+    with pq.ParquetFile(file.path) as source:
+        for group in range(source.num_row_groups):
+            if number < (rows := source.metadata.row_group(group).num_rows):
+                break
+            number -= rows
+        return Document(**source.read_row_group(group, use_threads=False).slice(number, 1).to_pylist()[0])
