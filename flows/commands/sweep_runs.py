@@ -187,12 +187,10 @@ def run_sweep(sweep: Sweep, project: Path, say: Say) -> dict[str, Any]:
     best = max(alike, key=_score)
     assert best.held_out is not None
     record = {
-        **{
-            "name": sweep.name,
-            "entry": sweep.training.item,
-            "judged_by": best.held_out["judged_by"],
-            "best": best.name,
-        },
+        "name": sweep.name,
+        "entry": sweep.training.item,
+        "judged_by": best.held_out["judged_by"],
+        "best": best.name,
         **_make_record(sweep, trials),
         "runs": [{"name": one.name, **one.values, "held_out": one.held_out} for one in trials],
         "recipes": [figures for figures, _ in recipes],

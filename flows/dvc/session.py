@@ -107,7 +107,7 @@ class _StageOutput:
             self.say(line.rstrip())
 
 
-class DvcSession:
+class DvcSession(contextlib.AbstractContextManager["DvcSession"]):
     """Child process with DVC that answers requests about one checkout, one at a time (flows/dvc/child.py).
 
     It starts with the first request, and ends with the thread that made it. Use it as a context manager; leaving the
@@ -138,9 +138,6 @@ class DvcSession:
         self._process: subprocess.Popen[str] | None = None
         self._forks: socket.socket | None = None
         """Other end of the socket on which the process asks the fork server for stages."""
-
-    def __enter__(self) -> DvcSession:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._close()

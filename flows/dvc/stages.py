@@ -149,6 +149,7 @@ def run_plan(
         if remote and (kept := [stage.name for stage in run.stages if stage.status != "ran"]):
             sessions[0].push(kept, log_line)  # outs from this host's cache, which the remote may lack
     if any(stage.status == "restored" for stage in run.stages) and (damaged := find_gate_damage(names, root)):
+        run.results.clear()  # no gate wrote this verdict
         raise RunFailed("\n".join(damaged))
     for gate in gates if publish else ():
         if run.accepts(gate.name):

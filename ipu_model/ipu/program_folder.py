@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import datetime
 import fcntl
-import hashlib
 import json
 import os
 import shutil
@@ -293,13 +292,9 @@ def _copy(source: Path, name: str, expected: Any, target: Path) -> str:
         return "has no SHA-256 in the record"
     if not (source / name).is_file():
         return "is missing"
-    digest = hashlib.sha256()
     with new_file(target / name) as partial:
-        with (source / name).open("rb") as read, partial.open("wb") as written:
-            for block in iter(lambda: read.read(1 << 20), b""):
-                digest.update(block)
-                written.write(block)
-        if digest.hexdigest() == expected:
+        shutil.copyfile(str(source / name), str(partial))
+        if sha256_of(partial) == expected:
             return ""
     (target / name).unlink()
     return "does not match its SHA-256"

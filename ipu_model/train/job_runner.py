@@ -155,9 +155,8 @@ def _train(run: _Run, device: Optional[IpuPlan], fingerprint: Fingerprint) -> Jo
     checkpoints = Checkpoints(shared, identity, emit, instances.is_writer, plan.precision_reason)
     saved = checkpoints.load_latest()
     first_step, curve = (saved.step, saved.history) if saved is not None else (0, None)
-    if instances.any_instance([instances.mean({"first_step": first_step}, "first_step")["first_step"] != first_step])[
-        0
-    ]:
+    mean = instances.mean({"first_step": first_step}, "first_step")["first_step"]
+    if any(instances.any_instance([mean != first_step])):
         raise ConfigError(
             f"the processes of this job found different checkpoints (here after update {first_step}) in {run_folder}: "
             "put run_folder on a disk that all hosts share"

@@ -110,8 +110,6 @@ def read_fields(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def name_family(values: Mapping[str, Any]) -> str:
     """Return the name of a model's family for users, from the content of its config.json."""
-    from ipu_model.models.families import get_family
-
     return get_family(values.get("model_type") or "bert").title
 
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from ipu_model.files import read_json
 from tasks.params.sections import TrackingParams
@@ -344,15 +344,12 @@ def list_places(backends: Sequence[str], project: str, folder: str) -> list[str]
     return [f"{name}: {places[name]}" for name in backends]
 
 
-class Trackers:
+class Trackers(contextlib.AbstractContextManager["Trackers"]):
     """The trackers of a run that `describe_run` describes; as a context, they also record the end of a training that
     did not call `close`."""
 
     def __init__(self, backends: Sequence[str], run: Event, say: Say = print_line) -> None:
         self._running = [Tracker(backend, run, say) for backend in backends]
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, StagePaused):

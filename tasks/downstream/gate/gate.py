@@ -131,7 +131,7 @@ def gather_evidence(
         verdicts={name: read_verdict(root / artifacts.validation_report(name), name) for name in subject.verdicts},
         trainings={name: find_object(root / artifacts.METRICS / f"{name}.json") for name in subject.trainings},
         over_baseline=_over_baseline(task, outcomes, baseline),
-        released=None if theirs is None else compare_released(task, answers, theirs),
+        released=None if theirs is None else ReleasedComparison(*paired_differences(task, answers, theirs)),
         teacher=None if taught is None else compare_teacher(task, answers, taught),
         recipe=None if trained is None else score_recipe(task, trained, own, theirs, baseline),
         exports=gather_exports(task, subject, examples, outcomes, hashes, root),
@@ -157,13 +157,8 @@ def _read_judged_model(
     return SeedModel(task.entry.params.finetune.seed, outcomes, held_out, weights)
 
 
-def compare_released(task: AnyScores, ours: Outcomes, theirs: Outcomes) -> ReleasedComparison:
-    """Compare a model with the released one; the outcomes of both are NaN without a prediction."""
-    return ReleasedComparison(*paired_differences(task, ours, theirs))
-
-
 def compare_teacher(task: AnyScores, ours: Outcomes, theirs: Outcomes) -> ReleasedComparison:
-    """Compare a student with its teacher as `compare_released`, but with intervals for a test of non-inferiority.
+    """Compare a student with its teacher as `paired_differences`, but with intervals for a test of non-inferiority.
 
     Resamples of few examples, or of few that differ, understate what other examples may show. So the lower bound adds
     one example that only the teacher has right, as the interval of a score adds one that is wrong.
@@ -273,17 +268,14 @@ def decide(task: AnyScores, evidence: Evidence) -> dict[str, Any]:
     found += _check_predictions(task, evidence)
     reasons = [reason for check, reason in found if not check.ok]
     note = None if reasons else _without_floor(task)
+    exports = {name: decide_export(task, one) for name, one in evidence.exports.items()}
     return {
         "accepted": not reasons,
         "reasons": reasons,
         "checks": [check.as_values() for check, _ in found],
         **({} if evidence.recipe is None else recipe_record(task, evidence.recipe)),
         **({} if note is None else {WITHOUT_FLOOR: note}),
-        **(
-            {EXPORTS: {name: decide_export(task, one) for name, one in evidence.exports.items()}}
-            if evidence.exports
-            else {}
-        ),
+        **({EXPORTS: exports} if exports else {}),
         "metrics": {name: value if math.isfinite(value) else None for name, value in evidence.scores.items()},
     }
 

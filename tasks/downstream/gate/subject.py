@@ -5,7 +5,6 @@ private copy, decides on these copies, and publishes them.
 """
 
 import contextlib
-import hashlib
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -29,7 +28,6 @@ PROJECT = Path(__file__).resolve().parents[3]
 
 Hashes = Mapping[str, str | None]
 """Name -> SHA-256; None: the file does not exist."""
-BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -175,8 +173,7 @@ def copy_privately(files: Mapping[str, Path], place: Path) -> Iterator[tuple[Pat
 
 
 def _copy(source: Path, target: Path) -> str | None:
-    """Copy a file in one pass; return its SHA-256, or None if it does not exist."""
-    digest = hashlib.sha256()
+    """Copy a file; return the SHA-256 of the copy, or None if the file does not exist."""
     try:
         stream = open_regular(source)
     except FileNotFoundError:
@@ -188,7 +185,5 @@ def _copy(source: Path, target: Path) -> str | None:
     with stream:
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("xb") as copy:
-            while block := stream.read(BLOCK):
-                digest.update(block)
-                copy.write(block)
-    return digest.hexdigest()
+            shutil.copyfileobj(stream, copy)
+    return sha256_of(target)

@@ -7,6 +7,7 @@ One sequence a call, each on one thread, has one result. Several threads call th
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
 from collections.abc import Iterator
@@ -151,7 +152,8 @@ def answer_rows(path: Path, rows: Path, output: Path) -> tuple[int, int, float]:
             file.write_batch(pa.record_batch([ids, *columns], schema=schema))
             written += count
 
-        for some in _group(read_sequences(rows), READ_AT_ONCE):
+        sequences = read_sequences(rows)
+        while some := list(itertools.islice(sequences, READ_AT_ONCE)):
             for one, logits in pool.map(answer, some):
                 waiting[one.number] = logits
                 tokens += len(one.input_ids)
@@ -163,13 +165,3 @@ def answer_rows(path: Path, rows: Path, output: Path) -> tuple[int, int, float]:
         if waiting:
             write(len(waiting))
     return written, tokens, time.perf_counter() - started_at
-
-
-def _group(found: Iterator[EncodedSequence], size: int) -> Iterator[list[EncodedSequence]]:
-    some: list[EncodedSequence] = []
-    for one in found:
-        some.append(one)
-        if len(some) == size:
-            yield some
-            some = []
-    yield some

@@ -7,7 +7,7 @@ from huggingface_hub.errors import RevisionNotFoundError
 
 from tasks.downstream.inference.fetched_releases import TAG
 from tasks.release.hub.calls import Caller, CallFailed, status
-from tasks.release.hub.newest import order_releases
+from tasks.release.hub.newest import order_releases, read_tags
 from tasks.release.hub.transaction import connect
 from tasks.release.names import NAME, RECORD, NamedReleases
 from tasks.stage.errors import PublishError
@@ -42,24 +42,12 @@ class HubReleases(NamedReleases):
         return {tag: at for tag, at in self._read_tags().items() if NAME.fullmatch(tag) or RECORD.fullmatch(tag)}
 
     def create(self, record: str, release: str) -> bool:
-        """Create a tag for a record."""
-        return self._create(record, release)
-
-    def replace(self, name: str, release: str) -> None:
-        """Delete the tag of a name and create it again; between the two, the name's record tells where it points."""
-        if name in self._read_tags():
-            self._call(f"deleting the tag {name}", lambda api: _delete(api, self.title, name))
-        if not self._create(name, release):
-            self._tags = None
-            if self.names().get(name) != self.releases()[release]:
-                raise PublishError(f"{name} of {self.title} was given to another release meanwhile: see --history")
-
-    def _create(self, tag: str, release: str) -> bool:
-        commit, text = self._read_tags()[release], f"{tag} points to {release}"
+        """Create a tag for a record; return False if it exists."""
+        commit, text = self._read_tags()[release], f"{record} points to {release}"
         try:
             self._call(
-                f"creating the tag {tag}",
-                lambda api: api.create_tag(self.title, tag=tag, tag_message=text, revision=commit),
+                f"creating the tag {record}",
+                lambda api: api.create_tag(self.title, tag=record, tag_message=text, revision=commit),
             )
         except CallFailed as failed:
             if status(failed.error) == EXISTS:
@@ -68,10 +56,18 @@ class HubReleases(NamedReleases):
         self._tags = None
         return True
 
+    def replace(self, name: str, release: str) -> None:
+        """Delete the tag of a name and create it again; between the two, the name's record tells where it points."""
+        if name in self._read_tags():
+            self._call(f"deleting the tag {name}", lambda api: _delete(api, self.title, name))
+        if not self.create(name, release):
+            self._tags = None
+            if self.names().get(name) != self.releases()[release]:
+                raise PublishError(f"{name} of {self.title} was given to another release meanwhile: see --history")
+
     def _read_tags(self) -> dict[str, str]:
         if self._tags is None:
-            refs = self._call("reading the tags", lambda api: api.list_repo_refs(self.title))
-            self._tags = {one.name: str(one.target_commit) for one in refs.tags}
+            self._tags = dict(self._call("reading the tags", lambda api: read_tags(api, self.title)))
         return self._tags
 
     def _call(self, step: str, call: Any) -> Any:

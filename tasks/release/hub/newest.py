@@ -38,7 +38,7 @@ def newest_releases(repository: str, key: str, count: int) -> list[Tagged]:
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None)
     with translate_hub_errors(f"{key}={repository}", repository, "its tags"):
         try:
-            refs = _refs(api, repository)
+            refs = read_tags(api, repository)
         except errors.GatedRepoError:
             raise
         except errors.RepositoryNotFoundError:
@@ -70,7 +70,7 @@ def release_tags(repository: str, commit: str) -> frozenset[str]:
 
     with translate_hub_errors(repository, repository, "its tags"):
         api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=choose_token(repository))
-        return frozenset(tag for tag, at in _release_tags(_refs(api, repository)).items() if at == commit)
+        return frozenset(tag for tag, at in _release_tags(read_tags(api, repository)).items() if at == commit)
 
 
 def order_releases(commits: Iterable[Any], tags: Mapping[str, str]) -> list[str]:
@@ -88,7 +88,7 @@ def require_compared(api: Any, repository: str, head: str, release: Release, com
     Raises:
         PublishError: it is another one, or main contains a release that another publish has not tagged yet.
     """
-    refs, file = _refs(api, repository), release.files[WEIGHTS]
+    refs, file = read_tags(api, repository), release.files[WEIGHTS]
     tags, champion = _release_tags(refs), find_named(refs)
     if champion is not None:
         weights = _weights(api, repository, champion)
@@ -113,7 +113,7 @@ def require_compared(api: Any, repository: str, head: str, release: Release, com
             )
 
 
-def _refs(api: Any, repository: str) -> dict[str, str]:
+def read_tags(api: Any, repository: str) -> dict[str, str]:
     """Return the tags and the commits that they point at."""
     return {one.name: str(one.target_commit) for one in api.list_repo_refs(repository).tags}
 

@@ -11,7 +11,7 @@ import pytest
 
 from ipu_model.files import write_json
 from tasks.downstream.gate import gate
-from tasks.downstream.gate.gate import Evidence, compare_released, compare_teacher
+from tasks.downstream.gate.gate import Evidence, compare_teacher, paired_differences
 from tasks.downstream.gate.recipe import ReleasedComparison
 from tasks.downstream.gate.released_scores import mark_unanswered, read_released_outcomes
 from tasks.downstream.squad.params import SquadGateParams
@@ -63,7 +63,7 @@ def compared_with(
     ours, theirs = (
         {"dev": np.array([*zip(*pair, strict=True)])} for pair in zip(exact, (candidate, released), strict=True)
     )
-    return compare_released(task_with("squad", "scores", gate=limits), ours, theirs)
+    return ReleasedComparison(*paired_differences(task_with("squad", "scores", gate=limits), ours, theirs))
 
 
 def test_a_model_without_objection_is_accepted_without_reasons() -> None:
@@ -248,9 +248,10 @@ def test_both_models_are_compared_on_the_questions_that_both_answered(tmp_path: 
     task, ours = task_with("squad", "scores"), {"dev": ["dog", "Rome", None]}
     theirs = read_released_outcomes(task, {"dev": questions}, tmp_path)
     assert theirs is not None
-    found = compare_released(task, mark_unanswered({"dev": task.outcomes(questions, ours["dev"])}, ours), theirs)
-    assert found.common == 2
-    assert found.differences["f1"].mean == pytest.approx(100 * ((1 + 0) - (2 / 3 + 1)) / 2)
+    answered = mark_unanswered({"dev": task.outcomes(questions, ours["dev"])}, ours)
+    common, differences = paired_differences(task, answered, theirs)
+    assert common == 2
+    assert differences["f1"].mean == pytest.approx(100 * ((1 + 0) - (2 / 3 + 1)) / 2)
 
 
 @pytest.mark.parametrize(("valid", "words"), [(False, "not valid"), (None, "no readable verdict")])
