@@ -81,15 +81,12 @@ def _make_files(params: CorpusParams, work: Path, reading: ReadLog) -> list[Corp
     """Make the files of the corpus in the folder `work`, and fill `reading`."""
     progress, files, documents = StageProgress("corpus", "documents"), list[CorpusFile](), 0
     maker = PieceMaker(params, work, progress)
-    try:
-        for piece in ordered_map(maker.make, enumerate(list_pieces(params, reading))):
-            join_keys(piece.folder, work)
-            reading.merge(piece.reading)
-            files += piece.files
-            documents += sum(file.documents for file in piece.files)
-            progress.update(documents)
-    except InputError as error:  # paths are absolute for workers of a cluster; the user knows them as given
-        raise InputError(str(error).replace(str(Path(params.path).absolute()), params.path)) from None
+    for piece in ordered_map(maker.make, enumerate(list_pieces(params, reading)), folder=work):
+        join_keys(piece.folder, work)
+        reading.merge(piece.reading)
+        files += piece.files
+        documents += sum(file.documents for file in piece.files)
+        progress.update(documents)
     removed = np.zeros(documents, np.uint8)
     if params.quality.removes_duplicates:
         removed, examples = find_duplicates(work, params.quality)
@@ -106,11 +103,16 @@ def _remove_duplicates(files: list[CorpusFile], removed: np.ndarray, work: Path)
     path = work / "removed"
     removed.tofile(path)
     ends = itertools.accumulate(file.documents for file in files)
-    items = [(file, end - file.documents) for file, end in zip(files, ends, strict=True)]
-    changed = [(file, start) for file, start in items if removed[start : start + file.documents].any()]
+    starts = [end - file.documents for end, file in zip(ends, files, strict=True)]
+    changed = [
+        number
+        for number, (start, file) in enumerate(zip(starts, files, strict=True))
+        if removed[start : start + file.documents].any()
+    ]
+    items = ((files[number], starts[number], work / f"{number:05d}.parquet") for number in changed)
     workers = useful_workers(len(changed), FILES_FOR_PROCESSES)
-    written = {file.path: file for file in ordered_map(functools.partial(remove_rows, path), changed, workers)}
-    return [written.get(file.path, file) for file in files]
+    written = ordered_map(functools.partial(remove_rows, path), items, workers, work)
+    return list({**dict(enumerate(files)), **dict(zip(changed, written, strict=True))}.values())
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ entities in the text but not in the title, and a block begins with its title on 
 
 import bisect
 import collections
+import contextlib
 import html
 import itertools
 import re
@@ -71,6 +72,8 @@ class FilePiece(NamedTuple):
     """A file to read, or a part of it."""
 
     path: Path
+    given: str
+    """Path for messages: below corpus.path as the user gave it."""
     name: str
     """Name in ids and in the report: relative to corpus.path."""
     layout: str
@@ -149,11 +152,12 @@ def read_files(
 def _name_files(path: Path, layout: str, reading: ReadLog) -> Iterator[FilePiece]:
     for file in list_usable_files(path, reading):
         refuse_empty(file, f"{KEY}={path}")
-        yield FilePiece(file, file.name if path.is_file() else file.relative_to(path).as_posix(), layout)
+        name = file.name if path.is_file() else file.relative_to(path).as_posix()
+        yield FilePiece(file.absolute(), str(file), name, layout)
 
 
 def plan_pieces(path: Path, layout: str, reading: ReadLog) -> Iterator[tuple[FilePiece, ...]]:
-    """Yield the files, or the part of a file, of each piece, in reading order; paths are absolute.
+    """Yield the files, or the part of a file, of each piece, in reading order.
 
     For arguments see `read_files`.
     """
@@ -164,7 +168,7 @@ def plan_pieces(path: Path, layout: str, reading: ReadLog) -> Iterator[tuple[Fil
         if files and held + size > PIECE_BYTES:
             yield tuple(files)
             files, held = [], 0
-        parts = divide_file(file._replace(path=file.path.absolute()))
+        parts = divide_file(file)
         if len(parts) > 1:
             yield from ((part,) for part in parts)
         else:
@@ -180,14 +184,15 @@ def divide_file(file: FilePiece) -> list[FilePiece]:
     suffix, count = file_suffix(path), round(path.stat().st_size / PIECE_BYTES)
     if count < 2 or path.suffix.lower() in CODECS or suffix in (".csv", JSON):
         return [file]
-    if suffix == ".parquet":
-        bounds = _divide_groups(path)
-    elif suffix == ".jsonl":
-        bounds = _divide_lines(path, count, _begins_object)
-    else:
-        layout = _choose_layout(path, layout)
-        is_json = layout == "wikiextractor" and peek(path, HEAD_BYTES).startswith(b"{")
-        bounds = _divide_lines(path, count, _begins_object if is_json else _BEGINS[layout])
+    with _naming_as_given(file):
+        if suffix == ".parquet":
+            bounds = _divide_groups(path)
+        elif suffix == ".jsonl":
+            bounds = _divide_lines(path, count, _begins_object)
+        else:
+            layout = _choose_layout(path, layout)
+            is_json = layout == "wikiextractor" and peek(path, HEAD_BYTES).startswith(b"{")
+            bounds = _divide_lines(path, count, _begins_object if is_json else _BEGINS[layout])
     parts = [FilePart(number, *bound) for number, bound in enumerate(itertools.pairwise(bounds))]
     return [file._replace(layout=layout, part=part) for part in (parts if len(parts) > 1 else [WHOLE])]
 
@@ -246,18 +251,27 @@ def read_piece(
     Raises:
         InputError: a file of another format than its suffix states.
     """
+    with _naming_as_given(piece):
+        try:
+            yield from _read_piece(piece, columns, reading, separator)
+        except InputError:
+            if piece.part.start:  # read again with the number of the first line, which only messages need
+                blocks = read_bytes(piece.path, FilePart(stop=piece.part.start))
+                part = piece.part._replace(line=1 + sum(block.count(b"\n") for block in blocks))
+                collections.deque(_read_piece(piece._replace(part=part), columns, ReadLog(), separator), 0)
+            raise
+
+
+@contextlib.contextmanager
+def _naming_as_given(file: FilePiece) -> Iterator[None]:
     try:
-        yield from _read_piece(piece, columns, reading, separator)
-    except InputError:
-        if piece.part.start:  # read again with the number of the first line, which only messages need
-            blocks = read_bytes(piece.path, FilePart(stop=piece.part.start))
-            part = piece.part._replace(line=1 + sum(block.count(b"\n") for block in blocks))
-            collections.deque(_read_piece(piece._replace(part=part), columns, ReadLog(), separator), 0)
-        raise
+        yield
+    except InputError as error:
+        raise InputError(str(error).replace(str(file.path), file.given)) from None
 
 
 def _read_piece(piece: FilePiece, columns: Columns, reading: ReadLog, separator: str | None) -> Iterator[Document]:
-    path, name, layout, part = piece
+    path, _, name, layout, part = piece
     if file_suffix(path) in (*tables.ENDINGS, JSON):
         spec = tables.RecordSpec("documents", [columns], (*tables.ENDINGS, JSON))
         lines = tables.open_file(path, KEY, spec, reading, separator, part).rows

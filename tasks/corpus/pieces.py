@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ipu_model.files import new_folder
+from ipu_model.files import new_file, new_folder
 from tasks.corpus import world
 from tasks.corpus.documents import (
     Document,
@@ -141,25 +141,27 @@ def _skip_empty(documents: Iterable[Document], reading: ReadLog) -> Iterator[Doc
             reading.counts[EMPTY] += 1
 
 
-def remove_rows(removed: Path, item: tuple[CorpusFile, int]) -> CorpusFile:
-    """Write a file of the corpus again without the removed documents.
+def remove_rows(removed: Path, item: tuple[CorpusFile, int, Path]) -> CorpusFile:
+    """Write the rest of a file of the corpus to another file.
 
     Args:
         removed: file with a byte for each document of the corpus; those that are not 0 are removed.
-        item: the file, and the number of its first document.
+        item: the file, the number of its first document, and the file to write.
     """
-    (path, documents, _), first = item
-    keeps = np.fromfile(removed, np.uint8, documents, offset=first) == 0
-    rest, characters, at = path.with_suffix(".rest"), 0, 0
-    with pq.ParquetFile(path) as source, pq.ParquetWriter(rest, SCHEMA, compression="zstd") as writer:
+    (path, documents, _), first, target = item
+    keeps, characters, at = np.fromfile(removed, np.uint8, documents, offset=first) == 0, 0, 0
+    with (
+        new_file(target) as partial,
+        pq.ParquetFile(path) as source,
+        pq.ParquetWriter(partial, SCHEMA, compression="zstd") as writer,
+    ):
         for number in range(source.num_row_groups):
             group = source.read_row_group(number, use_threads=False)
             at, group = at + len(group), group.filter(pa.array(keeps[at : at + len(group)]))
             if len(group):
                 writer.write_table(group, row_group_size=len(group))
                 characters += pc.sum(pc.utf8_length(group["text"])).as_py()
-    rest.replace(path)
-    return CorpusFile(path, int(np.count_nonzero(keeps)), characters)
+    return CorpusFile(target, int(np.count_nonzero(keeps)), characters)
 
 
 def read_document(files: Iterable[CorpusFile], number: int) -> Document:

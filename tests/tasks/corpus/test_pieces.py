@@ -21,7 +21,7 @@ from tasks.corpus.documents import FilePiece, divide_file, document_columns, pla
 from tasks.corpus.world import make_documents
 from tasks.params.sections import QualityParams
 from tasks.records.text_files import ReadLog
-from tasks.stage import cluster
+from tasks.stage import cluster, exchange
 from tasks.stage.errors import InputError
 from tests.places import ROOT
 from tests.tasks.corpus.test_corpus import documents as documents_of
@@ -65,7 +65,7 @@ def write_input(folder: Path, name: str) -> FilePiece:
         with pq.ParquetWriter(path, table.schema) as writer:
             for start, stop in ((0, 2), (2, 2), (2, 3), (3, 7), (7, 7)):
                 writer.write_table(table.slice(start, stop - start), row_group_size=2)
-    return FilePiece(path, name, "auto")
+    return FilePiece(path, str(path), name, "auto")
 
 
 def read(parts: list[FilePiece]) -> tuple[list[tuple[str, str]], dict[str, Any]]:
@@ -99,7 +99,8 @@ def test_every_cut_of_arbitrary_lines_keeps_the_documents(
 ) -> None:
     lines = ("\n", "a\n", "= B =\n", "\u200b\n", "= = c = =\r\n", " \r\n")
     for number, some in enumerate(itertools.product(lines, repeat=4)):
-        file = FilePiece(write(tmp_path / f"{number}.txt", "".join(some) + "end"), "a", layout)
+        path = write(tmp_path / f"{number}.txt", "".join(some) + "end")
+        file = FilePiece(path, str(path), "a", layout)
         whole = read([file])
         for size in (3, 6, 9):
             monkeypatch.setattr(documents, "PIECE_BYTES", size)
@@ -133,12 +134,14 @@ def test_errors_have_the_position_in_the_whole_file(
     name: str, good: str, bad: str | bytes, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = (good * 40).encode() + (bad.encode() if isinstance(bad, str) else bad) + good.encode()
-    file = FilePiece(write(tmp_path / name, content), name, "auto")
+    file = FilePiece(write(tmp_path / name, content), f"in/{name}", name, "auto")
     for size in (1 << 20, 150, 40):
         monkeypatch.setattr(documents, "PIECE_BYTES", size)
         with pytest.raises(InputError) as caught:
             read(divide_file(file))
+        assert f"in/{name}" in str(caught.value)
         assert message in str(caught.value)
+        assert str(tmp_path) not in str(caught.value)
 
 
 def test_small_files_are_read_together_and_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +194,7 @@ def make_all(folder: Path, **rules: Any) -> dict[str, bytes]:
 
 
 def test_the_corpus_is_the_same_bytes_with_any_number_of_processes_and_on_a_cluster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     distributed = pytest.importorskip("distributed", reason="needs the extra cluster")
     write_folder(tmp_path / "in")
@@ -205,7 +208,9 @@ def test_the_corpus_is_the_same_bytes_with_any_number_of_processes_and_on_a_clus
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as local:
         monkeypatch.setenv(cluster.CLUSTER, local.scheduler_address)
         found.append(make_all(tmp_path, **rules))
-    assert found[1:] == [found[0]] * 3
+        monkeypatch.setenv(exchange.FOLDER, tmp_path_factory.mktemp("url").as_uri())
+        found.append(make_all(tmp_path, **rules))
+    assert found[1:] == [found[0]] * 4
     names = sorted(found[0])
     assert names == [*(f"part-{number:05d}.parquet" for number in range(len(names) - 1)), "reading.json"]
     reading = read_json(tmp_path / "out/reading.json")
@@ -236,6 +241,7 @@ def test_a_file_that_loses_all_documents_vanishes(tmp_path: Path, monkeypatch: p
     write(tmp_path / "in/c.txt", "\n\n")
     write(tmp_path / "in/d.txt", "Three.")
     monkeypatch.setattr(documents, "PIECE_BYTES", 10)
+    monkeypatch.setenv("PODIUM_WORKERS", "1")
     assert sorted(make_all(tmp_path, exact_duplicates=True)) == [
         "part-00000.parquet",
         "part-00001.parquet",
