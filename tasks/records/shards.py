@@ -4,13 +4,19 @@ The boundaries of shards depend only on the row groups of the corpus. So a shard
 host reads it, and in whichever order.
 """
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tasks.records.parquet import read_batches, read_group_sizes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SHARD_BYTES = 64 << 20
 LEAST_SHARD_BYTES, SHARDS = 8 << 20, 256
@@ -58,9 +64,15 @@ def plan_shards(files: Sequence[Path]) -> list[Shard]:
     return shards
 
 
-def read_texts(shard: Shard) -> Iterator[str]:
-    """Yield the texts of a shard in order, with few in memory; "" for null."""
+def read_text_arrays(shard: Shard) -> Iterator[pa.StringArray]:
+    """Yield the texts of a shard in order, in arrays of READ_AT_ONCE."""
     for path, groups in itertools.groupby(shard.groups, key=itemgetter(0)):
         for batch in read_batches(path, ["text"], READ_AT_ONCE, "corpus", [group for _, group in groups]):
-            for text in batch.column("text").to_pylist():
-                yield text or ""
+            yield batch.column("text")
+
+
+def read_texts(shard: Shard) -> Iterator[str]:
+    """Yield the texts of a shard in order, with few in memory; "" for null."""
+    for texts in read_text_arrays(shard):
+        for text in texts.to_pylist():
+            yield text or ""

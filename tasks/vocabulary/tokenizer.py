@@ -8,17 +8,18 @@ same corpus and parameters give the same bytes in every process, with any number
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ipu_model.files import new_folder
 from tasks.params.schema import TokenizerParams, load_sections
 from tasks.plan.main import run_main
-from tasks.records.parquet import list_corpus_files, read_batches
+from tasks.records.parquet import list_corpus_files
 from tasks.stage import artifacts
 from tasks.stage.process import parse_no_arguments
 from tasks.vocabulary.fast_tokenizer import FastTokenizer, make_wordpiece
 from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary, load_local_vocabulary
+from tasks.vocabulary.word_counts import count_corpus_words
 from tasks.vocabulary.wordpiece import train_vocabulary
 
 log = logging.getLogger(__name__)
@@ -37,25 +38,20 @@ def make_tokenizer(params: TokenizerParams, max_length: int, corpus: Path, outpu
     Raises:
         InputError: no corpus, or a vocabulary that cannot be used; the message says what to change.
     """
-    if params.source == "train":
-        entries = train_vocabulary(lambda: read_corpus_texts(corpus), params.vocabulary_size, params.lowercase)
-        vocabulary = make_wordpiece(entries, params.lowercase)
-    elif params.source == "file":
-        vocabulary = load_local_vocabulary(Path(params.path), params.lowercase)
-    else:
-        vocabulary = load_hub_vocabulary(params.repository, params.revision, params.lowercase)
-    if vocabulary.bert and vocabulary.lowercase:
-        _warn_about_capitals([token for token in vocabulary.tokens if not token.startswith("[")])
     with new_folder(output) as folder:
+        if params.source == "train":
+            words = count_corpus_words(list_corpus_files(corpus.absolute()), params.lowercase, folder / "words")
+            vocabulary = make_wordpiece(
+                train_vocabulary(words, params.vocabulary_size, params.lowercase), params.lowercase
+            )
+        elif params.source == "file":
+            vocabulary = load_local_vocabulary(Path(params.path), params.lowercase)
+        else:
+            vocabulary = load_hub_vocabulary(params.repository, params.revision, params.lowercase)
+        if vocabulary.bert and vocabulary.lowercase:
+            _warn_about_capitals([token for token in vocabulary.tokens if not token.startswith("[")])
         vocabulary.write(max_length, folder)
     return vocabulary
-
-
-def read_corpus_texts(corpus: Path) -> Iterator[str]:
-    """Yield the texts of the corpus in order, with one row group in memory at a time."""
-    for part in list_corpus_files(corpus):
-        for batch in read_batches(part, ["text"], 4096, "corpus"):
-            yield from batch.column(0).to_pylist()
 
 
 def _warn_about_capitals(entries: Sequence[str]) -> None:

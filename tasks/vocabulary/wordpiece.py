@@ -5,18 +5,19 @@ between equally frequent pairs, in the order of a hash map with a random seed. S
 numbered in a fixed order (as reserved entries, which the library keeps in place), which breaks every tie the same way.
 """
 
-import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from tokenizers import AddedToken, Tokenizer, decoders
 from tokenizers.models import WordPiece
-from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer, WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import WordPieceTrainer
 
 from tasks.stage.errors import InputError
+from tasks.vocabulary.word_counts import COUNT, WORD, make_normalizer
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """Special tokens, in order of their ids from 0."""
@@ -36,19 +37,11 @@ MIN_FREQUENCY = 2
 """Occurrences from which a pair of pieces is merged."""
 BASIC_CHARACTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!\"#$%&'()*+,-./:;<=>?@[]_`~"
 """Characters that questions may contain even if the corpus does not; added last, if there is room."""
-MAX_WORDS = 1 << 18
-"""Words cached; a full cache is cleared, which bounds its memory."""
-LONGEST_REMEMBERED = 64
-"""Characters of a cached word at most; longer ones are rarely words and rarely repeat."""
-COUNT_CHARACTERS = 16 << 20
-"""Characters of text whose distinct words are held in memory while characters are counted."""
-_REMOVED_SPACE = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
-"""Characters at which Python splits words but which BERT's normalization removes."""
-
-
-def make_normalizer(lowercase: bool) -> BertNormalizer:
-    """Return BERT's text normalization; lowercasing also strips accents, as in the uncased models."""
-    return BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lowercase)
+MAX_TRAINED = 1 << 23
+"""Words of a corpus, about 50 MB of text, above which their counts are divided and rounded for training: the library
+reads every occurrence. A vocabulary of 30,000 needs pairs that occur some hundred times among these."""
+BATCH_WORDS, TEXT_CHARACTERS = 1 << 16, 1 << 16
+"""Words decoded from Arrow at a time, and characters of a text for the library."""
 
 
 def build_wordpiece(entries: Sequence[str], lowercase: bool) -> Tokenizer:
@@ -73,23 +66,22 @@ def build_wordpiece(entries: Sequence[str], lowercase: bool) -> Tokenizer:
     return tokenizer
 
 
-def train_vocabulary(texts: Callable[[], Iterable[str]], vocabulary_size: int, lowercase: bool) -> list[str]:
+def train_vocabulary(words: pa.Table, vocabulary_size: int, lowercase: bool) -> list[str]:
     """Train a vocabulary: special tokens, characters, then merges by frequency, in order of their ids.
 
     Args:
-        texts: returns the corpus from its beginning; called twice. Only its distinct words are held in memory.
+        words: words and their counts, from `count_corpus_words`.
         vocabulary_size: entries at most; fewer if the text has no more pairs to merge.
         lowercase: fold capitals and accents.
 
     Raises:
         InputError: the corpus has no characters.
     """
-    words = _WordCache(lowercase)
-    characters = _choose_characters(texts(), words, vocabulary_size, lowercase)
+    characters = _choose_characters(_count_characters(words), vocabulary_size, lowercase)
     continued = [PREFIX + character for character in characters if _continues_words(character, lowercase)]
     reserved = [*SPECIAL_TOKENS, *characters, *continued]
     tokenizer = Tokenizer(WordPiece(unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = WhitespaceSplit()  # `words` has normalized and split the rest
+    tokenizer.pre_tokenizer = WhitespaceSplit()
     trainer = WordPieceTrainer(
         vocab_size=vocabulary_size,
         min_frequency=MIN_FREQUENCY,
@@ -99,65 +91,41 @@ def train_vocabulary(texts: Callable[[], Iterable[str]], vocabulary_size: int, l
         continuing_subword_prefix=PREFIX,
         show_progress=False,
     )
-    tokenizer.train_from_iterator(map(words.cut, texts()), trainer)
+    tokenizer.train_from_iterator(_repeat_words(words), trainer)
     vocabulary = tokenizer.get_vocab(with_added_tokens=False)
     return sorted(vocabulary, key=lambda entry: vocabulary[entry])
 
 
-class _WordCache(dict[str, str]):
-    """Cache of words -> their pieces after BERT's normalization and pre-tokenization.
-
-    Both work on single characters and never across white space. The cache halves the training time on the demo's text.
-    """
-
-    def __init__(self, lowercase: bool) -> None:
-        self._normalize = make_normalizer(lowercase).normalize_str
-        self._split = BertPreTokenizer().pre_tokenize_str
-
-    def __missing__(self, word: str) -> str:
-        pieces = " ".join(piece for piece, _ in self._split(self._normalize(word)))
-        if len(word) <= LONGEST_REMEMBERED:
-            if len(self) >= MAX_WORDS:
-                self.clear()
-            self[word] = pieces
-        return pieces
-
-    def split(self, text: str) -> list[str]:
-        """Split a text into words that can be processed independently; the whole text if it cannot be split so."""
-        return [text] if _REMOVED_SPACE.search(text) else text.split()
-
-    def cut(self, text: str) -> str:
-        """Return the pieces of a text, separated by spaces."""
-        return " ".join(map(self.__getitem__, self.split(text)))
+def _repeat_words(words: pa.Table) -> Iterator[str]:
+    """Yield each word as often as it occurs, or a share of it: the library takes text, not counts."""
+    counts = words[COUNT].to_numpy()
+    share = -(-int(counts.sum()) // MAX_TRAINED)
+    scaled = words.set_column(1, COUNT, pa.array((2 * counts + share) // (2 * share))).filter(pc.field(COUNT) > 0)
+    for batch in scaled.to_batches(BATCH_WORDS):
+        for word, count in zip(batch[WORD].to_pylist(), batch[COUNT].to_pylist(), strict=True):
+            most = max(1, TEXT_CHARACTERS // len(word))
+            for done in range(0, count, most):
+                yield f"{word} " * min(most, count - done)
 
 
-def _choose_characters(texts: Iterable[str], words: _WordCache, vocabulary_size: int, lowercase: bool) -> list[str]:
+def _choose_characters(counts: Mapping[str, int], vocabulary_size: int, lowercase: bool) -> list[str]:
     """Return the most frequent characters of the normalized text, in order of their code points."""
-    counts: Counter[str] = Counter()
-    waiting: Counter[str] = Counter()
-
-    def count() -> None:
-        for word, times in waiting.items():
-            for character in words[word]:
-                counts[character] += times
-        waiting.clear()
-
-    held = 0
-    for text in texts:
-        waiting.update(words.split(text))
-        held += len(text)
-        if held >= COUNT_CHARACTERS:
-            count()
-            held = 0
-    count()
-    seen = [character for character in counts if not character.isspace()]
-    if not seen:
+    if not counts:
         raise InputError("the corpus has no characters to train a vocabulary on: check data/corpus (corpus.source)")
-    seen.sort(key=lambda character: (-counts[character], character))
+    seen = sorted(counts, key=lambda character: (-counts[character], character))
     room = min(MAX_SURE_CHARACTERS, vocabulary_size // 4)
     basic = dict.fromkeys(BASIC_CHARACTERS.lower() if lowercase else BASIC_CHARACTERS)
     enough = list(dict.fromkeys([*seen, *basic]))[:room]
     return sorted({*enough, *_select_covering(seen, counts, vocabulary_size, lowercase)})
+
+
+def _count_characters(words: pa.Table) -> dict[str, int]:
+    counts = np.zeros(0x110000, np.int64)
+    for batch in words.to_batches(BATCH_WORDS):
+        codes = np.frombuffer("".join(batch[WORD].to_pylist()).encode("utf-32-le"), np.uint32)
+        times = np.repeat(batch[COUNT].to_numpy(), pc.utf8_length(batch[WORD]).to_numpy())
+        counts += np.bincount(codes, times, len(counts)).astype(np.int64)  # exact below 2**53
+    return {chr(code): int(counts[code]) for code in np.flatnonzero(counts)}
 
 
 def _select_covering(

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from tasks.params.schema import TokenizerParams
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.records import shards
 from tasks.stage import cluster, exchange, process
 from tasks.stage.errors import InputError, ParamsError, PodiumError
 from tasks.stage.parallel import ordered_map, useful_workers
+from tasks.vocabulary import word_counts
+from tasks.vocabulary.tokenizer import make_tokenizer
 from tests.places import ROOT
 from tests.tasks.pretraining.row_inputs import pretrain_params, random_texts, word_tokenizer, write_corpus
 from tests.tasks.stage.test_parallel import dies_on_three, fails_on_three, process_id, slow_first
@@ -166,6 +169,24 @@ def test_a_url_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv(exchange.FOLDER, "nothing://bucket")
     with pytest.raises(ParamsError, match="PODIUM_DATA_FOLDER='nothing://bucket' cannot be used: "):
         list(ordered_map(process_id, range(4)))
+
+
+def test_vocabularies_are_the_same_bytes_here_and_on_the_cluster(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_corpus(tmp_path / "corpus", random_texts(200), rows_per_group=10)
+    monkeypatch.setattr(shards, "SHARD_BYTES", 4000)  # six shards
+    monkeypatch.setattr(word_counts, "SHARDS_FOR_PROCESSES", 1)
+    monkeypatch.chdir(tmp_path)
+    found = []
+    for name, processes in (("one", 1), ("two", 2), ("three", 3), ("cluster", 2)):
+        monkeypatch.setenv("PODIUM_WORKERS", str(processes))
+        if name == "cluster":
+            monkeypatch.setenv(cluster.CLUSTER, address)
+        make_tokenizer(TokenizerParams(vocabulary_size=400), 64, Path("corpus"), Path(name))
+        found.append({path.name: path.read_bytes() for path in Path(name).iterdir()})
+    assert len(found[0]) == 4
+    assert found == [found[0]] * 4
 
 
 def test_a_scheduler_that_goes_away_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,12 @@ import hashlib
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import set_client_factory
@@ -18,8 +20,9 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from tasks.corpus import pieces, world
 from tasks.params.schema import TokenizerParams
+from tasks.records import shards
 from tasks.stage.errors import InputError
-from tasks.vocabulary import wordpiece
+from tasks.vocabulary import word_counts, wordpiece
 from tasks.vocabulary.tokenizer import make_tokenizer
 from tasks.vocabulary.wordpiece import SPECIAL_TOKENS, train_vocabulary
 from tests.hub_server import HubServer
@@ -42,10 +45,14 @@ def params(**values: Any) -> TokenizerParams:
     return TokenizerParams(**{**defaults, **values})
 
 
-def write_corpus(folder: Path, texts: list[str]) -> Path:
+def train(texts: list[str], size: int, lowercase: bool) -> list[str]:
+    return train_vocabulary(word_counts.count_words([pa.array(texts)], lowercase), size, lowercase)
+
+
+def write_corpus(folder: Path, texts: list[str], rows_per_group: int | None = None) -> Path:
     folder.mkdir(parents=True)
     rows = [{"document_id": str(number), "title": "", "text": text} for number, text in enumerate(texts)]
-    pq.write_table(pa.Table.from_pylist(rows, schema=pieces.SCHEMA), folder / "part-00000.parquet")
+    pq.write_table(pa.Table.from_pylist(rows, schema=pieces.SCHEMA), folder / "part-00000.parquet", rows_per_group)
     return folder
 
 
@@ -91,9 +98,9 @@ def test_special_tokens_have_the_first_ids_and_the_size_is_kept(trained: Path) -
 TRAIN = """
 import hashlib, sys
 from pathlib import Path
-from tasks.vocabulary.wordpiece import train_vocabulary
+from tests.tasks.vocabulary.test_tokenizer import train
 lines = Path(sys.argv[1]).read_text(encoding="utf-8").split("\\n")
-print(hashlib.sha256("\\n".join(train_vocabulary(lambda: iter(lines), 700, True)).encode()).hexdigest())
+print(hashlib.sha256("\\n".join(train(lines, 700, True)).encode()).hexdigest())
 """
 
 
@@ -104,7 +111,7 @@ def test_the_vocabulary_is_the_same_in_every_process_and_with_any_number_of_thre
     lines += ["\u0939\u093f\u0928\u094d\u0926\u0940 \u0939\u0948 x\u00b0y \u4e2d\u6587 \ud55c\uad6d\uc5b4"] * 3
     path = tmp_path / "lines.txt"
     path.write_text("\n".join(lines), encoding="utf-8")
-    digests = {hashlib.sha256("\n".join(train_vocabulary(lambda: iter(lines), 700, True)).encode()).hexdigest()}
+    digests = {hashlib.sha256("\n".join(train(lines, 700, True)).encode()).hexdigest()}
     for hash_seed, threads in (("0", "1"), ("1", "2"), ("2", "5")):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "RAYON_NUM_THREADS": threads}
         ran = subprocess.run(
@@ -121,7 +128,7 @@ def test_the_vocabulary_is_the_same_in_every_process_and_with_any_number_of_thre
 
 def test_the_order_of_documents_does_not_matter() -> None:
     lines = [document.text for document in world.make_documents(8, "corpus", 100)]
-    assert train_vocabulary(lambda: iter(lines), 500, True) == train_vocabulary(lambda: reversed(lines), 500, True)
+    assert train(lines, 500, True) == train(lines[::-1], 500, True)
 
 
 TRICKY = [
@@ -135,29 +142,60 @@ TRICKY = [
 ]
 
 
+CHARACTERS = [f"a{chr(code)}B {chr(code)}" for code in (*range(0x3400), *range(0xF900, 0x110000, 211))]
+
+
 @pytest.mark.parametrize("lowercase", [True, False])
-@pytest.mark.parametrize("max_words", [1 << 18, 3])
-def test_cutting_every_word_once_gives_what_the_library_makes_of_whole_texts(
-    lowercase: bool, max_words: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("cached", [1 << 17, 3])
+def test_counting_distinct_words_gives_what_the_library_makes_of_whole_texts(
+    lowercase: bool, cached: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wordpiece, "MAX_WORDS", max_words)
-    texts = [*TRICKY, *(made.text for made in world.make_documents(1, "corpus", 150))] * 2
-    normalizer, pre_tokenizer = wordpiece.make_normalizer(lowercase), BertPreTokenizer()
-    words = wordpiece._WordCache(lowercase)
+    monkeypatch.setattr(word_counts, "CACHED_WORDS", cached)
+    texts = [*TRICKY, *CHARACTERS, *(made.text for made in world.make_documents(1, "corpus", 150))] * 2
+    normalizer, pre_tokenizer = word_counts.make_normalizer(lowercase), BertPreTokenizer()
+    expected: Counter[str] = Counter()
     for text in texts:
-        whole = [piece for piece, _ in pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(text))]
-        assert words.cut(text).split() == whole
-    with monkeypatch.context() as plain:
-        # every text is one word: nothing is shared
-        plain.setattr(wordpiece._WordCache, "split", lambda self, text: [text])
-        expected = train_vocabulary(lambda: texts, 400, lowercase)
-    assert train_vocabulary(lambda: texts, 400, lowercase) == expected
-    assert len(expected) == 400
+        expected.update(piece for piece, _ in pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(text)))
+    arrays = (pa.array([*texts[start : start + 999], None]) for start in range(0, len(texts), 999))
+    assert as_dict(word_counts.count_words(arrays, lowercase)) == expected
+
+
+def as_dict(words: pa.Table) -> dict[str, int]:
+    found = dict(zip(words["word"].to_pylist(), words["count"].to_pylist(), strict=True))
+    assert len(found) == len(words), "each word once"
+    return found
+
+
+def test_counts_of_shards_are_added_up_and_the_rarest_words_dropped_in_a_fixed_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = write_corpus(tmp_path / "corpus", ["d a", "a b c", "a", "b d"], rows_per_group=1)
+    monkeypatch.setattr(shards, "SHARD_BYTES", 1)
+    monkeypatch.setattr(word_counts, "LEAST_ADDED", 3)
+    files = sorted(corpus.glob("*.parquet"))
+    assert as_dict(word_counts.count_corpus_words(files, True, tmp_path / "w")) == {"a": 3, "b": 2, "d": 2, "c": 1}
+    monkeypatch.setattr(word_counts, "MAX_WORDS", 2)
+    assert as_dict(word_counts.count_corpus_words(files, True, tmp_path / "w")) == {"a": 3, "b": 2}
+    monkeypatch.setattr(word_counts, "MAX_BYTES", 1)
+    assert as_dict(word_counts.count_corpus_words(files, True, tmp_path / "w")) == {"a": 3}
+    assert not (tmp_path / "w").exists()
+
+
+def test_many_words_are_trained_by_a_share_of_their_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounded, and without words that round to none."""
+    texts = ["ants dig " * 30 + "ants who"]
+    monkeypatch.setattr(wordpiece, "MAX_TRAINED", 21)
+    words = word_counts.count_words([pa.array(texts)], True)
+    assert sorted("".join(wordpiece._repeat_words(words)).split()) == ["ants"] * 10 + ["dig"] * 10
+    many = [made.text for made in world.make_documents(1, "corpus", 150)]
+    words = word_counts.count_words([pa.array(many)], True)
+    monkeypatch.setattr(wordpiece, "MAX_TRAINED", pc.sum(words["count"]).as_py())
+    assert train(many * 20, 400, True) == train(many, 400, True)
 
 
 def test_frequent_words_become_entries_and_rare_characters_fall_out(tmp_path: Path) -> None:
     texts = ["the ants dig and the quick brown fox jumps over lazy dogs \u00e9"] * 50 + ["\u4e2d"]
-    vocabulary = train_vocabulary(lambda: iter(texts), 100, True)
+    vocabulary = train(texts, 100, True)
     assert {"the", "ants", "dig", "and"} <= set(vocabulary)
     assert sum(len(entry) == 1 for entry in vocabulary) == 25, "a quarter of 100"
     assert "\u4e2d" not in vocabulary, "25 characters at most: the rarest go"
@@ -167,10 +205,10 @@ def test_frequent_words_become_entries_and_rare_characters_fall_out(tmp_path: Pa
 def test_characters_are_kept_by_coverage_as_far_as_there_is_room() -> None:
     """Chinese has thousands of characters, each a word by itself; 1,000 of them would leave much text unknown."""
     text = "".join(chr(0x4E00 + number) * 2 for number in range(3000))
-    assert len(train_vocabulary(lambda: [text], 8000, True)) == len(SPECIAL_TOKENS) + 2999, "99.95 % of 6,000"
-    assert len(train_vocabulary(lambda: [text], 2000, True)) == 2000
+    assert len(train([text], 8000, True)) == len(SPECIAL_TOKENS) + 2999, "99.95 % of 6,000"
+    assert len(train([text], 2000, True)) == 2000
     hangul = " ".join(chr(0xAC00 + number) for number in range(3000))
-    entries = train_vocabulary(lambda: [hangul], 2000, False)
+    entries = train([hangul], 2000, False)
     assert sum(len(entry) == 1 for entry in entries) == 500, (
         "of letters half of the entries, with ## in front and without"
     )
@@ -179,12 +217,12 @@ def test_characters_are_kept_by_coverage_as_far_as_there_is_room() -> None:
 def test_a_vocabulary_of_english_text_has_the_bytes_that_it_always_had() -> None:
     texts = [document.text for document in world.make_documents(1, "corpus", 2000)]
     for size, digest in ((400, "db7218b0a025"), (2000, "14149cf7d13a")):
-        entries = train_vocabulary(lambda: iter(texts), size, True)
+        entries = train(texts, size, True)
         assert hashlib.sha256("\n".join(entries).encode()).hexdigest().startswith(digest)
 
 
 def test_a_cased_vocabulary_keeps_capitals_and_accents() -> None:
-    vocabulary = train_vocabulary(lambda: iter(["Caf\u00e9 Caf\u00e9"] * 9), 400, False)
+    vocabulary = train(["Caf\u00e9 Caf\u00e9"] * 9, 400, False)
     assert "Caf\u00e9" in vocabulary
 
 
