@@ -7,6 +7,7 @@ masked positions per row at most.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,10 +92,7 @@ class RowLayout:
         row_of[sequences], slot_of[sequences], start_of[sequences] = rows, slots, starts[rows, slots]
         return cls(packs, lengths, row_length, starts, row_of, slot_of, start_of)
 
-    def positions(self) -> np.ndarray:
-        """Return the position of every token within its sequence, int64[T]."""
-        return concatenate_ranges(np.zeros(len(self.lengths), dtype=np.int64), self.lengths)
-
+    @functools.cached_property
     def targets(self) -> np.ndarray:
         """Return the index of every token in the flattened rows, row * L + position in the row, int64[T]."""
         return concatenate_ranges(self.row_of * self.row_length + self.start_of, self.lengths)
@@ -112,19 +110,27 @@ class RowLayout:
             token_ids: unsigned int[T], all sequences concatenated, including special tokens.
             second_starts: int[N], first position in the sequence with token_type_ids 1.
         """
-        positions, targets = self.positions(), self.targets()
-        shape = (len(self.packs), self.row_length)
+        rows, slots = self.packs.shape
+        # A row is two spans of tokens for each slot, its first and its second text, and one of padding.
+        spans = np.zeros((rows, 2 * slots + 1), np.int64)
+        spans[:, 0:-1:2] = self.per_sequence(np.minimum(second_starts, self.lengths), 0)
+        spans[:, 1::2] = self.per_sequence(self.lengths, 0) - spans[:, 0:-1:2]
+        spans[:, -1] = self.row_length - spans.sum(axis=1)
 
-        def scatter(values: np.ndarray, dtype: type[np.generic] | np.dtype) -> np.ndarray:
-            flat = np.zeros(shape[0] * shape[1], dtype=dtype)
-            flat[targets] = values
-            return flat.reshape(shape)
+        def fill(values: np.ndarray) -> np.ndarray:
+            """Return [R, L] with the value of its span [R, 2 * S + 1] at every position."""
+            return np.repeat(np.broadcast_to(values, spans.shape), spans.reshape(-1)).reshape(rows, self.row_length)
 
+        input_ids = np.zeros((rows, self.row_length), token_ids.dtype)
+        input_ids.reshape(-1)[self.targets] = token_ids
+        sequence_ids = fill(np.append(np.repeat(np.arange(1, slots + 1, dtype=np.uint8), 2), np.uint8(0)))
+        starts = np.append(np.repeat(self.starts, 2, axis=1), np.full((rows, 1), 0), axis=1).astype(np.uint16)
+        positions = np.arange(self.row_length, dtype=np.uint16) - fill(starts)
         return {
-            "input_ids": scatter(token_ids, token_ids.dtype),
-            "token_type_ids": scatter(positions >= np.repeat(second_starts, self.lengths), np.uint8),
-            "position_ids": scatter(positions, np.uint16),
-            "sequence_ids": scatter(np.repeat(self.slot_of + 1, self.lengths), np.uint8),
+            "input_ids": input_ids,
+            "token_type_ids": fill((np.arange(2 * slots + 1) % 2).astype(np.uint8)),
+            "position_ids": positions * (sequence_ids > 0),
+            "sequence_ids": sequence_ids,
             "cls_positions": self.starts.astype(np.int16),
         }
 
@@ -137,7 +143,9 @@ def concatenate_ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     starts, lengths = np.asarray(starts, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
-    return np.repeat(starts - (ends - lengths), lengths) + np.arange(total, dtype=np.int64)
+    ranges = np.repeat(starts - (ends - lengths), lengths)
+    ranges += np.arange(total, dtype=np.int64)
+    return ranges
 
 
 class RowWriter(contextlib.AbstractContextManager["RowWriter"]):

@@ -194,7 +194,7 @@ class NerRows(NerSpec, RowsTask):
 
     def label_columns(self, layout: RowLayout, sequences: EncodedSequences) -> dict[str, np.ndarray]:
         flat = np.full(len(layout.packs) * layout.row_length, IGNORED, dtype=np.int16)
-        flat[layout.targets()] = sequences.labels["token_labels"]
+        flat[layout.targets] = sequences.labels["token_labels"]
         return {"token_labels": flat.reshape(len(layout.packs), layout.row_length)}
 
 

@@ -6,6 +6,8 @@ most.
 
 import numpy as np
 
+from ipu_model.rows.masking import count_by_sequence, find_ordinary
+
 KNOWN_BUDGETS = {128: 20, 384: 56, 512: 76}
 """Row length -> P in the recipes of BERT and its successors at 15 %."""
 
@@ -41,6 +43,4 @@ def count_predictions(
 
 def count_maskable(token_ids: np.ndarray, lengths: np.ndarray, special: tuple[int, ...]) -> np.ndarray:
     """Count the tokens of every sequence that are not special, int64[N]."""
-    ordinary = np.concatenate([[0], np.cumsum(~np.isin(token_ids, special))])
-    ends = np.cumsum(lengths)
-    return ordinary[ends] - ordinary[ends - lengths]
+    return count_by_sequence(find_ordinary(token_ids, special), lengths)

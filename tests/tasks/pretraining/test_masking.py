@@ -105,3 +105,30 @@ def test_the_same_seed_masks_the_same_tokens_and_another_masks_others() -> None:
     )
     assert one.token_ids.tolist() == same.token_ids.tolist()
     assert one.places.tolist() != other.places.tolist()
+
+
+class FewKeys(GeneratorDraws):
+    """Keys that are often equal."""
+
+    def keys(self, tokens: np.ndarray) -> np.ndarray:
+        return super().keys(tokens) % 50
+
+
+@pytest.mark.parametrize("draws", [GeneratorDraws, FewKeys])
+@pytest.mark.parametrize("longest", [60, 6000])
+def test_the_tokens_with_the_smallest_keys_are_chosen(draws: type[GeneratorDraws], longest: int) -> None:
+    """Whether many sequences are sorted as a table, or a few long ones as indices."""
+    token_ids, lengths = sequences(np.random.default_rng(4), 300)
+    token_ids, lengths = np.append(token_ids, np.full(longest, 7, np.uint16)), np.append(lengths, longest)
+    maskable = count_maskable(token_ids, lengths, SPECIAL)
+    counts = np.minimum(maskable, np.arange(len(lengths)) % 8)
+    rng, again = (np.random.default_rng(5) for _ in range(2))
+    masked = mask_tokens(token_ids, lengths, counts, SPECIAL, MASK, np.arange(5, 1000), draws(rng))
+    candidates = np.flatnonzero(~np.isin(token_ids, SPECIAL))
+    keys = dict(zip(candidates.tolist(), draws(again).keys(candidates).tolist(), strict=True))
+    places, end = set(masked.places.tolist()), 0
+    for length, count in zip(lengths.tolist(), counts.tolist(), strict=True):
+        own = [place for place in range(end, end + length) if place in keys]
+        end += length
+        chosen = [place for place in own if place in places]
+        assert sorted(keys[place] for place in chosen) == sorted(keys[place] for place in own)[:count]
