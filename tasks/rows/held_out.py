@@ -8,6 +8,7 @@ held out, so the choice does not depend on the order of the data or on the numbe
   article help to answer each other. A file with a single title is split by its contexts instead.
 """
 
+import functools
 import hashlib
 from collections.abc import Mapping
 
@@ -49,5 +50,11 @@ def choose_groups(questions: Mapping[str, int], fraction: float, what: str, key:
 
 def _hash(text: str, key: str) -> int:
     """Return a hash below 2**64 that is the same on every machine."""
-    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, key=key.encode()[:64])
+    digest = _start(key).copy()
+    digest.update(text.encode("utf-8", "surrogatepass"))
     return int.from_bytes(digest.digest(), "little")
+
+
+@functools.lru_cache(16)
+def _start(key: str) -> hashlib.blake2b:
+    return hashlib.blake2b(digest_size=8, key=key.encode()[:64])

@@ -52,12 +52,12 @@ def count_corpus_words(files: Sequence[Path], lowercase: bool, folder: Path) -> 
         folder: folder for the counts of single shards, removed at the end.
     """
     folder.mkdir()
-    shards, count = plan_shards(files), ShardCounter(folder.absolute(), lowercase).count
+    shards, counter = plan_shards(files), ShardCounter(folder.absolute(), lowercase)
     progress = StageProgress("words", "documents", sum(shard.documents for shard in shards))
 
     def count_all() -> Iterator[Path]:
         workers = useful_workers(len(shards), SHARDS_FOR_PROCESSES)
-        for shard, path in zip(shards, ordered_map(count, shards, workers), strict=True):
+        for shard, path in zip(shards, ordered_map(counter.count, shards, workers, counter.folder), strict=True):
             progress.add(shard.documents)
             yield path
 

@@ -8,8 +8,8 @@ boundary costs little variety.
 
 Pairs have next-sentence labels as in BERT's pre-training (arXiv 1810.04805). A pair is two spans of one long array of
 token ids, which are copied only when the rows are built. Tokens of a document are contiguous and in order, so
-consecutive sentences are one span. One difference from BERT's data script: a sentence that does not fit into a row is
-split into pieces of half a row, which are paired like sentences (`split_long_sentence`). The script truncates it to one
+consecutive sentences are one span. One difference from BERT's data script: a sentence that does not fit into a row
+is split into pieces of half a row, paired like sentences (`split_long_sentences`). The script truncates it to one
 pair, which would discard most of a text without full stops.
 
 Without next-sentence prediction, a sequence is one span of full sentences of a document, as many as fit (DOC-SENTENCES
@@ -93,15 +93,17 @@ Span = tuple[int, int, int, int, int]
 """Start and end of either segment, and the label."""
 
 
-def split_long_sentence(length: int, room: int, segments: int = 2) -> list[int]:
-    """Return the lengths of the pieces into which a sentence of `length` tokens is split.
+def split_long_sentences(lengths: np.ndarray, room: int, segments: int = 2) -> tuple[np.ndarray, np.ndarray]:
+    """Return the lengths of the pieces into which sentences of `lengths` tokens are split, and the pieces of each.
 
-    split_long_sentence(70, room=61) == [30, 30, 10]. What a sequence can hold stays whole; 0 gives no piece.
+    Of [70, 0, 61] with room=61 they are [30, 30, 10, 61] and [3, 0, 1]. What a sequence can hold stays whole.
     """
-    if length <= room:
-        return [length] if length else []
-    piece = room // segments
-    return [piece] * (length // piece) + ([length % piece] if length % piece else [])
+    sizes = np.where(lengths > room, room // segments, np.maximum(lengths, 1))
+    numbers = -(-lengths // sizes)
+    pieces, lasts = np.repeat(sizes, numbers), np.cumsum(numbers) - 1
+    some = numbers > 0
+    pieces[lasts[some]] -= (numbers * sizes - lengths)[some]
+    return pieces, numbers
 
 
 def make_pairs(
@@ -258,7 +260,7 @@ def make_chunk_rows(settings: Mapping[str, RowSettings], chunk: Chunk) -> PairRo
     special = vocabulary.special_per_pair if own.segments == 2 else vocabulary.special_per_text
     room = own.row_length - special
     documents = tokenize_documents(tokenizer, chunk.texts, room, own.segments, vocabulary.dtype)
-    replacements = np.setdiff1d(np.arange(vocabulary.size), vocabulary.special)
+    replacements = np.delete(np.arange(vocabulary.size), vocabulary.special)
     make_sequences = make_pairs if own.segments == 2 else fill_sequences
     columns = []
     for duplicate in range(own.duplicates if len(documents) else 0):
@@ -284,15 +286,11 @@ def tokenize_documents(
     """Split texts into sentences and tokenize them; texts without a token are left out."""
     by_text = [split_sentences(text) for text in texts]
     token_ids, counts = encode_ids(tokenizer, list(itertools.chain.from_iterable(by_text)))
-    sentence_starts, document_starts = [0], [0]
-    lengths = iter(counts.tolist())
-    for sentences in by_text:
-        for length in itertools.islice(lengths, len(sentences)):
-            for piece in (length,) if 0 < length <= room else split_long_sentence(length, room, segments):
-                sentence_starts.append(sentence_starts[-1] + piece)
-        if len(sentence_starts) - 1 > document_starts[-1]:
-            document_starts.append(len(sentence_starts) - 1)
-    return TokenizedDocuments(token_ids.astype(dtype), sentence_starts, document_starts)
+    pieces, numbers = split_long_sentences(counts.astype(np.int64), room, segments)
+    sentence_starts, first_pieces = (np.append(0, np.cumsum(values)) for values in (pieces, numbers))
+    first_sentences = np.append(0, np.cumsum([len(sentences) for sentences in by_text], dtype=np.int64))
+    document_starts = np.unique(first_pieces[first_sentences])  # once for texts without a token
+    return TokenizedDocuments(token_ids.astype(dtype), sentence_starts.tolist(), document_starts.tolist())
 
 
 def build_columns(

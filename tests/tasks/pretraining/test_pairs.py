@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from tasks.pretraining.rows.pair_rows import TokenizedDocuments, make_pairs, split_long_sentence
+from tasks.pretraining.rows.pair_rows import TokenizedDocuments, make_pairs, split_long_sentences
 
 
 def documents_of(sentence_lengths: list[list[int]]) -> TokenizedDocuments:
@@ -203,9 +203,9 @@ def test_the_same_seed_gives_the_same_pairs_and_another_gives_others() -> None:
 
 
 def test_a_sentence_that_does_not_fit_is_cut_into_halves_of_a_row() -> None:
-    assert split_long_sentence(70, room=61) == [30, 30, 10]
-    assert split_long_sentence(60, room=61) == [60]
-    assert split_long_sentence(61, room=61) == [61]
-    assert split_long_sentence(62, room=61) == [30, 30, 2]
-    assert split_long_sentence(90, room=61) == [30, 30, 30]
-    assert split_long_sentence(0, room=61) == []
+    lengths = np.array([70, 0, 60, 61, 62, 90])
+    pieces, numbers = split_long_sentences(lengths, room=61)
+    assert pieces.tolist() == [30, 30, 10, 60, 61, 30, 30, 2, 30, 30, 30]
+    assert numbers.tolist() == [3, 0, 1, 1, 3, 3]
+    assert split_long_sentences(lengths[:0], room=61)[0].tolist() == []
+    assert split_long_sentences(np.array([125]), room=62, segments=1)[0].tolist() == [62, 62, 1]
