@@ -7,19 +7,24 @@ for every total check. tasks/validation/validators.py compares them with the lim
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-Frame = dict[str, np.ndarray]
-"""Features of a batch of records: "record" (labels) and one integer array per record check, of equal length."""
+from tasks.records.parquet import split_into_groups
 
-RECORD = "record"
-FRAME_RECORDS = 100_000
-"""Records validated at a time; a frame of scalars of this size takes 10 to 20 MB."""
+Frame = dict[str, np.ndarray]
+"""Features of a batch of records: one integer array per record check, of equal length."""
+Label = Callable[[int], str]
+"""Returns the label of a record, given its place in a batch."""
+
+FRAME_RECORDS = 500_000
+"""Records that Great Expectations validates at a time, whose features take 5 to 20 MB."""
 MAX_EXAMPLES = 3
 MAX_UNEXPECTED = 20
 """Failing values that the pages of Great Expectations show for a check."""
@@ -77,8 +82,27 @@ Totals = dict[str, TotalFeature]
 """Name of a total check -> its feature."""
 
 
+class Tally:
+    """What was counted in a part of a data set, by name. Entries begin empty; `add` merges the next part."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.counters: defaultdict[str, Counter[Any]] = defaultdict(Counter)
+        self.histograms: defaultdict[str, Histogram] = defaultdict(Histogram)
+        self.lists: defaultdict[str, list[Any]] = defaultdict(list)
+
+    def add(self, after: Tally) -> None:
+        """Add the tally of the next part."""
+        for own, others in zip(vars(self).values(), vars(after).values(), strict=True):
+            for name, value in others.items():
+                own[name] += value
+
+
 class DataSet(ABC):
-    """A data set to validate; `prepare` is called first, then `frames`, then the others."""
+    """A data set to validate; `prepare` is called first, then `check` for every part, then the others.
+
+    Parts are checked in several processes. So `check` counts in `tally` alone, and a set of several parts is picklable.
+    """
 
     name: str
     record: str
@@ -91,17 +115,23 @@ class DataSet(ABC):
     """Checks of the whole set."""
     record_checks: tuple[DataCheck, ...] = ()
     """Checks of every record."""
+    tally: Tally
+    """Tally of the part that is checked; later, of all parts."""
 
     @abstractmethod
     def prepare(self) -> Totals:
         """Return the features of the prerequisites."""
 
-    def frames(self) -> Iterator[Frame]:
-        """Yield the features of all records, in order; memory does not grow with their number."""
-        return iter(())
+    @abstractmethod
+    def parts(self) -> Sequence[Any]:
+        """Return the parts in order. They depend on the data alone, and their paths are absolute."""
+
+    @abstractmethod
+    def check(self, part: Any) -> Iterator[tuple[Frame, Label]]:
+        """Yield the features and labels of the records of a part, in batches."""
 
     def totals(self) -> Totals:
-        """Return the features of the total checks, after all frames were read."""
+        """Return the features of the total checks, after all parts were checked."""
         return {}
 
     def numbers(self) -> dict[str, Any]:
@@ -138,7 +168,7 @@ class CheckCounts:
     """First MAX_UNEXPECTED failures."""
 
     def __add__(self, after: CheckCounts) -> CheckCounts:
-        """Add the counts of the next frame."""
+        """Add the counts of the next records."""
         unexpected = (*self.unexpected, *after.unexpected)[:MAX_UNEXPECTED]
         return CheckCounts(self.failed + after.failed, self.total + after.total, unexpected)
 
@@ -196,22 +226,15 @@ def format_number(value: float) -> str:
     return f"{int(value):,}" if float(value).is_integer() else f"{value:.4g}"
 
 
-def merge_frames(frames: Iterable[Frame], records: int = FRAME_RECORDS) -> Iterator[Frame]:
-    """Join small frames until they have at least `records`: validation has a fixed cost per frame."""
-    waiting: list[Frame] = []
-    held = 0
-    for frame in frames:
-        waiting.append(frame)
-        held += len(frame[RECORD])
-        if held >= records:
-            yield _concatenate(waiting)
-            waiting, held = [], 0
-    if held:
-        yield _concatenate(waiting)
+def count_records(frame: Frame) -> int:
+    """Return the number of records of a frame."""
+    return len(next(iter(frame.values())))
 
 
-def _concatenate(frames: Sequence[Frame]) -> Frame:
-    return {name: np.concatenate([frame[name] for frame in frames]) for name in frames[0]}
+def merge_frames(frames: Iterable[Frame]) -> Iterator[Frame]:
+    """Join small frames until they have FRAME_RECORDS records: Great Expectations has a fixed cost per frame."""
+    for some in split_into_groups(frames, count_records, sys.maxsize, FRAME_RECORDS):
+        yield {name: np.concatenate([frame[name] for frame in some]) for name in some[0]}
 
 
 class Histogram:
@@ -227,10 +250,15 @@ class Histogram:
         """Count lengths; integers [n], not negative."""
         if not len(lengths):
             return
-        self.count += len(lengths)
-        self.sum += int(lengths.sum())
-        self.largest = max(self.largest, int(lengths.max()))
         counts = np.bincount(np.minimum(lengths, HIGHEST))
+        self._add(counts, len(lengths), int(lengths.sum()), int(lengths.max()))
+
+    def __iadd__(self, other: Histogram) -> Histogram:
+        self._add(other._counts, other.count, other.sum, other.largest)
+        return self
+
+    def _add(self, counts: np.ndarray, count: int, total: int, largest: int) -> None:
+        self.count, self.sum, self.largest = self.count + count, self.sum + total, max(self.largest, largest)
         if len(counts) > len(self._counts):
             self._counts = np.pad(self._counts, (0, len(counts) - len(self._counts)))
         self._counts[: len(counts)] += counts

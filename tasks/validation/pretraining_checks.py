@@ -3,7 +3,7 @@
 Legend: n rows of L tokens, P masks.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,9 +15,9 @@ from tasks.records.parquet import list_corpus_files
 from tasks.records.text_files import read_reading
 from tasks.rows.row_files import IGNORED
 from tasks.validation import text_features
-from tasks.validation.checks import DataCheck, Frame, Histogram, TotalFeature, Totals
+from tasks.validation.checks import DataCheck, Frame, Label, TotalFeature, Totals
 from tasks.validation.row_checks import Columns, RowData, RowSequences, RowSource
-from tasks.validation.text_features import ParquetFiles
+from tasks.validation.text_features import FilePart, ParquetFiles
 
 SCHEMA = pa.schema([("document_id", pa.string()), ("title", pa.string()), ("text", pa.string())])
 FEW_WORDS = 30
@@ -32,7 +32,7 @@ RANDOM_NEXT_SHARE = (0.05, 0.95)
 class CorpusData(ParquetFiles):
     """Documents of a corpus folder."""
 
-    name, record = "corpus", "document"
+    name, record, measured = "corpus", "document", ("documents",)
     texts: ClassVar[Mapping[str, str]] = {"id": "document_id", "title": "title", "text": "text"}
 
     def __init__(self, folder: Path, limits: ValidateParams) -> None:
@@ -71,43 +71,39 @@ class CorpusData(ParquetFiles):
         size = f"at most {most:,} characters in a document"
         whole = f"the text was not split into documents: {ADVICE}, or raise validate.max_document_characters"
         self.record_checks = (*self.text_checks(ADVICE), DataCheck("document_size", "text", size, whole, maximum=most))
-        self._lengths = {"documents": Histogram()}
-        self._control = 0
-        self._worst: list[tuple[int, str]] = []
 
-    def _labels(self, name: str, batch: pa.RecordBatch) -> list[str]:
-        ids, first = text_features.to_strings(batch.column("document_id")), sum(self._count.values())
-        return [key.strip() or f"document number {number}" for number, key in enumerate(ids, first)]
+    def _label(self, part: FilePart, batch: pa.RecordBatch, first: int, place: int) -> str:
+        key = batch.column("document_id")[place].as_py() or ""
+        return key.strip() or f"document number {part.before + first + place}"
 
-    def _features(self, name: str, batch: pa.RecordBatch, labels: Sequence[str]) -> Frame:
+    def _features(self, name: str, batch: pa.RecordBatch, label: Label) -> Frame:
         characters = text_features.count_characters(batch.column("text"))
         control = text_features.count_controls(batch.column("text"))
-        self._lengths["documents"].add(characters)
-        self._control += int(control.sum())
-        worst = np.argsort(-control, kind="stable")[:3]
-        self._worst += [(-int(control[i]), labels[i]) for i in worst if control[i]]
-        self._worst = sorted(self._worst)[:3]
+        self.tally.histograms["documents"].add(characters)
+        self.tally.counts["control"] += int(control.sum())
+        worst = np.argsort(-control, kind="stable")[:3].tolist()
+        self.tally.lists["worst"] += [(-int(control[i]), label(i)) for i in worst if control[i]]
         return {"document_size": characters}
 
     def totals(self) -> Totals:
-        lengths = self._lengths["documents"]
-        worst = [f"{label}: {-count:,} control characters" for count, label in self._worst]
+        lengths, control = self.tally.histograms["documents"], self.tally.counts["control"]
+        worst = [f"{name}: {-count:,} control characters" for count, name in sorted(self.tally.lists["worst"])[:3]]
         return {
             "documents": TotalFeature(lengths.count),
             "ids_unique": self.repeated_ids(),
-            "control_characters": TotalFeature(self._control / max(1, lengths.sum), examples=worst),
+            "control_characters": TotalFeature(control / max(1, lengths.sum), examples=worst),
             "longest_document": TotalFeature(lengths.largest),
         }
 
     def numbers(self) -> dict[str, Any]:
-        lengths = self._lengths["documents"]
+        lengths = self.tally.histograms["documents"]
         return {
             "documents": lengths.count,
             "characters": lengths.sum,
             "mean characters of a document": lengths.mean,
             "median": lengths.quantile(0.5),
             "longest": lengths.largest,
-            "control characters and U+FFFD": self._control,
+            "control characters and U+FFFD": self.tally.counts["control"],
             "files": len(self.files),
             **self.reading,
         }
@@ -143,11 +139,10 @@ class MaskedLmRows(RowData):
             DataCheck("masked_in_sequence", "masked_positions", real, self.advice),
             DataCheck("masked_once", "masked_positions", "no position masked twice", self.advice),
         )
-        self._masked_per_row = Histogram()
 
     def kind_features(self, rows: Columns, found: RowSequences) -> Columns:
         positions, used = rows["masked_positions"].astype(np.int64), rows["masked_labels"] != IGNORED
-        self._masked_per_row.add(used.sum(axis=1))
+        self.tally.histograms["masked"].add(used.sum(axis=1))
         length = found.real.shape[1]
         inside = (positions >= 0) & (positions < length)
         is_real = np.take_along_axis(found.real, np.clip(positions, 0, length - 1), axis=1)
@@ -160,7 +155,7 @@ class MaskedLmRows(RowData):
 
     @property
     def _figures(self) -> dict[str, float]:
-        masked = self._masked_per_row.sum
+        masked = self.tally.histograms["masked"].sum
         return {"masked_tokens": masked, "masked_share": masked / max(1, self.manifest.real_tokens)}
 
     def totals(self) -> Totals:
@@ -175,7 +170,8 @@ class MaskedLmRows(RowData):
         }
 
     def histograms(self) -> list[dict[str, Any]]:
-        return [*super().histograms(), self._masked_per_row.histogram("Masked tokens in a row", "tokens")]
+        masked = self.tally.histograms["masked"].histogram("Masked tokens in a row", "tokens")
+        return [*super().histograms(), masked]
 
 
 class PretrainRows(MaskedLmRows):
@@ -200,17 +196,17 @@ class PretrainRows(MaskedLmRows):
         self.record_checks += (
             DataCheck("next_sentences", "next_sentence_labels", "a label for every sequence", self.advice),
         )
-        self._random_next = 0
 
     def kind_features(self, rows: Columns, found: RowSequences) -> Columns:
         labels = rows["next_sentence_labels"]
         present = found.present(labels.shape[1])
-        self._random_next += int((present & (labels == 1)).sum())
+        self.tally.counts["random_next"] += int((present & (labels == 1)).sum())
         return {**super().kind_features(rows, found), "next_sentences": (present & (labels == IGNORED)).sum(axis=1)}
 
     @property
     def _figures(self) -> dict[str, float]:
-        return {**super()._figures, "random_next_share": self._random_next / max(1, self.manifest.sequences)}
+        share = self.tally.counts["random_next"] / max(1, self.manifest.sequences)
+        return {**super()._figures, "random_next_share": share}
 
     def numbers(self) -> dict[str, Any]:
         share = round(self._figures["random_next_share"], 4)

@@ -7,8 +7,10 @@ tasks/downstream/<kind>/checks.py. Legend: n rows of L tokens and S slots.
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +33,7 @@ from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 from tasks.stage.row_folders import read_manifest
 from tasks.validation import text_features
-from tasks.validation.checks import RECORD, DataCheck, DataSet, Frame, Histogram, TotalFeature, Totals
+from tasks.validation.checks import DataCheck, DataSet, Frame, Label, TotalFeature, Totals
 from tasks.vocabulary.encoding import TokenizerInfo, find_tokenizer_file, load_tokenizer, read_tokenizer_info
 
 BATCH_TOKENS = 1 << 20
@@ -169,6 +171,14 @@ class RowSource:
         return f"make the rows again (section {self.section} of params.yaml)"
 
 
+class RowFiles(NamedTuple):
+    """Consecutive files of a row folder."""
+
+    paths: Sequence[Path]
+    first: int
+    """Number of the first row in the folder."""
+
+
 class RowData(DataSet):
     """Rows of one folder. Kinds add checks and features to those of all rows."""
 
@@ -188,16 +198,12 @@ class RowData(DataSet):
         self.schema = self.manifest.schema
         vocabulary = read_tokenizer_info(load_tokenizer(source.tokenizer))
         self.tokenizer_sha256, self._cls_id = sha256_of(find_tokenizer_file(source.tokenizer)), vocabulary.cls
-        self._unknown = UnknownTokens(vocabulary.unk, (vocabulary.cls, *vocabulary.between, vocabulary.sep))
+        self._special = vocabulary.unk, (vocabulary.cls, *vocabulary.between, vocabulary.sep)
         sizes = self.manifest.sizes(vocabulary.size, TOKEN_TYPES, source.max_positions)
         self._ends = {column: column.end(sizes) for column in self.manifest.columns if column.name not in STRUCTURE}
         self.prerequisites = self._prerequisites(vocabulary)
         self.total_checks = self._total_checks(source.max_unknown_share)
         self.record_checks = (*self._sequence_checks(), *self._column_checks())
-        self._seen = dict.fromkeys(("rows", "sequences", "real_tokens", "nulls"), 0)
-        self._features_seen = np.zeros(self.manifest.sequences, np.int64)
-        """Occurrences of each number in feature_ids."""
-        self._tokens_per_sequence, self._sequences_per_row = Histogram(), Histogram()
 
     def _prerequisites(self, vocabulary: TokenizerInfo) -> tuple[DataCheck, ...]:
         changed = f"{self.folder} was changed or half-written: delete it; {self.advice}"
@@ -305,17 +311,21 @@ class RowData(DataSet):
         """Read further files of the folder, and return the problems with their columns."""
         return ()
 
-    def frames(self) -> Iterator[Frame]:
-        return map(self._features, self._batches())
+    def parts(self) -> list[RowFiles]:
+        """Return a part for each file, or for all: the checks of labels compare feature ids with tables of examples."""
+        paths, rows = [(self.folder / name).absolute() for name in self.manifest.files], self.manifest.files.values()
+        if FEATURE_IDS in self._ends:
+            return [RowFiles(paths, 0)]
+        return [RowFiles([path], first) for path, first in zip(paths, accumulate(rows, initial=0), strict=False)]
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
-        size = max(1, BATCH_TOKENS // self.manifest.row_length)
-        for name in self.manifest.files:
-            file = _open(self.folder / name)
+    def check(self, part: RowFiles) -> Iterator[tuple[Frame, Label]]:
+        first, size = part.first, max(1, BATCH_TOKENS // self.manifest.row_length)
+        for file in map(_open, part.paths):
             for index in range(file.num_record_batches):
                 batch = file.get_batch(index)
                 for start in range(0, batch.num_rows, size):
-                    yield batch.slice(start, size)
+                    yield self._features(batch.slice(start, size)), partial(_label_row, first + start)
+                first += batch.num_rows
 
     def _features(self, batch: pa.RecordBatch) -> Frame:
         rows = {field.name: self._matrix(batch.column(field.name)) for field in self.schema}
@@ -323,17 +333,19 @@ class RowData(DataSet):
         features |= self._declared_features(rows, found) | self.kind_features(rows, found)
         if FEATURE_IDS in self._ends:
             ids = rows[FEATURE_IDS.name].reshape(-1)
-            known = ids[(ids >= 0) & (ids < len(self._features_seen))]
-            self._features_seen += np.bincount(known, minlength=len(self._features_seen))
-        self._unknown.add(rows["input_ids"], found.real)
-        self._tokens_per_sequence.add(found.length)
-        self._sequences_per_row.add(found.per_row)
-        labels = [f"row {number}" for number in range(self._seen["rows"], self._seen["rows"] + batch.num_rows)]
-        self._seen["rows"] += batch.num_rows
-        self._seen["sequences"] += len(found.row)
-        self._seen["real_tokens"] += int(found.real.sum())
-        judged = {check.name: features[check.name].astype(np.int64) for check in self.record_checks}
-        return {RECORD: np.array(labels, dtype=object), **judged}
+            self.tally.lists["feature_ids"].append(ids[(ids >= 0) & (ids < self.manifest.sequences)])
+        unknown = UnknownTokens(*self._special)
+        unknown.add(rows["input_ids"], found.real)
+        self.tally.histograms["tokens"].add(found.length)
+        self.tally.histograms["sequences"].add(found.per_row)
+        self.tally.counts.update(
+            rows=batch.num_rows,
+            sequences=len(found.row),
+            real_tokens=int(found.real.sum()),
+            tokens=unknown.tokens,
+            unknown=unknown.unknown,
+        )
+        return features
 
     def _matrix(self, column: pa.FixedSizeListArray) -> np.ndarray:
         """Return a column as [n, width], without a copy; nulls, which are invalid, are counted and read as 0."""
@@ -341,7 +353,7 @@ class RowData(DataSet):
         values = column.values.slice(column.offset * width, len(column) * width)
         nulls = column.null_count + values.null_count
         if nulls:
-            self._seen["nulls"] += nulls
+            self.tally.counts["nulls"] += nulls
             values = values.fill_null(0)
         return from_arrow(values).reshape(-1, width)
 
@@ -380,19 +392,28 @@ class RowData(DataSet):
         return {}
 
     def totals(self) -> Totals:
-        seen, times, wrong = self._seen, self._features_seen, np.flatnonzero(self._features_seen != 1)
+        seen, unknown = self.tally.counts, self._unknown
+        ids = np.concatenate([np.zeros(0, np.int32), *self.tally.lists["feature_ids"]])
+        times = np.bincount(ids, minlength=self.manifest.sequences)
+        wrong = np.flatnonzero(times != 1)
         shown = f"{len(wrong):,} of {len(times):,} features do not occur exactly once"
         return {
             "rows": TotalFeature(seen["rows"]),
             "nulls": TotalFeature(seen["nulls"]),
             "manifest_sequences": TotalFeature(seen["sequences"]),
             "manifest_real_tokens": TotalFeature(seen["real_tokens"]),
-            "unknown_share": TotalFeature(self._unknown.share, str(self._unknown)),
+            "unknown_share": TotalFeature(unknown.share, str(unknown)),
             "features_once": TotalFeature(len(wrong), shown, [f"feature {i}: {times[i]} times" for i in wrong[:3]]),
         }
 
+    @property
+    def _unknown(self) -> UnknownTokens:
+        counted = UnknownTokens(*self._special)
+        counted.tokens, counted.unknown = self.tally.counts["tokens"], self.tally.counts["unknown"]
+        return counted
+
     def numbers(self) -> dict[str, Any]:
-        seen, length = self._seen, self.manifest.row_length
+        seen, length = self.tally.counts, self.manifest.row_length
         return {
             "rows": seen["rows"],
             "tokens in a row": length,
@@ -401,17 +422,21 @@ class RowData(DataSet):
             "real tokens": seen["real_tokens"],
             "share of [UNK]": round(self._unknown.share, 4),
             "share of real tokens": round(seen["real_tokens"] / max(1, seen["rows"] * length), 4),
-            "mean tokens of a sequence": self._tokens_per_sequence.mean,
+            "mean tokens of a sequence": self.tally.histograms["tokens"].mean,
         }
 
     def histograms(self) -> list[dict[str, Any]]:
         return [
-            self._tokens_per_sequence.histogram("Length of sequences", "tokens"),
-            self._sequences_per_row.histogram("Sequences in a row", "sequences"),
+            self.tally.histograms["tokens"].histogram("Length of sequences", "tokens"),
+            self.tally.histograms["sequences"].histogram("Sequences in a row", "sequences"),
         ]
 
     def notes(self) -> list[str]:
         return [f"{self.name} rows: {self._unknown.warning}"] if self._unknown.warning else []
+
+
+def _label_row(first: int, place: int) -> str:
+    return f"row {first + place}"
 
 
 def _open(path: Path) -> pa.ipc.RecordBatchFileReader:

@@ -6,21 +6,24 @@ Memory does not grow with the files.
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.records.parquet import open_stage_file, read_batches
+from tasks.records.parquet import MAX_LISTED, open_stage_file, read_batches, split_into_groups
 from tasks.records.text_files import read_reading
 from tasks.stage.errors import InputError
-from tasks.validation.checks import RECORD, DataCheck, DataSet, Frame, Histogram, TotalFeature, Totals, merge_frames
+from tasks.validation.checks import DataCheck, DataSet, Frame, Label, TotalFeature, Totals
 
 BATCH_RECORDS = 8192
 BATCH_BYTES = 16 << 20
 """Approximate text decoded at a time; a batch has fewer records if they are long."""
+PART_BYTES = 16 << 20
+"""Approximate text of a part, which takes 0.1 s."""
 CONFIRMED_HASHES = 1_000
 MAY_BE_EMPTY = "title"
 
@@ -61,17 +64,26 @@ def _simplify(kind: pa.DataType) -> pa.DataType:
     return pa.int64() if pa.types.is_integer(kind) else kind
 
 
-def read_text_batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _read_groups(path: Path, columns: Sequence[str] = ()) -> list[Any]:
+    """Return the metadata of the row groups of a file."""
+    with open_stage_file(path, columns, _find_stage(path)) as file:
+        return [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+
+
+def read_text_batches(
+    path: Path, columns: Sequence[str], groups: Sequence[int] | None = None
+) -> Iterator[pa.RecordBatch]:
     """Yield batches of at most BATCH_RECORDS records and about BATCH_BYTES of text.
+
+    Args:
+        groups: row groups to read; None: all.
 
     Raises:
         InputError: damaged content, or text that is not UTF-8.
     """
-    with open_stage_file(path, columns, _find_stage(path)) as file:
-        groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
-    widest = max((group.total_byte_size / max(1, group.num_rows) for group in groups), default=0.0)
-    records = int(min(BATCH_RECORDS, max(1, BATCH_BYTES // max(1, widest))))
-    for batch in read_batches(path, columns, records, _find_stage(path)):
+    sizes = (group.total_byte_size / max(1, group.num_rows) for group in _read_groups(path, columns))
+    records = int(min(BATCH_RECORDS, max(1, BATCH_BYTES // max([1, *sizes]))))
+    for batch in read_batches(path, columns, records, _find_stage(path), groups):
         try:
             batch.validate(full=True)
         except pa.ArrowInvalid as error:
@@ -113,40 +125,33 @@ def hash_strings(values: np.ndarray) -> np.ndarray:
     return hash_array(values, categorize=False)
 
 
-class KeyCounter:
-    """Detector of repeated keys in a large set, with 8 bytes per key.
+def sort_hashes(hashes: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the sorted hashes of all batches, with repetitions. uint64 [n]."""
+    return np.sort(np.concatenate(hashes)) if hashes else np.zeros(0, np.uint64)
+
+
+def count_repetitions(
+    hashes: Sequence[np.ndarray], read_again: Callable[[], Iterable[np.ndarray]]
+) -> tuple[int, list[str]]:
+    """Count the keys that repeat an earlier one, and describe some of them.
 
     Keys with equal 64-bit hashes are read again and compared as strings, so a hash collision is never counted as a
     repetition. If more than CONFIRMED_HASHES hashes repeat, they are not confirmed: that many collisions do not happen
     by chance (0.03 are expected among 10**9 keys).
+
+    Args:
+        hashes: hashes of all keys, in batches.
+        read_again: yields the keys again, in arrays of strings.
     """
-
-    def __init__(self) -> None:
-        self._hashes: list[np.ndarray] = []
-
-    def add(self, keys: np.ndarray) -> None:
-        """Add keys; object [n] of strings."""
-        self._hashes.append(hash_strings(keys))
-
-    def all_hashes(self) -> np.ndarray:
-        """Return the sorted hashes of all keys, with repetitions. uint64 [n]."""
-        return np.sort(np.concatenate(self._hashes)) if self._hashes else np.zeros(0, np.uint64)
-
-    def repetitions(self, read_again: Callable[[], Iterable[np.ndarray]]) -> tuple[int, list[str]]:
-        """Count the keys that repeat an earlier one, and describe some of them.
-
-        Args:
-            read_again: yields the keys that were added again, in arrays of strings.
-        """
-        ordered = self.all_hashes()
-        extra = ordered[1:][ordered[1:] == ordered[:-1]]
-        if not len(extra):
-            return 0, []
-        suspects = np.unique(extra)
-        counts = count_keys(read_again(), suspects[:CONFIRMED_HASHES])
-        repeated = {key: count for key, count in sorted(counts.items()) if count > 1}
-        total = len(extra) if len(suspects) > CONFIRMED_HASHES else sum(repeated.values()) - len(repeated)
-        return total, [f"{key} ({count} times)" for key, count in repeated.items()]
+    ordered = sort_hashes(hashes)
+    extra = ordered[1:][ordered[1:] == ordered[:-1]]
+    if not len(extra):
+        return 0, []
+    suspects = np.unique(extra)
+    counts = count_keys(read_again(), suspects[:CONFIRMED_HASHES])
+    repeated = {key: count for key, count in sorted(counts.items()) if count > 1}
+    total = len(extra) if len(suspects) > CONFIRMED_HASHES else sum(repeated.values()) - len(repeated)
+    return total, [f"{key} ({count} times)" for key, count in repeated.items()]
 
 
 def count_keys(keys: Iterable[np.ndarray], wanted: np.ndarray) -> dict[str, int]:
@@ -154,11 +159,25 @@ def count_keys(keys: Iterable[np.ndarray], wanted: np.ndarray) -> dict[str, int]
     return Counter(key for some in keys for key in some[np.isin(hash_strings(some), wanted)])
 
 
+class FilePart(NamedTuple):
+    """Consecutive row groups of a file."""
+
+    name: str
+    path: Path
+    groups: Sequence[int]
+    first: int
+    """Number of the first record in its file."""
+    before: int
+    """Records in earlier files."""
+
+
 class ParquetFiles(DataSet):
     """Files of one schema; subclasses add checks, the features of a batch, totals and figures."""
 
     unit: ClassVar[str] = "characters"
     """Unit of the histograms."""
+    measured: Sequence[str]
+    """Nouns of the histograms of lengths."""
     texts: ClassVar[Mapping[str, str]] = {}
     """Noun -> column that must have text in every record."""
 
@@ -176,10 +195,6 @@ class ParquetFiles(DataSet):
         self.examples: dict[str, str] = reading["examples"]
         advice = f"{folder} was not written by {stage}: delete it and run that stage"
         self.prerequisites = (DataCheck("schema", ", ".join(schema.names), columns, advice),)
-        self._count = dict.fromkeys(files, 0)
-        self._ids = KeyCounter()
-        self._lengths: dict[str, Histogram] = {}
-        """Histograms by noun for the measured texts."""
 
     def text_checks(self, advice: str) -> list[DataCheck]:
         """Return a check for each of `texts`."""
@@ -193,43 +208,59 @@ class ParquetFiles(DataSet):
         differences = [text for path in self.files.values() for text in compare_schema(path, self.schema)]
         return {"schema": TotalFeature.from_differences(differences)}
 
-    def frames(self) -> Iterator[Frame]:
-        return merge_frames(self._frame(name, batch) for name in self.files for batch in self._read(name))
+    def parts(self) -> list[FilePart]:
+        parts, before = [], 0
+        for name, path in self.files.items():
+            first, groups = 0, enumerate(_read_groups(path))
+            for some in split_into_groups(groups, lambda one: one[1].total_byte_size, MAX_LISTED, PART_BYTES):
+                parts.append(FilePart(name, path.absolute(), [number for number, _ in some], first, before))
+                first += sum(group.num_rows for _, group in some)
+            before += first
+        return parts
 
-    def _read(self, name: str, columns: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
-        return read_text_batches(self.files[name], columns or self.schema.names)
+    def _read(self, part: FilePart, columns: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
+        return read_text_batches(part.path, columns or self.schema.names, part.groups)
 
-    def _frame(self, name: str, batch: pa.RecordBatch) -> Frame:
-        labels = self._labels(name, batch)
-        missing = {
-            f"{text}s_present": (is_null if text == MAY_BE_EMPTY else is_missing)(batch.column(column))
-            for text, column in self.texts.items()
-        }
-        if "id" in self.texts:
-            self._ids.add(to_strings(batch.column(self.texts["id"]))[missing["ids_present"] == 0])
-        self._count[name] += len(batch)
-        return {RECORD: np.array(labels, dtype=object), **missing, **self._features(name, batch, labels)}
+    def check(self, part: FilePart) -> Iterator[tuple[Frame, Label]]:
+        first = part.first
+        for batch in self._read(part):
+            label = partial(self._label, part, batch, first)
+            missing = {
+                f"{text}s_present": (is_null if text == MAY_BE_EMPTY else is_missing)(batch.column(column))
+                for text, column in self.texts.items()
+            }
+            if "id" in self.texts:
+                ids = to_strings(batch.column(self.texts["id"]))[missing["ids_present"] == 0]
+                self.tally.lists["ids"].append(hash_strings(ids))
+            self.records[part.name] += len(batch)
+            yield {**missing, **self._features(part.name, batch, label)}, label
+            first += len(batch)
 
-    def _labels(self, name: str, batch: pa.RecordBatch) -> list[str]:
-        """Return a label for each record."""
-        first = self._count[name]
-        return [f"{name} {self.record} {number}" for number in range(first, first + len(batch))]
+    @property
+    def records(self) -> Counter[str]:
+        """Number of records by file."""
+        return self.tally.counters["records"]
+
+    def _label(self, part: FilePart, batch: pa.RecordBatch, first: int, place: int) -> str:
+        """Return the label of a record of a batch whose first record is number `first` of its file."""
+        return f"{part.name} {self.record} {first + place}"
 
     @abstractmethod
-    def _features(self, name: str, batch: pa.RecordBatch, labels: Sequence[str]) -> Frame:
-        """Return the features of the record checks without those of `texts`; `_count` includes the batch."""
+    def _features(self, name: str, batch: pa.RecordBatch, label: Label) -> Frame:
+        """Return the features of the record checks without those of `texts`."""
 
     def repeated_ids(self) -> TotalFeature:
         """Count repeated ids, compared as text if their hashes are equal."""
         column = self.texts["id"]
-        repeated, examples = self._ids.repetitions(
-            lambda: (to_strings(batch.column(column)) for name in self.files for batch in self._read(name, [column]))
+        repeated, examples = count_repetitions(
+            self.tally.lists["ids"],
+            lambda: (to_strings(batch.column(column)) for part in self.parts() for batch in self._read(part, [column])),
         )
-        shown = f"{repeated:,} of {sum(self._count.values()):,} {self.record}s repeat an id"
+        shown = f"{repeated:,} of {self.records.total():,} {self.record}s repeat an id"
         return TotalFeature(repeated, shown, examples)
 
     def histograms(self) -> list[dict[str, Any]]:
-        return [lengths.histogram(f"Length of {name}", self.unit) for name, lengths in self._lengths.items()]
+        return [self.tally.histograms[name].histogram(f"Length of {name}", self.unit) for name in self.measured]
 
 
 class ExampleFiles(ParquetFiles):
@@ -249,8 +280,6 @@ class ExampleFiles(ParquetFiles):
             if not path.is_file():
                 raise InputError(f"{path} does not exist: run its stage examples first")
         super().__init__(files, schema, columns, "the stage examples")
-        self._keys = {split: KeyCounter() for split in splits}
-        """Split -> keys that identify equal examples."""
 
     def count_checks(self, least: int, advice: str) -> list[DataCheck]:
         """Return a check of the number of examples for each split.
@@ -271,10 +300,18 @@ class ExampleFiles(ParquetFiles):
         ]
 
     def totals(self) -> Totals:
-        return {f"{split}_{self.record}s": TotalFeature(count) for split, count in self._count.items()}
+        return {f"{split}_{self.record}s": TotalFeature(self.records[split]) for split in self.files}
 
     def numbers(self) -> dict[str, Any]:
-        return {f"{split} {self.record}s": count for split, count in self._count.items()}
+        return {f"{split} {self.record}s": self.records[split] for split in self.files}
+
+    def add_keys(self, split: str, keys: Sequence[str] | np.ndarray) -> None:
+        """Add the keys of a batch, which equal examples share."""
+        self.tally.lists[f"keys {split}"].append(hash_strings(np.asarray(keys, dtype=object)))
+
+    def hashes(self, split: str) -> np.ndarray:
+        """Return the sorted hashes of the keys of a split."""
+        return sort_hashes(self.tally.lists[f"keys {split}"])
 
     def _repetitions(self, before: str, in_train: str, further: Mapping[str, int] | None = None) -> dict[str, int]:
         """Count examples that repeat a training example: most data sets have some, so they are reported, not refused.
@@ -284,7 +321,7 @@ class ExampleFiles(ParquetFiles):
             in_train: label of another split's examples that are also in training.
             further: further figures of the training examples.
         """
-        (training, ours), *others = ((split, keys.all_hashes()) for split, keys in self._keys.items())
+        (training, ours), *others = ((split, self.hashes(split)) for split in self.files)
         return {
             f"{training} {before}": len(ours) - len(np.unique(ours)),
             **(further or {}),

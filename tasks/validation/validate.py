@@ -35,8 +35,6 @@ from tasks.stage.process import parse_item
 from tasks.stage.row_folders import HELD_OUT, find_held_out_rows
 from tasks.validation.checks import (
     MAX_EXAMPLES,
-    RECORD,
-    CheckCounts,
     CheckOutcome,
     DataCheck,
     DataSet,
@@ -51,6 +49,8 @@ from tasks.validation.validators import GxValidator, LimitValidator, load_gx, ma
 
 NAMES = ("corpus", *PHASES)
 RESULTS, SUITE = "index.html", "expectations.html"
+RECORD = "record"
+"""Column of the labels of records in Data Docs."""
 _REMOVED = re.compile(
     r"<script\b.*?</script>|<style\b.*?</style>|<footer\b.*?</footer>|<link\b[^>]*>|<img\b[^>]*>| onclick=\"[^\"]*\"",
     re.DOTALL,
@@ -148,15 +148,11 @@ def validate_data(data: DataSet, validator: LimitValidator) -> ValidationResult:
     outcomes = _validate_totals(validator, data.prerequisites, data.prepare())
     if not all(outcome.ok for outcome in outcomes):
         return ValidationResult(data.name, data.record, 0, checks, tuple(outcomes))
-    found = {check.name: CheckCounts(0, 0) for check in data.record_checks}
-    records = 0
-    for frame in data.frames():
-        records += len(frame[RECORD])
-        for name, new in validator.validate(data.record_checks, frame).items():
-            found[name] += new
+    found = validator.validate_parts(data)
     outcomes += _validate_totals(validator, data.total_checks, data.totals())
     for check in data.record_checks:
-        counts, every = found[check.name], f"{records:,} {data.record}s"
+        counts = found[check.name]
+        records, every = counts.total, f"{counts.total:,} {data.record}s"
         text = f"{counts.failed:,} of {every} fail" if counts.failed else f"all {every} pass"
         examples = tuple(one.label for one in counts.unexpected[:MAX_EXAMPLES])
         outcomes.append(CheckOutcome(check, counts, text, examples))
@@ -167,8 +163,7 @@ def validate_data(data: DataSet, validator: LimitValidator) -> ValidationResult:
 def _validate_totals(validator: LimitValidator, checks: Sequence[DataCheck], totals: Totals) -> list[CheckOutcome]:
     import numpy as np
 
-    frame = {check.name: np.array([totals[check.name].value]) for check in checks}
-    counted = validator.validate(checks, {RECORD: np.array(["all"]), **frame})
+    counted = validator.validate(checks, {check.name: np.array([totals[check.name].value]) for check in checks})
     outcomes = []
     for check in checks:
         total, counts = totals[check.name], counted[check.name]

@@ -20,7 +20,7 @@ from tasks.plan.kinds import TRAIN
 from tasks.records.labels import read_row_labels
 from tasks.rows.row_files import IGNORED, concatenate_ranges
 from tasks.stage import artifacts
-from tasks.validation.checks import DataCheck, DataSet, Frame, Histogram, TotalFeature, Totals
+from tasks.validation.checks import DataCheck, DataSet, Frame, Label, TotalFeature, Totals
 from tasks.validation.row_checks import (
     Columns,
     FeatureLines,
@@ -55,7 +55,7 @@ class NerChecks(NerSpec, ChecksTask):
 class NerData(ExampleFiles):
     """Sentences of an entry, all splits."""
 
-    record, unit = "sentence", "words"
+    record, unit, measured = "sentence", "words", ("sentences", "entities")
 
     def __init__(self, name: str, folder: Path, splits: Sequence[str], least: int, section: str) -> None:
         """Open the splits in `folder`.
@@ -81,19 +81,19 @@ class NerData(ExampleFiles):
             *self.count_checks(least, f"provide more sentences, or lower {section}.min_examples; {look}"),
             *(DataCheck(f"{split}_entities", "tags", "at least one entity", nothing, minimum=1) for split in splits),
         )
-        self._words = dict.fromkeys(splits, 0)
-        self._documents = dict.fromkeys(splits, 0)
-        self._types: dict[str, Counter[str]] = {split: Counter() for split in splits}
-        self._lengths = {"sentences": Histogram(), "entities": Histogram()}
 
-    def _features(self, split: str, batch: pa.RecordBatch, labels: Sequence[str]) -> Frame:
+    def _types(self, split: str) -> Counter[str]:
+        """Number of entities by type."""
+        return self.tally.counters[f"types {split}"]
+
+    def _features(self, split: str, batch: pa.RecordBatch, label: Label) -> Frame:
         words, tags = batch.column("tokens"), batch.column("tags").to_pylist()
         lengths = pc.fill_null(pc.list_value_length(words), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-        self._words[split] += int(lengths.sum())
-        self._documents[split] = 1 + (pc.max(batch.column("document")).as_py() or 0)
-        self._lengths["sentences"].add(lengths)
+        self.tally.counters["words"][split] += int(lengths.sum())
+        self.tally.lists[f"documents {split}"].append(1 + (pc.max(batch.column("document")).as_py() or 0))
+        self.tally.histograms["sentences"].add(lengths)
         texts = ["\n".join(one or "" for one in sentence or []) for sentence in words.to_pylist()]
-        self._keys[split].add(np.array(texts, dtype=object))
+        self.add_keys(split, texts)
         judged = [
             self._judge(split, sentence or [], int(length)) for sentence, length in zip(tags, lengths, strict=True)
         ]
@@ -107,26 +107,26 @@ class NerData(ExampleFiles):
         if unknown:
             return int(len(tags) != words), unknown, 0
         found = find_entities(tags)
-        self._types[split].update(one.type for one in found)
-        self._lengths["entities"].add(np.array([one.last - one.first for one in found], dtype=np.int64))
+        self._types(split).update(one.type for one in found)
+        self.tally.histograms["entities"].add(np.array([one.last - one.first for one in found], dtype=np.int64))
         return int(len(tags) != words), 0, len(find_inside_starts(tags))
 
     def totals(self) -> Totals:
         return super().totals() | {
-            f"{split}_entities": TotalFeature(found.total()) for split, found in self._types.items()
+            f"{split}_entities": TotalFeature(self._types(split).total()) for split in self.files
         }
 
     def numbers(self) -> dict[str, Any]:
         numbers: dict[str, Any] = {}
         for split in self.files:
-            numbers[f"{split} sentences"] = self._count[split]
-            numbers[f"{split} words"] = self._words[split]
-            numbers[f"{split} documents"] = self._documents[split]
-            numbers[f"{split} entities"] = self._types[split].total()
-        for name in sorted({name for found in self._types.values() for name in found}):
-            for split, found in self._types.items():
-                absent = " (not in train)" if name not in self._types[TRAIN] else ""
-                numbers[f"{split} entities of type {name}{absent if split != TRAIN else ''}"] = found[name]
+            numbers[f"{split} sentences"] = self.records[split]
+            numbers[f"{split} words"] = self.tally.counters["words"][split]
+            numbers[f"{split} documents"] = max(self.tally.lists[f"documents {split}"], default=0)
+            numbers[f"{split} entities"] = self._types(split).total()
+        for name in sorted({name for split in self.files for name in self._types(split)}):
+            for split in self.files:
+                absent = " (not in train)" if name not in self._types(TRAIN) else ""
+                numbers[f"{split} entities of type {name}{absent if split != TRAIN else ''}"] = self._types(split)[name]
         repeated = self._repetitions("duplicate sentences", "sentences also in train")
         return numbers | repeated | self.reading
 
@@ -148,7 +148,7 @@ class TagRows(WindowData):
             self.record_checks += (DataCheck(AS_EXAMPLES, COLUMN, "the tag of its word", self.advice),)
         self._tags = np.zeros(0, np.int64)
         self._positions, self._words_before = np.zeros(0, np.int64), np.zeros(1, np.int64)
-        self._words = self._labelled = 0
+        self._words = 0
 
     def prepare_kind(self) -> list[str]:
         if problems := super().prepare_kind():
@@ -168,7 +168,7 @@ class TagRows(WindowData):
     def label_features(self, rows: Columns, found: RowSequences, lines: FeatureLines) -> Columns:
         labels = rows[COLUMN]
         word = found.real & (rows["position_ids"] > 0)
-        self._labelled += int((word & (labels != IGNORED)).sum())
+        self.tally.counts["labelled"] += int((word & (labels != IGNORED)).sum())
         at_cls = found.real & ~word & (labels != IGNORED)
         features = {"labels_at_words": at_cls.sum(axis=1)}
         return features if self._examples is None else {**features, AS_EXAMPLES: self._count_other(rows, lines)}
@@ -183,13 +183,14 @@ class TagRows(WindowData):
         return np.bincount(row[labels != self._tags[words]], minlength=len(lines.known))
 
     def totals(self) -> Totals:
-        missing = self._words - self._labelled
+        labelled = self.tally.counts["labelled"]
+        missing = self._words - labelled
         other = abs(missing) if self._training else max(0, -missing)
-        labels = TotalFeature(other, f"{self._labelled:,} labels of {self._words:,} words")
+        labels = TotalFeature(other, f"{labelled:,} labels of {self._words:,} words")
         return {**super().totals(), "labels": labels}
 
     def numbers(self) -> dict[str, Any]:
-        return {**super().numbers(), "words": self._words, "labelled words": self._labelled}
+        return {**super().numbers(), "words": self._words, "labelled words": self.tally.counts["labelled"]}
 
 
 def read_tags(examples: SourceExamples, labels: Sequence[str]) -> np.ndarray:

@@ -4,7 +4,8 @@ Rows must have answers inside their windows, each window once, and targets that 
 n rows of S slots.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +19,7 @@ from tasks.downstream.validate import ChecksTask
 from tasks.records.parquet import read_group_batches
 from tasks.rows.row_files import IGNORED, from_arrow
 from tasks.validation import text_features
-from tasks.validation.checks import DataCheck, DataSet, Frame, Histogram, TotalFeature, Totals
+from tasks.validation.checks import DataCheck, DataSet, Frame, Label, TotalFeature, Totals
 from tasks.validation.row_checks import (
     Columns,
     FeatureLines,
@@ -28,7 +29,7 @@ from tasks.validation.row_checks import (
     SourceExamples,
     WindowData,
 )
-from tasks.validation.text_features import ExampleFiles
+from tasks.validation.text_features import ExampleFiles, FilePart
 
 SPLITS = ("train", "dev")
 LOOK = "check train_path and dev_path of its section data in params.yaml"
@@ -62,7 +63,7 @@ class SquadChecks(SquadSpec, ChecksTask):
 class QuestionData(ExampleFiles):
     """Training and dev questions of a folder."""
 
-    name, record = "questions", "question"
+    name, record, measured = "questions", "question", ("contexts", "questions", "answers")
     texts: ClassVar[Mapping[str, str]] = {name: name for name in ("id", "title", "context", "question")}
 
     def __init__(self, folder: Path, least: int, *, nullable: bool = False) -> None:
@@ -111,28 +112,24 @@ class QuestionData(ExampleFiles):
             *(() if nullable else (some,)),
         )
         self._nullable = nullable
-        self._bare = dict.fromkeys(SPLITS, 0)
-        """Questions without an answer, by split."""
-        self._leaked: list[str] = []
-        """Dev questions that are also in train."""
-        self._lengths = {f"{name}s": Histogram() for name in ("context", "question", "answer")}
 
-    def _labels(self, name: str, batch: pa.RecordBatch) -> list[str]:
-        ids = enumerate(text_features.to_strings(batch.column("id")), self._count[name])
-        return [f"{name} {key}" if key.strip() else f"{name} line {number}" for number, key in ids]
+    @property
+    def _bare(self) -> Counter[str]:
+        """Number of questions without an answer, by split."""
+        return self.tally.counters["bare"]
 
-    def _features(self, split: str, batch: pa.RecordBatch, labels: Sequence[str]) -> Frame:
+    def _label(self, part: FilePart, batch: pa.RecordBatch, first: int, place: int) -> str:
+        key = batch.column("id")[place].as_py() or ""
+        return f"{part.name} {key}" if key.strip() else f"{part.name} line {first + place}"
+
+    def _features(self, split: str, batch: pa.RecordBatch, label: Label) -> Frame:
         answers = batch.column("answers").to_pylist()
-        contexts, questions = (text_features.to_strings(batch.column(name)) for name in ("context", "question"))
-        keys = questions + "\n" + contexts
-        self._keys[split].add(keys)
-        if split == "dev":  # all training questions were read before
-            seen = np.isin(text_features.hash_strings(keys), self._keys["train"].all_hashes())
-            self._leaked += questions[seen].tolist()
+        contexts, keys = text_features.to_strings(batch.column("context")), _question_keys(batch)
+        self.add_keys(split, keys)
         texts = [(one or {}).get("text") or "" for given in answers for one in given or []]
         columns = batch.column("context"), batch.column("question"), pa.array(texts, pa.string())
-        for lengths, column in zip(self._lengths.values(), columns, strict=True):
-            lengths.add(text_features.count_characters(column))
+        for name, column in zip(self.measured, columns, strict=True):
+            self.tally.histograms[name].add(text_features.count_characters(column))
         counts = [_judge_answers(given, context) for given, context in zip(answers, contexts, strict=True)]
         total, empty, misplaced = np.array(counts, np.int64).reshape(-1, 3).T
         self._bare[split] += int((total == 0).sum())
@@ -141,29 +138,48 @@ class QuestionData(ExampleFiles):
     def totals(self) -> Totals:
         groups = {
             f"{split}_{kind}_answer": TotalFeature(count)
-            for split, bare in self._bare.items()
-            for kind, count in (("with", self._count[split] - bare), ("without", bare))
+            for split in SPLITS
+            for kind, count in (("with", self.records[split] - self._bare[split]), ("without", self._bare[split]))
         }
-        leaked = f"{len(self._leaked):,} of {self._count['dev']:,} dev questions are also in train"
+        leaked = self._find_leaked()
+        shown = f"{len(leaked):,} of {self.records['dev']:,} dev questions are also in train"
         return {
             **super().totals(),
             "ids_unique": self.repeated_ids(),
-            "dev_unseen": TotalFeature(len(self._leaked), leaked, self._leaked),
+            "dev_unseen": TotalFeature(len(leaked), shown, leaked),
             **(groups if self._nullable else {}),
         }
 
+    def _find_leaked(self) -> list[str]:
+        """Return the dev questions that are also in train; the file is read again only if there are any."""
+        shared = np.intersect1d(self.hashes("train"), self.hashes("dev"))
+        if not len(shared):
+            return []
+        leaked: list[str] = []
+        for part in self.parts():
+            for batch in self._read(part, ["context", "question"]) if part.name == "dev" else ():
+                seen = np.isin(text_features.hash_strings(_question_keys(batch)), shared)
+                leaked += text_features.to_strings(batch.column("question"))[seen].tolist()
+        return leaked
+
     def numbers(self) -> dict[str, Any]:
         shares: dict[str, float] = {}
-        for split, bare in self._bare.items() if self._nullable else ():
-            shares[f"{split} questions without an answer"] = bare
-            shares[f"{split} share without an answer"] = bare / max(1, self._count[split])
+        for split in SPLITS if self._nullable else ():
+            shares[f"{split} questions without an answer"] = self._bare[split]
+            shares[f"{split} share without an answer"] = self._bare[split] / max(1, self.records[split])
         return {
             **super().numbers(),
             **shares,
-            "answers": self._lengths["answers"].count,
-            **{f"mean characters of a {name[:-1]}": lengths.mean for name, lengths in self._lengths.items()},
+            "answers": self.tally.histograms["answers"].count,
+            **{f"mean characters of a {name[:-1]}": self.tally.histograms[name].mean for name in self.measured},
             **self.reading,
         }
+
+
+def _question_keys(batch: pa.RecordBatch) -> np.ndarray:
+    """Return each question with its context. object [n]."""
+    contexts, questions = (text_features.to_strings(batch.column(name)) for name in ("context", "question"))
+    return questions + "\n" + contexts
 
 
 def _judge_answers(answers: list[dict[str, Any] | None] | None, context: str) -> tuple[int, int, int]:
@@ -208,37 +224,30 @@ class AnswerRows(WindowData):
             maximum=MAX_SHARE,
         )
         self._examples = source.examples if source.training else None
-        self._spans = np.zeros((0, 2), np.int32)
-        """First and last token of each window's target, counted from the first context token."""
         self._differing = ""
         self.total_checks += (answers, *([targets] if self._examples else []))
-        self._counts = {"answered": 0, "labelled": 0}
-
-    def prepare_kind(self) -> list[str]:
-        problems = super().prepare_kind()
-        self._spans = np.full((len(self._ids), 2), NONE, np.int32)
-        return problems
 
     def label_features(self, rows: Columns, found: RowSequences, lines: FeatureLines) -> Columns:
         features = answer_features(rows, lines)
-        for name in self._counts:
-            self._counts[name] += int(features[name].sum())
+        self.tally.counts.update({name: int(features[name].sum()) for name in ("answered", "labelled")})
         if self._examples is not None:
-            windows, first, last = target_spans(rows, lines)
-            self._spans[windows] = np.stack([first, last], axis=1)
+            self.tally.lists["spans"].append(np.stack(target_spans(rows, lines), axis=1).astype(np.int32))
         return features
 
     def totals(self) -> Totals:
-        totals = {**super().totals(), "answers": TotalFeature(self._counts["answered"])}
+        totals = {**super().totals(), "answers": TotalFeature(self.tally.counts["answered"])}
         return totals if self._examples is None else {**totals, "targets": self._compare_targets(self._examples)}
 
     def notes(self) -> list[str]:
         return [*super().notes(), *([f"{self.name} rows: {self._differing}"] if self._differing else [])]
 
     def _compare_targets(self, examples: SourceExamples) -> TotalFeature:
-        targets, differ = int((self._spans[:, 0] != NONE).sum()), 0
+        spans = np.full((len(self._ids), 2), NONE, np.int32)
+        for found in self.tally.lists["spans"]:
+            spans[found[:, 0]] = found[:, 1:]
+        targets, differ = int((spans[:, 0] != NONE).sum()), 0
         shown: list[str] = []
-        for decoded, answers in self._decode(examples):
+        for decoded, answers in self._decode(examples, spans):
             if normalize_answer(decoded) not in map(normalize_answer, answers):
                 differ += 1
                 if len(shown) < 3:
@@ -249,12 +258,16 @@ class AnswerRows(WindowData):
             self._differing = f"{text} because their tokens are wider; for example {shown[0]}"
         return TotalFeature(share, text, shown)
 
-    def _decode(self, examples: SourceExamples) -> Iterator[tuple[str, list[str]]]:
-        """Yield the text of every target and the answers of its question, reading both files in small batches."""
+    def _decode(self, examples: SourceExamples, targets: np.ndarray) -> Iterator[tuple[str, list[str]]]:
+        """Yield the text of every target and the answers of its question, reading both files in small batches.
+
+        Args:
+            targets: first and last token of each window's target, counted from the first context token. [windows, 2].
+        """
         batches, questions, before, line = examples.read(PARTS, QUESTIONS_AT_ONCE), pa.table({}), 0, 0
         with pq.ParquetFile(self._path, pre_buffer=False) as file:
             for windows in read_group_batches(file, ["example_index", "offsets"], WINDOWS_AT_ONCE):
-                spans, lists = self._spans[line : line + len(windows)], windows.column("offsets")
+                spans, lists = targets[line : line + len(windows)], windows.column("offsets")
                 line += len(windows)
                 taught = np.flatnonzero(spans[:, 0] != NONE)
                 starts, characters = from_arrow(lists.offsets)[taught], from_arrow(lists.values)
@@ -267,8 +280,8 @@ class AnswerRows(WindowData):
                     yield context[first:last], [one["text"] for one in answers]
 
     def numbers(self) -> dict[str, Any]:
-        counts = {"labelled sequences": self._counts["labelled"], "sequences with an answer": self._counts["answered"]}
-        return {**super().numbers(), **counts}
+        labelled, answered = self.tally.counts["labelled"], self.tally.counts["answered"]
+        return {**super().numbers(), "labelled sequences": labelled, "sequences with an answer": answered}
 
 
 def answer_features(rows: Columns, windows: FeatureLines) -> Columns:

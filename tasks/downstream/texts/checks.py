@@ -18,7 +18,7 @@ from tasks.records.parquet import has_first_value
 from tasks.rows.row_files import IGNORED, from_arrow
 from tasks.stage import artifacts
 from tasks.validation import text_features
-from tasks.validation.checks import DataCheck, DataSet, Frame, Histogram, TotalFeature, Totals
+from tasks.validation.checks import DataCheck, DataSet, Frame, Label, TotalFeature, Totals
 from tasks.validation.row_checks import Columns, RowData, RowSequences, RowSource
 from tasks.validation.text_features import ExampleFiles
 
@@ -26,6 +26,7 @@ TEXTS = ("first", "second")
 GLUE_LOOK = "check source, path and dataset of its section data in params.yaml"
 COLUMN, AS_EXAMPLES = "class_labels, label_flags or targets", "labels_as_in_examples"
 MOST = "at most one label per sequence"
+LABELLED = "train with labels"
 
 
 class TextsChecks(TextsSpec, ChecksTask):
@@ -75,27 +76,28 @@ class TextsData(ExampleFiles):
             *self.count_checks(entry.params.data.min_examples, f"provide more examples, or lower min_examples; {look}"),
             DataCheck("labels_in_train", "label", every, f"missing labels cannot be learned; {look}"),
         )
-        self._seen: dict[str, Counter[float]] = {split: Counter() for split in task.splits}
-        self._labelled = text_features.KeyCounter()
-        self._columns = TEXTS[: len(columns)]
-        self._lengths = {name: Histogram() for name in columns}
+        self._columns, self.measured = TEXTS[: len(columns)], columns
 
-    def _features(self, split: str, batch: pa.RecordBatch, labels: Sequence[str]) -> Frame:
+    def _label_counts(self, split: str) -> Counter[float]:
+        """Number of examples by label."""
+        return self.tally.counters[f"labels {split}"]
+
+    def _features(self, split: str, batch: pa.RecordBatch, label_of: Label) -> Frame:
         column = batch.column("label")
         label, example = column, np.arange(len(batch))
         if pa.types.is_list(column.type):
             label, example = pc.list_flatten(column), pc.list_parent_indices(column).to_numpy()
         label = label.to_numpy(zero_copy_only=False)
         for value, count in zip(*np.unique(label, return_counts=True), strict=True):
-            self._seen[split][float(value)] += int(count)
+            self._label_counts(split)[float(value)] += int(count)
         texts = join_texts(batch)
-        self._keys[split].add(np.array(texts, dtype=object))
+        self.add_keys(split, texts)
         if split == TRAIN:
             pairs = zip(texts, column.to_pylist(), strict=True)
-            self._labelled.add(np.array([f"{text}\t{value}" for text, value in pairs], dtype=object))
+            self.add_keys(LABELLED, [f"{text}\t{value}" for text, value in pairs])
         columns = [batch.column(name) for name in self._columns]
-        for column, lengths in zip(columns, self._lengths.values(), strict=True):
-            lengths.add(text_features.count_characters(column))
+        for name, column in zip(self.measured, columns, strict=True):
+            self.tally.histograms[name].add(text_features.count_characters(column))
         low, high = self._range
         return {
             # GLUE's development sets have a few; those dropped from train were counted when reading.
@@ -106,7 +108,7 @@ class TextsData(ExampleFiles):
         }
 
     def totals(self) -> Totals:
-        seen = self._seen[TRAIN]
+        seen = self._label_counts(TRAIN)
         absent = [name for number, name in enumerate(self._classes[: self._required]) if number not in seen]
         if not self._classes and len(seen) < 2:
             absent = ["a second value"]
@@ -119,9 +121,10 @@ class TextsData(ExampleFiles):
         numbers = super().numbers()
         for number, name in enumerate(self._classes):
             alone = "" if number < self._required else " (not in train)"
-            for split, seen in self._seen.items():
-                numbers[f"{split} examples of class {name}{alone if split != TRAIN else ''}"] = seen[number]
-        texts, labelled = (len(np.unique(keys.all_hashes())) for keys in (self._keys[TRAIN], self._labelled))
+            for split in self.files:
+                found = self._label_counts(split)[number]
+                numbers[f"{split} examples of class {name}{alone if split != TRAIN else ''}"] = found
+        texts, labelled = (len(np.unique(self.hashes(keys))) for keys in (TRAIN, LABELLED))
         other_label = {"duplicate training texts with different labels": labelled - texts}
         names = "duplicate texts", "texts also in train"
         return numbers | self._repetitions(*names, other_label) | self.reading
@@ -142,7 +145,6 @@ class LabelRows(RowData):
         if self._examples is not None:
             self.record_checks += (DataCheck(AS_EXAMPLES, COLUMN, "the label of its example", self.advice),)
         self._expected = pa.array([], pa.int32())
-        self._labelled = 0
 
     def prepare_kind(self) -> list[str]:
         """Read the labels of the examples; numbers of their classes must mean the same in rows."""
@@ -157,7 +159,7 @@ class LabelRows(RowData):
     def kind_features(self, rows: Columns, found: RowSequences) -> Columns:
         ids = rows["feature_ids"]
         labels = rows[self.schema.names[-1]].reshape(*ids.shape, -1)
-        self._labelled += int((found.present(ids.shape[1]) & (labels[..., 0] != IGNORED)).sum())
+        self.tally.counts["labelled"] += int((found.present(ids.shape[1]) & (labels[..., 0] != IGNORED)).sum())
         if self._examples is None:
             return {}
         known = (ids >= 0) & (ids < len(self._expected))  # slots without a known example are skipped
@@ -173,7 +175,7 @@ class LabelRows(RowData):
         return {AS_EXAMPLES: other.sum(axis=1)}
 
     def totals(self) -> Totals:
-        return {**super().totals(), "labels": TotalFeature(self._labelled)}
+        return {**super().totals(), "labels": TotalFeature(self.tally.counts["labelled"])}
 
     def numbers(self) -> dict[str, Any]:
-        return {**super().numbers(), "labelled sequences": self._labelled}
+        return {**super().numbers(), "labelled sequences": self.tally.counts["labelled"]}

@@ -12,7 +12,7 @@ import pytest
 
 from ipu_model.files import sha256_of, write_json
 from tasks.params.schema import load_params
-from tasks.validation.checks import RECORD, CheckCounts, CheckOutcome, DataCheck, Failure
+from tasks.validation.checks import CheckCounts, CheckOutcome, DataCheck, Failure
 from tasks.validation.pretraining_checks import CorpusData
 from tasks.validation.validate import validate_data, write_data_docs
 from tasks.validation.validators import CheckCrashed, GxValidator, LimitValidator, load_gx, make_suite
@@ -91,10 +91,7 @@ def test_two_sets_of_one_verdict_share_a_suite_without_a_name_twice(judge, tmp_p
 def test_frames_of_records_are_counted_together_with_the_first_values(judge):
     check = DataCheck("size", "text", "at most 9", "nothing", maximum=9)
     frames = [np.array([1, 10, 11]), np.array([2, 12])]
-    parts = [
-        judge.validate([check], {RECORD: np.array([f"r{i}" for i in range(len(some))]), "size": some})["size"]
-        for some in frames
-    ]
+    parts = [judge.validate([check], {"size": some}, lambda place: f"r{place}")["size"] for some in frames]
     whole = parts[0] + parts[1]
     assert (whole.failed, whole.total) == (3, 5)
     assert whole.unexpected == (Failure(10.0, "r1"), Failure(11.0, "r2"), Failure(12.0, "r1"))
@@ -104,16 +101,16 @@ def test_the_limits_alone_judge_as_great_expectations_does(judge):
     limits = [(None, None), (1, None), (None, 2), (0.5, 2)]
     checks = [DataCheck(f"c{number}", "text", "something", "nothing", *pair) for number, pair in enumerate(limits)]
     values = np.array([-1, 0, 1, 2, 3, *range(40)])
-    frame = {RECORD: np.array([f"r{i}" for i in range(len(values))]), **{check.name: values for check in checks}}
+    frame = {check.name: values for check in checks}
     assert LimitValidator().validate(checks, frame) == judge.validate(checks, frame)
     assert [one.failed for one in judge.validate(checks, frame).values()] == [42, 3, 38, 41]
 
 
 def test_failures_that_great_expectations_does_not_count_are_noticed(judge, monkeypatch):
-    monkeypatch.setattr(LimitValidator, "validate", lambda self, checks, frame: {"size": CheckCounts(0, 2)})
+    monkeypatch.setattr(LimitValidator, "validate", lambda self, checks, frame, label: {"size": CheckCounts(0, 2)})
     check = DataCheck("size", "text", "at most 9", "nothing", maximum=9)
     with pytest.raises(CheckCrashed, match="counts the failures of size differently"):
-        judge.validate([check], {RECORD: np.array(["a", "b"]), "size": np.array([1, 10])})
+        judge.validate([check], {"size": np.array([1, 10])})
 
 
 def test_data_docs_show_what_was_found_and_need_nothing_from_elsewhere(judge, tmp_path):
@@ -156,11 +153,11 @@ def test_text_that_data_brought_is_no_markup_in_data_docs(tmp_path):
 LOADED = """
 import sys
 from tasks.validation.validators import GxValidator
-from tasks.validation.checks import RECORD, DataCheck
+from tasks.validation.checks import DataCheck
 import numpy as np
 judge = GxValidator()
 checks = [DataCheck("size", "a", "b", "c"), DataCheck("kind", "a", "b", "c", minimum=0, maximum=1)]
-print(judge.validate(checks, {RECORD: np.array(["a"]), "size": np.array([3]), "kind": np.array([5])})["size"].failed)
+print(judge.validate(checks, {"size": np.array([3]), "kind": np.array([5])})["size"].failed)
 heavy = ("altair.vegalite", "scipy.stats._stats_py", "sqlalchemy", "boto3", "google.auth", "torch", "sklearn")
 print([name for name in heavy if name in sys.modules])
 import sqlalchemy, altair

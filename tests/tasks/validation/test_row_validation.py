@@ -278,21 +278,20 @@ class OneLabelRows(RowData):
         super().__init__(source)
         self.total_checks += (DataCheck("tokens", "token_labels", "some labels", self.advice, minimum=1),)
         self.record_checks += (DataCheck("ones", "token_labels", "1, or -100 for none", "look"),)
-        self.seen = 0
 
     def prepare_kind(self):
         return [] if (self.folder / "notes").is_file() else ["notes are missing"]
 
     def kind_features(self, rows, found):
         labels = rows["token_labels"]
-        self.seen += int((labels[found.real] == 1).sum())
+        self.tally.counts["ones"] += int((labels[found.real] == 1).sum())
         return {"ones": ((labels != 1) & (labels != -100)).sum(axis=1)}
 
     def totals(self):
-        return super().totals() | {"tokens": TotalFeature(self.seen, examples=["none anywhere"])}
+        return super().totals() | {"tokens": TotalFeature(self.tally.counts["ones"], examples=["none anywhere"])}
 
     def numbers(self):
-        return super().numbers() | {"labelled tokens": self.seen}
+        return super().numbers() | {"labelled tokens": self.tally.counts["ones"]}
 
     def histograms(self):
         return [*super().histograms(), {"title": "drawn"}]

@@ -7,7 +7,13 @@ import pytest
 
 from tasks.stage.errors import InputError
 from tasks.validation import text_features
-from tasks.validation.text_features import KeyCounter, compare_schema, count_characters, count_controls, is_missing
+from tasks.validation.text_features import (
+    compare_schema,
+    count_characters,
+    count_controls,
+    count_repetitions,
+    is_missing,
+)
 
 
 def test_characters_are_code_points_and_null_has_none():
@@ -37,31 +43,26 @@ def keys(*arrays):
     return [np.array(some, dtype=object) for some in arrays]
 
 
+def repetitions(parts):
+    return count_repetitions([text_features.hash_strings(part) for part in parts], lambda: parts)
+
+
 def test_keys_that_occur_more_than_once_are_counted_over_all_batches():
     parts = keys(["a", "b"], ["c", "a"], ["a", "c"])
-    found = KeyCounter()
-    for part in parts:
-        found.add(part)
-    assert found.repetitions(lambda: parts) == (3, ["a (3 times)", "c (2 times)"])
-    assert KeyCounter().repetitions(lambda: []) == (0, [])
+    assert repetitions(parts) == (3, ["a (3 times)", "c (2 times)"])
+    assert repetitions([]) == (0, [])
 
 
 def test_different_keys_with_one_hash_are_not_equal(monkeypatch):
     monkeypatch.setattr(text_features, "hash_strings", lambda some: np.array([len(key) for key in some], np.uint64))
     parts = keys(["ab", "cd", "x"], ["ef", "x"])
-    found = KeyCounter()
-    for part in parts:
-        found.add(part)
-    assert found.repetitions(lambda: parts) == (1, ["x (2 times)"])
+    assert repetitions(parts) == (1, ["x (2 times)"])
 
 
 def test_many_repetitions_are_counted_without_holding_them_all(monkeypatch):
     monkeypatch.setattr(text_features, "CONFIRMED_HASHES", 2)
     parts = keys([f"key {i}" for i in range(50)], [f"key {i}" for i in range(50)])
-    found = KeyCounter()
-    for part in parts:
-        found.add(part)
-    count, examples = found.repetitions(lambda: parts)
+    count, examples = repetitions(parts)
     assert count == 50
     assert len(examples) == 2
 

@@ -14,7 +14,7 @@ import pytest
 
 from tasks.params.schema import load_params
 from tasks.stage.errors import InputError
-from tasks.validation.checks import RECORD, DataCheck
+from tasks.validation.checks import DataCheck
 from tasks.validation.pretraining_checks import CorpusData
 from tasks.validation.validate import main, validate_and_report
 from tasks.validation.validators import CheckCrashed, GxValidator, load_gx
@@ -44,13 +44,13 @@ def judged_corpus(judge, folder, columns):
 def test_a_check_that_cannot_be_evaluated_is_our_defect_and_no_verdict_on_the_data(judge):
     check = DataCheck("lost", "text", "something", "nothing", maximum=0)
     with pytest.raises(CheckCrashed, match="lost"):
-        judge.validate([check], {RECORD: np.array(["a"])})
+        judge.validate([check], {"size": np.array([1])})
 
 
 def test_missing_features_do_not_pass_as_right(judge):
     check = DataCheck("size", "text", "something", "nothing", maximum=0)
     with pytest.raises(CheckCrashed, match="1 of them without a value"):
-        judge.validate([check], {RECORD: np.array(["a", "b"]), "size": np.array([0.0, np.nan])})
+        judge.validate([check], {"size": np.array([0.0, np.nan])})
 
 
 def test_a_check_that_great_expectations_drops_is_noticed(judge, monkeypatch):
@@ -60,13 +60,12 @@ def test_a_check_that_great_expectations_drops_is_noticed(judge, monkeypatch):
         judge._gx, "ExpectationSuite", lambda name, expectations: complete(name, expectations=expectations[:1])
     )
     with pytest.raises(CheckCrashed, match="1 of 2 checks were evaluated"):
-        judge.validate(checks, {RECORD: np.array(["a"]), "size": np.array([0]), "age": np.array([0])})
+        judge.validate(checks, {"size": np.array([0]), "age": np.array([0])})
 
 
 def test_a_check_without_a_limit_allows_no_fault(judge):
     check = DataCheck("faults", "text", "something", "nothing")
-    frame = {RECORD: np.array(["a", "b", "c"]), "faults": np.array([0, 1, 0])}
-    assert judge.validate([check], frame)["faults"].failed == 1
+    assert judge.validate([check], {"faults": np.array([0, 1, 0])})["faults"].failed == 1
 
 
 def test_nothing_is_sent_and_no_name_is_looked_up(judge, tmp_path, monkeypatch):

@@ -1,0 +1,154 @@
+"""Validation in several processes and on a cluster: the same results, down to the examples of failures."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.params.schema import load_params
+from tasks.stage import cluster
+from tasks.stage.row_folders import read_manifest
+from tasks.validation import text_features, validators
+from tasks.validation.checks import MAX_UNEXPECTED, DataSet
+from tasks.validation.pretraining_checks import SCHEMA, CorpusData
+from tasks.validation.validate import ValidationResult, validate_data
+from tasks.validation.validators import GxValidator, LimitValidator
+from tests.places import ROOT
+from tests.tasks.validation.validation_data import (
+    failed_checks,
+    pretrain_data,
+    question_columns,
+    row_columns,
+    write_questions,
+    write_rows,
+    write_tokenizer,
+)
+
+distributed = pytest.importorskip("distributed", reason="needs the extra cluster")
+LIMITS = load_params(ROOT / "params.yaml").validate_.model_copy(update={"max_control_share": 0.001})
+GROUP = 50
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as local:
+        yield local.scheduler_address
+
+
+@pytest.fixture
+def many_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(text_features, "PART_BYTES", 1)  # a part for each row group
+    monkeypatch.setattr(validators, "LEAST_PARTS", 2)
+    monkeypatch.chdir(tmp_path)
+
+
+def validate_everywhere(data: DataSet, address: str, monkeypatch: pytest.MonkeyPatch) -> ValidationResult:
+    """Validate with one, two and three processes and on a cluster; the results must be equal."""
+    validator = GxValidator() if data.is_user_data else LimitValidator()
+    found = []
+    for workers in "123":
+        monkeypatch.setenv("PODIUM_WORKERS", workers)
+        found.append(validate_data(data, validator))
+    monkeypatch.setenv(cluster.CLUSTER, address)
+    found.append(validate_data(data, validator))
+    assert found == [found[0]] * 4
+    return found[0]
+
+
+def write_damaged_corpus(folder: Path) -> CorpusData:
+    """Two files of six and five row groups; the first and the last document are invalid, and 30 between them."""
+    documents = 11 * GROUP
+    ids = [f"doc-{i}" for i in range(documents)]
+    texts = [f"The town number {i} lies by a river, and was founded long ago." for i in range(documents)]
+    ids[-1], ids[0] = "doc-7", ""
+    texts[0] = texts[-2] = " "
+    texts[3], texts[-3], texts[-4] = "\x00" * 60, "\x01" * 70, "\x02" * 70
+    for i in range(200, 230):
+        texts[i] = ""
+    table = pa.table({"document_id": ids, "title": [""] * documents, "text": texts}, schema=SCHEMA)
+    folder.mkdir()
+    pq.write_table(table.slice(0, 6 * GROUP), folder / "part-00000.parquet", row_group_size=GROUP)
+    pq.write_table(table.slice(6 * GROUP), folder / "part-00001.parquet", row_group_size=GROUP)
+    return CorpusData(folder, LIMITS)
+
+
+@pytest.mark.usefixtures("many_parts")
+def test_a_corpus_with_failures_in_several_parts(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = write_damaged_corpus(Path("corpus"))
+    assert [(part.name[-9:-8], part.first, part.before) for part in data.parts()][5:8] == [
+        ("0", 250, 0),
+        ("1", 0, 300),
+        ("1", 50, 300),
+    ]
+    found = validate_everywhere(data, address, monkeypatch)
+    assert failed_checks(found.verdict) == ["ids_unique", "control_characters", "ids_present", "texts_present"]
+    checks = {one.check.name: one for one in found.outcomes}
+    assert checks["ids_unique"].examples == ("doc-7 (2 times)",)
+    assert checks["ids_present"].examples == ("document number 0",)
+    assert checks["control_characters"].examples[:2] == tuple(f"doc-{i}: 70 control characters" for i in (546, 547))
+    texts = checks["texts_present"].counts
+    assert (texts.failed, texts.total, len(texts.unexpected)) == (32, 11 * GROUP, MAX_UNEXPECTED)
+    assert [one.label for one in texts.unexpected[:2]] == ["document number 0", "doc-200"]
+    assert found.numbers["documents"] == 11 * GROUP
+
+
+@pytest.mark.usefixtures("many_parts")
+def test_questions_in_several_parts(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tasks.downstream.squad.checks import QuestionData
+
+    train, dev = question_columns("train"), question_columns("dev")
+    for name in train:
+        dev[name][11] = train[name][2]
+    folder = write_questions(Path("questions"), train, dev)
+    for path in folder.glob("*.parquet"):
+        pq.write_table(pq.read_table(path), path, row_group_size=4)
+    found = validate_everywhere(QuestionData(folder, 12), address, monkeypatch)
+    assert failed_checks(found.verdict) == ["ids_unique", "dev_unseen"]
+    assert {one.check.name: one.examples for one in found.outcomes}["dev_unseen"] == ("When was train-2 founded?",)
+
+
+@pytest.mark.usefixtures("many_parts")
+def test_rows_with_failures_in_the_first_and_last_file(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = write_tokenizer(Path("tokenizer"))
+    columns = row_columns("pretrain", 12)
+    columns["input_ids"][[0, 3, 11], 0] = 9
+    folder = write_rows(Path("phase1"), "pretrain", columns, tokenizer)
+    split_first_file(folder)
+    data = pretrain_data(folder, tokenizer)
+    assert [part.first for part in data.parts()] == [0, 4, 8, 11]
+    found = validate_everywhere(data, address, monkeypatch)
+    failed = next(one for one in found.outcomes if not one.ok)
+    assert (failed.check.name, failed.examples) == ("first_tokens", ("row 0", "row 3", "row 11"))
+    assert found.numbers["rows"] == 12
+
+
+def split_first_file(folder: Path) -> None:
+    """Split the eleven rows of the first file into three files."""
+    manifest = read_manifest(folder)
+    batch = pa.ipc.open_file(folder / "rows-00000.arrow").get_batch(0)
+    files = {"rows-00000.arrow": 4, "rows-000001.arrow": 4, "rows-000002.arrow": 3, "rows-00001.arrow": 1}
+    for start, (name, rows) in zip((0, 4, 8), files.items(), strict=False):
+        with pa.ipc.new_file(str(folder / name), batch.schema) as writer:
+            writer.write_batch(batch.slice(start, rows))
+    (folder / "manifest.json").write_text(replace(manifest, files=files).to_json(), encoding="utf-8")
+
+
+def test_tallies_of_parts_add_up_to_that_of_all() -> None:
+    from tasks.validation.checks import Tally
+
+    lengths = np.array([3, 70, 200_000, 1, 3])
+    whole, first, second = Tally(), Tally(), Tally()
+    for tally, some in ((whole, lengths), (first, lengths[:2]), (second, lengths[2:])):
+        tally.histograms["texts"].add(some)
+        tally.counts.update(texts=len(some))
+        tally.counters["sizes"].update(some.tolist())
+        tally.lists["ids"] += some.tolist()
+    first.add(second)
+    assert (first.counts, first.counters, first.lists) == (whole.counts, whole.counters, whole.lists)
+    one, other = (tally.histograms["texts"] for tally in (first, whole))
+    assert one.histogram("", "") == other.histogram("", "")
+    assert (one.count, one.sum, one.largest, one.quantile(0.5)) == (5, 200_077, 200_000, 3)
