@@ -12,10 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.records.duplicate_report import Duplicate, NearDuplicateReport, PairExcerpt, SourceReport
@@ -33,8 +36,9 @@ from tasks.records.minhash import (
     make_signatures,
 )
 from tasks.records.parquet import list_corpus_files, split_into_groups
-from tasks.stage.parallel import StageProgress
+from tasks.stage.parallel import StageProgress, ordered_map, useful_workers
 from tasks.validation import text_features
+from tasks.validation.text_features import FilePart, plan_parts
 
 ERRORS = 4
 """Standard errors by which a pair's estimated similarity may be below the threshold."""
@@ -49,6 +53,8 @@ Read = Callable[[str], Iterator[Sequence[str]]]
 TRAINING, TEXT = "training examples", "pre-training text"
 BATCH_TEXTS, BATCH_CHARACTERS = 1 << 16, 1 << 20
 """Texts and characters from which the shingles of a batch are made: about 60 MB of memory."""
+LEAST_PARTS = 4
+"""Parts that are worth the start of further processes; each takes about 0.7 s."""
 MAX_SHOWN = 10
 """Pairs of a source that the page shows."""
 EXCERPT = 1200
@@ -208,29 +214,28 @@ class DevelopmentTexts:
 class SourceMatches:
     """Most similar near-duplicate of each text in one source of training data; of equally similar ones, the first."""
 
-    def __init__(self, development: DevelopmentTexts) -> None:
-        self._development = development
-        self._found: dict[int, tuple[float, str, str]] = {}
-        """Number of the text -> similarity, name and text of the near-duplicate."""
+    def __init__(self) -> None:
+        self.best: dict[int, tuple[float, str, str]] = {}
+        """Number of the text -> similarity, name and excerpt of the near-duplicate."""
 
     def add(self, text: int, similarity: float, name: str, other: str) -> None:
         """Add a near-duplicate if it is more similar than the present one."""
-        if text not in self._found or similarity > self._found[text][0]:
-            self._found[text] = (similarity, name, other)
+        if text not in self.best or similarity > self.best[text][0]:
+            self.best[text] = (similarity, name, make_excerpt(other))
 
-    def report(self, name: str, compared: int, passed_over: int) -> SourceReport:
+    def report(self, development: DevelopmentTexts, name: str, compared: int, passed_over: int) -> SourceReport:
         """Return the report, with excerpts of up to MAX_SHOWN pairs, evenly spread from most to least similar."""
-        examples, splits = self._development.examples, self._development.splits
+        examples, splits = development.examples, development.splits
         pairs = {
             text: [Duplicate(*example, round(similarity, 4), other) for example in examples[text]]
-            for text, (similarity, other, _) in self._found.items()
+            for text, (similarity, other, _) in self.best.items()
         }
         every = [pair for some in pairs.values() for pair in some]
         ordered = sorted(every, key=lambda pair: (splits.index(pair.split), pair.example))
-        ranked = sorted(self._found, key=lambda text: (-self._found[text][0], text))
+        ranked = sorted(self.best, key=lambda text: (-self.best[text][0], text))
         places = np.linspace(0, len(ranked) - 1, min(MAX_SHOWN, len(ranked))).round().astype(int)
         shown = [
-            PairExcerpt(pairs[text][0], make_excerpt(self._development.texts[text]), make_excerpt(self._found[text][2]))
+            PairExcerpt(pairs[text][0], make_excerpt(development.texts[text]), self.best[text][2])
             for text in (ranked[place] for place in places.tolist())
         ]
         return SourceReport(name, compared, passed_over, tuple(ordered), tuple(shown))
@@ -248,17 +253,27 @@ def find_near_duplicates(
         InputError: a file is missing or damaged.
     """
     examples = DevelopmentTexts(read, development)
-    index = NearDuplicateIndex(examples.texts, threshold)
-    sources = [_search_training(examples, index, read(training), record)]
-    if corpus is not None:
-        sources.append(_search_corpus(examples, index, list_corpus_files(corpus)))
-    return NearDuplicateReport(threshold, tuple(sources))
+    if corpus is None:
+        index = NearDuplicateIndex(examples.texts, threshold)
+        return NearDuplicateReport(threshold, (_search_training(examples, index, read(training), record),))
+    files = {path.name: path for path in list_corpus_files(corpus)}
+    # Next to the corpus, which all processes see.
+    with TemporaryDirectory(prefix=".near-duplicates-", dir=corpus.absolute().parent) as folder:
+        path = Path(folder) / "texts.parquet"
+        pq.write_table(pa.table({"text": pa.array(examples.texts, pa.large_string())}), path)
+        finder = load_finder(path, threshold)
+        sources = (
+            _search_training(examples, finder.index, read(training), record),
+            _search_corpus(examples, finder, partial(search_part, path, threshold), plan_parts(files)),
+        )
+    load_finder.cache_clear()
+    return NearDuplicateReport(threshold, sources)
 
 
 def _search_training(
     examples: DevelopmentTexts, index: NearDuplicateIndex, batches: Iterable[Sequence[str]], record: str
 ) -> SourceReport:
-    best, seen, before = SourceMatches(examples), set[int](), 0
+    best, seen, before = SourceMatches(), set[int](), 0
     progress = StageProgress("near-duplicates in training", f"{record}s")
     for batch in batches:
         fresh: dict[int, tuple[int, str]] = {}
@@ -273,32 +288,59 @@ def _search_training(
                 best.add(match.text, match.similarity, f"training {record} {number}", text)
         before += len(batch)
         progress.update(before)
-    return best.report(TRAINING, before, 0)
+    return best.report(examples, TRAINING, before, 0)
 
 
-def _search_corpus(examples: DevelopmentTexts, index: NearDuplicateIndex, files: Sequence[Path]) -> SourceReport:
-    best, pieces, done = SourceMatches(examples), PieceFinder(index.letters), 0
-    overlap = max(map(len, examples.texts), default=0)
-    progress = StageProgress(
-        "near-duplicates in text", "documents", sum(pq.read_metadata(path).num_rows for path in files)
-    )
-    for path in files:
-        for batch in text_features.read_text_batches(path, ["document_id", "text"]):
-            ids, texts = (text_features.to_strings(batch.column(name)) for name in ("document_id", "text"))
-            named = [(name, part) for name, text in zip(ids, texts, strict=True) for part in split_text(text, overlap)]
-            for some in _batch(named):
-                letters = extract_letters([text for _, text in some])
-                cut = pieces.find(letters)
-                parts = [letters.codes[:0], *(letters.codes[first:last] for _, first, last in cut)]
-                bounds = np.cumsum([*map(len, parts)])
-                shingles = make_shingles(NormalizedLetters(np.concatenate(parts), bounds), SHINGLE)
-                for match in index.matches(shingles):
-                    number, first, last = cut[match.other]
-                    best.add(match.text, match.similarity, f"document {some[number][0]}", letters.text(first, last))
-            done += len(ids)
-            progress.update(done)
-    too_short = sum(len(examples.examples[text]) for text in np.flatnonzero(pieces.too_short).tolist())
-    return best.report(TEXT, done, too_short)
+class DocumentFinder:
+    """Index of texts, and of their pieces in documents."""
+
+    def __init__(self, texts: Sequence[str], threshold: float) -> None:
+        self.index = NearDuplicateIndex(texts, threshold)
+        self.pieces = PieceFinder(self.index.letters)
+        self.overlap = max(map(len, texts), default=0)
+        """Characters of the longest text."""
+
+
+@lru_cache(maxsize=1)
+def load_finder(path: Path, threshold: float) -> DocumentFinder:
+    """Return the index of the texts in a file, which each process builds once: it is too large to be sent."""
+    return DocumentFinder(pq.read_table(path)["text"].to_pylist(), threshold)
+
+
+def search_part(path: Path, threshold: float, part: FilePart) -> tuple[int, SourceMatches]:
+    """Return the number of documents of a part, and the near-duplicates in them of the texts in the file `path`."""
+    finder, best, done = load_finder(path, threshold), SourceMatches(), 0
+    for batch in text_features.read_text_batches(part.path, ["document_id", "text"], part.groups):
+        ids, texts = (text_features.to_strings(batch.column(name)) for name in ("document_id", "text"))
+        pairs = zip(ids, texts, strict=True)
+        for some in _batch((name, piece) for name, text in pairs for piece in split_text(text, finder.overlap)):
+            letters = extract_letters([text for _, text in some])
+            cut = finder.pieces.find(letters)
+            parts = [letters.codes[:0], *(letters.codes[first:last] for _, first, last in cut)]
+            bounds = np.cumsum([*map(len, parts)])
+            shingles = make_shingles(NormalizedLetters(np.concatenate(parts), bounds), SHINGLE)
+            for match in finder.index.matches(shingles):
+                number, first, last = cut[match.other]
+                best.add(match.text, match.similarity, f"document {some[number][0]}", letters.text(first, last))
+        done += len(ids)
+    return done, best
+
+
+def _search_corpus(
+    examples: DevelopmentTexts,
+    finder: DocumentFinder,
+    search: Callable[[FilePart], tuple[int, SourceMatches]],
+    parts: Sequence[FilePart],
+) -> SourceReport:
+    best, done = SourceMatches(), 0
+    progress = StageProgress("near-duplicates in text", "documents", sum(part.records for part in parts))
+    for documents, found in ordered_map(search, parts, useful_workers(len(parts), LEAST_PARTS)):
+        for text, match in found.best.items():
+            best.add(text, *match)
+        done += documents
+        progress.update(done)
+    too_short = sum(len(examples.examples[text]) for text in np.flatnonzero(finder.pieces.too_short).tolist())
+    return best.report(examples, TEXT, done, too_short)
 
 
 def split_text(text: str, overlap: int) -> Iterator[str]:

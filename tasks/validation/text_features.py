@@ -169,6 +169,20 @@ class FilePart(NamedTuple):
     """Number of the first record in its file."""
     before: int
     """Records in earlier files."""
+    records: int
+
+
+def plan_parts(files: Mapping[str, Path]) -> list[FilePart]:
+    """Divide files into parts of about PART_BYTES, using only their metadata."""
+    parts, before = [], 0
+    for name, path in files.items():
+        first, groups = 0, enumerate(_read_groups(path))
+        for some in split_into_groups(groups, lambda one: one[1].total_byte_size, MAX_LISTED, PART_BYTES):
+            numbers, rows = [number for number, _ in some], sum(group.num_rows for _, group in some)
+            parts.append(FilePart(name, path.absolute(), numbers, first, before, rows))
+            first += rows
+        before += first
+    return parts
 
 
 class ParquetFiles(DataSet):
@@ -209,14 +223,7 @@ class ParquetFiles(DataSet):
         return {"schema": TotalFeature.from_differences(differences)}
 
     def parts(self) -> list[FilePart]:
-        parts, before = [], 0
-        for name, path in self.files.items():
-            first, groups = 0, enumerate(_read_groups(path))
-            for some in split_into_groups(groups, lambda one: one[1].total_byte_size, MAX_LISTED, PART_BYTES):
-                parts.append(FilePart(name, path.absolute(), [number for number, _ in some], first, before))
-                first += sum(group.num_rows for _, group in some)
-            before += first
-        return parts
+        return plan_parts(self.files)
 
     def _read(self, part: FilePart, columns: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
         return read_text_batches(part.path, columns or self.schema.names, part.groups)

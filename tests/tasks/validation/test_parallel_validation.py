@@ -12,7 +12,7 @@ import pytest
 from tasks.params.schema import load_params
 from tasks.stage import cluster
 from tasks.stage.row_folders import read_manifest
-from tasks.validation import text_features, validators
+from tasks.validation import near_duplicates, text_features, validators
 from tasks.validation.checks import MAX_UNEXPECTED, DataSet
 from tasks.validation.pretraining_checks import SCHEMA, CorpusData
 from tasks.validation.validate import ValidationResult, validate_data
@@ -124,6 +124,32 @@ def test_rows_with_failures_in_the_first_and_last_file(address: str, monkeypatch
     failed = next(one for one in found.outcomes if not one.ok)
     assert (failed.check.name, failed.examples) == ("first_tokens", ("row 0", "row 3", "row 11"))
     assert found.numbers["rows"] == 12
+
+
+@pytest.mark.usefixtures("many_parts")
+def test_near_duplicates_of_equal_similarity_in_several_parts(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(near_duplicates, "LEAST_PARTS", 2)
+    dev = [" ".join(f"{word}{text}{number}" for number in range(40)) for text, word in enumerate(("river", "hill"))]
+    texts = [f"Town {i} lies by a lake, and its people built the bridge." for i in range(60)]
+    texts[5], texts[25], texts[45] = f"{dev[0]} and more", dev[0], dev[0]
+    texts[9], texts[59] = dev[1][30:], dev[1][20:]
+    table = pa.table({"document_id": [f"doc-{i}" for i in range(60)], "title": [""] * 60, "text": texts})
+    Path("corpus").mkdir()
+    pq.write_table(table, "corpus/part-00000.parquet", row_group_size=10)
+    splits = {"train": [texts[0]], "dev": dev}
+    found = []
+    for workers, cluster_at in (("1", ""), ("2", ""), ("3", ""), ("1", address)):
+        monkeypatch.setenv("PODIUM_WORKERS", workers)
+        monkeypatch.setenv(cluster.CLUSTER, cluster_at)
+        read = lambda split: iter([splits[split]])  # noqa: E731 - not picklable, and need not be
+        found.append(near_duplicates.find_near_duplicates(read, "train", ["dev"], Path("corpus"), 0.8, "example"))
+    assert found == [found[0]] * 4
+    text = found[0].sources[1]
+    assert [(pair.other, pair.similarity) for pair in text.pairs] == [
+        ("document doc-25", 1.0),
+        ("document doc-59", 0.9512),
+    ]
+    assert [path.name for path in Path().iterdir()] == ["corpus"]
 
 
 def split_first_file(folder: Path) -> None:
