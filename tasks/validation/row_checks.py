@@ -33,7 +33,7 @@ from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 from tasks.stage.row_folders import read_manifest
 from tasks.validation import text_features
-from tasks.validation.checks import DataCheck, DataSet, Frame, Label, TotalFeature, Totals
+from tasks.validation.checks import DataCheck, DataSet, Frame, Label, Tally, TotalFeature, Totals
 from tasks.vocabulary.encoding import TokenizerInfo, find_tokenizer_file, load_tokenizer, read_tokenizer_info
 
 BATCH_TOKENS = 1 << 20
@@ -193,7 +193,7 @@ class RowData(DataSet):
             InputError: there is no manifest, or no usable tokenizer.
         """
         self.name, self.folder, self.section = source.name, source.folder, source.section
-        self.advice = source.advice
+        self.advice, self.tally = source.advice, Tally()
         self.manifest = read_manifest(self.folder)
         self.schema = self.manifest.schema
         vocabulary = read_tokenizer_info(load_tokenizer(source.tokenizer))

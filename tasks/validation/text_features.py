@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from tasks.records.parquet import MAX_LISTED, open_stage_file, read_batches, split_into_groups
 from tasks.records.text_files import read_reading
 from tasks.stage.errors import InputError
-from tasks.validation.checks import DataCheck, DataSet, Frame, Label, TotalFeature, Totals
+from tasks.validation.checks import DataCheck, DataSet, Frame, Label, Tally, TotalFeature, Totals
 
 BATCH_RECORDS = 8192
 BATCH_BYTES = 16 << 20
@@ -202,7 +202,7 @@ class ParquetFiles(DataSet):
             files: files by name, in one folder, which has a reading.json.
             stage: stage that writes the files, for messages.
         """
-        self.files, self.schema = files, schema
+        self.files, self.schema, self.tally = files, schema, Tally()
         folder = next(iter(files.values())).parent
         reading = read_reading(folder)
         self.reading: dict[str, int] = reading["numbers"]
