@@ -244,19 +244,24 @@ class RowWriter(contextlib.AbstractContextManager["RowWriter"]):
         return manifest
 
 
+def _count(real: np.ndarray, ids: np.ndarray, number: int) -> int:
+    return int(np.count_nonzero(real & (ids == number)))
+
+
 class UnknownTokens:
     """Counter of the text tokens in rows, and of [UNK] among them."""
 
     def __init__(self, unknown: int | None, special: Collection[int]) -> None:
         """Start at zero; `unknown` is the id of [UNK] if there is one, and `special` ids have no text."""
-        self._unknown, self._special = unknown, np.array(sorted(special))
+        self._unknown, self._special = unknown, sorted(set(special))
         self.tokens = self.unknown = 0
 
     def add(self, ids: np.ndarray, real: np.ndarray) -> None:
         """Count the ids where `real` is true, that is, not padding."""
-        self.tokens += int((real & ~np.isin(ids, self._special)).sum())
+        # Comparing each special id takes a fifth of the time of `np.isin`.
+        self.tokens += int(np.count_nonzero(real)) - sum(_count(real, ids, one) for one in self._special)
         if self._unknown is not None:
-            self.unknown += int((real & (ids == self._unknown)).sum())
+            self.unknown += _count(real, ids, self._unknown)
 
     @property
     def share(self) -> float:

@@ -118,6 +118,10 @@ class DataSet(ABC):
     tally: Tally
     """Tally of the part that is checked; later, of all parts."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what `check` needs, for other processes: a part has the paths of its files."""
+        return {name: value for name, value in vars(self).items() if name not in ("tally", "files", "folder")}
+
     @abstractmethod
     def prepare(self) -> Totals:
         """Return the features of the prerequisites."""

@@ -16,7 +16,7 @@ from tasks.records.text_files import read_reading
 from tasks.rows.row_files import IGNORED
 from tasks.validation import text_features
 from tasks.validation.checks import DataCheck, Frame, Label, TotalFeature, Totals
-from tasks.validation.row_checks import Columns, RowData, RowSequences, RowSource
+from tasks.validation.row_checks import Columns, RowData, RowSequences, RowSource, count_per_row
 from tasks.validation.text_features import FilePart, ParquetFiles
 
 SCHEMA = pa.schema([("document_id", pa.string()), ("title", pa.string()), ("text", pa.string())])
@@ -149,8 +149,8 @@ class MaskedLmRows(RowData):
         # Unused slots get unique values, so that equal neighbours are positions masked twice.
         own = np.sort(np.where(used, positions, -1 - length - np.arange(positions.shape[1])), axis=1)
         return {
-            "masked_in_sequence": (used & inside & ~is_real).sum(axis=1),
-            "masked_once": (own[:, 1:] == own[:, :-1]).sum(axis=1),
+            "masked_in_sequence": count_per_row(used & inside & ~is_real),
+            "masked_once": count_per_row(own[:, 1:] == own[:, :-1]),
         }
 
     @property
@@ -201,7 +201,7 @@ class PretrainRows(MaskedLmRows):
         labels = rows["next_sentence_labels"]
         present = found.present(labels.shape[1])
         self.tally.counts["random_next"] += int((present & (labels == 1)).sum())
-        return {**super().kind_features(rows, found), "next_sentences": (present & (labels == IGNORED)).sum(axis=1)}
+        return {**super().kind_features(rows, found), "next_sentences": count_per_row(present & (labels == IGNORED))}
 
     @property
     def _figures(self) -> dict[str, float]:
