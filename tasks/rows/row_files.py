@@ -244,10 +244,6 @@ class RowWriter(contextlib.AbstractContextManager["RowWriter"]):
         return manifest
 
 
-def _count(real: np.ndarray, ids: np.ndarray, number: int) -> int:
-    return int(np.count_nonzero(real & (ids == number)))
-
-
 class UnknownTokens:
     """Counter of the text tokens in rows, and of [UNK] among them."""
 
@@ -258,10 +254,11 @@ class UnknownTokens:
 
     def add(self, ids: np.ndarray, real: np.ndarray) -> None:
         """Count the ids where `real` is true, that is, not padding."""
-        # Comparing each special id takes a fifth of the time of `np.isin`.
-        self.tokens += int(np.count_nonzero(real)) - sum(_count(real, ids, one) for one in self._special)
+        self.tokens += int(np.count_nonzero(real))
+        for one in self._special:  # a fifth of the time of `np.isin`
+            self.tokens -= int(np.count_nonzero(real & (ids == one)))
         if self._unknown is not None:
-            self.unknown += _count(real, ids, self._unknown)
+            self.unknown += int(np.count_nonzero(real & (ids == self._unknown)))
 
     @property
     def share(self) -> float:

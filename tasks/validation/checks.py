@@ -7,24 +7,19 @@ for every total check. tasks/validation/validators.py compares them with the lim
 from __future__ import annotations
 
 import math
-import sys
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-
-from tasks.records.parquet import split_into_groups
 
 Frame = dict[str, np.ndarray]
 """Features of a batch of records: one integer array per record check, of equal length."""
 Label = Callable[[int], str]
 """Returns the label of a record, given its place in a batch."""
 
-FRAME_RECORDS = 500_000
-"""Records that Great Expectations validates at a time, whose features take 5 to 20 MB."""
 MAX_EXAMPLES = 3
 MAX_UNEXPECTED = 20
 """Failing values that the pages of Great Expectations show for a check."""
@@ -228,17 +223,6 @@ def clip_text(text: str) -> str:
 def format_number(value: float) -> str:
     """Format a count with thousands separators, or a share with four significant digits."""
     return f"{int(value):,}" if float(value).is_integer() else f"{value:.4g}"
-
-
-def count_records(frame: Frame) -> int:
-    """Return the number of records of a frame."""
-    return len(next(iter(frame.values())))
-
-
-def merge_frames(frames: Iterable[Frame]) -> Iterator[Frame]:
-    """Join small frames until they have FRAME_RECORDS records: Great Expectations has a fixed cost per frame."""
-    for some in split_into_groups(frames, count_records, sys.maxsize, FRAME_RECORDS):
-        yield {name: np.concatenate([frame[name] for frame in some]) for name in some[0]}
 
 
 class Histogram:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -53,8 +53,8 @@ Read = Callable[[str], Iterator[Sequence[str]]]
 TRAINING, TEXT = "training examples", "pre-training text"
 BATCH_TEXTS, BATCH_CHARACTERS = 1 << 16, 1 << 20
 """Texts and characters from which the shingles of a batch are made: about 60 MB of memory."""
-LEAST_PARTS = 4
-"""Parts that are worth the start of further processes; each takes about 0.7 s."""
+LEAST_BYTES = 64 << 20
+"""Text that is worth the start of further processes: it takes about 3 s on one core."""
 MAX_SHOWN = 10
 """Pairs of a source that the page shows."""
 EXCERPT = 1200
@@ -253,21 +253,15 @@ def find_near_duplicates(
         InputError: a file is missing or damaged.
     """
     examples = DevelopmentTexts(read, development)
-    if corpus is None:
-        index = NearDuplicateIndex(examples.texts, threshold)
-        return NearDuplicateReport(threshold, (_search_training(examples, index, read(training), record),))
-    files = {path.name: path for path in list_corpus_files(corpus)}
-    # Next to the corpus, which all processes see.
-    with TemporaryDirectory(prefix=".near-duplicates-", dir=corpus.absolute().parent) as folder:
-        path = Path(folder) / "texts.parquet"
-        pq.write_table(pa.table({"text": pa.array(examples.texts, pa.large_string())}), path)
-        finder = load_finder(path, threshold)
-        sources = (
-            _search_training(examples, finder.index, read(training), record),
-            _search_corpus(examples, finder, partial(search_part, path, threshold), plan_parts(files)),
-        )
+    folder = None if corpus is None else corpus.absolute().parent  # all processes see it
+    with TemporaryDirectory(prefix=".near-duplicates-", dir=folder) as own:
+        texts = Path(own) / "texts.parquet"
+        pq.write_table(pa.table({"text": pa.array(examples.texts, pa.large_string())}), texts)
+        sources = [_search_training(examples, load_finder(texts, threshold).texts, read(training), record)]
+        if corpus is not None:
+            sources.append(_search_corpus(examples, texts, threshold, list_corpus_files(corpus)))
     load_finder.cache_clear()
-    return NearDuplicateReport(threshold, sources)
+    return NearDuplicateReport(threshold, tuple(sources))
 
 
 def _search_training(
@@ -291,20 +285,20 @@ def _search_training(
     return best.report(examples, TRAINING, before, 0)
 
 
-class DocumentFinder:
-    """Index of texts, and of their pieces in documents."""
+class DocumentFinder(NamedTuple):
+    """Index of texts and of their pieces, and the characters of the longest text."""
 
-    def __init__(self, texts: Sequence[str], threshold: float) -> None:
-        self.index = NearDuplicateIndex(texts, threshold)
-        self.pieces = PieceFinder(self.index.letters)
-        self.overlap = max(map(len, texts), default=0)
-        """Characters of the longest text."""
+    texts: NearDuplicateIndex
+    pieces: PieceFinder
+    overlap: int
 
 
 @lru_cache(maxsize=1)
 def load_finder(path: Path, threshold: float) -> DocumentFinder:
-    """Return the index of the texts in a file, which each process builds once: it is too large to be sent."""
-    return DocumentFinder(pq.read_table(path)["text"].to_pylist(), threshold)
+    """Return the index of the texts in a file, which each process makes once: it is too large to be sent."""
+    texts = pq.read_table(path)["text"].to_pylist()
+    index = NearDuplicateIndex(texts, threshold)
+    return DocumentFinder(index, PieceFinder(index.letters), max(map(len, texts), default=0))
 
 
 def search_part(path: Path, threshold: float, part: FilePart) -> tuple[int, SourceMatches]:
@@ -319,28 +313,24 @@ def search_part(path: Path, threshold: float, part: FilePart) -> tuple[int, Sour
             parts = [letters.codes[:0], *(letters.codes[first:last] for _, first, last in cut)]
             bounds = np.cumsum([*map(len, parts)])
             shingles = make_shingles(NormalizedLetters(np.concatenate(parts), bounds), SHINGLE)
-            for match in finder.index.matches(shingles):
+            for match in finder.texts.matches(shingles):
                 number, first, last = cut[match.other]
                 best.add(match.text, match.similarity, f"document {some[number][0]}", letters.text(first, last))
         done += len(ids)
     return done, best
 
 
-def _search_corpus(
-    examples: DevelopmentTexts,
-    finder: DocumentFinder,
-    search: Callable[[FilePart], tuple[int, SourceMatches]],
-    parts: Sequence[FilePart],
-) -> SourceReport:
-    best, done = SourceMatches(), 0
+def _search_corpus(examples: DevelopmentTexts, texts: Path, threshold: float, files: Sequence[Path]) -> SourceReport:
+    best, done, parts = SourceMatches(), 0, plan_parts({path.name: path for path in files})
     progress = StageProgress("near-duplicates in text", "documents", sum(part.records for part in parts))
-    for documents, found in ordered_map(search, parts, useful_workers(len(parts), LEAST_PARTS)):
+    workers = useful_workers(sum(part.bytes for part in parts), LEAST_BYTES)
+    for documents, found in ordered_map(partial(search_part, texts, threshold), parts, workers):
         for text, match in found.best.items():
             best.add(text, *match)
         done += documents
         progress.update(done)
-    too_short = sum(len(examples.examples[text]) for text in np.flatnonzero(finder.pieces.too_short).tolist())
-    return best.report(examples, TEXT, done, too_short)
+    too_short = np.flatnonzero(load_finder(texts, threshold).pieces.too_short).tolist()
+    return best.report(examples, TEXT, done, sum(len(examples.examples[text]) for text in too_short))
 
 
 def split_text(text: str, overlap: int) -> Iterator[str]:

@@ -198,6 +198,7 @@ class RowFiles(NamedTuple):
     paths: Sequence[Path]
     first: int
     """Number of the first row in the folder."""
+    bytes: int
 
 
 class RowData(DataSet):
@@ -336,8 +337,9 @@ class RowData(DataSet):
         """Return a part for each file, or for all: the checks of labels compare feature ids with tables of examples."""
         paths, rows = [(self.folder / name).absolute() for name in self.manifest.files], self.manifest.files.values()
         if FEATURE_IDS in self._ends:
-            return [RowFiles(paths, 0)]
-        return [RowFiles([path], first) for path, first in zip(paths, accumulate(rows, initial=0), strict=False)]
+            return [RowFiles(paths, 0, 0)]
+        firsts = accumulate(rows, initial=0)
+        return [RowFiles([path], first, path.stat().st_size) for path, first in zip(paths, firsts, strict=False)]
 
     def check(self, part: RowFiles) -> Iterator[tuple[Frame, Label]]:
         first, size = part.first, max(1, BATCH_TOKENS // self.manifest.row_length)

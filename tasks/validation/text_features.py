@@ -22,8 +22,8 @@ from tasks.validation.checks import DataCheck, DataSet, Frame, Label, Tally, Tot
 BATCH_RECORDS = 8192
 BATCH_BYTES = 16 << 20
 """Approximate text decoded at a time; a batch has fewer records if they are long."""
-PART_BYTES = 16 << 20
-"""Approximate text of a part, which takes 0.1 s."""
+PART_BYTES = 64 << 20
+"""Approximate size of a part."""
 CONFIRMED_HASHES = 1_000
 MAY_BE_EMPTY = "title"
 
@@ -170,6 +170,7 @@ class FilePart(NamedTuple):
     before: int
     """Records in earlier files."""
     records: int
+    bytes: int
 
 
 def plan_parts(files: Mapping[str, Path]) -> list[FilePart]:
@@ -179,7 +180,8 @@ def plan_parts(files: Mapping[str, Path]) -> list[FilePart]:
         first, groups = 0, enumerate(_read_groups(path))
         for some in split_into_groups(groups, lambda one: one[1].total_byte_size, MAX_LISTED, PART_BYTES):
             numbers, rows = [number for number, _ in some], sum(group.num_rows for _, group in some)
-            parts.append(FilePart(name, path.absolute(), numbers, first, before, rows))
+            size = sum(group.total_byte_size for _, group in some)
+            parts.append(FilePart(name, path.absolute(), numbers, first, before, rows, size))
             first += rows
         before += first
     return parts

@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -31,13 +32,16 @@ from tasks.params.schema import PHASES, Params, load_sections
 from tasks.plan.main import run_main
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import DataInvalid
+from tasks.stage.parallel import ordered_map, useful_workers
 from tasks.stage.process import parse_item
 from tasks.stage.row_folders import HELD_OUT, find_held_out_rows
 from tasks.validation.checks import (
     MAX_EXAMPLES,
+    CheckCounts,
     CheckOutcome,
     DataCheck,
     DataSet,
+    Tally,
     Totals,
     clip_text,
     format_failures,
@@ -45,9 +49,11 @@ from tasks.validation.checks import (
 )
 from tasks.validation.pretraining_checks import ROW_CHECKS, CorpusData
 from tasks.validation.row_checks import RowSource
-from tasks.validation.validators import GxValidator, LimitValidator, load_gx, make_expectation, make_suite
+from tasks.validation.validators import GxValidator, LimitValidator, check_part, load_gx, make_expectation, make_suite
 
 NAMES = ("corpus", *PHASES)
+LEAST_BYTES = 256 << 20
+"""Bytes of rows or text that are worth the start of further processes: they take about 1 s on one core."""
 RESULTS, SUITE = "index.html", "expectations.html"
 RECORD = "record"
 """Column of the labels of records in Data Docs."""
@@ -148,7 +154,14 @@ def validate_data(data: DataSet, validator: LimitValidator) -> ValidationResult:
     outcomes = _validate_totals(validator, data.prerequisites, data.prepare())
     if not all(outcome.ok for outcome in outcomes):
         return ValidationResult(data.name, data.record, 0, checks, tuple(outcomes))
-    found = validator.validate_parts(data)
+    found = {check.name: CheckCounts(0, 0) for check in data.record_checks}
+    parts, data.tally = data.parts(), Tally()
+    workers = useful_workers(sum(part.bytes for part in parts), LEAST_BYTES)
+    for new, tally, frame in ordered_map(partial(check_part, data), parts, workers):
+        if frame:
+            validator.confirm(data.record_checks, frame, new)
+        found = {name: counts + new[name] for name, counts in found.items()}
+        data.tally.add(tally)
     outcomes += _validate_totals(validator, data.total_checks, data.totals())
     for check in data.record_checks:
         counts = found[check.name]

@@ -7,23 +7,21 @@ for plots, statistical tests, databases and clouds, which are not loaded.
 
 import math
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from functools import cache, partial
+from functools import cache
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import version
 from importlib.util import LazyLoader
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from tasks.stage import process
 from tasks.stage.errors import ParamsError
-from tasks.stage.parallel import ordered_map, useful_workers
 from tasks.validation.checks import (
     MAX_UNEXPECTED,
     CheckCounts,
@@ -34,8 +32,6 @@ from tasks.validation.checks import (
     Label,
     Tally,
     clip_text,
-    count_records,
-    merge_frames,
 )
 
 LAZY = ("altair", "scipy.stats")
@@ -91,8 +87,6 @@ def load_gx() -> Any:
     return package
 
 
-LEAST_PARTS = 16
-"""Parts that are worth the start of further processes: 1 to 2 s of work."""
 COUNTS = {"result_format": "BASIC", "partial_unexpected_count": 0}
 NO_BARS = {"globally": False, "metric_calculations": False}
 
@@ -108,9 +102,6 @@ class LimitValidator:
     after an import that takes longer than the rows of most runs.
     """
 
-    needs_frames: ClassVar[bool] = False
-    """`_confirm` needs all features."""
-
     def validate(self, checks: Sequence[DataCheck], frame: Frame, label: Label = str) -> dict[str, CheckCounts]:
         """Evaluate every check on the records of `frame`."""
         counts = {}
@@ -122,37 +113,12 @@ class LimitValidator:
             counts[check.name] = CheckCounts(len(failed), len(values), unexpected)
         return counts
 
-    def validate_parts(self, data: DataSet) -> dict[str, CheckCounts]:
-        """Evaluate the record checks of all parts of `data`, in several processes if there are many, and set its tally.
-
-        For errors see `validate`.
-        """
-        counts = {check.name: CheckCounts(0, 0) for check in data.record_checks}
-        confirmed = Counter[str]()
-        for frame in merge_frames(_merge_parts(data, counts, self.needs_frames)):
-            confirmed.update(self._count_failed(data.record_checks, frame))
-        if self.needs_frames:
-            _compare(counts, confirmed)
-        return counts
-
-    def _count_failed(self, checks: Sequence[DataCheck], frame: Frame) -> dict[str, int]:
-        raise NotImplementedError
+    def confirm(self, checks: Sequence[DataCheck], frame: Frame, counts: Mapping[str, CheckCounts]) -> None:
+        """Do nothing; a validator that uses another library compares its failures with `counts`."""
 
 
-def _merge_parts(data: DataSet, counts: dict[str, CheckCounts], with_frames: bool) -> Iterator[Frame]:
-    """Check all parts of `data`, add their tallies and `counts`, and yield their frames, in order."""
-    parts, data.tally = data.parts(), Tally()
-    for found, tally, frames in ordered_map(
-        partial(check_part, data, with_frames), parts, useful_workers(len(parts), LEAST_PARTS)
-    ):
-        for name, new in found.items():
-            counts[name] += new
-        data.tally.add(tally)
-        yield from frames
-
-
-def check_part(data: DataSet, with_frames: bool, part: Any) -> tuple[dict[str, CheckCounts], Tally, list[Frame]]:
-    """Return the counts of the record checks of a part, its tally and, if needed, a frame of its features."""
+def check_part(data: DataSet, part: Any) -> tuple[dict[str, CheckCounts], Tally, Frame]:
+    """Return the counts of the record checks of a part, its tally, and for users' data the features of its records."""
     data = copy(data)
     data.tally = Tally()
     counts = {check.name: CheckCounts(0, 0) for check in data.record_checks}
@@ -160,20 +126,14 @@ def check_part(data: DataSet, with_frames: bool, part: Any) -> tuple[dict[str, C
     for frame, label in data.check(part):
         for name, new in LimitValidator().validate(data.record_checks, frame, label).items():
             counts[name] += new
-        if with_frames:
-            frames.append({name: _shrink(frame[name]) for name in counts})
-    return counts, data.tally, list(merge_frames(frames))
-
-
-def _shrink(values: np.ndarray) -> np.ndarray:
-    """Return numbers, none of them negative, in the smallest type, because other processes and hosts send them."""
-    return values.astype(np.min_scalar_type(values.max(initial=0)))
+        if data.is_user_data:
+            # In the smallest type, because other processes and hosts send them. None is negative.
+            frames.append({name: frame[name].astype(np.min_scalar_type(frame[name].max(initial=0))) for name in counts})
+    return counts, data.tally, {name: np.concatenate([frame[name] for frame in frames]) for name in counts if frames}
 
 
 class GxValidator(LimitValidator):
     """Validator that uses Great Expectations in memory: no project folder, no progress bars, no network."""
-
-    needs_frames: ClassVar[bool] = True
 
     def __init__(self) -> None:
         """Raise ParamsError if Python runs without docstrings."""
@@ -189,33 +149,28 @@ class GxValidator(LimitValidator):
         Raises:
             CheckCrashed: an expectation raised, was not evaluated on every record, or counted other failures.
         """
-        failed = self._count_failed(checks, frame)
-        # Listing the failing records would take Great Expectations 50 % more time.
         counts = super().validate(checks, frame, label)
-        _compare(counts, failed)
+        self.confirm(checks, frame, counts)
         return counts
 
-    def _count_failed(self, checks: Sequence[DataCheck], frame: Frame) -> dict[str, int]:
+    def confirm(self, checks: Sequence[DataCheck], frame: Frame, counts: Mapping[str, CheckCounts]) -> None:
+        # Listing the failing records would take Great Expectations 50 % more time, so it only counts them.
         import pandas as pd
 
         batch = self._batches.get_batch({"dataframe": pd.DataFrame(frame)})
         suite = self._gx.ExpectationSuite("checks", expectations=[make_expectation(check) for check in checks])
         result = batch.validate(suite, result_format=COUNTS)
-        failed = dict(_count_failures(one, count_records(frame)) for one in result.results)
+        records = max(map(len, frame.values()))
+        failed = dict(_count_failed(one, records) for one in result.results)
         # Great Expectations silently drops expectations that it does not know.
         evaluated = result.statistics["evaluated_expectations"]
         if evaluated != len(checks) or set(failed) != {check.name for check in checks}:
             raise CheckCrashed(f"{evaluated} of {len(checks)} checks were evaluated: {sorted(failed)}")
-        return failed
+        if other := [name for name, one in counts.items() if one.failed != failed[name]]:
+            raise CheckCrashed(f"Great Expectations counts the failures of {', '.join(other)} differently")
 
 
-def _compare(counts: Mapping[str, CheckCounts], failed: Mapping[str, int]) -> None:
-    """Raise CheckCrashed if Great Expectations counted other failures than `counts`."""
-    if other := [name for name, one in counts.items() if one.failed != failed[name]]:
-        raise CheckCrashed(f"Great Expectations counts the failures of {', '.join(other)} differently")
-
-
-def _count_failures(result: Any, records: int) -> tuple[str, int]:
+def _count_failed(result: Any, records: int) -> tuple[str, int]:
     """Return the check of an expectation, and the number of records that failed it."""
     name = result.expectation_config.meta["check"]
     found = result.result

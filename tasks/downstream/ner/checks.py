@@ -3,7 +3,6 @@
 Rows must have a label for each word, at its first token, and each window once.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -82,10 +81,6 @@ class NerData(ExampleFiles):
             *(DataCheck(f"{split}_entities", "tags", "at least one entity", nothing, minimum=1) for split in splits),
         )
 
-    def _types(self, split: str) -> Counter[str]:
-        """Number of entities by type."""
-        return self.tally.counters[f"types {split}"]
-
     def _features(self, split: str, batch: pa.RecordBatch, label: Label) -> Frame:
         words, tags = batch.column("tokens"), batch.column("tags").to_pylist()
         lengths = pc.fill_null(pc.list_value_length(words), 0).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -107,13 +102,13 @@ class NerData(ExampleFiles):
         if unknown:
             return int(len(tags) != words), unknown, 0
         found = find_entities(tags)
-        self._types(split).update(one.type for one in found)
+        self.tally.counters[split].update(one.type for one in found)
         self.tally.histograms["entities"].add(np.array([one.last - one.first for one in found], dtype=np.int64))
         return int(len(tags) != words), 0, len(find_inside_starts(tags))
 
     def totals(self) -> Totals:
         return super().totals() | {
-            f"{split}_entities": TotalFeature(self._types(split).total()) for split in self.files
+            f"{split}_entities": TotalFeature(self.tally.counters[split].total()) for split in self.files
         }
 
     def numbers(self) -> dict[str, Any]:
@@ -122,11 +117,11 @@ class NerData(ExampleFiles):
             numbers[f"{split} sentences"] = self.records[split]
             numbers[f"{split} words"] = self.tally.counters["words"][split]
             numbers[f"{split} documents"] = max(self.tally.lists[f"documents {split}"], default=0)
-            numbers[f"{split} entities"] = self._types(split).total()
-        for name in sorted({name for split in self.files for name in self._types(split)}):
+            numbers[f"{split} entities"] = self.tally.counters[split].total()
+        for name in sorted({name for split in self.files for name in self.tally.counters[split]}):
             for split in self.files:
-                absent = " (not in train)" if name not in self._types(TRAIN) else ""
-                numbers[f"{split} entities of type {name}{absent if split != TRAIN else ''}"] = self._types(split)[name]
+                absent = " (not in train)" if split != TRAIN and name not in self.tally.counters[TRAIN] else ""
+                numbers[f"{split} entities of type {name}{absent}"] = self.tally.counters[split][name]
         repeated = self._repetitions("duplicate sentences", "sentences also in train")
         return numbers | repeated | self.reading
 

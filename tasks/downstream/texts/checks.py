@@ -1,6 +1,5 @@
 """Validation of labelled texts and of their rows: a class or value for every example, each once. Legend: n rows."""
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -78,10 +77,6 @@ class TextsData(ExampleFiles):
         )
         self._columns, self.measured = TEXTS[: len(columns)], columns
 
-    def _label_counts(self, split: str) -> Counter[float]:
-        """Number of examples by label."""
-        return self.tally.counters[f"labels {split}"]
-
     def _features(self, split: str, batch: pa.RecordBatch, label_of: Label) -> Frame:
         column = batch.column("label")
         label, example = column, np.arange(len(batch))
@@ -89,7 +84,7 @@ class TextsData(ExampleFiles):
             label, example = pc.list_flatten(column), pc.list_parent_indices(column).to_numpy()
         label = label.to_numpy(zero_copy_only=False)
         for value, count in zip(*np.unique(label, return_counts=True), strict=True):
-            self._label_counts(split)[float(value)] += int(count)
+            self.tally.counters[split][float(value)] += int(count)
         texts = join_texts(batch)
         self.add_keys(split, texts)
         if split == TRAIN:
@@ -108,7 +103,7 @@ class TextsData(ExampleFiles):
         }
 
     def totals(self) -> Totals:
-        seen = self._label_counts(TRAIN)
+        seen = self.tally.counters[TRAIN]
         absent = [name for number, name in enumerate(self._classes[: self._required]) if number not in seen]
         if not self._classes and len(seen) < 2:
             absent = ["a second value"]
@@ -122,7 +117,7 @@ class TextsData(ExampleFiles):
         for number, name in enumerate(self._classes):
             alone = "" if number < self._required else " (not in train)"
             for split in self.files:
-                found = self._label_counts(split)[number]
+                found = self.tally.counters[split][number]
                 numbers[f"{split} examples of class {name}{alone if split != TRAIN else ''}"] = found
         texts, labelled = (len(np.unique(self.hashes(keys))) for keys in (TRAIN, LABELLED))
         other_label = {"duplicate training texts with different labels": labelled - texts}

@@ -113,7 +113,6 @@ def test_documents_are_judged_in_bounded_frames_with_the_same_verdict(judge, tmp
     columns["text"][1] = columns["text"][10] = columns["text"][11] = ""
     whole = judged_corpus(judge, tmp_path, columns)
     monkeypatch.setattr("tasks.validation.text_features.BATCH_RECORDS", 2)
-    monkeypatch.setattr("tasks.validation.checks.FRAME_RECORDS", 3)
     assert judged_corpus(judge, tmp_path, columns) == whole
     assert [c["examples"] for c in whole["checks"] if not c["ok"]] == [["doc-1", "doc-10", "doc-11"]]
 

@@ -12,7 +12,8 @@ import pytest
 from tasks.params.schema import load_params
 from tasks.stage import cluster
 from tasks.stage.row_folders import read_manifest
-from tasks.validation import near_duplicates, text_features, validators
+from tasks.validation import near_duplicates, text_features
+from tasks.validation import validate as validating
 from tasks.validation.checks import MAX_UNEXPECTED, DataSet
 from tasks.validation.pretraining_checks import SCHEMA, CorpusData
 from tasks.validation.validate import ValidationResult, validate_data
@@ -42,7 +43,7 @@ def address() -> Iterator[str]:
 @pytest.fixture
 def many_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(text_features, "PART_BYTES", 1)  # a part for each row group
-    monkeypatch.setattr(validators, "LEAST_PARTS", 2)
+    monkeypatch.setattr(validating, "LEAST_BYTES", 2)
     monkeypatch.chdir(tmp_path)
 
 
@@ -128,7 +129,7 @@ def test_rows_with_failures_in_the_first_and_last_file(address: str, monkeypatch
 
 @pytest.mark.usefixtures("many_parts")
 def test_near_duplicates_of_equal_similarity_in_several_parts(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(near_duplicates, "LEAST_PARTS", 2)
+    monkeypatch.setattr(near_duplicates, "LEAST_BYTES", 2)
     dev = [" ".join(f"{word}{text}{number}" for number in range(40)) for text, word in enumerate(("river", "hill"))]
     texts = [f"Town {i} lies by a lake, and its people built the bridge." for i in range(60)]
     texts[5], texts[25], texts[45] = f"{dev[0]} and more", dev[0], dev[0]

@@ -264,7 +264,6 @@ def test_rows_are_judged_piece_by_piece_with_the_same_verdict(judge, tmp_path, t
     columns["input_ids"][1:, 0] = 9
     whole = judged(judge, tmp_path, tokenizer, columns=columns)
     monkeypatch.setattr("tasks.validation.row_checks.BATCH_TOKENS", 16)
-    monkeypatch.setattr("tasks.validation.checks.FRAME_RECORDS", 1)
     assert judged(judge, tmp_path, tokenizer, columns=columns) == whole
     assert [check["examples"] for check in whole["checks"] if not check["ok"]] == [["row 1", "row 2", "row 3"]]
 

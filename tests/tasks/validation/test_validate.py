@@ -44,7 +44,7 @@ def judged_corpus(judge, folder, columns):
 def test_a_check_that_cannot_be_evaluated_is_our_defect_and_no_verdict_on_the_data(judge):
     check = DataCheck("lost", "text", "something", "nothing", maximum=0)
     with pytest.raises(CheckCrashed, match="lost"):
-        judge.validate([check], {"size": np.array([1])})
+        judge.confirm([check], {"size": np.array([1])}, {})
 
 
 def test_missing_features_do_not_pass_as_right(judge):
