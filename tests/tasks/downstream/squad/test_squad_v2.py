@@ -342,8 +342,8 @@ def test_the_data_must_hold_questions_of_both_kinds(
         write_questions(tmp_path / f"{split}.parquet", asked)
     data = QuestionData(tmp_path, 1, nullable=True)
     assert {name: total.value for name, total in data.prepare().items()} == {"schema": 0}
-    for frame in data.frames():
-        assert "answers_present" in frame
+    for part in data.parts():
+        assert all("answers_present" in frame for frame, _ in data.check(part))
     totals = {name: total.value for name, total in data.totals().items()}
     wanted = {check.name: check.minimum for check in data.total_checks if "_answer" in check.name}
     assert {name: totals[name] for name, least in wanted.items() if totals[name] < (least or 0)} == found
