@@ -31,6 +31,7 @@ from tests.faults import processes
 from tests.faults.table import HalfPublished, Leak, Lost
 from tests.places import ROOT
 from tests.plans import stages_of, values_with
+from tests.prefect_home import make_home
 
 SMALL = (
     "corpus.demo_documents=60",
@@ -110,6 +111,9 @@ class Case:
     """Of a Prefect server; None: every run starts one of its own."""
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     extra: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        make_home(self.home / "prefect")
 
     def environment(self) -> dict[str, str]:
         own = {

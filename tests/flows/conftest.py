@@ -1,12 +1,16 @@
 """A small project of three stages under a real DVC, and one Prefect test server per session."""
 
 import shutil
+from unittest import mock
 
 import pytest
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.testing.utilities import prefect_test_harness
 
+from flows.commands import run as run_command
+from flows.server.local_server import LocalServer
 from tests.places import ROOT
+from tests.prefect_home import make_home
 
 DVC_YAML = """
 stages:
@@ -71,13 +75,21 @@ pathlib.Path(f"reports/publish-{entry}.json").write_text(json.dumps({"folder": f
 
 
 @pytest.fixture(scope="session")
-def prefect_session():
+def prefect_server(tmp_path_factory):
     """One temporary server; without heartbeats a flow takes a tenth of a second instead of one."""
+    home = make_home(tmp_path_factory.mktemp("prefect"), "prefect-test.db")
     with (
+        mock.patch("prefect.testing.utilities.mkdtemp", return_value=str(home)),
         temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
         prefect_test_harness(server_startup_timeout=120),
     ):
         yield
+
+
+@pytest.fixture
+def prefect_session(prefect_server, monkeypatch):
+    """That server; a command starts none of its own, which it would end as soon as it sees that one."""
+    monkeypatch.setattr(run_command, "start_early", lambda log: mock.Mock(spec=LocalServer))
 
 
 @pytest.fixture

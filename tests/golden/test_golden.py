@@ -25,7 +25,7 @@ from tasks.validation.validate import render_page
 from tasks.validation.validators import GxValidator
 from tests.browser import evaluations, made_runs
 from tests.browser.planted import EVIL, LONG
-from tests.flows.conftest import prefect_session, toy_project  # noqa: F401 (fixtures)
+from tests.flows.conftest import prefect_server, prefect_session, toy_project  # noqa: F401 (fixtures)
 from tests.flows.runs.test_runs import FASTER
 from tests.flows.views.shown_runs import shown
 from tests.flows.views.test_compare_runs import made

@@ -23,6 +23,7 @@ import pytest
 from flows.runs import environment
 from tests.faults import small_run
 from tests.places import ROOT
+from tests.prefect_home import make_home
 
 STRANGER = 54321
 """A user id without an entry in the list of users."""
@@ -148,7 +149,7 @@ def clone(place: Path) -> Callable[..., Machine]:
 
     def make(name: str = "clone", git: bool = True) -> Machine:
         project = small_run.make_project(place / name)
-        (place / "home").mkdir()
+        make_home(place / "home/.prefect")
         if not git:
             shutil.copy(ROOT / ".dvc" / "config", project / ".dvc" / "config")
         return Machine(project)
@@ -234,11 +235,17 @@ PREFECT_SERVER_DATABASE_CONNECTION_URL = "postgresql+asyncpg://user:word@127.0.0
 """
 
 
-def test_a_run_has_a_server_of_its_own_whatever_a_profile_of_prefect_says(clone):
-    machine = clone()
+def others(machine: Machine) -> dict[str, str]:
+    """The variables of someone who works with another server, which is not there."""
     profiles = machine.project.parent / "profiles.toml"
     profiles.write_text(OTHERS)
-    machine.variables = {"PREFECT_PROFILES_PATH": str(profiles), "PREFECT_SERVER_API_BASE_PATH": "/elsewhere"}
+    return {"PREFECT_PROFILES_PATH": str(profiles), "PREFECT_SERVER_API_BASE_PATH": "/elsewhere"}
+
+
+@pytest.mark.soak
+def test_a_run_has_a_server_of_its_own_whatever_a_profile_of_prefect_says(clone):
+    machine = clone()
+    machine.variables = others(machine)
     finished(machine.run(*RUN))
 
 
@@ -379,6 +386,7 @@ def test_a_container_in_which_most_is_missing_at_once(clone, proxy):
     machine = clone("clone of mine", git=False)
     machine.user = STRANGER
     machine.variables = {**proxy.variables, "HOME": "/", "PYTHONOPTIMIZE": "2", "LC_ALL": "C", "PYTHONUTF8": "0"}
+    machine.variables |= others(machine)
     own(machine.project, STRANGER)
     said = finished(machine.run(*CORPUS, closed=0, umask=0o077))
     assert proxy.seen == []

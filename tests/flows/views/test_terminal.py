@@ -133,7 +133,7 @@ def test_without_colours_and_without_a_terminal_nobody_gets_them(toy_project, en
     assert "Podium run: rejected\n" in shown
 
 
-@pytest.mark.parametrize("how", ["keys", signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", ["keys", pytest.param(signal.SIGINT, marks=pytest.mark.soak), signal.SIGTERM])
 def test_a_run_that_is_stopped_waits_for_the_checkpoint_says_what_it_holds_and_ends_with_4(
     toy_project, environment, how
 ):
@@ -159,7 +159,7 @@ def test_a_run_that_is_stopped_waits_for_the_checkpoint_says_what_it_holds_and_e
     ("stage", "how", "code", "name"),
     [
         (WAITS + WORKS, "keys", 130, "Ctrl-C"),
-        (WAITS + WORKS, signal.SIGTERM, 143, "SIGTERM"),
+        pytest.param(WAITS + WORKS, signal.SIGTERM, 143, "SIGTERM", marks=pytest.mark.soak),
         (BEFORE_ANY_UPDATE, "keys", 130, "Ctrl-C"),
     ],
 )

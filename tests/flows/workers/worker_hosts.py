@@ -14,6 +14,7 @@ from pathlib import Path
 from tasks.stage.process import die_with_parent
 from tests.flows.conftest import PUBLISH
 from tests.places import ROOT
+from tests.prefect_home import make_home
 
 COPIED = (
     "flows",
@@ -152,7 +153,7 @@ class Server:
     def __init__(self, folder):
         self.folder, self.port = folder, free_port()
         self.url = f"http://127.0.0.1:{self.port}/api"
-        folder.mkdir()
+        make_home(folder)
         self.start()
 
     def environment(self):

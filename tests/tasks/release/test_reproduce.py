@@ -27,6 +27,7 @@ from tasks.release.publish import publish
 from tasks.release.signing import ATTESTATION, SIGNATURE, Signer
 from tests.hub_server import HubServer
 from tests.places import ROOT
+from tests.prefect_home import make_home
 from tests.tasks.downstream.texts.classification_checkout import WORDS, write_texts
 from tests.tasks.release.hub_publishing import NAME
 from tests.tasks.release.test_signing import replace_text, verify, write_key
@@ -56,7 +57,8 @@ class Project:
         self.keys = folder / "keys"
         home = {f"DVC_{name}_DIR": str(folder / name) for name in ("SITE_CACHE", "GLOBAL_CONFIG", "SYSTEM_CONFIG")}
         key = {"PODIUM_SIGNING_KEY": str(self.keys / "ours.pem")}
-        self.environment = {**os.environ, **home, **key, "PREFECT_HOME": str(folder / "prefect"), "PODIUM_THREADS": "1"}
+        prefect = make_home(folder / "prefect")
+        self.environment = {**os.environ, **home, **key, "PREFECT_HOME": str(prefect), "PODIUM_THREADS": "1"}
 
     def call(self, *words: Any) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "flows", *map(str, words)]
