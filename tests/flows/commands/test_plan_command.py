@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from flows import cli
 from flows.checks import device, preflight
 from flows.runs.run_estimate import estimate_run
 from flows.runs.run_request import RunRequest, resolve_request
@@ -22,6 +23,7 @@ from ipu_model.units import format_bytes, format_seconds
 from tasks.estimates.job_estimates import DOES_NOT_FIT, EstimateOptions, Interval
 from tasks.params.overlays import list_preset_names
 from tasks.stage.errors import InputError, ParamsError
+from tests.flows.runs.test_runs import podium
 from tests.places import ROOT, copy_project
 from tests.tasks.hostile import without_own_script
 
@@ -236,7 +238,12 @@ def test_a_faster_cut_is_proposed_with_what_would_undo_it() -> None:
     ],
 )
 def test_a_job_that_cannot_run_as_stated_is_refused_before_the_first_stage_and_no_run_is_proposed(
-    override: str, job: str, reason: str
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    override: str,
+    job: str,
+    reason: str,
 ) -> None:
     preset = "ipu-base-pod16-examples"
     for choices in ({}, {"force": True}, {"on_workers": True}):
@@ -251,17 +258,13 @@ def test_a_job_that_cannot_run_as_stated_is_refused_before_the_first_stage_and_n
         with pytest.raises(ParamsError, match=re.escape(reason)):
             device.require_fit(wanted(preset, override, **choices), lambda text: None)
     words = ["--preset", preset, "--set", override]
+    monkeypatch.setattr(cli, "SELF", project)  # else the command starts again with the code of the copy
     for more in ([], ["--json"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "flows", "plan", *words, *more],
-            text=True,
-            capture_output=True,
-            timeout=120,
-        )
-        assert done.returncode == 2, done.stderr
-        assert f"next: {job}" in done.stderr
-        assert "cannot run with these parameters: change the parameter named above, then podium plan" in done.stderr
-        assert "podium run" not in done.stderr + done.stdout
+        code, said = podium(capsys, "plan", *words, *more)
+        assert code == 2, said.err
+        assert f"next: {job}" in said.err
+        assert "cannot run with these parameters: change the parameter named above, then podium plan" in said.err
+        assert "podium run" not in said.err + said.out
 
 
 def test_a_plan_of_what_does_not_fit_proposes_no_run() -> None:

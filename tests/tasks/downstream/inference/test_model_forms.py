@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from flows.commands.finetune import fit_rows
 from flows.runs.model_source import model_parameters
+from tasks.downstream.inference import job
 from tasks.downstream.inference.entry import infer_entry
 from tasks.downstream.inference.job import InferenceOptions
 from tasks.downstream.inference.model import find_model
@@ -25,6 +26,7 @@ from tasks.stage.errors import PodiumError
 from tasks.vocabulary.tokenizer import make_tokenizer
 from tests.places import ROOT
 from tests.tasks.downstream.inference.head_models import write_head_model
+from tests.tasks.downstream.texts.glue_checkout import device_job_here
 from tests.tasks.tiny_model import SPECIAL, write_tiny_model
 
 WORDS = ["the", "town", "lies", "in", "a", "valley", "who", "where", "is", "what", "ada"]
@@ -132,13 +134,15 @@ def test_a_model_with_one_token_type_reads_single_texts_and_refuses_pairs_by_nam
 
 
 def answers(folder: Path, place: Path) -> list[object]:
-    """What evaluate, predict and ask make of a folder."""
+    """What evaluate, predict and ask make of a folder, in this process."""
     model = find_model(str(folder))
     entry, how = infer_entry(model), InferenceOptions(RuntimeSpec("cpu", "fp32"), 8, lambda text: None)
     answer = {"text": ["valley"], "answer_start": [CONTEXT.index("valley")]}
     record = {"id": "1", "context": CONTEXT, "question": QUESTION, "answers": answer}
     (place / "dev.jsonl").write_text(json.dumps(record) + "\n")
-    metrics, _, _ = evaluate(entry, model, place / "dev.jsonl", place / f"evaluation-{folder.name}", how)
-    predict(entry, model, place / "dev.jsonl", PredictionOutput(place / f"{folder.name}.jsonl", "jsonl"), how)
-    [best], _ = ask(model, QUESTION, CONTEXT, WindowShape.for_model(model))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job, "run_device_job", device_job_here)
+        metrics, _, _ = evaluate(entry, model, place / "dev.jsonl", place / f"evaluation-{folder.name}", how)
+        predict(entry, model, place / "dev.jsonl", PredictionOutput(place / f"{folder.name}.jsonl", "jsonl"), how)
+        [best], _ = ask(model, QUESTION, CONTEXT, WindowShape.for_model(model))
     return [metrics["f1"], (place / f"{folder.name}.jsonl").read_text(), best]
