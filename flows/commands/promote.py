@@ -18,9 +18,9 @@ from tasks.stage import streams
 from tasks.stage.errors import InputError
 
 name_options = options.combine_options(
-    click.option("--as", "name", default=CHAMPION, show_default=True, metavar="NAME", help="name of the release"),
-    options.json_option,
     click.argument("model", shell_complete=options.complete_runs),
+    options.json_option,
+    click.option("--as", "name", default=CHAMPION, show_default=True, metavar="NAME", help="name of the release"),
 )
 """Arguments that promote and rollback share."""
 
