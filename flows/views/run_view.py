@@ -57,7 +57,7 @@ BADGE_COLORS = {
     **{"cancelled": "warn", "interrupted": "warn", "killed": "warn"},
 }
 """Status -> color of its badge."""
-FIGURES = ("seconds", "began", "cpu", "peak", "host", "produced", "producer", "resumed", "least")
+FIGURES = ("seconds", "began", "cpu", "peak", "host", "produced", "producer", "resumed", "least", "maps")
 """Figures of a stage; None: unknown."""
 
 
@@ -432,16 +432,31 @@ def format_value(value: object) -> str:
 def _make_stage_row(stage: StageRecord, root: Path) -> dict[str, Any]:
     """Return status and figures of a stage: from the run's record, or for a skipped stage from its own."""
     row: dict[str, Any] = {"name": stage.name, "status": stage.status}
+    made = find_object(root / artifacts.stage_run_file(stage.name))
     if stage.status not in ("skipped", "restored"):
         figures = {"seconds": stage.seconds, "cpu": stage.cpu_seconds, "peak": stage.peak_memory_mb}
+        if made and stage.began and 0 <= made["process"]["began"] - stage.began <= stage.seconds:  # not of a later run
+            row["maps"] = _describe_maps(made["process"])
         return {**row, **figures, "began": stage.began, "host": stage.host}
-    if (made := find_object(root / artifacts.stage_run_file(stage.name))) is None:
+    if made is None:
         return row
     process, run = made["process"], made["run"]
+    row["maps"] = _describe_maps(process)
     figures = {"seconds": process["ended"] - process["began"], "began": process["began"]}
     figures |= {"cpu": process["cpu_seconds"], "peak": process["peak_memory_mb"]}
     when, producer = ("dvc repro", "") if run is None else (format_moment(run["began"]), display_name(run["name"]))
     return {**row, **figures, "produced": when, "producer": producer}
+
+
+def _describe_maps(process: Mapping[str, Any]) -> str | None:
+    """Return the time of a stage's parallel maps and of the rest as text; None if one process did all."""
+    maps = [one for one in process.get("maps", ()) if one["processes"] > 1]
+    if not maps:
+        return None
+    seconds, parts = sum(one["seconds"] for one in maps), sum(one["items"] for one in maps)
+    rest = max(0.0, process["ended"] - process["began"] - seconds)
+    most = max(one["processes"] for one in maps)
+    return f"{format_duration(seconds)} in {parts} parts on {most} processes, {format_duration(rest)} for the rest"
 
 
 def _read_job_result(stage: Stage, root: Path, project: Path) -> dict[str, Any]:

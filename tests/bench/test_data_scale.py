@@ -7,11 +7,12 @@ import os
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bench import data_scale
-from bench.data_scale import StageCost, check_targets, marginal_costs, table, validation
+from bench.data_scale import StageCost, predictions, schedule, table
 from bench.process_tree import run_measured
 from tasks.stage.errors import InputError
 
@@ -28,8 +29,12 @@ PARENT = """
 """
 
 
-def one(stage: str, megabytes: float, cpu_s: float, peak_mb: float = 100.0) -> StageCost:
-    return StageCost(stage, megabytes, cpu_s, cpu_s, peak_mb, 0.0, 0.0)
+def one(stage: str, megabytes: float, wall_s: float, maps: list[dict[str, Any]]) -> StageCost:
+    return StageCost(stage, megabytes, 2 * wall_s, wall_s, 100.0, 5.0, 0.0, maps)
+
+
+def a_map(seconds: float, items: list[float], merge: float = 0.0, processes: int = 2) -> dict[str, Any]:
+    return {"seconds": seconds, "item_seconds": items, "merge_seconds": merge, "processes": processes}
 
 
 def test_a_command_is_measured_with_all_its_processes(tmp_path: Path) -> None:
@@ -40,24 +45,25 @@ def test_a_command_is_measured_with_all_its_processes(tmp_path: Path) -> None:
     assert 100 < used.peak_mb < 200, "both blocks, and two interpreters"
 
 
-def test_flat_and_small_are_judged_against_the_smallest_size() -> None:
-    found = [
-        one("corpus@text", 10, 10.0),
-        one("corpus@text", 100, 114.0),
-        one("tokenizer", 10, 5.0),
-        one("tokenizer", 100, 20.0),
-    ]
-    flat, small = check_targets(found)
-    assert "1.14 (corpus@text at 100 MB): met" in flat
-    assert small.endswith("100 MB (corpus@text at 10 MB): met")
-    steep, large = check_targets([*found, one("corpus@text", 1000, 1160.0, peak_mb=2100.0)])
-    assert "1.16 (corpus@text at 1000 MB): NOT met" in steep
-    assert large.endswith("2100 MB (corpus@text at 1000 MB): NOT met")
-    assert "1.156 (10 to 100 MB)" in marginal_costs(found)[0]
-    two = [one("validate@corpus", 10, 2.0), one("validate@phase1", 10, 1.5), one("corpus@text", 10, 9.0)]
-    assert validation(two)[0].startswith("validation of 10.0 MB: 3.50 s of CPU")
-    assert validation(two)[0].endswith("in 2 stages")
-    assert table(found)[2].split()[:4] == ["corpus@text", "100.0", "1.140", "1.14"]
+def test_items_go_in_order_to_the_process_that_is_free_first() -> None:
+    assert schedule([3.0, 1.0, 1.0, 2.0], 2) == 4.0
+    assert schedule([3.0, 1.0, 1.0, 2.0], 1) == 7.0
+    assert schedule([1.0] * 3, 8) == 1.0
+
+
+def test_more_hosts_shorten_only_the_maps() -> None:
+    cost = one("tokenizer", 10.0, 20.0, [a_map(12.0, [5.0] * 4), a_map(3.0, [1.0] * 4, merge=1.5)])
+    assert cost.map_s == 15.0
+    assert cost.predict(1) == pytest.approx(20.0), "today's time"
+    serial, first, second = 5.0, 2.0 + 5.0, 1.0 + 1.5  # each map with its overhead; the second waits for the stage
+    assert cost.predict(8) == pytest.approx(serial + first + second)
+
+
+def test_the_table_has_map_and_serial_seconds_and_a_line_for_all_stages() -> None:
+    costs = [one("corpus@text", 10.0, 4.0, []), one("tokenizer", 10.0, 20.0, [a_map(15.0, [7.5] * 4)])]
+    assert table(costs)[2].split() == ["tokenizer", "10.0", "4.000", "2.000", "1.500", "0.500", "100", "5.0"]
+    assert table(costs)[3].split() == ["all", "stages", "10.0", "4.800", "2.400", "1.500", "0.900", "100", "10.0"]
+    assert predictions(costs, 2) == ["10.0 MB on 2 hosts: 16.5 s instead of 24.0 s, 1.5 times as fast (predicted)"]
 
 
 def test_a_stage_is_measured_once_for_each_size_and_kept(
@@ -71,8 +77,8 @@ def test_a_stage_is_measured_once_for_each_size_and_kept(
     small, large = (StageCost(**entry) for entry in values["measured"])
     assert (small.megabytes, large.megabytes) == (pytest.approx(1.0, rel=0.03), pytest.approx(2.0, rel=0.03))
     assert large.disk_mb == pytest.approx(2 * small.disk_mb, rel=0.1)
-    assert large.per_mb < 1.15 * small.per_mb, "the start of the process is in both"
-    assert "target: cost per MB" in capsys.readouterr().out
+    assert large.cpu_s < 2.3 * small.cpu_s, "the start of the process is in both"
+    assert "all stages" in capsys.readouterr().out
     monkeypatch.setattr(data_scale, "measure", None)
     data_scale.main(words)
     assert json.loads((tmp_path / "data-scale.json").read_text())["measured"] == values["measured"]
