@@ -91,7 +91,7 @@ class PieceMaker:
         number, piece = item
         folder, reading = self.work / f"{number:05d}", ReadLog()
         documents = _skip_empty(self._read(piece, reading), reading)
-        with new_folder(folder) as partial:
+        with new_folder(folder, replace=False) as partial:
             files = self._write(remove_documents(documents, self.params.quality, reading), partial)
         return MadePiece(folder, [one._replace(path=folder / one.path.name) for one in files], reading)
 

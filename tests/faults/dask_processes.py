@@ -15,7 +15,7 @@ from ipu_model.files import sha256_of
 from tests.places import ROOT
 from tests.tasks.pretraining.row_inputs import random_texts, word_tokenizer, write_corpus
 
-SECONDS = 60.0
+SECONDS = 180.0
 STAGE = """
 import logging
 from pathlib import Path
