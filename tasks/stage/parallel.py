@@ -143,7 +143,7 @@ def ordered_map(
             given_at = time.perf_counter()
             yield result
             usage.merge_seconds += time.perf_counter() - given_at
-    usage.seconds = time.perf_counter() - started_at
+    usage.seconds, usage.merge_seconds = round(time.perf_counter() - started_at, 3), round(usage.merge_seconds, 3)
     MAPS.append(usage)
 
 

@@ -4,6 +4,7 @@ A shard takes a second or two at most, so a stopped stage counts again. A word i
 wherever it stands: normalization and pre-tokenization work on single characters and never across white space.
 """
 
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,7 @@ def count_corpus_words(files: Sequence[Path], lowercase: bool, folder: Path) -> 
             yield path
 
     words = add_up_files(count_all())
-    folder.rmdir()
+    shutil.rmtree(folder)  # with what killed workers left
     return words
 
 

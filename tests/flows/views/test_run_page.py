@@ -17,6 +17,7 @@ from flows.views.run_view import RunView
 from ipu_model import files
 from tasks.params.overlays import resolve
 from tasks.params.strict_yaml import yaml_text
+from tasks.stage.artifacts import stage_run_file
 from tests.browser import made_runs
 from tests.flows.runs.test_runs import podium
 from tests.flows.test_pipeline import ACCEPTED, run_json
@@ -575,3 +576,19 @@ def test_a_training_of_ten_thousand_updates_makes_no_large_page(tmp_path):
     steps = {"step": columns["step"], curves.SPEED: columns["loss"], curves.MEMORY: columns["loss"]}
     (section,) = curves.make_sections([curves.TrainingCurves("pretrain@phase1", columns, columns, steps, {})])
     assert sum(len(one["plot"]) for one in section["figures"]) < 300_000
+
+
+def test_a_stage_shows_the_time_of_its_maps_and_of_the_rest(tmp_path):
+    maps = [{"items": 16, "processes": 2, "seconds": 38.0}, {"items": 1, "processes": 1, "seconds": 1.0}]
+    process = {"began": 100.5, "ended": 141.7, "cpu_seconds": 70.0, "peak_memory_mb": 90.0, "maps": maps}
+    files.write_json(tmp_path / stage_run_file("tokenizer"), {"run": None, "process": process})
+    text = "38 s in 16 parts on 2 processes, 3.2 s for the rest"
+    for stage in (
+        report.StageRecord("tokenizer", "ran", 42.0, began=100.0),
+        report.StageRecord("tokenizer", "skipped", 0.1),
+    ):
+        (row,) = RunView(report.RunReport(".", stages=[stage]), tmp_path).stages
+        assert row["maps"] == text
+    later = report.StageRecord("tokenizer", "ran", 42.0, began=200.0)
+    (row,) = RunView(report.RunReport(".", stages=[later]), tmp_path).stages
+    assert row["maps"] is None, "the file is of an earlier run"
