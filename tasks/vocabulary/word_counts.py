@@ -24,9 +24,10 @@ COUNT_BYTES = 16 << 20
 """Text whose distinct words are held in memory at a time, with their counts."""
 SHARDS_FOR_PROCESSES = 8
 """Shards from which more processes pay off: one takes 0.2 s or more, and a process 0.6 s to start."""
-MAX_WORDS, MAX_BYTES = 1 << 22, 1 << 28
-"""Distinct words and their bytes held while counts are added up, which bounds memory. Beyond, the rarest are dropped,
-in a fixed order; natural text of more than about 5 GB has more, which occur once or twice."""
+MAX_WORDS, MAX_BYTES = 1 << 21, 1 << 28
+"""Distinct words and their bytes held while counts are added up, which bounds memory (900 MB when 24 shards have 12
+million). Beyond, the rarest are dropped, in a fixed order; the vocabulary ignores words that are this rare anyway
+(wordpiece.MAX_TRAINED)."""
 LEAST_ADDED = 32 << 20
 """Bytes of counts that are added up at once at least."""
 CACHED_WORDS, LONGEST_CACHED = 1 << 17, 64
