@@ -19,6 +19,7 @@ from transformers import pipeline
 from flows.cli import cli
 from tasks.downstream import evaluate, examples, parity, rows, validate, validate_rows
 from tasks.downstream.gate import gate
+from tasks.downstream.inference import job as inference_job
 from tasks.downstream.jobs import entry_jobs as jobs
 from tasks.jobs import training
 from tasks.release import publish
@@ -35,7 +36,7 @@ from tests.tasks.downstream.texts.glue_checkout import device_job_here, read_jso
 
 @pytest.fixture(autouse=True)
 def _jobs_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (training, jobs, parity):
+    for module in (training, jobs, parity, inference_job):
         monkeypatch.setattr(module, "run_device_job", device_job_here)
 
 
