@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from ipu_model.files import new_folder
-from tasks.corpus.duplicates import RULES, find_duplicates, join_keys, open_keys
+from tasks.corpus.duplicates import RULES, find_duplicates, join_keys, keys_file, open_keys
 from tasks.corpus.pieces import EMPTY, CorpusFile, PieceMaker, list_pieces, read_document, remove_rows
 from tasks.corpus.quality import quote
 from tasks.params.schema import CorpusParams, load_sections
@@ -33,8 +33,9 @@ from tasks.stage.parallel import StageProgress, ordered_map, useful_workers
 from tasks.stage.process import parse_no_arguments
 
 REPEATED = "duplicate documents, kept"
-FILES_FOR_PROCESSES = 4
-"""Fewest files from which removing duplicates is divided between processes: one takes less time than a start."""
+DOCUMENTS_FOR_PROCESSES = 200_000
+"""Fewest documents from which their duplicates are found and removed by several processes: for fewer, that takes less
+time than starting processes."""
 
 
 @dataclass
@@ -89,16 +90,17 @@ def _make_files(params: CorpusParams, work: Path, reading: ReadLog) -> list[Corp
         progress.update(documents)
     removed = np.zeros(documents, np.uint8)
     if params.quality.removes_duplicates:
-        removed, examples = find_duplicates(work, params.quality)
+        workers = useful_workers(documents, DOCUMENTS_FOR_PROCESSES)
+        removed, examples = find_duplicates(work, params.quality, workers)
         for rule, (first, later) in examples.items():
             quoted = f"{quote(read_document(files, later))} repeats {quote(read_document(files, first))}"
             reading.add_example(f"removed, {rule}", quoted, int((removed == RULES.index(rule)).sum()))
-        files = _remove_duplicates(files, removed, work)
-    reading.counts[REPEATED] += count_repetitions(open_keys(work, "exact")[removed == 0])
+        files = _remove_duplicates(files, removed, work, workers)
+    reading.counts[REPEATED] += count_repetitions(open_keys(keys_file(work, "exact"))[removed == 0])
     return files
 
 
-def _remove_duplicates(files: list[CorpusFile], removed: np.ndarray, work: Path) -> list[CorpusFile]:
+def _remove_duplicates(files: list[CorpusFile], removed: np.ndarray, work: Path, workers: int) -> list[CorpusFile]:
     """Write those files again that have documents to remove; return all files."""
     path = work / "removed"
     removed.tofile(path)
@@ -110,7 +112,6 @@ def _remove_duplicates(files: list[CorpusFile], removed: np.ndarray, work: Path)
         if removed[start : start + file.documents].any()
     ]
     items = ((files[number], starts[number], work / f"{number:05d}.parquet") for number in changed)
-    workers = useful_workers(len(changed), FILES_FOR_PROCESSES)
     written = ordered_map(functools.partial(remove_rows, path), items, workers, work)
     return list({**dict(enumerate(files)), **dict(zip(changed, written, strict=True))}.values())
 

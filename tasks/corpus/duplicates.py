@@ -2,14 +2,16 @@
 
 Each document has keys: the hash of its text, and one of each band of its MinHash signature. Documents with an equal key
 are compared, always with the first of them and with the previous one. Keys and signatures are on disk, one file for
-each kind of key, and those of one band are sorted in parts, so memory grows by a byte per document only. Whether a
-document is removed depends on the order of the documents, but not on how they are divided when keys are made.
+each kind of key; any process searches one of them, sorted in parts. So memory grows by a byte per document, and 16 for
+one that is removed. Whether a document is removed depends on the order of the documents, but not on how they are
+divided when keys are made.
 
 Legend: m documents, b bands, k pairs.
 """
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +21,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from ipu_model.files import new_file
 from tasks.params.sections import QualityParams
 from tasks.records.minhash import (
     PERMUTATIONS,
@@ -31,6 +34,7 @@ from tasks.records.minhash import (
     make_signatures,
 )
 from tasks.records.parquet import split_into_groups
+from tasks.stage.parallel import ordered_map
 
 PIECE_CHARACTERS = 1 << 20
 """Characters of which a signature is made at a time: about 60 MB of memory."""
@@ -74,38 +78,51 @@ def make_keys(texts: Sequence[str], threshold: float | None) -> DocumentKeys:
     return DocumentKeys(exact, hash_bands(signed, *choose_bands(threshold)), signed.astype(np.uint16))
 
 
+def keys_file(folder: Path, name: str) -> Path:
+    """Return the file of one kind of keys: exact, signatures or band-N."""
+    return folder / f"{name}.keys"
+
+
 def add_keys(folder: Path, keys: DocumentKeys) -> None:
     """Add the keys of the next documents to the files of a folder."""
     columns: dict[str, np.ndarray] = {"exact": keys.exact, "signatures": keys.signatures}
     columns |= {f"band-{number}": keys.bands[:, number] for number in range(keys.bands.shape[1])}
     for name, values in columns.items():
-        with _keys_file(folder, name).open("ab") as file:
+        with keys_file(folder, name).open("ab") as file:
             file.write(values.tobytes())
 
 
 def join_keys(source: Path, folder: Path) -> None:
     """Move the keys of the next documents from the folder `source` to the files of another one."""
-    for path in source.glob(_keys_file(source, "*").name):
+    for path in source.glob(keys_file(source, "*").name):
         with path.open("rb") as made, (folder / path.name).open("ab") as file:
             shutil.copyfileobj(made, file, COPIED_BYTES)
         path.unlink()
 
 
-def open_keys(folder: Path, name: str, kind: type = np.uint64) -> np.ndarray:
-    """Return the keys of one kind."""
-    path = _keys_file(folder, name)
+def open_keys(path: Path, kind: type = np.uint64) -> np.ndarray:
+    """Return the keys in a file."""
     return np.memmap(path, kind, "r") if path.is_file() and path.stat().st_size else np.zeros(0, kind)
 
 
-def _keys_file(folder: Path, name: str) -> Path:
-    return folder / f"{name}.keys"
-
-
-def find_duplicates(folder: Path, params: QualityParams) -> tuple[NDArray[np.uint8], dict[str, tuple[int, int]]]:
+def find_duplicates(
+    folder: Path, params: QualityParams, workers: int
+) -> tuple[NDArray[np.uint8], dict[str, tuple[int, int]]]:
     """Return for each document the number of the rule in RULES that removes it, 0 for none, [m]; and for each rule the
-    numbers of an earlier document and the one that it removes."""
-    removed, examples = np.zeros(len(open_keys(folder, "exact")), np.uint8), dict[str, tuple[int, int]]()
-    for rule, pairs in _find_pairs(folder, params):
+    numbers of an earlier document and the first one that it removes.
+
+    Args:
+        folder: absolute path of the folder of keys.
+        workers: number of processes, which search one kind of keys each.
+    """
+    names = ["exact"] if params.exact_duplicates else []
+    if params.near_duplicates is not None:
+        names += [f"band-{number}" for number in range(choose_bands(params.near_duplicates)[0])]
+    removed, examples = np.zeros(len(open_keys(keys_file(folder, "exact"))), np.uint8), dict[str, tuple[int, int]]()
+    find = functools.partial(find_pairs, keys_file(folder, "signatures"), params.near_duplicates)
+    items = [(keys_file(folder, name), folder / f"{name}.pairs") for name in names]
+    for name, path in zip(names, ordered_map(find, items, workers, folder), strict=True):
+        pairs, rule = open_keys(path, np.int64).reshape(-1, 2), EXACT if name == "exact" else NEAR
         pairs = pairs[removed[pairs[:, 1]] == 0]
         if len(pairs):
             removed[pairs[:, 1]] = RULES.index(rule)
@@ -113,19 +130,23 @@ def find_duplicates(folder: Path, params: QualityParams) -> tuple[NDArray[np.uin
     return removed, examples
 
 
-def _find_pairs(folder: Path, params: QualityParams) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield rules, and pairs of an earlier document and one that repeats it. [k, 2]"""
-    if params.exact_duplicates:
-        yield from ((EXACT, pairs) for pairs in find_equal(open_keys(folder, "exact")))
-    if params.near_duplicates is None:
-        return
-    signatures = open_keys(folder, "signatures", np.uint16).reshape(-1, PERMUTATIONS)
-    for number in range(choose_bands(params.near_duplicates)[0]):
-        for every in find_equal(open_keys(folder, f"band-{number}")):
+def find_pairs(signatures: Path, threshold: float | None, item: tuple[Path, Path]) -> Path:
+    """Write pairs of an earlier document and one that repeats it to a file, [k, 2], and return its path.
+
+    Args:
+        signatures, threshold: decide on documents with an equal key, unless it is that of the text.
+        item: file of the keys, and file to write.
+    """
+    keys, target = item
+    signed = open_keys(signatures, np.uint16).reshape(-1, PERMUTATIONS)
+    with new_file(target) as partial, partial.open("wb") as file:
+        for every in find_equal(open_keys(keys)):
             for first in range(0, len(every), MAX_COMPARED):
                 pairs = every[first : first + MAX_COMPARED]
-                alike = (signatures[pairs[:, 0]] == signatures[pairs[:, 1]]).mean(axis=1)
-                yield NEAR, pairs[alike >= params.near_duplicates]
+                if keys.stem != "exact":
+                    pairs = pairs[(signed[pairs[:, 0]] == signed[pairs[:, 1]]).mean(axis=1) >= threshold]
+                file.write(pairs.tobytes())
+    return target
 
 
 def find_equal(keys: np.ndarray) -> Iterator[np.ndarray]:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ipu_model.files import read_json
-from tasks.corpus import documents, pieces
+from tasks.corpus import corpus, documents, pieces
 from tasks.corpus.corpus import make_corpus
 from tasks.corpus.documents import FilePiece, divide_file, document_columns, plan_pieces, read_piece
 from tasks.corpus.world import make_documents
@@ -200,6 +200,7 @@ def test_the_corpus_is_the_same_bytes_with_any_number_of_processes_and_on_a_clus
     write_folder(tmp_path / "in")
     monkeypatch.setattr(documents, "PIECE_BYTES", 6000)
     monkeypatch.setattr(documents, "LEAST_FILE_BYTES", 1000)
+    monkeypatch.setattr(corpus, "DOCUMENTS_FOR_PROCESSES", 1)
     rules = {"exact_duplicates": True, "near_duplicates": 0.8}
     found = []
     for workers in ("1", "2", "3"):

@@ -71,7 +71,7 @@ def find(texts: list[str], folder: Path, step: int = 10**6, **rules: Any) -> lis
     folder.mkdir(exist_ok=True)
     for first in range(0, len(texts), step):
         add_keys(folder, make_keys(texts[first : first + step], params.near_duplicates))
-    return [RULES[number] for number in find_duplicates(folder, params)[0]]
+    return [RULES[number] for number in find_duplicates(folder, params, 1)[0]]
 
 
 @needs_langid
