@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 from dataclasses import asdict
@@ -23,6 +24,7 @@ from tasks.params.sections import QualityParams
 from tasks.records.text_files import ReadLog
 from tasks.stage import cluster, exchange
 from tasks.stage.errors import InputError
+from tests.faults.processes import wait_for
 from tests.places import ROOT
 from tests.tasks.corpus.test_corpus import documents as documents_of
 from tests.tasks.corpus.test_corpus import params, write
@@ -279,25 +281,54 @@ def test_a_damaged_parquet_file_is_reported_by_its_reader(tmp_path: Path, monkey
         make_corpus(params(path=str(path)), tmp_path / "out")
 
 
+RUN = (
+    "import resource, sys; from pathlib import Path; from ipu_model.memory import read_memory\n"
+    "from tasks.corpus import documents; documents.PIECE_BYTES = 4 << 20\n"
+    "from tests.tasks.corpus.test_corpus import params, make_corpus\n"
+    "if __name__ == '__main__':\n"
+    "    make_corpus(params(path=sys.argv[1]), Path(sys.argv[2]))\n"
+    "    print(*read_memory(Path('/proc/self/status'), 'VmHWM'))\n"
+    "    print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10)"
+)
+"""A process that makes a corpus in small pieces, and prints the largest memory of itself and of its workers."""
+ENVIRONMENT = {"PYTHONPATH": str(ROOT), "PODIUM_WORKERS": "2"}
+
+
+def alive_in_group(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_killed_stage_leaves_the_older_corpus_and_the_next_one_removes_the_rest(tmp_path: Path) -> None:
+    out = tmp_path / "data/corpus"
+    make_corpus(params(source="demo"), out)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    text = "".join(one.text + "\n\n" for one in make_documents(1, "corpus", 40_000))
+    command = [sys.executable, str(write(tmp_path / "run.py", RUN)), str(write(tmp_path / "a.txt", text * 9)), str(out)]
+    process = subprocess.Popen(command, env=ENVIRONMENT, start_new_session=True)
+    wait_for(lambda: list(tmp_path.glob("data/corpus.*.partial/*/00000")), 120, "the first piece")
+    assert process.poll() is None
+    process.kill()
+    process.wait()
+    wait_for(lambda: not alive_in_group(process.pid), 60, "the end of its workers")
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert len(list((tmp_path / "data").iterdir())) == 2
+    make_corpus(params(source="demo"), out)
+    assert list((tmp_path / "data").iterdir()) == [out]
+
+
 def test_memory_of_driver_and_workers_does_not_grow_with_the_text(tmp_path: Path) -> None:
     """Four times the pieces, the same peaks."""
-    code = (
-        "import resource, sys; from pathlib import Path; from ipu_model.memory import read_memory\n"
-        "from tasks.corpus import documents; documents.PIECE_BYTES = 4 << 20\n"
-        "from tests.tasks.corpus.test_corpus import params, make_corpus\n"
-        "if __name__ == '__main__':\n"
-        "    make_corpus(params(path=sys.argv[1]), Path(sys.argv[2]))\n"
-        "    print(*read_memory(Path('/proc/self/status'), 'VmHWM'))\n"
-        "    print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10)"
-    )
-    write(tmp_path / "run.py", code)
+    write(tmp_path / "run.py", RUN)
     text = "".join(one.text + "\n\n" for one in make_documents(1, "corpus", 40_000))
     peaks = []
     for times in (1, 4):
         path = write(tmp_path / f"{times}.txt", text * times)
         command = [sys.executable, str(tmp_path / "run.py"), str(path), str(tmp_path / f"out-{times}")]
-        environment = {"PYTHONPATH": str(ROOT), "PODIUM_WORKERS": "2"}
-        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        ended = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=True)
         peaks.append([int(number) for number in ended.stdout.split()])
         assert len(list((tmp_path / f"out-{times}").glob("*.parquet"))) >= 2 * times
     for less, more in zip(*peaks, strict=True):
