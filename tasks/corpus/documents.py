@@ -34,7 +34,7 @@ from tasks.records.text_files import (
     MAX_LINE_BYTES,
     WHOLE,
     ZERO_WIDTH,
-    FilePart,
+    FileRange,
     ReadLog,
     file_suffix,
     find_text_problem,
@@ -77,7 +77,7 @@ class FilePiece(NamedTuple):
     name: str
     """Name in ids and in the report: relative to corpus.path."""
     layout: str
-    part: FilePart = WHOLE
+    part: FileRange = WHOLE
 
 
 class Document(NamedTuple):
@@ -193,7 +193,7 @@ def divide_file(file: FilePiece) -> list[FilePiece]:
             layout = _choose_layout(path, layout)
             is_json = layout == "wikiextractor" and peek(path, HEAD_BYTES).startswith(b"{")
             bounds = _divide_lines(path, count, _begins_object if is_json else _BEGINS[layout])
-    parts = [FilePart(number, *bound) for number, bound in enumerate(itertools.pairwise(bounds))]
+    parts = [FileRange(number, *bound) for number, bound in enumerate(itertools.pairwise(bounds))]
     return [file._replace(layout=layout, part=part) for part in (parts if len(parts) > 1 else [WHOLE])]
 
 
@@ -204,7 +204,7 @@ def _divide_groups(path: Path) -> list[int]:
             groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
             ends = list(itertools.accumulate(group.total_byte_size for group in groups))
     except (pa.ArrowException, OSError):
-        return []  # whoever reads it reports the damage
+        return []  # the reader reports the damage
     count = round(ends[-1] / PIECE_BYTES) if ends else 0
     firsts = (bisect.bisect(ends, ends[-1] * number // count) for number in range(1, count))
     return [*sorted({0, *firsts}), len(ends)]
@@ -256,7 +256,7 @@ def read_piece(
             yield from _read_piece(piece, columns, reading, separator)
         except InputError:
             if piece.part.start:  # read again with the number of the first line, which only messages need
-                blocks = read_bytes(piece.path, FilePart(stop=piece.part.start))
+                blocks = read_bytes(piece.path, FileRange(stop=piece.part.start))
                 part = piece.part._replace(line=1 + sum(block.count(b"\n") for block in blocks))
                 collections.deque(_read_piece(piece._replace(part=part), columns, ReadLog(), separator), 0)
             raise
@@ -320,7 +320,7 @@ def _choose_layout(path: Path, layout: str) -> str:
     return "wikitext" if any(_TITLE.match(line) or _HEADING.match(line) for line in lines) else "paragraphs"
 
 
-def _read_wikitext(path: Path, reading: ReadLog, part: FilePart) -> Iterator[Document]:
+def _read_wikitext(path: Path, reading: ReadLog, part: FileRange) -> Iterator[Document]:
     """Yield a document for each level-1 heading; deeper headings are dropped, as they are not sentences."""
     title, body = "", list[str]()
     for line in read_lines(path, KEY, part=part):
@@ -335,7 +335,7 @@ def _read_wikitext(path: Path, reading: ReadLog, part: FilePart) -> Iterator[Doc
         yield Document("", title, "\n".join(body))
 
 
-def _read_paragraphs(path: Path, reading: ReadLog, part: FilePart) -> Iterator[Document]:
+def _read_paragraphs(path: Path, reading: ReadLog, part: FileRange) -> Iterator[Document]:
     """Yield a document for each block between blank lines; its lines are joined, as they may be hard-wrapped."""
     blocks = itertools.groupby(map(str.strip, read_lines(path, KEY, part=part)), bool)
     return (Document("", "", " ".join(lines)) for has_text, lines in blocks if has_text)
@@ -346,7 +346,7 @@ def is_wikiextractor(path: Path) -> bool:
     return bool(FILE_NAME.fullmatch(path.name)) or peek(path, HEAD_BYTES).startswith(b'<doc id="')
 
 
-def _read_wikiextractor(path: Path, reading: ReadLog, part: FilePart) -> Iterator[Document]:
+def _read_wikiextractor(path: Path, reading: ReadLog, part: FileRange) -> Iterator[Document]:
     """Yield the articles of a file in either format; articles without text become empty documents.
 
     Raises:
@@ -361,7 +361,7 @@ def _read_wikiextractor(path: Path, reading: ReadLog, part: FilePart) -> Iterato
         yield document._replace(text=_remove_title(body, document.title))
 
 
-def _read_blocks(path: Path, part: FilePart) -> Iterator[Document]:
+def _read_blocks(path: Path, part: FileRange) -> Iterator[Document]:
     begun = 0
     document_id = title = ""
     body: list[str] = []
@@ -398,7 +398,7 @@ def _begins_object(before: str, line: str) -> bool:
     return before.rstrip().endswith("}") and line.lstrip().startswith("{")
 
 
-_READ_TEXT: dict[str, Callable[[Path, ReadLog, FilePart], Iterator[Document]]] = {
+_READ_TEXT: dict[str, Callable[[Path, ReadLog, FileRange], Iterator[Document]]] = {
     "wikitext": _read_wikitext,
     "paragraphs": _read_paragraphs,
     "wikiextractor": _read_wikiextractor,

@@ -55,7 +55,7 @@ class CorpusFile(NamedTuple):
 
 
 class MadePiece(NamedTuple):
-    """What was made of a piece, in a folder with its files and the keys of its documents."""
+    """Result of a piece: a folder with its files and the keys of its documents."""
 
     folder: Path
     files: list[CorpusFile]

@@ -18,7 +18,7 @@ from tasks.records.text_files import (
     MAX_LINE_BYTES,
     WHOLE,
     ZERO_WIDTH,
-    FilePart,
+    FileRange,
     ReadLog,
     file_suffix,
     read_text,
@@ -40,7 +40,7 @@ _FIRST, _NEXT, _SPACE = (re.compile(rf"[\s{ZERO_WIDTH}]*{sign}[\s{ZERO_WIDTH}]*"
 _PARSER = json.JSONDecoder(object_pairs_hook=reject_duplicate_keys)
 
 
-def read_objects(path: Path, key: str, reading: ReadLog, part: FilePart = WHOLE) -> Iterator[Located]:
+def read_objects(path: Path, key: str, reading: ReadLog, part: FileRange = WHOLE) -> Iterator[Located]:
     """Yield the objects of a .json or .jsonl file, in order. A file that is divided has no list.
 
     Raises:
@@ -53,7 +53,7 @@ def read_objects(path: Path, key: str, reading: ReadLog, part: FilePart = WHOLE)
 class _Objects:
     """Reader of one file: a window of its text, and a position in it."""
 
-    def __init__(self, path: Path, key: str, reading: ReadLog, part: FilePart) -> None:
+    def __init__(self, path: Path, key: str, reading: ReadLog, part: FileRange) -> None:
         self.path, self.key, self.reading = path, key, reading
         self.blocks = read_text(path, key, part)
         self.text, self.line, self.number = next(self.blocks, ""), part.line, 0

@@ -26,7 +26,7 @@ from tasks.records.text_files import (
     MAX_LINE_BYTES,
     NUMERIC_IDS,
     WHOLE,
-    FilePart,
+    FileRange,
     ProblemList,
     ReadLog,
     file_suffix,
@@ -132,7 +132,7 @@ def open_hub_split(section: str, address: HubSplit, spec: RecordSpec, reading: R
 
 
 def open_file(
-    path: Path, key: str, spec: RecordSpec, reading: ReadLog, separator: str | None = None, part: FilePart = WHOLE
+    path: Path, key: str, spec: RecordSpec, reading: ReadLog, separator: str | None = None, part: FileRange = WHOLE
 ) -> Records:
     """Open the records of one file, or of a part of a .jsonl or .parquet file.
 
@@ -185,7 +185,7 @@ def select_files(path: Path, key: str, is_usable: Callable[[Path], bool], needed
 
 
 def _read_rows(
-    path: Path, key: str, spec: RecordSpec, reading: ReadLog, separator: str | None, part: FilePart
+    path: Path, key: str, spec: RecordSpec, reading: ReadLog, separator: str | None, part: FileRange
 ) -> Iterator[TableRow]:
     """Yield the records of a table; for arguments and errors see `open_file`."""
     refuse_empty(path, key)
@@ -337,7 +337,9 @@ def _read_delimited(
         yield TableRow(f"line {last}", {part: fields[place] for part, place in places.items()}, names)
 
 
-def _read_parquet(path: Path, key: str, spec: RecordSpec, reading: ReadLog, part: FilePart) -> Iterator[list[TableRow]]:
+def _read_parquet(
+    path: Path, key: str, spec: RecordSpec, reading: ReadLog, part: FileRange
+) -> Iterator[list[TableRow]]:
     """Yield batches of records."""
     import pyarrow as pa
 

@@ -48,7 +48,7 @@ SHOWN_PLACES, QUOTED = 5, 40
 """Positions listed for each kind of problem (the rest are counted), and characters quoted from the user's text."""
 
 
-class FilePart(NamedTuple):
+class FileRange(NamedTuple):
     """A part of a file that is not packed: bytes of text from the start of a line, or row groups of Parquet."""
 
     number: int = 0
@@ -59,7 +59,7 @@ class FilePart(NamedTuple):
     """Number of the first line, for messages."""
 
 
-WHOLE = FilePart()
+WHOLE = FileRange()
 
 
 @dataclass
@@ -232,7 +232,7 @@ def peek(path: Path, most: int) -> bytes:
         return stream.read(most).removeprefix(codecs.BOM_UTF8).lstrip()
 
 
-def read_lines(path: Path, key: str, *, raw: bool = False, part: FilePart = WHOLE) -> Iterator[str]:
+def read_lines(path: Path, key: str, *, raw: bool = False, part: FileRange = WHOLE) -> Iterator[str]:
     """Yield the lines of a text file with their ends; lines of only ZERO_WIDTH characters and white space become empty.
 
     A file without any "\\n" is split at "\\r" (classic Mac OS), and is not divided into parts.
@@ -263,7 +263,7 @@ def _empty_blank(line: str) -> str:
     return line if line.strip(BLANKS) or line.isspace() else "\n"
 
 
-def read_text(path: Path, key: str, part: FilePart = WHOLE) -> Iterator[str]:
+def read_text(path: Path, key: str, part: FileRange = WHOLE) -> Iterator[str]:
     """Yield the text of a UTF-8 file, packed or not, in blocks and without a byte order mark.
 
     Args:
@@ -284,7 +284,7 @@ def read_text(path: Path, key: str, part: FilePart = WHOLE) -> Iterator[str]:
         raise InputError(f"{path} cannot be read at offset {offset} ({error.strerror or error}) ({key})") from None
 
 
-def read_bytes(path: Path, part: FilePart = WHOLE) -> Iterator[bytes]:
+def read_bytes(path: Path, part: FileRange = WHOLE) -> Iterator[bytes]:
     """Yield the unpacked bytes of a file, or of a part of it, in blocks."""
     with open_unpacked(path) as stream:
         at = stream.seek(part.start) if part.start else 0
