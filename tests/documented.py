@@ -69,7 +69,7 @@ NOT_RUN = {
     "python -m bench.ipu_rows": MEASURES,
     "python -m bench.ipu_rows --instances 1 2 4 8": MEASURES,
     "python -m bench.ipu_rows --memory --updates 60": MEASURES,
-    "python -m bench.data_scale --sizes 10 100 1000 --hosts 8": MEASURES,
+    "python -m bench.data_scale --sizes 10 100 1000 --source files --hosts 8": MEASURES,
     "python -m bench.estimates --only WORDS": MEASURES,
     "python -m bench.estimates --docs": MEASURES,
     "python3.11 -m venv ~/podium-cuda": OWN_SHELL,

@@ -27,6 +27,7 @@ WITHOUT_IMPORT = {
     "myst-parser": "a plug-in of Sphinx",
     "pandas-stubs": "types for mypy",
     "pytest-xdist": "a plug-in of pytest",
+    "regex": "datatrove imports it",
     "ruff": "a command",
     "sphinx": "a command",
     "types-pyyaml": "types for mypy",
@@ -59,6 +60,8 @@ def extras_of(path):
         return ("encoders",)
     if here == "tasks/stage/cluster.py":
         return ("cluster",)
+    if here == "tasks/corpus/quality.py":
+        return ("quality",)
     if here.startswith("tasks/tracking/track_"):
         return ("tracking",)
     if here.startswith(("tasks/downstream/export/", "tasks/downstream/inference/onnx_answers.py")):
@@ -89,6 +92,7 @@ def test_every_import_is_declared_where_it_is_needed(folder):
         ("encoders", ("ipu_model",)),
         ("tracking", ("tasks",)),
         ("cluster", ("tasks",)),
+        ("quality", ("tasks",)),
         ("remotes", ()),
         ("docs", ()),
     ],

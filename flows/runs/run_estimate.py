@@ -31,7 +31,7 @@ from tasks.estimates.job_estimates import (
 from tasks.host import ledger
 from tasks.plan.dvc_records import StageStatus
 from tasks.stage import artifacts
-from tasks.stage.parallel import WORKER_STAGES, worker_count
+from tasks.stage.parallel import worker_count
 
 RUNS, SKIPPED = "runs", "skipped"
 HOUR = 3600.0
@@ -39,17 +39,17 @@ OTHER_HOST, SAME_HOST = 2.0, 1.25
 """Factors for the interval around a time: measured on another host, or for the same stage on this host."""
 LESS_MB, MORE_MB = 10.0, 1003.0
 CPU_SECONDS: dict[str, tuple[float, float]] = {
-    "corpus@text": (2.42, 135.2),
-    "validate@corpus": (2.19, 15.3),
-    "tokenizer": (2.14, 196.8),
-    "pretrain_rows@phase1": (4.61, 409.9),
-    "validate@phase1": (3.01, 60.31),
-    "pretrain_rows@phase2": (4.76, 312.3),
-    "validate@phase2": (2.55, 20.71),
+    "corpus@text": (0.85, 21.7),
+    "validate@corpus": (1.75, 9.1),
+    "tokenizer": (1.31, 18.9),
+    "pretrain_rows@phase1": (1.6, 117.5),
+    "validate@phase1": (0.64, 13.4),
+    "pretrain_rows@phase2": (1.32, 92.1),
+    "validate@phase2": (0.59, 9.5),
 }
 """Stage -> seconds on one core for LESS_MB and for MORE_MB of text, from docs/data-scale.md."""
-CORPUS = 277 / 1003
-ROWS = {"phase1": 5561 / 1003 / 2, "phase2": 2957 / 1003}
+CORPUS = 261 / 1003
+ROWS = {"phase1": 5561 / 1003 / 2, "phase2": 2958 / 1003}
 """Bytes of the corpus and of each phase's rows per byte of text; for rows, also per copy in `duplicates`."""
 DEMO_DOCUMENT = 237
 """Bytes of a generated document."""
@@ -206,7 +206,7 @@ def _of_text(stage: str, text_mb: float) -> float:
     less, more = CPU_SECONDS[stage]
     slope = (more - less) / (MORE_MB - LESS_MB)
     start = max(0.0, less - slope * LESS_MB)
-    return start + slope * text_mb / (worker_count() if stage in WORKER_STAGES else 1)
+    return start + slope * text_mb / worker_count()
 
 
 def estimate_data_bytes(request: RunRequest) -> float:

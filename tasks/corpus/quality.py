@@ -7,7 +7,6 @@ a document is removed depends only on its text.
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -15,8 +14,9 @@ from typing import Any
 from tasks.corpus.documents import Document
 from tasks.params.sections import QualityParams
 from tasks.records.text_files import ReadLog
-from tasks.stage.errors import InputError
+from tasks.stage.errors import InputError, require_packages
 
+EXTRA = "quality"
 LANGUAGE_CHARACTERS = 2000
 """Characters that decide on a document's language; more take longer and hardly change the answer."""
 QUOTED_CHARACTERS = 240
@@ -65,7 +65,9 @@ def make_rules(params: QualityParams) -> Callable[[str], str]:
 
 
 def _make_language_rule(params: QualityParams) -> Callable[[str], str]:
-    langid = _import_package("py3langid.langid", "languages")
+    require_packages(EXTRA, ("py3langid",), "corpus.quality.languages")
+    from py3langid import langid
+
     identifier = langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
     known = sorted(identifier.nb_classes)
     if unknown := sorted(set(params.languages) - set(known)):
@@ -82,8 +84,11 @@ def _make_language_rule(params: QualityParams) -> Callable[[str], str]:
 
 def _make_gopher_rules(params: QualityParams) -> Callable[[str], str]:
     key = "gopher_repetition" if params.gopher_repetition else "gopher_quality"
-    library, splitter = _import_package("datatrove.pipeline.filters", key), _make_splitter()
-    make_record = _import_package("datatrove.data", key).Document
+    require_packages(EXTRA, ("datatrove",), f"corpus.quality.{key}")
+    from datatrove.data import Document as Record
+    from datatrove.pipeline import filters as library
+
+    splitter = _make_splitter()
     limits: dict[str, Any] = {} if params.gopher_quality else dict.fromkeys(_GOPHER_QUALITY)
     limits |= {"min_doc_words": params.min_words or 1, "max_doc_words": params.max_words, "language": splitter}
     limits |= {"stop_words": params.stop_words, "min_stop_words": 2 if params.stop_words else None}
@@ -95,7 +100,7 @@ def _make_gopher_rules(params: QualityParams) -> Callable[[str], str]:
 
     def find_rule(text: str) -> str:
         for name, one in filters.items():
-            if (found := one.filter(make_record(text, ""))) is not True:
+            if (found := one.filter(Record(text, ""))) is not True:
                 return f"{name}: {found[1].removeprefix(_PREFIX).replace('_', ' ')}"
         return ""
 
@@ -104,15 +109,7 @@ def _make_gopher_rules(params: QualityParams) -> Callable[[str], str]:
 
 def _make_splitter() -> Any:
     """Return datatrove's interface to a splitter of words."""
-    base = _import_package("datatrove.utils.word_tokenizers", "gopher_quality").WordTokenizer
+    from datatrove.utils.word_tokenizers import WordTokenizer
+
     methods = {"word_tokenize": lambda self, text: _WORDS.findall(text), "sent_tokenize": None, "span_tokenize": None}
-    return type("WordSplitter", (base,), methods)()
-
-
-def _import_package(module: str, key: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"corpus.quality.{key} needs {error.name}. Run pip install 'podium[quality]' with this Python"
-        ) from None
+    return type("WordSplitter", (WordTokenizer,), methods)()

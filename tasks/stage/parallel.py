@@ -42,9 +42,6 @@ WAITING_PER_WORKER = 2
 """Items in progress per worker: enough to keep it busy, few enough to limit memory."""
 PROGRESS_SECONDS = 5.0
 
-WORKER_STAGES = ("pretrain_rows@phase1", "pretrain_rows@phase2")
-"""Stages that split their work between PODIUM_WORKERS processes."""
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 logger = logging.getLogger(__name__)

@@ -78,7 +78,7 @@ Totals = dict[str, TotalFeature]
 
 
 class Tally:
-    """What was counted in a part of a data set, by name. Entries begin empty; `add` merges the next part."""
+    """Counts of a part of a data set, by name; entries begin empty."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()

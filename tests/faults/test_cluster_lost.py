@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults import table
-from tests.faults.dask_processes import DaskProcesses, hash_rows, make_inputs, wait_for
+from tests.faults.dask_processes import SECONDS, DaskProcesses, hash_rows, make_inputs, wait_for
 
 distributed = pytest.importorskip("distributed", reason="needs the extra cluster")
 pytestmark = pytest.mark.faults
@@ -81,7 +81,7 @@ def test_the_shard_of_a_killed_worker_is_made_by_another(
         half, process = hosts.wait_for_writer()
         os.kill(process, signal.SIGKILL)
         assert half.exists(), "it was killed in the middle"
-        assert stage.wait(60) == 0, hosts.read_log("stage", "(?s)(.*)")
+        assert stage.wait(SECONDS) == 0, hosts.read_log("stage", "(?s)(.*)")
         require_rows(hosts, undisturbed)
 
 
@@ -98,11 +98,11 @@ def test_a_worker_that_hung_damages_nothing_when_it_continues(
         assert half.exists()
         shard = half.with_name(half.name.partition(".")[0])
         if end_first:
-            assert stage.wait(60) == 0, hosts.read_log("stage", "(?s)(.*)")
+            assert stage.wait(SECONDS) == 0, hosts.read_log("stage", "(?s)(.*)")
         else:
             wait_for(shard.exists, lambda: f"no other worker makes {shard}")
         os.killpg(host, signal.SIGCONT)
-        assert stage.wait(60) == 0, hosts.read_log("stage", "(?s)(.*)")
+        assert stage.wait(SECONDS) == 0, hosts.read_log("stage", "(?s)(.*)")
         name = next(name for name, one in hosts.workers.items() if host == one.pid)
         hosts.read_log(name, "(?s)Registered to.*(Registered to|Closing Nanny|Stopping worker)")
         wait_for(lambda: not list(hosts.folder.glob("rows.shards/*/*.partial")), lambda: "a shard is unfinished")
@@ -117,7 +117,7 @@ def test_when_the_scheduler_is_killed_the_same_command_continues(
         stage = hosts.start_stage()
         wait_for(lambda: hosts.finished_shards() >= 2, lambda: hosts.read_log("stage", "(?s)(.*)"))
         hosts.stop(hosts.scheduler)
-        assert stage.wait(60) == 1
+        assert stage.wait(SECONDS) == 1
         output = hosts.read_log("stage", "(?s)(.*)")
         message = (
             "error: the scheduler of the Dask cluster went away. Start it and run again: finished parts are kept\n"
