@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import random
 import shutil
 import signal
 import socket
@@ -44,11 +46,18 @@ LONG = ScheduleConfig(steps=200)
 PLACE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 
 
+def free_port() -> int:
+    """A port below those of clients: one that waits for a server at its own port would connect to itself."""
+    for port in random.SystemRandom().sample(range(15000, 30000), 20):
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("20 ports are taken")
+
+
 def start_two(job: Job, other: Job) -> List[subprocess.Popen]:
     """Start both processes of a job, with the variables that torchrun sets."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return [
         start_job(each, {**shared, "RANK": str(index), "LOCAL_RANK": str(index)})
