@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from ipu_model.files import new_file
 from tasks.records.parquet import split_into_groups
 from tasks.records.shards import Shard, plan_shards, read_text_arrays
 from tasks.stage.parallel import StageProgress, ordered_map, useful_workers
+from tasks.vocabulary.wordpiece import COUNT, WORD, make_normalizer
 
 COUNT_BYTES = 16 << 20
 """Text whose distinct words are held in memory at a time, with their counts."""
@@ -32,13 +32,7 @@ LEAST_ADDED = 32 << 20
 """Bytes of counts that are added up at once at least."""
 CACHED_WORDS, LONGEST_CACHED = 1 << 17, 64
 """Words cached, and their characters at most; longer ones are rarely words and rarely repeat."""
-WORD, COUNT = "word", "count"
 SCHEMA = pa.schema([pa.field(WORD, pa.string(), nullable=False), pa.field(COUNT, pa.int64(), nullable=False)])
-
-
-def make_normalizer(lowercase: bool) -> BertNormalizer:
-    """Return BERT's text normalization; lowercasing also strips accents, as in the uncased models."""
-    return BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lowercase)
 
 
 _NORMALIZE = {lowercase: make_normalizer(lowercase).normalize_str for lowercase in (False, True)}

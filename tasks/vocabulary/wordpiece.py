@@ -5,19 +5,25 @@ between equally frequent pairs, in the order of a hash map with a random seed. S
 numbered in a fixed order (as reserved entries, which the library keeps in place), which breaks every tie the same way.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from __future__ import annotations
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
 from tokenizers import AddedToken, Tokenizer, decoders
 from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer, WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import WordPieceTrainer
 
 from tasks.stage.errors import InputError
-from tasks.vocabulary.word_counts import COUNT, WORD, make_normalizer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+WORD, COUNT = "word", "count"
+"""Columns of counted words."""
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """Special tokens, in order of their ids from 0."""
@@ -42,6 +48,11 @@ MAX_TRAINED = 1 << 23
 reads every occurrence. A vocabulary of 30,000 needs pairs that occur some hundred times among these."""
 BATCH_WORDS, TEXT_CHARACTERS = 1 << 16, 1 << 16
 """Words decoded from Arrow at a time, and characters of a text for the library."""
+
+
+def make_normalizer(lowercase: bool) -> BertNormalizer:
+    """Return BERT's text normalization; lowercasing also strips accents, as in the uncased models."""
+    return BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lowercase)
 
 
 def build_wordpiece(entries: Sequence[str], lowercase: bool) -> Tokenizer:
@@ -98,6 +109,9 @@ def train_vocabulary(words: pa.Table, vocabulary_size: int, lowercase: bool) -> 
 
 def _repeat_words(words: pa.Table) -> Iterator[str]:
     """Yield each word as often as it occurs, or a share of it: the library takes text, not counts."""
+    import pyarrow as pa  # not needed to use a tokenizer
+    import pyarrow.compute as pc
+
     counts = words[COUNT].to_numpy()
     share = -(-int(counts.sum()) // MAX_TRAINED)
     scaled = words.set_column(1, COUNT, pa.array((2 * counts + share) // (2 * share))).filter(pc.field(COUNT) > 0)
@@ -120,6 +134,9 @@ def _choose_characters(counts: Mapping[str, int], vocabulary_size: int, lowercas
 
 
 def _count_characters(words: pa.Table) -> dict[str, int]:
+    import numpy as np
+    import pyarrow.compute as pc
+
     counts = np.zeros(0x110000, np.int64)
     for batch in words.to_batches(BATCH_WORDS):
         codes = np.frombuffer("".join(batch[WORD].to_pylist()).encode("utf-32-le"), np.uint32)

@@ -152,7 +152,7 @@ def test_counting_distinct_words_gives_what_the_library_makes_of_whole_texts(
 ) -> None:
     monkeypatch.setattr(word_counts, "CACHED_WORDS", cached)
     texts = [*TRICKY, *CHARACTERS, *(made.text for made in world.make_documents(1, "corpus", 150))] * 2
-    normalizer, pre_tokenizer = word_counts.make_normalizer(lowercase), BertPreTokenizer()
+    normalizer, pre_tokenizer = wordpiece.make_normalizer(lowercase), BertPreTokenizer()
     expected: Counter[str] = Counter()
     for text in texts:
         expected.update(piece for piece, _ in pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(text)))
