@@ -130,7 +130,7 @@ def sort_hashes(hashes: Sequence[np.ndarray]) -> np.ndarray:
     return np.sort(np.concatenate(hashes)) if hashes else np.zeros(0, np.uint64)
 
 
-def count_repetitions(
+def find_repetitions(
     hashes: Sequence[np.ndarray], read_again: Callable[[], Iterable[np.ndarray]]
 ) -> tuple[int, list[str]]:
     """Count the keys that repeat an earlier one, and describe some of them.
@@ -261,7 +261,7 @@ class ParquetFiles(DataSet):
     def repeated_ids(self) -> TotalFeature:
         """Count repeated ids, compared as text if their hashes are equal."""
         column = self.texts["id"]
-        repeated, examples = count_repetitions(
+        repeated, examples = find_repetitions(
             self.tally.lists["ids"],
             lambda: (to_strings(batch.column(column)) for part in self.parts() for batch in self._read(part, [column])),
         )

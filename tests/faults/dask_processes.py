@@ -86,9 +86,7 @@ class DaskProcesses:
         """Wait for a line in a log; return its group."""
         path = self.folder / f"{name}.log"
         wait_for(lambda: re.search(pattern, path.read_text()) is not None, lambda: f"{pattern}:\n{path.read_text()}")
-        match = re.search(pattern, path.read_text())
-        assert match is not None
-        return match[1]
+        return re.search(pattern, path.read_text())[1]
 
     def start_stage(self, code: str = STAGE, name: str = "stage", before: Sequence[str] = ()) -> subprocess.Popen[str]:
         """Start the stage with the cluster, or with processes of this host if there is none."""

@@ -11,7 +11,7 @@ from tasks.validation.text_features import (
     compare_schema,
     count_characters,
     count_controls,
-    count_repetitions,
+    find_repetitions,
     is_missing,
 )
 
@@ -44,7 +44,7 @@ def keys(*arrays):
 
 
 def repetitions(parts):
-    return count_repetitions([text_features.hash_strings(part) for part in parts], lambda: parts)
+    return find_repetitions([text_features.hash_strings(part) for part in parts], lambda: parts)
 
 
 def test_keys_that_occur_more_than_once_are_counted_over_all_batches():
