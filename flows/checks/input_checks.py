@@ -21,7 +21,7 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from tasks.params.strict_yaml import value_at
 from tasks.plan.kinds import load_part
 from tasks.plan.main import run_main
 from tasks.plan.named_files import INPUTS_OF_ENTRIES, check_input_paths, find_parameters
+from tasks.records.interpretation import Interpretation, describe_inputs
 from tasks.stage.errors import InputError, ParamsError, PodiumError
 from tasks.stage.process import parse_no_arguments
 
@@ -43,8 +44,8 @@ HEAD = 20
 """Number of records of each file to check."""
 OF_FILES = ("file", "files", "folder")
 """Values of `source` of a section that reads its path."""
-POWER = "development set"
-"""Name of the results that say which differences a development set can show."""
+INPUT = "input"
+"""Name of the results that the first lines of a run repeat: how an input is read, and what it can show."""
 DISAGREEMENT = 1 / 8
 """Share of examples that two similar models are assumed to answer differently, for the power of a development set."""
 PUBLISH_LATER = "Or run with --no-publish, and publish later with podium publish"
@@ -61,23 +62,22 @@ class InputCheck:
     """Returns a summary; raises PodiumError or OSError."""
     warn: Callable[[Params], str] = lambda params: ""
     """Returns a warning; empty: none."""
-    tell: Callable[[], str] = lambda: ""
-    """Returns what the first lines of a run say about the input after a passed check; empty: nothing."""
+    tell: Callable[[], Iterable[str]] = tuple
+    """Returns what the first lines of a run say about the input after a passed check."""
 
 
 def check_corpus(params: Params) -> str:
     """Check the corpus: every file has a known format, and the first documents of as many as time allows are valid."""
     from tasks.corpus.documents import document_columns, list_usable_files, read_files
     from tasks.corpus.quality import make_rules
-    from tasks.records.text_files import ReadLog
 
     section = params.corpus
     make_rules(section.quality)
     columns = document_columns(section.text_column, section.title_column, section.id_column)
     until, looked = time.monotonic() + LIMIT_S, 0
-    files = list_usable_files(Path(section.path), ReadLog())
+    files = list_usable_files(Path(section.path), Interpretation())
     for file in files:
-        records = read_files(file, columns, section.layout, ReadLog(), section.separator)
+        records = read_files(file, columns, section.layout, Interpretation(), section.separator)
         collections.deque(itertools.islice(records, HEAD), 0)
         looked += 1
         if time.monotonic() > until:
@@ -96,11 +96,10 @@ def check_vocabulary(params: Params) -> str:
 def check_prepared_rows(params: Params) -> str:
     """Check the first sequences of each phase."""
     from tasks.pretraining.rows.prepared_files import read_prepared_batches
-    from tasks.records.text_files import ReadLog
 
     for phase in params.pretrain.phases:
         section = getattr(params.pretrain_rows, phase)
-        next(read_prepared_batches(section, "files", f"pretrain_rows.{phase}", ReadLog()), None)
+        next(read_prepared_batches(section, "files", f"pretrain_rows.{phase}", Interpretation()), None)
     return " and ".join(getattr(params.pretrain_rows, phase).path for phase in params.pretrain.phases)
 
 
@@ -127,7 +126,16 @@ def make_entry_check(entry: Entry) -> InputCheck:
 
     paths = find_parameters({"downstream": {entry.name: entry.params.model_dump()}}, INPUTS_OF_ENTRIES)
     keys = tuple(key for key in paths if key.startswith(f"{entry.key('data')}."))
-    return InputCheck(entry.name, keys, check_entry, warn, lambda: describe_dev_set(task()))
+    return InputCheck(entry.name, keys, check_entry, warn, lambda: _describe_inputs(task()))
+
+
+def _describe_inputs(task: ExamplesTask) -> Iterator[str]:
+    """Yield how the files of an entry are read, and which differences its development examples can show."""
+    data: Any = task.entry.params.data
+    names = {split: Path(getattr(data, f"{split}_path", None) or split).name for split in task.inputs}
+    yield from describe_inputs({names[split]: one for split, one in task.inputs.items()})
+    if text := describe_dev_set(task):
+        yield f"{task.entry.name}: {text}"
 
 
 def make_teacher_check(entry: Entry) -> InputCheck:
@@ -297,8 +305,8 @@ def run_check(one: InputCheck, params: Params) -> Iterator[CheckResult]:
     found = _call(one.name, functools.partial(one.check, params))
     yield found
     note = _call(one.name, functools.partial(one.warn, params)) if found.level == "ok" else found
-    if found.level == "ok" and (text := one.tell()):
-        yield ok(POWER, f"{one.name}: {text}")
+    if found.level == "ok":
+        yield from (ok(INPUT, text) for text in one.tell())
     if note is not found and note.text:
         yield dataclasses.replace(note, level="warning" if note.level == "ok" else note.level)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.checks import device, server
-from flows.checks.input_checks import POWER, PUBLISH_LATER, select_checks
+from flows.checks.input_checks import INPUT, PUBLISH_LATER, select_checks
 from flows.checks.probes import LOCAL_LIMIT_S, REMOTE_LIMIT_S, CheckResult, Probe, ok, problem, start_probes, warning
 from flows.dvc.leftovers import output_folders
 from flows.runs.environment import is_writable, user_name
@@ -374,7 +374,7 @@ def require_runnable(request: RunRequest, meanwhile: Callable[[], None] = lambda
     if problems := [finding for finding in findings if finding.level == "problem"]:
         raise (ParamsError if has_parameter_problem(problems) else InputError)(format_refusal(problems))
     for finding in findings:
-        if finding.level == "ok" and finding.name in (POWER, device.JOBS):
+        if finding.level == "ok" and finding.name in (INPUT, device.JOBS):
             streams.say_line(finding.text)
 
 

@@ -25,8 +25,9 @@ from tasks.corpus.pieces import EMPTY, CorpusFile, PieceMaker, list_pieces, read
 from tasks.corpus.quality import quote
 from tasks.params.schema import CorpusParams, load_sections
 from tasks.plan.main import run_main
+from tasks.records.interpretation import SHOWN_NAMES, Interpretation, write_reading
 from tasks.records.tables import list_empty
-from tasks.records.text_files import SHOWN_NAMES, ReadLog, count_repetitions, write_reading
+from tasks.records.text_files import count_repetitions
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import InputError
 from tasks.stage.parallel import StageProgress, ordered_map, useful_workers
@@ -42,7 +43,7 @@ time than starting processes."""
 class CorpusSummary:
     """Size of a written corpus, and the report of its reading."""
 
-    reading: ReadLog
+    reading: Interpretation
     documents: int = 0
     characters: int = 0
     parts: int = 0
@@ -54,7 +55,7 @@ def make_corpus(params: CorpusParams, output: Path) -> CorpusSummary:
     Raises:
         InputError: the source cannot be used, or no document has text.
     """
-    summary = CorpusSummary(reading := ReadLog())
+    summary = CorpusSummary(reading := Interpretation())
     with (
         new_folder(output) as folder,
         # A cluster's worker may still write when another one has failed.
@@ -74,11 +75,11 @@ def make_corpus(params: CorpusParams, output: Path) -> CorpusSummary:
                 f"no text found ({reading.counts[EMPTY]} empty documents){list_empty(reading)}. Check corpus.path, "
                 "corpus.text_column and corpus.layout"
             )
-        write_reading(folder, params.source, reading)
+        write_reading(folder, params.source, {"corpus": reading})
     return summary
 
 
-def _make_files(params: CorpusParams, work: Path, reading: ReadLog) -> list[CorpusFile]:
+def _make_files(params: CorpusParams, work: Path, reading: Interpretation) -> list[CorpusFile]:
     """Make the files of the corpus in the folder `work`, and fill `reading`."""
     progress, files, documents = StageProgress("corpus", "documents"), list[CorpusFile](), 0
     maker = PieceMaker(params, work, progress)

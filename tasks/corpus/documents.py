@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from ipu_model.files import open_regular
 from tasks.records import tables
+from tasks.records.interpretation import Interpretation
 from tasks.records.json_files import read_objects
 from tasks.records.parquet import open_parquet
 from tasks.records.tables import Columns, ColumnSpec, TableRow, convert_id, make_column, select_columns
@@ -35,7 +36,6 @@ from tasks.records.text_files import (
     WHOLE,
     ZERO_WIDTH,
     FileRange,
-    ReadLog,
     file_suffix,
     find_text_problem,
     peek,
@@ -101,7 +101,7 @@ def document_columns(text: str, title: str | None = None, id: str | None = None)
 _WIKIEXTRACTOR = document_columns("text", "title", "id")
 
 
-def make_documents(lines: Iterable[TableRow], source: str, reading: ReadLog) -> Iterator[Document]:
+def make_documents(lines: Iterable[TableRow], source: str, reading: Interpretation) -> Iterator[Document]:
     """Yield documents from the records of a table read with `document_columns`; the id may be empty.
 
     Raises:
@@ -136,7 +136,7 @@ def _text(value: Any, source: str, line: TableRow, part: str) -> str:
 
 
 def read_files(
-    path: Path, columns: Columns, layout: str, reading: ReadLog, separator: str | None = None
+    path: Path, columns: Columns, layout: str, reading: Interpretation, separator: str | None = None
 ) -> Iterator[Document]:
     """Yield the documents of a file, or of the usable files of a folder, sorted by name.
 
@@ -149,14 +149,14 @@ def read_files(
         yield from read_piece(piece, columns, reading, separator)
 
 
-def _name_files(path: Path, layout: str, reading: ReadLog) -> Iterator[FilePiece]:
+def _name_files(path: Path, layout: str, reading: Interpretation) -> Iterator[FilePiece]:
     for file in list_usable_files(path, reading):
         refuse_empty(file, f"{KEY}={path}")
         name = file.name if path.is_file() else file.relative_to(path).as_posix()
         yield FilePiece(file.absolute(), str(file), name, layout)
 
 
-def plan_pieces(path: Path, layout: str, reading: ReadLog) -> Iterator[tuple[FilePiece, ...]]:
+def plan_pieces(path: Path, layout: str, reading: Interpretation) -> Iterator[tuple[FilePiece, ...]]:
     """Yield the files, or the part of a file, of each piece, in reading order.
 
     For arguments see `read_files`.
@@ -240,7 +240,7 @@ def _find_start(stream: BinaryIO, target: int, begins: Callable[[str, str], Any]
 
 
 def read_piece(
-    piece: FilePiece, columns: Columns, reading: ReadLog, separator: str | None = None
+    piece: FilePiece, columns: Columns, reading: Interpretation, separator: str | None = None
 ) -> Iterator[Document]:
     """Yield the documents of a file, or of a part of it.
 
@@ -258,7 +258,7 @@ def read_piece(
             if piece.part.start:  # read again with the number of the first line, which only messages need
                 blocks = read_bytes(piece.path, FileRange(stop=piece.part.start))
                 part = piece.part._replace(line=1 + sum(block.count(b"\n") for block in blocks))
-                collections.deque(_read_piece(piece._replace(part=part), columns, ReadLog(), separator), 0)
+                collections.deque(_read_piece(piece._replace(part=part), columns, Interpretation(), separator), 0)
             raise
 
 
@@ -270,7 +270,9 @@ def _naming_as_given(file: FilePiece) -> Iterator[None]:
         raise InputError(str(error).replace(str(file.path), file.given)) from None
 
 
-def _read_piece(piece: FilePiece, columns: Columns, reading: ReadLog, separator: str | None) -> Iterator[Document]:
+def _read_piece(
+    piece: FilePiece, columns: Columns, reading: Interpretation, separator: str | None
+) -> Iterator[Document]:
     path, _, name, layout, part = piece
     if file_suffix(path) in (*tables.ENDINGS, JSON):
         spec = tables.RecordSpec("documents", [columns], (*tables.ENDINGS, JSON))
@@ -278,12 +280,13 @@ def _read_piece(piece: FilePiece, columns: Columns, reading: ReadLog, separator:
         documents = make_documents(lines, str(path), reading)
     else:
         reading.files += part.number == 0
-        reading.layouts[name] = _choose_layout(path, layout)
-        documents = _READ_TEXT[reading.layouts[name]](path, reading, part)
+        layout = _choose_layout(path, layout)
+        reading.formats[f"{layout}, UTF-8"] += part.number == 0
+        documents = _READ_TEXT[layout](path, reading, part)
     yield from add_ids(documents, name if part.stop is None else f"{name}:{part.number}")
 
 
-def list_usable_files(path: Path, reading: ReadLog) -> list[Path]:
+def list_usable_files(path: Path, reading: Interpretation) -> list[Path]:
     """Return the files to read, sorted, and add the others of a folder to `reading.ignored`.
 
     Raises:
@@ -320,7 +323,7 @@ def _choose_layout(path: Path, layout: str) -> str:
     return "wikitext" if any(_TITLE.match(line) or _HEADING.match(line) for line in lines) else "paragraphs"
 
 
-def _read_wikitext(path: Path, reading: ReadLog, part: FileRange) -> Iterator[Document]:
+def _read_wikitext(path: Path, reading: Interpretation, part: FileRange) -> Iterator[Document]:
     """Yield a document for each level-1 heading; deeper headings are dropped, as they are not sentences."""
     title, body = "", list[str]()
     for line in read_lines(path, KEY, part=part):
@@ -335,7 +338,7 @@ def _read_wikitext(path: Path, reading: ReadLog, part: FileRange) -> Iterator[Do
         yield Document("", title, "\n".join(body))
 
 
-def _read_paragraphs(path: Path, reading: ReadLog, part: FileRange) -> Iterator[Document]:
+def _read_paragraphs(path: Path, reading: Interpretation, part: FileRange) -> Iterator[Document]:
     """Yield a document for each block between blank lines; its lines are joined, as they may be hard-wrapped."""
     blocks = itertools.groupby(map(str.strip, read_lines(path, KEY, part=part)), bool)
     return (Document("", "", " ".join(lines)) for has_text, lines in blocks if has_text)
@@ -346,7 +349,7 @@ def is_wikiextractor(path: Path) -> bool:
     return bool(FILE_NAME.fullmatch(path.name)) or peek(path, HEAD_BYTES).startswith(b'<doc id="')
 
 
-def _read_wikiextractor(path: Path, reading: ReadLog, part: FileRange) -> Iterator[Document]:
+def _read_wikiextractor(path: Path, reading: Interpretation, part: FileRange) -> Iterator[Document]:
     """Yield the articles of a file in either format; articles without text become empty documents.
 
     Raises:
@@ -398,7 +401,7 @@ def _begins_object(before: str, line: str) -> bool:
     return before.rstrip().endswith("}") and line.lstrip().startswith("{")
 
 
-_READ_TEXT: dict[str, Callable[[Path, ReadLog, FileRange], Iterator[Document]]] = {
+_READ_TEXT: dict[str, Callable[[Path, Interpretation, FileRange], Iterator[Document]]] = {
     "wikitext": _read_wikitext,
     "paragraphs": _read_paragraphs,
     "wikiextractor": _read_wikiextractor,

@@ -29,9 +29,9 @@ from tasks.corpus.documents import (
 from tasks.corpus.duplicates import add_keys, make_keys
 from tasks.corpus.quality import remove_documents
 from tasks.params.schema import CorpusParams
+from tasks.records.interpretation import Interpretation
 from tasks.records.parquet import split_into_groups
 from tasks.records.tables import RecordSpec, open_hub_split
-from tasks.records.text_files import ReadLog
 from tasks.stage.parallel import StageProgress
 
 SCHEMA = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("document_id", "title", "text")])
@@ -59,10 +59,10 @@ class MadePiece(NamedTuple):
 
     folder: Path
     files: list[CorpusFile]
-    reading: ReadLog
+    reading: Interpretation
 
 
-def list_pieces(params: CorpusParams, reading: ReadLog) -> Iterator[Piece]:
+def list_pieces(params: CorpusParams, reading: Interpretation) -> Iterator[Piece]:
     """Yield the pieces of a corpus, which depend on the data only; `reading` gets the files that are ignored."""
     if params.source == "demo":
         starts = range(0, params.demo_documents, DEMO_DOCUMENTS)
@@ -89,13 +89,13 @@ class PieceMaker:
             InputError: the source cannot be used.
         """
         number, piece = item
-        folder, reading = self.work / f"{number:05d}", ReadLog()
+        folder, reading = self.work / f"{number:05d}", Interpretation()
         documents = _skip_empty(self._read(piece, reading), reading)
         with new_folder(folder, replace=False) as partial:
             files = self._write(remove_documents(documents, self.params.quality, reading), partial)
         return MadePiece(folder, [one._replace(path=folder / one.path.name) for one in files], reading)
 
-    def _read(self, piece: Piece, reading: ReadLog) -> Iterator[Document]:
+    def _read(self, piece: Piece, reading: Interpretation) -> Iterator[Document]:
         params = self.params
         columns = document_columns(params.text_column, params.title_column, params.id_column)
         if isinstance(piece, range):
@@ -133,7 +133,7 @@ def _length(document: Document) -> int:
     return len(document.text)
 
 
-def _skip_empty(documents: Iterable[Document], reading: ReadLog) -> Iterator[Document]:
+def _skip_empty(documents: Iterable[Document], reading: Interpretation) -> Iterator[Document]:
     for document in documents:
         if document.text.strip():
             yield document

@@ -13,7 +13,7 @@ from typing import Any
 
 from tasks.corpus.documents import Document
 from tasks.params.sections import QualityParams
-from tasks.records.text_files import ReadLog
+from tasks.records.interpretation import Interpretation
 from tasks.stage.errors import InputError, require_packages
 
 EXTRA = "quality"
@@ -35,7 +35,9 @@ _GOPHER_QUALITY = (
 """Limits of GopherQualityFilter that corpus.quality.gopher_quality turns on."""
 
 
-def remove_documents(documents: Iterable[Document], params: QualityParams, reading: ReadLog) -> Iterator[Document]:
+def remove_documents(
+    documents: Iterable[Document], params: QualityParams, reading: Interpretation
+) -> Iterator[Document]:
     """Yield the documents that no rule removes; count the others by rule, with an example."""
     find_rule = make_rules(params)
     for document in documents:

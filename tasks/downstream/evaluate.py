@@ -25,7 +25,7 @@ from tasks.params.entries import Entry, entry_argument, load_entry
 from tasks.plan.kinds import load_part
 from tasks.plan.main import run_main
 from tasks.records.duplicate_report import read_report
-from tasks.records.text_files import read_reading
+from tasks.records.interpretation import read_reading
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 

@@ -14,11 +14,11 @@ from typing import Any, ClassVar
 
 from ipu_model.files import new_folder
 from tasks.params.downstream import OwnDataParams
-from tasks.params.entries import entry_argument, load_entry
+from tasks.params.entries import Entry, entry_argument, load_entry
 from tasks.plan.kinds import TRAIN, DownstreamTask, load_part
 from tasks.plan.main import run_main
+from tasks.records.interpretation import Interpretation, add_to_reading, read_reading
 from tasks.records.splits import Groups, sample_examples, split_off_dev
-from tasks.records.text_files import add_to_reading, read_reading
 from tasks.stage import artifacts, streams
 
 
@@ -35,8 +35,14 @@ class ExamplesTask(DownstreamTask):
     """Number of development examples, if check_files read them all."""
     constant: tuple[str, float] | None = None
     """Most frequent class of these and its share; None: an answer is not one class."""
+    inputs: dict[str, Interpretation]
+    """Split -> interpretation of its file, as far as check_files has read it."""
     has_pairs: bool = False
     """True if the examples are known to be pairs of texts; set by check_files for files."""
+
+    def __init__(self, entry: Entry) -> None:
+        super().__init__(entry)
+        self.inputs = {}
 
     @classmethod
     def recipe_for(cls, train: Path, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from tasks.records.text_files import MAX_LINE_BYTES, ReadLog, file_suffix, read_lines
+from tasks.records.interpretation import Interpretation
+from tasks.records.text_files import MAX_LINE_BYTES, file_suffix, read_lines
 from tasks.stage.errors import InputError
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
@@ -18,7 +19,7 @@ QUOTED = 40
 
 
 def read_rows(
-    path: Path, key: str, separator: str | None, names: Collection[str], reading: ReadLog
+    path: Path, key: str, separator: str | None, names: Collection[str], reading: Interpretation
 ) -> Iterator[tuple[int, int, list[str]]]:
     """Yield first line, last line and fields of each row of a file, the header first.
 
@@ -27,7 +28,7 @@ def read_rows(
     Args:
         separator: field separator or its name; None: a tab in .tsv, else detected from the first lines.
         names: names of the columns to read.
-        reading: gets a remark if the separator of a .csv file is not a comma.
+        reading: gets the format.
 
     Raises:
         InputError: text that is not UTF-8, a row that is too long, or unmatched quotes.
@@ -43,9 +44,9 @@ def read_rows(
         while len(head) < SNIFFED_LINES and sum(map(len, head)) <= SNIFFED_CHARACTERS and (line := next(lines, "")):
             head.append(line)
         separator, lines = _find_separator(head, names), itertools.chain(head, lines)
-        if separator != ",":
-            reading.remark(f"{path.name}: fields are separated by {SEPARATORS[separator]}")
     separator = separator or "\t"
+    named = SEPARATORS.get(separator, repr(separator))
+    reading.formats[f"{'TSV' if is_tsv else 'CSV'}, UTF-8, fields separated by {named}"] += 1
     held: list[str] = []
     """Lines of the row being read."""
     rows = csv.reader(

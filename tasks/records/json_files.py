@@ -12,17 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.files import parse_json, reject_duplicate_keys
-from tasks.records.text_files import (
-    BLANK_LINES,
-    BLOCK_BYTES,
-    MAX_LINE_BYTES,
-    WHOLE,
-    ZERO_WIDTH,
-    FileRange,
-    ReadLog,
-    file_suffix,
-    read_text,
-)
+from tasks.records.interpretation import BLANK_LINES, Interpretation
+from tasks.records.text_files import BLOCK_BYTES, MAX_LINE_BYTES, WHOLE, ZERO_WIDTH, FileRange, file_suffix, read_text
 from tasks.stage.errors import InputError
 from tasks.stage.memory import limit_memory
 
@@ -40,7 +31,7 @@ _FIRST, _NEXT, _SPACE = (re.compile(rf"[\s{ZERO_WIDTH}]*{sign}[\s{ZERO_WIDTH}]*"
 _PARSER = json.JSONDecoder(object_pairs_hook=reject_duplicate_keys)
 
 
-def read_objects(path: Path, key: str, reading: ReadLog, part: FileRange = WHOLE) -> Iterator[Located]:
+def read_objects(path: Path, key: str, reading: Interpretation, part: FileRange = WHOLE) -> Iterator[Located]:
     """Yield the objects of a .json or .jsonl file, in order. A file that is divided has no list.
 
     Raises:
@@ -53,7 +44,7 @@ def read_objects(path: Path, key: str, reading: ReadLog, part: FileRange = WHOLE
 class _Objects:
     """Reader of one file: a window of its text, and a position in it."""
 
-    def __init__(self, path: Path, key: str, reading: ReadLog, part: FileRange) -> None:
+    def __init__(self, path: Path, key: str, reading: Interpretation, part: FileRange) -> None:
         self.path, self.key, self.reading = path, key, reading
         self.blocks = read_text(path, key, part)
         self.text, self.line, self.number = next(self.blocks, ""), part.line, 0

@@ -19,19 +19,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ipu_model.units import shorten
 from tasks.records.csv_files import read_rows
 from tasks.records.hub_inputs import name_classes, open_dataset, read_class_names
+from tasks.records.interpretation import BLANK_LINES, BY_NAME, BY_USER, NUMERIC_IDS, Interpretation
 from tasks.records.json_files import Located, read_objects
 from tasks.records.parquet import open_parquet
-from tasks.records.text_files import (
-    BLANK_LINES,
-    MAX_LINE_BYTES,
-    NUMERIC_IDS,
-    WHOLE,
-    FileRange,
-    ProblemList,
-    ReadLog,
-    file_suffix,
-    refuse_empty,
-)
+from tasks.records.text_files import MAX_LINE_BYTES, WHOLE, FileRange, ProblemList, file_suffix, refuse_empty
 from tasks.stage.errors import InputError
 from tasks.stage.memory import iterate_limited
 
@@ -44,6 +35,7 @@ BATCH_BYTES = 16 << 20
 MAX_COLUMNS = 10_000
 SHOWN_COLUMNS, SHOWN_CHARACTERS, SHOWN_FILES = 20, 80, 5
 NO_ROWS = "has a header and no rows"
+JSON_FORMATS = ("JSON, UTF-8", "JSON lines, UTF-8")
 HUB_SPLITS = {"train": "train", "dev": "validation"}
 """Podium's split -> name of the split in Hub data sets."""
 TABLES_WITH_HEADER = (".csv", ".tsv", ".parquet")
@@ -60,6 +52,8 @@ class ColumnSpec(NamedTuple):
     key: str
     """Key of params.yaml that sets its name."""
     required: bool = True
+    is_named: bool = False
+    """The user named it."""
 
 
 HubSplit = tuple[str | None, str | None, str, str | None]
@@ -79,7 +73,7 @@ class TableRow(NamedTuple):
     """Part -> name of its column; empty if the format has no columns."""
 
 
-Parser = Callable[[Path, str, ReadLog, ProblemList], Iterator[TableRow]]
+Parser = Callable[[Path, str, Interpretation, ProblemList], Iterator[TableRow]]
 """Reader of a format that only one kind has; gets the path and the params key that named it."""
 
 
@@ -112,10 +106,10 @@ class Records(NamedTuple):
 
 def make_column(own: str | None, usual: Sequence[str], key: str, *, required: bool = True) -> ColumnSpec:
     """Return a column with usual names, or with the name that params.yaml sets, which is then required."""
-    return ColumnSpec((own,) if own else tuple(usual), key, required or own is not None)
+    return ColumnSpec((own,) if own else tuple(usual), key, required or own is not None, own is not None)
 
 
-def open_split(data: OwnDataParams, section: str, split: str, spec: RecordSpec, reading: ReadLog) -> Records:
+def open_split(data: OwnDataParams, section: str, split: str, spec: RecordSpec, reading: Interpretation) -> Records:
     """Open the records of a split: a file (see `open_file`), or a split of a Hub data set (see `open_dataset`)."""
     if data.source != "hub":
         return open_file(data.path_of(split), f"{section}.{split}_path", spec, reading, data.separator)
@@ -123,16 +117,22 @@ def open_split(data: OwnDataParams, section: str, split: str, spec: RecordSpec, 
     return open_hub_split(section, address, spec, reading)
 
 
-def open_hub_split(section: str, address: HubSplit, spec: RecordSpec, reading: ReadLog) -> Records:
+def open_hub_split(section: str, address: HubSplit, spec: RecordSpec, reading: Interpretation) -> Records:
     """Open the records of a split of a Hub data set; for arguments and errors see `open_dataset`."""
     name, config, split, _ = address
     source = ", ".join(filter(None, (f"data set {name}", config, f"split {split}")))
     rows = open_dataset(section, *address, class_names=spec.class_names)
+    reading.formats[source] += 1
     return Records(select_columns(rows, spec.layouts, source, reading), ProblemList(source, spec.what))
 
 
 def open_file(
-    path: Path, key: str, spec: RecordSpec, reading: ReadLog, separator: str | None = None, part: FileRange = WHOLE
+    path: Path,
+    key: str,
+    spec: RecordSpec,
+    reading: Interpretation,
+    separator: str | None = None,
+    part: FileRange = WHOLE,
 ) -> Records:
     """Open the records of one file, or of a part of a .jsonl or .parquet file.
 
@@ -162,7 +162,9 @@ def open_file(
     return Records(_read_rows(path, key, spec, reading, separator, part), problems, ending in (".csv", ".tsv"))
 
 
-def select_files(path: Path, key: str, is_usable: Callable[[Path], bool], needed: str, reading: ReadLog) -> list[Path]:
+def select_files(
+    path: Path, key: str, is_usable: Callable[[Path], bool], needed: str, reading: Interpretation
+) -> list[Path]:
     """Return the usable files of a folder, sorted by name, or one file; add the others to `reading.ignored`.
 
     Raises:
@@ -185,7 +187,7 @@ def select_files(path: Path, key: str, is_usable: Callable[[Path], bool], needed
 
 
 def _read_rows(
-    path: Path, key: str, spec: RecordSpec, reading: ReadLog, separator: str | None, part: FileRange
+    path: Path, key: str, spec: RecordSpec, reading: Interpretation, separator: str | None, part: FileRange
 ) -> Iterator[TableRow]:
     """Yield the records of a table; for arguments and errors see `open_file`."""
     refuse_empty(path, key)
@@ -193,9 +195,11 @@ def _read_rows(
     if ending in (".csv", ".tsv"):
         lines = _read_delimited(path, key, spec, reading, separator)
     elif ending == ".parquet":
+        reading.formats["Parquet"] += part.number == 0
         batches = iterate_limited(_read_parquet(path, key, spec, reading, part), f"{path} ({key})")
         lines = itertools.chain.from_iterable(batches)
     else:
+        reading.formats[JSON_FORMATS[ending == ".jsonl"]] += part.number == 0
         lines = select_columns(read_objects(path, key, reading, part), spec.layouts, str(path), reading)
     rows = False
     for line in lines:
@@ -205,7 +209,7 @@ def _read_rows(
         reading.remark(f"{path.name} {NO_ROWS}")
 
 
-def list_empty(reading: ReadLog) -> str:
+def list_empty(reading: Interpretation) -> str:
     """Return which tables have no rows, for the message about an empty source; empty if none is known."""
     found = ", ".join(text for text in reading.remarks if text.endswith(NO_ROWS))
     return found and f" ({found})"
@@ -217,7 +221,7 @@ def column_setting(section: str) -> str:
 
 
 def match_columns(
-    present: Sequence[str], layouts: Sequence[Columns], source: str, reading: ReadLog, where: str = ""
+    present: Sequence[str], layouts: Sequence[Columns], source: str, reading: Interpretation, where: str = ""
 ) -> dict[str, str]:
     """Return part -> name of its column, in the first layout that fits, and report the unused columns to `reading`.
 
@@ -239,10 +243,10 @@ def match_columns(
         return dict(zip(present, present, strict=True))
     if (names := find_layout(present, layouts)) is None:
         raise InputError(f"{place} {_describe_missing(present, layouts[-1])}")
-    for name, expected in names.values():
-        if name != expected:
-            reading.remark(f"{source.rpartition('/')[2]}: column {name!r} is read as {expected!r}")
     found = {part: name for part, (name, _) in names.items()}
+    for part, name in found.items():
+        named = any(columns[part].is_named and name in columns[part].names for columns in layouts if part in columns)
+        reading.use_column(part, name, BY_USER if named else BY_NAME)
     reading.unused_columns |= set(present).difference(found.values())
     return found
 
@@ -291,7 +295,7 @@ def _describe_missing(present: Sequence[str], columns: Columns) -> str:
     )
 
 
-def convert_id(value: Any, reading: ReadLog) -> Any:
+def convert_id(value: Any, reading: Interpretation) -> Any:
     """Convert an id that is a whole number to text and count it; return any other value unchanged."""
     if isinstance(value, bool) or not (isinstance(value, int) or (isinstance(value, float) and value.is_integer())):
         return value
@@ -300,7 +304,7 @@ def convert_id(value: Any, reading: ReadLog) -> Any:
 
 
 def select_columns(
-    records: Iterable[Located], layouts: Sequence[Columns], source: str, reading: ReadLog
+    records: Iterable[Located], layouts: Sequence[Columns], source: str, reading: Interpretation
 ) -> Iterator[TableRow]:
     """Yield records by part. Columns are matched again whenever they differ from those of the previous record."""
     before: tuple[str, ...] | None = None
@@ -312,7 +316,7 @@ def select_columns(
 
 
 def _read_delimited(
-    path: Path, key: str, spec: RecordSpec, reading: ReadLog, separator: str | None
+    path: Path, key: str, spec: RecordSpec, reading: Interpretation, separator: str | None
 ) -> Iterator[TableRow]:
     layouts, headers = spec.layouts, spec.headers if file_suffix(path) == ".tsv" else ()
     single = {column.names[0] for columns in layouts for column in columns.values() if len(column.names) == 1}
@@ -325,7 +329,7 @@ def _read_delimited(
     places = {part: header.index(name) for part, name in names.items()}
     for first, last, fields in rows if header is start[2] else itertools.chain([start], rows):
         if not fields:
-            reading.counts[BLANK_LINES] += 1
+            reading.count(BLANK_LINES, f"line {last}")
             continue
         if len(fields) != len(header):
             begun = f" (the row begins in line {first}: is a quote not closed there?)" if first < last else ""
@@ -338,7 +342,7 @@ def _read_delimited(
 
 
 def _read_parquet(
-    path: Path, key: str, spec: RecordSpec, reading: ReadLog, part: FileRange
+    path: Path, key: str, spec: RecordSpec, reading: Interpretation, part: FileRange
 ) -> Iterator[list[TableRow]]:
     """Yield batches of records."""
     import pyarrow as pa

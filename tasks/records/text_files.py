@@ -1,4 +1,4 @@
-"""Lines of text files, and the report of what a stage skipped or changed while it read.
+"""Lines of text files, and the problems of their records.
 
 Files packed with gzip or zstandard (train.json.gz, text.csv.zst) are unpacked as a stream. The unpacked size is bounded
 by the packed size: text shrinks to a third or a tenth, and a file that shrank to a thousandth was made to fill a disk
@@ -12,13 +12,11 @@ import codecs
 import collections
 import io
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from ipu_model.files import open_regular, read_json, require_regular, write_json
-from tasks.stage import artifacts
+from ipu_model.files import open_regular, require_regular
 from tasks.stage.errors import InputError
 
 if TYPE_CHECKING:
@@ -41,9 +39,6 @@ FREE_BYTES = 64 << 20
 """Unpacked bytes that are always allowed."""
 MAX_RATIO = 200
 """Unpacked bytes allowed per packed byte, beyond FREE_BYTES."""
-NUMERIC_IDS, BLANK_LINES = "numeric ids, converted to text", "blank lines skipped"
-SHOWN_NAMES = 20
-"""File and column names listed in reading.json."""
 SHOWN_PLACES, QUOTED = 5, 40
 """Positions listed for each kind of problem (the rest are counted), and characters quoted from the user's text."""
 
@@ -60,66 +55,6 @@ class FileRange(NamedTuple):
 
 
 WHOLE = FileRange()
-
-
-@dataclass
-class ReadLog:
-    """Counts and remarks about files that were read; filled while their records are consumed."""
-
-    files: int = 0
-    ignored: list[str] = field(default_factory=list)
-    """Files of the folder whose format is not read."""
-    layouts: dict[str, str] = field(default_factory=dict)
-    """Text file -> layout that it was read with."""
-    unused_columns: set[str] = field(default_factory=set)
-    """Columns of tables that were not used."""
-    counts: collections.Counter[str] = field(default_factory=collections.Counter)
-    """Description of something left out or changed -> count: "empty documents left out", ..."""
-    examples: dict[str, str] = field(default_factory=dict)
-    """Description of something counted -> an example of it."""
-    remarks: list[str] = field(default_factory=list)
-    """Choices made while reading that the file names did not determine: the separator, the column."""
-
-    def remark(self, text: str) -> None:
-        """Add a remark unless it is already there."""
-        if text not in self.remarks:
-            self.remarks.append(text)
-
-    def add_example(self, what: str, example: str, count: int = 1) -> None:
-        """Count `what`, and keep the first example of it."""
-        self.counts[what] += count
-        self.examples.setdefault(what, example)
-
-    def merge(self, other: ReadLog) -> None:
-        """Add what was found in files, or parts of files, that were read after those of this log."""
-        self.files += other.files
-        self.ignored += other.ignored
-        self.layouts |= other.layouts
-        self.unused_columns |= other.unused_columns
-        self.counts.update(other.counts)
-        self.examples = other.examples | self.examples
-        for text in other.remarks:
-            self.remark(text)
-
-    def numbers(self) -> dict[str, int]:
-        """Return the figures to report, without those that are 0."""
-        seen = {
-            "files read": self.files,
-            "files ignored": len(self.ignored),
-            "columns not used": len(self.unused_columns),
-            **dict(sorted(self.counts.items())),
-        }
-        return {name: count for name, count in seen.items() if count}
-
-    def summary(self) -> list[str]:
-        """Return the parts of the stage's last line."""
-        files = "1 file" if self.files == 1 else f"{self.files} files"
-        parts = [f"{files} read, {len(self.ignored)} ignored"] if self.files else []
-        if self.layouts:
-            parts.append(f"layout {', '.join(sorted(set(self.layouts.values())))}")
-        if self.unused_columns:
-            parts.append(f"columns not used: {', '.join(sorted(self.unused_columns)[:SHOWN_NAMES])}")
-        return parts + [f"{count:,} {what}" for what, count in sorted(self.counts.items()) if count] + self.remarks
 
 
 class ProblemList:
@@ -153,49 +88,6 @@ class ProblemList:
             lines.append(f"\n  {kind}: {', '.join(self._shown[kind])}{more}")
         problems = "1 problem" if self.count == 1 else f"{self.count:,} problems"
         raise InputError(f"{self.source} cannot be used as {self.required}; {problems}:{''.join(lines)}")
-
-
-def write_reading(folder: Path, source: str, reading: ReadLog) -> None:
-    """Write reading.json to the folder of the data."""
-    values: dict[str, Any] = {
-        "source": source,
-        "numbers": reading.numbers(),
-        "layouts": sorted(set(reading.layouts.values())),
-        "ignored": reading.ignored[:SHOWN_NAMES],
-        "columns_not_used": sorted(reading.unused_columns)[:SHOWN_NAMES],
-        "remarks": reading.remarks[:SHOWN_NAMES],
-    }
-    if reading.examples:
-        values["examples"] = dict(sorted(reading.examples.items()))
-    write_json(folder / artifacts.READING, values)
-
-
-def add_to_reading(folder: Path, numbers: Mapping[str, int], notes: Sequence[str]) -> None:
-    """Add the figures that are not 0 to reading.json; `notes` names those that matter for interpreting scores."""
-    path = Path(folder) / artifacts.READING
-    values = read_json(path)
-    values["numbers"] |= {name: count for name, count in numbers.items() if count}
-    write_json(path, {**values, "notes": list(notes)})
-
-
-def read_reading(folder: Path) -> dict[str, Any]:
-    """Return reading.json of a data folder: `source`, `numbers`, `examples`, `notes` and `remarks`; all empty if
-    there is no file.
-
-    Raises:
-        InputError: the file is damaged.
-    """
-    path = Path(folder) / artifacts.READING
-    if not path.is_file():
-        return {"source": "", "numbers": {}, "examples": {}, "notes": [], "remarks": []}
-    try:
-        values = read_json(path)
-        numbers = {str(name): int(count) for name, count in values["numbers"].items()}
-        texts = {key: [str(name) for name in values.get(key, ())] for key in ("notes", "remarks")}
-        examples = {str(what): str(example) for what, example in values.get("examples", {}).items()}
-        return {"source": str(values["source"]), "numbers": numbers, "examples": examples, **texts}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError(f"{path} is damaged ({error}); delete {folder} and rerun its stage") from None
 
 
 def count_repetitions(hashes: array.array[int] | np.ndarray) -> int:

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.params.schema import ValidateParams
+from tasks.records.interpretation import read_reading
 from tasks.records.parquet import list_corpus_files
-from tasks.records.text_files import read_reading
 from tasks.rows.row_files import IGNORED
 from tasks.validation import text_features
 from tasks.validation.checks import DataCheck, Frame, Label, TotalFeature, Totals

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.records.interpretation import read_reading
 from tasks.records.parquet import MAX_LISTED, open_stage_file, read_batches, split_into_groups
-from tasks.records.text_files import read_reading
 from tasks.stage.errors import InputError
 from tasks.validation.checks import DataCheck, DataSet, Frame, Label, Tally, TotalFeature, Totals
 

@@ -23,9 +23,9 @@ from tasks.jobs.device_job import BatchGeometry, Job, JobResult, run_device_job
 from tasks.models.model_folders import convert_to_safetensors
 from tasks.params.sections import PRECISIONS, RuntimeSpec
 from tasks.plan.kinds import DownstreamTask, load_part
+from tasks.records.interpretation import Interpretation
 from tasks.records.labels import write_labels
 from tasks.records.tables import Columns
-from tasks.records.text_files import ReadLog
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import DeviceJobFailed, InputError, StagePaused
 from tasks.stage.process import Say
@@ -248,7 +248,7 @@ class InferenceTask(ScoresTask[E, L, A]):
         """Parquet schema of the examples, labels included."""
 
     @abstractmethod
-    def read_unlabelled(self, path: Path, reading: ReadLog) -> Iterator[dict[str, Any]]:
+    def read_unlabelled(self, path: Path, reading: Interpretation) -> Iterator[dict[str, Any]]:
         """Yield the examples of a file with the columns of `examples_schema`, placeholder labels, and "id" if there is
         one.
 
@@ -257,7 +257,7 @@ class InferenceTask(ScoresTask[E, L, A]):
         """
 
     @abstractmethod
-    def write_labelled(self, path: Path, target: Path, reading: ReadLog) -> None:
+    def write_labelled(self, path: Path, target: Path, reading: Interpretation) -> None:
         """Check the examples of a file and write them to the Parquet file `target`, as stage `examples` does.
 
         Raises:

@@ -31,9 +31,10 @@ from tasks.pages.markup import csv_text, replace_hidden
 from tasks.params.entries import Entry
 from tasks.plan.kinds import load_part
 from tasks.plan.named_files import escape_name
+from tasks.records.interpretation import NUMERIC_IDS, Interpretation
 from tasks.records.parquet import read_group_batches, split_into_groups
 from tasks.records.tables import list_empty
-from tasks.records.text_files import NUMERIC_IDS, ReadLog, count_repetitions
+from tasks.records.text_files import count_repetitions
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
 
@@ -64,7 +65,7 @@ class PredictionOutput:
 
 def predict(
     entry: Entry, model: InferenceModel, path: Path, output: PredictionOutput, how: InferenceOptions
-) -> tuple[int, JobResult, ReadLog]:
+) -> tuple[int, JobResult, Interpretation]:
     """Write the predictions of `model` for the examples of the file `path`.
 
     Returns:
@@ -82,7 +83,7 @@ def predict(
         raise ParamsError(f"--n-best {output.n_best} is not supported: each {task.record} has one answer")
     model = model.with_absolute_paths()
     with open_output(output.path) as stream, scratch_checkout(task, model):
-        split, reading = task.development[0], ReadLog()
+        split, reading = task.development[0], Interpretation()
         examples = task.examples_file(split)
         count = _keep(task, path, examples, reading, unique=output.kind == "json")
         result = run_inference(task, model, split, how)
@@ -108,7 +109,7 @@ def _list_texts(task: AnyInference, examples: Path) -> dict[str, str]:
     return {name: field for name, field in task.text_fields.items() if name in filled}
 
 
-def _keep(task: AnyInference, path: Path, target: Path, reading: ReadLog, *, unique: bool) -> int:
+def _keep(task: AnyInference, path: Path, target: Path, reading: Interpretation, *, unique: bool) -> int:
     """Write the examples of a file to Parquet, with ids; return their number.
 
     Args:
@@ -251,7 +252,7 @@ def _cell(value: Any) -> Any:
 
 def evaluate(
     entry: Entry, model: InferenceModel, path: Path, folder: Path, how: InferenceOptions, name: str = ""
-) -> tuple[dict[str, Any], str, ReadLog]:
+) -> tuple[dict[str, Any], str, Interpretation]:
     """Evaluate `model` on the examples of the file `path` and write `folder`, completely or not at all.
 
     The folder contains report.html, metrics.json, predictions.json, scores.json (keyed by example hashes, for
@@ -271,7 +272,7 @@ def evaluate(
     judge: PageTask[Any, Any, Any] = load_part(entry, "page")
     if folder.exists():
         raise InputError(f"{folder} already exists. Move it away, or pass another folder with --output")
-    model, split, reading = model.with_absolute_paths(), task.development[0], ReadLog()
+    model, split, reading = model.with_absolute_paths(), task.development[0], Interpretation()
     with new_folder(folder) as made, scratch_checkout(task, model):
         task.write_labelled(path, task.examples_file(split), reading)
         result = run_inference(task, model, split, how)

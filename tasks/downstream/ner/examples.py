@@ -10,10 +10,10 @@ from tasks.downstream.examples import ExamplesTask
 from tasks.downstream.ner.sentences import TagStatistics, check_sentences, open_sentences, read_sentences
 from tasks.downstream.ner.spec import SCHEMA, NerSpec
 from tasks.downstream.ner.tags import find_entities, make_labels
+from tasks.records.interpretation import Interpretation, write_reading
 from tasks.records.labels import write_labels
 from tasks.records.parquet import read_batches, write_records
 from tasks.records.splits import Groups, require_known_labels
-from tasks.records.text_files import ReadLog, write_reading
 from tasks.stage.errors import InputError
 
 ROW_GROUP = 4096
@@ -28,15 +28,14 @@ class NerExamples(NerSpec, ExamplesTask):
     groups: ClassVar[Groups] = (("document", ("document",)), ("sentence", ("tokens",)))
 
     def write_examples(self, folder: Path) -> str:
-        params, reading, said = self.data_params, ReadLog(), []
+        params, said, inputs = self.data_params, list[str](), dict[str, Interpretation]()
         for split in self.source_splits:
-            found = TagStatistics()
+            found, reading = TagStatistics(), inputs.setdefault(split, Interpretation())
             records = open_sentences(params, self.entry.key("data"), split, reading)
             sentences = read_sentences(records, params, found, reading)
             count = write_records(sentences, folder / f"{split}.parquet", SCHEMA, ROW_GROUP)
             said.append(f"{count:,} {split} sentences with {found.entities.total():,} entities")
-        write_reading(folder, params.source, reading)
-        return "; ".join([", ".join(said), *reading.summary()])
+        return "; ".join([", ".join(said), *write_reading(folder, params.source, inputs).summary()])
 
     def complete(self, folder: Path) -> dict[str, int]:
         """Write the labels of the training sentences to labels.json."""
@@ -66,7 +65,8 @@ class NerExamples(NerSpec, ExamplesTask):
     def check_files(self) -> str:
         """Check the first sentences of each file, and the types of files that are read completely."""
         params = self.data_params
-        found = [check_sentences(params, self.entry.key("data"), split) for split in self.source_splits]
+        self.inputs = {split: Interpretation() for split in self.source_splits}
+        found = [check_sentences(params, self.entry.key("data"), split, one) for split, one in self.inputs.items()]
         self.first_labels, self.has_all_labels = make_labels(found[0][0].entities), found[0][1]
         if self.has_all_labels:
             # If a part of the file is set aside, the training sentences may have fewer types than the file.

@@ -14,10 +14,10 @@ from tasks.downstream.ner.scores import NerAnswers, NerDevSet, NerScores, WordLo
 from tasks.downstream.ner.sentences import DOCUMENT, TagStatistics, parse_sentences, read_sentences, sentence_spec
 from tasks.downstream.ner.spec import SCHEMA
 from tasks.downstream.ner.tags import OUTSIDE, find_entities, find_problem, looks_like_tag, split_tag
+from tasks.records.interpretation import Interpretation
 from tasks.records.labels import read_example_labels
 from tasks.records.parquet import write_records
 from tasks.records.tables import Columns, Records, open_file
-from tasks.records.text_files import ReadLog
 from tasks.stage.errors import InputError, ParamsError
 
 FIELDS = [("tokens", pa.list_(pa.string())), ("tags", pa.list_(pa.string())), ("scores", pa.list_(pa.float64()))]
@@ -63,16 +63,16 @@ class NerInference(NerScores, InferenceTask[NerDevSet, WordLogits, NerAnswers]):
     def examples_schema(self) -> pa.Schema:
         return SCHEMA
 
-    def read_unlabelled(self, path: Path, reading: ReadLog) -> Iterator[dict[str, Any]]:
+    def read_unlabelled(self, path: Path, reading: Interpretation) -> Iterator[dict[str, Any]]:
         records = self._open(path, reading, tagged=False)
         for id, sentence in parse_sentences(records, self.data_params.tag_scheme, TagStatistics(), reading):
             yield {ID: id, **sentence._asdict(), "document": 0}
 
-    def _open(self, path: Path, reading: ReadLog, *, tagged: bool = True) -> Records:
+    def _open(self, path: Path, reading: Interpretation, *, tagged: bool = True) -> Records:
         spec = sentence_spec(self.data_params.columns, COLUMN, tagged=tagged)
         return open_file(path, INPUT, spec, reading, self.data_params.separator)
 
-    def write_labelled(self, path: Path, target: Path, reading: ReadLog) -> None:
+    def write_labelled(self, path: Path, target: Path, reading: Interpretation) -> None:
         records, found = self._open(path, reading), TagStatistics()
         write_records(read_sentences(records, self.data_params, found, reading), target, SCHEMA, ROW_GROUP)
         labels = read_example_labels(target.parent, self.entry.stage("examples"))

@@ -31,6 +31,7 @@ from tasks.downstream.ner.tags import (
     find_problem,
     looks_like_tag,
 )
+from tasks.records.interpretation import BLANK_LINES, Interpretation
 from tasks.records.tables import (
     ColumnSpec,
     Records,
@@ -42,7 +43,7 @@ from tasks.records.tables import (
     make_column,
     open_split,
 )
-from tasks.records.text_files import BLANK_LINES, ProblemList, ReadLog, find_text_problem, read_lines
+from tasks.records.text_files import ProblemList, find_text_problem, read_lines
 from tasks.stage.errors import InputError
 
 NO_JSON = "lists that are not JSON (Python literals are not supported: use json.dumps, JSON or Parquet)"
@@ -118,7 +119,7 @@ def sentence_spec(names: NerColumnParams, named_by: str, *, tagged: bool = True)
     return RecordSpec("tagged words", layouts, ENDINGS, dict.fromkeys(CONLL, parse))
 
 
-def open_sentences(params: NerDataParams, section: str, split: str, reading: ReadLog) -> Records:
+def open_sentences(params: NerDataParams, section: str, split: str, reading: Interpretation) -> Records:
     """Open the sentences of a split, see `open_split`.
 
     Args:
@@ -127,13 +128,15 @@ def open_sentences(params: NerDataParams, section: str, split: str, reading: Rea
     return open_split(params, section, split, sentence_spec(params.columns, column_setting(section)), reading)
 
 
-def check_sentences(params: NerDataParams, section: str, split: str) -> tuple[TagStatistics, bool]:
+def check_sentences(
+    params: NerDataParams, section: str, split: str, reading: Interpretation
+) -> tuple[TagStatistics, bool]:
     """Return tag statistics of the first sentences of a file, and True if there are no others.
 
     Raises:
         InputError: as `read_sentences`, for the first sentences.
     """
-    found, reading = TagStatistics(), ReadLog()
+    found = TagStatistics()
     records = open_sentences(params, section, split, reading)
     first = records._replace(rows=itertools.islice(records.rows, FIRST_SENTENCES))
     found.sentences = sum(1 for _ in read_sentences(first, params, found, reading))
@@ -141,7 +144,7 @@ def check_sentences(params: NerDataParams, section: str, split: str) -> tuple[Ta
 
 
 def read_sentences(
-    records: Records, params: NerDataParams, found: TagStatistics, reading: ReadLog
+    records: Records, params: NerDataParams, found: TagStatistics, reading: Interpretation
 ) -> Iterator[Sentence]:
     """Yield the sentences of an opened source, in IOB2.
 
@@ -161,11 +164,11 @@ def read_sentences(
             f"{problems.source} contains no sentence{list_empty(reading)}. Required is a word with its tag on each "
             "line, or a table of words and tags"
         )
-    reading.layouts[problems.source] = f"{reading.layouts.get(problems.source, 'table')} of {found.scheme}"
+    reading.labels = f"tags in {found.scheme}"
 
 
 def parse_sentences(
-    records: Records, scheme: str, found: TagStatistics, reading: ReadLog
+    records: Records, scheme: str, found: TagStatistics, reading: Interpretation
 ) -> Iterator[tuple[Any, Sentence]]:
     """Yield the id, if there is one, and the sentence of each record; other arguments as for `read_sentences`.
 
@@ -266,7 +269,7 @@ def _find_word_problem(word: Any) -> str:
 
 
 def read_conll(
-    path: Path, key: str, reading: ReadLog, problems: ProblemList, *, tagged: bool = True
+    path: Path, key: str, reading: Interpretation, problems: ProblemList, *, tagged: bool = True
 ) -> Iterator[TableRow]:
     """Yield the sentences of a CoNLL file, in order, and the lines that begin a document.
 
@@ -280,7 +283,8 @@ def read_conll(
     Raises:
         InputError: text that is not UTF-8, or a line or sentence that is too long; see `read_lines`.
     """
-    reading.layouts[problems.source] = "columns"
+    reading.formats["CoNLL columns, UTF-8"] += 1
+    reading.grouping = "a blank line ends a sentence"
     width, tabs, was_blank = 0, False, True
     words: list[tuple[str, str, int]] = []
     for number, text in enumerate(read_lines(path, key), 1):

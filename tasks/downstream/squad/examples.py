@@ -24,10 +24,10 @@ from tasks.downstream.squad.questions import (
     read_question_file,
 )
 from tasks.downstream.squad.spec import SCHEMA, SquadSpec
+from tasks.records.interpretation import Interpretation, write_reading
 from tasks.records.parquet import write_records
 from tasks.records.splits import Groups
 from tasks.records.tables import open_split
-from tasks.records.text_files import ReadLog, write_reading
 from tasks.stage.errors import InputError
 
 SECTION = "downstream.*.data"
@@ -68,8 +68,10 @@ class SquadExamples(SquadSpec, ExamplesTask):
     def check_files(self) -> str:
         """Check both files of questions, completely if they are small."""
         params = self.data_params
-        for key in (f"{split}_path" for split in self.source_splits):
-            count = check_question_file(Path(getattr(params, key)), self.entry.key("data", key), params)
+        for split in self.source_splits:
+            key, self.inputs[split] = f"{split}_path", Interpretation()
+            path, reading = Path(getattr(params, key)), self.inputs[split]
+            count = check_question_file(path, self.entry.key("data", key), params, reading)
         if count is not None:  # of the last file, which has the development questions
             self.count_dev(count)
         return f"{params.train_path} and {params.dev_path or 'a part of it'}"
@@ -81,21 +83,21 @@ def make_questions(params: SquadDataParams, folder: Path) -> str:
     Raises:
         InputError: all problems of the first invalid file (ten are shown), or ids used in both files.
     """
-    reading = ReadLog()
     splits = ("train",) if params.dev_is_apart else ("train", "dev")
-    found = {split: _load(params, split, reading) for split in splits}
+    inputs = {split: Interpretation() for split in splits}
+    found = {split: _load(params, split, inputs[split]) for split in splits}
     if not params.dev_is_apart:
         _refuse_common_ids(params, **found)
     folder.mkdir(parents=True, exist_ok=True)
     for split, questions in found.items():
         write_questions(questions, folder / f"{split}.parquet")
-        reading.counts[REPEATED] += len(questions) - len({(one.question, one.context) for one in questions})
-    write_reading(folder, params.source, reading)
+        inputs[split].counts[REPEATED] += len(questions) - len({(one.question, one.context) for one in questions})
+    reading = write_reading(folder, params.source, inputs)
     counts = [f"{split} {len(some):,} on {len({q.context for q in some}):,} contexts" for split, some in found.items()]
     return ", ".join([f"questions ({params.source}): {', '.join(counts)}", *reading.summary()])
 
 
-def _load(params: SquadDataParams, split: str, reading: ReadLog) -> list[SquadQuestion]:
+def _load(params: SquadDataParams, split: str, reading: Interpretation) -> list[SquadQuestion]:
     """Return the questions of a split, without unanswerable ones if they are dropped."""
     if params.source == "demo":
         count = params.demo_train if split == "train" else params.demo_dev
@@ -124,7 +126,7 @@ def _refuse_common_ids(params: SquadDataParams, train: Sequence[SquadQuestion], 
         )
 
 
-def check_question_file(path: Path, key: str, params: SquadDataParams) -> int | None:
+def check_question_file(path: Path, key: str, params: SquadDataParams, reading: Interpretation) -> int | None:
     """Check a file of questions before a run: all of a small file, the beginning of a large one.
 
     Returns:
@@ -134,7 +136,7 @@ def check_question_file(path: Path, key: str, params: SquadDataParams) -> int | 
         InputError: file not found, unknown extension, or invalid questions (all problems).
     """
     is_large = path.is_file() and path.stat().st_size > WHOLE_BYTES
-    found = read_question_file(path, key, params, ReadLog(), most=FIRST_RECORDS if is_large else None)
+    found = read_question_file(path, key, params, reading, most=FIRST_RECORDS if is_large else None)
     return None if is_large else len(found)
 
 

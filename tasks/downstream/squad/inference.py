@@ -20,8 +20,8 @@ from tasks.downstream.squad.questions import (
 )
 from tasks.downstream.squad.scores import SquadScores
 from tasks.downstream.squad.spec import SCHEMA
+from tasks.records.interpretation import Interpretation
 from tasks.records.tables import Columns, open_file
-from tasks.records.text_files import ReadLog
 from tasks.stage.errors import ParamsError
 
 SPAN = [
@@ -80,7 +80,7 @@ class SquadInference(SquadScores, InferenceTask[list[SquadQuestion], WindowFiles
     def examples_schema(self) -> pa.Schema:
         return SCHEMA
 
-    def read_unlabelled(self, path: Path, reading: ReadLog) -> Iterator[dict[str, Any]]:
+    def read_unlabelled(self, path: Path, reading: Interpretation) -> Iterator[dict[str, Any]]:
         spec = question_spec(self.data_params.columns, COLUMN, (ID, "context", "question"))
         rows, problems, _ = open_file(path, INPUT, spec, reading, self.data_params.separator)
         for where, values, _ in rows:
@@ -92,7 +92,7 @@ class SquadInference(SquadScores, InferenceTask[list[SquadQuestion], WindowFiles
                 yield {ID: values.get(ID), "title": "", "context": context, "question": question, "answers": []}
         problems.refuse()
 
-    def write_labelled(self, path: Path, target: Path, reading: ReadLog) -> None:
+    def write_labelled(self, path: Path, target: Path, reading: Interpretation) -> None:
         write_questions(read_question_file(path, INPUT, self.data_params, reading, COLUMN, WITHOUT_ANSWER), target)
 
     def read_examples(self, path: Path) -> list[SquadQuestion]:

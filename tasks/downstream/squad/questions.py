@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ipu_model.files import parse_json
+from tasks.records.interpretation import NUMERIC_IDS, Interpretation
 from tasks.records.json_files import read_objects
 from tasks.records.parquet import read_batches
 from tasks.records.tables import ENDINGS as TABLES
@@ -36,7 +37,7 @@ from tasks.records.tables import (
     open_file,
     select_columns,
 )
-from tasks.records.text_files import NUMERIC_IDS, ProblemList, ReadLog, find_text_problem, refuse_empty
+from tasks.records.text_files import ProblemList, find_text_problem, refuse_empty
 from tasks.stage.errors import InputError
 from tasks.stage.memory import require_memory
 
@@ -111,7 +112,7 @@ def question_spec(names: SquadColumnParams, named_by: str = NAMED_BY, parts: Seq
 
 
 def read_json_questions(
-    path: Path, key: str, reading: ReadLog, problems: ProblemList, *, columns: Columns
+    path: Path, key: str, reading: Interpretation, problems: ProblemList, *, columns: Columns
 ) -> Iterator[TableRow]:
     """Yield the questions of a JSON file, in articles or one object each."""
     objects = read_objects(path, key, reading)
@@ -163,7 +164,7 @@ def read_text(
 
 
 def read_id(
-    parent: Mapping[str, Any], at: str, problems: ProblemList, reading: ReadLog, *, filled: bool = False
+    parent: Mapping[str, Any], at: str, problems: ProblemList, reading: Interpretation, *, filled: bool = False
 ) -> str | None:
     """Return the id `parent["id"]`, integers as text, or None after adding a problem."""
     if type(parent.get("id")) is int:
@@ -176,7 +177,7 @@ def read_question_file(
     path: Path,
     key: str,
     data: SquadDataParams,
-    reading: ReadLog,
+    reading: Interpretation,
     named_by: str = NAMED_BY,
     choices: str = CHOICES,
     most: int | None = None,
@@ -204,7 +205,7 @@ def read_question_file(
 
 
 def parse_questions(
-    records: Records, data: SquadDataParams, reading: ReadLog, named_by: str = NAMED_BY, choices: str = CHOICES
+    records: Records, data: SquadDataParams, reading: Interpretation, named_by: str = NAMED_BY, choices: str = CHOICES
 ) -> list[SquadQuestion]:
     """Return checked questions from records of `question_spec`, with stripped answers.
 
@@ -232,7 +233,9 @@ def parse_questions(
 class _QuestionParser:
     """Conversion of the records of one source to questions; collects problems."""
 
-    def __init__(self, data: SquadDataParams, records: Records, reading: ReadLog, named_by: str, choices: str) -> None:
+    def __init__(
+        self, data: SquadDataParams, records: Records, reading: Interpretation, named_by: str, choices: str
+    ) -> None:
         self.data, self.reading, self.named_by, self.choices = data, reading, named_by, choices
         self.problems, self.is_text = records.problems, records.is_text
         self.contexts: dict[str, str] = {}
@@ -365,7 +368,7 @@ def require_room_for_text(what: str, text: str) -> None:
         require_memory(what, len(text.encode("utf-8", "replace")), OF_A_BYTE, "split it")
 
 
-def read_references(path: Path, reading: ReadLog | None = None) -> list[tuple[str, tuple[str, ...]]]:
+def read_references(path: Path, reading: Interpretation | None = None) -> list[tuple[str, tuple[str, ...]]]:
     """Read (id, reference answers) of every question from a SQuAD v1.1 or 2.0 JSON file, in order.
 
     As for training, the file may also have one object per question.
@@ -381,7 +384,7 @@ def read_references(path: Path, reading: ReadLog | None = None) -> list[tuple[st
     except OSError as error:
         what = "not found" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
         raise InputError(f"{path} {what}") from None
-    problems, log = ProblemList(str(path), "questions"), ReadLog()
+    problems, log = ProblemList(str(path), "questions"), Interpretation()
     columns = {part: ColumnSpec((part,), SCORED, False) for part in ("id", "answers")}
     rows = read_json_questions(path, SCORED, log, problems, columns=columns)
     found = [_make_reference(row, problems, log) for row in rows]
@@ -393,7 +396,7 @@ def read_references(path: Path, reading: ReadLog | None = None) -> list[tuple[st
     return found
 
 
-def _make_reference(row: TableRow, problems: ProblemList, reading: ReadLog) -> tuple[str, tuple[str, ...]]:
+def _make_reference(row: TableRow, problems: ProblemList, reading: Interpretation) -> tuple[str, tuple[str, ...]]:
     values, answers = row.values, row.values.get("answers")
     if isinstance(answers, Mapping) and isinstance(texts := answers.get("text"), list):  # the format of `datasets`
         values = {**values, "answers": [{"text": text} for text in texts]}

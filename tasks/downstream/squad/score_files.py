@@ -20,7 +20,7 @@ from typing import Any
 
 from ipu_model.files import read_json
 from tasks.downstream.squad.questions import read_references
-from tasks.records.text_files import ReadLog
+from tasks.records.interpretation import Interpretation
 from tasks.stage.errors import InputError
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -205,7 +205,7 @@ def score_files(
     Raises:
         InputError: a file is unusable.
     """
-    reading = ReadLog()
+    reading = Interpretation()
     references, answers = read_references(questions, reading), read_predictions(predictions)
     for noted in reading.summary():
         log.warning("%s: %s", questions, noted)

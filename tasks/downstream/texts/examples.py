@@ -23,10 +23,10 @@ from tasks.downstream.texts.spec import TextsSpec
 from tasks.downstream.texts.task_table import TRAIN, TextExample
 from tasks.params.entries import Entry
 from tasks.plan.named_files import list_files
+from tasks.records.interpretation import Interpretation, write_reading
 from tasks.records.labels import add_labels
 from tasks.records.parquet import has_first_value, read_batches, write_records
 from tasks.records.splits import require_known_labels, require_several_labels
-from tasks.records.text_files import ReadLog, write_reading
 from tasks.stage import streams
 from tasks.stage.errors import InputError
 
@@ -65,22 +65,22 @@ class TextsExamples(TextsSpec, ExamplesTask):
         return detected
 
     def write_examples(self, folder: Path) -> str:
-        reading, counts, pairs = ReadLog(), dict[str, int](), set[bool]()
+        inputs, counts, pairs = dict[str, Interpretation](), dict[str, int](), set[bool]()
         for split in self.source_splits:
-            path = folder / f"{split}.parquet"
-            counts[split] = write_split(self, read_split(self, split, reading), path)
+            path, inputs[split] = folder / f"{split}.parquet", Interpretation()
+            counts[split] = write_split(self, read_split(self, split, inputs[split]), path)
             if not counts[split]:
                 raise InputError(f"{self.title}: no {split} example has a text. Check {self.entry.key('data')}")
             pairs.add(has_first_value(path, "second", self.entry.stage("examples")))
         if len(pairs) > 1:
             raise InputError(
-                f"one split has pairs of texts, the other single texts ({'; '.join(reading.layouts.values())}). "
+                f"one split has pairs of texts, the other single texts ({_columns(inputs)}). "
                 f"Set {self.entry.key('data', 'columns.text')} and {self.entry.key('data', 'columns.text_pair')}"
             )
         data: Any = self.entry.params.data
         if self.spec.name and data.source == "files":
-            reading.ignored = self._list_unused_files(Path(data.path))
-        write_reading(folder, data.source, reading)
+            inputs[TRAIN].ignored = self._list_unused_files(Path(data.path))
+        reading = write_reading(folder, data.source, inputs)
         said = ", ".join(f"{count:,} {split}" for split, count in counts.items())
         return "; ".join([f"{said} examples", *reading.summary()])
 
@@ -130,10 +130,10 @@ class TextsExamples(TextsSpec, ExamplesTask):
 
     def check_files(self) -> str:
         """Check the first examples of each file, and the classes of files that are read completely."""
-        reading, labels = ReadLog(), dict[str, Counter[Label]]()
+        labels = dict[str, Counter[Label]]()
         for split in self.source_splits:
-            labels[split] = Counter()
-            for one in read_split(self, split, reading, HEAD):
+            labels[split], self.inputs[split] = Counter(), Interpretation()
+            for one in read_split(self, split, self.inputs[split], HEAD):
                 labels[split][tuple(one.label) if isinstance(one.label, list) else (one.label,)] += 1
                 self.has_pairs = one.second is not None
         whole = {split for split, found in labels.items() if found.total() < HEAD}
@@ -153,8 +153,12 @@ class TextsExamples(TextsSpec, ExamplesTask):
         data: Any = self.entry.params.data
         if self.spec.name:
             return f"{self.spec.name} in {data.path}"
-        layout = next(iter(reading.layouts.values()))
-        return f"{data.train_path} and {data.dev_path or 'a part of it'}: {layout}"
+        return f"{data.train_path} and {data.dev_path or 'a part of it'}: {_columns(self.inputs)}"
+
+
+def _columns(inputs: Mapping[str, Interpretation]) -> str:
+    """Return the columns of each split that differs from those before."""
+    return "; ".join(dict.fromkeys(one.meaning()[1] for one in inputs.values()))
 
 
 def write_split(task: TextsSpec, examples: Iterator[TextExample], path: Path) -> int:

@@ -6,16 +6,16 @@ in the development sets, because the official metrics include it.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ipu_model.units import shorten
 from tasks.downstream.texts.labels import LabelParser, label_parser, parse_labels
 from tasks.downstream.texts.params import ClassificationColumnParams, ClassificationDataParams
 from tasks.downstream.texts.spec import TextsSpec
 from tasks.downstream.texts.task_table import OFFICIAL_COLUMNS, TRAIN, TextExample, TextTask
 from tasks.plan.named_files import list_files
+from tasks.records.interpretation import Interpretation
 from tasks.records.tables import (
     Columns,
     ColumnSpec,
@@ -30,7 +30,7 @@ from tasks.records.tables import (
     open_file,
     open_hub_split,
 )
-from tasks.records.text_files import ProblemList, ReadLog, file_suffix, find_text_problem
+from tasks.records.text_files import ProblemList, file_suffix, find_text_problem
 from tasks.stage.errors import InputError
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
@@ -87,11 +87,11 @@ def glue_layouts(task: TextTask, key: str, *, labelled: bool = True) -> list[Col
     return [*layouts, layouts[0]]
 
 
-def read_split(task: TextsSpec, split: str, reading: ReadLog, most: int | None = None) -> Iterator[TextExample]:
+def read_split(task: TextsSpec, split: str, reading: Interpretation, most: int | None = None) -> Iterator[TextExample]:
     """Yield the labelled examples of a split, in order.
 
     Args:
-        reading: receives counts and the chosen columns (`layouts`).
+        reading: receives the chosen columns and counts.
         most: maximum number of examples to read from each file.
 
     Raises:
@@ -114,7 +114,7 @@ def read_file(
     task: TextsSpec,
     path: Path,
     key: str,
-    reading: ReadLog,
+    reading: Interpretation,
     most: int | None = None,
     split: str = "dev",
     *,
@@ -146,15 +146,15 @@ def record_spec(task: TextsSpec, key: str, named_by: str = "", *, labelled: bool
 
 
 def _check_records(
-    task: TextsSpec, records: Records, reading: ReadLog, split: str, most: int | None, *, labelled: bool = True
+    task: TextsSpec, records: Records, reading: Interpretation, split: str, most: int | None, *, labelled: bool = True
 ) -> Iterator[TextExample]:
     """Yield the examples of a table; at the end, refuse all problems with texts and labels."""
     spec, problems, count = task.spec, records.problems, 0
+    reading.grouping = "an example is a row"
     separator = getattr(task.entry.params.data, "label_separator", None)
     parse = label_parser(spec, separator) if labelled else None
-    for count, line in enumerate(itertools.islice(records.rows, most), 1):
-        if count == 1 and not spec.name:
-            reading.layouts[problems.source] = _describe_layout(line.names)
+    for line in itertools.islice(records.rows, most):
+        count += 1
         one = _make_example(line, parse, bool(spec.name), problems, reading)
         if one is None:
             continue
@@ -178,14 +178,8 @@ def _check_records(
         )
 
 
-def _describe_layout(names: Mapping[str, str]) -> str:
-    texts = " and ".join(names[part] for part in TEXT_PARTS if part in names)
-    labels = [name for part, name in names.items() if part == LABEL or part.startswith(FLAG)]
-    return f"texts {texts}" + (f", labels {shorten(labels, SHOWN_LABELS)}" if labels else "")
-
-
 def _make_example(
-    line: TableRow, parse: LabelParser | None, may_be_empty: bool, problems: ProblemList, reading: ReadLog
+    line: TableRow, parse: LabelParser | None, may_be_empty: bool, problems: ProblemList, reading: Interpretation
 ) -> TextExample | None:
     """Return an example, its texts with single spaces, or None after adding what is wrong with it to `problems`.
 
@@ -277,7 +271,7 @@ def detect_labels(train: Path, columns: ClassificationColumnParams) -> dict[str,
 
     try:
         path = list_tables(train, "--train")[0]
-        records = open_file(path, "--train", RecordSpec("texts", [], ENDINGS), ReadLog())
+        records = open_file(path, "--train", RecordSpec("texts", [], ENDINGS), Interpretation())
         rows = [line.values for line in itertools.islice(records.rows, DETECTION_ROWS)]
     except (InputError, OSError):
         return {}  # the check of files reports it

@@ -15,9 +15,9 @@ from tasks.downstream.texts.files import TEXT_PARTS, read_file, record_spec
 from tasks.downstream.texts.labels import match_known
 from tasks.downstream.texts.scores import TextsDevSet, TextsScores, select_thresholds
 from tasks.downstream.texts.task_table import TASKS
+from tasks.records.interpretation import Interpretation
 from tasks.records.labels import add_labels, read_example_labels
 from tasks.records.tables import Columns
-from tasks.records.text_files import ReadLog
 from tasks.stage.errors import InputError, ParamsError
 
 
@@ -72,11 +72,11 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
     def examples_schema(self) -> pa.Schema:
         return self.schema if self.labels else add_labels(self.schema, self.model_classes)
 
-    def read_unlabelled(self, path: Path, reading: ReadLog) -> Iterator[dict[str, Any]]:
+    def read_unlabelled(self, path: Path, reading: Interpretation) -> Iterator[dict[str, Any]]:
         for one in read_file(self, path, INPUT, reading, named_by=COLUMN, labelled=False):
             yield {**one._asdict(), **({"label": []} if self.spec.is_multilabel else {})}
 
-    def write_labelled(self, path: Path, target: Path, reading: ReadLog) -> None:
+    def write_labelled(self, path: Path, target: Path, reading: Interpretation) -> None:
         write_split(self, read_file(self, path, INPUT, reading, named_by=COLUMN), target)
         if self.labels:
             return

@@ -28,9 +28,9 @@ from ipu_model.files import open_regular
 from tasks.params.sections import PhaseRowsParams
 from tasks.pretraining.rows.prepared_sequences import PreparedSequences, make_lists
 from tasks.records.hub_inputs import open_tables
+from tasks.records.interpretation import Interpretation
 from tasks.records.parquet import read_checked_batches, split_into_groups
 from tasks.records.tables import ColumnSpec, match_columns, select_files
-from tasks.records.text_files import ReadLog
 from tasks.rows.row_files import IGNORED
 from tasks.stage.errors import InputError
 
@@ -171,7 +171,7 @@ def _example_class() -> Any:
 
 
 def read_prepared_batches(
-    params: PhaseRowsParams, source: str, section: str, reading: ReadLog
+    params: PhaseRowsParams, source: str, section: str, reading: Interpretation
 ) -> Iterator[PreparedSequences]:
     """Yield all sequences in batches; memory does not grow with their number.
 
@@ -193,10 +193,10 @@ def read_prepared_batches(
             yield from columns.read(_read_table_batches(file), str(file))
         else:
             yield from _read_examples(file)
-            reading.layouts[str(file)] = "TFRecords, 0 in unused slots"
+            reading.formats["TFRecords, 0 in unused slots"] += 1
 
 
-def _list_files(path: Path, key: str, reading: ReadLog) -> list[Path]:
+def _list_files(path: Path, key: str, reading: Interpretation) -> list[Path]:
     if (path / "dataset_dict.json").is_file():
         splits = sorted(p.name for p in path.iterdir() if p.is_dir())
         raise InputError(f"{key}={path} has several splits: name the folder of one of them ({', '.join(splits)})")
@@ -219,7 +219,7 @@ def _read_table_batches(file: Path) -> Iterator[pa.RecordBatch]:
 class _Columns:
     """Reader of tables with columns of lists; unmasked tokens have the label -100, or 0, throughout."""
 
-    def __init__(self, reading: ReadLog) -> None:
+    def __init__(self, reading: Interpretation) -> None:
         self.reading = reading
         self.ignored: int | None = None
 
@@ -231,7 +231,7 @@ class _Columns:
                 part = batch.slice(start, SEQUENCES_AT_ONCE)
                 yield self._convert({name: part.column(own) for name, own in names.items()}, source, first)
                 first += part.num_rows
-        self.reading.layouts[source] = f"columns of lists, label {self.ignored} where nothing is masked"
+        self.reading.formats[f"columns of lists, label {self.ignored} where nothing is masked"] += 1
 
     def _convert(self, columns: Mapping[str, Any], source: str, first: int) -> PreparedSequences:
         lists = {name: _read_lists(column, f"{source}, column {name}", first) for name, column in columns.items()}

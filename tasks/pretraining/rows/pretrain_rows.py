@@ -33,7 +33,8 @@ from tasks.pretraining.rows.pair_rows import build_columns
 from tasks.pretraining.rows.prepared_files import read_prepared_batches
 from tasks.pretraining.rows.prepared_sequences import RowLimits, get_masked_tokens, restore_tokens, validate_and_unpad
 from tasks.pretraining.rows.row_builder import ShardBuilder
-from tasks.records.text_files import ReadLog, count_repetitions, write_reading
+from tasks.records.interpretation import Interpretation, write_reading
+from tasks.records.text_files import count_repetitions
 from tasks.rows.held_out import is_held_out
 from tasks.rows.packing import NO_SEQUENCE, pack_sequences
 from tasks.rows.row_files import IGNORED, RowLayout, RowWriter, check_geometry
@@ -71,7 +72,7 @@ def write_prepared_rows(
         predictions = default_max_predictions(own.row_length, params.masked_fraction) + params.max_sequences_per_row - 1
     check_geometry(own.row_length, params.max_sequences_per_row, predictions, section)
     limits = RowLimits(read_tokenizer_info(load_tokenizer(tokenizer)), own.row_length, predictions, section)
-    reading, progress = ReadLog(), StageProgress(f"{phase} rows", "sequences")
+    reading, progress = Interpretation(), StageProgress(f"{phase} rows", "sequences")
     sizes = (limits.row_length, params.max_sequences_per_row, limits.max_predictions, limits.vocabulary.size)
     make = functools.partial(RowWriter, pad_id=limits.vocabulary.pad)
     sha256 = sha256_of(find_tokenizer_file(Path(tokenizer)))
@@ -98,7 +99,7 @@ def write_prepared_rows(
                 f"no training sequence found ({reading.counts[SEQUENCES]} in all). Check "
                 f"{limits.section}.path, {limits.section}.dataset and pretrain_rows.held_out_fraction"
             )
-        write_reading(partial, params.source, reading)
+        write_reading(partial, params.source, {"sequences": reading})
     return (
         f"{format_rows(manifest)} from prepared data ({', '.join(reading.summary())}); "
         f"{others.sequences if others else 'no'} sequences held out; {progress.elapsed_s:.1f} s"
@@ -114,7 +115,11 @@ def format_rows(rows: Manifest) -> str:
 
 
 def _read(
-    own: PhaseRowsParams, params: PretrainRowsParams, limits: RowLimits, reading: ReadLog, progress: StageProgress
+    own: PhaseRowsParams,
+    params: PretrainRowsParams,
+    limits: RowLimits,
+    reading: Interpretation,
+    progress: StageProgress,
 ) -> Iterable[pa.Table]:
     seen = array.array("q")
     for found in read_prepared_batches(own, params.source, limits.section, reading):

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from flows.checks import device, preflight, probes
-from flows.checks.input_checks import POWER, describe_dev_sets, run_check, select_checks
+from flows.checks.input_checks import INPUT, describe_dev_sets, run_check, select_checks
 from flows.checks.probes import CheckResult
 from flows.runs import run_estimate
 from flows.runs.locks import FOLDER
@@ -403,12 +403,12 @@ def test_the_power_of_the_development_set_is_said_before_the_first_stage(project
     )
     assert said["asked"].startswith("asked: 1 development questions can")
     assert "value" not in said
-    found = [CheckResult(POWER, "ok", said["own"]), CheckResult("other", "ok", "not said")]
+    found = [CheckResult(INPUT, "ok", said["own"]), CheckResult("other", "ok", "not said")]
     monkeypatch.setattr(preflight, "run_checks", lambda *_: found)
     preflight.require_runnable(request)
     assert capsys.readouterr().out == f"{said['own']}\n"
     own = next(one for one in select_checks(request.params, [str(texts)]) if one.name == "own")
-    assert CheckResult(POWER, "ok", said["own"]) in list(run_check(own, request.params))
+    assert CheckResult(INPUT, "ok", said["own"]) in list(run_check(own, request.params))
 
 
 def test_a_folder_that_cannot_take_the_release_is_named_before_the_first_stage(project):

@@ -21,7 +21,7 @@ from tasks.corpus.corpus import make_corpus
 from tasks.corpus.documents import FilePiece, divide_file, document_columns, plan_pieces, read_piece
 from tasks.corpus.world import make_documents
 from tasks.params.sections import QualityParams
-from tasks.records.text_files import ReadLog
+from tasks.records.interpretation import Interpretation
 from tasks.stage import cluster, exchange
 from tasks.stage.errors import InputError
 from tests.faults.processes import wait_for
@@ -72,9 +72,9 @@ def write_input(folder: Path, name: str) -> FilePiece:
 
 def read(parts: list[FilePiece]) -> tuple[list[tuple[str, str]], dict[str, Any]]:
     """Title and text of each document, and the report."""
-    reading, found = ReadLog(), []
+    reading, found = Interpretation(), []
     for part in parts:
-        own = ReadLog()
+        own = Interpretation()
         found += [(one.title, one.text) for one in read_piece(part, COLUMNS, own)]
         reading.merge(own)
     return found, asdict(reading)
@@ -151,7 +151,10 @@ def test_small_files_are_read_together_and_in_order(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(documents, "LEAST_FILE_BYTES", 30)
     for name, size in (("a", 50), ("b", 1), ("c", 1), ("d", 250), ("e", 90), ("f", 20)):
         write(tmp_path / f"in/{name}.txt", "x\n\n" * (size // 3) + "." * (size % 3))
-    plan = [[(one.name, one.part.number) for one in piece] for piece in plan_pieces(tmp_path / "in", "auto", ReadLog())]
+    plan = [
+        [(one.name, one.part.number) for one in piece]
+        for piece in plan_pieces(tmp_path / "in", "auto", Interpretation())
+    ]
     assert plan == [
         [("a.txt", 0), ("b.txt", 0)],
         [("c.txt", 0)],

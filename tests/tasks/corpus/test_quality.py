@@ -19,7 +19,7 @@ from tasks.corpus.documents import Document
 from tasks.corpus.duplicates import RULES, add_keys, find_duplicates, find_equal, make_keys
 from tasks.params.schema import CorpusParams, parameter_values, validate_params
 from tasks.params.sections import QualityParams
-from tasks.records.text_files import ReadLog
+from tasks.records.interpretation import Interpretation
 from tasks.stage.errors import InputError
 from tasks.validation.pretraining_checks import CorpusData
 from tasks.validation.validate import render_page, validate_data
@@ -239,7 +239,7 @@ def test_files_state_the_rules_only_if_there_are_any():
 
 
 def test_a_read_log_keeps_the_first_example():
-    reading = ReadLog()
+    reading = Interpretation()
     reading.add_example("removed, x", "a")
     reading.add_example("removed, x", "b")
     assert (reading.counts["removed, x"], reading.examples) == (2, {"removed, x": "a"})

@@ -17,8 +17,8 @@ from tasks.params.schema import validate_params
 from tasks.plan.composing import compose
 from tasks.plan.kinds import load_part
 from tasks.plan.named_files import check_input_paths
+from tasks.records.interpretation import read_reading
 from tasks.records.labels import read_example_labels
-from tasks.records.text_files import read_reading
 from tasks.stage.errors import InputError
 from tests.tasks.downstream.entries import values_with
 from tests.tasks.downstream.texts.classification_checkout import write_texts

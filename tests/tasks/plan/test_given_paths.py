@@ -25,7 +25,8 @@ from tasks.plan.named_files import READ, check_input_paths, escape_name, find_pa
 from tasks.pretraining.base_model import write_base_model
 from tasks.pretraining.rows.prepared_files import read_prepared_batches
 from tasks.records.hub_inputs import open_dataset
-from tasks.records.text_files import ReadLog, read_lines
+from tasks.records.interpretation import Interpretation
+from tasks.records.text_files import read_lines
 from tasks.stage.errors import InputError, ParamsError
 from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary, read_vocabulary
 from tests.places import ROOT as PROJECT
@@ -142,7 +143,7 @@ def documents_of(path: Path) -> list[tuple[str, str, str]]:
 
 def prepared(path: Path) -> Iterator[Any]:
     phase = validate_params(params(pretrain_rows__phase1__path=str(path))).pretrain_rows.phase1
-    return read_prepared_batches(phase, "files", "pretrain_rows.phase1", ReadLog())
+    return read_prepared_batches(phase, "files", "pretrain_rows.phase1", Interpretation())
 
 
 def glue(path: Path) -> dict[str, int]:
@@ -173,7 +174,7 @@ def test_a_folder_that_this_user_cannot_read_is_named(shared: Path, mode: int) -
     (folder / "closed/b.txt").write_text("B.\n")
     (folder / "closed").chmod(mode)
     documents = "tasks.corpus.documents"
-    code = f"{documents}.list_usable_files({documents}.Path('given'), tasks.records.text_files.ReadLog())"
+    code = f"{documents}.list_usable_files({documents}.Path('given'), tasks.records.text_files.Interpretation())"
     made = unprivileged(code, shared)
     (folder / "closed").chmod(0o755)
     assert "corpus.path='given' contains files that this user cannot read, closed" in made.stderr

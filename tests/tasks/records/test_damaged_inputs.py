@@ -18,7 +18,7 @@ from tasks.downstream.squad.questions import read_question_file
 from tasks.downstream.squad.score_files import read_predictions
 from tasks.params.overlays import resolve
 from tasks.params.schema import load_params
-from tasks.records.text_files import ReadLog
+from tasks.records.interpretation import Interpretation
 from tasks.release.provenance import read_json
 from tasks.stage.errors import ParamsError, PodiumError
 from tasks.vocabulary.hub_tokenizer import read_vocabulary
@@ -51,17 +51,20 @@ QUESTION = {"id": "1", "context": "Ada came.", "question": "Who?", "answers": {"
 TRAIN_PATH = "downstream.squad.data.train_path"
 GATE = {"accepted": True, "reasons": ["none"], "metrics": {"f1": 90.0}}
 READERS: dict[str, tuple[Any, Callable[[Path], Any]]] = {
-    "questions.json": (SQUAD, lambda path: read_question_file(path, TRAIN_PATH, SquadDataParams(), ReadLog())),
+    "questions.json": (SQUAD, lambda path: read_question_file(path, TRAIN_PATH, SquadDataParams(), Interpretation())),
     "predictions.json": ({"1": "Ada", "2": ""}, read_predictions),
     "metrics.json": (GATE, lambda path: read_json(path, "dvc repro")),
-    "questions.jsonl": (QUESTION, lambda path: read_question_file(path, TRAIN_PATH, SquadDataParams(), ReadLog())),
+    "questions.jsonl": (
+        QUESTION,
+        lambda path: read_question_file(path, TRAIN_PATH, SquadDataParams(), Interpretation()),
+    ),
     "wiki_00": (
         {"id": "1", "title": "Ada", "text": "Ada\n\nShe came."},
-        lambda path: list(read_files(path, document_columns("text"), "auto", ReadLog())),
+        lambda path: list(read_files(path, document_columns("text"), "auto", Interpretation())),
     ),
     "text.jsonl": (
         {"text": "Ada came.", "title": "t"},
-        lambda path: list(read_files(path, document_columns("text"), "auto", ReadLog())),
+        lambda path: list(read_files(path, document_columns("text"), "auto", Interpretation())),
     ),
 }
 

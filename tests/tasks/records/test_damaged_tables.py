@@ -16,7 +16,7 @@ from tasks.corpus.documents import document_columns, read_files
 from tasks.pretraining.rows import prepared_files
 from tasks.pretraining.rows.prepared_files import read_prepared_batches
 from tasks.pretraining.rows.prepared_sequences import RowLimits, validate_and_unpad
-from tasks.records.text_files import ReadLog
+from tasks.records.interpretation import Interpretation
 from tasks.stage.errors import PodiumError
 from tests.fuzzing import damaged_bytes, require_clean
 from tests.tasks.pretraining.row_inputs import pretrain_params, word_tokenizer
@@ -49,14 +49,16 @@ def arrow(table: pa.Table, new: Any) -> bytes:
 
 
 def as_documents(path: Path) -> Any:
-    return list(read_files(path, document_columns("text"), "auto", ReadLog()))
+    return list(read_files(path, document_columns("text"), "auto", Interpretation()))
 
 
 def as_sequences(path: Path) -> Any:
     from tasks.vocabulary.encoding import load_tokenizer, read_tokenizer_info
 
     limits = RowLimits(read_tokenizer_info(load_tokenizer(path.parent / "tokenizer")), 16, 4, "pretrain_rows.phase1")
-    found = read_prepared_batches(pretrain_params(path=str(path)).phase1, "files", "pretrain_rows.phase1", ReadLog())
+    found = read_prepared_batches(
+        pretrain_params(path=str(path)).phase1, "files", "pretrain_rows.phase1", Interpretation()
+    )
     return [validate_and_unpad(one, limits) for one in found]
 
 

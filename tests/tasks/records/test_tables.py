@@ -14,9 +14,10 @@ import pytest
 from tasks.params.overlays import read_base, resolve
 from tasks.params.schema import validate_params
 from tasks.records import text_files
+from tasks.records.interpretation import BLANK_LINES, NUMERIC_IDS, Interpretation
 from tasks.records.json_files import read_objects
 from tasks.records.tables import ColumnSpec, RecordSpec, convert_id, list_empty, open_file
-from tasks.records.text_files import BLANK_LINES, NUMERIC_IDS, ReadLog, file_suffix
+from tasks.records.text_files import file_suffix
 from tasks.stage.errors import InputError, ParamsError
 from tests.places import ROOT
 
@@ -29,16 +30,16 @@ def put(path: Path, text: str) -> Path:
     return path
 
 
-def read_table(path: Path, layouts: Any, reading: ReadLog, separator: str | None = None, **more: Any) -> Any:
+def read_table(path: Path, layouts: Any, reading: Interpretation, separator: str | None = None, **more: Any) -> Any:
     return open_file(path, "KEY", RecordSpec("rows", layouts, [file_suffix(path)], **more), reading, separator).rows
 
 
-def read(path: Path, reading: ReadLog | None = None, **more: Any) -> list[dict[str, Any]]:
-    return [line.values for line in read_table(path, [COLUMNS], reading or ReadLog(), **more)]
+def read(path: Path, reading: Interpretation | None = None, **more: Any) -> list[dict[str, Any]]:
+    return [line.values for line in read_table(path, [COLUMNS], reading or Interpretation(), **more)]
 
 
 def column_names(path: Path, separator: str | None = None) -> list[str]:
-    return list(next(read_table(path, [], ReadLog(), separator)).values)
+    return list(next(read_table(path, [], Interpretation(), separator)).values)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,7 @@ def column_names(path: Path, separator: str | None = None) -> list[str]:
     ],
 )
 def test_the_separator_of_a_csv_file_is_found_and_said(tmp_path: Path, text: str, remarks: list[str]) -> None:
-    reading = ReadLog()
+    reading = Interpretation()
     assert read(put(tmp_path / "a.csv", text), reading) == ROWS
     assert reading.remarks == remarks
     assert all(remark in reading.summary() for remark in remarks)
@@ -62,13 +63,15 @@ def test_the_separator_of_a_csv_file_is_found_and_said(tmp_path: Path, text: str
 
 def test_a_comma_counts_where_it_fits_and_a_stated_separator_always(tmp_path: Path) -> None:
     both = put(tmp_path / "a.csv", "text,label;x\na,b;c\nd,e;f\n")
-    assert list(read_table(both, [], ReadLog()))[0].values == {"text": "a", "label;x": "b;c"}
-    assert list(read_table(both, [], ReadLog(), ";"))[0].values == {"text,label": "a,b", "x": "c"}
+    assert list(read_table(both, [], Interpretation()))[0].values == {"text": "a", "label;x": "b;c"}
+    assert list(read_table(both, [], Interpretation(), ";"))[0].values == {"text,label": "a,b", "x": "c"}
     assert column_names(both, ";") == ["text,label", "x"]
     bars = put(tmp_path / "b.csv", "text|label\na|1\n")
     assert read(bars, separator="|") == [{"text": "a", "label": "1"}]
     single = put(tmp_path / "c.csv", "text;label\na;1\n")
-    named = [line.values for line in read_table(single, [{"all": ColumnSpec(("text;label",), "KEY")}], ReadLog())]
+    named = [
+        line.values for line in read_table(single, [{"all": ColumnSpec(("text;label",), "KEY")}], Interpretation())
+    ]
     assert named == [{"all": "a;1"}], "a column of that very name was asked for"
     tabs = put(tmp_path / "d.tsv", 'text\tlabel\n"a;\t1\n')
     assert read(tabs) == [{"text": '"a;', "label": "1"}], "quotes are letters in .tsv"
@@ -79,14 +82,14 @@ def test_a_comma_counts_where_it_fits_and_a_stated_separator_always(tmp_path: Pa
 )
 def test_a_separator_is_known_by_its_name_or_itself(tmp_path: Path, word: str, sign: str) -> None:
     path = put(tmp_path / "a.csv", f"text{sign}label\na{sign}1\n")
-    [row] = read_table(path, [{"text": ColumnSpec(("text",), "KEY")}], ReadLog(), word)
+    [row] = read_table(path, [{"text": ColumnSpec(("text",), "KEY")}], Interpretation(), word)
     assert row.values == {"text": "a"}
 
 
 def test_a_row_of_other_length_does_not_hide_the_separator_of_the_header(tmp_path: Path) -> None:
     path = put(tmp_path / "a.csv", "text;label\na;1\nb;0;more\n")
     with pytest.raises(InputError, match="line 3 has 3 fields, but the header has 2"):
-        list(read_table(path, [], ReadLog()))
+        list(read_table(path, [], Interpretation()))
 
 
 def test_separators_are_stated_by_words_or_signs() -> None:
@@ -113,7 +116,7 @@ def write_as(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.json", "a.parquet"])
 def test_a_column_whose_name_differs_in_case_or_blanks_is_taken_and_said(tmp_path: Path, name: str) -> None:
-    reading = ReadLog()
+    reading = Interpretation()
     path = write_as(tmp_path / name, [{"Text ": "a", "LABEL": "1", "other": "x"}])
     [found] = read(path, reading)
     assert {key: found[key] for key in ("text", "label")} == {"text": "a", "label": "1"}
@@ -125,7 +128,7 @@ def test_a_column_whose_name_differs_in_case_or_blanks_is_taken_and_said(tmp_pat
     path = write_as(tmp_path / name, [{"Text": "a", "TEXT": "b", "label": "1"}])
     with pytest.raises(InputError, match="has no column 'text'; its columns are Text, TEXT, label"):
         read(path)
-    reading, path = ReadLog(), write_as(tmp_path / name, [{"text": "a", "label": "1", "Text": "b"}])
+    reading, path = Interpretation(), write_as(tmp_path / name, [{"text": "a", "label": "1", "Text": "b"}])
     assert read(path, reading)[0]["text"] == "a"
     assert (reading.remarks, reading.unused_columns) == ([], {"Text"})
 
@@ -133,7 +136,7 @@ def test_a_column_whose_name_differs_in_case_or_blanks_is_taken_and_said(tmp_pat
 def test_what_is_not_required_is_taken_so_only_where_something_required_is(tmp_path: Path) -> None:
     columns = {"text": ColumnSpec(("text",), "KEY"), "title": ColumnSpec(("title",), "KEY", False)}
     for header, expected in (("text,Title", None), ("Text,Title", "t")):
-        [line] = read_table(put(tmp_path / "a.csv", f"{header}\na,t\n"), [columns], ReadLog())
+        [line] = read_table(put(tmp_path / "a.csv", f"{header}\na,t\n"), [columns], Interpretation())
         assert line.values.get("title") == expected
 
 
@@ -145,7 +148,7 @@ def test_a_list_of_objects_and_lines_of_objects_are_read_under_json(tmp_path: Pa
         for text in (json.dumps(rows), "\ufeff \n" + json.dumps(rows, indent=1, ensure_ascii=False) + "\n \n"):
             assert read(put(tmp_path / "a.json", text)) == rows
     lines = "".join(json.dumps(row) + "\n" for row in rows)
-    assert read(put(tmp_path / "a.json", f"\n{lines}"), reading := ReadLog()) == rows
+    assert read(put(tmp_path / "a.json", f"\n{lines}"), reading := Interpretation()) == rows
     assert reading.counts[BLANK_LINES] == 1
     (tmp_path / "b.json.gz").write_bytes(gzip.compress(json.dumps(rows).encode()))
     assert read(tmp_path / "b.json.gz") == rows
@@ -164,7 +167,7 @@ def test_a_list_of_objects_and_lines_of_objects_are_read_under_json(tmp_path: Pa
 def test_objects_are_read_wherever_json_has_them_with_their_place(
     tmp_path: Path, name: str, text: str, places: list[str]
 ) -> None:
-    found = list(read_objects(put(tmp_path / name, text), "KEY", ReadLog()))
+    found = list(read_objects(put(tmp_path / name, text), "KEY", Interpretation()))
     assert [where for where, _ in found] == places
     assert [values["text"] for _, values in found] == [1, 2][: len(places)]
 
@@ -173,7 +176,7 @@ def test_an_object_that_is_too_long_is_refused(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("tasks.records.json_files.MAX_LINE_BYTES", 1 << 20)
     path = put(tmp_path / "a.json", '[{"text": "a"}, {"text": "' + "x" * (3 << 20) + '"}]')
     with pytest.raises(InputError, match=r"record 1 \(line 1\) is longer than 1 MB: split it"):
-        list(read_objects(path, "KEY", ReadLog()))
+        list(read_objects(path, "KEY", Interpretation()))
 
 
 @pytest.mark.parametrize(
@@ -211,10 +214,10 @@ def test_a_table_without_rows_is_named(tmp_path: Path) -> None:
     put(tmp_path / "a.csv", "text,label\n\n")
     put(tmp_path / "a.tsv", "text\tlabel\n")
     for ending in ("parquet", "csv", "tsv"):
-        reading = ReadLog()
+        reading = Interpretation()
         assert read(tmp_path / f"a.{ending}", reading) == []
         assert list_empty(reading) == f" (a.{ending} has a header and no rows)"
-    assert list_empty(ReadLog()) == ""
+    assert list_empty(Interpretation()) == ""
 
 
 @pytest.mark.parametrize(
@@ -235,17 +238,17 @@ def test_a_table_without_rows_is_named(tmp_path: Path) -> None:
 )
 def test_a_quote_that_is_not_closed_is_reported_where_it_opens(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        list(read_table(put(tmp_path / "a.csv", text), [], ReadLog()))
+        list(read_table(put(tmp_path / "a.csv", text), [], Interpretation()))
 
 
 def test_a_row_that_is_too_long_says_where_its_quote_opens(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("tasks.records.csv_files.MAX_LINE_BYTES", 1000)
     path = put(tmp_path / "a.csv", 'id,text\n1,a\n2,"open\n' + "3,x\n" * 500)
     with pytest.raises(InputError, match="line 3: a quote opens here, and the row is longer than"):
-        list(read_table(path, [], ReadLog()))
+        list(read_table(path, [], Interpretation()))
 
 
 def test_ids_that_are_whole_numbers_become_text() -> None:
-    reading = ReadLog()
+    reading = Interpretation()
     assert [convert_id(one, reading) for one in (7, 7.0, "7", 7.5, True, None)] == ["7", "7", "7", 7.5, True, None]
     assert reading.counts[NUMERIC_IDS] == 2

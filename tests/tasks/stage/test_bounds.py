@@ -24,8 +24,9 @@ import pytest
 from ipu_model.files import NotAFile, open_regular, parse_json, read_json, reject_duplicate_keys, sha256_of
 from tasks.pretraining.rows import prepared_files
 from tasks.records import csv_files, tables
+from tasks.records.interpretation import Interpretation
 from tasks.records.tables import ColumnSpec, match_columns
-from tasks.records.text_files import ReadLog, read_lines
+from tasks.records.text_files import read_lines
 from tasks.stage.errors import InputError
 from tasks.stage.memory import iterate_limited, limit_memory
 from tests.places import ROOT as PROJECT
@@ -69,8 +70,8 @@ def refused(code: str, *words: str, most_mb: int = MOST_MB, ends: tuple[int, ...
 
 CORPUS = (
     "from tasks.corpus.documents import read_files; from tasks.corpus.documents import document_columns; "
-    "from tasks.records.text_files import ReadLog; "
-    "[None for _ in read_files(Path(sys.argv[1]), document_columns('text'), 'auto', ReadLog())]"
+    "from tasks.records.text_files import Interpretation; "
+    "[None for _ in read_files(Path(sys.argv[1]), document_columns('text'), 'auto', Interpretation())]"
 )
 
 
@@ -268,7 +269,9 @@ def test_a_row_of_csv_that_does_not_end(tmp_path: Path, monkeypatch: pytest.Monk
     columns = {"text": ColumnSpec(("text",), "corpus.text_column")}
 
     def read() -> Iterator[tables.TableRow]:
-        return tables.open_file(path, "corpus.path", tables.RecordSpec("texts", [columns], [".csv"]), ReadLog()).rows
+        return tables.open_file(
+            path, "corpus.path", tables.RecordSpec("texts", [columns], [".csv"]), Interpretation()
+        ).rows
 
     assert sum(1 for _ in read()) == 300_000
     path.write_text("text\n" + '"a\n",' * 300_000)
@@ -304,8 +307,8 @@ def test_questions_of_many_empty_values(tmp_path: Path) -> None:
     (tmp_path / "train.json").write_text('{"data": [{"id": [' + "[]," * (60 << 20) + "0]}]}")
     key = "downstream.squad.data.train_path"
     code = (
-        "from tasks.records.text_files import ReadLog; from tasks.records.json_files import read_objects; "
-        f"list(read_objects(Path(sys.argv[1]), {key!r}, ReadLog()))"
+        "from tasks.records.text_files import Interpretation; from tasks.records.json_files import read_objects; "
+        f"list(read_objects(Path(sys.argv[1]), {key!r}, Interpretation()))"
     )
     said = refused(code, str(tmp_path / "train.json"), most_mb=2048)
     assert "train.json, data[0] (line 1) (downstream.squad.data.train_path) expands to more than 1,024 MB" in said
@@ -399,4 +402,4 @@ def test_an_object_and_a_table_of_a_million_names_are_looked_through_once() -> N
     with pytest.raises(ValueError, match="'n0' occurs twice"):
         reject_duplicate_keys([(name, 0) for name in [*names, "n0"]])
     with pytest.raises(InputError, match="400,000 columns; at most 10,000"):
-        match_columns(names, [{"text": ColumnSpec(("text",), "corpus.text_column")}], "a.csv", ReadLog())
+        match_columns(names, [{"text": ColumnSpec(("text",), "corpus.text_column")}], "a.csv", Interpretation())

@@ -17,7 +17,7 @@ from flows.cli import cli
 from tasks.downstream.squad.examples import WHOLE_BYTES, check_question_file
 from tasks.downstream.squad.params import SquadDataParams
 from tasks.downstream.squad.questions import read_question_file
-from tasks.records.text_files import ReadLog
+from tasks.records.interpretation import Interpretation
 from tasks.stage import memory
 from tasks.stage.errors import InputError
 from tasks.stage.memory import describe_shortage, limit_memory, memory_left, require_memory
@@ -73,7 +73,7 @@ def test_a_file_of_questions_is_refused_before_it_is_read(tmp_path: Path, monkey
     path = squad_json(tmp_path / "train.json", "Ada came. " * 100_000)
     leave(monkeypatch, 2)
     with pytest.raises(InputError, match=r"train\.json \(.*train_path\) has 1,000,\d+ bytes, which need about 2 MB of"):
-        read_question_file(path, KEY, SquadDataParams(), ReadLog())
+        read_question_file(path, KEY, SquadDataParams(), Interpretation())
     path.write_text(" " * (WHOLE_BYTES + 1))
     with pytest.raises(InputError, match=r"train\.json .* 16,777,217 bytes, which need about 48 MB .* 2 MB are left"):
         check_question_file(path, KEY, SquadDataParams())
@@ -86,9 +86,9 @@ def test_a_long_text_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.Monk
     table.write_text(json.dumps({"context": text, "question": "Who?", "answers": {"text": [], "answer_start": []}}))
     leave(monkeypatch, 40)
     with pytest.raises(InputError, match=r"the context of question 'q0' has 1,500,000 bytes, which need about 45 MB"):
-        read_question_file(path, KEY, SquadDataParams(), ReadLog())
+        read_question_file(path, KEY, SquadDataParams(), Interpretation())
     with pytest.raises(InputError, match="has 1,500,000 bytes, which need about 45 MB"):
-        read_question_file(table, KEY, SquadDataParams(unanswerable="use"), ReadLog())
+        read_question_file(table, KEY, SquadDataParams(unanswerable="use"), Interpretation())
     (tmp_path / "book.txt").write_text(text)
     found = CliRunner().invoke(cli, ["ask", "nowhere", "Who?", "--context-file", str(tmp_path / "book.txt")])
     assert isinstance(found.exception, InputError)
@@ -109,9 +109,10 @@ def test_a_process_within_a_limit_refuses_a_file_early(tmp_path: Path) -> None:
     limit = "import resource; from tasks.stage.memory import _present; at = _present() + (150 << 20); "
     limit += "resource.setrlimit(resource.RLIMIT_DATA, (at, at)); "
     code = limit + (
-        "from tasks.downstream.squad.params import SquadDataParams; from tasks.records.text_files import ReadLog; "
+        "from tasks.downstream.squad.params import SquadDataParams; "
+        "from tasks.records.interpretation import Interpretation; "
         "from tasks.downstream.squad.questions import read_question_file; "
-        f"read_question_file(Path(sys.argv[1]), {KEY!r}, SquadDataParams(), ReadLog())"
+        f"read_question_file(Path(sys.argv[1]), {KEY!r}, SquadDataParams(), Interpretation())"
     )
     process, peak_mb = run(code, str(tmp_path / "train.json"))
     assert process.returncode == 1

@@ -7,7 +7,7 @@ import pytest
 
 from tasks.downstream.squad.checks import QuestionData
 from tasks.params.schema import load_params
-from tasks.records.text_files import ReadLog, write_reading
+from tasks.records.interpretation import Interpretation, write_reading
 from tasks.stage.errors import InputError
 from tasks.validation.checks import format_failures
 from tasks.validation.pretraining_checks import CorpusData
@@ -198,7 +198,7 @@ def test_missing_and_damaged_files_are_named(tmp_path):
 
 
 def noted(folder, source, **counts):
-    reading = ReadLog(files=2, counts=Counter({name.replace("_", " "): count for name, count in counts.items()}))
+    reading = Interpretation(files=2, counts=Counter({name.replace("_", " "): count for name, count in counts.items()}))
     folder.mkdir(exist_ok=True)
     write_reading(folder, source, reading)
     return folder

@@ -14,7 +14,7 @@ import pytest
 from tasks.downstream.ner.params import NerDataParams
 from tasks.downstream.ner.sentences import TagStatistics, open_sentences, read_sentences
 from tasks.downstream.ner.tags import find_inside_starts, find_problem
-from tasks.records.text_files import ReadLog
+from tasks.records.interpretation import Interpretation
 from tasks.stage.errors import PodiumError
 from tests.fuzzing import damaged_bytes, damaged_json, require_clean
 
@@ -40,8 +40,8 @@ def content(ending: str) -> bytes:
 def read(path: Path) -> None:
     """Read it all; what comes out must be sound."""
     params = NerDataParams(train_path=str(path), dev_path="x")
-    records = open_sentences(params, "downstream.names.data", "train", ReadLog())
-    for _, words, tags in read_sentences(records, params, TagStatistics(), ReadLog()):
+    records = open_sentences(params, "downstream.names.data", "train", Interpretation())
+    for _, words, tags in read_sentences(records, params, TagStatistics(), Interpretation()):
         assert len(words) == len(tags) > 0
         assert not any(map(find_problem, tags))
         assert not find_inside_starts(tags)

@@ -21,8 +21,8 @@ from tasks.params.entries import find_entry
 from tasks.params.overlays import read_base, resolve
 from tasks.params.schema import validate_params
 from tasks.plan.kinds import load_part
+from tasks.records.interpretation import Interpretation, read_reading
 from tasks.records.labels import read_example_labels
-from tasks.records.text_files import ReadLog, read_reading
 from tasks.stage.errors import InputError, ParamsError
 from tasks.validation.checks import format_failures
 from tasks.validation.validators import GxValidator
@@ -39,9 +39,9 @@ def judge() -> GxValidator:
     return GxValidator()
 
 
-def read(path: Path, reading: ReadLog | None = None, **values: Any) -> list[tuple[int, list[str], list[str]]]:
+def read(path: Path, reading: Interpretation | None = None, **values: Any) -> list[tuple[int, list[str], list[str]]]:
     params = NerDataParams(train_path=str(path), dev_path="x", **values)
-    reading = reading or ReadLog()
+    reading = reading or Interpretation()
     records = open_sentences(params, SECTION, "train", reading)
     return [tuple(one) for one in read_sentences(records, params, TagStatistics(), reading)]
 
@@ -121,7 +121,7 @@ def tables(folder: Path, kind: str) -> tuple[Path, dict[str, Any]]:
 @pytest.mark.parametrize("kind", ["jsonl", "other names", "class numbers", "hub"])
 def test_tables_of_words_and_tags_are_read(tmp_path: Path, kind: str) -> None:
     path, values = tables(tmp_path, kind)
-    reading = ReadLog()
+    reading = Interpretation()
     assert read(path, reading, **values) == [ADA]
     assert reading.unused_columns == ({"id"} if kind == "other names" else set())
 
@@ -145,7 +145,7 @@ def test_class_numbers_without_names_are_refused(tmp_path: Path) -> None:
 def test_the_scheme_is_found_and_iob1_becomes_iob2(
     tmp_path: Path, text: str, scheme: str, said: str, repaired: int
 ) -> None:
-    reading = ReadLog()
+    reading = Interpretation()
     sentences = read(put(tmp_path, text), reading, tag_scheme=scheme)
     assert list(reading.layouts.values()) == [said]
     assert reading.counts[REPAIRED] == repaired
@@ -260,7 +260,7 @@ def test_nothing_is_written_where_something_is_wrong(tmp_path: Path) -> None:
 
 def test_empty_sentences_of_tables_are_left_out_and_counted(tmp_path: Path) -> None:
     rows = [{"tokens": [], "ner_tags": []}, {"tokens": ["Ada", "left"], "ner_tags": ["B-person", "O"]}]
-    reading = ReadLog()
+    reading = Interpretation()
     assert read(put(tmp_path, "\n".join(map(json.dumps, rows)), "train.jsonl"), reading) == [ADA]
     assert reading.counts[EMPTY] == 1
 
@@ -297,7 +297,7 @@ def test_tables_of_other_lists_are_refused(tmp_path: Path, text: str, message: s
 
 
 def test_lines_with_an_empty_word_tagged_o_are_dropped_and_counted(tmp_path: Path) -> None:
-    reading = ReadLog()
+    reading = Interpretation()
     assert read(put(tmp_path, "Ada\tB-person\n\tO\nleft\tO\n\n \tO\n\n"), reading) == [ADA]
     assert reading.counts[NO_WORD] == 2
     with pytest.raises(InputError, match=r"an empty word: line 2"):
@@ -314,7 +314,7 @@ def test_lines_with_an_empty_word_tagged_o_are_dropped_and_counted(tmp_path: Pat
 )
 def test_schemes_that_mark_the_last_word_are_read_as_the_same_entities(tmp_path: Path, scheme: str, tags: str) -> None:
     path = put(tmp_path, "".join(f"w {tag}\n" for tag in tags.split()))
-    [(_, _, found)] = read(path, reading := ReadLog())
+    [(_, _, found)] = read(path, reading := Interpretation())
     assert found == ["B-a", "I-a", "I-a", "B-a", "B-a", "O", "B-b", "I-b", "B-b", "I-b"]
     assert ([*reading.layouts.values()], reading.counts[REPAIRED]) == ([f"columns of {scheme}"], 0)
     for stated in ("iob1", "iob2"):
@@ -323,7 +323,7 @@ def test_schemes_that_mark_the_last_word_are_read_as_the_same_entities(tmp_path:
 
 
 def test_entities_of_other_schemes_that_do_not_begin_are_repaired_and_counted(tmp_path: Path) -> None:
-    [(_, _, found)] = read(put(tmp_path, "a O\na E-x\na S-x\na I-x\na E-y\n"), reading := ReadLog())
+    [(_, _, found)] = read(put(tmp_path, "a O\na E-x\na S-x\na I-x\na E-y\n"), reading := Interpretation())
     assert found == ["O", "B-x", "B-x", "B-x", "B-y"]
     assert reading.counts[REPAIRED] == 2
     with pytest.raises(InputError, match=r"a tag without a type: line 1"):

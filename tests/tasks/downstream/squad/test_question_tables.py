@@ -18,7 +18,7 @@ from tasks.downstream.squad.examples import make_questions
 from tasks.downstream.squad.params import SquadColumnParams, SquadDataParams
 from tasks.downstream.squad.questions import BLANKS, MADE, read_question_file, read_references
 from tasks.params.schema import validate_section
-from tasks.records.text_files import NUMERIC_IDS, ReadLog, read_reading
+from tasks.records.interpretation import NUMERIC_IDS, Interpretation, read_reading
 from tasks.stage.artifacts import READING
 from tasks.stage.errors import InputError, ParamsError
 from tests.tasks.downstream.entries import task_with
@@ -114,9 +114,9 @@ def test_a_stated_separator_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(InputError, match="no column"):
         questions.check_question_file(table, "FILE", params())
     task: InferenceTask[Any, Any, Any] = task_with("squad", "inference", data=params(separator="pipe"))
-    [found] = task.read_unlabelled(table, ReadLog())
+    [found] = task.read_unlabelled(table, Interpretation())
     assert (found["id"], found["question"], found["context"]) == ("q1", ONE["question"], CONTEXT)
-    task.write_labelled(table, tmp_path / "dev.parquet", ReadLog())
+    task.write_labelled(table, tmp_path / "dev.parquet", Interpretation())
     assert pq.read_table(tmp_path / "dev.parquet").num_rows == 1
 
 
@@ -331,14 +331,14 @@ def test_json_with_an_object_for_each_question_gives_the_rows_of_squad(
 
 def test_json_of_a_single_line_and_with_columns_of_other_names(tmp_path: Path) -> None:
     row = {"id": 7, "text": CONTEXT, "ask": ONE["question"], "answers": ONE["answers"]}
-    path, reading = write(tmp_path / "one.json", lines([row])), ReadLog()
+    path, reading = write(tmp_path / "one.json", lines([row])), Interpretation()
     [found] = read_question_file(
         path, "FILE", SquadDataParams(columns=columns(context="text", question="ask")), reading
     )
     assert (found.id, found.context, found.answers) == ("7", CONTEXT, (("hum", 20),))
     assert +reading.counts == {NUMERIC_IDS: 1}
     with pytest.raises(InputError, match="record 1 is int; a list of objects is required"):
-        read_question_file(write(tmp_path / "two.json", [ONE, 2]), "FILE", SquadDataParams(), ReadLog())
+        read_question_file(write(tmp_path / "two.json", [ONE, 2]), "FILE", SquadDataParams(), Interpretation())
 
 
 @pytest.mark.parametrize("form", ["articles", "flat", "table"])
@@ -346,11 +346,11 @@ def test_ids_that_are_numbers_are_text_and_counted(tmp_path: Path, form: str) ->
     values = squad(qa(7), qa(8, "Which bees?")) if form == "articles" else [{**ONE, "id": n} for n in (7, 8)]  # type: ignore[arg-type]
     path = tmp_path / ("t.jsonl" if form == "table" else "t.json")
     write(path, lines(values) if isinstance(values, list) and form == "table" else values)
-    reading = ReadLog()
+    reading = Interpretation()
     found = read_question_file(path, "FILE", SquadDataParams(), reading)
     assert ([one.id for one in found], reading.counts[NUMERIC_IDS]) == (["7", "8"], 2)
     if form != "table":
-        reading = ReadLog()
+        reading = Interpretation()
         assert [name for name, _ in read_references(path, reading)] == ["7", "8"]
         assert +reading.counts == {NUMERIC_IDS: 2}
 

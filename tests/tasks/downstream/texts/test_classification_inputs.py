@@ -14,8 +14,8 @@ import pytest
 from tasks.downstream.examples import make_examples
 from tasks.downstream.texts.labels import match_known
 from tasks.params.schema import validate_params
+from tasks.records.interpretation import read_reading
 from tasks.records.labels import read_parquet_labels
-from tasks.records.text_files import read_reading
 from tasks.stage.errors import InputError, ParamsError
 from tasks.validation.checks import format_failures
 from tasks.validation.validators import GxValidator

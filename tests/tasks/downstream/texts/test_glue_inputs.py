@@ -25,7 +25,7 @@ from tasks.params.entries import find_entry
 from tasks.params.overlays import resolve
 from tasks.params.schema import validate_params
 from tasks.plan.kinds import load_part, load_spec
-from tasks.records.text_files import ReadLog
+from tasks.records.interpretation import Interpretation
 from tasks.stage.errors import InputError
 from tasks.validation.checks import format_failures
 from tasks.validation.validators import GxValidator
@@ -51,7 +51,7 @@ def put(folder: Path, name: str, files: dict[str, str]) -> Path:
 
 def read(folder: Path, name: str, split: str = "train") -> list[tuple]:
     task = task_with(f"glue-{name}", data=GlueDataParams(path=str(folder)))
-    return [one[:3] for one in read_split(task, split, ReadLog())]
+    return [one[:3] for one in read_split(task, split, Interpretation())]
 
 
 @pytest.mark.parametrize(
