@@ -14,7 +14,7 @@ import click
 from flows.commands import options
 from flows.commands.options import Decorator, combine_options
 from flows.commands.project import CommandContext, enter_project, resolve_path
-from tasks.params.downstream import EntryParams, defaults_of, kind_names, kind_params
+from tasks.params.downstream import EntryParams, data_params, defaults_of, kind_names, kind_params
 from tasks.params.overlays import Setting, complete_names, make_settings, resolve
 from tasks.params.sections import HUB_NAME, LINE, DeviceParams
 from tasks.plan.kinds import part_class
@@ -112,11 +112,12 @@ def kind_command(kind: str) -> Decorator:
 
 
 def _kind_options(kind: str) -> Iterator[Decorator]:
-    """Yield an option for each parameter of a kind outside its sections, such as the name of a task."""
+    """Yield an option for each parameter of a kind outside its sections, and for those that say how data are read."""
     params = kind_params(kind)
     for name, field in params.model_fields.items():
         if name not in EntryParams.model_fields:
             yield options.parameter_option(params, name, required=field.is_required())
+    yield from options.reading_options(data_params(kind))
 
 
 def run_preset(
@@ -267,6 +268,7 @@ def entry_parameters(
     values = part_class(params, "examples").recipe_for(path, {**own, "columns": columns})
     values |= {f"data.{key}": value for key, value in _pick_data(ctx, project, data, args)}
     values |= {f"data.columns.{part}": name for part, name in columns.items()}
+    values |= {f"data.{key}": args[key] for key in options.READING if args.get(key) is not None}
     values |= {f"finetune.{key}": args[key] for key in HYPERPARAMETERS if args.get(key) is not None}
     if args.get("export"):
         values["export.formats"] = args["export"]

@@ -11,9 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.commands.options import FILE, column_option, combine_options, join_columns, parameter_option
+from flows.commands.options import (
+    FILE,
+    READING,
+    column_option,
+    combine_options,
+    join_columns,
+    parameter_option,
+    reading_options,
+)
 from flows.commands.project import CommandContext, resolve_path
-from tasks.params.downstream import RowsParams
+from tasks.params.downstream import RowsParams, data_params, kind_names
 from tasks.params.sections import DeviceParams
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import require_packages
@@ -28,7 +36,7 @@ PROBABILITY = click.FloatRange(0, 1)
 ROWS_AT_ONCE, ROWS_ON_IPU = 64, 8
 SECTIONS = {
     "rows": ("row_length", "doc_stride"),
-    "data": ("separator", "label_separator"),
+    "data": ("separator", *READING),
     "evaluate": ("null_threshold", "threshold", "min_probability"),
 }
 """Section of an entry -> its parameters that are options here."""
@@ -45,7 +53,7 @@ inference_options = combine_options(
     tokenizer_option,
     column_option("the file that holds PART (context, question, ...)"),
     click.option("--separator", metavar="SIGN", help="field separator of a .csv file (default: detect)"),
-    click.option("--label-separator", metavar="SIGN", help="character between the labels of a text (default: lists)"),
+    *reading_options(*map(data_params, kind_names())),
     parameter_option(
         RowsParams, "row_length", metavar="TOKENS", help="window length (default: of the release, else 384)"
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Decorator = Callable[[Any], Any]
 FILE = click.Path(path_type=Path)
+READING = ("labels", "label_form", "label_separator", "missing_labels", "similar_labels")
+"""Parameters of section `data` of an entry that say what files mean; each is an option where a kind has it."""
 """Type of options that name a file or folder."""
 
 
@@ -175,11 +177,25 @@ def parameter_option(section: type[Section], name: str, word: str | None = None,
     arguments: dict[str, Any] = {"help": meaning[0].lower() + meaning[1:]}
     if get_origin(field.annotation) is Literal:
         arguments["type"] = click.Choice(get_args(field.annotation))
+    elif "list[" in str(field.annotation):
+        arguments |= {"type": parse_names, "metavar": "A,B,..."}
     elif field.annotation in (int, float):
         arguments |= {"type": number_parser(field), "metavar": "N"}
     elif field.annotation is bool:
         arguments["is_flag"] = True
     return click.option(f"--{(word or name).replace('_', '-')}", name, **{**arguments, **how})
+
+
+def reading_options(*sections: type[Section]) -> Iterator[Decorator]:
+    """Yield an option for each parameter of READING that one of these sections has."""
+    for name in READING:
+        if section := next((one for one in sections if name in one.model_fields), None):
+            yield parameter_option(section, name)
+
+
+def parse_names(text: str) -> list[str]:
+    """Parse names between commas."""
+    return [name.strip() for name in text.split(",")]
 
 
 def parse_column(text: str) -> tuple[str, str]:

@@ -21,6 +21,9 @@ from tasks.records.interpretation import Interpretation, add_to_reading, read_re
 from tasks.records.splits import Groups, sample_examples, split_off_dev
 from tasks.stage import artifacts, streams
 
+WHOLE_BYTES = 16 << 20
+"""Files up to this size are read completely before a run, in about two seconds."""
+
 
 class ExamplesTask(DownstreamTask):
     """Reading of examples."""
@@ -64,6 +67,15 @@ class ExamplesTask(DownstreamTask):
     def source_splits(self) -> tuple[str, ...]:
         """Splits that the user supplies."""
         return self.splits if self.split_params is None else (TRAIN,)
+
+    def is_small(self, split: str) -> bool:
+        """Tell whether the file of a split is checked completely before a run."""
+        data = self.entry.params.data
+        if not isinstance(data, OwnDataParams) or data.source != "files":
+            return False
+        path = data.path_of(split)
+        files = path.rglob("*") if path.is_dir() else (path,)
+        return sum(file.stat().st_size for file in files if file.is_file()) <= WHOLE_BYTES
 
     @abstractmethod
     def write_examples(self, folder: Path) -> str:

@@ -99,6 +99,10 @@ class OwnDataParams(DataParams):
     """Configuration of the dataset; null: its only one."""
     dataset_revision: str | None = None
     """Commit, branch or tag of the dataset; set a commit to make runs reproducible."""
+    similar_labels: Annotated[Literal["refuse", "fold", "keep"], Field(exclude_if=lambda value: value == "refuse")] = (
+        "refuse"
+    )
+    """Labels that differ only in case, blanks or normal form: refuse, fold into the most frequent, or keep."""
 
     def path_of(self, split: str) -> Path:
         """Return the file or folder of a split, for source: files."""
@@ -306,6 +310,11 @@ def kind_params(kind: object) -> type[EntryParams]:
     if not isinstance(kind, str) or kind not in _kinds():
         raise ValueError(f"kind={kind!r} is not known{nearest(str(kind), kind_names())}")
     return _kinds()[kind]
+
+
+def data_params(kind: str) -> Any:
+    """Return the class of section `data` of an entry of this kind."""
+    return kind_params(kind).model_fields["data"].annotation
 
 
 def _as_its_kind(value: object) -> object:

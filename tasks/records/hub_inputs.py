@@ -87,10 +87,12 @@ def read_class_names(schema: pa.Schema, column: str) -> list[str]:
 
 
 def name_classes(value: Any, names: Sequence[str]) -> Any:
-    """Replace a class number, or a list of them, by names; other values stay as they are."""
+    """Replace a class number, or a list of them, by names, and -1, a missing class, by None; other values stay."""
     if isinstance(value, list) and names:
         return [name_classes(one, names) for one in value]
-    return names[value] if type(value) is int and 0 <= value < len(names) else value
+    if not names or type(value) is not int or not -1 <= value < len(names):
+        return value
+    return names[value] if value >= 0 else None
 
 
 def open_tables(section: str, name: str | None, revision: str | None, rows_at_once: int) -> Iterator[pa.RecordBatch]:

@@ -14,6 +14,7 @@ from tasks.downstream.validate import ChecksTask
 from tasks.plan.kinds import TRAIN
 from tasks.records.labels import read_parquet_labels, read_row_labels
 from tasks.records.parquet import has_first_value
+from tasks.records.plausibility import RULES, Rule
 from tasks.rows.row_files import IGNORED, from_arrow
 from tasks.stage import artifacts
 from tasks.validation import text_features
@@ -54,6 +55,7 @@ class TextsData(ExampleFiles):
         spec, entry, schema = task.spec, task.entry, task.schema
         super().__init__(folder, task.splits, schema, f"first, second: string; label: {schema.field('label').type}")
         known: Sequence[str] = () if spec.is_regression else spec.labels
+        rules: Sequence[Rule] = ()
         others: Sequence[str] = ()
         columns, self.name, look = spec.columns, f"glue-{spec.name}", GLUE_LOOK
         if not spec.name:
@@ -63,6 +65,8 @@ class TextsData(ExampleFiles):
             look = f"check train_path, dev_path, columns and dataset of {entry.key('data')} in params.yaml"
             if not spec.is_regression:
                 known, others = read_parquet_labels(folder / "dev.parquet")
+                rules = tuple(rule for rule in RULES if rule.applies(entry.params.data))
+        self._rules = rules
         self._required, self._classes = len(known), (*known, *others)
         """Classes that train must have, then others; empty for regression."""
         self._range = spec.answers if spec.is_regression else (0, len(self._classes) - 1)
@@ -74,6 +78,7 @@ class TextsData(ExampleFiles):
         self.total_checks = (
             *self.count_checks(entry.params.data.min_examples, f"provide more examples, or lower min_examples; {look}"),
             DataCheck("labels_in_train", "label", every, f"missing labels cannot be learned; {look}"),
+            *(DataCheck(rule.name, "label", rule.required, rule.problem) for rule in rules),
         )
         self._columns, self.measured = TEXTS[: len(columns)], columns
 
@@ -107,8 +112,11 @@ class TextsData(ExampleFiles):
         absent = [name for number, name in enumerate(self._classes[: self._required]) if number not in seen]
         if not self._classes and len(seen) < 2:
             absent = ["a second value"]
+        names = {name: seen[number] for number, name in enumerate(self._classes) if seen[number]}
+        broken = {rule.name: rule.find(names) for rule in self._rules}
         return {
             **super().totals(),
+            **{name: TotalFeature(len(found), examples=found) for name, found in broken.items()},
             "labels_in_train": TotalFeature(len(absent), f"{len(seen)} different labels", absent),
         }
 

@@ -3,10 +3,9 @@
 Class names found in the training examples are stored in the schema of the files.
 """
 
-import itertools
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,8 +15,8 @@ import pyarrow.parquet as pq
 
 from ipu_model.units import shorten
 from tasks.downstream.examples import ExamplesTask
-from tasks.downstream.texts.files import SHOWN_LABELS, detect_labels, glue_files, read_split
-from tasks.downstream.texts.labels import match_known, sort_classes
+from tasks.downstream.texts.files import detect_labels, glue_files, read_split
+from tasks.downstream.texts.labels import SHOWN_LABELS, choose_classes, match_known, require_same_spelling, sort_classes
 from tasks.downstream.texts.params import ClassificationColumnParams, ClassificationDataParams
 from tasks.downstream.texts.spec import TextsSpec
 from tasks.downstream.texts.task_table import TRAIN, TextExample
@@ -32,7 +31,7 @@ from tasks.stage.errors import InputError
 
 ROW_GROUP = 8192
 HEAD = 10_000
-"""Examples of each file or GLUE split that are checked before a run."""
+"""Examples of a large file, or of a GLUE split, that are checked before a run."""
 MAX_CLASSES = 1000
 UNKNOWN = "dev examples with labels not in train"
 Label = tuple[Any, ...]
@@ -94,14 +93,25 @@ class TextsExamples(TextsSpec, ExamplesTask):
     def complete(self, folder: Path) -> dict[str, int]:
         """Replace class names by numbers of the training examples' classes."""
         files = {split: folder / f"{split}.parquet" for split in self.splits}
-        found = {split: distinct_labels(path) for split, path in files.items()}
+        found = {split: count_labels(path) for split, path in files.items()}
+        classes = () if self.labels else self._classes(found[TRAIN])
         if not self.labels:
-            self._require_classes(sort_classes(list_names(found[TRAIN])), MAX_CLASSES)
+            self._require_classes(classes, MAX_CLASSES)
         for split in self.development:
             self._check_dev(split, found[TRAIN], found[split])
         if self.labels:
             return {}
-        return {UNKNOWN: write_numbers(files.values(), self.schema, sort_classes(list_names(found[TRAIN])))}
+        return {UNKNOWN: write_numbers(files.values(), self.schema, classes, fold=self.folds)}
+
+    @property
+    def folds(self) -> bool:
+        """True if labels that differ only in case, blanks or normal form are one."""
+        return getattr(self.entry.params.data, "similar_labels", "") == "fold"
+
+    def _classes(self, train: Counter[Label]) -> tuple[str, ...]:
+        """Return the classes of the training examples, in order."""
+        labels = getattr(self.entry.params.data, "labels", None)
+        return choose_classes(count_names(train), labels, fold=self.folds)
 
     def _require_classes(self, labels: Sequence[str], most: float) -> None:
         if not 2 <= len(labels) <= most:
@@ -112,7 +122,7 @@ class TextsExamples(TextsSpec, ExamplesTask):
                 "values"
             )
 
-    def _check_dev(self, split: str, train: Collection[Label], dev: Collection[Label]) -> None:
+    def _check_dev(self, split: str, train: Counter[Label], dev: Counter[Label]) -> None:
         """Refuse unusable labels of development examples.
 
         Raises:
@@ -122,9 +132,11 @@ class TextsExamples(TextsSpec, ExamplesTask):
         look = self.entry.key("data", key)
         names: Mapping[Any, str] = {} if self.spec.is_regression else dict(enumerate(self.labels))
         if not self.labels:
-            known = list_names(train)
-            names = match_known(list_names(dev), sort_classes(known))
+            known, others = self._classes(train), count_names(dev)
+            names = match_known(others, known, fold=self.folds)
             if self.split_params is None:
+                if not self.folds:
+                    require_same_spelling(self.entry.params.data, others, known, f"{look}: {split} has", "training has")
                 require_known_labels(known, set(names.values()), split, look)
         require_several_labels({", ".join(str(names.get(x, x)) for x in one) for one in dev}, split, look)
 
@@ -133,12 +145,13 @@ class TextsExamples(TextsSpec, ExamplesTask):
         labels = dict[str, Counter[Label]]()
         for split in self.source_splits:
             labels[split], self.inputs[split] = Counter(), Interpretation()
-            for one in read_split(self, split, self.inputs[split], HEAD):
+            most = None if self.is_small(split) else HEAD
+            for one in read_split(self, split, self.inputs[split], most):
                 labels[split][tuple(one.label) if isinstance(one.label, list) else (one.label,)] += 1
                 self.has_pairs = one.second is not None
-        whole = {split for split, found in labels.items() if found.total() < HEAD}
+        whole = {split for split, found in labels.items() if found.total() < HEAD or self.is_small(split)}
         if not self.spec.name:
-            self.first_labels = self.labels or sort_classes(list_names(labels[TRAIN]))
+            self.first_labels = self.labels or self._classes(labels[TRAIN])
             self.has_all_labels = TRAIN in whole
         if not self.labels and TRAIN in whole:
             # If a part of the file is set aside, the training examples may have fewer classes than the file.
@@ -168,26 +181,33 @@ def write_split(task: TextsSpec, examples: Iterator[TextExample], path: Path) ->
     return write_records(examples, path, task.schema if task.labels else named, ROW_GROUP)
 
 
-def distinct_labels(path: Path) -> list[Label]:
-    """Return the distinct labels of a Parquet file."""
+def count_labels(path: Path) -> Counter[Label]:
+    """Return the number of examples in a Parquet file with each label."""
     column = pq.read_table(path, columns=["label"]).column("label")
     if pa.types.is_list(column.type):
-        return list(dict.fromkeys(map(tuple, column.to_pylist())))
-    return [(one,) for one in pc.unique(column).to_pylist()]
+        return Counter(map(tuple, column.to_pylist()))
+    return Counter({(one["values"],): one["counts"] for one in pc.value_counts(column).to_pylist()})
 
 
-def list_names(labels: Iterable[Label]) -> list[Any]:
-    """Return the distinct classes in labels."""
-    return list(dict.fromkeys(itertools.chain.from_iterable(labels)))
+def count_names(labels: Counter[Label]) -> Counter[Any]:
+    """Return the number of examples with each class."""
+    names = Counter[Any]()
+    for label, count in labels.items():
+        for name in label:
+            names[name] += count
+    return names
 
 
-def write_numbers(paths: Collection[Path], schema: pa.Schema, labels: Sequence[str]) -> int:
+def write_numbers(paths: Collection[Path], schema: pa.Schema, labels: Sequence[str], *, fold: bool = False) -> int:
     """Replace class names by the numbers of `labels`, and of others after them, with columns of `schema`.
+
+    Args:
+        fold: see `match_known`.
 
     Returns:
         The number of examples with classes not in `labels`.
     """
-    known = match_known(list_names(itertools.chain.from_iterable(map(distinct_labels, paths))), labels)
+    known = match_known([name for path in paths for name in count_names(count_labels(path))], labels, fold=fold)
     names = (*labels, *sort_classes(set(known.values()) - set(labels)))
     schema = add_labels(schema, labels, names[len(labels) :])
     number_of = {name: names.index(known_name) for name, known_name in known.items()}

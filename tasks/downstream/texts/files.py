@@ -6,11 +6,11 @@ in the development sets, because the official metrics include it.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.downstream.texts.labels import LabelParser, label_parser, parse_labels
+from tasks.downstream.texts.labels import FLAGS, LabelReader, is_label_list
 from tasks.downstream.texts.params import ClassificationColumnParams, ClassificationDataParams
 from tasks.downstream.texts.spec import TextsSpec
 from tasks.downstream.texts.task_table import OFFICIAL_COLUMNS, TRAIN, TextExample, TextTask
@@ -51,6 +51,7 @@ LABELS = ("label", "labels", "class", "category", "target", "score", "value")
 IDS = ("id", "idx")
 COLA_FIELDS = ("source", LABEL, "mark", "sentence")
 """Fields of CoLA's official files, which have no header."""
+DROPPED = "examples with a missing label, dropped"
 PLAIN_HINT = ", or --plain if each line is a text"
 DETECTION_ROWS, SHOWN_LABELS = 1000, 5
 
@@ -120,16 +121,18 @@ def read_file(
     *,
     named_by: str = "",
     labelled: bool = True,
+    flags: Sequence[str] = (),
 ) -> Iterator[TextExample]:
     """Yield the examples of a table, with or without labels; otherwise as `read_split`.
 
     Args:
         key: name of the file, or the parameter with its path, in messages.
         named_by: setting that messages suggest for another column name, with {} for the part; empty: the parameter.
+        flags: labels that lists of 0 and 1 stand for.
     """
     wanted = record_spec(task, key, named_by, labelled=labelled)
     records = open_file(path, key, wanted, reading, task.entry.params.data.separator)
-    return _check_records(task, records, reading, split, most, labelled=labelled)
+    return _check_records(task, records, reading, split, most, labelled=labelled, flags=flags)
 
 
 def record_spec(task: TextsSpec, key: str, named_by: str = "", *, labelled: bool = True) -> RecordSpec:
@@ -146,30 +149,39 @@ def record_spec(task: TextsSpec, key: str, named_by: str = "", *, labelled: bool
 
 
 def _check_records(
-    task: TextsSpec, records: Records, reading: Interpretation, split: str, most: int | None, *, labelled: bool = True
+    task: TextsSpec,
+    records: Records,
+    reading: Interpretation,
+    split: str,
+    most: int | None,
+    *,
+    labelled: bool = True,
+    flags: Sequence[str] = (),
 ) -> Iterator[TextExample]:
     """Yield the examples of a table; at the end, refuse all problems with texts and labels."""
     spec, problems, count = task.spec, records.problems, 0
     reading.grouping = "an example is a row"
-    separator = getattr(task.entry.params.data, "label_separator", None)
-    parse = label_parser(spec, separator) if labelled else None
+    labels = LabelReader(spec, task.entry.params.data, flags) if labelled else None
     for line in itertools.islice(records.rows, most):
         count += 1
-        one = _make_example(line, parse, bool(spec.name), problems, reading)
+        one = _make_example(line, labels, bool(spec.name), problems, reading)
         if one is None:
             continue
         if spec.name:
             what = "dropped" if split == TRAIN else "kept, because the official metrics include them"
             is_whole = all(one[: len(spec.columns)])
-            reading.counts[f"{split} examples with an empty text, {what}"] += not is_whole
+            reading.count(f"{split} examples with an empty text, {what}", line.where, not is_whole)
             if split == TRAIN and not is_whole:
                 continue
         if isinstance(one.label, list):
-            labels = list(dict.fromkeys(one.label))
-            reading.counts[f"{split} examples without a label"] += not labels
-            reading.counts[f"{split} examples that repeat a label"] += len(labels) < len(one.label)
-            one = one._replace(label=labels)
+            distinct = list(dict.fromkeys(one.label))
+            reading.count(f"{split} examples without a label", line.where, not distinct)
+            reading.count(f"{split} examples that repeat a label", line.where, len(distinct) < len(one.label))
+            one = one._replace(label=distinct)
         yield one
+    if labels is not None:
+        labels.judge(problems, is_train=split == TRAIN)
+        reading.labels = labels.describe()
     problems.refuse()
     if not count:
         raise InputError(
@@ -179,19 +191,22 @@ def _check_records(
 
 
 def _make_example(
-    line: TableRow, parse: LabelParser | None, may_be_empty: bool, problems: ProblemList, reading: Interpretation
+    line: TableRow, labels: LabelReader | None, may_be_empty: bool, problems: ProblemList, reading: Interpretation
 ) -> TextExample | None:
     """Return an example, its texts with single spaces, or None after adding what is wrong with it to `problems`.
 
     Args:
-        parse: parses the label; None: there is none.
+        labels: parses the label; None: there is none.
         may_be_empty: allow empty texts.
     """
     where, values, columns = line
     before, label, texts = problems.count, 0, dict[str, str]()
     flags = {part.removeprefix(FLAG): value for part, value in values.items() if part.startswith(FLAG)}
+    if labels is not None and not flags and labels.is_dropped(values.get(LABEL)):
+        reading.count(DROPPED, where)
+        return None
     try:
-        label = parse(flags or values.get(LABEL)) if parse else 0
+        label = 0 if labels is None else labels.parse(flags or values.get(LABEL), where)
     except ValueError as error:
         problems.add(str(error), where, None if flags else values.get(LABEL))
     for part in (part for part in TEXT_PARTS if part in columns):
@@ -263,12 +278,6 @@ def detect_labels(train: Path, columns: ClassificationColumnParams) -> dict[str,
     or 1.
     """
 
-    def are_labels(cells: Iterable[Any]) -> bool:
-        try:
-            return all(parse_labels(cell, None) is not None for cell in cells)
-        except ValueError:
-            return False
-
     try:
         path = list_tables(train, "--train")[0]
         records = open_file(path, "--train", RecordSpec("texts", [], ENDINGS), Interpretation())
@@ -280,10 +289,10 @@ def detect_labels(train: Path, columns: ClassificationColumnParams) -> dict[str,
     if isinstance(columns.label, list):
         return several if rows else {}
     if found := find_layout(present, text_layouts(columns, "--column")):
-        return several if are_labels(row.get(found[LABEL][0]) for row in rows) else {}
+        return several if all(is_label_list(row.get(found[LABEL][0])) for row in rows) else {}
     chosen = find_layout(present, text_layouts(columns, "--column", labelled=False)) or {}
     others = [name for name in present if name not in [text for text, _ in chosen.values()]]
     if columns.label or not chosen or len(others) < 2:
         return {}
-    flags = ({name: row.get(name) for name in others} for row in rows)
-    return {**several, "data.columns.label": others} if are_labels(flags) else {}
+    are_flags = all(str(row.get(name)).strip().lower() in FLAGS for row in rows for name in others)
+    return {**several, "data.columns.label": others} if are_flags else {}

@@ -10,9 +10,9 @@ from tasks.downstream.inference.job import COLUMN, INPUT, UNKNOWN_TO_MODEL, Infe
 from tasks.downstream.scoring.metrics import Array
 from tasks.downstream.scoring.thresholds import read_recorded
 from tasks.downstream.texts.answers import NO_ANSWER
-from tasks.downstream.texts.examples import distinct_labels, list_names, write_numbers, write_split
+from tasks.downstream.texts.examples import count_labels, count_names, write_numbers, write_split
 from tasks.downstream.texts.files import TEXT_PARTS, read_file, record_spec
-from tasks.downstream.texts.labels import match_known
+from tasks.downstream.texts.labels import match_known, require_same_spelling
 from tasks.downstream.texts.scores import TextsDevSet, TextsScores, select_thresholds
 from tasks.downstream.texts.task_table import TASKS
 from tasks.records.interpretation import Interpretation
@@ -77,16 +77,21 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
             yield {**one._asdict(), **({"label": []} if self.spec.is_multilabel else {})}
 
     def write_labelled(self, path: Path, target: Path, reading: Interpretation) -> None:
-        write_split(self, read_file(self, path, INPUT, reading, named_by=COLUMN), target)
+        flags = () if self.labels else self.model_classes
+        write_split(self, read_file(self, path, INPUT, reading, named_by=COLUMN, flags=flags), target)
         if self.labels:
             return
-        names = match_known(list_names(distinct_labels(target)), self.model_classes).values()
-        if not set(names) & set(self.model_classes):
+        data: Any = self.entry.params.data
+        names = count_names(count_labels(target))
+        folds = data.similar_labels == "fold"
+        if not folds:
+            require_same_spelling(data, names, self.model_classes, f"{path} has", "the model has")
+        if not set(match_known(names, self.model_classes, fold=folds).values()) & set(self.model_classes):
             raise InputError(
                 f"{path}: no label is a class of the model ({', '.join(self.model_classes)}); found "
                 f"{', '.join(list(names)[:5])}. Pass {COLUMN.format('label')}"
             )
-        reading.counts[UNKNOWN_TO_MODEL] += write_numbers([target], self.schema, self.model_classes)
+        reading.counts[UNKNOWN_TO_MODEL] += write_numbers([target], self.schema, self.model_classes, fold=folds)
 
     def record_schema(self, labels: Sequence[str], n_best: int) -> pa.Schema:
         if self.spec.is_regression:

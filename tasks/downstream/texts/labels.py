@@ -2,114 +2,245 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ipu_model.files import parse_json
+from ipu_model.units import shorten
+from tasks.downstream.texts.params import ClassificationDataParams
 from tasks.downstream.texts.task_table import TextTask
 from tasks.params.sections import SEPARATOR_NAMES
+from tasks.records.names import find_name_problem, fold_label
+from tasks.records.plausibility import AS_NAMES, DROP, MISSING_NAMES, SIMILAR, find_implausible
+from tasks.records.text_files import ProblemList
+from tasks.stage.errors import InputError
 
-MAX_LABEL_CHARACTERS = 200
 FLAGS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
 """Cells of a column that tells whether a text has one label."""
+MAX_DIFFERENT, SHOWN_LABELS = 100_000, 5
+AS_LISTS = "--label-form lists (data.label_form) reads numbers of labels"
 _UNNAMED = re.compile(r"^LABEL_([0-9]{1,18})$")
 _WHOLE = re.compile(r"[+-]?(?:0|[1-9][0-9]*)(?:\.0+)?")
 """Integer as text; 007 is a code."""
+_NUMBER = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+_VALUE = re.compile(rf"\s*{_NUMBER}\s*")
+_QUOTED = r"'(?:[^'\\]|\\['\"\\])*'|\"(?:[^\"\\]|\\['\"\\])*\""
+_ITEM = re.compile(rf"{_QUOTED}|{_NUMBER}|True|False")
+_LIST = re.compile(rf"\[\s*(?:(?:{_ITEM.pattern})(?:\s*,\s*|\s+|(?=\])))*\]")
+"""List as Python or NumPy writes it: items between commas or blanks."""
 
-LabelParser = Callable[[Any], Any]
-"""Function that parses the label in a cell; raises ValueError with a description of what is wrong."""
 
+class LabelReader:
+    """Reader of the labels of one source: it parses each label, and judges all of them at the end."""
 
-def label_parser(task: TextTask, separator: str | None = None) -> LabelParser:
-    """Return the parser of a task's labels. The labels of a GLUE file must all be numbers or all be class names.
+    def __init__(self, task: TextTask, data: Any, flags: Sequence[str] = ()) -> None:
+        """Start reading.
 
-    Args:
-        separator: character between several labels in a text; None: they are lists.
-    """
-    if task.is_multilabel:
-        return lambda value: parse_labels(value, separator)
-    if not task.name:
-        return parse_value if task.is_regression else parse_class
-    (low, high), names = task.answers, () if task.is_regression else task.labels
-    classes = ", ".join(f"{index} ({name})" for index, name in enumerate(names))
-    required = f"one of {classes}" if names else f"a number from {low:g} to {high:g}"
-    forms: dict[str, bool] = {}
+        Args:
+            data: section `data` of the entry.
+            flags: labels that lists of 0 and 1 stand for, unless data.labels names them.
+        """
+        self.task, self.data = task, data if isinstance(data, ClassificationDataParams) else ClassificationDataParams()
+        self.labels: Sequence[str] = self.data.labels or ()
+        self.flags = self.labels or flags
+        self.names = Counter[str]()
+        self.places = dict[str, str]()
+        self.form = ""
+        """Form of the first label: names, lists, flags or columns; of GLUE a name or a number."""
 
-    def parse(value: Any) -> float:
+    def is_dropped(self, value: Any) -> bool:
+        """Tell whether a label is missing and its example is to be left out."""
+        return self.data.missing_labels == "drop" and (is_empty(value) or self._marks_missing(str(value).strip()))
+
+    def _marks_missing(self, name: str) -> bool:
+        missing = name in MISSING_NAMES or (name == "-1" and bool(self.labels))
+        return missing and name not in self.labels and self.data.missing_labels != "keep"
+
+    def parse(self, value: Any, where: str) -> Any:
+        """Return the label in a cell, or in the flags of several columns.
+
+        Raises:
+            ValueError: what is wrong with it.
+        """
+        if self.task.name:
+            return self._parse_glue(value)
+        if self.task.is_regression:
+            return parse_value(value)
+        found = self._parse_labels(value) if self.task.is_multilabel else [self._parse_class(value)]
+        for name in found:
+            self.names[name] += 1
+            self.places.setdefault(name, where)
+        if len(self.names) > MAX_DIFFERENT:
+            raise InputError(f"there are more than {MAX_DIFFERENT:,} different labels up to {where}. Check its column")
+        return found if self.task.is_multilabel else found[0]
+
+    def _parse_glue(self, value: Any) -> float:
+        (low, high), names = self.task.answers, () if self.task.is_regression else self.task.labels
         is_name = isinstance(value, str) and value.strip() in names
         try:
             number = float(names.index(value.strip())) if is_name else parse_value(value)
         except ValueError:
             number = math.nan
         if not low <= number <= high or (names and not number.is_integer()):
+            classes = ", ".join(f"{index} ({name})" for index, name in enumerate(names))
+            required = f"one of {classes}" if names else f"a number from {low:g} to {high:g}"
             unlabelled = " (-1 means no label; GLUE's test files cannot be used)" if number == -1 else ""
             raise ValueError(f"a label that is not {required}{unlabelled}")
-        if forms.setdefault("first", is_name) != is_name:
-            kind = "a name" if is_name else "a number"
-            raise ValueError(f"a label that is {kind}, unlike the first: all must be numbers, or all class names")
+        form = "a name" if is_name else "a number"
+        self.form = self.form or form
+        if form != self.form:
+            raise ValueError(f"a label that is {form}, unlike the first: all must be numbers, or all class names")
         return int(number) if names else number
 
-    return parse
+    def _parse_class(self, value: Any) -> str:
+        """Return the name of a class."""
+        self.form = self.form or "names"
+        if isinstance(value, list):
+            raise ValueError("a list of labels (for several labels set multilabel: true, or pass --multilabel)")
+        is_name = self.data.label_form == "names"
+        if not is_name and isinstance(value, str) and read_list(value) is not None:
+            raise ValueError(f"a list in a text: --multilabel reads it as several labels; {AS_NAMES}")
+        name = "" if is_empty(value) else value.strip() if is_name and isinstance(value, str) else _name_cell(value)
+        if not name:
+            raise ValueError(f"a missing label: {DROP}")
+        if self._marks_missing(name):
+            raise ValueError(
+                f"a label that may stand for a missing one: {DROP}; --missing-labels keep makes it a class"
+            )
+        if problem := find_name_problem(name):
+            raise ValueError(f"a label that {problem}")
+        if not self.labels or name in self.labels:
+            return name
+        named = not any(_WHOLE.fullmatch(label) for label in self.labels)
+        if named and re.fullmatch("[0-9]{1,9}", name) and int(name) < len(self.labels):
+            return self.labels[int(name)]
+        raise ValueError(f"a label that is not one of --labels ({', '.join(self.labels)})")
+
+    def _parse_labels(self, value: Any) -> list[str]:
+        """Return the names of all labels: a list, also in a text; a text with a separator; or label -> 0 or 1."""
+        separator = self.data.label_separator
+        if isinstance(value, dict):
+            self.form = "columns"
+            return _read_columns(value)
+        if separator is not None:
+            separator = SEPARATOR_NAMES.get(separator, separator)
+            if not isinstance(value, str):
+                raise ValueError(f"labels that are not a text, as label_separator is {separator!r}")
+            value = value.split(separator) if value.strip() else []
+        elif isinstance(value, str) and (items := read_list(value)) is not None:
+            value = items
+        if not isinstance(value, list):
+            raise ValueError(
+                f"missing labels ([] means that there is none; {DROP})"
+                if is_empty(value)
+                else "labels that are not a list (--label-separator reads a text that names several)"
+            )
+        if not self.form:
+            is_vector = self.data.label_form != "lists" and separator is None and len(value) > 1 and _is_flags(value)
+            self.form = "flags" if is_vector else "lists"
+        return self._read_flags(value) if self.form == "flags" else [self._parse_class(one) for one in value]
+
+    def _read_flags(self, value: list[Any]) -> list[str]:
+        """Return the labels of a list of 0 and 1."""
+        if not self.flags:
+            raise ValueError(
+                f"a list of {len(value)} numbers that are 0 or 1: --labels A,B,... (data.labels) names the labels that "
+                f"they are flags of; {AS_LISTS}"
+            )
+        if not _is_flags(value) or len(value) != len(self.flags):
+            raise ValueError(
+                f"a list that is not one flag, 0 or 1, for each of the {len(self.flags)} labels "
+                f"{shorten(self.flags, SHOWN_LABELS)}, as lists of 0 and 1 are read: {AS_LISTS}"
+            )
+        return [name for name, flag in zip(self.flags, value, strict=True) if flag]
+
+    def describe(self) -> str:
+        """Return the form of the labels that were read."""
+        if self.task.name or self.task.is_regression:
+            return "labels are values" if self.task.is_regression else f"a label is {self.form}"
+        names = self.flags if self.form == "flags" else sort_classes(self.names)
+        forms = {"flags": "lists of flags of ", "columns": "columns of 0 and 1 of ", "lists": "lists of "}
+        return f"labels are {forms.get(self.form, '')}{len(names)} names ({shorten(names, SHOWN_LABELS)})"
+
+    def judge(self, problems: ProblemList, *, is_train: bool) -> None:
+        """Add the rules that the labels of the whole source violate to `problems`."""
+        if self.task.name or self.task.is_regression:
+            return
+        for rule, names in find_implausible(self.names, self.data, is_train=is_train).items():
+            for name in names:
+                problems.add(rule.problem, self.places[name], name)
 
 
-def parse_class(value: Any) -> str:
-    """Return the name of a class."""
-    if isinstance(value, list):
-        raise ValueError("a list of labels (for several labels set multilabel: true, or pass --multilabel)")
-    if isinstance(value, float) and math.isfinite(value):
-        if not value.is_integer():
-            raise ValueError("a label that is a fraction (set regression: true for values)")
-        value = int(value)
-    if not isinstance(value, str | int | float | None):
+def is_empty(value: Any) -> bool:
+    """Tell whether a cell has no value: null, NaN or blank."""
+    return (
+        value is None
+        or (isinstance(value, float) and math.isnan(value))
+        or (isinstance(value, str) and not value.strip())
+    )
+
+
+def _name_cell(value: Any) -> str:
+    """Return the canonical name of a class in a cell: numbers are those of JSON, 1.0 is 1."""
+    if not isinstance(value, str | int | float):
         raise ValueError("a label that is not text or a number")
-    name = str(value).lower() if isinstance(value, int) else value.strip() if isinstance(value, str) else ""
-    if "." in name:
-        name = _canonical_name(name)
-    if not name:
-        raise ValueError("a missing label")
-    if len(name) > MAX_LABEL_CHARACTERS or not name.isprintable():
-        raise ValueError(f"a label that is not a name (up to {MAX_LABEL_CHARACTERS} characters, on one line)")
-    return name
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    name = str(value).lower() if isinstance(value, bool) else str(value).strip()
+    return _canonical_name(name) if "." in name else name
 
 
-def parse_labels(value: Any, separator: str | None) -> list[str]:
-    """Return the names of all labels.
+def read_list(text: str) -> list[Any] | None:
+    """Return the list in a text, as JSON, Python or NumPy write it, or None if it is not a list."""
+    text = text.strip()
+    if not text.startswith("["):
+        return None
+    try:
+        found = parse_json(text)
+        return found if isinstance(found, list) else None
+    except ValueError:
+        return [_read_item(item) for item in _ITEM.findall(text)] if _LIST.fullmatch(text) else None
 
-    Args:
-        value: a list, also as JSON in a text; a text with a separator; or label -> 0 or 1.
-    """
-    if isinstance(value, dict):
-        flags = {name: FLAGS.get(str(cell).strip().lower()) for name, cell in value.items()}
-        if (wrong := next((name for name, flag in flags.items() if flag is None), None)) is not None:
-            raise ValueError(f"a value that is not 0 or 1 in the column {wrong!r}")
-        value = [name for name, flag in flags.items() if flag]
-    elif separator is not None:
-        separator = SEPARATOR_NAMES.get(separator, separator)
-        if not isinstance(value, str):
-            raise ValueError(f"labels that are not a text, as label_separator is {separator!r}")
-        value = value.split(separator) if value.strip() else []
-    elif isinstance(value, str) and value.strip()[:1] + value.strip()[-1:] == "[]":
+
+def _read_item(item: str) -> Any:
+    if item[0] in "'\"":
+        return re.sub(r"\\(.)", r"\1", item[1:-1])
+    return item == "True" if item in ("True", "False") else float(item)
+
+
+def _is_flags(value: Sequence[Any]) -> bool:
+    return all(isinstance(one, int | float) and one in (0, 1) for one in value)
+
+
+def _read_columns(cells: Mapping[str, Any]) -> list[str]:
+    flags = {name: FLAGS.get(str(cell).strip().lower()) for name, cell in cells.items()}
+    if (wrong := next((name for name, flag in flags.items() if flag is None), None)) is not None:
+        raise ValueError(f"a value that is not 0 or 1 in the column {wrong!r}")
+    return [name for name, flag in flags.items() if flag]
+
+
+def is_label_list(cell: Any) -> bool:
+    """Tell whether a cell is a list of labels beyond doubt: a list, also as JSON in a text."""
+    if isinstance(cell, str) and cell.strip().startswith("["):
         try:
-            value = parse_json(value)
+            cell = parse_json(cell)
         except ValueError:
-            raise ValueError("a text that is not a JSON list of labels") from None
-    if not isinstance(value, list):
-        raise ValueError(
-            "missing labels ([] means that there is none)"
-            if value is None or value == ""
-            else "labels that are not a list (set label_separator for a text that names several)"
-        )
-    return [parse_class(one) for one in value]
+            return False
+    return isinstance(cell, list)
 
 
 def parse_value(value: Any) -> float:
-    """Return a finite number."""
-    if value is None or (isinstance(value, str) and not value.strip()):
+    """Return a finite number. Its digits are ASCII, without the underscores that Python allows.
+
+    Raises:
+        ValueError: it is missing, or is not such a number.
+    """
+    if is_empty(value):
         raise ValueError("a missing value")
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
+    is_text = isinstance(value, str)
+    is_number = _VALUE.fullmatch(value) if is_text else isinstance(value, int | float) and not isinstance(value, bool)
+    number = float(value) if is_number else math.nan
     if not math.isfinite(number) or abs(number) > 1e30:
         raise ValueError("a value that is not a finite number")
     return number
@@ -124,10 +255,42 @@ def _canonical_name(name: str) -> str:
     return name.lower() if name.lower() in ("true", "false") else name
 
 
-def match_known(names: Iterable[str], known: Sequence[str]) -> dict[str, str]:
-    """Return class name -> name of the same class in `known`; unknown classes keep their name."""
-    by_meaning = {_canonical_name(name): name for name in reversed(known)}
-    return {name: name if name in known else by_meaning.get(_canonical_name(name), name) for name in names}
+def match_known(names: Iterable[str], known: Sequence[str], *, fold: bool = False) -> dict[str, str]:
+    """Return class name -> name of the same class in `known`; unknown classes keep their name.
+
+    Args:
+        fold: names that differ only in case, blanks or normal form are the same.
+    """
+    meaning = (lambda name: fold_label(_canonical_name(name))) if fold else _canonical_name
+    by_meaning = {meaning(name): name for name in reversed(known)}
+    return {name: name if name in known else by_meaning.get(meaning(name), name) for name in names}
+
+
+def require_same_spelling(data: Any, names: Iterable[str], known: Sequence[str], found: str, required: str) -> None:
+    """Refuse names that only differ in case, blanks or normal form from a known one.
+
+    Args:
+        found, required: beginnings of the parts of the message.
+    """
+    by_fold = {fold_label(name): name for name in known}
+    unknown = [name for name, meant in match_known(names, known).items() if meant not in known]
+    if data.similar_labels == "refuse" and (other := [name for name in unknown if fold_label(name) in by_fold]):
+        spelled = shorten([by_fold[fold_label(name)] for name in other], SHOWN_LABELS)
+        raise InputError(f"{found} {shorten(other, SHOWN_LABELS)}, {required} {spelled}: {SIMILAR}")
+
+
+def choose_classes(counts: Mapping[str, int], labels: Sequence[str] | None, *, fold: bool) -> tuple[str, ...]:
+    """Return the classes of training examples, in order: that of data.labels, else sorted.
+
+    Args:
+        counts: name -> its number of examples.
+        fold: of names that differ only in case, blanks or normal form, the most frequent one stands for all.
+    """
+    names = sorted(counts, key=lambda name: -counts[name])
+    chosen = {fold_label(name): name for name in reversed(names)}.values() if fold else names
+    if labels:
+        return tuple(name for name in labels if name in chosen)
+    return sort_classes(chosen)
 
 
 def sort_classes(names: Iterable[str]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from tasks.params.downstream import (
     RowsParams,
     require_dataset,
 )
-from tasks.params.sections import Epochs, FinetuneParams, Name, Positive, Rate, Section, Separator
+from tasks.params.sections import Distinct, Epochs, FinetuneParams, Name, Positive, Rate, Section, Separator
 
 Floor = Annotated[float, Field(ge=-100, le=100)]
 Probability = Annotated[float, Field(ge=0, le=1)]
@@ -47,6 +47,15 @@ class ClassificationDataParams(OwnDataParams):
     """Column names of tables and Hub data sets."""
     label_separator: Separator | None = None
     """Character between the labels of a text that names several, such as pipe or comma; null: labels are lists."""
+    labels: Annotated[Annotated[list[Name], Distinct] | None, Field(exclude_if=lambda value: value is None)] = None
+    """Names of the classes or labels, by number for data with numbers or flags; null: those in the data."""
+    label_form: Annotated[Literal["auto", "names", "lists"], Field(exclude_if=lambda value: value == "auto")] = "auto"
+    """Meaning of labels that look like something else: names (each is a class), lists (of labels by number), or auto:
+    refuse them."""
+    missing_labels: Annotated[Literal["refuse", "drop", "keep"], Field(exclude_if=lambda value: value == "refuse")] = (
+        "refuse"
+    )
+    """Examples whose label is missing, or a text such as nan or None: refuse, drop, or keep such texts as classes."""
 
 
 class GlueDataParams(DataParams):

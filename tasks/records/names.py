@@ -1,0 +1,30 @@
+"""Names that users give to classes and types: which are valid, and which are spellings of one name."""
+
+import unicodedata
+from collections.abc import Iterable
+
+MAX_NAME_CHARACTERS = 200
+INVISIBLE = {ord(one): "" for one in "\u200c\u200d\u00a0\u202f"}
+"""Zero-width joiners, which some scripts write inside words, and blanks that do not break a line."""
+
+
+def find_name_problem(name: str) -> str:
+    """Return what is wrong with a name of a class or type; empty if nothing is."""
+    if not name.strip():
+        return "is empty"
+    if len(name) > MAX_NAME_CHARACTERS:
+        return f"has more than {MAX_NAME_CHARACTERS} characters"
+    return "" if name.translate(INVISIBLE).isprintable() else "has characters that cannot be shown on one line"
+
+
+def fold_label(name: str) -> str:
+    """Return a name in lower case, in the normal form NFKC and without blanks."""
+    return "".join(unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).split())
+
+
+def fold_labels(names: Iterable[str]) -> dict[str, list[str]]:
+    """Return folded name -> the names that fold to it, where several do."""
+    groups: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        groups.setdefault(fold_label(name), []).append(name)
+    return {folded: group for folded, group in groups.items() if len(group) > 1}

@@ -1,0 +1,115 @@
+"""Rules that tell from all labels of a source whether they may mean something else than names of classes.
+
+Readers apply them to a file before a run; validation applies them to the examples, as expectations of Great
+Expectations. A rule names both readings and the option for each.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from tasks.records.names import fold_labels
+
+MISSING_NAMES = frozenset(("", "-", "nan", "NaN", "NAN", "None", "null", "NULL", "NA", "N/A", "n/a", "#N/A", "<NA>"))
+"""Texts that programs write for a missing value: Python, pandas, SQL, R, Excel, and SNLI."""
+DROP = "--missing-labels drop (data.missing_labels) leaves such examples out"
+AS_NAMES = "--label-form names (data.label_form) makes each a class"
+SIMILAR = (
+    "labels that differ only in case, blanks or Unicode's normal form: --similar-labels fold (data.similar_labels) "
+    "makes them one; --similar-labels keep leaves them apart"
+)
+MANY_CLASSES, FEWEST_EXAMPLES = 10, 2
+"""Number of classes from which on each must have this many examples on average."""
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
+
+Labels = Mapping[str, int]
+"""Name of a label -> number of examples with it, in order of their first one."""
+
+
+class Rule(NamedTuple):
+    """A rule for labels."""
+
+    name: str
+    required: str
+    """Requirement, for the validation page."""
+    problem: str
+    """Message for a label that violates it, with the options."""
+    find: Callable[[Labels], list[str]]
+    """Returns the labels that violate it."""
+    applies: Callable[[Any], bool]
+    """Tells whether parameters leave the reading open; gets section `data`."""
+    is_of_train: bool = False
+    """Applies to training examples only."""
+
+
+def find_decimals(labels: Labels) -> list[str]:
+    """Return the labels with decimals if all are numbers."""
+    if not all(_NUMBER.fullmatch(name) for name in labels):
+        return []
+    return [name for name in labels if not float(name).is_integer()]
+
+
+def find_rare(labels: Labels) -> list[str]:
+    """Return the labels of one example if almost every example has a label of its own."""
+    if len(labels) < MANY_CLASSES or sum(labels.values()) >= FEWEST_EXAMPLES * len(labels):
+        return []
+    return [name for name, count in labels.items() if count == 1]
+
+
+def find_minus_one(labels: Labels) -> list[str]:
+    """Return "-1" if the other labels are 0, 1, 2 and so on: `datasets` writes it for a missing class."""
+    others = {int(name) for name in labels if name != "-1" and _WHOLE.fullmatch(name)}
+    is_missing = "-1" in labels and len(others) == len(labels) - 1 > 2 and others == set(range(len(others)))
+    return ["-1"] if is_missing else []
+
+
+def find_similar(labels: Labels) -> list[str]:
+    """Return the labels that are spellings of one name."""
+    return [name for group in fold_labels(labels).values() for name in group]
+
+
+def _is_open(data: Any) -> bool:
+    return data.label_form != "names" and data.labels is None
+
+
+RULES = (
+    Rule(
+        "labels_without_decimals",
+        "no number with decimals, or names among the labels",
+        f"a number with decimals as a class: --regression learns values; {AS_NAMES}",
+        find_decimals,
+        _is_open,
+    ),
+    Rule(
+        "labels_repeat",
+        f"{FEWEST_EXAMPLES} examples per class on average, from {MANY_CLASSES} classes on",
+        "almost as many classes as examples: is it the column of labels? --column label=NAME names another; "
+        f"--regression learns values; {AS_NAMES}",
+        find_rare,
+        _is_open,
+        is_of_train=True,
+    ),
+    Rule(
+        "labels_not_missing",
+        "no -1 next to the classes 0, 1, 2 ...",
+        f"-1 next to 0, 1, 2 ..., which may stand for a missing label: --labels 0,1,2,... and {DROP}; "
+        "--missing-labels keep makes it a class",
+        find_minus_one,
+        lambda data: data.missing_labels == "refuse" and data.labels is None,
+    ),
+    Rule(
+        "labels_differ",
+        "no two labels that differ only in case, blanks or Unicode's normal form",
+        SIMILAR,
+        find_similar,
+        lambda data: data.similar_labels == "refuse",
+    ),
+)
+
+
+def find_implausible(labels: Labels, data: Any, *, is_train: bool) -> dict[Rule, list[str]]:
+    """Return the violated rules, each with the labels that violate it; `data` is section `data` of the entry."""
+    applied = [rule for rule in RULES if rule.applies(data) and (is_train or not rule.is_of_train)]
+    found = {rule: rule.find(labels) for rule in applied}
+    return {rule: names for rule, names in found.items() if names}

@@ -1,0 +1,152 @@
+"""Labels that may mean something else are refused with both readings, and the options that the message names work."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.downstream.examples import make_examples
+from tasks.downstream.texts.labels import read_list
+from tasks.records.interpretation import read_reading
+from tasks.records.labels import read_parquet_labels
+from tasks.stage.errors import InputError
+from tasks.validation.validators import LimitValidator
+from tests.places import SHARED
+from tests.tasks.downstream.texts.classification_checkout import part
+from tests.tasks.validation.validation_data import validate
+
+EDGES = SHARED / "data" / "cases" / "edges"
+SEVERAL = {"multilabel": True}
+NAMES = {"labels": ["slow", "dirty", "kind"]}
+
+CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any], list[Any]]] = {
+    "flags": ("01-multi-hot-label-vectors", r"a list of 3 numbers that are 0 or 1: --labels A,B,\.\.\. .*: line 1 ",
+              SEVERAL, NAMES, SEVERAL, [["slow"], [], ["dirty", "kind", "slow"]]),
+    "flags as numbers": ("01-multi-hot-label-vectors", "--label-form lists .* reads numbers of labels",
+                         SEVERAL, {"label_form": "lists"}, SEVERAL, [["0", "1"], ["0"], ["1"]]),
+    "Python lists": ("02-python-list-literals", r"a list in a text: --multilabel .*: line 2 \(.*slow",
+                     {}, {}, SEVERAL, [["slow"], [], ["dirty", "kind", "slow"]]),
+    "decimals": ("03-decimal-values-without-regression", "a number with decimals as a class: --regression .*: line 2 ",
+                 {}, {}, {"regression": True}, [4.22, 0.67, 4.78]),
+    "decimals as names": ("03-decimal-values-without-regression", "--label-form names .* makes each a class",
+                          {}, {"label_form": "names"}, {}, ["4.22", "0.67", "4.78"]),
+    "ClassLabel -1": ("04-missing-classlabel-minus-1", r"a missing label: --missing-labels drop .*: row \d+",
+                      {}, {"missing_labels": "drop"}, {}, ["no", "yes", "no"]),
+    "nan": ("05-nan-text-label", r"may stand for a missing one: --missing-labels drop .*: line 5 \('nan'\)",
+            {}, {"missing_labels": "drop"}, {}, ["0", "1", "0", "0", "1"]),
+    "nan as a name": ("05-nan-text-label", "--missing-labels keep makes it a class",
+                      {}, {"missing_labels": "keep"}, {}, ["0", "1", "0", "nan", "0"]),
+    "case": ("06-label-spelling-case", r"only in case, blanks .*: line 2 \('good'\), line 4 \('Good'\)",
+             {}, {"similar_labels": "fold"}, {}, ["Good", "Bad", "Good", "Bad", "Good"]),
+    "case kept": ("06-label-spelling-case", "--similar-labels keep leaves them apart",
+                  {}, {"similar_labels": "keep"}, {}, ["good", "Bad", "Good", "bad", "Good"]),
+}  # fmt: skip
+
+
+def read(folder: Path, data: dict[str, Any], **more: Any) -> list[Any]:
+    """Labels of the training examples by name, checked before the run, made by the stage and validated."""
+    task = part("examples", data, **more)
+    task.check_files()
+    make_examples(task, folder)
+    verdict = validate(part("checks", {"min_examples": 1, **data}, **more).data(folder), LimitValidator())
+    assert verdict["valid"], verdict
+    table = pq.read_table(folder / "train.parquet")["label"].to_pylist()
+    if more.get("regression"):
+        return [round(value, 2) for value in table]
+    names = [name for some in read_parquet_labels(folder / "train.parquet") for name in some]
+    return [sorted(names[n] for n in one) if isinstance(one, list) else names[one] for one in table]
+
+
+@pytest.mark.skipif(not EDGES.is_dir(), reason="needs the inputs in ../shared/data/cases/edges")
+@pytest.mark.parametrize("name", CASES)
+def test_a_label_of_two_meanings_is_refused_and_each_option_reads_it(tmp_path: Path, name: str) -> None:
+    case, message, found, data, options, labels = CASES[name]
+    paths = {f"{split}_path": str(next(EDGES.glob(f"{case}-{split}.*"))) for split in ("train", "dev")}
+    with pytest.raises(InputError, match=message):
+        part("examples", paths, **found).check_files()
+    assert read(tmp_path / "examples", {**paths, **data}, **options)[: len(labels)] == labels
+
+
+FORMS = {
+    '["a", "b"]': ["a", "b"],
+    "[]": [],
+    "['a', \"it's\"]": ["a", "it's"],
+    "['a' 'b']": ["a", "b"],
+    "[1. 0. 1.]": [1, 0, 1],
+    "[1, 0]": [1, 0],
+    "[ 0  1 ]": [0, 1],
+    "[True, False]": [True, False],
+    "['a\\x41']": None,
+    "[other]": None,
+    "['a'": None,
+    "['a''b']": None,
+    "(1)": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", FORMS)
+def test_lists_of_json_python_and_numpy_are_recognised(text: str) -> None:
+    assert read_list(text) == FORMS[text]
+
+
+def labels_file(path: Path, labels: list[Any]) -> str:
+    rows = ({"text": f"text {number}", "label": label} for number, label in enumerate(labels))
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+REFUSED: dict[str, tuple[list[Any], dict[str, Any], str]] = {
+    "almost as many classes as rows": ([f"t{n}" for n in range(12)] + ["t0"], {}, "almost as many classes as examples"),
+    "-1 next to three classes": ([0, 1, 2, -1] * 3, {}, r"-1 next to 0, 1, 2 .*--labels 0,1,2.*: line 4 \('-1'\)"),
+    "SNLI's sign": (["neutral", "-", "contradiction"], {}, r"stand for a missing one.*: line 2 \('-'\)"),
+    "normal forms": (["fatigu\u00e9", "fatigue\u0301", "b"], {}, "only in case, blanks"),
+    "blanks inside": (["very good", "verygood"], {}, "only in case, blanks"),
+    "an unknown name": (["a", "b", "odd"], {"labels": ["a", "b"]}, r"not one of --labels .*: line 3 \('odd'\)"),
+    "a line break": (["a\u2028b", "c"], {}, "cannot be shown on one line: line 1"),
+    "a flag too many": ([[0, 1], [1, 0, 1]], {"labels": ["a", "b"]}, "0 or 1, for each of the 2 labels a, b"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_labels_that_may_mean_something_else_are_refused_before_the_run(tmp_path: Path, name: str) -> None:
+    labels, data, message = REFUSED[name]
+    path = labels_file(tmp_path / "a.jsonl", labels)
+    several = any(isinstance(label, list) for label in labels)
+    with pytest.raises(InputError, match=message):
+        part("examples", {"train_path": path, "dev_path": path, **data}, multilabel=several).check_files()
+
+
+READ: dict[str, tuple[list[Any], dict[str, Any], list[Any]]] = {
+    "names of numbers": ([0, 1, 1], {"labels": ["bad", "good"]}, ["bad", "good", "good"]),
+    "numbers that are names": ([1, 2, 1], {"labels": ["2", "1"]}, ["1", "2", "1"]),
+    "sentiments": ([-1, 0, 1], {}, ["-1", "0", "1"]),
+    "missing": ([0, 1, 2, -1, None], {"labels": ["0", "1", "2"], "missing_labels": "drop"}, ["0", "1", "2"]),
+    "none in lower case": (["none", "racism"], {}, ["none", "racism"]),
+    "versions among names": (["2.7", "other"], {}, ["2.7", "other"]),
+    "codes": (["007", "7"], {}, ["007", "7"]),
+    "a joiner": (["\u0645\u06cc\u200c\u0622\u06cc\u062f", "b"], {}, ["\u0645\u06cc\u200c\u0622\u06cc\u062f", "b"]),
+    "a blank that does not break": (["a\u00a0b", "c"], {}, ["a\u00a0b", "c"]),
+    "many classes in short dev files": ([f"t{n % 12}" for n in range(24)], {}, [f"t{n % 12}" for n in range(24)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READ)
+def test_labels_of_one_meaning_are_the_labels_in_the_file(tmp_path: Path, name: str) -> None:
+    labels, data, names = READ[name]
+    path = labels_file(tmp_path / "a.jsonl", labels)
+    assert read(tmp_path / "examples", {"train_path": path, "dev_path": path, **data}) == names
+
+
+def test_dev_labels_that_are_spelled_otherwise_than_in_train_are_refused_or_folded(tmp_path: Path) -> None:
+    paths = {"train_path": labels_file(tmp_path / "a.jsonl", ["Good", "bad", "Good"])}
+    paths["dev_path"] = labels_file(tmp_path / "b.jsonl", ["good", "bad"])
+    with pytest.raises(InputError, match=r"dev_path: dev has good, training has Good: labels that differ only in case"):
+        part("examples", paths).check_files()
+    make_examples(part("examples", {**paths, "similar_labels": "fold"}), tmp_path / "examples")
+    dev = tmp_path / "examples" / "dev.parquet"
+    assert (pq.read_table(dev)["label"].to_pylist(), read_parquet_labels(dev)) == ([0, 1], (("Good", "bad"), ()))
+    assert read_reading(tmp_path / "examples")["inputs"]["dev"]["labels"] == "labels are 2 names (bad, good)"
