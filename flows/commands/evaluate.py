@@ -29,10 +29,7 @@ def command(ctx: click.Context, model: str, file: Path, output: Path | None, as_
     called = named.resolve().name if named.exists() else model
     folder = output or Path(re.sub(r"[^\w.-]+", "-", f"evaluation-{called}-{file.stem}"))
     settings = model_options.choose_settings(found, args)
-    metrics, words, reading = evaluate(
-        entry, found, resolve_path(ctx, file), resolve_path(ctx, folder), settings, called
-    )
-    computed = "computed on {runtime} in {precision}".format_map(metrics["predict"])
-    streams.note("; ".join([*reading.summary(), computed]), "")
+    metrics, words = evaluate(entry, found, resolve_path(ctx, file), resolve_path(ctx, folder), settings, called)
+    streams.note("computed on {runtime} in {precision}".format_map(metrics["predict"]), "")
     page = folder / artifacts.evaluation_page(entry.name).name
     options.print_result(as_json, metrics, f"{words}\n", f"open {page}")

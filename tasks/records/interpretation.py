@@ -7,6 +7,7 @@ folder of the data has the interpretation of every input.
 from __future__ import annotations
 
 import collections
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -177,6 +178,14 @@ def write_reading(folder: Path, source: str, inputs: Mapping[str, Interpretation
         values["examples"] = dict(sorted(whole.examples.items()))
     write_json(folder / artifacts.READING, values)
     return whole
+
+
+def public_record(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a release states of an interpretation from reading.json: no name of a file or a column."""
+    columns = {role: text.rpartition("(")[2].rstrip(")") for role, text in record.get("columns", {}).items()}
+    grouping = re.sub(r"(['\"]).*?\1", "a column", record.get("grouping", ""))
+    kept = {name: record[name] for name in ("formats", "labels", "counts") if record.get(name)}
+    return {**kept, "columns": columns, **({"grouping": grouping} if grouping else {})}
 
 
 def add_to_reading(folder: Path, numbers: Mapping[str, int], notes: Sequence[str]) -> None:

@@ -122,7 +122,7 @@ def open_hub_split(section: str, address: HubSplit, spec: RecordSpec, reading: I
     name, config, split, _ = address
     source = ", ".join(filter(None, (f"data set {name}", config, f"split {split}")))
     rows = open_dataset(section, *address, class_names=spec.class_names)
-    reading.formats[source] += 1
+    reading.formats["data set in Hub layout"] += 1
     return Records(select_columns(rows, spec.layouts, source, reading), ProblemList(source, spec.what))
 
 

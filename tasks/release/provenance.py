@@ -24,6 +24,7 @@ from tasks.params.sections import HUB_NAME, WORD, RuntimeSpec
 from tasks.plan.code_state import NOT_RECORDED, changed_code, code_hashes, git_state
 from tasks.plan.named_files import READ, find_parameters
 from tasks.plan.plan_file import read_locked_stages
+from tasks.records.interpretation import public_record, read_reading
 from tasks.stage import artifacts
 from tasks.stage.errors import PublishError
 
@@ -93,6 +94,10 @@ def provenance(
         "packages": versions,
         "python": platform.python_version(),
         "data": {
+            "reading": {
+                split: public_record(record)
+                for split, record in read_reading(root / artifacts.EXAMPLES / subject.name)["inputs"].items()
+            },
             "verdicts": data_verdicts(root, subject),
             "rows": _figures(
                 {name: folder / "manifest.json" for name, folder in subject.row_folders(root).items()}, ROW_COUNTS

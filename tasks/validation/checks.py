@@ -137,6 +137,14 @@ class DataSet(ABC):
         """Return the figures for the page, by label."""
         return {}
 
+    def described(self) -> list[str]:
+        """Return how the files of the data were read, in lines."""
+        return []
+
+    def samples(self) -> list[tuple[str, str]]:
+        """Return a few records as the model sees them, each with its label, in words; the page alone shows them."""
+        return []
+
     def histograms(self) -> list[dict[str, Any]]:
         """Return the histograms for the page, see `Histogram.histogram`."""
         return []

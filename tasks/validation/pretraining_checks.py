@@ -3,7 +3,7 @@
 Legend: n rows of L tokens, P masks.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -153,6 +153,12 @@ class MaskedLmRows(RowData):
             "masked_once": count_per_row(own[:, 1:] == own[:, :-1]),
         }
 
+    def describe_label(self, row: Columns, slot: int, start: int, tokens: Sequence[str]) -> str:
+        positions, labels = row["masked_positions"].astype(np.int64) - start, row["masked_labels"]
+        inside = (labels != IGNORED) & (positions >= 0) & (positions < len(tokens))
+        masked = zip(positions[inside], self.decode(labels[inside]), strict=True)
+        return ", ".join(f"{tokens[place]} was {token}" for place, token in masked)
+
     @property
     def _figures(self) -> dict[str, float]:
         masked = self.tally.histograms["masked"].sum
@@ -202,6 +208,10 @@ class PretrainRows(MaskedLmRows):
         present = found.present(labels.shape[1])
         self.tally.counts["random_next"] += int((present & (labels == 1)).sum())
         return {**super().kind_features(rows, found), "next_sentences": count_per_row(present & (labels == IGNORED))}
+
+    def describe_label(self, row: Columns, slot: int, start: int, tokens: Sequence[str]) -> str:
+        following = "random next sentence" if row["next_sentence_labels"][slot] == 1 else "real next sentence"
+        return f"{following}; {super().describe_label(row, slot, start, tokens)}"
 
     @property
     def _figures(self) -> dict[str, float]:

@@ -17,6 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ipu_model.files import sha256_of
+from ipu_model.units import shorten
+from tasks.records.interpretation import read_reading
 from tasks.records.parquet import read_batches
 from tasks.rows.row_files import (
     ABSENT,
@@ -39,6 +41,8 @@ from tasks.vocabulary.encoding import TokenizerInfo, find_tokenizer_file, load_t
 BATCH_TOKENS = 1 << 20
 """Tokens checked at a time: temporary arrays stay in the processor's cache."""
 
+SAMPLES, SAMPLE_TOKENS = 3, 100
+"""Sequences on the page, and tokens of each at most."""
 STRUCTURE = ("sequence_ids", "cls_positions")
 """Columns that define where sequences are; the checks of sequences compare them with each other."""
 UNUSED = {
@@ -204,6 +208,8 @@ class RowData(DataSet):
             InputError: there is no manifest, or no usable tokenizer.
         """
         self.name, self.folder, self.section = source.name, source.folder, source.section
+        self._tokenizer = source.tokenizer
+        self._made_from = source.examples.path.parent if source.examples is not None else None
         self.advice, self.tally = source.advice, Tally()
         self.manifest = read_manifest(self.folder)
         self.schema = self.manifest.schema
@@ -446,6 +452,42 @@ class RowData(DataSet):
             self.tally.histograms["tokens"].histogram("Length of sequences", "tokens"),
             self.tally.histograms["sequences"].histogram("Sequences in a row", "sequences"),
         ]
+
+    def described(self) -> list[str]:
+        return read_reading(self._made_from)["described"] if self._made_from is not None else []
+
+    def samples(self) -> list[tuple[str, str]]:
+        path = self.folder / next(iter(self.manifest.files), "")
+        if not path.is_file() or not (file := _open(path)).num_record_batches:
+            return []
+        batch = file.get_batch(0).slice(0, SAMPLES)
+        rows = {field.name: self._matrix(batch.column(field.name)) for field in self.schema}
+        found, _ = find_sequences(rows["sequence_ids"])
+        shown = []
+        for number in range(min(SAMPLES, len(found.row))):
+            row, slot, start, length = (
+                int(values[number]) for values in (found.row, found.slot, found.start, found.length)
+            )
+            tokens = self.decode(rows["input_ids"][row, start : start + length])
+            label = self.describe_label({name: values[row] for name, values in rows.items()}, slot, start, tokens)
+            shown.append((shorten(tokens, SAMPLE_TOKENS, " "), label))
+        return shown
+
+    def decode(self, ids: np.ndarray) -> list[str]:
+        """Return the tokens of ids."""
+        tokenizer = load_tokenizer(self._tokenizer)
+        return [tokenizer.id_to_token(int(token)) or f"({token})" for token in ids]
+
+    def describe_label(self, row: Columns, slot: int, start: int, tokens: Sequence[str]) -> str:
+        """Return the label of a sequence in words.
+
+        Args:
+            row: columns of its row.
+            slot: number of the sequence in the row.
+            start: its first token in the row.
+            tokens: its tokens.
+        """
+        return ""
 
     def notes(self) -> list[str]:
         return [f"{self.name} rows: {self._unknown.warning}"] if self._unknown.warning else []

@@ -209,8 +209,12 @@ class ParquetFiles(DataSet):
         reading = read_reading(folder)
         self.reading: dict[str, int] = reading["numbers"]
         self.examples: dict[str, str] = reading["examples"]
+        self._described: list[str] = reading["described"]
         advice = f"{folder} was not written by {stage}: delete it and run that stage"
         self.prerequisites = (DataCheck("schema", ", ".join(schema.names), columns, advice),)
+
+    def described(self) -> list[str]:
+        return self._described
 
     def text_checks(self, advice: str) -> list[DataCheck]:
         """Return a check for each of `texts`."""

@@ -102,6 +102,10 @@ class ValidationResult:
     numbers: Mapping[str, Any] = field(default_factory=dict)
     histograms: Sequence[dict[str, Any]] = ()
     notes: tuple[str, ...] = ()
+    described: tuple[str, ...] = ()
+    """How the files of the data were read."""
+    samples: tuple[tuple[str, str], ...] = ()
+    """Records as the model sees them, and their labels; not part of the verdict."""
     more_rows: Mapping[str, int] = field(default_factory=dict)
     """Rows of other sets that share the verdict, by key of the JSON."""
 
@@ -119,6 +123,7 @@ class ValidationResult:
             "checks": [outcome.to_values() for outcome in self.outcomes],
             "not_checked": not_checked,
             "notes": list(self.notes),
+            "described": list(self.described),
             "statistics": {"numbers": numbers, "histograms": list(self.histograms)},
             **self.more_rows,
         }
@@ -170,7 +175,7 @@ def validate_data(data: DataSet, validator: LimitValidator) -> ValidationResult:
         text = f"{counts.failed:,} of {every} fail" if counts.failed else f"all {every} pass"
         examples = tuple(one.label for one in counts.unexpected[:MAX_EXAMPLES])
         outcomes.append(CheckOutcome(check, counts, text, examples))
-    shown = data.numbers(), data.histograms(), tuple(data.notes())
+    shown = data.numbers(), data.histograms(), tuple(data.notes()), tuple(data.described()), tuple(data.samples())
     return ValidationResult(data.name, data.record, records, checks, tuple(outcomes), *shown)
 
 
@@ -240,7 +245,7 @@ def validate_and_report(
     values = found.verdict
     html = report.with_suffix(".html")
     write_json(report, values)
-    write_text(html, render_page(values))
+    write_text(html, render_page({**values, "samples": found.samples}))
     write_json(artifacts.EXPECTATIONS / f"{name}.json", make_suite(name, found.checks))
     if data_docs:
         write_data_docs(name, found.checks, found.outcomes, report, artifacts.DATA_DOCS / name)

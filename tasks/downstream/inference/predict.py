@@ -31,7 +31,7 @@ from tasks.pages.markup import csv_text, replace_hidden
 from tasks.params.entries import Entry
 from tasks.plan.kinds import load_part
 from tasks.plan.named_files import escape_name
-from tasks.records.interpretation import NUMERIC_IDS, Interpretation
+from tasks.records.interpretation import NUMERIC_IDS, Interpretation, describe_inputs
 from tasks.records.parquet import read_group_batches, split_into_groups
 from tasks.records.tables import list_empty
 from tasks.records.text_files import count_repetitions
@@ -65,11 +65,11 @@ class PredictionOutput:
 
 def predict(
     entry: Entry, model: InferenceModel, path: Path, output: PredictionOutput, how: InferenceOptions
-) -> tuple[int, JobResult, Interpretation]:
+) -> tuple[int, JobResult]:
     """Write the predictions of `model` for the examples of the file `path`.
 
     Returns:
-        The number of examples, the result of the job, and what was noticed while reading.
+        The number of examples, and the result of the job.
 
     Raises:
         InputError: unusable examples, or an output that cannot be written.
@@ -86,6 +86,8 @@ def predict(
         split, reading = task.development[0], Interpretation()
         examples = task.examples_file(split)
         count = _keep(task, path, examples, reading, unique=output.kind == "json")
+        for line in describe_inputs({path.name: reading}):
+            how.say(line)
         result = run_inference(task, model, split, how)
         names = {ID: ID, **(_list_texts(task, examples) if output.with_text else {})}
         fields = [pa.field(name, pa.string()) for name in names.values()]
@@ -97,7 +99,7 @@ def predict(
                 logits = task.read_logits(found, part, part / "logits.arrow")
                 answers = task.records(found, task.answer(found, logits), output.n_best)
                 write([{**one, **record} for one, record in zip(own, answers, strict=True)])
-    return count, result, reading
+    return count, result
 
 
 def _list_texts(task: AnyInference, examples: Path) -> dict[str, str]:
@@ -252,7 +254,7 @@ def _cell(value: Any) -> Any:
 
 def evaluate(
     entry: Entry, model: InferenceModel, path: Path, folder: Path, how: InferenceOptions, name: str = ""
-) -> tuple[dict[str, Any], str, Interpretation]:
+) -> tuple[dict[str, Any], str]:
     """Evaluate `model` on the examples of the file `path` and write `folder`, completely or not at all.
 
     The folder contains report.html, metrics.json, predictions.json, scores.json (keyed by example hashes, for
@@ -262,7 +264,7 @@ def evaluate(
         name: name of the model on the page; default: that of its folder.
 
     Returns:
-        The content of metrics.json, its official metrics as text for the terminal, and what was noticed while reading.
+        The content of metrics.json, and its official metrics as text for the terminal.
 
     Raises:
         InputError: unusable examples, or the folder exists.
@@ -275,6 +277,8 @@ def evaluate(
     model, split, reading = model.with_absolute_paths(), task.development[0], Interpretation()
     with new_folder(folder) as made, scratch_checkout(task, model):
         task.write_labelled(path, task.examples_file(split), reading)
+        for line in describe_inputs({path.name: reading}):
+            how.say(line)
         result = run_inference(task, model, split, how)
         about = {"Model": name or model.folder.name, "File": path.name, "Date": f"{date.today():%-d %B %Y}"}
         found = replace(score_logits(judge, development=[split]), about=about)
@@ -286,4 +290,4 @@ def evaluate(
         write_json(made / METRICS, metrics)
     count = f"{metrics[judge.counted]:,} {judge.record}s of {escape_name(path.name)}"
     words = "\n".join([count, *format_scores(judge, metrics, split)])
-    return metrics, words, reading
+    return metrics, words

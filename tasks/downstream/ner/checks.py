@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ipu_model.units import shorten
 from tasks.downstream.ner.spec import FEATURES_SCHEMA, SCHEMA, NerSpec
 from tasks.downstream.ner.tags import find_entities, find_inside_starts, find_problem
 from tasks.downstream.validate import ChecksTask
@@ -32,6 +33,7 @@ from tasks.validation.row_checks import (
 from tasks.validation.text_features import ExampleFiles
 
 COLUMN, AS_EXAMPLES = "token_labels", "labels_as_in_examples"
+SHOWN_TAGS = 10
 
 
 class NerChecks(NerSpec, ChecksTask):
@@ -159,6 +161,11 @@ class TagRows(WindowData):
         if len(self._tags) == self._words:
             return []
         return [f"{artifacts.FEATURES} has {self._words:,} words, the sentences have {len(self._tags):,}"]
+
+    def describe_label(self, row: Columns, slot: int, start: int, tokens: Sequence[str]) -> str:
+        names, labels = read_row_labels(self.folder), row[COLUMN][start : start + len(tokens)]
+        tagged = [f"{token} {names[label]}" for token, label in zip(tokens, labels, strict=True) if label > 0]
+        return shorten(tagged, SHOWN_TAGS) or "no entity"
 
     def label_features(self, rows: Columns, found: RowSequences, lines: FeatureLines) -> Columns:
         labels = rows[COLUMN]

@@ -5,7 +5,7 @@ n rows of S slots.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -226,6 +226,10 @@ class AnswerRows(WindowData):
         self._examples = source.examples if source.training else None
         self._differing = ""
         self.total_checks += (answers, *([targets] if self._examples else []))
+
+    def describe_label(self, row: Columns, slot: int, start: int, tokens: Sequence[str]) -> str:
+        first, last = (int(row[name][slot]) - start for name in ("start_positions", "end_positions"))
+        return " ".join(tokens[first : last + 1]) if first > 0 else "no answer in this window"
 
     def label_features(self, rows: Columns, found: RowSequences, lines: FeatureLines) -> Columns:
         features = answer_features(rows, lines)

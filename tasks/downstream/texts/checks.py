@@ -177,6 +177,15 @@ class LabelRows(RowData):
         other[known] = (labels[known] != wanted).any(axis=1)
         return {AS_EXAMPLES: other.sum(axis=1)}
 
+    def describe_label(self, row: Columns, slot: int, start: int, tokens: Sequence[str]) -> str:
+        column = self.schema.names[-1]
+        values = row[column].reshape(len(row["feature_ids"]), -1)[slot]
+        if column == "targets":
+            return f"{values[0]:.4g}"
+        names = read_row_labels(self.folder)
+        numbers = np.flatnonzero(values > 0) if len(values) > 1 else values[values >= 0]
+        return ", ".join(names[number] for number in numbers) or "no label"
+
     def totals(self) -> Totals:
         return {**super().totals(), "labels": TotalFeature(self.tally.counts["labelled"])}
 
