@@ -169,7 +169,7 @@ def run_side(side: Side, recipe: FineTuningRecipe, folder: Path) -> dict[str, An
 def evaluate_side(figures: dict[str, Any], dev: Path, folder: Path, name: str) -> dict[str, Any]:
     """Return the official scores of one side's model; write its predictions.json to `folder`."""
     model = find_model(figures["model"], Path(figures["tokenizer"]))
-    metrics, words, _ = evaluate(
+    metrics, words = evaluate(
         applied_entry(model), model, dev, folder, InferenceOptions(RuntimeSpec("cpu", "fp32"), BATCH, say)
     )
     print(f"{name}:\n{words}")

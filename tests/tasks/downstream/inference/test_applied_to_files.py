@@ -126,7 +126,7 @@ def test_evaluate_gives_the_very_figures_of_the_stages(
     checkout = staged(tmp_path / "checkout", described, model.folder, monkeypatch)
     entry = infer_entry(model, None, {"rows": SHAPES[described["kind"]]})
     made = tmp_path / "evaluation"
-    _, words, _ = evaluate(entry, model, file, made, HOW)
+    _, words = evaluate(entry, model, file, made, HOW)
     theirs, ours = (json.loads(path.read_text()) for path in (checkout / "metrics/plan.json", made / "metrics.json"))
     assert ours.pop("predict")["features"] >= theirs[part_counted(theirs)]
     theirs.pop("files")
@@ -183,7 +183,7 @@ def test_predict_gives_the_answers_of_evaluate_however_few_examples_it_holds_at_
     monkeypatch.setattr(predict, "ANSWERED_AT_ONCE", 7)
     monkeypatch.setattr(predict, "KEPT_AT_ONCE", 11)
     monkeypatch.setattr(predict, "KEPT_CHARACTERS", 900)
-    count, result, _ = predict.predict(
+    count, result = predict.predict(
         entry, model, unlabelled(case, file), PredictionOutput(tmp_path / "out.jsonl", "jsonl"), HOW
     )
     records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]

@@ -142,7 +142,7 @@ def answers(folder: Path, place: Path) -> list[object]:
     (place / "dev.jsonl").write_text(json.dumps(record) + "\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(job, "run_device_job", device_job_here)
-        metrics, _, _ = evaluate(entry, model, place / "dev.jsonl", place / f"evaluation-{folder.name}", how)
+        metrics, _ = evaluate(entry, model, place / "dev.jsonl", place / f"evaluation-{folder.name}", how)
         predict(entry, model, place / "dev.jsonl", PredictionOutput(place / f"{folder.name}.jsonl", "jsonl"), how)
         [best], _ = ask(model, QUESTION, CONTEXT, WindowShape.for_model(model))
     return [metrics["f1"], (place / f"{folder.name}.jsonl").read_text(), best]

@@ -129,7 +129,7 @@ def test_the_ipu_double_gives_the_answers_of_a_cpu(tmp_path: Path, monkeypatch: 
     records = []
     for place in ("cpu", "ipu"):
         out = tmp_path / f"{place}.jsonl"
-        _, result, _ = predict(
+        _, result = predict(
             infer_entry(model), model, tmp_path / "in.jsonl", PredictionOutput(out, "jsonl"), how(place)
         )
         assert (result.runtime, result.precision) == (place, "fp32")
