@@ -99,10 +99,6 @@ class OwnDataParams(DataParams):
     """Configuration of the dataset; null: its only one."""
     dataset_revision: str | None = None
     """Commit, branch or tag of the dataset; set a commit to make runs reproducible."""
-    similar_labels: Annotated[Literal["refuse", "fold", "keep"], Field(exclude_if=lambda value: value == "refuse")] = (
-        "refuse"
-    )
-    """Labels that differ only in case, blanks or normal form: refuse, fold into the most frequent, or keep."""
 
     def path_of(self, split: str) -> Path:
         """Return the file or folder of a split, for source: files."""
@@ -114,6 +110,15 @@ class OwnDataParams(DataParams):
         return self.dev_path is None and self.source in ("files", "hub")
 
     _the_hub_needs_a_name = model_validator(mode="after")(require_dataset)
+
+
+class LabelledDataParams(OwnDataParams):
+    """Your own examples with names of classes or types."""
+
+    similar_labels: Annotated[Literal["refuse", "fold", "keep"], Field(exclude_if=lambda value: value == "refuse")] = (
+        "refuse"
+    )
+    """Labels that differ only in case, blanks or normal form: refuse, fold into the most frequent, or keep."""
 
 
 class RowsParams(Section):

@@ -40,7 +40,7 @@ class Interpretation:
     labels: str = ""
     """Form of the labels."""
     grouping: str = ""
-    """How rows become examples."""
+    """Relation of rows to examples."""
     ignored: list[str] = field(default_factory=list)
     """Files of the folder that are not read."""
     unused_columns: set[str] = field(default_factory=set)

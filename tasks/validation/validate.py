@@ -103,7 +103,7 @@ class ValidationResult:
     histograms: Sequence[dict[str, Any]] = ()
     notes: tuple[str, ...] = ()
     described: tuple[str, ...] = ()
-    """How the files of the data were read."""
+    """Interpretation of the files of the data."""
     samples: tuple[tuple[str, str], ...] = ()
     """Records as the model sees them, and their labels; not part of the verdict."""
     more_rows: Mapping[str, int] = field(default_factory=dict)

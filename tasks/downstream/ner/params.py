@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from tasks.params.downstream import EntryParams, ExpectedExamples, OwnDataParams, Points, ReleaseParams, RowsParams
+from tasks.params.downstream import EntryParams, ExpectedExamples, LabelledDataParams, Points, ReleaseParams, RowsParams
 from tasks.params.sections import Epochs, FinetuneParams, Name, Positive, Rate, Section
 
 
@@ -19,7 +19,7 @@ class NerColumnParams(Section):
     """Column of the list of tags; null: ner_tags, tags or labels."""
 
 
-class NerDataParams(OwnDataParams):
+class NerDataParams(LabelledDataParams):
     source: Literal["files", "hub"] = "files"
     train_path: Name = "inputs/ner"
     dev_path: Name | None = "inputs/ner"

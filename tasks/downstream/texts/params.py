@@ -12,7 +12,7 @@ from tasks.params.downstream import (
     EntryParams,
     EvaluateParams,
     ExpectedExamples,
-    OwnDataParams,
+    LabelledDataParams,
     Points,
     ReleaseParams,
     RowsParams,
@@ -39,7 +39,7 @@ class ClassificationColumnParams(Section):
     """Column of the example's id; null: usual names, else its number."""
 
 
-class ClassificationDataParams(OwnDataParams):
+class ClassificationDataParams(LabelledDataParams):
     source: Literal["files", "hub"] = "files"
     train_path: Name = "inputs/classification"
     dev_path: Name | None = "inputs/classification"

@@ -200,7 +200,7 @@ def test_missing_and_damaged_files_are_named(tmp_path):
 def noted(folder, source, **counts):
     reading = Interpretation(files=2, counts=Counter({name.replace("_", " "): count for name, count in counts.items()}))
     folder.mkdir(exist_ok=True)
-    write_reading(folder, source, reading)
+    write_reading(folder, source, {"data": reading})
     return folder
 
 
