@@ -33,7 +33,7 @@ GOOD = {
     "labelled.tsv": "word1 word2\t1\nword3\t0\n",
     "semicolon.csv": "Sentence;label\nword1, word2;1\nword3;0\n",
     "rows.json": '[{"id": 7, "sentence": "word1 word2", "label": 1}, {"id": 8, "sentence": "word3", "label": 0}]',
-    "unknown.csv": "text,label\nword1,red\nword2,pink\nword3,RED\n",
+    "unknown.csv": "text,label\nword1,red\nword2,pink\nword3,green\n",
     "tagged.csv": "tokens;tags\nword1 word2;B-red O\nword3;B-pink\n",
 }
 BAD = {
@@ -214,8 +214,7 @@ def test_a_full_disk_leaves_nothing(place: Path, tmp_path: Path, words: Sequence
 def test_tables_of_people_are_read_and_what_was_found_is_said(place: Path, tmp_path: Path) -> None:
     done = podium(place, "predict", "sst2", "semicolon.csv")
     assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == ["1", "2"], done.stderr
-    assert "semicolon.csv: fields are separated by semicolons" in done.stderr
-    assert "column 'Sentence' is read as 'sentence'" in done.stderr
+    assert "semicolon.csv: CSV, UTF-8, fields separated by semicolons; text is 'Sentence' (by name)" in done.stderr
     made = podium(place, "evaluate", "sst2", "rows.json", "--output", str(tmp_path / "made"), "--json")
     assert json.loads(made.stdout)["examples"] == 2, made.stderr
 

@@ -10,7 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.downstream.examples import make_examples
-from tasks.downstream.texts.labels import read_list
+from tasks.downstream.texts.labels import LabelReader, read_list
+from tasks.downstream.texts.params import ClassificationDataParams
+from tasks.downstream.texts.task_table import text_task
 from tasks.records.interpretation import read_reading
 from tasks.records.labels import read_parquet_labels
 from tasks.stage.errors import InputError
@@ -150,3 +152,13 @@ def test_dev_labels_that_are_spelled_otherwise_than_in_train_are_refused_or_fold
     dev = tmp_path / "examples" / "dev.parquet"
     assert (pq.read_table(dev)["label"].to_pylist(), read_parquet_labels(dev)) == ([0, 1], (("Good", "bad"), ()))
     assert read_reading(tmp_path / "examples")["inputs"]["dev"]["labels"] == "labels are 2 names (bad, good)"
+
+
+@pytest.mark.skipif(not EDGES.is_dir(), reason="needs the inputs in ../shared/data/cases/edges")
+def test_flags_of_a_file_to_evaluate_are_of_the_labels_of_the_model() -> None:
+    names = ("a", "b", "c")
+    reader = LabelReader(text_task({"multilabel": True}), ClassificationDataParams(), names)
+    rows = [json.loads(line)["labels"] for line in (EDGES / "13-multi-hot-evaluate.jsonl").open()]
+    assert [reader.parse(row, "line 1") for row in rows] == [
+        [name for name, flag in zip(names, row, strict=True) if flag == 1.0] for row in rows
+    ]
