@@ -157,7 +157,7 @@ def test_dev_labels_that_are_spelled_otherwise_than_in_train_are_refused_or_fold
 @pytest.mark.skipif(not EDGES.is_dir(), reason="needs the inputs in ../shared/data/cases/edges")
 def test_flags_of_a_file_to_evaluate_are_of_the_labels_of_the_model() -> None:
     names = ("a", "b", "c")
-    reader = LabelReader(text_task({"multilabel": True}), ClassificationDataParams(), names)
+    reader = LabelReader(text_task({"regression": False, "multilabel": True}), ClassificationDataParams(), names)
     rows = [json.loads(line)["labels"] for line in (EDGES / "13-multi-hot-evaluate.jsonl").open()]
     assert [reader.parse(row, "line 1") for row in rows] == [
         [name for name, flag in zip(names, row, strict=True) if flag == 1.0] for row in rows
