@@ -276,7 +276,7 @@ def _read_piece(
     path, _, name, layout, part = piece
     if file_suffix(path) in (*tables.ENDINGS, JSON):
         spec = tables.RecordSpec("documents", [columns], (*tables.ENDINGS, JSON))
-        lines = tables.open_file(path, KEY, spec, reading, separator, part).rows
+        lines = tables.open_file(path, KEY, spec, reading, tables.TableForm(separator), part).rows
         documents = make_documents(lines, str(path), reading)
     else:
         reading.files += part.number == 0

@@ -72,6 +72,14 @@ class DataParams(Section):
     """Use a random sample of N development examples; null: all."""
     separator: Separator | None = None
     """Field separator of .csv and .tsv files: comma, semicolon, tab, pipe or a character; null: detect it."""
+    quoting: Annotated[Literal["enclosing", "literal"] | None, Field(exclude_if=lambda value: value is None)] = None
+    """Quotes at the ends of cells in .csv and .tsv files: enclosing (not part of the text) or literal; null: enclosing
+    in .csv, by the content in .tsv."""
+    control_characters: Annotated[Literal["refuse", "keep"], Field(exclude_if=lambda value: value == "refuse")] = (
+        "refuse"
+    )
+    """Texts with C1 control characters (U+0080 to U+009F), which a conversion with the wrong encoding leaves: refuse or
+    keep."""
 
 
 def require_dataset(data: Any) -> Any:

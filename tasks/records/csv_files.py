@@ -1,10 +1,12 @@
-"""Rows of .csv and .tsv files: detection of the separator, and positions of quotes that are not closed."""
+"""Rows of .csv and .tsv files: detection of the separator and of quoted cells, and positions of quotes that are not
+closed."""
 
 import csv
 import itertools
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from tasks.records.interpretation import Interpretation
 from tasks.records.text_files import MAX_LINE_BYTES, file_suffix, read_lines
@@ -16,52 +18,104 @@ SNIFFED_LINES, SNIFFED_CHARACTERS = 20, 1 << 20
 """Lines used to detect the separator, and the number of characters after which no further line is used."""
 QUOTED = 40
 """Characters of a quoted field shown in messages."""
+MAX_DETECTED = 1 << 20
+"""Longest row with enclosed cells in a .tsv file whose quotes are not stated."""
+_STATED = re.compile(r'"?sep=(.)"?[\r\n]*', re.IGNORECASE)
+"""First line that Excel reads as the separator."""
+
+
+class Quoting(NamedTuple):
+    """Meaning of the quotes at the ends of cells."""
+
+    encloses: bool
+    """They enclose the cells and are not part of them."""
+    doubtful: Mapping[int, tuple[int, str]] = {}
+    """Number of a column with cells that both readings fit -> line and text of the first one."""
+
+
+def detect_quoting(path: Path, key: str, separator: str | None) -> Quoting:
+    """Tell from all rows of a .tsv file whether quotes enclose its cells. For arguments and errors see `read_rows`.
+
+    They do not if rows with enclosed cells differ in width from the header; nor if a cell has quotes only inside, which
+    programs enclose, or would hold the end of one row and the start of the next. They do if single lines differ in width
+    from the header, or if quotes inside enclosed cells are doubled, or if all names of the header are enclosed.
+    """
+    csv.field_size_limit(MAX_LINE_BYTES)
+    lines, stated = _open_lines(path, key)
+    sign = _resolve_separator(separator) or stated or "\t"
+    cell = re.compile(rf'(?:\A|{re.escape(sign)})("(?:[^"]|"")*"|[^{re.escape(sign)}]*)')
+    held: list[str] = []
+    rows = csv.reader(_collect_lines(lines, held, path, key, sign, MAX_DETECTED), delimiter=sign, strict=True)
+    doubtful: dict[int, tuple[int, str]] = {}
+    width, is_doubled, is_literal, are_lines_rows = 0, False, False, True
+    try:
+        for fields in rows:
+            text = "".join(held)
+            if fields and len(fields) != (width := width or len(fields)):
+                return Quoting(False)
+            if '"' in text:
+                cells = cell.findall(text.rstrip("\r\n"))
+                enclosed = {number: one for number, one in enumerate(cells) if one.startswith('"')}
+                is_doubled |= any('""' in one[1:-1] for one in enclosed.values())
+                is_doubled |= not doubtful and rows.line_num == len(held) and len(enclosed) == width
+                are_alone = all(line.count(sign) + 1 == width for line in held if line.strip())
+                is_literal |= any('"' in one for one in cells if not one.startswith('"'))
+                is_literal |= are_alone and width > 1 < len(held)
+                are_lines_rows &= are_alone
+                line = rows.line_num - len(held) + 1 + bool(stated)
+                doubtful = {number: (line, one) for number, one in enclosed.items()} | doubtful
+            held.clear()
+    except (csv.Error, InputError):  # `read_rows` reports what is wrong in both readings
+        return Quoting(False)
+    if not doubtful or (are_lines_rows and is_literal and not is_doubled):
+        return Quoting(False)
+    is_certain = not are_lines_rows or (is_doubled and not is_literal)
+    return Quoting(is_certain, {} if is_certain else doubtful)
 
 
 def read_rows(
-    path: Path, key: str, separator: str | None, names: Collection[str], reading: Interpretation
+    path: Path, key: str, separator: str | None, names: Collection[str], reading: Interpretation, *, is_quoted: bool
 ) -> Iterator[tuple[int, int, list[str]]]:
-    """Yield first line, last line and fields of each row of a file, the header first.
-
-    Lines are counted from 1. Quotes have no special meaning in .tsv files.
+    """Yield first line, last line and fields of each row of a file, the header first. Lines are counted from 1.
 
     Args:
-        separator: field separator or its name; None: a tab in .tsv, else detected from the first lines.
+        separator: field separator or its name; None: that of Excel's first line `sep=;`, else a tab in .tsv, else
+            detected from the first lines.
         names: names of the columns to read.
         reading: gets the format.
+        is_quoted: quotes may enclose a cell; otherwise they are part of it.
 
     Raises:
         InputError: text that is not UTF-8, a row that is too long, or unmatched quotes.
     """
     csv.field_size_limit(MAX_LINE_BYTES)
-    is_tsv, lines = file_suffix(path) == ".tsv", read_lines(path, key)
-    if separator is not None:
-        from tasks.params.sections import SEPARATOR_NAMES  # pydantic, which `podium score` starts without
-
-        separator = SEPARATOR_NAMES.get(separator, separator)
+    is_tsv, (lines, stated) = file_suffix(path) == ".tsv", _open_lines(path, key)
+    separator = _resolve_separator(separator) or stated
     if separator is None and not is_tsv:
         head: list[str] = []
         while len(head) < SNIFFED_LINES and sum(map(len, head)) <= SNIFFED_CHARACTERS and (line := next(lines, "")):
             head.append(line)
         separator, lines = _find_separator(head, names), itertools.chain(head, lines)
     separator = separator or "\t"
-    named = SEPARATORS.get(separator, repr(separator))
-    reading.formats[f"{'TSV' if is_tsv else 'CSV'}, UTF-8, fields separated by {named}"] += 1
+    cells = "" if is_quoted != is_tsv else " with quoted cells" if is_quoted else " with literal quotes"
+    named = SEPARATORS.get(separator, repr(separator)) + (f" (first line: sep={stated})" if stated else "")
+    reading.formats[f"{'TSV' if is_tsv else 'CSV'}{cells}, UTF-8, fields separated by {named}"] += 1
     held: list[str] = []
     """Lines of the row being read."""
     rows = csv.reader(
-        _collect_lines(lines, held, path, key, separator),
+        _collect_lines(lines, held, path, key, separator, MAX_LINE_BYTES),
         delimiter=separator,
-        quoting=csv.QUOTE_NONE if is_tsv else csv.QUOTE_MINIMAL,
-        strict=not is_tsv,
+        quoting=csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE,
+        strict=is_quoted,
     )
+    before = int(bool(stated))
     try:
         for fields in rows:
-            yield rows.line_num - len(held) + 1, rows.line_num, fields
+            yield before + rows.line_num - len(held) + 1, before + rows.line_num, fields
             held.clear()
     except csv.Error as error:
         opened = _find_quote(held, separator)
-        last, first = rows.line_num, rows.line_num - len(held) + 1
+        last, first = before + rows.line_num, before + rows.line_num - len(held) + 1
         if opened is not None and (first + opened[0] < last or "unexpected end" in str(error)):
             where, text = opened
             raise InputError(
@@ -71,17 +125,37 @@ def read_rows(
         raise InputError(f"{path}, line {last} is not valid CSV: {error}") from None
 
 
-def _collect_lines(lines: Iterable[str], held: list[str], path: Path, key: str, separator: str) -> Iterator[str]:
+def _resolve_separator(separator: str | None) -> str | None:
+    """Return a separator that is stated by its name or as a character."""
+    if separator is None:
+        return None
+    from tasks.params.sections import SEPARATOR_NAMES  # pydantic, which `podium score` starts without
+
+    return SEPARATOR_NAMES.get(separator, separator)
+
+
+def _open_lines(path: Path, key: str) -> tuple[Iterator[str], str | None]:
+    """Return the lines of a file, and the separator that Excel's first line states, which is left out."""
+    lines = read_lines(path, key)
+    first = next(lines, "")
+    if stated := _STATED.fullmatch(first):
+        return lines, stated[1]
+    return itertools.chain([first] if first else [], lines), None
+
+
+def _collect_lines(
+    lines: Iterable[str], held: list[str], path: Path, key: str, separator: str, most: int
+) -> Iterator[str]:
     """Yield `lines` and append each to `held`, which the caller clears once a row is complete."""
     length = 0
     for number, line in enumerate(lines, 1):
         length = len(line) + (length if held else 0)
         held.append(line)
-        if length > MAX_LINE_BYTES:
+        if length > most:
             where, _ = _find_quote(held, separator) or (0, "")
             raise InputError(
                 f"{path}, line {number - len(held) + 1 + where}: a quote opens here, and the row is longer than "
-                f"{MAX_LINE_BYTES >> 20} MB. Close the quote ({key})"
+                f"{most >> 20} MB. Close the quote ({key})"
             )
         yield line
 

@@ -17,17 +17,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ipu_model.units import shorten
-from tasks.records.csv_files import read_rows
+from tasks.records.csv_files import QUOTED, Quoting, detect_quoting, read_rows
 from tasks.records.hub_inputs import name_classes, open_dataset, read_class_names
 from tasks.records.interpretation import BLANK_LINES, BY_NAME, BY_USER, NUMERIC_IDS, Interpretation
 from tasks.records.json_files import Located, read_objects
 from tasks.records.parquet import open_parquet
-from tasks.records.text_files import MAX_LINE_BYTES, WHOLE, FileRange, ProblemList, file_suffix, refuse_empty
+from tasks.records.text_files import (
+    MAX_LINE_BYTES,
+    WHOLE,
+    FileRange,
+    ProblemList,
+    file_suffix,
+    find_control,
+    refuse_empty,
+)
 from tasks.stage.errors import InputError
 from tasks.stage.memory import iterate_limited
 
 if TYPE_CHECKING:
-    from tasks.params.downstream import OwnDataParams
+    from tasks.params.downstream import DataParams, OwnDataParams
 
 BATCH_RECORDS = 1024
 BATCH_BYTES = 16 << 20
@@ -35,11 +43,13 @@ BATCH_BYTES = 16 << 20
 MAX_COLUMNS = 10_000
 SHOWN_COLUMNS, SHOWN_CHARACTERS, SHOWN_FILES = 20, 80, 5
 NO_ROWS = "has a header and no rows"
+UNNAMED = "(no name)"
 JSON_FORMATS = ("JSON, UTF-8", "JSON lines, UTF-8")
 HUB_SPLITS = {"train": "train", "dev": "validation"}
 """Podium's split -> name of the split in Hub data sets."""
 TABLES_WITH_HEADER = (".csv", ".tsv", ".parquet")
 """Tables that name their columns even without rows."""
+DELIMITED = (".csv", ".tsv")
 ENDINGS = (".jsonl", ".csv", ".parquet")
 """Suffixes of tables that every input accepts; some inputs also accept .tsv or .json."""
 
@@ -94,6 +104,17 @@ class RecordSpec(NamedTuple):
     """Replace class numbers by the names that a data set or a Parquet file declares."""
 
 
+class TableForm(NamedTuple):
+    """What the user states about the form of tables."""
+
+    separator: str | None = None
+    """Field separator of .csv and .tsv files; None: detected."""
+    quoting: str | None = None
+    """Quotes at the ends of cells: enclosing or literal; None: enclosing in .csv, detected in .tsv."""
+    control_characters: str | None = None
+    """Texts with C1 control characters: refuse, keep (count them), or None (do not look for them)."""
+
+
 class Records(NamedTuple):
     """Records of an opened file or split."""
 
@@ -109,21 +130,29 @@ def make_column(own: str | None, usual: Sequence[str], key: str, *, required: bo
     return ColumnSpec((own,) if own else tuple(usual), key, required or own is not None, own is not None)
 
 
+def table_form(data: DataParams) -> TableForm:
+    """Return the form of tables that the section `data` of an entry states."""
+    return TableForm(data.separator, data.quoting, data.control_characters)
+
+
 def open_split(data: OwnDataParams, section: str, split: str, spec: RecordSpec, reading: Interpretation) -> Records:
     """Open the records of a split: a file (see `open_file`), or a split of a Hub data set (see `open_dataset`)."""
     if data.source != "hub":
-        return open_file(data.path_of(split), f"{section}.{split}_path", spec, reading, data.separator)
+        return open_file(data.path_of(split), f"{section}.{split}_path", spec, reading, table_form(data))
     address = (data.dataset, data.dataset_config, HUB_SPLITS[split], data.dataset_revision)
-    return open_hub_split(section, address, spec, reading)
+    return open_hub_split(section, address, spec, reading, table_form(data))
 
 
-def open_hub_split(section: str, address: HubSplit, spec: RecordSpec, reading: Interpretation) -> Records:
+def open_hub_split(
+    section: str, address: HubSplit, spec: RecordSpec, reading: Interpretation, form: TableForm = TableForm()
+) -> Records:
     """Open the records of a split of a Hub data set; for arguments and errors see `open_dataset`."""
     name, config, split, _ = address
     source = ", ".join(filter(None, (f"data set {name}", config, f"split {split}")))
     rows = open_dataset(section, *address, class_names=spec.class_names)
     reading.formats["data set in Hub layout"] += 1
-    return Records(select_columns(rows, spec.layouts, source, reading), ProblemList(source, spec.what))
+    records = Records(select_columns(rows, spec.layouts, source, reading), ProblemList(source, spec.what))
+    return _check_controls(records, section, reading, form)
 
 
 def open_file(
@@ -131,7 +160,7 @@ def open_file(
     key: str,
     spec: RecordSpec,
     reading: Interpretation,
-    separator: str | None = None,
+    form: TableForm = TableForm(),
     part: FileRange = WHOLE,
 ) -> Records:
     """Open the records of one file, or of a part of a .jsonl or .parquet file.
@@ -139,7 +168,7 @@ def open_file(
     Args:
         key: params key that named the file, for messages.
         reading: counts blank lines and unused columns, and gets remarks, such as that a table has no rows.
-        separator: field separator of .csv and .tsv files; None: detected.
+        form: what the user states about the form of tables.
 
     Raises:
         InputError: no such file, a folder, or another suffix; while records are read, another format than the suffix
@@ -158,8 +187,33 @@ def open_file(
     reading.files += part.number == 0
     if ending in spec.parsers:
         refuse_empty(path, key)
-        return Records(spec.parsers[ending](path, key, reading, problems), problems)
-    return Records(_read_rows(path, key, spec, reading, separator, part), problems, ending in (".csv", ".tsv"))
+        records = Records(spec.parsers[ending](path, key, reading, problems), problems)
+    else:
+        records = Records(_read_rows(path, key, spec, reading, form, part), problems, ending in DELIMITED)
+    return _check_controls(records, key.rpartition(".")[0], reading, form)
+
+
+def _check_controls(records: Records, section: str, reading: Interpretation, form: TableForm) -> Records:
+    """Return records whose C1 control characters are counted, or are problems."""
+    if form.control_characters is None:
+        return records
+    problem = (
+        "a C1 control character, which WINDOWS-1252 text has after a conversion from ISO-8859-1 (convert the original "
+        f"with iconv -f WINDOWS-1252 -t UTF-8, or set {section}.control_characters=keep)"
+    )
+
+    def check() -> Iterator[TableRow]:
+        for row in records.rows:
+            for part, value in row.values.items():
+                if found := find_control(value):
+                    where = f"{row.where}, {row.names.get(part, part)}"
+                    if form.control_characters == "keep":
+                        reading.count("texts with C1 control characters", where)
+                    else:
+                        records.problems.add(problem, where, found)
+            yield row
+
+    return records._replace(rows=check())
 
 
 def select_files(
@@ -187,13 +241,13 @@ def select_files(
 
 
 def _read_rows(
-    path: Path, key: str, spec: RecordSpec, reading: Interpretation, separator: str | None, part: FileRange
+    path: Path, key: str, spec: RecordSpec, reading: Interpretation, form: TableForm, part: FileRange
 ) -> Iterator[TableRow]:
     """Yield the records of a table; for arguments and errors see `open_file`."""
     refuse_empty(path, key)
     ending = file_suffix(path)
-    if ending in (".csv", ".tsv"):
-        lines = _read_delimited(path, key, spec, reading, separator)
+    if ending in DELIMITED:
+        lines = _read_delimited(path, key, spec, reading, form)
     elif ending == ".parquet":
         reading.formats["Parquet"] += part.number == 0
         batches = iterate_limited(_read_parquet(path, key, spec, reading, part), f"{path} ({key})")
@@ -230,24 +284,24 @@ def match_columns(
         where: position of the record with these columns, for errors.
 
     Raises:
-        InputError: a column name is repeated, or required columns of the last layout are missing (the message suggests
+        InputError: the name of a column to read is repeated, or required columns of the last layout are missing (the message suggests
             similar names).
     """
     place = source + where
     if len(present) > MAX_COLUMNS:
         raise InputError(f"{place} has {len(present):,} columns; at most {MAX_COLUMNS:,} are allowed. Remove some")
-    repeated = sorted(name for name, count in Counter(present).items() if count > 1)
-    if repeated:
-        raise InputError(f"{place} has the column {repeated[0]!r} more than once. Rename one of them")
+    counts = Counter(present)
     if not layouts:
-        return dict(zip(present, present, strict=True))
+        return {name: name for name in counts if counts[name] == 1}
     if (names := find_layout(present, layouts)) is None:
         raise InputError(f"{place} {_describe_missing(present, layouts[-1])}")
     found = {part: name for part, (name, _) in names.items()}
+    if repeated := [name for name in found.values() if counts[name] > 1]:
+        raise InputError(f"{place} has the column {repeated[0]!r} more than once. Rename one of them")
     for part, name in found.items():
         named = any(columns[part].is_named and name in columns[part].names for columns in layouts if part in columns)
         reading.use_column(part, name, BY_USER if named else BY_NAME)
-    reading.unused_columns |= set(present).difference(found.values())
+    reading.unused_columns |= {name or UNNAMED for name in counts.keys() - found.values()}
     return found
 
 
@@ -316,17 +370,28 @@ def select_columns(
 
 
 def _read_delimited(
-    path: Path, key: str, spec: RecordSpec, reading: Interpretation, separator: str | None
+    path: Path, key: str, spec: RecordSpec, reading: Interpretation, form: TableForm
 ) -> Iterator[TableRow]:
     layouts, headers = spec.layouts, spec.headers if file_suffix(path) == ".tsv" else ()
     single = {column.names[0] for columns in layouts for column in columns.values() if len(column.names) == 1}
-    rows = read_rows(path, key, separator, single, reading)
+    if form.quoting or headers or file_suffix(path) != ".tsv":
+        quoting = Quoting(form.quoting == "enclosing" if form.quoting or headers else True)
+    else:
+        quoting = detect_quoting(path, key, form.separator)
+    rows = read_rows(path, key, form.separator, single, reading, is_quoted=quoting.encloses)
     start = next(rows)
     header: Sequence[str] = start[2]
     if headers and find_layout(header, layouts) is None:
         header = next((one for one in headers if len(one) == len(header)), header)
     names = match_columns(header, layouts, str(path), reading)
     places = {part: header.index(name) for part, name in names.items()}
+    if doubtful := min((one for place, one in quoting.doubtful.items() if place in places.values()), default=None):
+        line, cell = doubtful
+        setting = f"{key.rpartition('.')[0]}.quoting" if "." in key else "--quoting"
+        raise InputError(
+            f"{path}, line {line} has the cell {cell[:QUOTED]!r}: its quotes enclose the cell or are part of the text, "
+            f"and both readings fit the file. Set {setting} to enclosing or literal"
+        )
     for first, last, fields in rows if header is start[2] else itertools.chain([start], rows):
         if not fields:
             reading.count(BLANK_LINES, f"line {last}")

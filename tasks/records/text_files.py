@@ -12,6 +12,7 @@ import codecs
 import collections
 import io
 import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
@@ -39,6 +40,8 @@ FREE_BYTES = 64 << 20
 """Unpacked bytes that are always allowed."""
 MAX_RATIO = 200
 """Unpacked bytes allowed per packed byte, beyond FREE_BYTES."""
+_C1 = re.compile(b"\xc2[\x80-\x84\x86-\x9f]")
+"""UTF-8 of the C1 control characters, without the line end U+0085: they are punctuation in WINDOWS-1252."""
 SHOWN_PLACES, QUOTED = 5, 40
 """Positions listed for each kind of problem (the rest are counted), and characters quoted from the user's text."""
 
@@ -116,6 +119,15 @@ def find_text_problem(value: Any) -> str:
         return "" if isinstance(value, str) and value.encode() is not None else "is not text"
     except UnicodeEncodeError:
         return "has half a surrogate pair, which is not valid Unicode"
+
+
+def find_control(value: Any) -> str:
+    """Return the first C1 control character in a text, or in lists and objects of texts, as U+0093; empty: none."""
+    if isinstance(value, str):
+        found = None if value.isascii() else _C1.search(value.encode("utf-8", "surrogatepass"))
+        return f"U+{ord(found[0].decode()):04X}" if found else ""
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next(filter(None, map(find_control, values)), "")
 
 
 def peek(path: Path, most: int) -> bytes:
@@ -208,8 +220,17 @@ def _decode(content: bytes, is_last: bool, path: Path, key: str, offset: int, li
         raise InputError(
             f"{path} is not UTF-8: found byte 0x{content[error.start]:02x} at offset {offset + error.start} "
             f"(line {line + _count_lines(content, error.start)}). "
-            f"Convert the file, e.g. iconv -f LATIN1 -t UTF-8 ({key})"
+            f"Convert the file, e.g. iconv -f {_guess_encoding(content[error.start :])} -t UTF-8 ({key})"
         ) from None
+
+
+def _guess_encoding(content: bytes) -> str:
+    """Return WINDOWS-1252 for bytes that are punctuation there and control characters in ISO-8859-1."""
+    try:
+        is_windows = re.search(b"[\x80-\x9f]", content) and content.decode("cp1252")
+    except UnicodeDecodeError:  # five of these bytes have no character
+        is_windows = ""
+    return "WINDOWS-1252" if is_windows else "ISO-8859-1"
 
 
 def _count_lines(content: bytes, end: int) -> int:

@@ -46,6 +46,7 @@ def infer_entry(
     else:
         kind, options = _select_kind(model, task)
     values = {**defaults_of(kind, NAME), **options}
+    values["data"] = {**values["data"], "control_characters": "keep"}
     if values["rows"]["row_length"] > model.max_tokens:
         values["rows"] |= limit_rows(kind, model.max_tokens)
     taken = {name: released[name] for name in TAKEN if name in released} if released.get("kind") == kind else {}

@@ -17,7 +17,7 @@ from tasks.downstream.ner.tags import OUTSIDE, find_entities, find_problem, look
 from tasks.records.interpretation import Interpretation
 from tasks.records.labels import read_example_labels
 from tasks.records.parquet import write_records
-from tasks.records.tables import Columns, Records, open_file
+from tasks.records.tables import Columns, Records, open_file, table_form
 from tasks.stage.errors import InputError, ParamsError
 
 FIELDS = [("tokens", pa.list_(pa.string())), ("tags", pa.list_(pa.string())), ("scores", pa.list_(pa.float64()))]
@@ -70,7 +70,7 @@ class NerInference(NerScores, InferenceTask[NerDevSet, WordLogits, NerAnswers]):
 
     def _open(self, path: Path, reading: Interpretation, *, tagged: bool = True) -> Records:
         spec = sentence_spec(self.data_params.columns, COLUMN, tagged=tagged)
-        return open_file(path, INPUT, spec, reading, self.data_params.separator)
+        return open_file(path, INPUT, spec, reading, table_form(self.data_params))
 
     def write_labelled(self, path: Path, target: Path, reading: Interpretation) -> None:
         records, found = self._open(path, reading), TagStatistics()

@@ -21,7 +21,7 @@ from tasks.downstream.squad.questions import (
 from tasks.downstream.squad.scores import SquadScores
 from tasks.downstream.squad.spec import SCHEMA
 from tasks.records.interpretation import Interpretation
-from tasks.records.tables import Columns, open_file
+from tasks.records.tables import Columns, open_file, table_form
 from tasks.stage.errors import ParamsError
 
 SPAN = [
@@ -82,7 +82,7 @@ class SquadInference(SquadScores, InferenceTask[list[SquadQuestion], WindowFiles
 
     def read_unlabelled(self, path: Path, reading: Interpretation) -> Iterator[dict[str, Any]]:
         spec = question_spec(self.data_params.columns, COLUMN, (ID, "context", "question"))
-        rows, problems, _ = open_file(path, INPUT, spec, reading, self.data_params.separator)
+        rows, problems, _ = open_file(path, INPUT, spec, reading, table_form(self.data_params))
         for where, values, _ in rows:
             context, question = (
                 read_text(values, key, where, problems, filled=True) for key in ("context", "question")

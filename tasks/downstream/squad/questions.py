@@ -36,6 +36,7 @@ from tasks.records.tables import (
     make_column,
     open_file,
     select_columns,
+    table_form,
 )
 from tasks.records.text_files import ProblemList, find_text_problem, refuse_empty
 from tasks.stage.errors import InputError
@@ -199,7 +200,7 @@ def read_question_file(
     if path.suffix.lower() == ".json" and path.is_file():
         advice = "split it, or save it as .jsonl or .parquet"
         require_memory(f"{path} ({key})", path.stat().st_size, MEMORY_PER_BYTE, advice)
-    records = open_file(path, key, question_spec(data.columns, named_by), reading, data.separator)
+    records = open_file(path, key, question_spec(data.columns, named_by), reading, table_form(data))
     first = records._replace(rows=itertools.islice(records.rows, most))
     return parse_questions(first, data, reading, named_by, choices)
 

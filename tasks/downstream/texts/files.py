@@ -29,6 +29,7 @@ from tasks.records.tables import (
     make_column,
     open_file,
     open_hub_split,
+    table_form,
 )
 from tasks.records.text_files import ProblemList, file_suffix, find_text_problem
 from tasks.stage.errors import InputError
@@ -107,7 +108,7 @@ def read_split(task: TextsSpec, split: str, reading: Interpretation, most: int |
             yield from read_file(task, path, key, reading, most, split)
         return
     address = (data.dataset, spec.name or data.dataset_config, spec.hub_split(split), data.dataset_revision)
-    records = open_hub_split(section, address, record_spec(task, f"{section}.dataset"), reading)
+    records = open_hub_split(section, address, record_spec(task, f"{section}.dataset"), reading, table_form(data))
     yield from _check_records(task, records, reading, split, most)
 
 
@@ -131,7 +132,7 @@ def read_file(
         flags: labels that lists of 0 and 1 stand for.
     """
     wanted = record_spec(task, key, named_by, labelled=labelled)
-    records = open_file(path, key, wanted, reading, task.entry.params.data.separator)
+    records = open_file(path, key, wanted, reading, table_form(task.entry.params.data))
     return _check_records(task, records, reading, split, most, labelled=labelled, flags=flags)
 
 

@@ -16,7 +16,7 @@ from tasks.params.schema import validate_params
 from tasks.records import text_files
 from tasks.records.interpretation import BLANK_LINES, NUMERIC_IDS, Interpretation
 from tasks.records.json_files import read_objects
-from tasks.records.tables import ColumnSpec, RecordSpec, convert_id, list_empty, open_file
+from tasks.records.tables import ColumnSpec, RecordSpec, TableForm, convert_id, list_empty, open_file
 from tasks.records.text_files import file_suffix
 from tasks.stage.errors import InputError, ParamsError
 from tests.places import ROOT
@@ -31,7 +31,8 @@ def put(path: Path, text: str) -> Path:
 
 
 def read_table(path: Path, layouts: Any, reading: Interpretation, separator: str | None = None, **more: Any) -> Any:
-    return open_file(path, "KEY", RecordSpec("rows", layouts, [file_suffix(path)], **more), reading, separator).rows
+    spec = RecordSpec("rows", layouts, [file_suffix(path)], **more)
+    return open_file(path, "SECTION.path", spec, reading, TableForm(separator)).rows
 
 
 def read(path: Path, reading: Interpretation | None = None, **more: Any) -> list[dict[str, Any]]:
@@ -43,19 +44,21 @@ def column_names(path: Path, separator: str | None = None) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("text", "remarks"),
+    ("text", "separator"),
     [
-        ('text,label\n"good, really",1\nbad; very,0\n', []),
-        ('text;label\ngood, really;1\n"bad; very";0\n', ["a.csv: fields are separated by semicolons"]),
-        ("text\tlabel\ngood, really\t1\nbad; very\t0\n", ["a.csv: fields are separated by tabs"]),
-        ('label;text\r\n1;good, really\r\n0;"bad; very"', ["a.csv: fields are separated by semicolons"]),
+        ('text,label\n"good, really",1\nbad; very,0\n', "commas"),
+        ('text;label\ngood, really;1\n"bad; very";0\n', "semicolons"),
+        ("text\tlabel\ngood, really\t1\nbad; very\t0\n", "tabs"),
+        ('label;text\r\n1;good, really\r\n0;"bad; very"', "semicolons"),
+        ('label;text\r\n1;good, really\n0;"bad; very"\r\n', "semicolons"),
+        ('sep=;\ntext;label\ngood, really;1\n"bad; very";0\n', "semicolons (first line: sep=;)"),
+        ('"sep=|"\r\ntext|label\r\ngood, really|1\r\nbad; very|0\r\n', "'|' (first line: sep=|)"),
     ],
 )
-def test_the_separator_of_a_csv_file_is_found_and_said(tmp_path: Path, text: str, remarks: list[str]) -> None:
+def test_the_separator_of_a_csv_file_is_found_and_said(tmp_path: Path, text: str, separator: str) -> None:
     reading = Interpretation()
     assert read(put(tmp_path / "a.csv", text), reading) == ROWS
-    assert reading.remarks == remarks
-    assert all(remark in reading.summary() for remark in remarks)
+    assert list(reading.formats) == [f"CSV, UTF-8, fields separated by {separator}"]
     (tmp_path / "b.csv.gz").write_bytes(gzip.compress(text.encode()))
     assert read(tmp_path / "b.csv.gz") == ROWS
     assert sorted(column_names(tmp_path / "b.csv.gz")) == ["label", "text"]
@@ -90,6 +93,9 @@ def test_a_row_of_other_length_does_not_hide_the_separator_of_the_header(tmp_pat
     path = put(tmp_path / "a.csv", "text;label\na;1\nb;0;more\n")
     with pytest.raises(InputError, match="line 3 has 3 fields, but the header has 2"):
         list(read_table(path, [], Interpretation()))
+    put(path, "sep=;\n" + path.read_text())
+    with pytest.raises(InputError, match="line 4 has 3 fields, but the header has 2"):
+        list(read_table(path, [], Interpretation()))
 
 
 def test_separators_are_stated_by_words_or_signs() -> None:
@@ -110,7 +116,8 @@ def write_as(path: Path, rows: list[dict[str, Any]]) -> Path:
     elif path.suffix == ".json":
         put(path, json.dumps(rows))
     else:
-        put(path, "\n".join(",".join(line) for line in [rows[0], *(row.values() for row in rows)]) + "\n")
+        sign = "\t" if path.suffix == ".tsv" else ","
+        put(path, "\n".join(sign.join(line) for line in [rows[0], *(row.values() for row in rows)]) + "\n")
     return path
 
 
@@ -120,17 +127,119 @@ def test_a_column_whose_name_differs_in_case_or_blanks_is_taken_and_said(tmp_pat
     path = write_as(tmp_path / name, [{"Text ": "a", "LABEL": "1", "other": "x"}])
     [found] = read(path, reading)
     assert {key: found[key] for key in ("text", "label")} == {"text": "a", "label": "1"}
-    assert [remark.partition(": ")[2] for remark in reading.remarks] == [
-        "column 'Text ' is read as 'text'",
-        "column 'LABEL' is read as 'label'",
-    ]
+    assert reading.columns == {"text": "'Text ' (by name)", "label": "'LABEL' (by name)"}
     assert reading.unused_columns == {"other"}
     path = write_as(tmp_path / name, [{"Text": "a", "TEXT": "b", "label": "1"}])
     with pytest.raises(InputError, match="has no column 'text'; its columns are Text, TEXT, label"):
         read(path)
     reading, path = Interpretation(), write_as(tmp_path / name, [{"text": "a", "label": "1", "Text": "b"}])
     assert read(path, reading)[0]["text"] == "a"
-    assert (reading.remarks, reading.unused_columns) == ([], {"Text"})
+    assert (reading.columns["text"], reading.unused_columns) == ("'text' (by name)", {"Text"})
+
+
+QUOTED_TSV, LITERAL_TSV = (
+    "TSV with quoted cells, UTF-8, fields separated by tabs",
+    "TSV, UTF-8, fields separated by tabs",
+)
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected", "form"),
+    [
+        ('"good ""very"""\t1\nbad\t0', ['good "very"', "bad"], QUOTED_TSV),
+        ('"good\tvery"\t1\nbad\t0', ["good\tvery", "bad"], QUOTED_TSV),
+        ('"good\nvery"\t1\r\nbad\t0', ["good\nvery", "bad"], QUOTED_TSV),
+        ('"good" very\t1\nbad\t0', ['"good" very', "bad"], LITERAL_TSV),
+        ("\"good 's\t1\nbad\t0", ["\"good 's", "bad"], LITERAL_TSV),
+        ('"good\t1\nbad"\t0\nso "so"\t1', ['"good', 'bad"', 'so "so"'], LITERAL_TSV),
+        ('"good\t1\nbad"\t0', ['"good', 'bad"'], LITERAL_TSV),
+        ('"good"\t1\n5" bad\t0', ['"good"', '5" bad'], LITERAL_TSV),
+        ('good "very"\t1', ['good "very"'], LITERAL_TSV),
+    ],
+)
+def test_quotes_enclose_the_cells_of_a_tsv_file_if_its_content_shows_it(
+    tmp_path: Path, rows: str, expected: list[str], form: str
+) -> None:
+    reading = Interpretation()
+    found = read(put(tmp_path / "a.tsv", f"text\tlabel\n{rows}\n"), reading)
+    assert ([row["text"] for row in found], list(reading.formats)) == (expected, [form])
+
+
+def test_a_header_in_quotes_tells_that_all_quotes_enclose(tmp_path: Path) -> None:
+    assert read(put(tmp_path / "a.tsv", '"text"\t"label"\n"good"\t"1"\n')) == [{"text": "good", "label": "1"}]
+
+
+@pytest.mark.parametrize("rows", ['"good"\t1', '"good ""very"""\t1\n5" bad\t0'])
+def test_quotes_in_a_tsv_file_that_fit_both_readings_are_refused_unless_stated(tmp_path: Path, rows: str) -> None:
+    path = put(tmp_path / "a.tsv", f"text\tlabel\n{rows}\n")
+    with pytest.raises(InputError, match=r"line 2 has the cell '.good.*Set SECTION.quoting to enclosing or literal"):
+        read(path)
+    spec = RecordSpec("rows", [COLUMNS], [".tsv"])
+    first = [
+        next(open_file(path, "KEY", spec, Interpretation(), TableForm(quoting=one)).rows).values["text"]
+        for one in ("enclosing", "literal")
+    ]
+    line = rows.partition("\n")[0].partition("\t")[0]
+    assert (first[1], first[0][:1]) == (line, "g")
+    unused = put(tmp_path / "b.tsv", 'text\tlabel\tmore\ngood\t1\t"x"\n')
+    assert read(unused) == [{"text": "good", "label": "1"}], "an unused column decides nothing"
+    glue = {"headers": [("text", "label")]}
+    assert next(read_table(path, [COLUMNS], Interpretation(), **glue)).values["text"] == line, "GLUE's own format"
+
+
+def test_quotes_of_a_csv_file_are_literal_if_stated(tmp_path: Path) -> None:
+    path, reading = put(tmp_path / "a.csv", 'text,label\n"good,1\n'), Interpretation()
+    [row] = open_file(path, "KEY", RecordSpec("rows", [COLUMNS], [".csv"]), reading, TableForm(None, "literal")).rows
+    assert row.values == {"text": '"good', "label": "1"}
+    assert list(reading.formats) == ["CSV with literal quotes, UTF-8, fields separated by commas"]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
+def test_only_a_repeated_column_that_is_used_is_refused(tmp_path: Path, name: str) -> None:
+    def write(columns: list[str]) -> Path:
+        if name == "a.csv":
+            return put(tmp_path / name, "\n".join([",".join(columns), "good,1,,"]) + "\n")
+        cells = [pa.array([one]) for one in ("good", "1", "", "")]
+        pq.write_table(pa.Table.from_arrays(cells, columns), tmp_path / name)
+        return tmp_path / name
+
+    for others, unused in (["", ""], {"(no name)"}), (["x", "x"], {"x"}):
+        reading = Interpretation()
+        assert read(write(["text", "label", *others]), reading) == [{"text": "good", "label": "1"}]
+        assert reading.unused_columns == unused
+    with pytest.raises(InputError, match="has the column 'text' more than once. Rename one of them"):
+        read(write(["text", "label", "text", ""]))
+
+
+def test_a_table_of_3000_columns_is_read(tmp_path: Path) -> None:
+    names = ["text", "label", *(f"f{number}" for number in range(2998))]
+    path = put(tmp_path / "a.csv", f"{','.join(names)}\n{','.join('1' * 3000)}\n")
+    assert read(path) == [{"text": "1", "label": "1"}]
+
+
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())], ids=str)
+def test_texts_of_every_arrow_type_are_read(tmp_path: Path, kind: pa.DataType) -> None:
+    columns = {name: pa.array([row[name] for row in ROWS]).cast(kind) for name in COLUMNS}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    assert pq.read_schema(tmp_path / "a.parquet").field("text").type == kind
+    assert read(tmp_path / "a.parquet") == ROWS
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.json", "a.parquet"])
+def test_c1_control_characters_are_refused_or_kept_and_counted(tmp_path: Path, name: str) -> None:
+    path = write_as(tmp_path / name, [{"text": "so\x85", "label": "0"}, {"text": "\x93good\x94 Ã‰", "label": "1"}])
+    for controls in ("refuse", "keep", None):
+        reading, spec = Interpretation(), RecordSpec("rows", [COLUMNS], [path.suffix])
+        form = TableForm(control_characters=controls)
+        records = open_file(path, "SECTION.path", spec, reading, form)
+        assert [row.values["text"] for row in records.rows] == ["so\x85", "\x93good\x94 Ã‰"]
+        assert records.problems.count == (controls == "refuse")
+        assert reading.counts.total() == (controls == "keep")
+        if controls == "refuse":
+            with pytest.raises(
+                InputError, match=r"SECTION.control_characters=keep\): (line|row|record) \d, text \('U\+0093"
+            ):
+                records.problems.refuse()
 
 
 def test_what_is_not_required_is_taken_so_only_where_something_required_is(tmp_path: Path) -> None:
