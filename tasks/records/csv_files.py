@@ -37,8 +37,8 @@ def detect_quoting(path: Path, key: str, separator: str | None) -> Quoting:
     """Tell from all rows of a .tsv file whether quotes enclose its cells. For arguments and errors see `read_rows`.
 
     They do not if rows with enclosed cells differ in width from the header; nor if a cell has quotes only inside, which
-    programs enclose, or would hold the end of one row and the start of the next. They do if single lines differ in width
-    from the header, or if quotes inside enclosed cells are doubled, or if all names of the header are enclosed.
+    programs enclose, or would hold the end of one row and the start of the next. They do if single lines differ in
+    width from the header, or if quotes inside enclosed cells are doubled, or if all names of the header are enclosed.
     """
     csv.field_size_limit(MAX_LINE_BYTES)
     lines, stated = _open_lines(path, key)

@@ -115,6 +115,10 @@ class TableForm(NamedTuple):
     """Texts with C1 control characters: refuse, keep (count them), or None (do not look for them)."""
 
 
+DETECTED = TableForm()
+"""Separator and quotes are detected."""
+
+
 class Records(NamedTuple):
     """Records of an opened file or split."""
 
@@ -144,7 +148,7 @@ def open_split(data: OwnDataParams, section: str, split: str, spec: RecordSpec, 
 
 
 def open_hub_split(
-    section: str, address: HubSplit, spec: RecordSpec, reading: Interpretation, form: TableForm = TableForm()
+    section: str, address: HubSplit, spec: RecordSpec, reading: Interpretation, form: TableForm = DETECTED
 ) -> Records:
     """Open the records of a split of a Hub data set; for arguments and errors see `open_dataset`."""
     name, config, split, _ = address
@@ -160,7 +164,7 @@ def open_file(
     key: str,
     spec: RecordSpec,
     reading: Interpretation,
-    form: TableForm = TableForm(),
+    form: TableForm = DETECTED,
     part: FileRange = WHOLE,
 ) -> Records:
     """Open the records of one file, or of a part of a .jsonl or .parquet file.
@@ -284,8 +288,8 @@ def match_columns(
         where: position of the record with these columns, for errors.
 
     Raises:
-        InputError: the name of a column to read is repeated, or required columns of the last layout are missing (the message suggests
-            similar names).
+        InputError: the name of a column to read is repeated, or required columns of the last layout are missing (the
+            message suggests similar names).
     """
     place = source + where
     if len(present) > MAX_COLUMNS:
