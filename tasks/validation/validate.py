@@ -175,7 +175,8 @@ def validate_data(data: DataSet, validator: LimitValidator) -> ValidationResult:
         text = f"{counts.failed:,} of {every} fail" if counts.failed else f"all {every} pass"
         examples = tuple(one.label for one in counts.unexpected[:MAX_EXAMPLES])
         outcomes.append(CheckOutcome(check, counts, text, examples))
-    shown = data.numbers(), data.histograms(), tuple(data.notes()), tuple(data.described()), tuple(data.samples())
+    samples = tuple(data.samples()) if all(outcome.ok for outcome in outcomes) else ()  # others may be damaged
+    shown = data.numbers(), data.histograms(), tuple(data.notes()), tuple(data.described()), samples
     return ValidationResult(data.name, data.record, records, checks, tuple(outcomes), *shown)
 
 
