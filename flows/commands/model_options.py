@@ -118,13 +118,14 @@ def load_model(ctx: click.Context, name: str, args: Mapping[str, Any]) -> tuple[
     find = functools.partial(find_model, backend=args["backend"])
     model, run = resolve_model(ctx, name, args["tokenizer"], find)
     own: dict[str, dict[str, Any]] = {
-        section: {key: args[key] for key in keys if args[key] is not None} for section, keys in SECTIONS.items()
+        section: {key: args[key] for key in keys if args.get(key) is not None} for section, keys in SECTIONS.items()
     }
     trained = run.get("data", {})
     if columns := {**trained.get("columns", {}), **join_columns(args["columns"])}:
         own["data"]["columns"] = columns
-    if trained.get("label_separator"):
-        own["data"].setdefault("label_separator", trained["label_separator"])
+    for key in ("label_separator", "misplaced_answers"):
+        if trained.get(key):
+            own["data"].setdefault(key, trained[key])
     if args["null_threshold"] is not None:
         own["data"]["unanswerable"] = "use"
     stated = {section: values for section, values in own.items() if values}

@@ -16,7 +16,6 @@ from tasks.corpus import world
 from tasks.downstream.examples import ExamplesTask
 from tasks.downstream.squad.params import SquadDataParams
 from tasks.downstream.squad.questions import (
-    UNANSWERABLE,
     ReferenceAnswer,
     SquadQuestion,
     parse_questions,
@@ -41,7 +40,6 @@ SHOWN_IDS = 10
 FIRST_RECORDS = 100
 """Records of a larger table that are checked before a run starts."""
 REPEATED = "duplicate questions on the same context, kept"
-USED, DROPPED = "questions without an answer, used", "questions without an answer, dropped"
 
 
 class SquadExamples(SquadSpec, ExamplesTask):
@@ -98,7 +96,7 @@ def make_questions(params: SquadDataParams, folder: Path) -> str:
 
 
 def _load(params: SquadDataParams, split: str, reading: Interpretation) -> list[SquadQuestion]:
-    """Return the questions of a split, without unanswerable ones if they are dropped."""
+    """Return the questions of a split."""
     if params.source == "demo":
         count = params.demo_train if split == "train" else params.demo_dev
         return [
@@ -106,13 +104,7 @@ def _load(params: SquadDataParams, split: str, reading: Interpretation) -> list[
             for q in world.make_questions(params.seed, "train" if split == "train" else "dev", count)
         ]
     records = open_split(params, SECTION, split, question_spec(params.columns), reading)
-    questions = parse_questions(records, params, reading)
-    if bare := sum(not question.answers for question in questions):
-        reading.counts[USED if params.unanswerable == "use" else DROPPED] += bare
-    kept = [question for question in questions if question.answers or params.unanswerable == "use"]
-    if not kept:
-        raise InputError(f"none of {bare:,} questions has an answer, and {UNANSWERABLE} drops them. Set it to use")
-    return kept
+    return parse_questions(records, params, reading)
 
 
 def _refuse_common_ids(params: SquadDataParams, train: Sequence[SquadQuestion], dev: Sequence[SquadQuestion]) -> None:

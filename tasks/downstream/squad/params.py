@@ -53,6 +53,8 @@ class SquadDataParams(OwnDataParams):
     """Column names of tables and Hub data sets; null: SQuAD's name."""
     unanswerable: Literal["use", "drop", "refuse"] = "refuse"
     """Questions without an answer (SQuAD 2.0): use (the model may return no answer), drop or refuse."""
+    misplaced_answers: Literal["refuse", "drop"] = "refuse"
+    """Answers that are not within 3 characters of answer_start, or several times: refuse or drop."""
     seed: Seed = 2
     demo_train: Positive = 12000
     """Generated training questions, on towns that are not in the corpus."""

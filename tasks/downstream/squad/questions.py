@@ -5,8 +5,9 @@ exports it and run_qa.py reads it. Other tables (.csv, .jsonl, .parquet, a Hub d
 names.
 
 The answers of a row are in one column, as {"text": [...], "answer_start": [...]} or as a list of {"text": ...,
-"answer_start": ...}, both also as JSON text; or in two columns, answer_text and answer_start. Numeric ids are accepted
-and spaces around answers are stripped; both are counted. All problems of a source are reported in one message.
+"answer_start": ...}, both also as JSON text; or in two columns, answer_text and answer_start. Numeric ids are accepted,
+spaces around answers are stripped, and answers next to their place are moved if no other reading is possible; all are
+counted. All problems of a source are reported in one message.
 """
 
 from __future__ import annotations
@@ -15,18 +16,19 @@ import functools
 import hashlib
 import itertools
 import json
-import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ipu_model.files import parse_json
 from tasks.records.interpretation import NUMERIC_IDS, Interpretation
 from tasks.records.json_files import read_objects
+from tasks.records.numbers import parse_number
 from tasks.records.parquet import read_batches
 from tasks.records.tables import ENDINGS as TABLES
 from tasks.records.tables import (
+    JSON_FORMATS,
     Columns,
     ColumnSpec,
     Records,
@@ -52,12 +54,28 @@ PARTS = ("id", "title", "context", "question", ANSWERS, TEXT, START)
 IMPOSSIBLE = "is_impossible"
 MADE = "ids generated from context, question and position, without an id column"
 BLANKS = "answers with leading or trailing spaces, stripped"
+BLANKS_OUTSIDE = "answers whose spaces are not at answer_start, stripped"
+MOVED = "answers moved to their only occurrence within 3 characters"
+CONVERTED = "values of answer_start converted from UTF-16 code units to characters"
+MISPLACED = "answers not at answer_start, dropped"
+WITHOUT_PLACE = "questions dropped with their misplaced answers"
+USED, DROPPED = "questions without an answer, used", "questions without an answer, dropped"
+NEAR = 3
+"""Maximum distance of an answer from answer_start, in characters."""
+NOTED_SHARE = 0.2
+"""Share of moved answers above which users are asked what answer_start counts."""
+ARTICLES, LISTED = "SQuAD JSON, UTF-8", "[{text, answer_start}, ...]"
 _DATA = "downstream.*.data"
 NAMED_BY = column_setting(_DATA)
 """Parameter that messages suggest for another column name."""
 UNANSWERABLE = f"{_DATA}.unanswerable"
 CHOICES = f"set {UNANSWERABLE} to use (the model may return no answer) or to drop (skip such questions)"
 """Suggestion for refused questions without an answer."""
+MISPLACED_ANSWERS = f"{_DATA}.misplaced_answers"
+NOT_IN_PLACE = (
+    f"an answer is not at answer_start; correct it, or drop such answers: set {MISPLACED_ANSWERS} to drop (podium "
+    "finetune: --set data.misplaced_answers=drop, podium evaluate: --misplaced-answers drop)"
+)
 SCORED = "the file on the command line"
 MEMORY_PER_BYTE = 3
 """Bytes of memory per byte of a large JSON file of questions, which need about two."""
@@ -67,7 +85,6 @@ MB of English needed 27 bytes each."""
 READ_AT_ONCE = 1024
 QUOTED, SHOWN_MATCHES = 40, 3
 """Characters of a text, and positions of an answer in messages."""
-_WHOLE = re.compile(r"[+-]?\d+")
 _WORDS = {"true": True, "1": True, "false": False, "0": False, "": None, "none": None}
 
 
@@ -120,7 +137,9 @@ def read_json_questions(
     if (first := next(objects, None)) is None:
         return iter(())
     objects = itertools.chain([first], objects)
-    if "paragraphs" not in first[1]:
+    is_flat = "paragraphs" not in first[1]
+    reading.formats[JSON_FORMATS[0] if is_flat else ARTICLES] += 1
+    if is_flat:
         return select_columns(objects, [columns], problems.source, reading)
     return itertools.chain.from_iterable(_read_article(where, one, problems) for where, one in objects)
 
@@ -169,7 +188,7 @@ def read_id(
 ) -> str | None:
     """Return the id `parent["id"]`, integers as text, or None after adding a problem."""
     if type(parent.get("id")) is int:
-        reading.counts[NUMERIC_IDS] += 1
+        reading.count(NUMERIC_IDS, at)
         return str(parent["id"])
     return read_text(parent, "id", at, problems, filled=filled)
 
@@ -201,32 +220,41 @@ def read_question_file(
         advice = "split it, or save it as .jsonl or .parquet"
         require_memory(f"{path} ({key})", path.stat().st_size, MEMORY_PER_BYTE, advice)
     records = open_file(path, key, question_spec(data.columns, named_by), reading, table_form(data))
-    first = records._replace(rows=itertools.islice(records.rows, most))
-    return parse_questions(first, data, reading, named_by, choices)
+    return parse_questions(records, data, reading, named_by, choices, most)
 
 
 def parse_questions(
-    records: Records, data: SquadDataParams, reading: Interpretation, named_by: str = NAMED_BY, choices: str = CHOICES
+    records: Records,
+    data: SquadDataParams,
+    reading: Interpretation,
+    named_by: str = NAMED_BY,
+    choices: str = CHOICES,
+    most: int | None = None,
 ) -> list[SquadQuestion]:
-    """Return checked questions from records of `question_spec`, with stripped answers.
+    """Return checked questions from records of `question_spec`, with stripped answers at their places.
 
     Args:
-        data: columns, and handling of unanswerable questions: use, drop (by the caller) or refuse.
-        reading: counts generated ids and stripped answers.
-        named_by, choices: see `read_question_file`.
+        data: columns, and handling of unanswerable questions and misplaced answers.
+        reading: receives the form of the answers, and counts of changes.
+        named_by, choices, most: see `read_question_file`.
 
     Raises:
         InputError: no records, or invalid questions (all problems in one message).
     """
     problems, parser = records.problems, _QuestionParser(data, records, reading, named_by, choices)
-    questions = [question for row in records.rows if (question := parser.question(row)) is not None]
-    for name in [name for name, count in Counter(one.id for one in questions).items() if count > 1]:
-        numbers = [number for number, one in enumerate(questions, 1) if one.id == name][:2]
-        problems.add("an id that is not unique", f"{name!r} (questions number {numbers[0]} and {numbers[1]})")
+    parsed = [one for row in itertools.islice(records.rows, most) if (one := parser.question(row)) is not None]
+    questions = parser.place_answers(parsed)
     problems.refuse()
-    if not questions:
+    if not parsed:
         raise InputError(f"{problems.source} contains no questions")
-    longest = max(questions, key=lambda one: len(one.context))
+    if not questions and most is None:
+        what, advice = (
+            (UNANSWERABLE, "Set it to use") if reading.counts[DROPPED] else (MISPLACED_ANSWERS, "Correct answer_start")
+        )
+        raise InputError(
+            f"none of {len(parsed):,} questions has an answer at its place, and {what} drops them. {advice}"
+        )
+    longest = max((one for _, one in parsed), key=lambda one: len(one.context))
     require_room_for_text(f"{problems.source}: the context of question {longest.id!r}", longest.context)
     return questions
 
@@ -241,14 +269,21 @@ class _QuestionParser:
         self.problems, self.is_text = records.problems, records.is_text
         self.contexts: dict[str, str] = {}
         """Distinct contexts; every row has its own copy."""
+        self.ids: dict[str, str] = {}
+        """Id -> position of its question."""
+        self.form = ""
+        """Form of the answers."""
 
-    def question(self, row: TableRow) -> SquadQuestion | None:
-        """Return the question of a record, or None after adding its problems."""
+    def question(self, row: TableRow) -> tuple[str, SquadQuestion] | None:
+        """Return the question of a record and its position, or None after adding its problems.
+
+        Its answers are as the record states them.
+        """
         at, values, problems = row.where, row.values, self.problems
-        before = problems.count
+        before, has_id = problems.count, "id" in values or not row.names
         if row.names:
-            answers = self._flat_answers(values, at) if self._is_flat(row) else self._answers(values.get(ANSWERS), at)
-            values = {"id": self._make_id(values) if "id" not in values else "", **values, ANSWERS: answers}
+            answers = self._flat_answers(values, at) if self._is_flat(row) else self._answers(row)
+            values = {"id": "" if has_id else self._make_id(values, at), **values, ANSWERS: answers}
         name = read_id(values, at, problems, self.reading, filled=True)
         context, wording = (read_text(values, part, at, problems, filled=True) for part in ("context", "question"))
         title = "" if values.get("title") is None else read_text(values, "title", at, problems)
@@ -258,20 +293,78 @@ class _QuestionParser:
         if not references and self.data.unanswerable == "refuse":
             kind = f"no answer (is_impossible: true, or an empty list), as in SQuAD 2.0; {self.choices}"
             problems.add(kind, repr(name))
-        for answer in references:
-            if answer.answer_start < 0 or not context.startswith(*answer):
-                problems.add("an answer is not at answer_start", _describe_place(name, context, answer))
-        return SquadQuestion(
-            name, title, self.contexts.setdefault(context, context), wording, tuple(map(self._strip, references))
-        )
+        if name in self.ids:
+            problems.add("an id that is not unique", f"{name!r} ({self.ids[name]} and {at})")
+        self.ids[name] = at
+        context = self.contexts.setdefault(context, context)
+        return f"{at}, question {name!r}" if has_id else at, SquadQuestion(name, title, context, wording, references)
+
+    def place_answers(self, parsed: Sequence[tuple[str, SquadQuestion]]) -> list[SquadQuestion]:
+        """Return the questions with stripped answers at their places, without those to drop; add misplaced answers to
+        the problems.
+
+        Args:
+            parsed: position of each question, and the question as stated.
+        """
+        reading, questions = self.reading, []
+        is_utf16 = _counts_utf16(question for _, question in parsed)
+        form = self.form or f"answers are {LISTED}"
+        reading.labels = f"{form}; answer_start counts {'UTF-16 code units' if is_utf16 else 'characters'}"
+        reading.grouping = "an example is a question about its context"
+        moved, answers = reading.counts[MOVED], 0
+        for where, question in parsed:
+            placed = []
+            for answer in question.answers:
+                if (found := self._place(where, question.context, answer, is_utf16)) is not None:
+                    placed.append(found)
+                elif self.data.misplaced_answers == "drop":
+                    reading.count(MISPLACED, where)
+                else:
+                    self.problems.add(NOT_IN_PLACE, f"{where}: {_describe_place(question.context, answer)}")
+            answers += len(placed)
+            if placed or (not question.answers and self.data.unanswerable == "use"):
+                questions.append(question._replace(answers=tuple(placed)))
+            if not placed:
+                what = WITHOUT_PLACE if question.answers else USED if self.data.unanswerable == "use" else DROPPED
+                reading.count(what, where)
+        moved = reading.counts[MOVED] - moved
+        if moved > NOTED_SHARE * answers:
+            reading.remark(f"{moved:,} of {answers:,} answers were moved: does answer_start count characters from 0?")
+        return questions
+
+    def _place(self, where: str, context: str, answer: ReferenceAnswer, is_utf16: bool) -> ReferenceAnswer | None:
+        """Return the answer at its place without the spaces around it, or None if its place is not certain.
+
+        Spaces belong to no token, so the target would be wider than the answer.
+        """
+        (text, start), stripped = answer, answer.text.strip()
+        if start < 0:
+            return None
+        if is_utf16:
+            start = _from_utf16(context, start)
+            self.reading.count(CONVERTED, where, int(start != answer.answer_start))
+        if context.startswith(text, start):
+            self.reading.count(BLANKS, where, int(text != stripped))
+            return ReferenceAnswer(stripped, start + len(text) - len(text.lstrip()))
+        if context.startswith(stripped, start):
+            self.reading.count(BLANKS_OUTSIDE, where)
+            return ReferenceAnswer(stripped, start)
+        near = [at for at in range(max(0, start - NEAR), start + NEAR + 1) if context.startswith(stripped, at)]
+        if len(near) != 1 or not _is_certain(context, stripped, near[0]):
+            return None
+        self.reading.count(MOVED, where)
+        return ReferenceAnswer(stripped, near[0])
 
     def _is_flat(self, row: TableRow) -> bool:
         """Tell whether answers are in two columns."""
         names, columns = row.names, self.data.columns
         if ANSWERS in names and columns.answer_text is None and columns.answer_start is None:
-            self.reading.unused_columns |= {names[part] for part in (TEXT, START) if part in names}
+            for part in {TEXT, START} & set(names):
+                self.reading.unused_columns.add(names[part])
+                self.reading.columns.pop(part, None)
             return False
         if {TEXT, START} <= set(names):
+            self.form = f"an answer is in {names[TEXT]!r} and {names[START]!r}"
             return True
         whole, text, start = (getattr(columns, part) or part for part in (ANSWERS, TEXT, START))
         keys = [self.named_by.format(part) for part in (ANSWERS, TEXT, START)]
@@ -281,15 +374,17 @@ class _QuestionParser:
             f"{keys[2]}"
         )
 
-    def _make_id(self, values: Mapping[str, Any]) -> str:
+    def _make_id(self, values: Mapping[str, Any], at: str) -> str:
         """Return an id that depends only on the question and its position in the table."""
-        self.reading.counts[MADE] += 1
+        self.reading.count(MADE, at)
         place = [str(values.get(part)) for part in ("context", "question")] + [str(self.reading.counts[MADE])]
         return hashlib.sha256(json.dumps(place).encode("ascii")).hexdigest()[:24]
 
-    def _answers(self, value: Any, at: str) -> Any:
+    def _answers(self, row: TableRow) -> Any:
         """Return a list of {text, answer_start} from one cell; its items are checked later."""
+        value, at, form = row.values.get(ANSWERS), row.where, ""
         if isinstance(value, str) and value.strip():
+            form = " as JSON text"
             try:
                 value = parse_json(value)
             except ValueError as error:
@@ -298,12 +393,15 @@ class _QuestionParser:
                 return []
         if value is None or value == "":
             return []
+        shape = "{text: [...], answer_start: [...]}" if isinstance(value, Mapping) else LISTED
+        self.form = f"answers in {row.names[ANSWERS]!r} are {shape}{form}"
         return self._pair(value.get("text"), value.get(START), at) if isinstance(value, Mapping) else value
 
     def _flat_answers(self, values: Mapping[str, Any], at: str) -> Any:
         text, start = values.get(TEXT), values.get(START)
         if self.is_text and isinstance(start, str):
-            start = int(start) if _WHOLE.fullmatch(start.strip()) else start or None
+            number = parse_number(start)
+            start = int(number) if number is not None and number.is_integer() else start or None
         if text is None or text == "":
             if start not in (None, -1):
                 self.problems.add("answer_start without answer_text", at, start)
@@ -336,27 +434,57 @@ class _QuestionParser:
             text, start = read_text(answer, "text", place, self.problems, filled=True), answer.get(START)
             if START not in answer:
                 self.problems.add(f"{START} is missing", place)
-            elif type(start) is not int:
+            elif not (type(start) is int or (isinstance(start, float) and start.is_integer())):
                 self.problems.add(f"{START} is not an integer", place, start)
             elif text is not None:
-                answers.append(ReferenceAnswer(text, start))
+                answers.append(ReferenceAnswer(text, int(start)))
         return tuple(answers)
 
-    def _strip(self, answer: ReferenceAnswer) -> ReferenceAnswer:
-        """Strip spaces around an answer: they belong to no token, so the target would be wider than the answer."""
-        text, start = answer
-        self.reading.counts[BLANKS] += text != text.strip()
-        return ReferenceAnswer(text.strip(), start + len(text) - len(text.lstrip()))
+
+def _counts_utf16(questions: Iterable[SquadQuestion]) -> bool:
+    """Tell whether answer_start counts UTF-16 code units: some answers fit only so, and none only as characters."""
+    fits: set[tuple[bool, bool]] = set()
+    for question in questions:
+        context = question.context
+        if context.isascii() or len(context.encode("utf-16-le")) == 2 * len(context):
+            continue
+        for text, start in question.answers:
+            places = (start, _from_utf16(context, max(0, start)))
+            characters, units = (at >= 0 and context.startswith((text, text.strip()), at) for at in places)
+            fits.add((characters, units))
+    return (False, True) in fits and (True, False) not in fits
 
 
-def _describe_place(name: str, context: str, answer: ReferenceAnswer) -> str:
-    text, start = answer
+def _from_utf16(context: str, units: int) -> int:
+    """Return the number of characters in the first UTF-16 code units of a text."""
+    return len(context.encode("utf-16-le")[: 2 * units].decode("utf-16-le", "ignore"))
+
+
+def _is_certain(context: str, text: str, at: int) -> bool:
+    """Tell whether an occurrence near answer_start must be the answer; a short text may be inside a word by chance."""
+    end = at + len(text)
+    edges = context[max(0, at - 1) : at] + context[end : end + 1]
+    return len(text) > NEAR or context.count(text) == 1 or not any(map(str.isalnum, edges))
+
+
+def _describe_place(context: str, answer: ReferenceAnswer) -> str:
+    text, start = answer.text.strip(), answer.answer_start
     found = context[start : start + len(text)] if start >= 0 else ""
     places: list[int] = []
     while len(places) < SHOWN_MATCHES and (at := context.find(text, places[-1] + 1 if places else 0)) >= 0:
         places.append(at)
     real = f"it is at {', '.join(map(str, places))}" if places else "the context does not contain it"
-    return f"question {name!r}: {_quote(text)} at {start} (found {_quote(found)}; {real})"
+    if not places and unicodedata.normalize("NFC", text) in unicodedata.normalize("NFC", context):
+        real = f"the answer is in {_name_form(text)}, the context in {_name_form(context)}: normalise both"
+    for unit, codec, width in (("UTF-16 code units", "utf-16-le", 2), ("bytes of UTF-8", "utf-8", 1)):
+        if start >= 0 and context.encode(codec).startswith(text.encode(codec), width * start):
+            real += f"; {start} counts {unit}, characters are required"
+    return f"{_quote(answer.text)} at {start} (found {_quote(found)}; {real})"
+
+
+def _name_form(text: str) -> str:
+    """Return the Unicode normal form of a text."""
+    return next((form for form in ("NFC", "NFD") if unicodedata.is_normalized(form, text)), "a mixture of both")
 
 
 def _quote(text: str) -> str:
