@@ -24,9 +24,17 @@ if TYPE_CHECKING:
 
 Decorator = Callable[[Any], Any]
 FILE = click.Path(path_type=Path)
-READING = ("quoting", "labels", "label_form", "label_separator", "missing_labels", "similar_labels", "misplaced_answers")
-"""Parameters of section `data` of an entry that say what files mean; each is an option where a kind has it."""
 """Type of options that name a file or folder."""
+READING = (
+    "quoting",
+    "labels",
+    "label_form",
+    "label_separator",
+    "missing_labels",
+    "similar_labels",
+    "misplaced_answers",
+)
+"""Parameters of section `data` of an entry that say what files mean; each is an option where a kind has it."""
 
 
 def combine_options(*decorators: Decorator) -> Decorator:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from tasks.records.names import fold_labels
+from tasks.records.tables import parse_number
 
 MISSING_NAMES = frozenset(("", "-", "nan", "NaN", "NAN", "None", "null", "NULL", "NA", "N/A", "n/a", "#N/A", "<NA>"))
 """Texts that programs write for a missing value: Python, pandas, SQL, R, Excel, and SNLI."""
@@ -20,7 +21,6 @@ SIMILAR = (
 )
 MANY_CLASSES, FEWEST_EXAMPLES = 10, 2
 """Number of classes from which on each must have this many examples on average."""
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 
 Labels = Mapping[str, int]
@@ -45,9 +45,10 @@ class Rule(NamedTuple):
 
 def find_decimals(labels: Labels) -> list[str]:
     """Return the labels with decimals if all are numbers."""
-    if not all(_NUMBER.fullmatch(name) for name in labels):
-        return []
-    return [name for name in labels if not float(name).is_integer()]
+    numbers = {name: parse_number(name) for name in labels}
+    return [
+        name for name, number in numbers.items() if number is not None and number % 1 and None not in numbers.values()
+    ]
 
 
 def find_rare(labels: Labels) -> list[str]:

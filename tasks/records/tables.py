@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -52,6 +54,10 @@ TABLES_WITH_HEADER = (".csv", ".tsv", ".parquet")
 DELIMITED = (".csv", ".tsv")
 ENDINGS = (".jsonl", ".csv", ".parquet")
 """Suffixes of tables that every input accepts; some inputs also accept .tsv or .json."""
+
+
+NUMBER = r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
+_NUMBER = re.compile(NUMBER)
 
 
 class ColumnSpec(NamedTuple):
@@ -351,6 +357,12 @@ def _describe_missing(present: Sequence[str], columns: Columns) -> str:
         + (f"; did you mean {', '.join(similar)}? " if similar else ". ")
         + f"Set {', '.join(dict.fromkeys(one.key for one in missing))}"
     )
+
+
+def parse_number(text: str) -> float | None:
+    """Return the finite number that a text states, else None: float() also reads 1_5, which may be a name."""
+    number = float(text) if _NUMBER.fullmatch(text.strip()) else math.nan
+    return number if math.isfinite(number) else None
 
 
 def convert_id(value: Any, reading: Interpretation) -> Any:

@@ -53,8 +53,10 @@ class SquadDataParams(OwnDataParams):
     """Column names of tables and Hub data sets; null: SQuAD's name."""
     unanswerable: Literal["use", "drop", "refuse"] = "refuse"
     """Questions without an answer (SQuAD 2.0): use (the model may return no answer), drop or refuse."""
-    misplaced_answers: Literal["refuse", "drop"] = "refuse"
-    """Answers that are not within 3 characters of answer_start, or several times: refuse or drop."""
+    misplaced_answers: Annotated[Literal["refuse", "drop"], Field(exclude_if=lambda value: value == "refuse")] = (
+        "refuse"
+    )
+    """Answers not within 3 characters of answer_start, or several times there: refuse or drop."""
     seed: Seed = 2
     demo_train: Positive = 12000
     """Generated training questions, on towns that are not in the corpus."""

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ipu_model.files import parse_json
 from tasks.records.interpretation import NUMERIC_IDS, Interpretation
 from tasks.records.json_files import read_objects
-from tasks.records.numbers import parse_number
 from tasks.records.parquet import read_batches
 from tasks.records.tables import ENDINGS as TABLES
 from tasks.records.tables import (
@@ -37,6 +36,7 @@ from tasks.records.tables import (
     column_setting,
     make_column,
     open_file,
+    parse_number,
     select_columns,
     table_form,
 )
@@ -315,7 +315,7 @@ class _QuestionParser:
         for where, question in parsed:
             placed = []
             for answer in question.answers:
-                if (found := self._place(where, question.context, answer, is_utf16)) is not None:
+                if (found := self._find_place(where, question.context, answer, is_utf16)) is not None:
                     placed.append(found)
                 elif self.data.misplaced_answers == "drop":
                     reading.count(MISPLACED, where)
@@ -332,7 +332,7 @@ class _QuestionParser:
             reading.remark(f"{moved:,} of {answers:,} answers were moved: does answer_start count characters from 0?")
         return questions
 
-    def _place(self, where: str, context: str, answer: ReferenceAnswer, is_utf16: bool) -> ReferenceAnswer | None:
+    def _find_place(self, where: str, context: str, answer: ReferenceAnswer, is_utf16: bool) -> ReferenceAnswer | None:
         """Return the answer at its place without the spaces around it, or None if its place is not certain.
 
         Spaces belong to no token, so the target would be wider than the answer.

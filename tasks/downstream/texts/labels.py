@@ -13,6 +13,7 @@ from tasks.downstream.texts.task_table import TextTask
 from tasks.params.sections import SEPARATOR_NAMES
 from tasks.records.names import find_name_problem, fold_label
 from tasks.records.plausibility import AS_NAMES, DROP, MISSING_NAMES, SIMILAR, find_implausible
+from tasks.records.tables import NUMBER, parse_number
 from tasks.records.text_files import ProblemList
 from tasks.stage.errors import InputError
 
@@ -23,10 +24,8 @@ AS_LISTS = "--label-form lists (data.label_form) reads numbers of labels"
 _UNNAMED = re.compile(r"^LABEL_([0-9]{1,18})$")
 _WHOLE = re.compile(r"[+-]?(?:0|[1-9][0-9]*)(?:\.0+)?")
 """Integer as text; 007 is a code."""
-_NUMBER = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
-_VALUE = re.compile(rf"\s*{_NUMBER}\s*")
 _QUOTED = r"'(?:[^'\\]|\\['\"\\])*'|\"(?:[^\"\\]|\\['\"\\])*\""
-_ITEM = re.compile(rf"{_QUOTED}|{_NUMBER}|True|False")
+_ITEM = re.compile(rf"{_QUOTED}|{NUMBER}|True|False")
 _LIST = re.compile(rf"\[\s*(?:(?:{_ITEM.pattern})(?:\s*,\s*|\s+|(?=\])))*\]")
 """List as Python or NumPy writes it: items between commas or blanks."""
 
@@ -238,10 +237,8 @@ def parse_value(value: Any) -> float:
     """
     if is_empty(value):
         raise ValueError("a missing value")
-    is_text = isinstance(value, str)
-    is_number = _VALUE.fullmatch(value) if is_text else isinstance(value, int | float) and not isinstance(value, bool)
-    number = float(value) if is_number else math.nan
-    if not math.isfinite(number) or abs(number) > 1e30:
+    number = parse_number(value) if isinstance(value, str) else None if isinstance(value, bool | list) else float(value)
+    if number is None or not math.isfinite(number) or abs(number) > 1e30:
         raise ValueError("a value that is not a finite number")
     return number
 

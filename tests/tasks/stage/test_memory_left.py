@@ -76,7 +76,7 @@ def test_a_file_of_questions_is_refused_before_it_is_read(tmp_path: Path, monkey
         read_question_file(path, KEY, SquadDataParams(), Interpretation())
     path.write_text(" " * (WHOLE_BYTES + 1))
     with pytest.raises(InputError, match=r"train\.json .* 16,777,217 bytes, which need about 48 MB .* 2 MB are left"):
-        check_question_file(path, KEY, SquadDataParams())
+        check_question_file(path, KEY, SquadDataParams(), Interpretation())
 
 
 def test_a_long_text_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

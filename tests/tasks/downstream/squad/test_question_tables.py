@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,18 @@ from tasks.downstream.inference.job import InferenceTask
 from tasks.downstream.squad import examples as questions
 from tasks.downstream.squad.examples import make_questions
 from tasks.downstream.squad.params import SquadColumnParams, SquadDataParams
-from tasks.downstream.squad.questions import BLANKS, MADE, read_question_file, read_references
+from tasks.downstream.squad.questions import (
+    BLANKS,
+    BLANKS_OUTSIDE,
+    MADE,
+    MISPLACED,
+    MOVED,
+    WITHOUT_PLACE,
+    read_question_file,
+    read_references,
+)
 from tasks.params.schema import validate_section
-from tasks.records.interpretation import NUMERIC_IDS, Interpretation, read_reading
+from tasks.records.interpretation import NUMERIC_IDS, Interpretation, describe_inputs, read_reading
 from tasks.stage.artifacts import READING
 from tasks.stage.errors import InputError, ParamsError
 from tests.tasks.downstream.entries import task_with
@@ -110,9 +121,9 @@ def test_a_stated_separator_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyP
         make(tmp_path, table)
     assert make(tmp_path, table, separator="pipe")["train"] == [{**ONE, "title": ""}]
     monkeypatch.setattr(questions, "WHOLE_BYTES", 10)
-    questions.check_question_file(table, "FILE", params(separator="pipe"))
+    questions.check_question_file(table, "FILE", params(separator="pipe"), Interpretation())
     with pytest.raises(InputError, match="no column"):
-        questions.check_question_file(table, "FILE", params())
+        questions.check_question_file(table, "FILE", params(), Interpretation())
     task: InferenceTask[Any, Any, Any] = task_with("squad", "inference", data=params(separator="pipe"))
     [found] = task.read_unlabelled(table, Interpretation())
     assert (found["id"], found["question"], found["context"]) == ("q1", ONE["question"], CONTEXT)
@@ -132,7 +143,10 @@ def test_columns_of_other_names_are_mapped_and_those_not_used_are_reported(tmp_p
     found = make(tmp_path, write_table(tmp_path / "train.csv", [row]), dev, columns=names)
     assert found["train"] == [{**ONE, "title": ""}]
     noted = json.loads((tmp_path / "made/out" / READING).read_text())
-    assert (noted["numbers"], noted["columns_not_used"]) == ({"files read": 2, "columns not used": 1}, ["lang"])
+    assert (noted["numbers"], noted["inputs"]["train"]["unused_columns"]) == (
+        {"files read": 2, "columns not used": 1},
+        ["lang"],
+    )
 
 
 def test_two_places_for_answers_are_refused_with_the_keys() -> None:
@@ -212,8 +226,13 @@ def test_is_impossible_false_is_no_squad_v2_also_as_text(tmp_path: Path) -> None
         ),
         (
             "t.csv",
-            [{**as_flat(ONE), "answer_start": "20.0"}],
-            "answer_start is not an integer: line 2.answers[0] ('20.0')",
+            [{**as_flat(ONE), "answer_start": "20.5"}],
+            "answer_start is not an integer: line 2.answers[0] ('20.5')",
+        ),
+        (
+            "t.csv",
+            [{**as_flat(ONE), "answer_start": "2_0"}],
+            "answer_start is not an integer: line 2.answers[0] ('2_0')",
         ),
         (
             "t.csv",
@@ -224,7 +243,7 @@ def test_is_impossible_false_is_no_squad_v2_also_as_text(tmp_path: Path) -> None
         ("t.jsonl", [{**ONE, "id": " "}], "id is empty: line 1"),
         ("t.jsonl", [{**ONE, "id": None}], "id is not text: line 1"),
         ("t.jsonl", [{**ONE, "title": 5}], "title is not text: line 1 (5)"),
-        ("t.jsonl", [ONE, {**ONE, "question": "Again?"}], "an id that is not unique: 'q1' (questions number 1 and 2)"),
+        ("t.jsonl", [ONE, {**ONE, "question": "Again?"}], "an id that is not unique: 'q1' (line 1 and line 2)"),
         (
             "t.parquet",
             [{k: v for k, v in ONE.items() if k != "answers"}],
@@ -251,7 +270,7 @@ def test_files_that_are_damaged_or_of_another_encoding_are_named(tmp_path: Path)
         ("latin.csv", "id,context,question,answers\nq1,caf\u00e9,,\n".encode("latin-1"), "not UTF-8: found byte 0xe9"),
         ("wide.jsonl", json.dumps(ONE).encode("utf-16"), "UTF-16"),
         ("wide.json", json.dumps(squad(qa())).encode("utf-16"), "UTF-16"),
-        ("twice.csv", b"id,id,context\n1,2,3\n", "column 'id' more than once"),
+        ("twice.csv", b"id,id,context,question\n1,2,3,4\n", "column 'id' more than once"),
         ("twice.jsonl", b'{"id": "a", "id": "b"}\n', "'id' occurs twice"),
         ("lines.json", b'{"id": "a"}\n{"id": "b"}\n', "line 1 has no column 'context'"),
         ("cut.json", b'[{"id": "b"\n', "record 0 (line 1) is not JSON (Expecting ',' delimiter in line 2"),
@@ -372,6 +391,115 @@ def test_blanks_at_the_edges_of_answers_are_stripped_and_counted(tmp_path: Path,
         {"text": "dance.", "answer_start": 34},
     ]
     assert read_reading(tmp_path / "made/out")["numbers"][BLANKS] == 2
-    answers[0]["answer_start"] = 20  # that of the answer without its blanks
-    with pytest.raises(InputError, match="an answer is not at answer_start: question 'q1': ' hum, ' at 20"):
-        make(tmp_path, write(tmp_path / "t.jsonl", lines([{**ONE, "answers": answers}])))
+
+
+@pytest.mark.parametrize("start", [20, 20.0, "20", "20.0", " 20.", "+20", "\u0662\u0660"])
+def test_an_answer_start_that_is_a_whole_number_is_read(tmp_path: Path, start: Any) -> None:
+    name = "t.csv" if isinstance(start, str) else "t.jsonl"
+    table = write_table(tmp_path / name, [{**as_flat(ONE), "answer_start": start}])
+    assert make(tmp_path, table)["train"] == [ONE]
+
+
+ANTS = "An ant and a bee. An ant hums; a cafe hums."
+#       0         10        20        30        40
+PLACES = [
+    ("ant", 3, 3, None),
+    (" ant ", 2, 3, BLANKS),
+    (" ant ", 3, 3, BLANKS_OUTSIDE),
+    (" hums;\n", 25, 25, BLANKS_OUTSIDE),
+    ("bee", 10, 13, MOVED),
+    ("bee", 16, 13, MOVED),
+    (" bee", 15, 13, MOVED),
+    ("ant", 20, 21, MOVED),  # a whole word
+    ("a", 12, 11, MOVED),
+    ("hums", 36, 38, MOVED),
+    ("t hums", 24, 23, MOVED),  # once in the context, inside a word
+    ("bee", 9, None, None),
+    ("bee", 17, None, None),
+    ("ant", 0, 3, MOVED),
+    ("An", -1, None, None),
+    ("a", 10, None, None),  # twice within three characters
+    ("n", 25, None, None),  # inside a word, as elsewhere
+    ("wasp", 3, None, None),
+]
+
+
+@pytest.mark.parametrize(("text", "start", "right", "change"), PLACES)
+def test_an_answer_is_taken_where_only_one_reading_is_possible(
+    tmp_path: Path, text: str, start: int, right: int | None, change: str | None
+) -> None:
+    row = {**ONE, "context": ANTS, "answers": [{"text": text, "answer_start": start}]}
+    table, reading = write_table(tmp_path / "t.jsonl", [row]), Interpretation()
+    if right is None:
+        with pytest.raises(InputError, match=rf"line 1, question 'q1': '{text}' at {start} \(found"):
+            read_question_file(table, "FILE", SquadDataParams(), reading)
+        return
+    [found] = read_question_file(table, "FILE", SquadDataParams(), reading)
+    assert found.answers == ((text.strip(), right),)
+    assert +reading.counts == ({} if change is None else {change: 1})
+    assert reading.places == ({} if change is None else {change: "line 1, question 'q1'"})
+
+
+def test_the_normal_forms_of_an_answer_and_its_context_are_in_the_refusal(tmp_path: Path) -> None:
+    for answer, context in (("NFC", "NFD"), ("NFD", "NFC")):
+        texts = (unicodedata.normalize(answer, "caf\u00e9"), unicodedata.normalize(context, "the caf\u00e9 hums"))
+        row = {**ONE, "context": texts[1], "answers": [{"text": texts[0], "answer_start": 4}]}
+        message = refusal(tmp_path, "t.jsonl", [row])
+        assert f"; the answer is in {answer}, the context in {context}: normalise both)" in message
+
+
+@pytest.mark.parametrize("unanswerable", ["refuse", "use", "drop"])
+def test_misplaced_answers_are_dropped_on_request_and_questions_without_any_other(
+    tmp_path: Path, unanswerable: str
+) -> None:
+    lost = {"text": "wasp", "answer_start": 3}
+    rows = [{**ONE, "answers": [lost, *ONE["answers"]]}, {**ONE, "id": "q2", "answers": [lost]}]
+    table = write_table(tmp_path / "t.jsonl", rows)
+    setting = re.search(
+        r"set (\S+) to drop \(podium finetune: --set (data\S+)=drop", refusal(tmp_path, "t.jsonl", rows)
+    )
+    assert setting is not None
+    assert setting[1] == "downstream.*.data.misplaced_answers"
+    values = {setting[2].removeprefix("data."): "drop", "unanswerable": unanswerable}
+    assert make(tmp_path, table, **values)["train"] == [ONE]
+    reading = read_reading(tmp_path / "made/out")
+    assert (reading["numbers"][MISPLACED], reading["numbers"][WITHOUT_PLACE]) == (2, 1)
+    assert reading["inputs"]["train"]["places"] == {
+        MISPLACED: "line 1, question 'q1'",
+        WITHOUT_PLACE: "line 2, question 'q2'",
+    }
+    with pytest.raises(
+        InputError, match=r"none of 1 questions has an answer at its place.*misplaced_answers drops them"
+    ):
+        make(tmp_path / "all", write_table(tmp_path / "all.jsonl", rows[1:]), **values)
+
+
+def test_a_file_of_many_moved_answers_asks_what_answer_start_counts(tmp_path: Path) -> None:
+    for moved in (1, 2):
+        reading = Interpretation()
+        starts = [19] * moved + [20] * (6 - moved)
+        rows = [{**as_flat(ONE), "id": f"q{n}", "answer_start": start} for n, start in enumerate(starts)]
+        read_question_file(write_table(tmp_path / "t.csv", rows), "FILE", SquadDataParams(), reading)
+        remark = "2 of 6 answers were moved: does answer_start count characters from 0?"
+        assert reading.remarks == [remark] * (moved == 2)
+
+
+@pytest.mark.parametrize(
+    ("ending", "form", "said"),
+    [
+        (".jsonl", dict, "answers in 'answers' are [{text, answer_start}, ...]"),
+        (".parquet", as_struct, "answers in 'answers' are {text: [...], answer_start: [...]}"),
+        (".csv", as_json_text, "answers in 'answers' are {text: [...], answer_start: [...]} as JSON text"),
+        (".csv", as_flat, "an answer is in 'answer_text' and 'answer_start'"),
+        (".json", dict, "answers are [{text, answer_start}, ...]"),
+    ],
+)
+def test_the_interpretation_says_what_answers_and_examples_are(
+    tmp_path: Path, ending: str, form: Any, said: str
+) -> None:
+    path = tmp_path / f"t{ending}"
+    reading = Interpretation()
+    path = write(path, squad(qa())) if ending == ".json" else write_table(path, [form(ONE)])
+    read_question_file(path, "FILE", SquadDataParams(), reading)
+    meaning = f"{said}; answer_start counts characters; an example is a question about its context"
+    assert describe_inputs({"t": reading})[1:] == [f"  {meaning}"]

@@ -13,6 +13,8 @@ import pytest
 from tasks.downstream.squad import examples as questions
 from tasks.downstream.squad.examples import make_questions
 from tasks.downstream.squad.params import SquadColumnParams, SquadDataParams
+from tasks.downstream.squad.questions import CONVERTED
+from tasks.records.interpretation import Interpretation, read_reading
 from tasks.stage.errors import InputError
 from tests.places import SHARED
 
@@ -115,11 +117,25 @@ def test_a_byte_order_mark_is_accepted(tmp_path: Path) -> None:
     assert len(make(tmp_path, b"\xef\xbb\xbf" + json.dumps(squad(qa())).encode())["train"]) == 1
 
 
-def test_answer_start_counts_characters_not_bytes_or_utf16_units(tmp_path: Path) -> None:
-    values = squad(qa(answers=(("hum", 8),)), context="\U0001f41d caf\u00e9 hum")  # bee, space, c a f e, space: 7
-    assert "it is at 7" in refusal(tmp_path, values)
-    values = squad(qa(answers=(("hum", 7),)), context="\U0001f41d caf\u00e9 hum")
-    assert make(tmp_path, values)["train"][0]["answers"] == [{"text": "hum", "answer_start": 7}]
+BEES = "\U0001f41d" * 5 + " caf\u00e9 hum"
+"""5 bees, space, c a f e, space: "hum" is at character 11, UTF-16 code unit 16 and byte 27."""
+
+
+def test_answer_start_counts_characters_or_in_the_whole_file_utf16_code_units(tmp_path: Path) -> None:
+    def bees(*starts: int) -> dict[str, Any]:
+        return squad(*[qa(f"q{n}", answers=(("hum", start),)) for n, start in enumerate(starts)], context=BEES)
+
+    for starts in ((11, 11), (16, 16)):
+        found = make(tmp_path, bees(*starts))
+        assert [row["answers"] for row in found["train"]] == [[{"text": "hum", "answer_start": 11}]] * 2
+        reading = read_reading(tmp_path / "made/out")
+        assert reading["numbers"].get(CONVERTED, 0) == 2 * (starts[0] == 16)
+        unit = "UTF-16 code units" if starts[0] == 16 else "characters"
+        assert f"answer_start counts {unit}" in reading["inputs"]["train"]["labels"]
+        assert "answer_start counts characters" in reading["inputs"]["dev"]["labels"]
+    both = refusal(tmp_path / "both", bees(11, 16))
+    assert "question 'q1': 'hum' at 16 (found nothing; it is at 11; 16 counts UTF-16 code units, characters are" in both
+    assert "it is at 11; 27 counts bytes of UTF-8, characters are" in refusal(tmp_path / "bytes", bees(27))
 
 
 def test_the_real_questions_are_read_whole(tmp_path: Path) -> None:
@@ -204,8 +220,8 @@ def test_a_missing_key_is_named_by_its_path(tmp_path: Path, place: tuple[Any, ..
             "answer_start is not an integer: data[0].paragraphs[0].qas[0].answers[0] ('20')",
         ),
         (
-            squad(qa(answers=(("hum", 20.0),))),
-            "answer_start is not an integer: data[0].paragraphs[0].qas[0].answers[0] (20.0)",
+            squad(qa(answers=(("hum", 20.5),))),
+            "answer_start is not an integer: data[0].paragraphs[0].qas[0].answers[0] (20.5)",
         ),
         (squad(qa(question="half \ud800")), "half a surrogate pair"),
         ({"data": []}, "contains no questions"),
@@ -218,7 +234,7 @@ def test_another_layout_is_refused_with_its_place(tmp_path: Path, values: Any, s
 
 def test_an_answer_at_the_wrong_place_is_refused_with_what_stands_there_and_where_it_is(tmp_path: Path) -> None:
     message = refusal(tmp_path, squad(qa(answers=(("ees", 0),))))  # Bees at 15, bees at 29
-    assert "an answer is not at answer_start: question 'q1': 'ees' at 0 (found 'Ant'; it is at 16, 30)" in message
+    assert ": data[0].paragraphs[0].qas[0], question 'q1': 'ees' at 0 (found 'Ant'; it is at 16, 30)" in message
     assert "the context does not contain it" in refusal(tmp_path, squad(qa(answers=(("wasps", 0),))))
     assert "found nothing" in refusal(tmp_path, squad(qa(answers=(("hum", 4000),))))
 
@@ -288,7 +304,7 @@ def test_a_data_set_in_squads_columns_gives_the_same_rows_as_a_file(tmp_path: Pa
 
 
 def test_a_data_set_is_checked_as_strictly(tmp_path: Path) -> None:
-    folder = hub_folder(tmp_path / "animals", [hub_row("q1", 19)], [hub_row("d1")])
+    folder = hub_folder(tmp_path / "animals", [hub_row("q1", 9)], [hub_row("d1")])
     with pytest.raises(InputError, match=r"split train.*1 problem:\n.*it is at 20"):
         make_questions(params(source="hub", dataset=str(folder)), tmp_path / "out")
     other = hub_folder(tmp_path / "other", [{"id": "q1", "text": "x"}], [hub_row("d1")])
@@ -304,19 +320,19 @@ def test_of_a_large_file_the_beginning_is_looked_at_before_a_run(
     good, bad = tmp_path / "good.json", tmp_path / "bad.json"
     good.write_text("\ufeff" + json.dumps(squad(qa())), encoding="utf-8")
     bad.write_text("[1, 2, 3, 4, 5]")
-    questions.check_question_file(good, "downstream.squad.data.train_path", params())
+    questions.check_question_file(good, "downstream.squad.data.train_path", params(), Interpretation())
     with pytest.raises(
         InputError,
         match=r"bad\.json, record 0 is int; a list of objects is required \(downstream\.squad\.data\.train_path",
     ):
-        questions.check_question_file(bad, "downstream.squad.data.train_path", params())
+        questions.check_question_file(bad, "downstream.squad.data.train_path", params(), Interpretation())
     row = {"id": "a", "context": CONTEXT, "question": "?", "answers": [{"text": "hum", "answer_start": 20}]}
     table = tmp_path / "table.jsonl"
     table.write_text(json.dumps(row) + "\nno JSON\n")
-    questions.check_question_file(table, "downstream.squad.data.train_path", params())
+    questions.check_question_file(table, "downstream.squad.data.train_path", params(), Interpretation())
     table.write_text(json.dumps({**row, "context": "nothing"}) + "\n")
     with pytest.raises(InputError, match="1 problem:"):
-        questions.check_question_file(table, "downstream.squad.data.train_path", params())
+        questions.check_question_file(table, "downstream.squad.data.train_path", params(), Interpretation())
 
 
 def kept(folder: Path, train: Any, unanswerable: str) -> tuple[list[tuple[str, int]], dict[str, int]]:
