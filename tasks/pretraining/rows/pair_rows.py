@@ -2,9 +2,10 @@
 
 A sentence ends at the end of a paragraph (newline), and after `.`, `!`, `?` or `...` with closing quotes and brackets,
 if white space follows and the next word does not begin in lower case (opening quotes and brackets are ignored). `.`
-after a single capital or one of a few titles ("J. Smith", "Dr. Smith") does not end a sentence. The full stops of
-Chinese and Japanese need no space. Next-sentence prediction only needs consecutive pieces, so a missed or an extra
-boundary costs little variety.
+after a single capital or one of a few titles ("J. Smith", "Dr. Smith") does not end a sentence. TERMINALS of other
+scripts, such as the danda, need no space and no capital, as in Unicode's rules. Next-sentence prediction only needs
+consecutive pieces, so a missed or an extra boundary costs little variety. Thai and Lao have no terminals: a paragraph
+is one sentence.
 
 Pairs have next-sentence labels as in BERT's pre-training (arXiv 1810.04805). A pair is two spans of one long array of
 token ids, which are copied only when the rows are built. Tokens of a document are contiguous and in order, so
@@ -49,11 +50,21 @@ ABBREVIATIONS = frozenset((
     "Mr", "Mrs", "Ms", "Dr", "Prof", "St", "Sr", "Jr", "Mt", "Ft", "Gen", "Col", "Lt", "Sgt", "Capt", "Rev", "Hon",
     "Gov", "Sen", "Rep", "Pres", "No", "Nos", "Vol", "Fig", "vs", "cf", "e.g", "i.e", "approx", "ca",
 ))  # fmt: skip
+TERMINALS = (
+    r"\u0589\u061d-\u061f\u06d4\u0700-\u0702\u07f9\u0837\u0839\u083d\u083e\u0964\u0965\u104a\u104b\u1362\u1367\u1368"
+    r"\u166e\u1735\u1736\u17d4\u17d5\u1803\u1809\u1944\u1945\u1aa8-\u1aab\u1b4e\u1b4f\u1b5a\u1b5b\u1b5e\u1b5f\u1b7d-\u1b7f"
+    r"\u1c3b\u1c3c\u1c7e\u1c7f\u2cf9-\u2cfb\u3002\ua4ff\ua60e\ua60f\ua6f3\ua6f7\ua876\ua877\ua8ce\ua8cf\ua92f\ua9c8\ua9c9"
+    r"\uaa5d-\uaa5f\uaaf0\uaaf1\uabeb\ufe12\ufe15\ufe16\ufe56\ufe57\uff01\uff1f\uff61"
+)
+"""Characters with Sentence_Break=STerm of Unicode 17 (UAX 29) below U+10000, for a set of a regular expression; without
+those of Latin text (U+0021, U+003F, U+203C to U+2049, U+2E2E to U+2E61)."""
 _OPENING = "\"'`([{\u201c\u2018\u00ab "
+_LATIN = ".!?\u2026"
 _END = re.compile(  # begins with one set of characters, which `re` finds many times as fast as an alternative
-    r"""[.!?\u2026\u3002\uff01\uff1f] (?:
-        (?<= [.!?\u2026]) [.!?\u2026]* ["')\]}\u201d\u2019\u00bb]* \s+
-        | (?<= [\u3002\uff01\uff1f]) [\u3002\uff01\uff1f]* ["')\]}\u201d\u2019\u300d\u300f]* \s*
+    rf"""[{_LATIN}{TERMINALS}] (?:
+        (?<= [{_LATIN}]) [{_LATIN}]* ["')\]}}\u201d\u2019\u00bb]* \s+
+        | (?<= [{TERMINALS}]) [{_LATIN}{TERMINALS}]*+ ["')\]}}\u201d\u2019\u00bb\u300d\u300f]*+ \s*+
+            (?! [,:;\u055d\u060c\u060d\u2013\u2014\u3001\uff0c\uff1a\uff1b-] )  # a comma or a dash continues it
     )""",
     re.VERBOSE,
 )
@@ -206,7 +217,7 @@ def split_sentences(text: str) -> list[str]:
             following = paragraph[end : end + 1]
             if following in _OPENING:
                 following = paragraph[end : end + 8].lstrip(_OPENING)[:1]
-            if following.islower():
+            if following.islower() and paragraph[at] in _LATIN:
                 continue
             before = paragraph[max(0, at - 2) : at]  # decides for most sentences
             may_be_one = before in _ENDINGS or before[-1:].isupper()

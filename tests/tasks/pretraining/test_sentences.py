@@ -1,6 +1,10 @@
-import pytest
+import re
 
-from tasks.pretraining.rows.pair_rows import split_sentences
+import pytest
+import regex
+
+from tasks.pretraining.rows.pair_rows import TERMINALS, split_sentences
+from tests.places import SHARED
 from tests.tasks.pretraining.row_inputs import wikitext_documents
 
 
@@ -22,6 +26,15 @@ from tests.tasks.pretraining.row_inputs import wikitext_documents
         ("Wait... What?! No.", ["Wait...", "What?!", "No."]),
         ("Él llegó. Ángel no.", ["Él llegó.", "Ángel no."]),
         ("\u96e8\u304c\u964d\u308b\u3002\u5bd2\u3044\u3002", ["\u96e8\u304c\u964d\u308b\u3002", "\u5bd2\u3044\u3002"]),
+        ("\u5bd2\u3044\uff1f\u300d\u3001\u3068\u3002", ["\u5bd2\u3044\uff1f\u300d\u3001\u3068\u3002"]),
+        ("वह घर गया। मैं 3.5 किमी चला ।iPhone है॥", ["वह घर गया।", "मैं 3.5 किमी चला ।", "iPhone है॥"]),
+        ("هل وصل؟! نعم، «وصل؟»، قال.", ["هل وصل؟!", "نعم، «وصل؟»، قال."]),
+        ("وہ گیا۔میں آیا۔ ٹھیک ہے۔", ["وہ گیا۔", "میں آیا۔", "ٹھیک ہے۔"]),
+        ("Նա գնաց։ ես մնացի։", ["Նա գնաց։", "ես մնացի։"]),
+        ("ሰላም ነው። ደህና፧ አዎ።", ["ሰላም ነው።", "ደህና፧", "አዎ።"]),
+        ("គាត់ទៅ។ ខ្ញុំនៅ៕", ["គាត់ទៅ។", "ខ្ញុំនៅ៕"]),
+        ("သူသွားသည်။ ငါနေသည်။", ["သူသွားသည်။", "ငါနေသည်။"]),
+        ("เขาไป ฉันอยู่", ["เขาไป ฉันอยู่"]),
         ("no stop at all\n\n \nnext", ["no stop at all", "next"]),
         ("", []),
         (" \n\t ", []),
@@ -30,6 +43,18 @@ from tests.tasks.pretraining.row_inputs import wikitext_documents
 )
 def test_sentences_end_where_the_rule_says(text: str, sentences: list[str]) -> None:
     assert split_sentences(text) == sentences
+
+
+def test_terminals_are_those_of_unicode_without_those_of_latin_text() -> None:
+    found = {chr(code) for code in range(0x10000) if regex.match(r"\p{Sentence_Break=STerm}", chr(code))}
+    latin = {*"!?", *map(chr, range(0x2000, 0x2070)), *map(chr, range(0x2E00, 0x2E80))}
+    assert {chr(code) for code in range(0x10000) if re.match(f"[{TERMINALS}]", chr(code))} == found - latin
+
+
+@pytest.mark.parametrize("name", ["hindi-danda-sentences.txt", "arabic-question-marks.txt"])
+def test_a_document_has_the_sentences_of_its_language(name: str) -> None:
+    texts = (SHARED / "data/cases/corpora" / name).read_text(encoding="utf-8").split("\n\n")
+    assert {len(split_sentences(text)) for text in texts} == {8}
 
 
 def test_no_character_but_white_space_is_lost_and_sentences_have_a_usual_length() -> None:
