@@ -190,7 +190,10 @@ class TokenizerParams(Section):
     vocabulary_size: Annotated[int, Field(ge=100, le=2**31)] = 30522
     """Maximum number of entries, for source: train; bert-base-uncased has 30,522."""
     lowercase: bool = True
-    """Lowercase text and strip accents."""
+    """Lowercase text."""
+    strip_accents: bool | None = None
+    """Remove accents, vowel signs and tone marks; null: as `lowercase`, but never where a vocabulary is trained on text
+    whose words have many of them, nor where a given tokenizer keeps them."""
     repository: str | None = None
     """Hub model name, for source: hub."""
     revision: str | None = None

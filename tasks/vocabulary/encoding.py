@@ -71,6 +71,8 @@ class TokenizerInfo(Template):
     """A word on its own needs a blank before it, to be encoded as it is within a text."""
     bert: bool = True
     """BERT's WordPiece, whose special tokens cannot be tokens of a text."""
+    strips_accents: bool = False
+    """BERT's WordPiece that removes accents, vowel signs and tone marks."""
     independent_words: bool = True
     """The tokens of a text are those of its words."""
 
@@ -147,6 +149,7 @@ def _load(folder: Path, hashes: tuple[str, ...]) -> Tokenizer:
         further=tuple({*ids.values(), *template.between} - {template.cls, template.sep}),
         blank_before_words=found.blank_before_words,
         bert=found.bert,
+        strips_accents=found.strips_accents,
         independent_words=found.treats_words_independently(tokenizer),
     )
     return tokenizer

@@ -116,13 +116,22 @@ class FastTokenizer:
     def kind(self) -> str:
         """Description for the terminal."""
         if self.bert:
-            return "lower case" if self.lowercase else "cased"
+            accents = (
+                "" if self.strips_accents == self.lowercase else f", accents {'kept' if self.lowercase else 'removed'}"
+            )
+            return ("lower case" if self.lowercase else "cased") + accents
         return str(self.values["model"].get("type", "no named kind"))
 
     @property
     def lowercase(self) -> bool:
         """Tell whether BERT's normalization folds capitals."""
         return bool(self.values["normalizer"].get("lowercase", True))
+
+    @property
+    def strips_accents(self) -> bool:
+        """Tell whether BERT's normalization removes accents, vowel signs and tone marks."""
+        stated = self.values["normalizer"].get("strip_accents") if self.bert else False
+        return self.lowercase if stated is None else bool(stated)
 
     @functools.cached_property
     def tokens(self) -> tuple[str, ...]:
@@ -200,6 +209,20 @@ class FastTokenizer:
         write_json(folder / "tokenizer_config.json", config)
         write_json(folder / "special_tokens_map.json", dict(self.roles))
 
+    def with_strip_accents(self, strip_accents: bool) -> "FastTokenizer":
+        """Return the tokenizer with another strip_accents.
+
+        Raises:
+            InputError: it is not BERT's, whose normalization has this switch.
+        """
+        if not self.bert:
+            raise InputError(
+                f"tokenizer.strip_accents={strip_accents} is a switch of BERT's WordPiece, but {self.source} is "
+                f"{self.kind}: set it to null"
+            )
+        values = {**self.values, "normalizer": {**self.values["normalizer"], "strip_accents": strip_accents}}
+        return replace(self, values=values, whole=_build(values, self.source))
+
     @property
     def blank_before_words(self) -> bool:
         """Tell whether a word on its own needs a blank before it, as within a text."""
@@ -228,9 +251,9 @@ class FastTokenizer:
         return (ids, offsets) == (whole.ids, whole.offsets)
 
 
-def make_wordpiece(entries: Sequence[str], lowercase: bool) -> FastTokenizer:
+def make_wordpiece(entries: Sequence[str], lowercase: bool, strip_accents: bool | None = None) -> FastTokenizer:
     """Return BERT's tokenizer with these entries, in order of their ids."""
-    tokenizer = build_wordpiece(entries, lowercase)
+    tokenizer = build_wordpiece(entries, lowercase, strip_accents)
     return FastTokenizer(tokenizer, json.loads(tokenizer.to_str()), NAMES, {}, "the vocabulary", bert=True)
 
 

@@ -18,7 +18,7 @@ from ipu_model.files import new_file
 from tasks.records.parquet import split_into_groups
 from tasks.records.shards import Shard, plan_shards, read_text_arrays
 from tasks.stage.parallel import StageProgress, ordered_map, useful_workers
-from tasks.vocabulary.wordpiece import COUNT, WORD, make_normalizer
+from tasks.vocabulary.wordpiece import COUNT, MAX_CHARACTERS_PER_WORD, WORD, has_marks, make_normalizer, strip_marks
 
 COUNT_BYTES = 16 << 20
 """Text whose distinct words are held in memory at a time, with their counts."""
@@ -35,13 +35,14 @@ CACHED_WORDS, LONGEST_CACHED = 1 << 17, 64
 SCHEMA = pa.schema([pa.field(WORD, pa.string(), nullable=False), pa.field(COUNT, pa.int64(), nullable=False)])
 
 
-_NORMALIZE = {lowercase: make_normalizer(lowercase).normalize_str for lowercase in (False, True)}
+_NORMALIZE = {lowercase: make_normalizer(lowercase, strip_accents=False).normalize_str for lowercase in (False, True)}
 _cache: dict[tuple[str, bool], str] = {}
 _split = BertPreTokenizer().pre_tokenize_str
 
 
 def count_corpus_words(files: Sequence[Path], lowercase: bool, folder: Path) -> pa.Table:
-    """Count the normalized words of a corpus, in any order; the most frequent ones if there are more than MAX_WORDS.
+    """Count the normalized words of a corpus, with accents, in any order; the most frequent ones if there are more than
+    MAX_WORDS.
 
     Args:
         files: absolute paths.
@@ -92,7 +93,7 @@ def add_up_files(paths: Iterable[Path]) -> pa.Table:
 
 
 def count_words(texts: Iterable[pa.Array], lowercase: bool) -> pa.Table:
-    """Count the words of texts after normalization and pre-tokenization."""
+    """Count the words of texts after normalization without stripping accents, and pre-tokenization."""
     groups = split_into_groups(texts, lambda array: array.nbytes, COUNT_BYTES, COUNT_BYTES)
     return _add_up([SCHEMA.empty_table(), *(_count(pa.concat_arrays(group), lowercase) for group in groups)])
 
@@ -107,9 +108,14 @@ def _count(texts: pa.StringArray, lowercase: bool) -> pa.Table:
     others = pc.invert(plain)
     spaced = [_normalize_word(word, lowercase) for word in words.filter(others).to_pylist()]
     all_spaced = [_normalize_plain(words.filter(plain), lowercase), pa.array(spaced, pa.string())]
-    pieces = pc.ascii_split_whitespace(pa.concat_arrays(all_spaced))
     times = pa.concat_arrays([counts.filter(plain), counts.filter(others)])
-    columns = [pieces.flatten(), times.take(pc.list_parent_indices(pieces))]
+    return _count_pieces(pa.concat_arrays(all_spaced), times)
+
+
+def _count_pieces(words: pa.StringArray, counts: pa.Int64Array) -> pa.Table:
+    """Count the pieces of words, which are separated by spaces."""
+    pieces = pc.ascii_split_whitespace(words)
+    columns = [pieces.flatten(), counts.take(pc.list_parent_indices(pieces))]
     return _add_up([pa.table(columns, schema=SCHEMA).filter(pc.field(WORD) != "")])
 
 
@@ -129,6 +135,43 @@ def _normalize_word(word: str, lowercase: bool) -> str:
         if len(word) <= LONGEST_CACHED:
             _cache[word, lowercase] = found
     return found
+
+
+@dataclass(frozen=True)
+class StrippedWords:
+    """Words of a corpus without their accents, vowel signs and tone marks."""
+
+    words: pa.Table
+    changed: float
+    """Share of the words of the text that have such marks."""
+    merged: float
+    """Share of the words of the text that are the same as other words without them."""
+
+
+def strip_words(words: pa.Table) -> StrippedWords:
+    """Strip the accents of counted words, as BERT's normalization does."""
+    plain = pc.string_is_ascii(words[WORD])
+    same, others = words.filter(plain), words.filter(pc.invert(plain))
+    texts = others[WORD].to_pylist()
+    marked = pa.array([has_marks(text) for text in texts], pa.bool_())
+    spaced = pa.array([" ".join(piece for piece, _ in _split(strip_marks(text))) for text in texts], pa.string())
+    stripped = pa.concat_tables([same, others.set_column(0, SCHEMA.field(WORD), spaced)]).combine_chunks()
+    by_word = stripped.group_by(WORD, use_threads=False).aggregate([(COUNT, "sum"), (COUNT, "count")])
+    merged = by_word.filter(pc.field(f"{COUNT}_count") > 1)[f"{COUNT}_sum"]
+    total = max(1, _sum(words[COUNT]))
+    pieces = _count_pieces(*(column.combine_chunks() for column in stripped.columns))
+    return StrippedWords(pieces, _sum(others[COUNT].filter(marked)) / total, _sum(merged) / total)
+
+
+def measure_long_words(words: pa.Table) -> float:
+    """Return the share of the characters of counted words that are in words too long for WordPiece."""
+    lengths = pc.utf8_length(words[WORD])
+    characters = pc.multiply(pc.cast(lengths, pa.int64()), words[COUNT])
+    return _sum(characters.filter(pc.greater(lengths, MAX_CHARACTERS_PER_WORD))) / max(1, _sum(characters))
+
+
+def _sum(counts: pa.ChunkedArray) -> int:
+    return pc.sum(counts, min_count=0).as_py()
 
 
 def _add_up(tables: Sequence[pa.Table]) -> pa.Table:

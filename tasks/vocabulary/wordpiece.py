@@ -7,12 +7,13 @@ numbered in a fixed order (as reserved entries, which the library keeps in place
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tokenizers import AddedToken, Tokenizer, decoders
 from tokenizers.models import WordPiece
-from tokenizers.normalizers import BertNormalizer
+from tokenizers.normalizers import NFD, BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer, WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import WordPieceTrainer
@@ -50,12 +51,27 @@ BATCH_WORDS, TEXT_CHARACTERS = 1 << 16, 1 << 16
 """Words decoded from Arrow at a time, and characters of a text for the library."""
 
 
-def make_normalizer(lowercase: bool) -> BertNormalizer:
-    """Return BERT's text normalization; lowercasing also strips accents, as in the uncased models."""
-    return BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lowercase)
+def make_normalizer(lowercase: bool, strip_accents: bool | None = None) -> BertNormalizer:
+    """Return BERT's text normalization; lowercasing also strips accents, as in the uncased models, unless set."""
+    return BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=strip_accents, lowercase=lowercase)
 
 
-def build_wordpiece(entries: Sequence[str], lowercase: bool) -> Tokenizer:
+_decompose = NFD().normalize_str
+_strip = BertNormalizer(clean_text=False, handle_chinese_chars=False, strip_accents=True, lowercase=False).normalize_str
+
+
+def strip_marks(word: str) -> str:
+    """Remove accents, vowel signs and tone marks, as BERT's normalization does."""
+    return _strip(word)
+
+
+@functools.lru_cache(1 << 17)
+def has_marks(word: str) -> bool:
+    """Tell whether a word loses accents, vowel signs or tone marks where they are stripped."""
+    return not word.isascii() and _strip(word) != _decompose(word)
+
+
+def build_wordpiece(entries: Sequence[str], lowercase: bool, strip_accents: bool | None = None) -> Tokenizer:
     """Return BERT's fast tokenizer: pairs become [CLS] a [SEP] b [SEP] with type ids 0 and 1.
 
     Args:
@@ -66,7 +82,7 @@ def build_wordpiece(entries: Sequence[str], lowercase: bool) -> Tokenizer:
     model = WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=longest, continuing_subword_prefix=PREFIX)
     tokenizer = Tokenizer(model)
     tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL_TOKENS])
-    tokenizer.normalizer = make_normalizer(lowercase)
+    tokenizer.normalizer = make_normalizer(lowercase, strip_accents)
     tokenizer.pre_tokenizer = BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(prefix=PREFIX)
     tokenizer.post_processor = TemplateProcessing(
@@ -83,13 +99,13 @@ def train_vocabulary(words: pa.Table, vocabulary_size: int, lowercase: bool) -> 
     Args:
         words: words and their counts, from `count_corpus_words`.
         vocabulary_size: entries at most; fewer if the text has no more pairs to merge.
-        lowercase: fold capitals and accents.
+        lowercase: leave out the capitals among BASIC_CHARACTERS.
 
     Raises:
         InputError: the corpus has no characters.
     """
     characters = _choose_characters(_count_characters(words), vocabulary_size, lowercase)
-    continued = [PREFIX + character for character in characters if _continues_words(character, lowercase)]
+    continued = [PREFIX + character for character in characters if _continues_words(character)]
     reserved = [*SPECIAL_TOKENS, *characters, *continued]
     tokenizer = Tokenizer(WordPiece(unk_token="[UNK]"))
     tokenizer.pre_tokenizer = WhitespaceSplit()
@@ -130,7 +146,7 @@ def _choose_characters(counts: Mapping[str, int], vocabulary_size: int, lowercas
     room = min(MAX_SURE_CHARACTERS, vocabulary_size // 4)
     basic = dict.fromkeys(BASIC_CHARACTERS.lower() if lowercase else BASIC_CHARACTERS)
     enough = list(dict.fromkeys([*seen, *basic]))[:room]
-    return sorted({*enough, *_select_covering(seen, counts, vocabulary_size, lowercase)})
+    return sorted({*enough, *_select_covering(seen, counts, vocabulary_size)})
 
 
 def _count_characters(words: pa.Table) -> dict[str, int]:
@@ -145,15 +161,13 @@ def _count_characters(words: pa.Table) -> dict[str, int]:
     return {chr(code): int(counts[code]) for code in np.flatnonzero(counts)}
 
 
-def _select_covering(
-    seen: Sequence[str], counts: Mapping[str, int], vocabulary_size: int, lowercase: bool
-) -> list[str]:
+def _select_covering(seen: Sequence[str], counts: Mapping[str, int], vocabulary_size: int) -> list[str]:
     """Return the first of the characters `seen` that reach COVERAGE and fit into the vocabulary."""
     missing = COVERAGE * sum(counts[character] for character in seen)
     room, room_in_words = vocabulary_size - len(SPECIAL_TOKENS), vocabulary_size // 2
     kept: list[str] = []
     for character in seen:
-        in_words = _continues_words(character, lowercase)
+        in_words = _continues_words(character)
         room -= 1 + in_words
         room_in_words -= 2 * in_words
         if missing <= 0 or min(room, room_in_words) < 0:
@@ -163,7 +177,7 @@ def _select_covering(
     return kept
 
 
-def _continues_words(character: str, lowercase: bool) -> bool:
+def _continues_words(character: str) -> bool:
     """Tell whether the pre-tokenizer keeps a character with a word; punctuation and Chinese characters stand alone."""
-    text = make_normalizer(lowercase).normalize_str("a" + character)
+    text = make_normalizer(lowercase=False).normalize_str("a" + character)
     return len(BertPreTokenizer().pre_tokenize_str(text)) == 1

@@ -46,7 +46,8 @@ def params(**values: Any) -> TokenizerParams:
 
 
 def train(texts: list[str], size: int, lowercase: bool) -> list[str]:
-    return train_vocabulary(word_counts.count_words([pa.array(texts)], lowercase), size, lowercase)
+    words = word_counts.count_words([pa.array(texts)], lowercase)
+    return train_vocabulary(word_counts.strip_words(words).words if lowercase else words, size, lowercase)
 
 
 def write_corpus(folder: Path, texts: list[str], rows_per_group: int | None = None) -> Path:
@@ -146,18 +147,20 @@ CHARACTERS = [f"a{chr(code)}B {chr(code)}" for code in (*range(0x3400), *range(0
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("strips", [True, False])
 @pytest.mark.parametrize("cached", [1 << 17, 3])
 def test_counting_distinct_words_gives_what_the_library_makes_of_whole_texts(
-    lowercase: bool, cached: int, monkeypatch: pytest.MonkeyPatch
+    lowercase: bool, strips: bool, cached: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(word_counts, "CACHED_WORDS", cached)
     texts = [*TRICKY, *CHARACTERS, *(made.text for made in world.make_documents(1, "corpus", 150))] * 2
-    normalizer, pre_tokenizer = wordpiece.make_normalizer(lowercase), BertPreTokenizer()
+    normalizer, pre_tokenizer = wordpiece.make_normalizer(lowercase, strips), BertPreTokenizer()
     expected: Counter[str] = Counter()
     for text in texts:
         expected.update(piece for piece, _ in pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(text)))
     arrays = (pa.array([*texts[start : start + 999], None]) for start in range(0, len(texts), 999))
-    assert as_dict(word_counts.count_words(arrays, lowercase)) == expected
+    words = word_counts.count_words(arrays, lowercase)
+    assert as_dict(word_counts.strip_words(words).words if strips else words) == expected
 
 
 def as_dict(words: pa.Table) -> dict[str, int]:
@@ -224,6 +227,67 @@ def test_a_vocabulary_of_english_text_has_the_bytes_that_it_always_had() -> None
 def test_a_cased_vocabulary_keeps_capitals_and_accents() -> None:
     vocabulary = train(["Caf\u00e9 Caf\u00e9"] * 9, 400, False)
     assert "Caf\u00e9" in vocabulary
+
+
+CORPORA = ROOT / "../shared/data/cases/corpora"
+
+
+def read_case(name: str) -> list[str]:
+    return (CORPORA / name).read_text(encoding="utf-8").split("\n\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "left", "share"),
+    [
+        ("vietnamese-tones-lost.txt", "ma m\u00e1 m\u00e0 m\u1ea1", 1, "77.6%"),
+        ("hindi-danda-sentences.txt", "\u092e\u0947\u0902 \u092e\u0948\u0902", 1, "47.6%"),
+    ],
+)
+@pytest.mark.parametrize("strips", [None, False, True])
+def test_words_that_differ_in_their_marks_stay_apart_unless_asked(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    words: str,
+    left: int,
+    share: str,
+    strips: bool | None,
+) -> None:
+    corpus = write_corpus(tmp_path / "corpus", read_case(name))
+    made = make_tokenizer(params(strip_accents=strips), 512, corpus, tmp_path / "out")
+    auto = load(tmp_path / "out")
+    ids = [auto(word, add_special_tokens=False)["input_ids"] for word in words.split()]
+    assert len({tuple(one) for one in ids}) == (left if strips else len(ids))
+    assert auto.unk_token_id not in sum(ids, [])
+    assert auto(words, "x")["input_ids"] == made.whole.encode(words, "x").ids
+    assert made.kind == ("lower case" if strips else "lower case, accents kept")
+    said = capsys.readouterr().err
+    choice = {None: "true to remove them, as", True: "false to keep them", False: ""}[strips]
+    assert (f"{share} of the words have accents, vowel signs or tone marks" in said) == (strips is not False)
+    assert choice in said
+
+
+def test_few_accents_are_removed_as_by_bert_and_a_given_vocabulary_keeps_them_if_asked(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "corpus", ["a caf\u00e9 in a long street " + "of the town " * 99] * 9)
+    made = make_tokenizer(params(), 512, corpus, tmp_path / "out")
+    assert made.whole.encode("Caf\u00e9").ids == made.whole.encode("cafe").ids
+    path = write_vocabulary(tmp_path / "vocab.txt", [*VOCABULARY, "caf\u00e9", "cafe"])
+    for given, shown in ((None, "cafe"), (False, "caf\u00e9")):
+        own = params(source="file", path=str(path), strip_accents=given)
+        made = make_tokenizer(own, 512, tmp_path, tmp_path / f"given-{given}")
+        assert made.whole.encode("Caf\u00e9", add_special_tokens=False).tokens == [shown]
+        assert load(tmp_path / f"given-{given}").tokenize("Caf\u00e9") == [shown]
+
+
+def test_a_text_without_blanks_is_refused_before_it_is_learned_and_is_learned_with_blanks(tmp_path: Path) -> None:
+    texts = read_case("thai-no-blanks-all-unk.txt")
+    write_corpus(tmp_path / "corpus", texts)
+    message = refusal(tmp_path)
+    assert "100.0% of the characters are in words of more than 100 characters" in message
+    assert "Put blanks between the words" in message
+    parts = [" ".join(text[start : start + 8] for start in range(0, len(text), 8)) for text in texts]
+    made = make_tokenizer(params(), 512, write_corpus(tmp_path / "parts", parts), tmp_path / "out")
+    assert "[UNK]" not in made.whole.encode(parts[0]).tokens
 
 
 def test_without_a_corpus_the_stage_to_run_is_named(tmp_path: Path) -> None:
