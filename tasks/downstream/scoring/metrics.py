@@ -13,6 +13,9 @@ none, unlike resamples of the examples alone. The difference of two models on th
 the paired bootstrap (Efron and Tibshirani 1993, chapter 13); against a baseline, bounds as above if these have no
 width.
 
+A single example may change a correlation by any amount, so it has another interval: that of resamples, studentized on
+the scale of Fisher's z (`Metric.draw`). Affine changes of the predictions leave it as it is.
+
 Legend: N examples, Q quantities of each, R resamples.
 """
 
@@ -64,8 +67,9 @@ class Metric:
     right: Callable[[Array], Array] | None = None
     """Returns 1 (correct) or 0 for each of [N, Q] outcomes if this metric is their mean, as for McNemar's test;
     else None."""
-    correlates: bool = False
-    """True if it is a correlation of values, which a single extreme example may change by any amount."""
+    correlate: Callable[[Array, Array], tuple[Array, Array]] | None = None
+    """Returns the correlation [R], from -1 to 1, and the standard error of its Fisher's z, of outcomes and weights as
+    for `weighted`; None: the metric is no correlation."""
     official: Callable[[Array], float] | None = None
     """Returns the metric of [N, Q] outcomes, as the official script computes it; None: with equal weights."""
 
@@ -74,6 +78,28 @@ class Metric:
         if self.official is not None:
             return self.official(outcomes)
         return float(self.weighted(outcomes, np.ones((1, len(outcomes))))[0])
+
+    def draw(self, outcomes: Array, weights: Array) -> Array:
+        """Return draws [R] of the metric whose quantiles are the bounds of an interval.
+
+        Those of a correlation are r(z + t e), with the Fisher's z of all examples, its standard error e, and t of each
+        resample (Hall, Martin and Schucany 1989, "Better nonparametric bootstrap confidence intervals for the
+        correlation coefficient", Journal of Statistical Computation and Simulation 33). Every second t is positive and
+        the others negative, which makes the interval symmetric in z; its coverage is better for skewed values (Hall
+        1988, "On symmetric bootstrap confidence intervals", Journal of the Royal Statistical Society B 50). Resamples
+        without t, such as those of two different examples, have their own correlation.
+
+        Args:
+            weights: counts of each example in each resample.
+        """
+        if self.correlate is None:
+            return self.weighted(outcomes, weights)
+        whole, error = self.correlate(outcomes, np.ones((1, len(outcomes))))
+        values, errors = self.correlate(outcomes, weights)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            t = np.abs((np.arctanh(values) - np.arctanh(whole)) / errors)
+            t[1::2] *= -1
+            return 100 * np.where(np.isfinite(t), np.tanh(np.arctanh(whole) + t * error), values)
 
     def with_extremes(self, outcomes: Array, weights: Array) -> Array:
         """Return the metric with the worst, then with the best example added, whose weights come last: [2, R]."""
@@ -184,20 +210,24 @@ class Metrics:
         """Return every metric of several models over the same bootstrap resamples: [R] each.
 
         Args:
-            bounds: use random weights of the examples, with the worst and then with the best example: [2, R] each.
+            bounds: use random weights of the examples, with the worst and then with the best example: [2, R] each; for
+                correlations, only if the resamples are all equal.
         """
         generator, draw = np.random.default_rng(0), draw_weights if bounds else draw_counts
-        found: list[dict[str, list[Array]]] = [{} for _ in models]
+        blocks: list[dict[str, list[Array]]] = [{} for _ in models]
         for split in models[0]:
             here = [one for one in self.parts if one.split == split]
             for weights in draw(len(models[0][split]), RESAMPLES, generator):
-                for drawn, outcomes in zip(found, models, strict=True):
+                for drawn, outcomes in zip(blocks, models, strict=True):
                     for one in here:
-                        value = one.with_extremes if bounds else one.weighted
+                        value = one.with_extremes if bounds else one.draw
                         drawn.setdefault(one.name, []).append(value(outcomes[split], weights))
-        return [
-            self._with_mean({name: np.concatenate(parts, axis=-1) for name, parts in drawn.items()}) for drawn in found
-        ]
+        found = [{name: np.concatenate(parts, axis=-1) for name, parts in drawn.items()} for drawn in blocks]
+        correlations = tuple(one for one in self.parts if one.correlate) if bounds else ()
+        if correlations:
+            for bounded, plain in zip(found, Metrics(correlations).resample(models), strict=True):
+                bounded |= {name: np.stack([one, one]) for name, one in plain.items() if np.ptp(one) > NO_WIDTH}
+        return [self._with_mean(one) for one in found]
 
     def _with_mean(self, found: dict[str, Any]) -> dict[str, Any]:
         return {**found, self.mean: sum(found.values()) / len(found)} if self.mean else found
@@ -240,7 +270,7 @@ class Metrics:
             other: outcomes of the other model on the same examples.
             confidence: mass of the central interval.
         """
-        least = dict.fromkeys(found, width) | {one.name: NO_WIDTH for one in self.parts if one.correlates}
+        least = dict.fromkeys(found, width) | {one.name: NO_WIDTH for one in self.parts if one.correlate}
         narrow = {name for name, one in found.items() if one.high - one.low < least[name]}
         if not narrow:
             return dict(found)

@@ -24,8 +24,8 @@ def metric(name: str, *, title: str = "", called: str = "", split: str = "dev") 
     called = called or name
     extremes = functools.partial(find_extremes, name)
     right = is_right if name == "accuracy" else None
-    correlates = name in ("pearson", "spearman")
-    return Metric(called, title or called.replace("_", " "), WEIGHTED[name], split, extremes, right, correlates)
+    title = title or called.replace("_", " ")
+    return Metric(called, title, WEIGHTED[name], split, extremes, right, CORRELATIONS.get(name))
 
 
 def count_class(outcomes: Array, number: float) -> tuple[Array, Array, Array]:
@@ -40,11 +40,16 @@ def is_right(outcomes: Array) -> Array:
 
 
 def find_extremes(metric: str, outcomes: Array, number: float = 1.0) -> tuple[Array, Array]:
-    """Return the worst and the best example: for values, the largest one predicted as the smallest and as itself; for
-    classes, one of the rarest class (`number` for F1) predicted as another class and as itself."""
-    values, counts = np.unique(outcomes[:, LABEL], return_counts=True)
-    if metric in ("pearson", "spearman"):
-        return np.array([values[-1], values[0]]), np.array([values[-1], values[-1]])
+    """Return the worst and the best example: for values, the largest one with the smallest and with the largest
+    prediction; for classes, one of the rarest class (`number` for F1) predicted as another class and as itself."""
+    if metric in CORRELATIONS:
+        value, most = outcomes.max(axis=0)
+        least = outcomes[:, PREDICTION].min()
+        return np.array([value, least - (least == most)]), np.array([value, most])
+    labels = outcomes[:, LABEL]
+    values, counts = np.unique(labels, return_counts=True)
+    if metric == "matthews_correlation":  # either class may be absent
+        values, counts = np.arange(2.0), np.bincount(labels == 1, minlength=2)
     label = number if metric == "f1" else values[counts.argmin()]
     other = next((one for one in values[np.argsort(-counts)] if one != label), 1.0 - label)
     return np.array([label, other]), np.array([label, label])
@@ -82,14 +87,14 @@ def _matthews(outcomes: Array, weights: Array) -> Array:
     return 100 * divide(tp * tn - fp * fn, np.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)))
 
 
-def _pearson(outcomes: Array, weights: Array) -> Array:
-    columns = [np.broadcast_to(outcomes[:, column], weights.shape) for column in (LABEL, PREDICTION)]
-    return 100 * _correlation(columns[0], columns[1], weights)
+def _pearson(outcomes: Array, weights: Array) -> tuple[Array, Array]:
+    value, prediction = (np.broadcast_to(one, weights.shape) for one in outcomes.T)
+    return _correlate(value, prediction, weights)
 
 
-def _spearman(outcomes: Array, weights: Array) -> Array:
-    one, other = (_ranks(outcomes[:, column], weights) for column in (LABEL, PREDICTION))
-    return 100 * _correlation(one, other, weights)
+def _spearman(outcomes: Array, weights: Array) -> tuple[Array, Array]:
+    value, prediction = (_ranks(one, weights) for one in outcomes.T)
+    return _correlate(value, prediction, weights)
 
 
 def _ranks(values: Array, weights: Array) -> Array:
@@ -101,13 +106,22 @@ def _ranks(values: Array, weights: Array) -> Array:
     return ranks[place].T
 
 
-def _correlation(one: Array, other: Array, weights: Array) -> Array:
-    """Return Pearson's correlation of every resample; 0 if a variable is constant."""
-    total = weights.sum(axis=1, keepdims=True)
+def _correlate(one: Array, other: Array, weights: Array) -> tuple[Array, Array]:
+    """Return Pearson's correlation r of every resample, 0 if a variable is constant, and the standard error of its
+    Fisher's z: the root mean square of u * v - r * (u * u + v * v) / 2 of the standardized variables u and v, over the
+    root of N and 1 - r * r (the delta method)."""
+
+    def mean(x: Array) -> Array:
+        return (shares * x).sum(axis=1, keepdims=True)
+
+    shares = weights / weights.sum(axis=1, keepdims=True)
     varies = (np.ptp(one, axis=1) > 0) & (np.ptp(other, axis=1) > 0)
-    one, other = (x - (weights * x).sum(axis=1, keepdims=True) / total for x in (one, other))
-    spread = (weights * one * one).sum(axis=1) * (weights * other * other).sum(axis=1)
-    return divide((weights * one * other).sum(axis=1), np.sqrt(spread) * varies)
+    one, other = (x - mean(x) for x in (one, other))
+    one, other = (divide(x, np.sqrt(np.broadcast_to(mean(x * x), x.shape))) for x in (one, other))
+    product = one * other
+    found = np.clip(mean(product), -1, 1) * varies[:, None]
+    spread = mean((product - found / 2 * (one * one + other * other)) ** 2)
+    return found[:, 0], divide(np.sqrt(spread / one.shape[1]), 1 - found**2)[:, 0]
 
 
 def divide(above: Array, below: Array) -> Array:
@@ -115,12 +129,19 @@ def divide(above: Array, below: Array) -> Array:
     return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
 
 
+CORRELATIONS = {"pearson": _pearson, "spearman": _spearman}
+"""Correlation -> function of outcomes and weights, see `Metric.correlate`."""
+
+
+def _percent_of(correlate: Callable[[Array, Array], tuple[Array, Array]], outcomes: Array, weights: Array) -> Array:
+    return 100 * correlate(outcomes, weights)[0]
+
+
 WEIGHTED: dict[str, Callable[[Array, Array], Array]] = {
     "accuracy": _accuracy,
     "f1": _f1,
     "macro_f1": _macro_f1,
     "matthews_correlation": _matthews,
-    "pearson": _pearson,
-    "spearman": _spearman,
+    **{name: functools.partial(_percent_of, one) for name, one in CORRELATIONS.items()},
 }
 """Metric -> function of outcomes and weights."""

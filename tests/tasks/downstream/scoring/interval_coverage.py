@@ -1,19 +1,21 @@
-"""How often the interval of a score holds the truth: the table of docs/evaluation.md.
+"""How often the interval of a score holds the truth: the tables of docs/evaluation.md.
 
 python -m tests.tasks.downstream.scoring.interval_coverage
 
 Shares of right answers are enumerated: every number of right answers has its interval and its probability. F1 is
 simulated: a question scores 0, or as often 0.2, 0.4, 0.6, 0.8 or 1, so that the mean is the truth; above one half the
-mirror image of that.
+mirror image of that. Correlations are of values from a normal distribution, predicted with another spread.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from tasks.downstream.scoring.metrics import Array, Metrics, make_interval, mean_metric
+from tasks.downstream.texts.metrics import metric
 
 TRUTHS = (0.0, 0.005, 0.01, 0.5, 0.99, 0.995, 1.0)
 SIZES = (30, 300, 3000)
@@ -22,6 +24,11 @@ PARTS = np.array([0.2, 0.4, 0.6, 0.8, 1.0])
 """What a question scores that is not all wrong."""
 RARE = 1e-6
 """Numbers of right answers that are less probable are left out."""
+CORRELATIONS = (
+    *(("pearson", truth, ratio) for truth, ratio in ((0.3, 1), (0.8, 1), (0.8, 0.3), (0.8, 0.02), (0.95, 0.02))),
+    *(("spearman", truth, 0.02) for truth in (0.3, 0.8, 0.95)),
+)
+"""Correlation, its true value, and the spread of predictions as a part of that of the values."""
 Bounds = Callable[[Array], tuple[float, float]]
 
 
@@ -64,6 +71,38 @@ def coverage_of_f1(truth: float, size: int, trials: int, bounds: Bounds = stated
     return sum(low <= truth <= high for low, high in found) / trials
 
 
+def draw_values(correlation: float, ratio: float, size: int, generator: np.random.Generator) -> Array:
+    """Values from a normal distribution and their predictions, [size, 2].
+
+    Args:
+        correlation: Pearson's, of the population.
+        ratio: spread of the predictions as a part of that of the values.
+    """
+    values, noise = generator.normal(size=(2, size))
+    predicted = correlation * values + np.sqrt(1 - correlation**2) * noise
+    return np.stack([2.5 + values, 2.5 + ratio * predicted], axis=1)
+
+
+def coverage_of_correlation(name: str, correlation: float, ratio: float, size: int, trials: int) -> float:
+    """The share of simulated regressions whose interval holds the correlation of the population."""
+    generator, score = np.random.default_rng(0), Metrics((metric(name),))
+    truth = correlation if name == "pearson" else 6 / np.pi * np.arcsin(correlation / 2)  # Pearson 1907
+    held = 0
+    for _ in range(trials):
+        found = score.figures({"dev": draw_values(correlation, ratio, size, generator)})
+        held += found[f"{name}_low"] <= 100 * truth <= found[f"{name}_high"]
+    return held / trials
+
+
+def correlation_table(trials: int) -> Iterator[str]:
+    """The second table of docs/evaluation.md, line by line."""
+    yield f"| correlation | ratio of spreads | {SIZES[0]} examples | {' | '.join(f'{size:,}' for size in SIZES[1:])} |"
+    yield "|---" * (2 + len(SIZES)) + "|"
+    for name, truth, ratio in CORRELATIONS:
+        cells = (f"{100 * coverage_of_correlation(name, truth, ratio, size, trials):.1f}" for size in SIZES)
+        yield f"| {name} {truth:g} | {ratio:g} | {' | '.join(cells)} |"
+
+
 def table(trials: int) -> Iterator[str]:
     """The table of docs/evaluation.md, line by line."""
     yield f"| score | what | {SIZES[0]} examples | {' | '.join(f'{size:,}' for size in SIZES[1:])} |"
@@ -77,5 +116,5 @@ def table(trials: int) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    for line in table(trials=500):
+    for line in itertools.chain(table(trials=500), [""], correlation_table(trials=200)):
         print(line, flush=True)
