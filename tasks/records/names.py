@@ -1,20 +1,23 @@
 """Names that users give to classes and types: which are valid, and which are spellings of one name."""
 
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 MAX_NAME_CHARACTERS = 200
-INVISIBLE = {ord(one): "" for one in "\u200c\u200d\u00a0\u202f"}
+INVISIBLE = dict.fromkeys(map(ord, "\u200c\u200d\u00a0\u202f"))
 """Zero-width joiners, which some scripts write inside words, and blanks that do not break a line."""
 
 
 def find_name_problem(name: str) -> str:
     """Return what is wrong with a name of a class or type; empty if nothing is."""
-    if not name.strip():
+    visible = name.translate(INVISIBLE)
+    if not visible.strip():
         return "is empty"
     if len(name) > MAX_NAME_CHARACTERS:
         return f"has more than {MAX_NAME_CHARACTERS} characters"
-    return "" if name.translate(INVISIBLE).isprintable() else "has characters that cannot be shown on one line"
+    if name != name.strip():
+        return "begins or ends with a blank"
+    return "" if visible.isprintable() else "has characters that cannot be shown on one line"
 
 
 def fold_label(name: str) -> str:
@@ -28,3 +31,9 @@ def fold_labels(names: Iterable[str]) -> dict[str, list[str]]:
     for name in dict.fromkeys(names):
         groups.setdefault(fold_label(name), []).append(name)
     return {folded: group for folded, group in groups.items() if len(group) > 1}
+
+
+def choose_spellings(counts: Mapping[str, int]) -> dict[str, str]:
+    """Return each name that is not the most frequent spelling of its group -> that spelling; of equals, the first."""
+    groups = ((max(group, key=counts.__getitem__), group) for group in fold_labels(counts).values())
+    return {name: best for best, group in groups for name in group if name != best}

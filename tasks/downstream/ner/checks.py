@@ -3,7 +3,8 @@
 Rows must have a label for each word, at its first token, and each window once.
 """
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,11 +14,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ipu_model.units import shorten
+from tasks.downstream.ner.params import NerDataParams
+from tasks.downstream.ner.sentences import MAX_SHARE, NUMBERS, OPTION, ROW, share_of
 from tasks.downstream.ner.spec import FEATURES_SCHEMA, SCHEMA, NerSpec
-from tasks.downstream.ner.tags import find_entities, find_inside_starts, find_problem
+from tasks.downstream.ner.tags import OUTSIDE, find_entities, find_inside_starts, find_problem
 from tasks.downstream.validate import ChecksTask
 from tasks.plan.kinds import TRAIN
 from tasks.records.labels import read_row_labels
+from tasks.records.names import fold_labels
 from tasks.rows.row_files import IGNORED, concatenate_ranges
 from tasks.stage import artifacts
 from tasks.validation.checks import DataCheck, DataSet, Frame, Label, TotalFeature, Totals
@@ -47,7 +51,7 @@ class NerChecks(NerSpec, ChecksTask):
 
     def data(self, folder: Path) -> DataSet:
         least, section = self.entry.params.data.min_examples, self.entry.key("data")
-        return NerData(self.entry.verdict(), folder, self.splits, least, section)
+        return NerData(self.entry.verdict(), folder, self.splits, least, section, self.data_params)
 
     def row_data(self, source: RowSource) -> RowData:
         return TagRows(source)
@@ -58,17 +62,27 @@ class NerData(ExampleFiles):
 
     record, unit, measured = "sentence", "words", ("sentences", "entities")
 
-    def __init__(self, name: str, folder: Path, splits: Sequence[str], least: int, section: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        splits: Sequence[str],
+        least: int,
+        section: str,
+        data: NerDataParams | None = None,
+    ) -> None:
         """Open the splits in `folder`.
 
         Args:
             least: minimum number of sentences per split.
             section: section of params.yaml with their source.
+            data: this section; None: the defaults.
 
         Raises:
             InputError: a split is missing.
         """
         super().__init__(folder, splits, SCHEMA, "document: integer; tokens, tags: list of string")
+        data = data or NerDataParams()
         self.name = name
         look = f"check {section}.train_path, {section}.dev_path and {section}.dataset in params.yaml"
         self.record_checks = (
@@ -81,6 +95,7 @@ class NerData(ExampleFiles):
         self.total_checks = (
             *self.count_checks(least, f"provide more sentences, or lower {section}.min_examples; {look}"),
             *(DataCheck(f"{split}_entities", "tags", "at least one entity", nothing, minimum=1) for split in splits),
+            *_plausibility_checks(splits, section, data),
         )
 
     def _features(self, split: str, batch: pa.RecordBatch, label: Label) -> Frame:
@@ -89,6 +104,13 @@ class NerData(ExampleFiles):
         self.tally.counters["words"][split] += int(lengths.sum())
         self.tally.lists[f"documents {split}"].append(1 + (pc.max(batch.column("document")).as_py() or 0))
         self.tally.histograms["sentences"].add(lengths)
+        self.tally.counters["sentences of one word"][split] += int((lengths == 1).sum())
+        self.tally.counters["numbers"][split] += sum(
+            sum(map(operator.eq, NUMBERS, sentence or [])) for sentence in words.to_pylist()
+        )
+        self.tally.counters["sentences with entities"][split] += sum(
+            any(tag != OUTSIDE for tag in sentence or []) for sentence in tags
+        )
         texts = ["\n".join(one or "" for one in sentence or []) for sentence in words.to_pylist()]
         self.add_keys(split, texts)
         judged = [
@@ -109,9 +131,17 @@ class NerData(ExampleFiles):
         return int(len(tags) != words), 0, len(find_inside_starts(tags))
 
     def totals(self) -> Totals:
-        return super().totals() | {
-            f"{split}_entities": TotalFeature(self.tally.counters[split].total()) for split in self.files
-        }
+        totals, counters = super().totals(), self.tally.counters
+        for split in self.files:
+            sentences, words = self.records[split], counters["words"][split]
+            single = share_of(counters["sentences of one word"][split], sentences)
+            numbers = share_of(counters["numbers"][split], words, sentences)
+            totals[f"{split}_entities"] = TotalFeature(counters[split].total())
+            totals[f"{split}_single_words"] = TotalFeature(single, f"{single:.1f}%")
+            totals[f"{split}_running_numbers"] = TotalFeature(numbers, f"{numbers:.1f}%")
+        types = fold_labels(name for split in self.files for name in counters[split])
+        totals["types_differ"] = TotalFeature.from_differences([" and ".join(group) for group in types.values()])
+        return totals
 
     def numbers(self) -> dict[str, Any]:
         numbers: dict[str, Any] = {}
@@ -119,6 +149,7 @@ class NerData(ExampleFiles):
             numbers[f"{split} sentences"] = self.records[split]
             numbers[f"{split} words"] = self.tally.counters["words"][split]
             numbers[f"{split} documents"] = max(self.tally.lists[f"documents {split}"], default=0)
+            numbers[f"{split} sentences with entities"] = self.tally.counters["sentences with entities"][split]
             numbers[f"{split} entities"] = self.tally.counters[split].total()
         for name in sorted({name for split in self.files for name in self.tally.counters[split]}):
             for split in self.files:
@@ -126,6 +157,21 @@ class NerData(ExampleFiles):
                 numbers[f"{split} entities of type {name}{absent}"] = self.tally.counters[split][name]
         repeated = self._repetitions("duplicate sentences", "sentences also in train")
         return numbers | repeated | self.reading
+
+
+def _plausibility_checks(splits: Sequence[str], section: str, data: NerDataParams) -> Iterator[DataCheck]:
+    """Yield the checks that words, sentences and types are what they seem, without those that the user answered."""
+    for split in splits if data.columns.sentence != ROW else ():
+        required = f"at most {MAX_SHARE}% of the sentences with one word, so that their median is above 1"
+        advice = f"name the column that the rows of a sentence share, or row: {OPTION.format('sentence')}"
+        yield DataCheck(f"{split}_single_words", "tokens", required, advice, maximum=MAX_SHARE)
+    for split in splits if data.columns.tokens is None else ():
+        required = f"at most {MAX_SHARE}% of the words being their own number in the sentence"
+        advice = f"name the column of the words: {OPTION.format('tokens')}"
+        yield DataCheck(f"{split}_running_numbers", "tokens", required, advice, maximum=MAX_SHARE)
+    if data.similar_labels != "keep":
+        required = "no types that differ only in case, blanks or Unicode's normal form"
+        yield DataCheck("types_differ", "tags", required, f"set {section}.similar_labels to fold or keep")
 
 
 class TagRows(WindowData):

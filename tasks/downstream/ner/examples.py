@@ -7,11 +7,18 @@ from pathlib import Path
 from typing import ClassVar
 
 from tasks.downstream.examples import ExamplesTask
-from tasks.downstream.ner.sentences import TagStatistics, check_sentences, open_sentences, read_sentences
+from tasks.downstream.ner.sentences import (
+    TagStatistics,
+    check_sentences,
+    open_sentences,
+    read_sentences,
+    refuse_similar,
+)
 from tasks.downstream.ner.spec import SCHEMA, NerSpec
 from tasks.downstream.ner.tags import find_entities, make_labels
 from tasks.records.interpretation import Interpretation, write_reading
 from tasks.records.labels import write_labels
+from tasks.records.names import choose_spellings
 from tasks.records.parquet import read_batches, write_records
 from tasks.records.splits import Groups, require_known_labels
 from tasks.stage.errors import InputError
@@ -28,14 +35,33 @@ class NerExamples(NerSpec, ExamplesTask):
     groups: ClassVar[Groups] = (("document", ("document",)), ("sentence", ("tokens",)))
 
     def write_examples(self, folder: Path) -> str:
-        params, said, inputs = self.data_params, list[str](), dict[str, Interpretation]()
+        params, section = self.data_params, self.entry.key("data")
+        said, inputs, statistics = list[str](), dict[str, Interpretation](), dict[str, TagStatistics]()
+        spellings = self._choose_spellings(whole=True)
         for split in self.source_splits:
-            found, reading = TagStatistics(), inputs.setdefault(split, Interpretation())
-            records = open_sentences(params, self.entry.key("data"), split, reading)
+            found = statistics.setdefault(split, TagStatistics(spellings=spellings))
+            reading = inputs.setdefault(split, Interpretation())
+            records = open_sentences(params, section, split, reading)
             sentences = read_sentences(records, params, found, reading)
             count = write_records(sentences, folder / f"{split}.parquet", SCHEMA, ROW_GROUP)
             said.append(f"{count:,} {split} sentences with {found.entities.total():,} entities")
+        refuse_similar(params, section, statistics)
         return "; ".join([", ".join(said), *write_reading(folder, params.source, inputs).summary()])
+
+    def _choose_spellings(self, *, whole: bool) -> dict[str, str]:
+        """Return the types to rename if types that are spellings of one name are folded.
+
+        Args:
+            whole: read all sentences, not only the first.
+        """
+        params = self.data_params.model_copy(update={"tag_scheme": "auto"})
+        if params.similar_labels != "fold":
+            return {}
+        found = [
+            check_sentences(params, self.entry.key("data"), split, Interpretation(), whole=whole)[0].entities
+            for split in self.source_splits
+        ]
+        return choose_spellings({name: found[0][name] for types in found for name in types})
 
     def complete(self, folder: Path) -> dict[str, int]:
         """Write the labels of the training sentences to labels.json."""
@@ -63,10 +89,14 @@ class NerExamples(NerSpec, ExamplesTask):
             require_known_labels(train, dev, self.development[0], self.entry.key("data", "dev_path"))
 
     def check_files(self) -> str:
-        """Check the first sentences of each file, and the types of files that are read completely."""
+        """Check the first sentences of each file, all of a small one, and the types of files read as a whole."""
         params = self.data_params
         self.inputs = {split: Interpretation() for split in self.source_splits}
-        found = [check_sentences(params, self.entry.key("data"), split, one) for split, one in self.inputs.items()]
+        section, spellings = self.entry.key("data"), self._choose_spellings(whole=False)
+        found = [
+            check_sentences(params, section, split, one, spellings=spellings) for split, one in self.inputs.items()
+        ]
+        refuse_similar(params, section, {split: one for split, (one, _) in zip(self.inputs, found, strict=True)})
         self.first_labels, self.has_all_labels = make_labels(found[0][0].entities), found[0][1]
         if self.has_all_labels:
             # If a part of the file is set aside, the training sentences may have fewer types than the file.

@@ -9,15 +9,22 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from tasks.downstream.inference.job import COLUMN, ID, INPUT, PLAIN, UNKNOWN_TO_MODEL, InferenceTask
+from tasks.downstream.ner.conll import DOCUMENT
 from tasks.downstream.ner.examples import ROW_GROUP
 from tasks.downstream.ner.scores import NerAnswers, NerDevSet, NerScores, WordLogits
-from tasks.downstream.ner.sentences import DOCUMENT, TagStatistics, parse_sentences, read_sentences, sentence_spec
+from tasks.downstream.ner.sentences import (
+    TagStatistics,
+    open_sentence_file,
+    parse_sentences,
+    read_sentences,
+    sentence_spec,
+)
 from tasks.downstream.ner.spec import SCHEMA
 from tasks.downstream.ner.tags import OUTSIDE, find_entities, find_problem, looks_like_tag, split_tag
 from tasks.records.interpretation import Interpretation
 from tasks.records.labels import read_example_labels
 from tasks.records.parquet import write_records
-from tasks.records.tables import Columns, Records, open_file, table_form
+from tasks.records.tables import Columns, Records
 from tasks.stage.errors import InputError, ParamsError
 
 FIELDS = [("tokens", pa.list_(pa.string())), ("tags", pa.list_(pa.string())), ("scores", pa.list_(pa.float64()))]
@@ -53,7 +60,7 @@ class NerInference(NerScores, InferenceTask[NerDevSet, WordLogits, NerAnswers]):
 
     def detect_lines(self, lines: Sequence[str]) -> str:
         """Return conll for lines of equally many columns that are one word, end in a tag or are in blocks."""
-        rows = [line.split() for line in lines if not line.startswith(("# ", DOCUMENT))]
+        rows = [line.split() for line in lines if not line.startswith(("# ", "#\t", DOCUMENT))]
         filled = [row for row in rows if row]
         is_tagged = all(row[-1] == OUTSIDE or ("-" in row[-1] and looks_like_tag(row[-1])) for row in filled)
         widths = {*map(len, filled)}
@@ -69,8 +76,7 @@ class NerInference(NerScores, InferenceTask[NerDevSet, WordLogits, NerAnswers]):
             yield {ID: id, **sentence._asdict(), "document": 0}
 
     def _open(self, path: Path, reading: Interpretation, *, tagged: bool = True) -> Records:
-        spec = sentence_spec(self.data_params.columns, COLUMN, tagged=tagged)
-        return open_file(path, INPUT, spec, reading, table_form(self.data_params))
+        return open_sentence_file(path, INPUT, COLUMN, self.data_params, reading, tagged=tagged)
 
     def write_labelled(self, path: Path, target: Path, reading: Interpretation) -> None:
         records, found = self._open(path, reading), TagStatistics()

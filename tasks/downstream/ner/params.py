@@ -11,12 +11,20 @@ from tasks.params.sections import Epochs, FinetuneParams, Name, Positive, Rate, 
 
 
 class NerColumnParams(Section):
-    """Columns of a table of sentences, with a list of words and a list of tags in each row."""
+    """Columns of a table, with the words and tags of a sentence or one word with its tag in each row; in CoNLL files
+    their numbers, from 1."""
 
     tokens: Name | None = None
-    """Column of the list of words; null: tokens or words."""
+    """Column of the words; null: tokens, words, token or word; in CoNLL files the first that is not a running number.
+    """
     tags: Name | None = None
-    """Column of the list of tags; null: ner_tags, tags or labels."""
+    """Column of the tags; null: ner_tags, tags, labels, ner_tag, tag or label; in CoNLL files the last."""
+    sentence: Name | None = None
+    """Column that the rows of a sentence share, in tables of one word a row; null: sentence_id, sentence, sentence #,
+    ...; row: every row is a sentence."""
+    document: Name | None = None
+    """Column that the rows of a document share, in the same tables; null: document_id, document or doc_id, if there is
+    one."""
 
 
 class NerDataParams(LabelledDataParams):

@@ -1,24 +1,19 @@
-"""Reading of tagged sentences from files or the Hub: CoNLL files, JSON, CSV, Parquet; every word and tag is checked,
-and tags become IOB2.
-
-CoNLL files have one word per line, its tag in the last column, optional columns between, and a blank line after a
-sentence. A line with an empty word and tag O is dropped and counted, because some public corpora have such lines.
-
-Columns are separated by tabs if the first line has one, else by spaces. A line that begins with -DOCSTART- begins a
-document. A line that begins with "# " at the start of a sentence and does not end in a possible tag is a comment; "#"
-is a word everywhere else.
+"""Reading of tagged sentences from files or the Hub: CoNLL files (conll.py), tables of sentences, and tables of one
+word a row (word_rows.py). Every word and tag is checked, and tags become IOB2.
 """
 
 import functools
 import itertools
-import re
+import operator
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ipu_model.files import parse_json
+from ipu_model.units import shorten
+from tasks.downstream.ner.conll import DOCUMENT, MAX_WORDS, find_header, read_conll
 from tasks.downstream.ner.params import NerColumnParams, NerDataParams
 from tasks.downstream.ner.tags import (
     OUTSIDE,
@@ -29,10 +24,14 @@ from tasks.downstream.ner.tags import (
     find_entities,
     find_inside_starts,
     find_problem,
-    looks_like_tag,
+    split_tag,
+    split_tags,
 )
-from tasks.records.interpretation import BLANK_LINES, Interpretation
+from tasks.downstream.ner.word_rows import ROW, describe_single, group_words
+from tasks.records.interpretation import Interpretation
+from tasks.records.names import fold_labels
 from tasks.records.tables import (
+    Columns,
     ColumnSpec,
     Records,
     RecordSpec,
@@ -41,9 +40,11 @@ from tasks.records.tables import (
     convert_id,
     list_empty,
     make_column,
+    open_file,
     open_split,
+    table_form,
 )
-from tasks.records.text_files import ProblemList, find_text_problem, read_lines
+from tasks.records.text_files import ProblemList, file_suffix, find_text_problem, peek
 from tasks.stage.errors import InputError
 
 NO_JSON = "lists that are not JSON (Python literals are not supported: use json.dumps, JSON or Parquet)"
@@ -51,18 +52,23 @@ CONLL = (".conll", ".txt", ".tsv", ".iob", ".iob2", ".bio")
 ENDINGS = (*CONLL, ".jsonl", ".parquet", ".json", ".csv")
 TEXT = "text"
 """Column of sentences with words separated by white space, instead of lists of words."""
-TOKENS, TAGS = ("tokens", "words"), ("ner_tags", "tags", "labels")
+TOKENS, TAGS = ("tokens", "words", "token", "word"), ("ner_tags", "tags", "labels", "ner_tag", "tag", "label")
 """Usual names of the columns."""
+SENTENCES = ("sentence_id", "sentence", "sentence_idx", "sentence_number", "sent_id", "sent_idx", "sentence #")
+"""Usual names of the column that the rows of a sentence share."""
+DOCUMENTS = ("document_id", "document", "doc_id")
+WHOLE_BYTES = 16 << 20
+"""Files up to this size are read completely before a run starts."""
 FIRST_SENTENCES = 1000
-"""Sentences checked before a run starts."""
-DOCUMENT = "-DOCSTART-"
-COMMENTS = "comment lines skipped"
-NO_WORD = "lines with an empty word tagged O, dropped"
-MAX_LINE_CHARACTERS = 100_000
-"""Maximum length of a line in a CoNLL file."""
-_BLANKS = " \t"
-MAX_WORDS = 50_000
-"""Maximum words of a sentence; longer ones usually lack blank lines between sentences."""
+"""Sentences of other files that are checked before a run starts."""
+HEADER_BYTES = 10_000
+FEWEST_SENTENCES = 10
+"""Sentences from which on the shares of `TagStatistics` are plausible or not."""
+SHOWN_TYPES = 8
+NUMBERS = tuple(map(str, range(1, MAX_WORDS + 1)))
+OPTION = "data.columns.{0} (--column {0}=NAME)"
+MAX_SHARE = 50
+"""Highest plausible percentage of sentences of one word, and of words that are running numbers."""
 EMPTY = "empty sentences, skipped"
 REPAIRED = "I- tags at the start of an entity, changed to B-"
 
@@ -77,16 +83,24 @@ class Sentence(NamedTuple):
 
 @dataclass
 class TagStatistics:
-    """Statistics of the tags of a source."""
+    """Statistics of the words and tags of a source."""
 
     entities: Counter[str] = field(default_factory=Counter)
     """Number of entities by type."""
+    first: dict[str, str] = field(default_factory=dict)
+    """Type -> position of its first entity."""
     begun_inside: int = 0
     """I- tags that begin an entity; only in IOB1."""
     begun_apart: int = 0
     """B- tags that do not follow an entity of their type; only in IOB2."""
     sentences: int = 0
-    """Number of sentences, of those that check_sentences reads."""
+    single: int = 0
+    """Sentences of one word."""
+    words: int = 0
+    numbers: int = 0
+    """Words that are their own number in the sentence."""
+    spellings: Mapping[str, str] = field(default_factory=dict)
+    """Type to be renamed -> its name; set before reading."""
     other: str = ""
     """BIOES, BILOU or BMES if the tags have that scheme, else empty."""
 
@@ -100,23 +114,56 @@ class TagStatistics:
         return "IOB1" if self.begun_inside else "IOB2"
 
 
-def sentence_spec(names: NerColumnParams, named_by: str, *, tagged: bool = True) -> RecordSpec:
+def table_columns(names: NerColumnParams, named_by: str) -> dict[str, ColumnSpec]:
+    """Return the columns of a table of sentences or words."""
+
+    def make(part: str, own: str | None, usual: Sequence[str], *, required: bool = False) -> ColumnSpec:
+        key = named_by.format(part)
+        if own and own.isdecimal():  # a column of CoNLL files
+            return ColumnSpec((own, *usual), key, required)
+        return make_column(own, usual, key, required=required)._replace(required=required)
+
+    return {
+        "tokens": make("tokens", names.tokens, TOKENS, required=True),
+        "tags": make("tags", names.tags, TAGS, required=True),
+        "sentence": make("sentence", None if names.sentence == ROW else names.sentence, SENTENCES),
+        "document": make("document", names.document, DOCUMENTS),
+    }
+
+
+def sentence_spec(
+    names: NerColumnParams, named_by: str, path: Path | None = None, *, tagged: bool = True
+) -> RecordSpec:
     """Return what to read.
 
     Args:
         names: column names that the parameters set.
         named_by: setting that messages suggest for another column name.
+        path: the file, if it is one: a .tsv file may be a table.
         tagged: read tags; else all are O, and a table may have texts instead of words, differently in each record.
     """
-    tokens = make_column(names.tokens, TOKENS, named_by.format("tokens"))
-    layouts = [{"tokens": tokens, "tags": make_column(names.tags, TAGS, named_by.format("tags"))}]
+    columns = table_columns(names, named_by)
+    layouts: list[Columns] = [columns]
     if not tagged:
+        tokens = columns["tokens"]
         hint = f"{tokens.key}, or use text in a column {TEXT!r}"
         id = {"id": ColumnSpec(("id",), named_by.format("id"), False)}
-        words = {"tokens": tokens._replace(key=hint), **id}
+        words = {part: column for part, column in columns.items() if part != "tags"}
+        words |= {"tokens": tokens._replace(key=hint), **id}
         layouts = [words, {TEXT: ColumnSpec((TEXT,), hint), **id}, words]
-    parse = functools.partial(read_conll, tagged=tagged)
-    return RecordSpec("tagged words", layouts, ENDINGS, dict.fromkeys(CONLL, parse))
+    parsers = dict.fromkeys(CONLL, functools.partial(read_conll, columns=columns, tagged=tagged))
+    if path is not None and _is_table(path, layouts[0]):
+        del parsers[file_suffix(path)]
+    return RecordSpec("tagged words", layouts, ENDINGS, parsers)
+
+
+def _is_table(path: Path, columns: Columns) -> bool:
+    """Return True if a .tsv file has a header with a column of sentences."""
+    try:
+        lines = peek(path, HEADER_BYTES).decode("utf-8", "replace").splitlines() if file_suffix(path) == ".tsv" else []
+    except OSError:
+        return False  # reported by the reader
+    return "sentence" in find_header(lines[0].split("\t"), columns) if lines else False
 
 
 def open_sentences(params: NerDataParams, section: str, split: str, reading: Interpretation) -> Records:
@@ -125,21 +172,47 @@ def open_sentences(params: NerDataParams, section: str, split: str, reading: Int
     Args:
         section: section of params.yaml, for messages.
     """
-    return open_split(params, section, split, sentence_spec(params.columns, column_setting(section)), reading)
+    path = params.path_of(split) if params.source == "files" else None
+    spec = sentence_spec(params.columns, named_by := column_setting(section), path)
+    return _group(open_split(params, section, split, spec, reading), params, named_by, reading)
+
+
+def open_sentence_file(
+    path: Path, key: str, named_by: str, params: NerDataParams, reading: Interpretation, *, tagged: bool
+) -> Records:
+    """Open the sentences of a file, see `open_file`; for other arguments see `sentence_spec`."""
+    spec = sentence_spec(params.columns, named_by, path, tagged=tagged)
+    return _group(open_file(path, key, spec, reading, table_form(params)), params, named_by, reading)
+
+
+def _group(records: Records, params: NerDataParams, named_by: str, reading: Interpretation) -> Records:
+    return records._replace(rows=group_words(records, reading, named_by, params.columns.sentence))
 
 
 def check_sentences(
-    params: NerDataParams, section: str, split: str, reading: Interpretation
+    params: NerDataParams,
+    section: str,
+    split: str,
+    reading: Interpretation,
+    *,
+    spellings: Mapping[str, str] | None = None,
+    whole: bool = False,
 ) -> tuple[TagStatistics, bool]:
-    """Return tag statistics of the first sentences of a file, and True if there are no others.
+    """Return tag statistics of the first sentences of a file, all of a small one, and True if there are no others.
+
+    Args:
+        spellings: see `TagStatistics`.
+        whole: read a large file as well.
 
     Raises:
-        InputError: as `read_sentences`, for the first sentences.
+        InputError: as `read_sentences`, for these sentences.
     """
-    found = TagStatistics()
+    found = TagStatistics(spellings=spellings or {})
     records = open_sentences(params, section, split, reading)
-    first = records._replace(rows=itertools.islice(records.rows, FIRST_SENTENCES))
-    found.sentences = sum(1 for _ in read_sentences(first, params, found, reading))
+    whole = whole or (params.source == "files" and params.path_of(split).stat().st_size <= WHOLE_BYTES)
+    first = records._replace(rows=itertools.islice(records.rows, None if whole else FIRST_SENTENCES))
+    for _ in read_sentences(first, params, found, reading):
+        pass
     return found, next(records.rows, None) is None
 
 
@@ -153,7 +226,7 @@ def read_sentences(
         reading: receives counts of what was read and skipped.
 
     Raises:
-        InputError: an unreadable file; at the end, all problems with words and tags.
+        InputError: an unreadable file; at the end, all problems with words and tags, or words that are not sentences.
     """
     is_empty, problems = True, records.problems
     for _, sentence in parse_sentences(records, params.tag_scheme, found, reading):
@@ -164,7 +237,41 @@ def read_sentences(
             f"{problems.source} contains no sentence{list_empty(reading)}. Required is a word with its tag on each "
             "line, or a table of words and tags"
         )
-    reading.labels = f"tags in {found.scheme}"
+    if params.columns.sentence != ROW and share_of(found.single, found.sentences) > MAX_SHARE:
+        raise InputError(f"{problems.source} {describe_single(OPTION, reading)}")
+    if params.columns.tokens is None and share_of(found.numbers, found.words, found.sentences) > MAX_SHARE:
+        raise InputError(
+            f"{problems.source} has words that are their own number in the sentence. Name the column of the words, or "
+            f"this column if numbers are the words: {OPTION.format('tokens')}"
+        )
+    types = f", types: {shorten(sorted(found.entities), SHOWN_TYPES)}" if found.entities else ""
+    reading.labels = f"tags in {found.scheme}{types}"
+
+
+def share_of(part: int, whole: int, sentences: int | None = None) -> float:
+    """Return a percentage of the sentences, or of their words; 0 for fewer than FEWEST_SENTENCES sentences."""
+    return 100 * part / whole if (whole if sentences is None else sentences) >= FEWEST_SENTENCES else 0.0
+
+
+def refuse_similar(params: NerDataParams, section: str, found: Mapping[str, TagStatistics]) -> None:
+    """Refuse types that differ only in case, blanks or normal form, unless `similar_labels` says what to do.
+
+    Args:
+        found: source -> its statistics.
+
+    Raises:
+        InputError: two such types, with the position of the first entity of each.
+    """
+    first = {
+        name: f"{source}, {where}" for source, one in reversed([*found.items()]) for name, where in one.first.items()
+    }
+    if params.similar_labels != "refuse" or not (groups := fold_labels(first)):
+        return
+    lists = "; ".join(" and ".join(f"{name!r} ({first[name]})" for name in group) for group in groups.values())
+    raise InputError(
+        f"types that differ only in case, blanks or Unicode's normal form: {lists}. "
+        f"{section}.similar_labels=fold makes them one, the most frequent; keep leaves them apart"
+    )
 
 
 def parse_sentences(
@@ -195,16 +302,37 @@ def parse_sentences(
         if scheme == "auto" and (other := detect_scheme(tags)):
             found.other = found.other if found.other not in ("", "BIOES") else other
             tags = convert_bioes(tags)
+        if found.spellings:
+            tags = _fold_types(tags, row, found, reading)
         if _is_sound(words, tags, row, scheme, problems):
             inside = find_inside_starts(tags)
-            reading.counts[EMPTY] += not words
-            reading.counts[REPAIRED] += len(inside)
+            reading.count(EMPTY, row.where, not words)
+            if inside:
+                reading.count(REPAIRED, _locate(row, inside[0]), len(inside))
             found.begun_inside += len(inside)
             found.begun_apart += len(find_begin_starts(tags))
-            found.entities.update(one.type for one in find_entities(tags))
+            for one in find_entities(tags):
+                found.entities[one.type] += 1
+                if one.type not in found.first:
+                    found.first[one.type] = _locate(row, one.first)
             if words:
+                found.sentences += 1
+                found.words += len(words)
+                found.single += len(words) == 1
+                found.numbers += sum(map(operator.eq, words, NUMBERS))
                 yield id, Sentence(document, words, convert_to_iob2(tags))
     problems.refuse()
+
+
+def _fold_types(tags: Sequence[Any], row: TableRow, found: TagStatistics, reading: Interpretation) -> list[Any]:
+    folded = []
+    for at, tag in enumerate(tags):
+        prefix, name = split_tag(tag) if isinstance(tag, str) else ("", "")
+        if name in found.spellings:
+            tag = f"{prefix}-{found.spellings[name]}"
+            reading.count(f"tags of type {name!r} read as {found.spellings[name]!r}", _locate(row, at))
+        folded.append(tag)
+    return folded
 
 
 def _read_cells(row: TableRow, records: Records) -> tuple[list[Any], list[Any]] | None:
@@ -214,10 +342,10 @@ def _read_cells(row: TableRow, records: Records) -> tuple[list[Any], list[Any]] 
     tags: Any = values.get("tags")
     tagged = "tags" in values
     try:
-        if records.is_text and "tokens" in values:
+        if records.is_text and "tokens" in values and isinstance(words, str):
             is_json = tags.lstrip().startswith("[") if tagged else words.startswith(('["', "['"))
             cells = (words, tags if tagged else words)
-            words, tags = (parse_json(cell) if is_json else cell.split() for cell in cells)
+            words, tags = map(parse_json, cells) if is_json else (cells[0].split(), split_tags(cells[1]))
         elif isinstance(words, str) and not tagged:
             words = words.split()
     except ValueError:
@@ -240,11 +368,7 @@ def _read_cells(row: TableRow, records: Records) -> tuple[list[Any], list[Any]] 
 
 def _is_sound(words: Sequence[Any], tags: Sequence[Any], row: TableRow, scheme: str, problems: ProblemList) -> bool:
     """Return True if every word and tag of a sentence is valid; add what is wrong to `problems`."""
-    before, lines = problems.count, row.values.get("lines")
-
-    def locate(word: int) -> str:
-        return f"line {lines[word]}" if lines else f"{row.where}, word {word}"
-
+    before = problems.count
     if len(words) != len(tags):
         counts = f"{len(words)} words, {len(tags)} tags"
         problems.add("a sentence with different numbers of tags and words", row.where, counts)
@@ -252,95 +376,19 @@ def _is_sound(words: Sequence[Any], tags: Sequence[Any], row: TableRow, scheme: 
     for number, (word, tag) in enumerate(zip(words, tags, strict=True)):
         for kind, value in ((_find_word_problem(word), word), (find_problem(tag), tag)):
             if kind:
-                problems.add(kind, locate(number), value)
+                problems.add(kind, _locate(row, number), value)
     if problems.count == before and scheme == "iob2":
         for number in find_inside_starts(tags):
             kind = "I- after O or another type, which IOB2 does not allow (tag_scheme: auto reads it as conlleval does)"
-            problems.add(kind, locate(number), tags[number])
+            problems.add(kind, _locate(row, number), tags[number])
     return problems.count == before
+
+
+def _locate(row: TableRow, word: int) -> str:
+    places = row.values.get("places")
+    return places[word] if places else f"{row.where}, word {word}"
 
 
 def _find_word_problem(word: Any) -> str:
     problem = find_text_problem(word)
     return f"a word {problem}" if problem else "an empty word" * (not word.strip(" \t\r\n"))
-
-
-# ---------------------------------------------------------------------------------------------- CoNLL
-
-
-def read_conll(
-    path: Path, key: str, reading: Interpretation, problems: ProblemList, *, tagged: bool = True
-) -> Iterator[TableRow]:
-    """Yield the sentences of a CoNLL file, in order, and the lines that begin a document.
-
-    Args:
-        path: the file.
-        key: parameter with the path, for messages.
-        reading: receives counts of skipped lines and the layout.
-        problems: receives invalid lines.
-        tagged: the last column is the tag; else only the first column is read, and all tags are O.
-
-    Raises:
-        InputError: text that is not UTF-8, or a line or sentence that is too long; see `read_lines`.
-    """
-    reading.formats["CoNLL columns, UTF-8"] += 1
-    reading.grouping = "a blank line ends a sentence"
-    width, tabs, was_blank = 0, False, True
-    words: list[tuple[str, str, int]] = []
-    for number, text in enumerate(read_lines(path, key), 1):
-        if len(text) > MAX_LINE_CHARACTERS:
-            raise InputError(
-                f"{path}: line {number} has {len(text):,} characters, more than {MAX_LINE_CHARACTERS:,}. "
-                f"Each line must be a word with its tag ({key})"
-            )
-        line, where = text.rstrip("\r\n"), f"line {number}"
-        is_blank = not line.strip(_BLANKS)
-        fields = _split(line, tabs or (not width and "\t" in line))
-        if is_blank or fields[0] == DOCUMENT:
-            yield from _make_row(words)
-            words = []
-            if not is_blank:
-                yield TableRow(where, {"tokens": [DOCUMENT], "tags": [OUTSIDE]})
-            reading.counts[BLANK_LINES] += is_blank and was_blank
-            was_blank = True  # usually a blank line follows that of a document
-            continue
-        was_blank = False
-        if not words and _is_comment(line, tabs):
-            reading.counts[COMMENTS] += 1
-        elif tagged and len(fields) < 2:
-            problems.add("a line with one column (word and tag are required)", where, line)
-        elif width and len(fields) != width:
-            problems.add(f"a line with other than {width} columns, as the first line has", where, line)
-        else:
-            if not width:
-                width, tabs = len(fields), "\t" in line
-            tag = fields[-1] if tagged else OUTSIDE
-            if not fields[0] and tag == OUTSIDE:
-                reading.counts[NO_WORD] += 1
-                continue
-            words.append((fields[0], tag, number))
-            if len(words) > MAX_WORDS:
-                raise InputError(
-                    f"{path}: the sentence from line {words[0][2]} has more than {MAX_WORDS:,} words. End sentences "
-                    f"with a blank line ({key})"
-                )
-    yield from _make_row(words)
-
-
-def _make_row(words: list[tuple[str, str, int]]) -> Iterator[TableRow]:
-    if words:
-        tokens, tags, lines = map(list, zip(*words, strict=True))
-        yield TableRow(f"line {lines[0]}", {"tokens": tokens, "tags": tags, "lines": lines})
-
-
-def _is_comment(line: str, tabs: bool) -> bool:
-    words = line.split()
-    if not line.startswith("# ") or len(words) < 2 or (tabs and "\t" in line):
-        return False
-    return not looks_like_tag(words[-1]) or (tabs and len(words) > 2)
-
-
-def _split(line: str, tabs: bool) -> list[str]:
-    if tabs:
-        return [field.strip(" ") for field in line.split("\t")]
-    return re.split(f"[{_BLANKS}]+", line.strip(_BLANKS))

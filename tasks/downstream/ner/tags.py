@@ -8,8 +8,12 @@ BIOES also marks the last word of an entity (E-) and a single-word entity (S-). 
 uses M- for I-. They encode the same entities as IOB2.
 """
 
+import functools
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
+
+from tasks.records.names import INVISIBLE, find_name_problem
 
 OUTSIDE, BEGIN, INSIDE = "O", "B", "I"
 OTHER_SCHEMES = {"E": INSIDE, "L": INSIDE, "M": INSIDE, "S": BEGIN, "U": BEGIN}
@@ -17,6 +21,8 @@ OTHER_SCHEMES = {"E": INSIDE, "L": INSIDE, "M": INSIDE, "S": BEGIN, "U": BEGIN}
 CLOSING = "ESLU"
 """Prefixes that end an entity."""
 MAX_TYPE_CHARACTERS = 100
+BLANKS = re.compile(r"[ \t\r\n]+")
+"""White space between tags; a non-breaking blank may be part of a type."""
 
 
 class Entity(NamedTuple):
@@ -33,17 +39,26 @@ def split_tag(tag: str) -> tuple[str, str]:
     return prefix, name
 
 
+def split_tags(text: str) -> list[str]:
+    """Return the tags of a text that separates them by white space."""
+    return [tag for tag in BLANKS.split(text) if tag]
+
+
 def find_problem(tag: object) -> str | None:
     """Describe what is wrong with a tag; None if it is O, B-type or I-type."""
-    if not isinstance(tag, str):
-        return "a tag that is not text"
+    return _find_problem(tag) if isinstance(tag, str) else "a tag that is not text"
+
+
+@functools.lru_cache(maxsize=10_000)
+def _find_problem(tag: str) -> str | None:
     prefix, name = split_tag(tag)
     if tag == OUTSIDE:
         return None
     if prefix in (BEGIN, INSIDE):
         if not name:
             return "a tag without a type"
-        sound = len(name) <= MAX_TYPE_CHARACTERS and name.isprintable() and not any(map(str.isspace, name))
+        has_blank = any(map(str.isspace, name.translate(INVISIBLE)))
+        sound = len(name) <= MAX_TYPE_CHARACTERS and not has_blank and not find_name_problem(name)
         return None if sound else "a type that is not a word"
     if len(prefix) == 1 and prefix in OTHER_SCHEMES:
         return "a tag of another scheme (BIOES, BILOU), supported only by tag_scheme: auto"

@@ -14,9 +14,10 @@ import pytest
 
 from tasks.downstream.examples import ExamplesTask, make_examples
 from tasks.downstream.ner.checks import NerData
+from tasks.downstream.ner.conll import NO_WORD
 from tasks.downstream.ner.examples import UNKNOWN
 from tasks.downstream.ner.params import NerColumnParams, NerDataParams
-from tasks.downstream.ner.sentences import EMPTY, NO_WORD, REPAIRED, TagStatistics, open_sentences, read_sentences
+from tasks.downstream.ner.sentences import EMPTY, REPAIRED, TagStatistics, open_sentences, read_sentences
 from tasks.params.entries import find_entry
 from tasks.params.overlays import read_base, resolve
 from tasks.params.schema import validate_params
@@ -135,11 +136,11 @@ def test_class_numbers_without_names_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "scheme", "said", "repaired"),
     [
-        ("a I-x\nb I-x\nc B-x\n\nd O\ne I-y\n", "auto", "columns of IOB1", 2),
-        ("a B-x\nb I-x\n\nd B-y\n", "auto", "columns of IOB2", 0),
-        ("a B-x\nb O\nc I-x\n", "auto", "columns of IOB1 and IOB2 mixed", 1),
-        ("a I-x\nb I-x\nc B-x\n", "iob1", "columns of IOB1", 1),
-        ("a O\n", "auto", "columns of IOB2", 0),
+        ("a I-x\nb I-x\nc B-x\n\nd O\ne I-y\n", "auto", "tags in IOB1", 2),
+        ("a B-x\nb I-x\n\nd B-y\n", "auto", "tags in IOB2", 0),
+        ("a B-x\nb O\nc I-x\n", "auto", "tags in IOB1 and IOB2 mixed", 1),
+        ("a I-x\nb I-x\nc B-x\n", "iob1", "tags in IOB1", 1),
+        ("a O\n", "auto", "tags in IOB2", 0),
     ],
 )
 def test_the_scheme_is_found_and_iob1_becomes_iob2(
@@ -147,7 +148,7 @@ def test_the_scheme_is_found_and_iob1_becomes_iob2(
 ) -> None:
     reading = Interpretation()
     sentences = read(put(tmp_path, text), reading, tag_scheme=scheme)
-    assert list(reading.layouts.values()) == [said]
+    assert reading.labels.partition(", ")[0] == said
     assert reading.counts[REPAIRED] == repaired
     for _, _, tags in sentences:
         assert not any(
@@ -316,7 +317,7 @@ def test_schemes_that_mark_the_last_word_are_read_as_the_same_entities(tmp_path:
     path = put(tmp_path, "".join(f"w {tag}\n" for tag in tags.split()))
     [(_, _, found)] = read(path, reading := Interpretation())
     assert found == ["B-a", "I-a", "I-a", "B-a", "B-a", "O", "B-b", "I-b", "B-b", "I-b"]
-    assert ([*reading.layouts.values()], reading.counts[REPAIRED]) == ([f"columns of {scheme}"], 0)
+    assert (reading.labels, reading.counts[REPAIRED]) == (f"tags in {scheme}, types: a, b", 0)
     for stated in ("iob1", "iob2"):
         with pytest.raises(InputError, match="supported only by tag_scheme: auto"):
             read(path, tag_scheme=stated)
