@@ -3,8 +3,9 @@ word a row (word_rows.py). Every word and tag is checked, and tags become IOB2.
 """
 
 import functools
-import itertools
+import math
 import operator
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -57,10 +58,9 @@ TOKENS, TAGS = ("tokens", "words", "token", "word"), ("ner_tags", "tags", "label
 SENTENCES = ("sentence_id", "sentence", "sentence_idx", "sentence_number", "sent_id", "sent_idx", "sentence #")
 """Usual names of the column that the rows of a sentence share."""
 DOCUMENTS = ("document_id", "document", "doc_id")
-WHOLE_BYTES = 16 << 20
-"""Files up to this size are read completely before a run starts."""
 FIRST_SENTENCES = 1000
-"""Sentences of other files that are checked before a run starts."""
+"""Sentences that are checked before a run starts, and the others of the file that CHECK_SECONDS suffice for."""
+CHECK_SECONDS = 1.5
 HEADER_BYTES = 10_000
 FEWEST_SENTENCES = 10
 """Sentences from which on the shares of `TagStatistics` are plausible or not."""
@@ -198,7 +198,7 @@ def check_sentences(
     spellings: Mapping[str, str] | None = None,
     whole: bool = False,
 ) -> tuple[TagStatistics, bool]:
-    """Return tag statistics of the first sentences of a file, all of a small one, and True if there are no others.
+    """Return tag statistics of the first sentences of a source, all of a small file, and True if there are no others.
 
     Args:
         spellings: see `TagStatistics`.
@@ -209,9 +209,15 @@ def check_sentences(
     """
     found = TagStatistics(spellings=spellings or {})
     records = open_sentences(params, section, split, reading)
-    whole = whole or (params.source == "files" and params.path_of(split).stat().st_size <= WHOLE_BYTES)
-    first = records._replace(rows=itertools.islice(records.rows, None if whole else FIRST_SENTENCES))
-    for _ in read_sentences(first, params, found, reading):
+    until = math.inf if whole else time.monotonic() + CHECK_SECONDS * (params.source == "files")
+
+    def first_rows() -> Iterator[TableRow]:
+        for number, row in enumerate(records.rows, 1):
+            yield row
+            if number >= FIRST_SENTENCES and time.monotonic() > until:
+                return
+
+    for _ in read_sentences(records._replace(rows=first_rows()), params, found, reading):
         pass
     return found, next(records.rows, None) is None
 
@@ -262,9 +268,10 @@ def refuse_similar(params: NerDataParams, section: str, found: Mapping[str, TagS
     Raises:
         InputError: two such types, with the position of the first entity of each.
     """
-    first = {
-        name: f"{source}, {where}" for source, one in reversed([*found.items()]) for name, where in one.first.items()
-    }
+    first = dict[str, str]()
+    for source, one in found.items():
+        for name, where in one.first.items():
+            first.setdefault(name, f"{source}, {where}")
     if params.similar_labels != "refuse" or not (groups := fold_labels(first)):
         return
     lists = "; ".join(" and ".join(f"{name!r} ({first[name]})" for name in group) for group in groups.values())

@@ -289,7 +289,7 @@ def test_tables_of_words_and_tags_are_read_in_every_form(tmp_path: Path, name: s
         ("tokens,tags\n\"['Ada', 'left']\",\"['B-person', 'O']\"\n", "lists that are not JSON .*: line 2"),
         ("tokens,tags\nAda left,O\n", r"different numbers of tags and words: line 2 \('2 words, 1 tags'\)"),
         ("tokens,tags\n", r"contains no sentence \(train\.csv has a header and no rows\)"),
-        ("text,label\na,b\n", "has no column 'tokens' and no column 'ner_tags'; its columns are text, label"),
+        ("text,label\na,b\n", "has no column 'tokens'; its columns are text, label"),
     ],
 )
 def test_tables_of_other_lists_are_refused(tmp_path: Path, text: str, message: str) -> None:
