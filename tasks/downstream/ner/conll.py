@@ -257,14 +257,15 @@ def _split_sentences(head: Sequence[Line]) -> list[list[list[str]]]:
 
 def _find_first_number(sentences: Sequence[Sequence[Sequence[str]]]) -> str:
     """Return the first number, 0 or 1, if the first column numbers the words of every sentence; else nothing."""
-    first = ""
-    for rows in sentences:
-        numbers = [row[0] for row in rows if not _RANGE.fullmatch(row[0])]
-        first = first or (numbers[0] if numbers and numbers[0] in ("0", "1") else "-")
-        start = int(first) if first.isdecimal() else 0
-        if numbers != [str(number) for number in range(start, start + len(numbers))]:
-            return ""
-    return first if any(len(rows) > 1 for rows in sentences) else ""
+    numbers = [[row[0] for row in rows if not _RANGE.fullmatch(row[0])] for rows in sentences]
+    first = next((found[0] for found in numbers if found), "")
+    if first not in ("0", "1") or all(number == first for found in numbers for number in found):
+        return ""
+    for found in numbers:
+        after = [first, *(str(int(number) + 1) if number.isdecimal() else "" for number in found)]
+        if any(number not in (first, expected) for number, expected in zip(found, after, strict=False)):
+            return ""  # a number that starts again inside a sentence is reported later
+    return first
 
 
 def _proves_number(sentences: Sequence[Sequence[Sequence[str]]]) -> bool:

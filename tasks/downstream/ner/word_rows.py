@@ -33,9 +33,10 @@ def group_words(records: Records, reading: Interpretation, named_by: str, senten
     """
     head = list(itertools.islice(records.rows, FIRST_ROWS))
     rows = itertools.chain(head, records.rows)
-    has_words = any(row.values.get("tokens") for row in head) and all(map(_has_one_word, head))
+    singles = sum(map(_has_one_word, head)) if any(row.values.get("tokens") for row in head) else 0
+    has_words = 0 < singles == len(head)
     column = next((row.names["sentence"] for row in head if "sentence" in row.names), None)
-    if has_words and column is not None:
+    if column is not None and (has_words or (2 * singles > len(head) and _has_repeats(head))):
         yield from _join_rows(rows, head, records, reading, column, named_by)
         return
     if column is not None and sentence is not None:
@@ -74,6 +75,12 @@ def _has_one_word(row: TableRow) -> bool:
     if "tags" in row.values:
         return not isinstance(tag, str) or (len(split_tags(tag)) <= 1 and not tag.lstrip().startswith("["))
     return "tokens" in row.values and not (isinstance(word, str) and (len(word.split()) > 1 or word.startswith('["')))
+
+
+def _has_repeats(head: list[TableRow]) -> bool:
+    """Return True if several rows seem to have the same sentence."""
+    sentences = [row.values.get("sentence") for row in head]
+    return any(_is_empty(one) or one == before for before, one in itertools.pairwise(sentences))
 
 
 def _join_rows(

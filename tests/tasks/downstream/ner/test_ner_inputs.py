@@ -218,6 +218,199 @@ def test_bad_records_are_refused_with_their_lines(tmp_path: Path, row: dict[str,
         read(path)
 
 
+NESTED = "#\thttp://x.org/a [2009-10-17]\n1\tDan\tB-PER\tO\n2\tat\tO\tO\n3\tBern\tO\tB-LOC\n\n" * 3
+DAN = (0, ["Dan", "at", "Bern"], ["B-PER", "O", "O"])
+KAGGLE = "Sentence #,Word,POS,Tag\nSentence: 1,Ada,NNP,B-person\n,left,VB,O\nSentence: 2,Ada,NNP,B-person\n,left,VB,O\n"
+IDS = "sentence_id,words,labels\n0,Ada,B-person\n0,left,O\n1,Ada,B-person\n1,left,O\n"
+RECORDS = [
+    {"sentence_idx": number, "word": word, "tag": tag}
+    for number in (7, 8)
+    for word, tag in (("Ada", "B-person"), ("left", "O"))
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "column", "grouping"),
+    [
+        ("train.csv", KAGGLE, "'Sentence #' (by name)", "a row with 'Sentence #' begins a sentence"),
+        ("train.tsv", KAGGLE.replace(",", "\t"), "'Sentence #' (by name)", "a row with 'Sentence #' begins a sentence"),
+        ("train.csv", IDS, "'sentence_id' (by name)", "rows of one 'sentence_id' are a sentence"),
+        ("train.csv", IDS.replace("sentence_id", "nr"), "'nr' (named by you)", "rows of one 'nr' are a sentence"),
+        (
+            "train.jsonl",
+            "\n".join(map(json.dumps, RECORDS)),
+            "'sentence_idx' (by name)",
+            "rows of one 'sentence_idx' are a sentence",
+        ),
+        ("train.parquet", "", "'sentence_idx' (by name)", "rows of one 'sentence_idx' are a sentence"),
+    ],
+)
+def test_rows_of_one_word_become_sentences(tmp_path: Path, name: str, text: str, column: str, grouping: str) -> None:
+    path, reading = put(tmp_path, text, name), Interpretation()
+    if not text:
+        pq.write_table(pa.Table.from_pylist(RECORDS), path)
+    assert read(path, reading, columns={"sentence": "nr"} if "'nr'" in column else {}) == [ADA, ADA]
+    assert (reading.columns["sentence"], reading.grouping) == (column, grouping)
+
+
+def test_sentences_that_are_numbered_in_each_document_are_told_apart(tmp_path: Path) -> None:
+    text = "nr,sentence_id,words,labels\n5,0,Ada,B-person\n5,0,left,O\n5,1,left,O\n6,0,Ada,B-person\n6,0,left,O\n"
+    with pytest.raises(InputError, match=r"comes back after another one .*--column document=NAME.*: line 5 \('0'\)"):
+        read(put(tmp_path, text, "train.csv"))
+    found = read(put(tmp_path, text, "train.csv"), columns={"document": "nr"})
+    assert found == [ADA, (0, ["left"], ["O"]), (1, *ADA[1:])]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (IDS + "0,Ada,B-person\n", r"comes back after another one \(sort the rows by 'sentence_id'.*: line 6 \('0'\)"),
+        (IDS + ",left,O\n", "a row without 'sentence_id', although others repeat it .*: line 6"),
+        (IDS.replace("\n0,", "\n,", 1), "a row without 'sentence_id' before the first sentence: line 2"),
+        (IDS + "2,a b,O O\n", r"several words, where other rows have one word each: line 6 \('a b'\)"),
+        (IDS + "2,a,3\n", r"does not begin with B- or I-: line 6 \('3'\)"),
+    ],
+)
+def test_rows_of_one_word_with_two_readings_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read(put(tmp_path, text, "train.csv"))
+
+
+@pytest.mark.parametrize("name", ["train.csv", "train.jsonl"])
+def test_single_words_without_a_column_of_sentences_are_refused_unless_they_are_sentences(
+    tmp_path: Path, name: str
+) -> None:
+    rows = [{"word": "Ada", "tag": "B-person"}, {"word": "left", "tag": "O"}] * 6
+    lines = ["word,tag", *(",".join(row.values()) for row in rows)] if ".csv" in name else map(json.dumps, rows)
+    path = put(tmp_path, "\n".join(lines), name)
+    with pytest.raises(InputError, match="one word in most sentences.*sentence=NAME.*--column sentence=row"):
+        read(path)
+    assert read(path, columns={"sentence": "row"})[:2] == [(0, ["Ada"], ["B-person"]), (0, ["left"], ["O"])]
+
+
+def test_a_sentence_column_of_rows_that_are_sentences_is_not_used(tmp_path: Path) -> None:
+    text = "sentence_id,tokens,tags\n1,Ada left,B-person O\n1,Ada left,B-person O\n"
+    assert read(put(tmp_path, text, "train.csv"), reading := Interpretation()) == [ADA, ADA]
+    assert (reading.grouping, reading.unused_columns) == ("a row is a sentence", {"sentence_id"})
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "expected"),
+    [
+        ("# sent_id = 0\n1\tAda\tB-person\n2\tleft\tO\n\n" * 2, {}, {"tokens": 2, "word number": 1, "tags": 3}),
+        (
+            "# text = vitamin B\n1-2\tAdaleft\t_\t-\n1\tAda\tB-person\t-\n1.1\t_\t_\t-\n2\tleft\tO\t-\n\n" * 2,
+            {},
+            {"tokens": 2, "word number": 1, "tags": 3},
+        ),
+        ("1 Ada B-person\n2 left O\n", {"tokens": "2"}, {"tokens": 2, "word number": 1, "tags": 3}),
+        ("Ada B-person B-place\nleft O O\n", {"tags": "2"}, {"tokens": 1, "tags": 2}),
+        ("O Ada B-person\nO left O\n", {"tokens": "2"}, {"tokens": 2, "tags": 3}),
+        ("word\ttag\tpos\nAda\tB-person\tX\nleft\tO\tY\n", {}, {"tokens": "word", "tags": "tag"}),
+    ],
+)
+def test_the_columns_of_conll_files_are_found_or_named(
+    tmp_path: Path, text: str, columns: dict[str, str], expected: dict[str, Any]
+) -> None:
+    sentences = read(put(tmp_path, text), reading := Interpretation(), columns=columns)
+    assert sentences == [ADA] * len(sentences)
+    names = {part: name.partition(" (")[0].strip("'").removeprefix("column ") for part, name in reading.columns.items()}
+    assert names == {part: str(column) for part, column in expected.items()}
+
+
+def test_lines_that_are_no_words_are_counted_with_the_first(tmp_path: Path) -> None:
+    text = "# newdoc\n1-2\tAdaleft\t_\n1\tAda\tB-person\n2\tleft\tO\n\n" * 2
+    assert read(put(tmp_path, text), reading := Interpretation()) == [ADA, ADA]
+    assert (reading.counts[COMMENTS], reading.counts[RANGES]) == (2, 2)
+    assert (reading.places[COMMENTS], reading.places[RANGES]) == ("line 1", "line 2")
+    read(put(tmp_path, "word tag\nAda B-person\n"), reading := Interpretation())
+    assert (reading.counts[HEADER], reading.places[HEADER]) == (1, "line 1")
+
+
+def test_of_two_columns_of_entity_tags_the_user_names_one(tmp_path: Path) -> None:
+    """GermEval has nested entities in a column of their own; CoNLL-2003 has chunks, which are no entities."""
+    with pytest.raises(InputError, match="columns 3 and 4 all have tags .*--column tags=3.*--column tags=4"):
+        read(put(tmp_path, NESTED))
+    assert read(put(tmp_path, NESTED), columns={"tags": "3"}) == [DAN] * 3
+    assert read(put(tmp_path, NESTED), columns={"tags": "4"}) == [(0, DAN[1], ["O", "O", "B-LOC"])] * 3
+    with pytest.raises(InputError, match="4 columns, there is no column 5"):
+        read(put(tmp_path, NESTED), columns={"tags": "5"})
+    chunks = "EU NNP B-NP B-ORG\nrejects VBZ B-VP O\nGerman JJ B-NP B-MISC\ncall NN I-NP O\n. . O O\n\n" * 3
+    assert read(put(tmp_path, chunks))[0][2] == ["B-ORG", "O", "B-MISC", "O", "O"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1 Ada B-x\n2 left O\n", "the file is too short to tell.*--column tokens=1.*--column tokens=2"),
+        ("1 Ada B-x\n2 a O\n\n1 b O\n2 c O\n1 d O\n", r"starts again without a blank line before: line 6 \('1'\)"),
+        ("1 Ada B-x\n2 a O\n\n1 b O\n2-3 c B-x\n2 d O\n3 d O\n", r"a tag at a multiword token .*: line 5 \('B-x'\)"),
+        ("1\tO\n2\tB-x\n3\tO\n\n" * 10, "words that are their own number .*tokens=NAME"),
+        ("sentence_id\tword\ttag\n1\ta\tO\n", r"a column of sentences, 'sentence_id'. Give it the suffix \.tsv"),
+    ],
+)
+def test_columns_of_conll_files_with_two_readings_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read(put(tmp_path, text))
+
+
+def test_running_numbers_are_words_where_the_user_says_so(tmp_path: Path) -> None:
+    path = put(tmp_path, "1 X O\n2 X B-x\n\n" * 12)
+    assert read(path, columns={"tokens": "1"})[0] == (0, ["1", "2"], ["O", "B-x"])
+
+
+SPELLINGS = "Ada B-PER\nKerr I-PER\nleft O\n\nBen B-Per\nKerr I-PER\nleft O\n"
+
+
+@pytest.mark.parametrize("other", ["Per", "PE\u00a0R"])
+def test_types_that_fold_together_are_refused_folded_or_kept(tmp_path: Path, other: str) -> None:
+    text, dev = SPELLINGS.replace("Per", other), f"Ada B-{other}\nleft O\n"
+    for look in (lambda task: task.check_files(), lambda task: make_examples(task, tmp_path / "examples")):
+        params = NerDataParams(train_path=str(put(tmp_path, text)), dev_path=str(put(tmp_path, dev, "dev.conll")))
+        with pytest.raises(InputError, match=r"differ only .*'PER' \(train, line 1\) and .*train, line 5.*=fold"):
+            look(task_of(params))
+    task_of(params.model_copy(update={"similar_labels": "fold"})).check_files()
+    numbers = make(tmp_path, text, dev, similar_labels="fold")
+    assert read_example_labels(tmp_path / "examples", "x") == ("O", "B-PER", "I-PER")
+    table = pq.read_table(tmp_path / "examples" / "train.parquet")
+    assert table["tags"].to_pylist() == [["B-PER", "I-PER", "O"]] * 2, "an entity of two spellings is one"
+    assert numbers[f"tags of type {other!r} read as 'PER'"] == 2
+    make(tmp_path / "keep", text, dev, similar_labels="keep")
+    assert len(read_example_labels(tmp_path / "keep" / "examples", "x")) == 5
+
+
+@pytest.mark.parametrize("number", [20, 21, 22])
+def test_the_files_that_were_misread_are_read(tmp_path: Path, number: int) -> None:
+    """Made-up files: one word a row, numbered words, and a Persian type."""
+    edges = SHARED / "data" / "cases" / "edges"
+    if not edges.is_dir():
+        pytest.skip(f"needs {edges}")
+    [path] = edges.glob(f"{number}-*-train.*")
+    sentences = read(path)
+    assert len(sentences) == 30
+    assert all((len(words), words[-1]) == (6, ".") for _, words, _ in sentences)
+    assert all(tags[:2] == [f"B-{tags[0][2:]}", f"I-{tags[0][2:]}"] and tags[4] == "B-LOC" for *_, tags in sentences)
+
+
+def test_plausibility_is_checked_as_expectations(tmp_path: Path, judge: GxValidator) -> None:
+    """Sentences of single words, numbers as words and similar types, which checks before a run did not read."""
+    make(tmp_path, "a B-x\nb O\n\n" * 12, "a B-x\nb O\n")
+    path = tmp_path / "examples" / "train.parquet"
+    table = pq.read_table(path)
+    words = pa.array([["1"]] * 12, table.schema.field("tokens").type)
+    tags = pa.array([["B-x"], ["B-X"]] * 6, table.schema.field("tags").type)
+    values = [table["document"], words, tags]
+    pq.write_table(pa.Table.from_arrays(values, schema=table.schema), path)
+
+    def find_failed(**values: Any) -> set[str]:
+        data = NerDataParams(**values)
+        examples = NerData("ner", tmp_path / "examples", ("train", "dev"), 1, SECTION, data)
+        return {check["name"] for check in validate(examples, judge)["checks"] if not check["ok"]}
+
+    assert find_failed() == {"train_single_words", "train_running_numbers", "types_differ"}
+    assert find_failed(columns={"sentence": "row", "tokens": "1"}, similar_labels="keep") == set()
+
+
 @pytest.mark.parametrize("name", ["train.xlsx", "train.conll.bz2", "train.parquet.gz", "train"])
 def test_files_of_other_endings_are_refused_with_those_that_are_read(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match=r"downstream.ner.data.train_path needs .*\.conll.*\.jsonl"):
@@ -234,6 +427,7 @@ def task_of(params: NerDataParams) -> ExamplesTask:
 
 
 def make(folder: Path, train: str, dev: str, **values: Any) -> dict[str, Any]:
+    folder.mkdir(exist_ok=True)
     params = NerDataParams(train_path=str(put(folder, train)), dev_path=str(put(folder, dev, "dev.conll")), **values)
     make_examples(task_of(params), folder / "examples")
     return read_reading(folder / "examples")["numbers"]

@@ -69,6 +69,8 @@ def test_what_only_one_of_the_schemes_has_is_found() -> None:
         ("O-person", "not O"),
         ("B-a b", "not a word"),
         ("B-\u202ea", "not a word"),
+        ("B-\u200c", "not a word"),
+        ("B-a\u00a0", "not a word"),
         ("B-" + "a" * 101, "not a word"),
         (3, "not text"),
         (None, "not text"),
@@ -78,7 +80,9 @@ def test_what_is_no_tag_is_said(tag: object, said: str) -> None:
     assert said in (find_problem(tag) or "")
 
 
-@pytest.mark.parametrize("tag", ["O", "B-person", "I-creative-work", "B-1", "B-ORG/LOC", "I-München"])
+@pytest.mark.parametrize(
+    "tag", ["O", "B-person", "I-creative-work", "B-1", "B-ORG/LOC", "I-München", "B-شخص\u200cها", "I-a\u00a0b"]
+)
 def test_sound_tags_have_no_problem(tag: str) -> None:
     assert find_problem(tag) is None
 
