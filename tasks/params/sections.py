@@ -191,7 +191,7 @@ class TokenizerParams(Section):
     """Maximum number of entries, for source: train; bert-base-uncased has 30,522."""
     lowercase: bool = True
     """Lowercase text."""
-    strip_accents: bool | None = None
+    strip_accents: Annotated[bool | None, Field(exclude_if=lambda value: value is None)] = None
     """Remove accents, vowel signs and tone marks; null: as `lowercase`, but never where a vocabulary is trained on text
     whose words have many of them, nor where a given tokenizer keeps them."""
     repository: str | None = None

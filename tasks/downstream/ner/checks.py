@@ -209,6 +209,8 @@ class TagRows(WindowData):
         return [f"{artifacts.FEATURES} has {self._words:,} words, the sentences have {len(self._tags):,}"]
 
     def describe_label(self, row: Columns, slot: int, start: int, tokens: Sequence[str]) -> str:
+        if self._examples is None:
+            return ""  # rows have numbers only
         names, labels = read_row_labels(self.folder), row[COLUMN][start : start + len(tokens)]
         tagged = [f"{token} {names[label]}" for token, label in zip(tokens, labels, strict=True) if label > 0]
         return shorten(tagged, SHOWN_TAGS) or "no entity"

@@ -96,11 +96,11 @@ def test_sentences_are_set_apart_by_document_where_there_are_some(
 
 def test_the_types_of_entities_are_those_of_what_is_left_to_train_on(tmp_path: Path) -> None:
     path = tmp_path / "a.conll"
-    path.write_text("".join(f"word{number} B-{number}\n\n" for number in range(40)))
+    path.write_text("".join(f"word{number} B-{number}\nsleeps O\n\n" for number in range(40)))
     task = examples_of("ner", train_path=str(path), dev_path=None)
     make_examples(task, tmp_path / "out")
     assert len(read_example_labels(tmp_path / "out", "x")) == 1 + 2 * len(column(tmp_path / "out", "train", "tags"))
-    path.write_text("a B-a\n\nb O\n\nc O\n")
+    path.write_text("a B-a\nx O\n\nb O\nx O\n\nc O\nx O\n")
     make_examples(task, tmp_path / "out")
     lost = examples_of("ner", train_path=str(path), dev_path=None, limit_train=1, seed=3)
     with pytest.raises(InputError, match="have 0 entity types"):

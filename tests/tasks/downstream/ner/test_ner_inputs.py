@@ -14,7 +14,7 @@ import pytest
 
 from tasks.downstream.examples import ExamplesTask, make_examples
 from tasks.downstream.ner.checks import NerData
-from tasks.downstream.ner.conll import NO_WORD
+from tasks.downstream.ner.conll import COMMENTS, HEADER, NO_WORD, RANGES
 from tasks.downstream.ner.examples import UNKNOWN
 from tasks.downstream.ner.params import NerColumnParams, NerDataParams
 from tasks.downstream.ner.sentences import EMPTY, REPAIRED, TagStatistics, open_sentences, read_sentences
