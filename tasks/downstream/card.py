@@ -158,6 +158,7 @@ def write_card(
         git={**provenance["git"], "others": others},
         provenance=provenance,
         verdicts=len(provenance["data"]["verdicts"]),
+        row_notes=[note for one in provenance["data"]["verdicts"].values() for note in one.get("notes", ())],
         **values,
     )
 

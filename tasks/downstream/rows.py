@@ -32,7 +32,16 @@ from tasks.plan.main import run_main
 from tasks.records.parquet import count_rows, read_batches
 from tasks.rows.held_out import is_held_out
 from tasks.rows.packing import pack_sequences
-from tasks.rows.row_files import ABSENT, Manifest, RowLayout, RowWriter, UnknownTokens, check_geometry, to_arrow
+from tasks.rows.row_files import (
+    ABSENT,
+    CutTexts,
+    Manifest,
+    RowLayout,
+    RowWriter,
+    UnknownTokens,
+    check_geometry,
+    to_arrow,
+)
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 from tasks.stage.parallel import StageProgress
@@ -76,6 +85,8 @@ class EncodedSequences:
     """[N] each: columns of `RowsTask.features` except feature_id; numbered within the chunk."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Counts for the summary line, such as shortened sequences."""
+    whole_lengths: np.ndarray | None = None
+    """int64[N] number of tokens before examples are cut; None: examples are windows, which are not cut."""
 
 
 class RowsTask(DownstreamTask):
@@ -152,6 +163,7 @@ class PackedSplit:
     held_out: PackedSplit | None = None
     elapsed_s: float = 0.0
     unknown: UnknownTokens | None = None
+    cut: CutTexts | None = None
 
 
 def read_chunks(
@@ -264,7 +276,7 @@ def _write(
         pad_id=vocabulary.pad,
     )
     unknown = UnknownTokens(vocabulary.unk, (vocabulary.cls, *vocabulary.between, vocabulary.sep))
-    total, examples, counts, features = 0, 0, Counter[str](), task.features
+    total, examples, counts, features, cut = 0, 0, Counter[str](), task.features, None
     with contextlib.ExitStack() as stack:
         stack.enter_context(rows)
         table = features and stack.enter_context(pq.ParquetWriter(folder / artifacts.FEATURES, features))
@@ -284,10 +296,15 @@ def _write(
                 table.write_table(make_feature_table(features, sequences, total, examples))
             total, examples = total + len(lengths), examples + len(chunk)
             counts.update(sequences.counts)
+            if sequences.whole_lengths is not None:
+                cut = cut or CutTexts(shape.row_length)
+                cut.add(sequences.whole_lengths)
             unknown.add(columns["input_ids"], columns["sequence_ids"] > 0)
             progress.update(examples, f", {total} sequences")
         manifest = rows.finish(sha256_of(find_tokenizer_file(tokenizer_folder)), seed=0)
-    return PackedSplit(manifest, examples, total, counts, None, progress.elapsed_s, unknown)
+    if cut is not None:
+        cut.write(folder)
+    return PackedSplit(manifest, examples, total, counts, None, progress.elapsed_s, unknown, cut)
 
 
 def format_summary(task: RowsTask, split: str, made: PackedSplit) -> str:

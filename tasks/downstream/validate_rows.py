@@ -34,6 +34,7 @@ def row_data_sets(task: ChecksTask, params: Params, splits: tuple[str, ...], roo
                     section=task.entry.key("rows"),
                     max_positions=params.model.max_positions,
                     max_unknown_share=params.validate_.max_unknown_share,
+                    max_cut_share=params.validate_.max_cut_share,
                     training=split == TRAIN,
                     examples=source_examples(task, split, name if held_out else "", root),
                 )

@@ -59,6 +59,8 @@ class ValidateParams(Section):
     max_unknown_share: Fraction = 0.25
     """Maximum share of [UNK] tokens in rows; more suggest a vocabulary of another language. A warning starts at 0.01.
     """
+    max_cut_share: Fraction = 0.5
+    """Maximum share of texts that are longer than a row and lose their ends. A warning starts at 0.01."""
     near_duplicates: Annotated[float, Field(ge=0.5, le=1)] | None = 0.8
     """Share of common shingles from which two texts count as near-duplicates (docs/evaluation.md); null: do not look
     for them."""

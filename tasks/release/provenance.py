@@ -210,6 +210,8 @@ def data_verdicts(root: Path, subject: ReleaseSubject) -> dict[str, Any]:
             "checks": len(checks),
             "failed": [check.get("name") for check in checks if not check.get("ok")],
         }
+        if report.get("record") == "row" and report.get("notes"):  # of numbers alone; those on text may quote it
+            verdicts[name]["notes"] = report["notes"]
     return verdicts
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ipu_model.files import read_json, write_json
 from ipu_model.rows.format import ABSENT, MANIFEST, MAX_ROW_LENGTH, MAX_SEQUENCES, Manifest, row_schema, to_arrow
 from ipu_model.rows.format import FEATURE_IDS as FEATURE_IDS
 from ipu_model.rows.format import IGNORED as IGNORED
@@ -31,6 +32,11 @@ from tasks.stage.errors import InputError
 
 ROWS_PER_FILE = 65536
 Columns = Mapping[str, np.ndarray]
+CUT_TEXTS, MAX_COUNTED_TOKENS, WHOLE_SHARE = "cut_texts.json", 1 << 16, 0.99
+"""File of `CutTexts`, number of tokens from which on they are not told apart, and share of texts that advice keeps
+whole."""
+CUT = "and are cut to them"
+"""Part of the warning that texts are cut."""
 WARN_SHARE = 0.01
 """Share that causes a warning. With BERT's vocabulary, English text has less than 0.1 %, and tweets about 1 %."""
 
@@ -242,6 +248,61 @@ class RowWriter(contextlib.AbstractContextManager["RowWriter"]):
         )
         (self.folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
         return manifest
+
+
+class CutTexts:
+    """Counter of the examples of one sequence each that are longer than a row, and of the tokens that they lose."""
+
+    def __init__(self, row_length: int, lengths: Sequence[int] = ()) -> None:
+        """Start with these counts: number n is that of examples of n tokens."""
+        self.row_length, self.lengths = row_length, np.array(lengths, dtype=np.int64)
+
+    def add(self, lengths: np.ndarray) -> None:
+        """Count examples by their tokens before they are cut. int64 [N]."""
+        found = np.bincount(np.minimum(lengths, MAX_COUNTED_TOKENS))
+        found[: len(self.lengths)] += self.lengths[: len(found)]
+        self.lengths = np.concatenate([found, self.lengths[len(found) :]])
+
+    def write(self, folder: Path) -> None:
+        """Write the counts next to the rows."""
+        write_json(folder / CUT_TEXTS, {"row_length": self.row_length, "lengths": self.lengths.tolist()})
+
+    @classmethod
+    def read(cls, folder: Path) -> CutTexts | None:
+        """Return the counts of a row folder; None for rows of windows, which lose no token."""
+        path = folder / CUT_TEXTS
+        return cls(**read_json(path)) if path.is_file() else None
+
+    @property
+    def share(self) -> float:
+        """Share of the examples that are cut."""
+        return float(self.lengths[self.row_length + 1 :].sum() / max(1, self.lengths.sum()))
+
+    @property
+    def token_share(self) -> float:
+        """Share of the tokens that are lost."""
+        numbers = np.arange(len(self.lengths))
+        lost = (self.lengths * np.maximum(0, numbers - self.row_length)).sum()
+        return float(lost / max(1, (self.lengths * numbers).sum()))
+
+    def fit(self, share: float) -> int:
+        """Return the length of rows, a multiple of 8, that leaves this share of the examples whole."""
+        needed = int(np.searchsorted(np.cumsum(self.lengths), share * self.lengths.sum()))
+        return -(-needed // 8) * 8
+
+    def __str__(self) -> str:
+        cut = int(self.lengths[self.row_length + 1 :].sum())
+        return (
+            f"{cut:,} of {int(self.lengths.sum()):,} texts ({self.share:.1%}) are longer than rows of "
+            f"{self.row_length} tokens {CUT}: {self.token_share:.1%} of all tokens are lost"
+        )
+
+    @property
+    def warning(self) -> str:
+        """Warning if the share reaches WARN_SHARE, else empty."""
+        if self.share < WARN_SHARE:
+            return ""
+        return f"{self}. rows.row_length={self.fit(WHOLE_SHARE)} leaves {WHOLE_SHARE:.0%} of the texts whole"
 
 
 class UnknownTokens:

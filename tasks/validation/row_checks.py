@@ -28,6 +28,8 @@ from tasks.rows.row_files import (
     SEQUENCE_LABELS,
     SEQUENCES,
     TOKENS,
+    WHOLE_SHARE,
+    CutTexts,
     UnknownTokens,
     from_arrow,
 )
@@ -173,6 +175,8 @@ class RowSource:
     max_positions: int
     """Positions of the model."""
     max_unknown_share: float = 1.0
+    max_cut_share: float = 1.0
+    """Share of the texts at most that are longer than a row."""
     """Share of [UNK] among the tokens at most."""
     training: bool = True
     """The rows are for training; otherwise they are held out."""
@@ -219,7 +223,8 @@ class RowData(DataSet):
         sizes = self.manifest.sizes(vocabulary.size, TOKEN_TYPES, source.max_positions)
         self._ends = {column: column.end(sizes) for column in self.manifest.columns if column.name not in STRUCTURE}
         self.prerequisites = self._prerequisites(vocabulary)
-        self.total_checks = self._total_checks(source.max_unknown_share)
+        self._cut = CutTexts.read(self.folder)
+        self.total_checks = self._total_checks(source)
         self.record_checks = (*self._sequence_checks(), *self._column_checks())
 
     def _prerequisites(self, vocabulary: TokenizerInfo) -> tuple[DataCheck, ...]:
@@ -237,7 +242,7 @@ class RowData(DataSet):
             ),
         )
 
-    def _total_checks(self, max_unknown_share: float) -> tuple[DataCheck, ...]:
+    def _total_checks(self, source: RowSource) -> tuple[DataCheck, ...]:
         no_text = "there was no text to make rows from: check the corpus or the examples"
         counts = {"sequences": self.manifest.sequences, "real tokens": self.manifest.real_tokens}
         once = DataCheck("features_once", FEATURE_IDS.name, "every feature from 0 on, exactly once", self.advice)
@@ -258,13 +263,25 @@ class RowData(DataSet):
             DataCheck(
                 "unknown_share",
                 "input_ids",
-                f"at most {max_unknown_share:.4g} of the tokens are [UNK]",
+                f"at most {source.max_unknown_share:.4g} of the tokens are [UNK]",
                 "the vocabulary does not fit the text: use a model or vocabulary of its language (base_model, "
                 "tokenizer), raise tokenizer.vocabulary_size if it is trained here, or raise "
                 "validate.max_unknown_share",
-                maximum=max_unknown_share,
+                maximum=source.max_unknown_share,
             ),
             *([once] if FEATURE_IDS in self._ends else []),
+            *([self._cut_check(self._cut, source)] if self._cut is not None else []),
+        )
+
+    def _cut_check(self, cut: CutTexts, source: RowSource) -> DataCheck:
+        longest = min(cut.fit(WHOLE_SHARE), source.max_positions)
+        return DataCheck(
+            "cut_share",
+            "input_ids",
+            f"at most {source.max_cut_share:.4g} of the texts are longer than rows of {cut.row_length} tokens",
+            f"set {self.section}.row_length={longest} (the model has {source.max_positions} positions), or "
+            "validate.max_cut_share=1 to train on the beginnings of the texts",
+            maximum=source.max_cut_share,
         )
 
     def _sequence_checks(self) -> tuple[DataCheck, ...]:
@@ -425,6 +442,7 @@ class RowData(DataSet):
             "manifest_sequences": TotalFeature(seen["sequences"]),
             "manifest_real_tokens": TotalFeature(seen["real_tokens"]),
             "unknown_share": TotalFeature(unknown.share, str(unknown)),
+            **({} if self._cut is None else {"cut_share": TotalFeature(self._cut.share, str(self._cut))}),
             "features_once": TotalFeature(len(wrong), shown, [f"feature {i}: {times[i]} times" for i in wrong[:3]]),
         }
 
@@ -443,6 +461,7 @@ class RowData(DataSet):
             "sequences per row": round(seen["sequences"] / max(1, seen["rows"]), 3),
             "real tokens": seen["real_tokens"],
             "share of [UNK]": round(self._unknown.share, 4),
+            **({} if self._cut is None else {"share of texts that are cut": round(self._cut.share, 4)}),
             "share of real tokens": round(seen["real_tokens"] / max(1, seen["rows"] * length), 4),
             "mean tokens of a sequence": self.tally.histograms["tokens"].mean,
         }
@@ -490,7 +509,8 @@ class RowData(DataSet):
         return ""
 
     def notes(self) -> list[str]:
-        return [f"{self.name} rows: {self._unknown.warning}"] if self._unknown.warning else []
+        warnings = (self._unknown.warning, "" if self._cut is None else self._cut.warning)
+        return [f"{self.name} rows: {text}" for text in warnings if text]
 
 
 def _label_row(first: int, place: int) -> str:

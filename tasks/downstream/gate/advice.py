@@ -70,7 +70,12 @@ class TrainingFacts:
 
 
 def advise(
-    facts: TrainingFacts, failed: Collection[str], gain: ConfidenceInterval | None, examples: int, record: str
+    facts: TrainingFacts,
+    failed: Collection[str],
+    gain: ConfidenceInterval | None,
+    examples: int,
+    record: str,
+    notes: Sequence[str] = (),
 ) -> list[Advice]:
     """Return what to do after a rejection, at most two points; empty if the measurements do not tell.
 
@@ -79,11 +84,13 @@ def advise(
         gain: gain over the baseline; None: not checked.
         examples: number of development examples.
         record: name of one.
+        notes: what the rows lack, which comes first.
     """
     dev = f"{examples:,} development {record}s"
     if any(name.startswith(("data_", "predictions_", "scores_belong")) for name in failed):
         return []  # those reasons name the stage to run, and its result may change the scores
-    found = [one for one in (_judge_training(facts),) if one is not None]
+    found = [Advice(f"{note}.") for note in notes[:1]]
+    found += [one for one in (_judge_training(facts),) if one is not None]
     found += _judge_classes(facts.classes, dev)
     if not found and set(failed) == {"beats_constant_answer"} and gain is not None and gain.mean > 0:
         # the width of the interval shrinks with the square root of the number of examples

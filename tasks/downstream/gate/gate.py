@@ -43,6 +43,7 @@ from tasks.plan.code_state import git_state
 from tasks.plan.kinds import load_part
 from tasks.plan.main import run_main
 from tasks.plan.named_files import require_readable
+from tasks.rows.row_files import CUT
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 from tasks.tracking.trackers import record_verdict
@@ -231,6 +232,12 @@ def read_verdict(path: Path, name: str) -> bool | None:
     return bool(values["valid"])
 
 
+def read_notes(path: Path) -> list[str]:
+    """Return the notes of a verdict on a data set; empty if there is no readable one."""
+    notes = (find_object(path) or {}).get("notes")
+    return [str(note) for note in notes] if isinstance(notes, list) else []
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
@@ -383,7 +390,8 @@ def find_advice(
         task.count_classes(examples, task.read_predictions(root / subject.predictions, examples), root),
         evidence.scores[task.limits[0].metric],
     )
-    found = advise(facts, failed, evidence.over_baseline, evidence.examples, task.record)
+    cut = [note for note in read_notes(root / artifacts.validation_report(task.entry.verdict("rows"))) if CUT in note]
+    found = advise(facts, failed, evidence.over_baseline, evidence.examples, task.record, cut)
     keys = ("finetune.learning_rate", "finetune.epochs", *(f"data.{name}" for name in params.data.model_dump()))
     names = {key: task.entry.key(*key.split(".")) for key in keys}
     return [one._replace(set={names[key]: value for key, value in one.set.items() if key in names}) for one in found]

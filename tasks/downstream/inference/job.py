@@ -84,8 +84,9 @@ def run_inference(task: DownstreamTask, model: InferenceModel, split: str, how: 
         KeyboardInterrupt: the job was interrupted.
     """
     made = write_rows(load_part(task.entry, "rows"), split, tokenizer=model.tokenizer)
-    if made.unknown and made.unknown.warning:  # the vocabulary does not fit the text
-        streams.note(made.unknown.warning)
+    for counter in (made.unknown, made.cut):  # the vocabulary or the length of rows does not fit the text
+        if counter is not None and counter.warning:
+            streams.note(counter.warning)
     rows, logits = task.rows_folder(split), artifacts.logits_file(task.entry.name, split)
     logits.parent.mkdir(parents=True, exist_ok=True)
     if how.exported is not None:

@@ -83,11 +83,13 @@ def make_sequences(
     if seconds is None:
         kept = np.minimum(one.lengths, row_length - info.special_per_text)
         pieces = [(one.token_ids, one.starts, kept)]
-        shortened = kept < one.lengths
+        whole = one.lengths + info.special_per_text
     else:
         two = encode(tokenizer, seconds)
         kept, others = keep_longest_first(one.lengths, two.lengths, row_length - info.special_per_pair)
         pieces = [(one.token_ids, one.starts, kept), (two.token_ids, two.starts, others)]
-        shortened = kept + others < one.lengths + two.lengths
-    joined, counts = join_sequences(info, *pieces), {"truncated to fit": int(shortened.sum())}
-    return EncodedSequences(joined.token_ids, joined.lengths, joined.second_starts, labels={}, counts=counts)
+        whole = one.lengths + two.lengths + info.special_per_pair
+    joined, counts = join_sequences(info, *pieces), {"truncated to fit": int((whole > row_length).sum())}
+    return EncodedSequences(
+        joined.token_ids, joined.lengths, joined.second_starts, labels={}, counts=counts, whole_lengths=whole
+    )
