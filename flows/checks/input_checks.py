@@ -66,23 +66,30 @@ class InputCheck:
     """Returns what the first lines of a run say about the input after a passed check."""
 
 
-def check_corpus(params: Params) -> str:
-    """Check the corpus: every file has a known format, and the first documents of as many as time allows are valid."""
-    from tasks.corpus.documents import document_columns, list_usable_files, read_files
-    from tasks.corpus.quality import make_rules
+def make_corpus_check() -> InputCheck:
+    """Return the check of the corpus: every file has a known format, and the first documents of as many as time allows
+    are valid."""
+    inputs: dict[str, Interpretation] = {}
 
-    section = params.corpus
-    make_rules(section.quality)
-    columns = document_columns(section.text_column, section.title_column, section.id_column)
-    until, looked = time.monotonic() + LIMIT_S, 0
-    files = list_usable_files(Path(section.path), Interpretation())
-    for file in files:
-        records = read_files(file, columns, section.layout, Interpretation(), section.separator)
-        collections.deque(itertools.islice(records, HEAD), 0)
-        looked += 1
-        if time.monotonic() > until:
-            break
-    return f"{len(files)} file{'s' * (len(files) > 1)} in {section.path}; checked the first records of {looked}"
+    def check(params: Params) -> str:
+        from tasks.corpus.documents import name_files, read_piece
+        from tasks.corpus.pieces import choose_columns
+        from tasks.corpus.quality import make_rules
+
+        section = params.corpus
+        make_rules(section.quality)
+        columns, reading = choose_columns(section), Interpretation()
+        until = time.monotonic() + LIMIT_S
+        files = list(name_files(Path(section.path), section.layout, reading, columns))
+        for file in files:
+            collections.deque(itertools.islice(read_piece(file, columns, reading, section.separator), HEAD), 0)
+            if time.monotonic() > until:
+                break
+        inputs[f"{Path(section.path).name} (first records)"] = reading
+        several = "s" * (len(files) > 1)
+        return f"{len(files)} file{several} in {section.path}; checked the first records of {reading.files}"
+
+    return InputCheck("corpus", ("corpus.path",), check, tell=lambda: describe_inputs(inputs))
 
 
 def check_vocabulary(params: Params) -> str:
@@ -275,9 +282,7 @@ CHECKS = (
     InputCheck("base model", ("base_model.path",), check_base_model),
     InputCheck("IPU config", ("ipu.config",), check_ipu_config),
     InputCheck("prepared rows", tuple(f"pretrain_rows.{phase}.path" for phase in PHASES), check_prepared_rows),
-    InputCheck("corpus", ("corpus.path",), check_corpus),
 )
-"""Slowest checks last, because only results within the time limit count."""
 
 
 def select_checks(params: Params, read: Collection[str]) -> list[InputCheck]:
@@ -297,7 +302,8 @@ def select_checks(params: Params, read: Collection[str]) -> list[InputCheck]:
 
     of_entries = [make_entry_check(entry) for entry in entries(params)]
     teachers = [make_teacher_check(entry) for entry in entries(params) if entry.params.distill.teacher]
-    return [one for one in (*of_entries, *teachers, *CHECKS) if any(map(is_read, one.keys))]
+    # Slowest checks last, because only results within the time limit count.
+    return [one for one in (*of_entries, *teachers, *CHECKS, make_corpus_check()) if any(map(is_read, one.keys))]
 
 
 def run_check(one: InputCheck, params: Params) -> Iterator[CheckResult]:

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from ipu_model.files import new_folder
+from tasks.corpus.documents import add_grouping
 from tasks.corpus.duplicates import RULES, find_duplicates, join_keys, keys_file, open_keys
 from tasks.corpus.pieces import EMPTY, CorpusFile, PieceMaker, list_pieces, read_document, remove_rows
 from tasks.corpus.quality import quote
@@ -85,6 +86,7 @@ def _make_files(params: CorpusParams, work: Path, reading: Interpretation) -> li
     maker = PieceMaker(params, work, progress)
     for piece in ordered_map(maker.make, enumerate(list_pieces(params, reading)), folder=work):
         join_keys(piece.folder, work)
+        add_grouping(reading, piece.reading.grouping)
         reading.merge(piece.reading)
         files += piece.files
         documents += sum(file.documents for file in piece.files)

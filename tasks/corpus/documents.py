@@ -1,4 +1,4 @@
-"""Documents from the user's files: .txt, .jsonl, .csv, .parquet, and the output of WikiExtractor.
+"""Documents from the user's files: .txt, .jsonl, .json, .csv, .parquet, and the output of WikiExtractor.
 
 Files are read in pieces, in any process: small files together, and a large file of text, JSON lines or Parquet in parts
 that begin at a document. The documents are the same for pieces of any size. Memory stays flat. Every reader yields
@@ -15,15 +15,37 @@ import bisect
 import collections
 import contextlib
 import html
+import io
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 
 from ipu_model.files import open_regular
+from tasks.corpus.folders import JSON, list_usable_files
+from tasks.corpus.layouts import (
+    AUTO,
+    FEW_LINES,
+    FILE,
+    HEAD_BYTES,
+    HEAD_ROWS,
+    HEADING,
+    JSON_LINES,
+    KEY,
+    MOST_LINES,
+    PARAGRAPHS,
+    SENTENCES,
+    TITLE,
+    WIKIEXTRACTOR,
+    WIKITEXT,
+    LineEnds,
+    are_wikitext_lines,
+    choose_layout,
+    split_blocks,
+)
 from tasks.records import tables
 from tasks.records.interpretation import Interpretation
 from tasks.records.json_files import read_objects
@@ -46,24 +68,25 @@ from tasks.records.text_files import (
 from tasks.stage.errors import InputError
 from tasks.stage.memory import limit_memory
 
-KEY = "corpus.path"
 PIECE_BYTES = 64 << 20
 """Approximate bytes of a piece. Another number divides the corpus into other files, so it is not a parameter."""
 LEAST_FILE_BYTES = 64 << 10
 """Bytes that a file counts as at least: opening it takes as long as reading these."""
-SUFFIXES, JSON = (".txt", *tables.ENDINGS), ".json"
-"""Suffixes of files that are read in a folder; and .json, which is read only if the file itself is named, because a
-folder may contain settings in .json files."""
-_NEEDED = f"{', '.join(SUFFIXES)} files, or files of WikiExtractor without a suffix (wiki_00)"
-_PACKED = re.compile(rf"(.*/)?(wiki_\d+|.*({'|'.join(map(re.escape, SUFFIXES))}))\.(bz2|gz|xz|zst)")
-"""Packed files of WikiExtractor (its --compress), or of text."""
-_TITLE = re.compile(r"^\s*=\s+(?!=)(.*?[^=\s])\s+=\s*$")
-_HEADING = re.compile(r"^\s*=\s?=.*=\s?=\s*$")
 ID_COLUMN, TITLE_COLUMN = "document_id", "title"
 """Optional columns, used unless params.yaml names others."""
 NUMBERED = "documents without an id, numbered"
-FILE_NAME = re.compile(r"wiki_\d+")
-HEAD_BYTES = 4096
+UNWRAPPED = "documents of hard-wrapped lines, joined"
+JOINED = "rows with a line of WikiText each, joined into articles"
+NOT_TEXT = "values of the unnamed column {} that are not text, left out"
+GROUPINGS = {
+    WIKITEXT: "a document is an article, from one heading = Title = to the next",
+    PARAGRAPHS: "a document is a block of lines between blank lines, which are joined",
+    SENTENCES: "a line is a sentence, and a blank line ends a document",
+    WIKIEXTRACTOR: "a document is an article",
+    FILE: "a document is a file",
+    JSON_LINES: "a document is a record",
+}
+"""Layout -> how lines become documents."""
 _BEGIN = re.compile(r'<doc id="([^"]*)"(?: revid="[^"]*")? url="[^"]*" title="(.*)">\s*')
 _END = "</doc>"
 
@@ -87,6 +110,8 @@ class Document(NamedTuple):
     title: str
     text: str
     """Paragraphs separated by newlines, without empty lines. The corpus stage leaves out empty documents."""
+    has_sentences: bool = False
+    """Each line is a sentence."""
 
 
 def document_columns(text: str, title: str | None = None, id: str | None = None) -> Columns:
@@ -98,20 +123,86 @@ def document_columns(text: str, title: str | None = None, id: str | None = None)
     }
 
 
-_WIKIEXTRACTOR = document_columns("text", "title", "id")
+_USUAL, _WIKIEXTRACTOR = document_columns("text"), document_columns("text", "title", "id")
 
 
-def make_documents(lines: Iterable[TableRow], source: str, reading: Interpretation) -> Iterator[Document]:
-    """Yield documents from the records of a table read with `document_columns`; the id may be empty.
+def make_documents(
+    rows: Iterable[TableRow],
+    source: str,
+    columns: Columns,
+    layout: str,
+    reading: Interpretation,
+    part: FileRange = WHOLE,
+) -> Iterator[Document]:
+    """Yield documents from the records of a table; the id may be empty.
+
+    Args:
+        columns: from `document_columns`.
+        layout: corpus.layout. `auto` joins hard-wrapped lines, and rows that are lines of WikiText; `sentences` makes a
+            line a sentence. Only a whole table may have lines of WikiText.
 
     Raises:
         InputError: a value that is not text, such as a number or NaN; the message has its position.
     """
-    for line in lines:
-        values = line.values | {"id": convert_id(line.values.get("id"), reading)}
-        text, title, document_id = (_text(values.get(part), source, line, part) for part in ("text", "title", "id"))
-        reading.counts[NUMBERED] += "id" in line.values and not document_id.strip()
-        yield Document(document_id.strip(), " ".join(title.split()), clean_paragraphs(text))
+    rows = iter(rows)
+    if layout in (AUTO, WIKITEXT) and part.stop is None:
+        head = _read_head(rows)
+        rows = itertools.chain(head, rows)
+        if _are_wikitext(head):
+            add_grouping(reading, f"a row is a line, {GROUPINGS[WIKITEXT]}")
+            yield from _join_articles(_read_lines_of_rows(rows, source, reading))
+            return
+    add_grouping(reading, GROUPINGS[SENTENCES if layout == SENTENCES else JSON_LINES])
+    for row in rows:
+        values = row.values | {"id": convert_id(row.values.get("id"), reading)}
+        text, title, document_id = (
+            _text(values, source, row, part, columns, reading) for part in ("text", "title", "id")
+        )
+        reading.counts[NUMBERED] += "id" in row.values and not document_id.strip()
+        if layout in (AUTO, WIKITEXT, FILE):
+            text = _join_wrapped(text, row.where, reading)
+        text = clean_paragraphs(text)
+        yield Document(document_id.strip(), " ".join(title.split()), text, layout == SENTENCES)
+
+
+def _read_head(rows: Iterator[TableRow]) -> list[TableRow]:
+    """Return the first rows, at most HEAD_ROWS, up to one that is not a single line."""
+    head: list[TableRow] = []
+    characters = 0
+    for row in itertools.islice(rows, HEAD_ROWS):
+        head.append(row)
+        text = row.values.get("text")
+        characters += len(text) if isinstance(text, str) else 0
+        if (isinstance(text, str) and "\n" in text.strip()) or characters > BLOCK_BYTES:
+            break
+    return head
+
+
+def _are_wikitext(head: Iterable[TableRow]) -> bool:
+    return are_wikitext_lines([str(row.values.get("text") or "") for row in head])
+
+
+def _read_lines_of_rows(rows: Iterable[TableRow], source: str, reading: Interpretation) -> Iterator[str]:
+    for row in rows:
+        reading.count(JOINED, row.where)
+        yield _require_text(row.values.get("text"), source, row, "text")
+
+
+def _join_wrapped(text: str, where: str, reading: Interpretation) -> str:
+    """Join the lines of each block of a hard-wrapped text; return any other text unchanged."""
+    if text.count("\n") < FEW_LINES:
+        return text
+    lines = text.splitlines()
+    if not LineEnds(split_blocks(lines[:MOST_LINES])).is_wrapped:
+        return text
+    reading.count(UNWRAPPED, where)
+    return "\n".join(map(" ".join, split_blocks(lines)))
+
+
+def add_grouping(reading: Interpretation, grouping: str) -> None:
+    """Add how lines become documents, unless it is known."""
+    if grouping not in reading.grouping:
+        reading.grouping = "; ".join(filter(None, (reading.grouping, grouping)))
 
 
 def add_ids(documents: Iterable[Document], name: str) -> Iterator[Document]:
@@ -126,10 +217,21 @@ def clean_paragraphs(text: str) -> str:
     return "\n".join(part for part in parts if part.strip(ZERO_WIDTH + " "))
 
 
-def _text(value: Any, source: str, line: TableRow, part: str) -> str:
+def _text(
+    values: Mapping[str, Any], source: str, row: TableRow, part: str, columns: Columns, reading: Interpretation
+) -> str:
+    """Return the text of a part of a row; a title or an id that no parameter names is left out if it is not text."""
+    value = values.get(part)
+    if columns[part].required or value is None or not find_text_problem(value):
+        return _require_text(value, source, row, part)
+    reading.count(NOT_TEXT.format(repr(row.names.get(part, part))), f"{source}, {row.where}")
+    return ""
+
+
+def _require_text(value: Any, source: str, row: TableRow, part: str) -> str:
     if problem := find_text_problem("" if value is None else value):
         raise InputError(
-            f"{source}, {line.where}: {line.names[part]} {problem} (found {type(value).__name__} {value!r:.40}). Check "
+            f"{source}, {row.where}: {row.names[part]} {problem} (found {type(value).__name__} {value!r:.40}). Check "
             "corpus.text_column, corpus.title_column and corpus.id_column"
         )
     return value or ""
@@ -141,34 +243,37 @@ def read_files(
     """Yield the documents of a file, or of the usable files of a folder, sorted by name.
 
     Args:
-        layout: `wikitext`, `paragraphs`, `wikiextractor` or `auto`, for .txt (corpus.layout).
+        layout: corpus.layout.
 
     For other arguments and errors see `read_piece` and `list_usable_files`.
     """
-    for piece in _name_files(path, layout, reading):
+    for piece in name_files(path, layout, reading, columns):
         yield from read_piece(piece, columns, reading, separator)
 
 
-def _name_files(path: Path, layout: str, reading: Interpretation) -> Iterator[FilePiece]:
-    for file in list_usable_files(path, reading):
+def name_files(path: Path, layout: str, reading: Interpretation, columns: Columns) -> Iterator[FilePiece]:
+    """Yield a file, or the usable files of a folder, sorted by name; for arguments see `read_files`."""
+    for file in list_usable_files(path, reading, columns):
         refuse_empty(file, f"{KEY}={path}")
         name = file.name if path.is_file() else file.relative_to(path).as_posix()
         yield FilePiece(file.absolute(), str(file), name, layout)
 
 
-def plan_pieces(path: Path, layout: str, reading: Interpretation) -> Iterator[tuple[FilePiece, ...]]:
+def plan_pieces(
+    path: Path, layout: str, reading: Interpretation, columns: Columns = _USUAL
+) -> Iterator[tuple[FilePiece, ...]]:
     """Yield the files, or the part of a file, of each piece, in reading order.
 
     For arguments see `read_files`.
     """
     files: list[FilePiece] = []
     held = 0
-    for file in _name_files(path, layout, reading):
+    for file in name_files(path, layout, reading, columns):
         size = max(LEAST_FILE_BYTES, file.path.stat().st_size)
         if files and held + size > PIECE_BYTES:
             yield tuple(files)
             files, held = [], 0
-        parts = divide_file(file)
+        parts = divide_file(file, columns)
         if len(parts) > 1:
             yield from ((part,) for part in parts)
         else:
@@ -177,24 +282,35 @@ def plan_pieces(path: Path, layout: str, reading: Interpretation) -> Iterator[tu
         yield tuple(files)
 
 
-def divide_file(file: FilePiece) -> list[FilePiece]:
-    """Divide a file into parts of about PIECE_BYTES; one that is small, packed, a table without lines or a single
-    document stays whole."""
+def divide_file(file: FilePiece, columns: Columns = _USUAL) -> list[FilePiece]:
+    """Divide a file into parts of about PIECE_BYTES; one that is small, packed, a table without lines, a table whose
+    rows are lines of WikiText, or a single document stays whole."""
     path, layout = file.path, file.layout
     suffix, count = file_suffix(path), round(path.stat().st_size / PIECE_BYTES)
     if count < 2 or path.suffix.lower() in CODECS or suffix in (".csv", JSON):
         return [file]
     with _naming_as_given(file):
+        if suffix not in tables.ENDINGS:
+            file = file._replace(layout=choose_layout(path, layout))
+        is_table = suffix in tables.ENDINGS or file.layout == JSON_LINES
+        if file.layout == FILE and not is_table or is_table and _has_wikitext_rows(file, columns):
+            return [file]
         if suffix == ".parquet":
             bounds = _divide_groups(path)
-        elif suffix == ".jsonl":
+        elif is_table or (file.layout == WIKIEXTRACTOR and peek(path, HEAD_BYTES).startswith(b"{")):
             bounds = _divide_lines(path, count, _begins_object)
         else:
-            layout = _choose_layout(path, layout)
-            is_json = layout == "wikiextractor" and peek(path, HEAD_BYTES).startswith(b"{")
-            bounds = _divide_lines(path, count, _begins_object if is_json else _BEGINS[layout])
+            bounds = _divide_lines(path, count, _BEGINS[file.layout])
     parts = [FileRange(number, *bound) for number, bound in enumerate(itertools.pairwise(bounds))]
-    return [file._replace(layout=layout, part=part) for part in (parts if len(parts) > 1 else [WHOLE])]
+    return [file._replace(part=part) for part in (parts if len(parts) > 1 else [WHOLE])]
+
+
+def _has_wikitext_rows(file: FilePiece, columns: Columns) -> bool:
+    if file.layout not in (AUTO, WIKITEXT, JSON_LINES):
+        return False
+    with contextlib.suppress(InputError):  # reported by the reader
+        return _are_wikitext(_read_head(_open_rows(file, columns, Interpretation(), None)))
+    return False
 
 
 def _divide_groups(path: Path) -> list[int]:
@@ -274,65 +390,47 @@ def _read_piece(
     piece: FilePiece, columns: Columns, reading: Interpretation, separator: str | None
 ) -> Iterator[Document]:
     path, _, name, layout, part = piece
-    if file_suffix(path) in (*tables.ENDINGS, JSON):
-        spec = tables.RecordSpec("documents", [columns], (*tables.ENDINGS, JSON))
-        lines = tables.open_file(path, KEY, spec, reading, tables.TableForm(separator), part).rows
-        documents = make_documents(lines, str(path), reading)
-    else:
+    name = name if part.stop is None else f"{name}:{part.number}"
+    if file_suffix(path) not in (*tables.ENDINGS, JSON):
+        layout = choose_layout(path, layout)
+        if layout != JSON_LINES:
+            reading.files += part.number == 0
+            reading.formats[f"{layout}, UTF-8"] += part.number == 0
+            add_grouping(reading, GROUPINGS[layout])
+            yield from add_ids(_READ_TEXT[layout](path, reading, part), name)
+            return
+    rows = _open_rows(piece._replace(layout=layout), columns, reading, separator)
+    documents = make_documents(rows, str(path), columns, AUTO if layout == JSON_LINES else layout, reading, part)
+    yield from add_ids(documents, name)
+
+
+def _open_rows(
+    piece: FilePiece, columns: Columns, reading: Interpretation, separator: str | None
+) -> Iterator[TableRow]:
+    """Open the records of a table, or of a .txt file with objects."""
+    path, part = piece.path, piece.part
+    if piece.layout == JSON_LINES:
         reading.files += part.number == 0
-        layout = _choose_layout(path, layout)
-        reading.formats[f"{layout}, UTF-8"] += part.number == 0
-        documents = _READ_TEXT[layout](path, reading, part)
-    yield from add_ids(documents, name if part.stop is None else f"{name}:{part.number}")
-
-
-def list_usable_files(path: Path, reading: Interpretation) -> list[Path]:
-    """Return the files to read, sorted, and add the others of a folder to `reading.ignored`.
-
-    Raises:
-        InputError: no such path, no usable file, or packed files that are not supported.
-    """
-
-    def is_usable(file: Path) -> bool:
-        hidden = file != path and any(part.startswith(".") for part in file.relative_to(path).parts)
-        suffixes = (*SUFFIXES, JSON) if file == path else SUFFIXES
-        return not hidden and (file_suffix(file) in suffixes or (not file.suffix and is_wikiextractor(file)))
-
-    usable = tables.select_files(path, KEY, is_usable, f"{_NEEDED}. Unpack files of other formats first", reading)
-    if packed := [name for name in reading.ignored if _PACKED.fullmatch(name)]:
-        raise InputError(
-            f"the folder {path} contains {', '.join(packed[:5])} next to {len(usable)} readable files: {KEY} needs "
-            f"{_NEEDED}. Unpack {packed[0]} first"
-        )
-    return usable
-
-
-def _choose_layout(path: Path, layout: str) -> str:
-    """Return `layout`, or detect it if that is `auto` or the file has no suffix.
-
-    `wikiextractor` if it has no suffix or begins with one of its blocks. `wikitext` if it begins with a level-1 heading
-    (= Title =) and has another heading: a single line between equals signs may occur in any text. Else `paragraphs`.
-    """
-    if layout != "auto" and path.suffix:
-        return layout
-    if not path.suffix or is_wikiextractor(path):
-        return "wikiextractor"
-    lines = (line for line in read_lines(path, KEY) if line.strip())
-    if not _TITLE.match(next(lines, "")):
-        return "paragraphs"
-    return "wikitext" if any(_TITLE.match(line) or _HEADING.match(line) for line in lines) else "paragraphs"
+        reading.formats[f"{JSON_LINES}, UTF-8, in {path.suffix}"] += part.number == 0
+        return select_columns(read_objects(path, KEY, reading, part), [columns], str(path), reading)
+    spec = tables.RecordSpec("documents", [columns], (*tables.ENDINGS, JSON))
+    return tables.open_file(path, KEY, spec, reading, tables.TableForm(separator), part).rows
 
 
 def _read_wikitext(path: Path, reading: Interpretation, part: FileRange) -> Iterator[Document]:
+    return _join_articles(read_lines(path, KEY, part=part))
+
+
+def _join_articles(lines: Iterable[str]) -> Iterator[Document]:
     """Yield a document for each level-1 heading; deeper headings are dropped, as they are not sentences."""
     title, body = "", list[str]()
-    for line in read_lines(path, KEY, part=part):
-        heading = _TITLE.match(line)
+    for line in lines:
+        heading = TITLE.match(line)
         if heading:
             if title or body:
                 yield Document("", title, "\n".join(body))
             title, body = heading.group(1), []
-        elif line.strip() and not _HEADING.match(line):
+        elif line.strip() and not HEADING.match(line):
             body.append(line.strip())
     if title or body:
         yield Document("", title, "\n".join(body))
@@ -344,9 +442,25 @@ def _read_paragraphs(path: Path, reading: Interpretation, part: FileRange) -> It
     return (Document("", "", " ".join(lines)) for has_text, lines in blocks if has_text)
 
 
-def is_wikiextractor(path: Path) -> bool:
-    """Tell whether a file was written by WikiExtractor, by its name or its beginning."""
-    return bool(FILE_NAME.fullmatch(path.name)) or peek(path, HEAD_BYTES).startswith(b'<doc id="')
+def _read_sentences(path: Path, reading: Interpretation, part: FileRange) -> Iterator[Document]:
+    """Yield a document for each block between blank lines; its lines are sentences."""
+    return (Document("", "", "\n".join(block), True) for block in split_blocks(read_lines(path, KEY, part=part)))
+
+
+def _read_whole(path: Path, reading: Interpretation, part: FileRange) -> Iterator[Document]:
+    """Yield one document, the file.
+
+    Raises:
+        InputError: the file is longer than a line may be.
+    """
+    text = io.StringIO()
+    for line in read_lines(path, KEY, part=part):
+        text.write(line)
+        if text.tell() > MAX_LINE_BYTES:
+            raise InputError(
+                f"{path} is longer than {MAX_LINE_BYTES >> 20} MB, too long for one document: split it ({KEY})"
+            )
+    yield Document("", "", clean_paragraphs(_join_wrapped(text.getvalue(), path.name, reading)))
 
 
 def _read_wikiextractor(path: Path, reading: Interpretation, part: FileRange) -> Iterator[Document]:
@@ -359,7 +473,7 @@ def _read_wikiextractor(path: Path, reading: Interpretation, part: FileRange) ->
         yield from _read_blocks(path, part)
         return
     lines = select_columns(read_objects(path, KEY, reading, part), [_WIKIEXTRACTOR], str(path), reading)
-    for document in make_documents(lines, str(path), reading):
+    for document in make_documents(lines, str(path), _WIKIEXTRACTOR, WIKIEXTRACTOR, reading, part):
         body = html.unescape(document.text).split("\n")
         yield document._replace(text=_remove_title(body, document.title))
 
@@ -402,13 +516,17 @@ def _begins_object(before: str, line: str) -> bool:
 
 
 _READ_TEXT: dict[str, Callable[[Path, Interpretation, FileRange], Iterator[Document]]] = {
-    "wikitext": _read_wikitext,
-    "paragraphs": _read_paragraphs,
-    "wikiextractor": _read_wikiextractor,
+    WIKITEXT: _read_wikitext,
+    PARAGRAPHS: _read_paragraphs,
+    SENTENCES: _read_sentences,
+    WIKIEXTRACTOR: _read_wikiextractor,
+    FILE: _read_whole,
 }
 _BEGINS: dict[str, Callable[[str, str], Any]] = {
-    "wikitext": lambda before, line: _TITLE.match(line),
-    "paragraphs": lambda before, line: not before.strip(),
-    "wikiextractor": lambda before, line: _BEGIN.fullmatch(line),
+    WIKITEXT: lambda before, line: TITLE.match(line),
+    PARAGRAPHS: lambda before, line: not before.strip(),
+    SENTENCES: lambda before, line: not before.strip(),
+    WIKIEXTRACTOR: lambda before, line: _BEGIN.fullmatch(line),
+    JSON_LINES: _begins_object,
 }
 """Layout -> whether a document may begin with a line, given the line before it."""

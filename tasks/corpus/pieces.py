@@ -5,6 +5,7 @@ removed from their files.
 """
 
 import contextlib
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,8 @@ from tasks.corpus.quality import remove_documents
 from tasks.params.schema import CorpusParams
 from tasks.records.interpretation import Interpretation
 from tasks.records.parquet import split_into_groups
-from tasks.records.tables import RecordSpec, open_hub_split
+from tasks.records.shards import mark_lines
+from tasks.records.tables import Columns, RecordSpec, open_hub_split
 from tasks.stage.parallel import StageProgress
 
 SCHEMA = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("document_id", "title", "text")])
@@ -68,9 +70,14 @@ def list_pieces(params: CorpusParams, reading: Interpretation) -> Iterator[Piece
         starts = range(0, params.demo_documents, DEMO_DOCUMENTS)
         yield from (range(start, min(start + DEMO_DOCUMENTS, params.demo_documents)) for start in starts)
     elif params.source == "files":
-        yield from plan_pieces(Path(params.path), params.layout, reading)
+        yield from plan_pieces(Path(params.path), params.layout, reading, choose_columns(params))
     elif params.source == "hub":
         yield None
+
+
+def choose_columns(params: CorpusParams) -> Columns:
+    """Return the columns of documents that the parameters state."""
+    return document_columns(params.text_column, params.title_column, params.id_column)
 
 
 @dataclass(frozen=True)
@@ -97,7 +104,7 @@ class PieceMaker:
 
     def _read(self, piece: Piece, reading: Interpretation) -> Iterator[Document]:
         params = self.params
-        columns = document_columns(params.text_column, params.title_column, params.id_column)
+        columns = choose_columns(params)
         if isinstance(piece, range):
             made = world.make_documents(params.seed, "corpus", len(piece), piece.start)
             yield from (Document(f"demo:{number}", one.title, one.text) for number, one in enumerate(made, piece.start))
@@ -105,21 +112,32 @@ class PieceMaker:
             address = (params.dataset, params.dataset_config, params.dataset_split, params.dataset_revision)
             spec = RecordSpec("documents", [columns], (), class_names=False)
             rows, problems, _ = open_hub_split("corpus", address, spec, reading)
-            yield from add_ids(make_documents(rows, problems.source, reading), str(params.dataset))
+            documents = make_documents(rows, problems.source, columns, params.layout, reading)
+            yield from add_ids(documents, str(params.dataset))
         else:
             for file in piece:
                 yield from read_piece(file, columns, reading, params.separator)
 
     def _write(self, documents: Iterable[Document], folder: Path) -> list[CorpusFile]:
         files: list[CorpusFile] = []
+        for has_sentences, some in itertools.groupby(documents, lambda document: document.has_sentences):
+            files += self._write_alike(some, folder, len(files), SCHEMA.with_metadata(mark_lines(has_sentences)))
+        return files
+
+    def _write_alike(
+        self, documents: Iterable[Document], folder: Path, first: int, schema: pa.Schema
+    ) -> list[CorpusFile]:
+        """Write documents whose lines have the same meaning; the number of their first file is `first`."""
+        files: list[CorpusFile] = []
         with contextlib.ExitStack() as file:
             for group in split_into_groups(documents, _length, GROUP_DOCUMENTS, GROUP_CHARACTERS):
                 if not files or files[-1].characters >= PART_CHARACTERS:
                     file.close()
-                    path = folder / f"{len(files):05d}.parquet"
-                    writer = file.enter_context(pq.ParquetWriter(path, SCHEMA, compression="zstd"))
+                    path = folder / f"{first + len(files):05d}.parquet"
+                    writer = file.enter_context(pq.ParquetWriter(path, schema, compression="zstd"))
                     files.append(CorpusFile(path, 0, 0))
-                table = pa.table([pa.array(values, pa.string()) for values in zip(*group, strict=True)], schema=SCHEMA)
+                columns = list(zip(*group, strict=True))[: len(schema)]
+                table = pa.table([pa.array(values, pa.string()) for values in columns], schema=schema)
                 writer.write_table(table, row_group_size=len(group))
                 texts = [document.text for document in group]
                 add_keys(folder, make_keys(texts, self.params.quality.near_duplicates))
@@ -153,7 +171,7 @@ def remove_rows(removed: Path, item: tuple[CorpusFile, int, Path]) -> CorpusFile
     with (
         new_file(target) as partial,
         pq.ParquetFile(path) as source,
-        pq.ParquetWriter(partial, SCHEMA, compression="zstd") as writer,
+        pq.ParquetWriter(partial, SCHEMA.with_metadata(source.schema_arrow.metadata), compression="zstd") as writer,
     ):
         for number in range(source.num_row_groups):
             group = source.read_row_group(number, use_threads=False)

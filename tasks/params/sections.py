@@ -154,7 +154,7 @@ class CorpusParams(Section):
     source: Literal["demo", "files", "hub", "none"] = "files"
     """demo: generated text; files: your text in `path`; hub: a Hub dataset; none: no corpus."""
     path: Name = "inputs/corpus"
-    """File or folder of text (.txt, .jsonl, .csv, .parquet, WikiExtractor output), for source: files."""
+    """File or folder of text (.txt, .jsonl, .json, .csv, .parquet, WikiExtractor output), for source: files."""
     text_column: Name = "text"
     """Text column of .jsonl, .csv and .parquet files and of Hub datasets."""
     title_column: Name | None = None
@@ -163,9 +163,11 @@ class CorpusParams(Section):
     """Column with document IDs; null: `document_id` if it exists, otherwise file name and number."""
     separator: Separator | None = None
     """Field separator of .csv files: comma, semicolon, tab, pipe or a character; null: detect it."""
-    layout: Literal["auto", "wikitext", "paragraphs", "wikiextractor"] = "auto"
-    """Layout of .txt files: wikitext (= Title = headings), paragraphs (a blank line starts a new document),
-    wikiextractor, or auto to detect it."""
+    layout: Literal["auto", "wikitext", "paragraphs", "sentences", "file", "wikiextractor"] = "auto"
+    """Layout of .txt files: wikitext (= Title = headings), paragraphs (a blank line starts a new document, whose lines
+    are joined), sentences (the same, but a line is a sentence, as in BERT's own input), file (a file is a document),
+    wikiextractor, or auto to detect it. In tables, auto joins hard-wrapped lines and lines of WikiText, paragraphs joins
+    none, and sentences makes each line of a text a sentence."""
     seed: Seed = 1
     """Random seed of the generated text, for source: demo."""
     demo_documents: Positive = 20000

@@ -23,6 +23,7 @@ LEAST_SHARD_BYTES, SHARDS = 8 << 20, 256
 """Approximate text of a shard: a part of the corpus, from LEAST_SHARD_BYTES to SHARD_BYTES; a smaller rest at the end
 joins the previous shard. A shard takes 3 to 50 s on one core, which is the most that a killed run loses. Other numbers
 give other rows, so they are not parameters."""
+_LINES, _SENTENCES = "lines", "sentences"
 READ_AT_ONCE = 256
 """Documents decoded from Parquet at a time."""
 
@@ -64,15 +65,30 @@ def plan_shards(files: Sequence[Path]) -> list[Shard]:
     return shards
 
 
+class SentenceLines(str):
+    """Text of a document whose lines are sentences."""
+
+
+def mark_lines(are_sentences: bool) -> dict[str, str] | None:
+    """Return the metadata of a file of the corpus: whether a line of its texts is a sentence, or may have several."""
+    return {_LINES: _SENTENCES} if are_sentences else None
+
+
 def read_text_arrays(shard: Shard) -> Iterator[pa.StringArray]:
     """Yield the texts of a shard in order, in arrays of READ_AT_ONCE."""
+    return (batch.column("text") for batch in _read_batches(shard))
+
+
+def _read_batches(shard: Shard) -> Iterator[pa.RecordBatch]:
     for path, groups in itertools.groupby(shard.groups, key=itemgetter(0)):
-        for batch in read_batches(path, ["text"], READ_AT_ONCE, "corpus", [group for _, group in groups]):
-            yield batch.column("text")
+        yield from read_batches(path, ["text"], READ_AT_ONCE, "corpus", [group for _, group in groups])
 
 
 def read_texts(shard: Shard) -> Iterator[str]:
-    """Yield the texts of a shard in order, with few in memory; "" for null."""
-    for texts in read_text_arrays(shard):
-        for text in texts.to_pylist():
-            yield text or ""
+    """Yield the texts of a shard in order, with few in memory; "" for null. They are SentenceLines where `mark_lines`
+    says so."""
+    for batch in _read_batches(shard):
+        metadata = batch.schema.metadata or {}
+        make = SentenceLines if metadata.get(_LINES.encode()) == _SENTENCES.encode() else str
+        for text in batch.column("text").to_pylist():
+            yield make(text or "")

@@ -36,6 +36,7 @@ import numpy as np
 from ipu_model.rows.masking import GeneratorDraws, MaskedTokens, mask_tokens, masked_columns
 from tasks.pretraining.rows.chunks import Chunk, Counts
 from tasks.pretraining.rows.masking import count_maskable, count_predictions
+from tasks.records.shards import SentenceLines
 from tasks.rows.packing import pack_sequences
 from tasks.rows.row_files import IGNORED, RowLayout
 from tasks.vocabulary.encoding import encode_ids, join_sequences, load_tokenizer, read_tokenizer_info
@@ -295,7 +296,7 @@ def tokenize_documents(
     tokenizer: Tokenizer, texts: Sequence[str], room: int, segments: int, dtype: Any
 ) -> TokenizedDocuments:
     """Split texts into sentences and tokenize them; texts without a token are left out."""
-    by_text = [split_sentences(text) for text in texts]
+    by_text = [text.split("\n") if isinstance(text, SentenceLines) else split_sentences(text) for text in texts]
     token_ids, counts = encode_ids(tokenizer, list(itertools.chain.from_iterable(by_text)))
     pieces, numbers = split_long_sentences(counts.astype(np.int64), room, segments)
     sentence_starts, first_pieces = (np.append(0, np.cumsum(values)) for values in (pieces, numbers))
