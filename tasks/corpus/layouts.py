@@ -38,12 +38,15 @@ _STOPS = ".!?\u2026" + "".join(
     if unicodedata.category(character) == "Po" and character not in _COMMAS
 )
 _CLOSING = "\"')\\]}\u201d\u2019\u00bb\u300d\u300f"
+_OPENING = "\"'`([{\u201c\u2018\u00ab\u300c\u300e"
 _STOP_AT_END = re.compile(rf"[{re.escape(_STOPS)}][{_CLOSING}\s]*$")
 _STOP_INSIDE = re.compile(rf"[{re.escape(_STOPS)}][{_CLOSING}]*\s+\S*\w")
 FEW_LINES, ENOUGH_LINES = 5, 20
 """Line ends inside of blocks from which stops decide, and from which other facts do."""
 MOST_LINES = 1000
 """Lines of a document that decide whether it is hard-wrapped."""
+LONGEST_SENTENCE = 300
+"""Characters of usual lines from which they are not taken for sentences without stops."""
 WRAPPED_WIDTHS = range(30, 200)
 HEAD_ROWS = 500
 
@@ -64,15 +67,15 @@ class LineEnds:
         """Share of lines with a stop before their end."""
         self.commas = sum(line[-1] in _COMMAS for line, _ in pairs) / most
         """Share of lines that end with a comma, a colon or a dash."""
-        starts = [next(filter(str.isalpha, line), "") for _, line in pairs]
+        starts = [line.lstrip(_OPENING)[:1] for _, line in pairs]
         self.lower, self.upper = sum(map(str.islower, starts)) / most, sum(map(str.isupper, starts)) / most
         """Shares of lines whose next line begins in lower case, and with a capital."""
         words = [word[0] for line in lines for word in line.split()[1:] if word[0].isupper() or word[0].islower()]
         self.capitals = sum(map(str.isupper, words)) / max(1, len(words))
         """Share of words inside of lines that begin with a capital."""
         lengths = sorted(len(line) for line, _ in pairs)
-        self.width = lengths[len(lengths) * 19 // 20] if lengths else 0
-        """Length that 95 % of the lines do not exceed."""
+        self.median, self.width = (lengths[self.count * share // 20] if lengths else 0 for share in (10, 19))
+        """Lengths that half of the lines, and 95 %, do not exceed."""
         self.filled = sum(self._is_filled(*pair) for pair in pairs) / most
         """Share of lines that end where the next word did not fit."""
 
@@ -96,7 +99,7 @@ class LineEnds:
         if self.stops >= 0.8:
             same = self.stops == 1 and not self.lower and not self.inner_stops
             return PARAGRAPHS if same else SENTENCES
-        if self.count < ENOUGH_LINES or self.commas >= 0.1:
+        if self.count < ENOUGH_LINES or self.commas >= 0.1 or self.median > LONGEST_SENTENCE:
             return PARAGRAPHS
         if self.upper > 0.02 and self.capitals <= 0.5:
             return SENTENCES if self.upper >= 0.95 * (self.lower + self.upper) else PARAGRAPHS
@@ -166,8 +169,8 @@ def _choose_by_lines(path: Path) -> str:
     (number, line), (_, after) = next(pair for pair in itertools.pairwise(numbered) if pair[0][1] and pair[1][1])
     raise InputError(
         f"{path}: a line may be a sentence, or a part of a paragraph whose lines are to be joined; the content allows "
-        f"both (lines {number} and {number + 1}: {line:.30} / {after:.30}). Set corpus.layout to sentences (a line is a "
-        "sentence, a blank line ends a document) or to paragraphs (lines are joined)"
+        f"both (lines {number} and {number + 1}: {line:.30} / {after:.30}). Set corpus.layout to sentences (a line is "
+        "a sentence, a blank line ends a document) or to paragraphs (lines are joined)"
     )
 
 

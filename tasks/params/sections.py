@@ -166,8 +166,8 @@ class CorpusParams(Section):
     layout: Literal["auto", "wikitext", "paragraphs", "sentences", "file", "wikiextractor"] = "auto"
     """Layout of .txt files: wikitext (= Title = headings), paragraphs (a blank line starts a new document, whose lines
     are joined), sentences (the same, but a line is a sentence, as in BERT's own input), file (a file is a document),
-    wikiextractor, or auto to detect it. In tables, auto joins hard-wrapped lines and lines of WikiText, paragraphs joins
-    none, and sentences makes each line of a text a sentence."""
+    wikiextractor, or auto to detect it. In tables, auto joins hard-wrapped lines and lines of WikiText, paragraphs
+    joins none, and sentences makes each line of a text a sentence."""
     seed: Seed = 1
     """Random seed of the generated text, for source: demo."""
     demo_documents: Positive = 20000

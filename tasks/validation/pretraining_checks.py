@@ -22,6 +22,8 @@ from tasks.validation.text_features import FilePart, ParquetFiles
 SCHEMA = pa.schema([("document_id", pa.string()), ("title", pa.string()), ("text", pa.string())])
 FEW_WORDS = 30
 """Characters that the longest document must exceed, five or six words: sentence pairs need more than titles."""
+MAX_OTHER_FORMAT = 0.1
+"""Share of documents that may begin like another format: texts of the web may have a few."""
 ADVICE = "check corpus.path, corpus.text_column and corpus.layout in params.yaml"
 ENOUGH_SEQUENCES = 100
 """Sequences from which the share of random next sentences is meaningful."""
@@ -60,6 +62,13 @@ class CorpusData(ParquetFiles):
                 maximum=limits.max_control_share,
             ),
             DataCheck(
+                "plain_text",
+                "text",
+                f"at most {MAX_OTHER_FORMAT:.4g} of the documents begin like JSON, HTML, PDF or RTF",
+                "the files may have another format than their names say: check corpus.path and corpus.layout",
+                maximum=MAX_OTHER_FORMAT,
+            ),
+            DataCheck(
                 "longest_document",
                 "text",
                 f"the longest document has more than {FEW_WORDS} characters",
@@ -81,6 +90,9 @@ class CorpusData(ParquetFiles):
         control = text_features.count_controls(batch.column("text"))
         self.tally.histograms["documents"].add(characters)
         self.tally.counts["control"] += int(control.sum())
+        other = np.flatnonzero(text_features.begins_as_other_format(batch.column("text")))
+        self.tally.counts["other format"] += len(other)
+        self.tally.lists["other format"] += [label(i) for i in other[:3].tolist()]
         worst = np.argsort(-control, kind="stable")[:3].tolist()
         self.tally.lists["worst"] += [(-int(control[i]), label(i)) for i in worst if control[i]]
         return {"document_size": characters}
@@ -92,6 +104,10 @@ class CorpusData(ParquetFiles):
             "documents": TotalFeature(lengths.count),
             "ids_unique": self.repeated_ids(),
             "control_characters": TotalFeature(control / max(1, lengths.sum), examples=worst),
+            "plain_text": TotalFeature(
+                self.tally.counts["other format"] / max(1, lengths.count),
+                examples=self.tally.lists["other format"][:3],
+            ),
             "longest_document": TotalFeature(lengths.largest),
         }
 

@@ -31,6 +31,8 @@ _CONTROL = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x{84}\x{86}-\x{9f}\x{fffd}]"
 """Control characters (C0, DEL and C1, without tab, line ends and NEL) and U+FFFD, which decoders write for invalid
 bytes."""
 
+_OTHER_FORMAT = r"(?i)^\s*(\{\s*\"|<!doctype html|<html[\s>]|%pdf-|\{\\rtf)"
+
 
 def _find_stage(path: Path) -> str:
     """Return the stage that writes a file: corpus, or that of an entry, such as examples@squad."""
@@ -111,6 +113,11 @@ def count_controls(texts: pa.Array) -> np.ndarray:
     """Count the control characters and U+FFFD of every text. int64 [n]."""
     counts = pc.count_substring_regex(pc.fill_null(texts, ""), _CONTROL)
     return counts.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def begins_as_other_format(texts: pa.Array) -> np.ndarray:
+    """Return True for each text that begins like JSON, HTML, PDF or RTF. bool [n]."""
+    return pc.match_substring_regex(pc.fill_null(texts, ""), _OTHER_FORMAT).to_numpy(zero_copy_only=False)
 
 
 def to_strings(texts: pa.Array) -> np.ndarray:

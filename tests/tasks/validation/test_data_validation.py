@@ -55,6 +55,7 @@ CORPUS_DAMAGE = {
     "documents": (lambda c: cut(c, 11), "found 11; required: at least 12 documents"),
     "ids_unique": (lambda c: change(c, "document_id", 9, "doc-1"), "doc-1 (2 times)"),
     "control_characters": (lambda c: change(c, "text", 3, "half \x00\x01\x02\x7f\x80\ufffd" * 9), "doc-3: 54 control"),
+    "plain_text": (lambda c: c["text"].__setitem__(slice(3, 5), ['{"text": "Town"}', " <HTML>"]), "found 0.1667"),
     "longest_document": (lambda c: c.update(text=["Town by the river"] * 12), "found 17"),
     "ids_present": (lambda c: change(c, "document_id", 8, " "), "document number 8"),
     "titles_present": (lambda c: change(c, "title", 2, None), "doc-2"),

@@ -1,0 +1,261 @@
+"""Layouts that content decides, and what of a folder is read: each case of corpora as people have them."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from flows.checks.input_checks import make_corpus_check
+from tasks.corpus import documents
+from tasks.corpus.corpus import make_corpus
+from tasks.corpus.documents import FilePiece, divide_file, read_piece
+from tasks.corpus.layouts import PARAGRAPHS, SENTENCES, LineEnds
+from tasks.pretraining.rows.pair_rows import split_sentences, tokenize_documents
+from tasks.records.interpretation import Interpretation
+from tasks.records.shards import SentenceLines, plan_shards, read_texts
+from tasks.records.tables import open_file
+from tasks.vocabulary.encoding import load_tokenizer
+from tests.places import SHARED
+from tests.tasks.corpus.test_corpus import WIKITEXT, params, read, refusal, write
+from tests.tasks.corpus.test_corpus import documents as corpus_documents
+from tests.tasks.pretraining.row_inputs import word_tokenizer
+
+CASES = SHARED / "data/cases/corpora"
+needs_cases = pytest.mark.skipif(not CASES.exists(), reason="real input is not part of the project")
+
+
+def make(folder: Path, path: Path, **values: Any) -> list[str]:
+    """Make a corpus, and return its texts as the rows get them."""
+    make_corpus(params(path=str(path), **values), folder / "out")
+    return [text for shard in plan_shards(sorted((folder / "out").glob("*.parquet"))) for text in read_texts(shard)]
+
+
+def tell(path: Path, **values: Any) -> str:
+    """What a run says of its corpus before the first stage."""
+    check = make_corpus_check()
+    check.check(SimpleNamespace(corpus=params(path=str(path), **values)))  # type: ignore[arg-type]
+    return "\n".join(check.tell())
+
+
+def split(text: str) -> list[str]:
+    return text.split("\n") if isinstance(text, SentenceLines) else split_sentences(text)
+
+
+@needs_cases
+@pytest.mark.parametrize(
+    ("case", "count", "sentences", "told"),
+    [
+        ("folder-with-json.gz-beside-txt", 60, 480, "1 files about the data, not read (first: LICENSE.txt)"),
+        ("folder-with-jsonlines-named-json", 40, 320, "1 files about the data, not read (first: README.txt)"),
+        ("google-bert-format-lowercase.txt", 40, 320, "sentences, UTF-8\n  a line is a sentence, and a blank line"),
+        ("google-bert-format-without-full-stops.txt", 40, 320, "sentences, UTF-8\n  a line is a sentence"),
+        ("gutenberg-hard-wrapped.jsonl", 3, None, "3 documents of hard-wrapped lines, joined (first: line 1)"),
+        ("hub-layout-train-and-test-read", 20, 160, "2 files of other splits than train, not read (first: data/test-0"),
+        ("hub-wikitext-row-is-a-line", 60, None, "a row is a line, a document is an article"),
+        ("jsonl-shards-named-txt", 360, 2160, "JSON lines, UTF-8, in .txt"),
+        ("numeric-title-unused-column", 21, 168, "1 values of the unnamed column 'title' that are not text, left out"),
+    ],
+)
+def test_corpora_as_people_have_them_are_read_and_told(
+    case: str, count: int, sentences: int | None, told: str, tmp_path: Path
+) -> None:
+    texts = make(tmp_path, CASES / case)
+    assert len(texts) == count
+    assert sentences in (None, sum(map(len, map(split, texts))))
+    assert told in tell(CASES / case)
+
+
+@needs_cases
+def test_wikitext_of_the_hub_gives_the_articles_of_its_text_file(tmp_path: Path) -> None:
+    folder = CASES / "hub-wikitext-row-is-a-line"
+    of_text = [(title, text) for _, title, text in read(tmp_path, WIKITEXT)]
+    assert [(title, text) for _, title, text in read(tmp_path, folder)] == of_text
+    rows = params(source="hub", dataset=str(folder / "wikitext-2-raw-v1"))
+    make_corpus(rows, tmp_path / "hub")
+    assert [(title, text) for _, title, text in corpus_documents(tmp_path / "hub")] == of_text
+    assert len(make(tmp_path, folder, layout="paragraphs")) == 2461, "a row is a document"
+
+
+@pytest.mark.parametrize("name", ["rows.parquet", "rows.jsonl", "rows.txt"])
+def test_a_table_of_wikitext_lines_is_not_divided(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [" = A = \n", "", " It digs . \n", " = = B = = \n", " Deep . \n", " = C = \n", " It hums . \n"] * 9
+    path = tmp_path / name
+    if name == "rows.parquet":
+        pq.write_table(pa.table({"text": lines}), path, row_group_size=4)
+    else:
+        write(path, "".join(json.dumps({"text": line}) + "\n" for line in lines))
+    file = FilePiece(path, str(path), name, "auto")
+    monkeypatch.setattr(documents, "PIECE_BYTES", 100)
+    parts = divide_file(file)
+    columns = documents.document_columns("text")
+    found = [(one.title, one.text) for part in parts for one in read_piece(part, columns, Interpretation())]
+    assert found == [("A", "It digs .\nDeep ."), ("C", "It hums .")] * 9
+
+
+@needs_cases
+def test_hard_wrapped_lines_of_a_table_are_joined_as_those_of_a_text_file(tmp_path: Path) -> None:
+    path = CASES / "gutenberg-hard-wrapped.jsonl"
+    values = [row.values["text"] for row in open_rows(path)]
+    joined = make(tmp_path, path)
+    for text, value in zip(joined, values, strict=True):
+        blocks = make(tmp_path, write(tmp_path / "book.txt", value))
+        assert text == "\n".join(blocks)
+        assert make(tmp_path, write(tmp_path / "book.txt", value), layout="file") == [text]
+    assert all(len(text) < len(value) for text, value in zip(joined, values, strict=True))
+    assert make(tmp_path, path, layout="paragraphs")[0].count("\n") > joined[0].count("\n")
+
+
+def open_rows(path: Path) -> list[Any]:
+    spec = documents.tables.RecordSpec("documents", [documents.document_columns("text")], (".jsonl",))
+    return list(open_file(path, "corpus.path", spec, Interpretation()).rows)
+
+
+def test_a_line_is_a_sentence_up_to_the_tokens(tmp_path: Path) -> None:
+    lines = "he met dr . who . it rained\nMr. Ay said so. He did\n\nyes\n"
+    text = write(tmp_path / "a.txt", lines)
+    texts = make(tmp_path, text, layout="sentences")
+    tokenized = tokenize_documents(load_tokenizer(word_tokenizer(tmp_path / "words")), texts, 60, 2, "int64")
+    assert (tokenized.document_starts, len(tokenized.sentence_starts) - 1) == ([0, 2, 3], 3)
+    table = write(tmp_path / "a.jsonl", json.dumps({"text": "One. Two.\nThree."}) + "\n")
+    assert [split(text) for text in make(tmp_path, table, layout="sentences")] == [["One. Two.", "Three."]]
+    assert [split(text) for text in make(tmp_path, table)] == [["One.", "Two.", "Three."]]
+
+
+def test_files_of_sentences_and_of_prose_stay_apart_and_duplicates_are_removed(tmp_path: Path) -> None:
+    sentences = "\n\n".join("\n".join(f"line {n} of {d} ." for n in range(9)) for d in (1, 2, 1))
+    write(tmp_path / "in/b.txt", sentences)
+    for name in ("a.txt", "c.txt"):
+        write(tmp_path / f"in/{name}", f"Prose of {name}. It is short.\n")
+    texts = make(tmp_path, tmp_path / "in", quality={"exact_duplicates": True})
+    assert [isinstance(text, SentenceLines) for text in texts] == [False, True, True, False]
+
+
+PROSE = [
+    "The settlers of the valley, who had come by the northern road in the spring of that year, built their houses by "
+    "the river. Nobody remembers why they left. The mill was built later, by Thomas Reed and his sons; it burned twice.",
+    "In winter the road was closed for weeks at a time. Letters came with the doctor, if they came at all, and the "
+    "school had no teacher until March. People read what they had.",
+] * 12
+BLOCKS: dict[str, Callable[[list[str]], list[list[str]]]] = {
+    "wrapped": lambda texts: [textwrap.wrap(text, 72) for text in texts],
+    "narrow": lambda texts: [textwrap.wrap(text, 40) for text in texts],
+    "paragraph a line": lambda texts: [texts],
+    "heading before a paragraph": lambda texts: [[text[:20], text] for text in texts],
+    "sentences": lambda texts: [split_sentences(text) for text in texts],
+}
+CASED: dict[str, Callable[[str], str]] = {
+    "cased": str,
+    "lower": str.lower,
+    "without stops": lambda text: re.sub(r"[.]", "", text),
+    "lower without stops": lambda text: re.sub(r"[^a-z ]", "", text.lower()),
+}
+
+
+@pytest.mark.parametrize(
+    ("form", "case", "layout"),
+    [
+        *((form, case, PARAGRAPHS) for form in BLOCKS if form != "sentences" for case in ("cased", "lower")),
+        *(("wrapped", case, PARAGRAPHS) for case in CASED),
+        ("sentences", "cased", PARAGRAPHS),  # either reading gives these sentences
+        ("sentences", "lower", SENTENCES),
+        ("sentences", "without stops", SENTENCES),
+        ("sentences", "lower without stops", ""),
+    ],
+)
+def test_the_ends_of_lines_tell_sentences_from_prose(form: str, case: str, layout: str) -> None:
+    blocks = [[CASED[case](line) for line in block] for block in BLOCKS[form](PROSE)]
+    assert LineEnds(blocks).find_layout() == layout
+
+
+def test_verse_is_not_taken_for_sentences() -> None:
+    verse = [
+        "Rough winds do shake the buds of May,",
+        "And summer's lease has all too short a date;",
+        "So long it lives",
+    ]
+    assert LineEnds([verse] * 20).find_layout() == PARAGRAPHS
+
+
+def test_what_content_does_not_tell_apart_is_refused_with_both_options(tmp_path: Path) -> None:
+    lines = [CASED["lower without stops"](line) for text in PROSE for line in split_sentences(text)]
+    path = write(tmp_path / "a.txt", "\n".join(lines[:70]) + "\n\n" + "\n".join(lines[70:]))
+    message = refusal(tmp_path, path)
+    assert "a line may be a sentence" in message
+    assert "Set corpus.layout to sentences" in message
+    assert len(split(make(tmp_path, path, layout="sentences")[0])) == len(lines[:70])
+    assert len(split(make(tmp_path, path, layout="paragraphs")[0])) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "begin"),
+    [
+        ("PDF", b"%PDF-1.7\n%"),
+        ("RTF", b"{\\rtf1\\ansi Text}"),
+        ("HTML", b"\n<!-- x -->\n<!DOCTYPE html>\n<p>Text.</p>"),
+    ],
+)
+def test_another_format_named_txt_is_refused_by_its_name(name: str, begin: bytes, tmp_path: Path) -> None:
+    write(tmp_path / "in/a.txt", "Text.\n")
+    assert f"b.txt is {name}, not plain text" in refusal(tmp_path, write(tmp_path / "in/b.txt", begin).parent)
+    if name == "HTML":
+        assert make(tmp_path, tmp_path / "in", layout="paragraphs")[-1].endswith("<p>Text.</p>")
+
+
+def test_text_that_begins_with_an_object_is_text(tmp_path: Path) -> None:
+    assert len(make(tmp_path, write(tmp_path / "a.txt", '{"text": "A."}\nis JSON.\n\nMore.\n'))) == 2
+
+
+def test_settings_in_a_folder_are_not_read_and_most_of_the_bytes_must_be(tmp_path: Path) -> None:
+    write(tmp_path / "in/a.txt", "Some words of text.\n")
+    write(tmp_path / "in/dataset_info.json", json.dumps({"features": {"text": "x" * 500}}))
+    write(tmp_path / "in/README.md", "x" * 500)
+    assert make(tmp_path, tmp_path / "in") == ["Some words of text."]
+    assert "2 files not read (README.md, dataset_info.json)" in tell(tmp_path / "in")
+    write(tmp_path / "in/b.docx", "x" * 500)
+    message = refusal(tmp_path, tmp_path / "in")
+    assert "is not read: b.docx (500 B), next to 20 B that are read" in message
+    assert make(tmp_path, tmp_path / "in/a.txt") == ["Some words of text."]
+
+
+@pytest.mark.parametrize(
+    ("names", "left_out"),
+    [
+        (["train.txt", "test.txt", "valid.txt"], ["test.txt", "valid.txt"]),
+        (["data/train-0-of-2.txt", "data/train-1-of-2.txt", "data/test-0-of-1.txt"], ["data/test-0-of-1.txt"]),
+        (["train/0.txt", "validation/0.txt", "unsupervised/0.txt"], ["validation/0.txt"]),
+        (["the-train.txt", "eye-test.txt", "trainspotting.txt"], []),
+        (["test.txt", "dev.txt"], []),
+    ],
+)
+def test_the_train_split_is_read_alone(names: list[str], left_out: list[str], tmp_path: Path) -> None:
+    for name in names:
+        write(tmp_path / "in" / name, f"Text of {name}.\n")
+    expected = [f"Text of {name}." for name in sorted(names) if name not in left_out]
+    assert sorted(make(tmp_path, tmp_path / "in")) == sorted(expected)
+    if left_out:
+        assert f"{len(left_out)} files of other splits than train, not read" in tell(tmp_path / "in")
+
+
+def test_a_named_title_must_be_text(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", '{"text": "A.", "title": 1984}\n')
+    assert read(tmp_path, path) == [("a.jsonl:0", "", "A.")]
+    assert "line 1: title is not text (found int 1984)" in refusal(tmp_path, path, title_column="title")
+
+
+def test_a_file_is_a_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "in/a.txt", "One.\n\nTwo.\n")
+    write(tmp_path / "in/b.txt", "Three.\n")
+    monkeypatch.setattr(documents, "PIECE_BYTES", 4)
+    monkeypatch.setenv("PODIUM_WORKERS", "1")
+    assert make(tmp_path, tmp_path / "in", layout="file") == ["One.\nTwo.", "Three."]
+    monkeypatch.setattr(documents, "MAX_LINE_BYTES", 8)
+    assert "a.txt is longer than 0 MB, too long for one document" in refusal(tmp_path, tmp_path / "in", layout="file")
