@@ -143,7 +143,7 @@ def _refuse_other_format(path: Path, head: bytes, layout: str) -> None:
             option = ", or set corpus.layout to paragraphs to read its source as text" if name == "HTML" else ""
             raise InputError(
                 f"{path} is {name}, not plain text: it begins with {head[:20].decode(errors='replace')!r}. Convert it "
-                f"to text, or take it away{option} ({KEY})"
+                f"to text, or remove it{option} ({KEY})"
             )
 
 

@@ -112,20 +112,19 @@ def test_paragraphs_are_documents_and_wrapped_lines_are_joined(tmp_path: Path) -
     ]
 
 
-def test_auto_says_which_layout_it_found_for_each_file(tmp_path: Path) -> None:
-    write(tmp_path / "in/a.txt", "\n = Ant = \n\nIt digs.\n = Bee = \nIt flies.\n")
-    write(tmp_path / "in/b.txt", "One.\n\nTwo.\n")
-    write(tmp_path / "in/c.txt", " = Ant = \n\nIt digs.\n = = Nest = = \nIt is deep.\n")
-    write(tmp_path / "in/only-one.txt", " = Ant = \n\nIt digs.\n")
-    write(tmp_path / "in/text-first.txt", "One.\n\n= Ant =\n\n= Bee =\n\nTwo.\n")
-    summary = make_corpus(params(path=str(tmp_path / "in")), tmp_path / "out")
-    assert summary.reading.layouts == {
-        "a.txt": "wikitext",
-        "b.txt": "paragraphs",
-        "c.txt": "wikitext",
-        "only-one.txt": "paragraphs",
-        "text-first.txt": "paragraphs",
-    }
+@pytest.mark.parametrize(
+    ("text", "layout"),
+    [
+        ("\n = Ant = \n\nIt digs.\n = Bee = \nIt flies.\n", "wikitext"),
+        ("One.\n\nTwo.\n", "paragraphs"),
+        (" = Ant = \n\nIt digs.\n = = Nest = = \nIt is deep.\n", "wikitext"),
+        (" = Ant = \n\nIt digs.\n", "paragraphs"),
+        ("One.\n\n= Ant =\n\n= Bee =\n\nTwo.\n", "paragraphs"),
+    ],
+)
+def test_auto_says_which_layout_it_found(text: str, layout: str, tmp_path: Path) -> None:
+    summary = make_corpus(params(path=str(write(tmp_path / "a.txt", text))), tmp_path / "out")
+    assert summary.reading.formats == {f"{layout}, UTF-8": 1}
 
 
 def test_lines_of_zero_width_characters_are_blank(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def split(text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("case", "count", "sentences", "told"),
     [
-        ("folder-with-json.gz-beside-txt", 60, 480, "1 files about the data, not read (first: LICENSE.txt)"),
+        ("folder-with-json.gz-*", 60, 480, "1 files about the data, not read (first: LICENSE.txt)"),
         ("folder-with-jsonlines-named-json", 40, 320, "1 files about the data, not read (first: README.txt)"),
         ("google-bert-format-lowercase.txt", 40, 320, "sentences, UTF-8\n  a line is a sentence, and a blank line"),
         ("google-bert-format-without-full-stops.txt", 40, 320, "sentences, UTF-8\n  a line is a sentence"),
@@ -68,10 +68,11 @@ def split(text: str) -> list[str]:
 def test_corpora_as_people_have_them_are_read_and_told(
     case: str, count: int, sentences: int | None, told: str, tmp_path: Path
 ) -> None:
-    texts = make(tmp_path, CASES / case)
+    path = next(CASES.glob(case))
+    texts = make(tmp_path, path)
     assert len(texts) == count
     assert sentences in (None, sum(map(len, map(split, texts))))
-    assert told in tell(CASES / case)
+    assert told in tell(path)
 
 
 @needs_cases
@@ -141,7 +142,7 @@ def test_files_of_sentences_and_of_prose_stay_apart_and_duplicates_are_removed(t
 
 PROSE = [
     "The settlers of the valley, who had come by the northern road in the spring of that year, built their houses by "
-    "the river. Nobody remembers why they left. The mill was built later, by Thomas Reed and his sons; it burned twice.",
+    "the river. They left it later. The mill was built later, by Thomas Reed and his sons; it burned twice.",
     "In winter the road was closed for weeks at a time. Letters came with the doctor, if they came at all, and the "
     "school had no teacher until March. People read what they had.",
 ] * 12

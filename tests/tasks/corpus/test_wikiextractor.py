@@ -32,7 +32,7 @@ def test_blocks_become_documents_their_entities_and_title_lines_taken_back(tmp_p
     summary = make_corpus(params(path=str(tmp_path / "in")), tmp_path / "out")
     assert documents(tmp_path / "out") == EXPECTED
     assert summary.reading.numbers() == {"files read": 1, "empty documents left out": 1}
-    assert summary.reading.layouts == {"AA/wiki_00": "wikiextractor"}
+    assert summary.reading.formats == {"wikiextractor, UTF-8": 1}
 
 
 def test_the_json_form_gives_the_same_documents(tmp_path: Path) -> None:
@@ -45,7 +45,8 @@ def test_the_json_form_gives_the_same_documents(tmp_path: Path) -> None:
     }
     path = write(tmp_path / "in/AA/wiki_00", json.dumps(row) + "\n")
     assert read(tmp_path, path) == EXPECTED
-    assert json.loads((tmp_path / "out/reading.json").read_text())["columns_not_used"] == ["revid", "url"]
+    reading = json.loads((tmp_path / "out/reading.json").read_text())
+    assert reading["inputs"]["corpus"]["unused_columns"] == ["revid", "url"]
 
 
 def test_a_txt_file_of_blocks_is_known_by_its_beginning(tmp_path: Path) -> None:
