@@ -7,6 +7,7 @@ alone. Files of formats that are not read are refused where they are most of the
 
 import contextlib
 import re
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -26,6 +27,8 @@ _PACKED = re.compile(rf"(.*/)?(wiki_\d+|.*({'|'.join(map(re.escape, SUFFIXES[:-1
 """Packed files of WikiExtractor (its --compress), or of text."""
 _ABOUT = re.compile(r"(readme|licen[cs]e|copying|notice|changelog)([-_.].*)?", re.IGNORECASE)
 """Names of files about the data."""
+MOST_INSPECTED = 50
+"""Files of the same name but for numbers, as part-00017.json, after which others are like these."""
 _SPLIT = re.compile(
     r"(?<![a-z0-9])((train|training)|(test|testing|validation|valid|val|dev|eval|evaluation))(?![a-z])", re.IGNORECASE
 )
@@ -39,6 +42,7 @@ def list_usable_files(path: Path, reading: Interpretation, columns: Columns) -> 
             have most of the bytes.
     """
     other_data: list[Path] = []
+    inspected: Counter[str] = Counter()
 
     def is_usable(file: Path) -> bool:
         if file == path:
@@ -48,7 +52,9 @@ def list_usable_files(path: Path, reading: Interpretation, columns: Columns) -> 
         suffix = file_suffix(file)
         usable = suffix in SUFFIXES if file.suffix else is_wikiextractor(file)
         if usable and suffix == JSON:
-            usable, records = _inspect_json(file, columns)
+            form = _name_form(file.as_posix())
+            usable, records = (True, 2) if inspected[form] >= MOST_INSPECTED else _inspect_json(file, columns)
+            inspected[form] += usable
             if not usable and records < 2:
                 return False
         if not usable and not _ABOUT.fullmatch(file.name):
@@ -69,6 +75,11 @@ def list_usable_files(path: Path, reading: Interpretation, columns: Columns) -> 
     _require_most_bytes(path, usable, other_data)
     others = find_other_splits(path, usable)
     return _leave_out(others, "files of other splits than train, not read", path, usable, reading)
+
+
+def _name_form(name: str) -> str:
+    """Return a name with the same number for every number in it."""
+    return re.sub(r"\d+", "0", name)
 
 
 def _inspect_json(file: Path, columns: Columns) -> tuple[bool, int]:
@@ -113,7 +124,6 @@ def find_other_splits(path: Path, files: Iterable[Path]) -> list[Path]:
     for file in files:
         name = file.relative_to(path).as_posix()
         if found := _SPLIT.search(name):
-            form = re.sub(r"\d+", "0", f"{name[: found.start()]}*{name[found.end() :]}")
-            names[file] = form, found[2] is not None
+            names[file] = _name_form(f"{name[: found.start()]}*{name[found.end() :]}"), found[2] is not None
     of_train = {form for form, is_train in names.values() if is_train}
     return [file for file, (form, is_train) in names.items() if not is_train and form in of_train]

@@ -35,6 +35,8 @@ TEXTS = {
         "\ufeff\n\nOne\nline.\n \t\nTwo\u200b\r\n\r\n\r\nä ö\n\u200b\nThree\n\ufeff \n\u3000\nfour\x0b\n\x0b\n"
         "\n= A =\n\nEnd"
     ),
+    "sentences.txt": "".join(f"it digs in {n} .\nit is {n}\u200b deep .\nso .\n\n" for n in range(9)),
+    "objects.txt": "".join(f'{{"text": "One.\\nTwo {n}."}}\n' for n in range(9)),
     "no-end.txt": "a\n\nb\n\n\n\n",
     "mac.txt": "One\rline.\r\rTwo.\r\r\rThree\r",
     "wikitext.txt": (
@@ -70,12 +72,12 @@ def write_input(folder: Path, name: str) -> FilePiece:
     return FilePiece(path, str(path), name, "auto")
 
 
-def read(parts: list[FilePiece]) -> tuple[list[tuple[str, str]], dict[str, Any]]:
-    """Title and text of each document, and the report."""
+def read(parts: list[FilePiece]) -> tuple[list[tuple[str, str, bool]], dict[str, Any]]:
+    """Title and text of each document, whether its lines are sentences, and the report."""
     reading, found = Interpretation(), []
     for part in parts:
         own = Interpretation()
-        found += [(one.title, one.text) for one in read_piece(part, COLUMNS, own)]
+        found += [(one.title, one.text, one.has_sentences) for one in read_piece(part, COLUMNS, own)]
         reading.merge(own)
     return found, asdict(reading)
 
@@ -95,7 +97,7 @@ def test_parts_of_any_size_have_the_documents_of_the_whole_file(
     assert (most > 1) == (name not in ("mac.txt", "one-line.jsonl", "list.jsonl")), "divided where that is possible"
 
 
-@pytest.mark.parametrize("layout", ["paragraphs", "wikitext"])
+@pytest.mark.parametrize("layout", ["paragraphs", "sentences", "wikitext"])
 def test_every_cut_of_arbitrary_lines_keeps_the_documents(
     layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
