@@ -174,7 +174,7 @@ def test_a_folder_that_this_user_cannot_read_is_named(shared: Path, mode: int) -
     (folder / "closed/b.txt").write_text("B.\n")
     (folder / "closed").chmod(mode)
     documents = "tasks.corpus.documents"
-    code = f"{documents}.list_usable_files({documents}.Path('given'), tasks.records.text_files.Interpretation())"
+    code = f"list({documents}.plan_pieces({documents}.Path('given'), 'auto', {documents}.Interpretation()))"
     made = unprivileged(code, shared)
     (folder / "closed").chmod(0o755)
     assert "corpus.path='given' contains files that this user cannot read, closed" in made.stderr
