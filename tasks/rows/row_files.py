@@ -297,12 +297,16 @@ class CutTexts:
             f"{self.row_length} tokens {CUT}: {self.token_share:.1%} of all tokens are lost"
         )
 
-    @property
-    def warning(self) -> str:
-        """Warning if the share reaches WARN_SHARE, else empty."""
+    def warn(self, positions: int) -> str:
+        """Return a warning if the share reaches WARN_SHARE, else an empty text.
+
+        Args:
+            positions: longest row of the model.
+        """
         if self.share < WARN_SHARE:
             return ""
-        return f"{self}. rows.row_length={self.fit(WHOLE_SHARE)} leaves {WHOLE_SHARE:.0%} of the texts whole"
+        whole = self.lengths[: (length := min(self.fit(WHOLE_SHARE), positions)) + 1].sum() / self.lengths.sum()
+        return f"{self}. rows.row_length={length} leaves {whole:.0%} of the texts whole"
 
 
 class UnknownTokens:

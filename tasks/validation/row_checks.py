@@ -223,7 +223,7 @@ class RowData(DataSet):
         sizes = self.manifest.sizes(vocabulary.size, TOKEN_TYPES, source.max_positions)
         self._ends = {column: column.end(sizes) for column in self.manifest.columns if column.name not in STRUCTURE}
         self.prerequisites = self._prerequisites(vocabulary)
-        self._cut = CutTexts.read(self.folder)
+        self._cut, self._longest = CutTexts.read(self.folder), source.max_positions
         self.total_checks = self._total_checks(source)
         self.record_checks = (*self._sequence_checks(), *self._column_checks())
 
@@ -509,7 +509,7 @@ class RowData(DataSet):
         return ""
 
     def notes(self) -> list[str]:
-        warnings = (self._unknown.warning, "" if self._cut is None else self._cut.warning)
+        warnings = (self._unknown.warning, "" if self._cut is None else self._cut.warn(self._longest))
         return [f"{self.name} rows: {text}" for text in warnings if text]
 
 

@@ -84,9 +84,9 @@ def run_inference(task: DownstreamTask, model: InferenceModel, split: str, how: 
         KeyboardInterrupt: the job was interrupted.
     """
     made = write_rows(load_part(task.entry, "rows"), split, tokenizer=model.tokenizer)
-    for counter in (made.unknown, made.cut):  # the vocabulary or the length of rows does not fit the text
-        if counter is not None and counter.warning:
-            streams.note(counter.warning)
+    unknown, cut = made.unknown and made.unknown.warning, made.cut and made.cut.warn(model.max_tokens)
+    for warning in filter(None, (unknown, cut)):  # the vocabulary or the length of rows does not fit the text
+        streams.note(warning)
     rows, logits = task.rows_folder(split), artifacts.logits_file(task.entry.name, split)
     logits.parent.mkdir(parents=True, exist_ok=True)
     if how.exported is not None:
