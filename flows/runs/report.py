@@ -97,7 +97,7 @@ class RunReport:
     overrides: list[str] = field(default_factory=list)
     stages: list[StageRecord] = field(default_factory=list)
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Gate -> name of its entry, scores (in percent), their 95% intervals (low and high), checks (as the gate writes
+    """Gate -> name of its entry, leading (its leading metric), scores (in percent), their 95% intervals (low and high), checks (as the gate writes
     them), decision (accepted, reasons and, for several seeds, the keys in RECIPE) and published, the receipt. The last
     two are None if there is none."""
     pretraining: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -167,7 +167,7 @@ class RunReport:
 
     @property
     def leading_score(self) -> LeadingScore | None:
-        """The first score that its first gate checks, else the loss of its last phase of pre-training."""
+        """The leading score of its first result, else the loss of its last phase of pre-training."""
         for one in self.results.values():
             if (name := leading_metric(one)) is not None:
                 bounds = one.get("intervals", {}).get(name)
@@ -201,9 +201,10 @@ class RunReport:
             self.save(project)
 
     def read_scores(self) -> dict[str, Any]:
-        """Return start, scores and intervals, for comparison with the next run in this folder."""
+        """Return start, leading metrics, scores and intervals, for comparison with the next run in this folder."""
         results = {one["name"]: one for one in (*self.pretraining.values(), *self.results.values())}
-        parts = {part: {name: one.get(part, {}) for name, one in results.items()} for part in ("scores", "intervals")}
+        kept = ("leading", "scores", "intervals")
+        parts = {part: {name: one.get(part, {}) for name, one in results.items()} for part in kept}
         return {"began": self.began, **parts}
 
     def end(self) -> None:
@@ -285,9 +286,10 @@ class RunReport:
 
 
 def leading_metric(result: Mapping[str, Any]) -> str | None:
-    """Return the metric that stands for the result of a gate: the first that it checks, else its first score."""
+    """Return the metric that stands for the result of a gate: the leading one of its kind, or of a run that does not
+    record it the first that the gate checks, else its first score."""
     scores = result["scores"]
-    names = (*(check["name"] for check in result.get("checks", ())), *scores)
+    names = (*result.get("leading", ()), *(check["name"] for check in result.get("checks", ())), *scores)
     return next((name for name in names if name in scores), None)
 
 
@@ -317,6 +319,7 @@ def _read_result(gate: Stage, plan: Plan, root: Path) -> dict[str, Any]:
     decided = read_metrics(gate, root)
     return {
         "name": Path(files[0]).stem if files else gate.name,
+        "leading": figures.get("leading", []),
         "scores": scores,
         "intervals": {
             name: [figures[f"{name}_low"], figures[f"{name}_high"]] for name in scores if f"{name}_high" in figures

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from flows.runs import listing, run_params
+from flows.runs import listing, report, run_params
 from flows.views.curves import read_curve
 from flows.views.run_view import BADGE_COLORS, RunView
 from flows.views.sweep_plots import read_sweeps
@@ -165,7 +165,7 @@ class IndexView:
         """Name and value of each changed parameter, with the number of runs that have it."""
         entries = Counter(entry for one in self.shown for entry, result in one.results.items() if result.scores)
         self._columns = [(entry, self._leading(entry)) for entry, _ in entries.most_common(MAX_COLUMNS)]
-        """The most frequent entries, each with the first score that its gate checks."""
+        """The most frequent entries, each with its leading metric."""
         self.columns = [f"{entry} {metric.replace('_', ' ')}" for entry, metric in self._columns]
         values = {name: {one.changed.get(name) for one in self.shown} for one in self.shown for name in one.changed}
         differ = sorted((name for name in values if len(values[name]) > 1), key=lambda name: (-len(values[name]), name))
@@ -181,7 +181,7 @@ class IndexView:
 
     def _leading(self, entry: str) -> str:
         results = [one.results[entry] for one in self.shown if entry in one.results and one.results[entry].scores]
-        return next(iter(next((one.floors for one in results if one.floors), results[0].result["scores"])))
+        return next(name for one in results if (name := report.leading_metric(one.result)))
 
     @property
     def rows(self) -> Iterator[dict[str, Any]]:

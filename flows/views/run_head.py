@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.runs.report import DONE_STAGES, LOWER_IS_BETTER
+from flows.runs.report import DONE_STAGES, LOWER_IS_BETTER, leading_metric
 from flows.views.curves import TrainingCurves
 from flows.views.run_view import PretrainingView, ResultView, RunView, format_clock, format_moment
 from flows.views.screen import PROGRESS, REMAINING
@@ -97,7 +97,7 @@ def _make_score_tile(result: ResultView) -> Iterator[Tile]:
     if result.leading_score is None:
         return
     name, value = result.leading_score
-    changes = [*_compare_released(result, name), *_compare_previous(result, name)] or [*_compare_constant(result)]
+    changes = [*_compare_released(result, name), *_compare_previous(result, name)] or [*_compare_constant(result, name)]
     notes = [*_format_interval(result.intervals.get(name)), *changes]
     if result.verdict is not None:
         released = result.published["how"] if result.published else "not published"
@@ -122,10 +122,11 @@ def _make_previous_tiles(run: RunView) -> Iterator[Tile]:
     """Yield the last scores in the folder of a run that has none yet."""
     previous = run.record.previous
     for name, scores in previous.get("scores", {}).items():
-        for metric, value in [*scores.items()][:1]:
+        metric = leading_metric({"scores": scores, "leading": previous.get("leading", {}).get(name, ())})
+        if metric is not None:
             bounds = _format_interval(previous["intervals"][name].get(metric))
             notes = [*bounds, (f"last result, {format_moment(previous['began'])[:16]}", "")]
-            yield Tile(f"{name}: {metric.replace('_', ' ')} before", f"{value:.2f}", notes)
+            yield Tile(f"{name}: {metric.replace('_', ' ')} before", f"{scores[metric]:.2f}", notes)
 
 
 def _format_interval(bounds: Sequence[float] | None) -> list[Note]:
@@ -162,10 +163,10 @@ def _compare_previous(result: ResultView, metric: str) -> Iterator[Note]:
         yield _format_change({**asdict(found), "verdict": found.direction}, other)
 
 
-def _compare_constant(result: ResultView) -> Iterator[Note]:
-    """Yield the gain over the best answer without a model."""
+def _compare_constant(result: ResultView, metric: str) -> Iterator[Note]:
+    """Yield the gain of a score over the best answer without a model."""
     for check in result.result.get("checks", ()):
-        if check["name"] == "beats_constant_answer" and "difference" in check:
+        if check["name"] == "beats_constant_answer" and check.get("difference", {}).get("metric") == metric:
             yield _format_change(check["difference"], "a constant answer")
 
 

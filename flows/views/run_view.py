@@ -98,7 +98,7 @@ class RunView:
 
     @property
     def leading_score(self) -> tuple[str, str] | None:
-        """Name and value of its leading score: the first that its first gate checks."""
+        """Name and value of the leading score of its first result."""
         return next((score for one in self.results if (score := one.leading_score)), None)
 
     @cached_property
@@ -296,14 +296,14 @@ class ResultView:
 
     @property
     def scores(self) -> list[tuple[str, str]]:
-        """Name and percent of each score."""
-        return [(name, f"{value:.2f}") for name, value in self.result["scores"].items()]
+        """Name and percent of each score, the leading one first."""
+        scores, leading = self.result["scores"], report.leading_metric(self.result)
+        return [(name, f"{scores[name]:.2f}") for name in sorted(scores, key=lambda name: name != leading)]
 
     @property
     def leading_score(self) -> tuple[str, str] | None:
-        """Name and value of its leading score: the first that its gate checks."""
-        name = report.leading_metric(self.result)
-        return None if name is None else (name, dict(self.scores)[name])
+        """Name and value of its leading score."""
+        return next(iter(self.scores), None)
 
     @property
     def page(self) -> Path | None:

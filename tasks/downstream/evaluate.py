@@ -202,6 +202,7 @@ def score_logits(
     calibrated, curve = judge_confidences(task, examples, answers, outcomes)
     # Lists, not objects: `dvc metrics show` makes a column of every number and string in an object.
     metrics = {
+        "leading": [task.limits[0].metric],
         **task.figures(examples, outcomes),
         **task.more_figures(examples, answers, curve),
         "answered": sum(one is not None for split in predictions.values() for one in split),

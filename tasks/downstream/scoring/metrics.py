@@ -193,8 +193,8 @@ class Metrics:
 
     @property
     def titles(self) -> dict[str, str]:
-        """Metric -> name for users, the mean last."""
-        return {one.name: one.title for one in self.parts} | ({self.mean: self.mean} if self.mean else {})
+        """Metric -> name for users, the leading metric first: the mean, if the task uses it."""
+        return ({self.mean: self.mean} if self.mean else {}) | {one.name: one.title for one in self.parts}
 
     def for_split(self, split: str) -> Metrics:
         """Return the metrics of one development set."""

@@ -38,8 +38,9 @@ EXACT, OVERLAP = -2, -1
 """Last columns of outcomes."""
 BASELINE = "baseline"
 """Key of the baseline rule in the metrics file."""
-OVERALL = Metrics((mean_metric("exact_match", "exact match", EXACT, is_share=True), mean_metric("f1", "F1", OVERLAP)))
-"""Metrics of exact match and F1 of every question."""
+F1 = mean_metric("f1", "F1", OVERLAP)
+OVERALL = Metrics((F1, mean_metric("exact_match", "exact match", EXACT, is_share=True)))
+"""Metrics of F1 and exact match of every question."""
 HAS_ANSWER = 0
 """First column of outcomes, if questions may have no answer."""
 MOST_QUESTIONS = 5_000
@@ -223,8 +224,8 @@ class SquadScores(SquadSpec, ScoresTask[list[SquadQuestion], WindowFiles, list[l
             return OVERALL
         return Metrics(
             (
+                F1,
                 mean_metric("exact", "exact match", EXACT, is_share=True),
-                mean_metric("f1", "F1", OVERLAP),
                 _group_metric("HasAns_exact", "exact match of answerable questions", EXACT, 1.0),
                 _group_metric("HasAns_f1", "F1 of answerable questions", OVERLAP, 1.0),
                 _group_metric("NoAns_exact", "exact match of unanswerable questions", EXACT, 0.0),
