@@ -97,9 +97,9 @@ class RunReport:
     overrides: list[str] = field(default_factory=list)
     stages: list[StageRecord] = field(default_factory=list)
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Gate -> name of its entry, leading (its leading metric), scores (in percent), their 95% intervals (low and high), checks (as the gate writes
-    them), decision (accepted, reasons and, for several seeds, the keys in RECIPE) and published, the receipt. The last
-    two are None if there is none."""
+    """Gate -> name of its entry, leading (its leading metric), scores (in percent), their 95% intervals (low and high),
+    checks (as the gate writes them), decision (accepted, reasons and, for several seeds, the keys in RECIPE) and
+    published, the receipt. The last two are None if there is none."""
     pretraining: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Stage that pre-trained -> name of its phase; scores on held-out rows, by the keys of PRETRAINING_SCORES (loss and
     perplexity of the masked tokens, accuracies in percent; empty without held-out rows); rows, their number; steps and

@@ -52,6 +52,8 @@ HUB_SPLITS = {"train": "train", "dev": "validation"}
 TABLES_WITH_HEADER = (".csv", ".tsv", ".parquet")
 """Tables that name their columns even without rows."""
 DELIMITED = (".csv", ".tsv")
+KEPT = "label (kept)"
+"""Start of the parts of a record that are labels in a file to predict."""
 ENDINGS = (".jsonl", ".csv", ".parquet")
 """Suffixes of tables that every input accepts; some inputs also accept .tsv or .json."""
 
@@ -363,6 +365,22 @@ def parse_number(text: str) -> float | None:
     """Return the finite number that a text states, else None: float() also reads 1_5, which may be a name."""
     number = float(text) if _NUMBER.fullmatch(text.strip()) else math.nan
     return number if math.isfinite(number) else None
+
+
+def make_kept(names: Sequence[str], key: str) -> Columns:
+    """Return columns of labels that predictions repeat and nothing else uses: the first that a table has."""
+    return {KEPT: ColumnSpec(tuple(names), key, False)}
+
+
+def read_kept(row: TableRow) -> dict[str, Any]:
+    """Return column -> value of the labels that predictions repeat."""
+    return {row.names[part]: value for part, value in row.values.items() if part.startswith(KEPT)}
+
+
+def name_record(row: TableRow, reading: Interpretation) -> str:
+    """Return the name of a record: its id, or its position in its source."""
+    own = convert_id(row.values.get("id"), reading)
+    return row.where if own in (None, "") else str(own)
 
 
 def convert_id(value: Any, reading: Interpretation) -> Any:

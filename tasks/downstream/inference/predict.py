@@ -31,7 +31,7 @@ from tasks.pages.markup import csv_text, replace_hidden
 from tasks.params.entries import Entry
 from tasks.plan.kinds import load_part
 from tasks.plan.named_files import escape_name
-from tasks.records.interpretation import NUMERIC_IDS, Interpretation, describe_inputs
+from tasks.records.interpretation import Interpretation, describe_inputs
 from tasks.records.parquet import read_group_batches, split_into_groups
 from tasks.records.tables import list_empty
 from tasks.records.text_files import count_repetitions
@@ -44,7 +44,7 @@ KEPT_AT_ONCE, ANSWERED_AT_ONCE = 1024, 4096
 """Examples in memory at a time."""
 KEPT_CHARACTERS = 8 << 20
 """Characters of text above which fewer examples are stored at a time."""
-METRICS = "metrics.json"
+METRICS, KEPT = "metrics.json", "kept"
 SHOWN_CHARACTERS = 80
 """Characters of a text in a line for people."""
 
@@ -85,16 +85,20 @@ def predict(
     with open_output(output.path) as stream, scratch_checkout(task, model):
         split, reading = task.development[0], Interpretation()
         examples = task.examples_file(split)
-        count = _keep(task, path, examples, reading, unique=output.kind == "json")
+        count, kept = _keep(task, path, examples, reading, unique=output.kind == "json")
         for line in describe_inputs({path.name: reading}):
             how.say(line)
         result = run_inference(task, model, split, how)
         names = {ID: ID, **(_list_texts(task, examples) if output.with_text else {})}
-        fields = [pa.field(name, pa.string()) for name in names.values()]
-        schema = pa.schema([*fields, *task.record_schema(model.labels, output.n_best)])
+        record = task.record_schema(model.labels, output.n_best)
+        labels = {one: f"input_{one}" if one in (*names.values(), *record.names) else one for one in kept}
+        fields = [pa.field(name, pa.string()) for name in (*names.values(), *labels.values())]
+        schema = pa.schema([*fields, *record])
         with open_writer(stream, output.kind, schema, task.answer_field, partial(_format_line, task)) as write:
             for batch, part in _parts(task, split):
                 own = batch.select(names).rename_columns(list(names.values())).to_pylist()
+                for one, pairs in zip(own, batch.column(KEPT).to_pylist(), strict=True):
+                    one |= {labels[name]: None for name in labels} | {labels[name]: value for name, value in pairs}
                 found = task.read_examples(part / examples.name)
                 logits = task.read_logits(found, part, part / "logits.arrow")
                 answers = task.records(found, task.answer(found, logits), output.n_best)
@@ -111,22 +115,24 @@ def _list_texts(task: AnyInference, examples: Path) -> dict[str, str]:
     return {name: field for name, field in task.text_fields.items() if name in filled}
 
 
-def _keep(task: AnyInference, path: Path, target: Path, reading: Interpretation, *, unique: bool) -> int:
-    """Write the examples of a file to Parquet, with ids; return their number.
+def _keep(
+    task: AnyInference, path: Path, target: Path, reading: Interpretation, *, unique: bool
+) -> tuple[int, list[str]]:
+    """Write the examples of a file to Parquet, with ids; return their number, and the columns of labels that the
+    records repeat.
 
     Args:
         unique: refuse duplicate ids.
     """
-    schema = task.examples_schema
-    if ID not in schema.names:
-        schema = pa.schema([pa.field(ID, pa.string()), *schema])
-    hashes, count = array.array("q"), 0
+    schema = pa.schema([*task.examples_schema, pa.field(KEPT, pa.map_(pa.string(), pa.string()))])
+    schema = schema.with_metadata(task.examples_schema.metadata)
+    hashes, count, kept = array.array("q"), 0, dict[str, None]()
     found = task.read_unlabelled(path, reading)
     with pq.ParquetWriter(target, schema, compression="zstd") as writer:
         for some in split_into_groups(found, _characters, KEPT_AT_ONCE, KEPT_CHARACTERS):
-            for number, one in enumerate(some, count + 1):
-                reading.counts[NUMERIC_IDS] += type(one[ID]) is int
-                one[ID] = str(number if one[ID] in (None, "") else one[ID])
+            for one in some:
+                one[KEPT] = [(name, _text(value)) for name, value in one.get(KEPT, {}).items()]
+                kept |= dict.fromkeys(name for name, _ in one[KEPT])
                 hashes.append(hash(one[ID]))
             writer.write_table(pa.Table.from_pylist(some, schema=schema))
             count += len(some)
@@ -137,7 +143,12 @@ def _keep(task: AnyInference, path: Path, target: Path, reading: Interpretation,
             f"{path}: {twice:,} duplicate id(s). A .json file needs unique ids: write predictions to a .jsonl, .csv or "
             ".parquet file"
         )
-    return count
+    return count, list(kept)
+
+
+def _text(value: Any) -> str | None:
+    """Return the value of a cell as text; lists and numbers as JSON."""
+    return value if isinstance(value, str | None) else _json(value)
 
 
 def _characters(example: Record) -> int:

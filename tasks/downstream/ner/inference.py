@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from tasks.downstream.inference.job import COLUMN, ID, INPUT, PLAIN, UNKNOWN_TO_MODEL, InferenceTask
+from tasks.downstream.inference.job import COLUMN, INPUT, PLAIN, UNKNOWN_TO_MODEL, InferenceTask
 from tasks.downstream.ner.conll import DOCUMENT
 from tasks.downstream.ner.examples import ROW_GROUP
 from tasks.downstream.ner.scores import NerAnswers, NerDevSet, NerScores, WordLogits
@@ -72,8 +72,8 @@ class NerInference(NerScores, InferenceTask[NerDevSet, WordLogits, NerAnswers]):
 
     def read_unlabelled(self, path: Path, reading: Interpretation) -> Iterator[dict[str, Any]]:
         records = self._open(path, reading, tagged=False)
-        for id, sentence in parse_sentences(records, self.data_params.tag_scheme, TagStatistics(), reading):
-            yield {ID: id, **sentence._asdict(), "document": 0}
+        for sentence in parse_sentences(records, self.data_params.tag_scheme, TagStatistics(), reading):
+            yield {**sentence._asdict(), "document": 0}
 
     def _open(self, path: Path, reading: Interpretation, *, tagged: bool = True) -> Records:
         return open_sentence_file(path, INPUT, COLUMN, self.data_params, reading, tagged=tagged)

@@ -70,6 +70,8 @@ class NerDevSet:
     tokens: list[list[str]]
     tags: list[list[str]]
     """Tags in IOB2."""
+    names: Sequence[str]
+    """Names of the sentences."""
 
 
 @dataclass(frozen=True)
@@ -106,15 +108,17 @@ class NerScores(NerSpec, ScoresTask[NerDevSet, WordLogits, NerAnswers]):
         made_by = self.entry.stage("examples")
         tokens: list[list[str]] = []
         tags: list[list[str]] = []
-        for batch in read_batches(path, ("tokens", "tags"), READ_AT_ONCE, made_by):
+        names: list[str] = []
+        for batch in read_batches(path, ("tokens", "tags", "id"), READ_AT_ONCE, made_by):
             tokens += batch.column("tokens").to_pylist()
             tags += batch.column("tags").to_pylist()
+            names += batch.column("id").to_pylist()
         if not tokens:
             raise InputError(f"{path} contains no sentences. Run the stage {made_by} again")
-        return NerDevSet(tokens, tags)
+        return NerDevSet(tokens, tags, names)
 
     def names(self, examples: NerDevSet) -> Sequence[str]:
-        return [str(number) for number in range(len(examples.tokens))]
+        return examples.names
 
     def keys(self, examples: NerDevSet) -> list[str]:
         return hash_texts(map(json.dumps, zip(examples.tokens, examples.tags, strict=True)))
@@ -179,13 +183,13 @@ class NerScores(NerSpec, ScoresTask[NerDevSet, WordLogits, NerAnswers]):
         found = list(values)
         if len(found) != len(examples.tokens):
             raise InputError(f"{path} has tags for {len(found)} sentences of {split}, which has {len(examples.tokens)}")
-        for number, (words, text) in enumerate(zip(examples.tokens, found, strict=True)):
+        for name, words, text in zip(examples.names, examples.tokens, found, strict=True):
             if text is None:
                 continue
             tags = text.split(" ") if isinstance(text, str) else []
             if len(tags) != len(words) or any(map(find_problem, tags)):
                 raise InputError(
-                    f"{path}: sentence {number} of {split} has {text!r:.60}, {len(words)} tags (O, B-type or I-type), "
+                    f"{path}: sentence {name} of {split} has {text!r:.60}, {len(words)} tags (O, B-type or I-type), "
                     "separated by spaces, are required"
                 )
         return found

@@ -38,11 +38,13 @@ from tasks.records.tables import (
     RecordSpec,
     TableRow,
     column_setting,
-    convert_id,
     list_empty,
     make_column,
+    make_kept,
+    name_record,
     open_file,
     open_split,
+    read_kept,
     table_form,
 )
 from tasks.records.text_files import ProblemList, file_suffix, find_text_problem, peek
@@ -79,6 +81,10 @@ class Sentence(NamedTuple):
     document: int
     tokens: list[str]
     tags: list[str]
+    id: str
+    """Id of its record, or the position of it."""
+    kept: Mapping[str, Any] = {}
+    """Column -> tags, in a file to predict."""
 
 
 @dataclass
@@ -143,14 +149,15 @@ def sentence_spec(
         tagged: read tags; else all are O, and a table may have texts instead of words, differently in each record.
     """
     columns = table_columns(names, named_by)
-    layouts: list[Columns] = [columns]
+    others: Columns = {"id": ColumnSpec(("id",), named_by.format("id"), False)}
+    layouts: list[Columns] = [{**columns, **others}]
     if not tagged:
         tokens = columns["tokens"]
         hint = f"{tokens.key}, or use text in a column {TEXT!r}"
-        id = {"id": ColumnSpec(("id",), named_by.format("id"), False)}
+        others = {**others, **make_kept(columns["tags"].names, hint)}
         words = {part: column for part, column in columns.items() if part != "tags"}
-        words |= {"tokens": tokens._replace(key=hint), **id}
-        layouts = [words, {TEXT: ColumnSpec((TEXT,), hint), **id}, words]
+        words |= {"tokens": tokens._replace(key=hint), **others}
+        layouts = [words, {TEXT: ColumnSpec((TEXT,), hint), **others}, words]
     parsers = dict.fromkeys(CONLL, functools.partial(read_conll, columns=columns, tagged=tagged))
     if path is not None and _is_table(path, layouts[0]):
         del parsers[file_suffix(path)]
@@ -235,7 +242,7 @@ def read_sentences(
         InputError: an unreadable file; at the end, all problems with words and tags, or words that are not sentences.
     """
     is_empty, problems = True, records.problems
-    for _, sentence in parse_sentences(records, params.tag_scheme, found, reading):
+    for sentence in parse_sentences(records, params.tag_scheme, found, reading):
         is_empty = False
         yield sentence
     if is_empty:
@@ -281,10 +288,8 @@ def refuse_similar(params: NerDataParams, section: str, found: Mapping[str, TagS
     )
 
 
-def parse_sentences(
-    records: Records, scheme: str, found: TagStatistics, reading: Interpretation
-) -> Iterator[tuple[Any, Sentence]]:
-    """Yield the id, if there is one, and the sentence of each record; other arguments as for `read_sentences`.
+def parse_sentences(records: Records, scheme: str, found: TagStatistics, reading: Interpretation) -> Iterator[Sentence]:
+    """Yield the sentence of each record; other arguments as for `read_sentences`.
 
     Args:
         scheme: auto, iob1 or iob2 (parameter tag_scheme).
@@ -303,7 +308,6 @@ def parse_sentences(
             sentences = 0
             continue
         sentences += 1
-        id = convert_id(row.values.get("id"), reading)
         if not words and not is_tagged:
             problems.add("empty sentence", row.where)
         if scheme == "auto" and (other := detect_scheme(tags)):
@@ -327,7 +331,7 @@ def parse_sentences(
                 found.words += len(words)
                 found.single += len(words) == 1
                 found.numbers += sum(map(operator.eq, words, NUMBERS))
-                yield id, Sentence(document, words, convert_to_iob2(tags))
+                yield Sentence(document, words, convert_to_iob2(tags), name_record(row, reading), read_kept(row))
     problems.refuse()
 
 

@@ -14,6 +14,7 @@ SCHEMA = pa.schema(
         pa.field("document", pa.int32(), nullable=False),
         pa.field("tokens", pa.list_(pa.field("item", pa.string(), nullable=False)), nullable=False),
         pa.field("tags", pa.list_(pa.field("item", pa.string(), nullable=False)), nullable=False),
+        pa.field("id", pa.string(), nullable=False),
     ]
 )
 """tags are IOB2; documents are numbered from 0."""

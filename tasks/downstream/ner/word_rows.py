@@ -148,5 +148,5 @@ def _make_sentence(words: list[TableRow], current: Any) -> Iterator[TableRow]:
         parts = [part for part in ("tokens", "tags") if part in words[0].values]
         values: dict[str, Any] = {part: [row.values.get(part) for row in words] for part in parts}
         values["places"] = [row.where for row in words]
-        id = {} if "tags" in values or current is None else {"id": current[1]}
+        id = {} if current is None else {"id": current[1]}
         yield TableRow(words[0].where, values | id)

@@ -16,6 +16,7 @@ from tasks.corpus import world
 from tasks.downstream.examples import ExamplesTask
 from tasks.downstream.squad.params import SquadDataParams
 from tasks.downstream.squad.questions import (
+    MADE,
     ReferenceAnswer,
     SquadQuestion,
     parse_questions,
@@ -84,7 +85,7 @@ def make_questions(params: SquadDataParams, folder: Path) -> str:
     splits = ("train",) if params.dev_is_apart else ("train", "dev")
     inputs = {split: Interpretation() for split in splits}
     found = {split: _load(params, split, inputs[split]) for split in splits}
-    if not params.dev_is_apart:
+    if not params.dev_is_apart and not any(one.counts[MADE] for one in inputs.values()):
         _refuse_common_ids(params, **found)
     folder.mkdir(parents=True, exist_ok=True)
     for split, questions in found.items():

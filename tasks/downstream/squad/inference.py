@@ -21,7 +21,7 @@ from tasks.downstream.squad.questions import (
 from tasks.downstream.squad.scores import SquadScores
 from tasks.downstream.squad.spec import SCHEMA
 from tasks.records.interpretation import Interpretation
-from tasks.records.tables import Columns, open_file, table_form
+from tasks.records.tables import Columns, name_record, open_file, table_form
 from tasks.stage.errors import ParamsError
 
 SPAN = [
@@ -83,13 +83,15 @@ class SquadInference(SquadScores, InferenceTask[list[SquadQuestion], WindowFiles
     def read_unlabelled(self, path: Path, reading: Interpretation) -> Iterator[dict[str, Any]]:
         spec = question_spec(self.data_params.columns, COLUMN, (ID, "context", "question"))
         rows, problems, _ = open_file(path, INPUT, spec, reading, table_form(self.data_params))
-        for where, values, _ in rows:
+        for row in rows:
+            where, values, _ = row
             context, question = (
                 read_text(values, key, where, problems, filled=True) for key in ("context", "question")
             )
             if context is not None and question is not None:
                 require_room_for_text(f"{path}: {where}.context", context)
-                yield {ID: values.get(ID), "title": "", "context": context, "question": question, "answers": []}
+                texts = {"context": context, "question": question}
+                yield {ID: name_record(row, reading), "title": "", **texts, "answers": []}
         problems.refuse()
 
     def write_labelled(self, path: Path, target: Path, reading: Interpretation) -> None:

@@ -13,9 +13,7 @@ counted. All problems of a source are reported in one message.
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
-import json
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -52,7 +50,7 @@ TEXT, START, ANSWERS = "answer_text", "answer_start", "answers"
 PARTS = ("id", "title", "context", "question", ANSWERS, TEXT, START)
 """Parts of a question."""
 IMPOSSIBLE = "is_impossible"
-MADE = "ids generated from context, question and position, without an id column"
+MADE = "ids taken from the position, without an id column"
 BLANKS = "answers with leading or trailing spaces, stripped"
 BLANKS_OUTSIDE = "answers whose spaces are not at answer_start, stripped"
 MOVED = "answers moved to their only occurrence within 3 characters"
@@ -283,7 +281,8 @@ class _QuestionParser:
         before, has_id = problems.count, "id" in values or not row.names
         if row.names:
             answers = self._flat_answers(values, at) if self._is_flat(row) else self._answers(row)
-            values = {"id": "" if has_id else self._make_id(values, at), **values, ANSWERS: answers}
+            values = {"id": at, **values, ANSWERS: answers}
+            self.reading.count(MADE, at, not has_id)
         name = read_id(values, at, problems, self.reading, filled=True)
         context, wording = (read_text(values, part, at, problems, filled=True) for part in ("context", "question"))
         title = "" if values.get("title") is None else read_text(values, "title", at, problems)
@@ -373,12 +372,6 @@ class _QuestionParser:
             f"{', '.join([*names.values(), *sorted(self.reading.unused_columns)])}. Set {keys[0]}, or {keys[1]} and "
             f"{keys[2]}"
         )
-
-    def _make_id(self, values: Mapping[str, Any], at: str) -> str:
-        """Return an id that depends only on the question and its position in the table."""
-        self.reading.count(MADE, at)
-        place = [str(values.get(part)) for part in ("context", "question")] + [str(self.reading.counts[MADE])]
-        return hashlib.sha256(json.dumps(place).encode("ascii")).hexdigest()[:24]
 
     def _answers(self, row: TableRow) -> Any:
         """Return a list of {text, answer_start} from one cell; its items are checked later."""

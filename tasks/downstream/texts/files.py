@@ -17,18 +17,21 @@ from tasks.downstream.texts.task_table import OFFICIAL_COLUMNS, TRAIN, TextExamp
 from tasks.plan.named_files import list_files
 from tasks.records.interpretation import Interpretation
 from tasks.records.tables import (
+    KEPT,
     Columns,
     ColumnSpec,
     Records,
     RecordSpec,
     TableRow,
     column_setting,
-    convert_id,
     find_layout,
     list_empty,
     make_column,
+    make_kept,
+    name_record,
     open_file,
     open_hub_split,
+    read_kept,
     table_form,
 )
 from tasks.records.text_files import ProblemList, file_suffix, find_text_problem
@@ -65,9 +68,12 @@ def text_layouts(names: ClassificationColumnParams, key: str, *, labelled: bool 
         labelled: require columns of labels.
     """
     others = {"id": make_column(names.id, IDS, key.format("id"), required=False)}
-    if isinstance(names.label, list):
-        others |= {FLAG + name: ColumnSpec((name,), key.format(LABEL)) for name in names.label if labelled}
-    elif labelled:
+    own = names.label if isinstance(names.label, list) else [names.label] if names.label else []
+    if not labelled:
+        others |= {f"{KEPT} {name}": ColumnSpec((name,), "", False) for name in own} or make_kept(LABELS, "")
+    elif isinstance(names.label, list):
+        others |= {FLAG + name: ColumnSpec((name,), key.format(LABEL)) for name in own}
+    else:
         others[LABEL] = make_column(names.label, LABELS, key.format(LABEL))
     text = {"text": make_column(names.text, TEXTS, key.format("text") + ("" if labelled else PLAIN_HINT))}
     if names.text_pair is not None:
@@ -84,8 +90,8 @@ def glue_layouts(task: TextTask, key: str, *, labelled: bool = True) -> list[Col
     layouts: list[Columns] = []
     for *texts, label in filter(None, ((*task.columns, LABEL), OFFICIAL_COLUMNS.get(task.name))):
         columns = {part: ColumnSpec((name,), key) for part, name in zip(TEXT_PARTS, texts, strict=False)}
-        last = {LABEL: ColumnSpec((label,), key)} if labelled else {"id": ColumnSpec(("id",), key, False)}
-        layouts.append(columns | last)
+        last = {LABEL: ColumnSpec((label,), key)} if labelled else make_kept((label,), key)
+        layouts.append({**columns, **last, "id": ColumnSpec(IDS, key, False)})
     return [*layouts, layouts[0]]
 
 
@@ -105,7 +111,8 @@ def read_split(task: TextsSpec, split: str, reading: Interpretation, most: int |
         key = f"{section}.path" if spec.name else f"{section}.{split}_path"
         paths = glue_files(spec, Path(data.path), split, key) if spec.name else list_tables(data.path_of(split), key)
         for path in paths:
-            yield from read_file(task, path, key, reading, most, split)
+            for one in read_file(task, path, key, reading, most, split):
+                yield one if len(paths) == 1 else one._replace(id=f"{path.name}, {one.id}")
         return
     address = (data.dataset, spec.name or data.dataset_config, spec.hub_split(split), data.dataset_revision)
     records = open_hub_split(section, address, record_spec(task, f"{section}.dataset"), reading, table_form(data))
@@ -219,8 +226,8 @@ def _make_example(
             problems.add(f"{kind} in the column {columns[part]!r}", where)
     if problems.count > before:
         return None
-    own_id = convert_id(values.get("id"), reading)
-    return TextExample(texts.get("text", ""), texts.get("text_pair"), label, None if own_id is None else str(own_id))
+    pair = texts.get("text", ""), texts.get("text_pair")
+    return TextExample(*pair, label, name_record(line, reading), read_kept(line))
 
 
 def list_tables(path: Path, key: str) -> list[Path]:

@@ -79,19 +79,18 @@ class TextsScores(TextsSpec, ScoresTask[TextsDevSet, Array, Array]):
         made_by = self.entry.stage("examples")
         known, others = (self.labels, ()) if self.labels else read_parquet_labels(path)
         texts: list[str] = []
-        ids: list[str | None] = []
+        names: list[str] = []
         labels: list[pa.Array] = []
         for batch in read_batches(path, self.schema.names, 65536, made_by):
             kept = batch.filter(pa.array(map(is_wanted, join_texts(batch)), pa.bool_()))
             texts += join_texts(kept)
             labels.append(kept.column("label"))
-            ids += [None] * len(kept) if self.spec.name else kept.column("id").to_pylist()
+            names += kept.column("id").to_pylist()
         if not texts:
             raise InputError(f"{path} contains no examples. Run the stage {made_by} again")
         self._classes = (*known, *others)
         self._set_thresholds(known)
         numbers = self.form.read_labels(pa.concat_arrays(labels), len(self._classes))
-        names = [str(number) if one is None else one for number, one in enumerate(ids)]
         return TextsDevSet(texts, numbers, names, self._classes, len(known))
 
     def _set_thresholds(self, known: Sequence[str]) -> None:

@@ -87,12 +87,14 @@ class TextsSpec(DownstreamTask):
     def schema(self) -> pa.Schema:
         """Schema of the examples; `second` is null for single texts, `label` is a number of a class, a list of numbers
         of labels in ascending order, or a value."""
-        columns = [
-            pa.field("first", pa.string(), nullable=False),
-            pa.field("second", pa.string()),
-            pa.field("label", self.form.label_type, nullable=False),
-        ]
-        return pa.schema(columns if self.spec.name else [*columns, pa.field("id", pa.string())])
+        return pa.schema(
+            [
+                pa.field("first", pa.string(), nullable=False),
+                pa.field("second", pa.string()),
+                pa.field("label", self.form.label_type, nullable=False),
+                pa.field("id", pa.string(), nullable=False),
+            ]
+        )
 
 
 def join_texts(batch: pa.RecordBatch) -> list[str]:

@@ -21,7 +21,10 @@ class TextExample(NamedTuple):
     """None for single texts."""
     label: str | float | list[str]
     """Name or number of the class, value of a regression, or names of all labels."""
-    id: str | None = None
+    id: str
+    """Id of its record, or the position of it."""
+    kept: Mapping[str, Any] = {}
+    """Column -> label, in a file to predict."""
 
 
 @dataclass(frozen=True)

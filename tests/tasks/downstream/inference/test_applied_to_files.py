@@ -200,7 +200,7 @@ def test_predict_gives_the_answers_of_evaluate_however_few_examples_it_holds_at_
     else:
         assert [" ".join(one) if case == "ner" else one for one in answers] == wanted["dev"]
     if case != "squad":
-        assert [one["id"] for one in records] == [str(number) for number in range(1, count + 1)]
+        assert [one["id"] for one in records] == [f"line {number}" for number in range(1, count + 1)]
 
 
 def test_every_format_holds_the_same_records(tmp_path: Path) -> None:

@@ -213,7 +213,7 @@ def test_a_full_disk_leaves_nothing(place: Path, tmp_path: Path, words: Sequence
 
 def test_tables_of_people_are_read_and_what_was_found_is_said(place: Path, tmp_path: Path) -> None:
     done = podium(place, "predict", "sst2", "semicolon.csv")
-    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == ["1", "2"], done.stderr
+    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == ["line 2", "line 3"], done.stderr
     assert "semicolon.csv: CSV, UTF-8, fields separated by semicolons; text is 'Sentence' (by name)" in done.stderr
     made = podium(place, "evaluate", "sst2", "rows.json", "--output", str(tmp_path / "made"), "--json")
     assert json.loads(made.stdout)["examples"] == 2, made.stderr
@@ -230,7 +230,7 @@ def test_labels_that_the_model_does_not_have_are_counted(
 def test_standard_streams_hold_records_and_nothing_else_in_any_format(place: Path) -> None:
     lines = podium(place, "predict", "qa", "-", "--format", "csv", given=GOOD["questions.csv"])
     assert lines.stdout.splitlines()[0] == "id,answer,score,probability,start,end", lines.stderr
-    assert [line.split(",")[0] for line in lines.stdout.splitlines()[1:]] == ["1", "2"]
+    assert [line.split(",")[0] for line in lines.stdout.splitlines()[1:]] == ["line 2", "line 3"]
     answers = podium(place, "predict", "qa", "questions.csv", "--format", "json")
     assert json.loads(answers.stdout) == {
         line.split(",")[0]: line.split(",")[1] for line in lines.stdout.splitlines()[1:]

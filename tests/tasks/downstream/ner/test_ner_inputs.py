@@ -44,7 +44,7 @@ def read(path: Path, reading: Interpretation | None = None, **values: Any) -> li
     params = NerDataParams(train_path=str(path), dev_path="x", **values)
     reading = reading or Interpretation()
     records = open_sentences(params, SECTION, "train", reading)
-    return [tuple(one) for one in read_sentences(records, params, TagStatistics(), reading)]
+    return [tuple(one[:3]) for one in read_sentences(records, params, TagStatistics(), reading)]
 
 
 def put(folder: Path, text: str, name: str = "train.conll") -> Path:

@@ -29,6 +29,10 @@ LABELS = ("O", "B-group", "I-group", "B-person", "I-person")
 FOUND = [["B-person", "O", "O"], ["O", "O", "B-location"], ["O"], ["B-group"]]
 
 
+def named(tokens: list[list[str]], tags: list[list[str]]) -> NerDevSet:
+    return NerDevSet(tokens, tags, [f"line {number}" for number in range(1, len(tokens) + 1)])
+
+
 def answers(tags: list[list[str]], sure: float = 0.9) -> NerAnswers:
     sureness = [np.full(len(one), sure) for one in tags]
     sureness[1][1] = 0.6
@@ -37,7 +41,7 @@ def answers(tags: list[list[str]], sure: float = 0.9) -> NerAnswers:
 
 def mistakes() -> list[Any]:
     given = answers(FOUND)
-    return worst_mistakes(NerDevSet(TOKENS, GOLD), given, count_outcomes(GOLD, given.texts))
+    return worst_mistakes(named(TOKENS, GOLD), given, count_outcomes(GOLD, given.texts))
 
 
 def test_mistakes_come_lowest_f1_first_and_then_the_surest() -> None:
@@ -62,7 +66,7 @@ def test_a_long_sentence_is_shown_around_its_mistakes() -> None:
     gold = ["O"] * 200
     gold[100] = "B-person"
     given = NerAnswers([["O"] * 200], [np.full(200, 0.5)], [np.zeros(200)])
-    [found] = worst_mistakes(NerDevSet([words], [gold]), given, count_outcomes([gold], given.texts))
+    [found] = worst_mistakes(named([words], [gold]), given, count_outcomes([gold], given.texts))
     assert [piece.text.split()[0] for piece in found["pieces"]] == ["…", "w75", "w100", "w101", "…"]
 
 
@@ -79,7 +83,7 @@ def test_scores_by_type_count_what_is_there_found_and_correct() -> None:
 
 
 def test_entities_that_train_has_are_scored_apart_from_new_ones() -> None:
-    examples, predictions = NerDevSet(TOKENS, GOLD), [" ".join(tags) for tags in FOUND]
+    examples, predictions = named(TOKENS, GOLD), [" ".join(tags) for tags in FOUND]
     seen, new = known_slices(examples, predictions, frozenset({"ada", "york"}))
     assert (seen.slice, seen.examples, seen.counts["found"], seen.counts["correct"]) == ("seen in train", 2, 3, 1)
     assert (new.slice, new.examples, new.counts["found"], new.counts["correct"]) == ("new", 2, 0, 0)
@@ -98,19 +102,19 @@ def test_the_confusion_matrix_counts_words_by_type() -> None:
 def test_the_probability_of_an_entity_is_the_mean_of_its_words() -> None:
     """As the records of `podium predict` state it; a temperature divides the logits."""
     task, logits = task_with("ner", "page"), np.log([[0.1, 0.8, 0.1], [0.2, 0.2, 0.6], [0.9, 0.05, 0.05]])
-    examples = NerDevSet([["New", "York", "is"]], [["B-x", "I-x", "O"]])
+    examples = named([["New", "York", "is"]], [["B-x", "I-x", "O"]])
     found = task.answer(examples, WordLogits(("O", "B-x", "I-x"), logits, np.array([0, 3])))
     scaled = task.scaled_confidences(found)
     assert scaled(1.0) == pytest.approx([0.7])
     parts = np.exp(logits / 2)
     assert scaled(2.0) == pytest.approx([((parts[0] / parts[0].sum())[1] + (parts[1] / parts[1].sum())[2]) / 2])
     assert task.correctness(examples, found, np.zeros((1, 5))).tolist() == [1.0]
-    other = NerDevSet([["New", "York", "is"]], [["B-x", "O", "O"]])
+    other = named([["New", "York", "is"]], [["B-x", "O", "O"]])
     assert task.correctness(other, found, np.zeros((1, 5))).tolist() == [0.0], "other boundaries"
 
 
 def page_of(tokens: list[list[str]], gold: list[list[str]], tags: list[list[str]]) -> str:
-    given, examples = answers(tags), NerDevSet(tokens, gold)
+    given, examples = answers(tags), named(tokens, gold)
     outcomes = count_outcomes(gold, given.texts)
     slices: list[Any] = [*type_slices(gold, given.texts, LABELS)]
     slices += slice_by("length", ["short"] * len(gold), ["short"], METRICS, "dev", outcomes)
