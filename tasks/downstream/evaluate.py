@@ -6,7 +6,7 @@ python -m tasks.downstream.evaluate NAME
 import importlib
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic
@@ -28,6 +28,8 @@ from tasks.records.duplicate_report import read_report
 from tasks.records.interpretation import read_reading
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
+
+MISTAKES = "mistakes.csv"
 
 
 @dataclass(frozen=True)
@@ -84,11 +86,20 @@ class PageTask(ScoresTask[E, L, A]):
             "reliability_plot": found.calibrated and plot_reliability(found.calibrated),
             "curve_plot": found.curve and plot_risk_coverage(found.curve),
             "curve_file": False,
+            "mistakes_file": MISTAKES,
+            "example_names": {split: self.names(one) for split, one in found.examples.items()},
         }
 
     @abstractmethod
     def slices(self, split: str, examples: E, logits: L, outcomes: Array) -> Sequence[Slice]:
         """Return scores by property of the examples."""
+
+    @abstractmethod
+    def mistakes(self, found: EvaluationView[E, A]) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+        """Return the columns and rows of mistakes.csv: every wrong answer, the worst first.
+
+        All kinds have the columns id, probability (of the answer) and margin (see `margin`).
+        """
 
     @abstractmethod
     def page(self, found: EvaluationView[E, A]) -> str:
@@ -161,7 +172,8 @@ def write_evaluation(
     name = task.entry.name
     write_json(folder / artifacts.predictions_file(name).name, task.predictions_json(found.examples, found.predictions))
     found.metrics["files"] = [{"path": str(place), "sha256": sha256_of(path)} for place, path in judged.items()]
-    texts = {artifacts.evaluation_page(name).name: task.page(found), **task.more_files(found)}
+    mistakes = csv_text(*task.mistakes(found))
+    texts = {artifacts.evaluation_page(name).name: task.page(found), MISTAKES: mistakes, **task.more_files(found)}
     for file, text in texts.items():
         write_text(folder / file, text)
 

@@ -1,6 +1,6 @@
 """Evaluation report of named entities: scores, scores by type and length, and the worst mistakes."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -21,7 +21,7 @@ from tasks.downstream.ner.scores import (
 )
 from tasks.downstream.ner.tags import OUTSIDE, Entity, find_entities, split_tag
 from tasks.downstream.scoring.metrics import Array, Slice, label_ranges, slice_by, slice_groups
-from tasks.downstream.scoring.page_parts import count_confusions
+from tasks.downstream.scoring.page_parts import count_confusions, sample_cells
 from tasks.pages.render import render_html
 from tasks.plan.kinds import TRAIN
 
@@ -54,16 +54,35 @@ class NerPage(NerScores, PageTask[NerDevSet, WordLogits, NerAnswers]):
         of_types = type_slices(examples.tags, predictions, logits.labels)
         return [*of_types, *known_slices(examples, predictions, self._known), *of_length]
 
+    def mistakes(self, found: EvaluationView[NerDevSet, NerAnswers]) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+        [(split, examples)] = found.examples.items()
+        answers, outcomes = found.answers[split], found.outcomes[split]
+        rows = (
+            (
+                *(one["name"], " ".join(examples.tokens[one["number"]])),
+                *("; ".join(f"{text} ({type})" for text, type in one[key]) for key in ("missed", "invented")),
+                *(round(one["f1"], 2), round(one["sureness"], 6), self.margin(answers, one["number"])),
+            )
+            for one in worst_mistakes(examples, answers, outcomes)
+        )
+        return ("id", "text", "missed", "wrong", "f1", "probability", "margin"), rows
+
     def page(self, found: EvaluationView[NerDevSet, NerAnswers]) -> str:
         [(split, examples)] = found.examples.items()
         mistakes = worst_mistakes(examples, found.answers[split], found.outcomes[split])
         names, gold, seen = word_types(examples.tags, found.answers[split].tags)
         few = len(names) <= SHOWN_TYPES
+        owners = np.repeat(np.arange(len(examples.tokens)), [*map(len, examples.tokens)])
+
+        def show(word: int) -> tuple[str, str]:
+            return examples.names[owners[word]], " ".join(examples.tokens[owners[word]])
+
         return render_html(
             __file__,
             "ner.html.j2",
             **self.page_values(found),
             confusion=count_confusions(names, gold, seen) if few else (),
+            cells=sample_cells((gold, seen), show),
             mistakes=mistakes[:WORST],
             wrong=len(mistakes),
         )
@@ -135,7 +154,15 @@ def worst_mistakes(examples: NerDevSet, answers: NerAnswers, outcomes: Array) ->
         differs = np.array(examples.tags[number]) != np.array(answers.tags[number])
         sure[number] = float(answers.sureness[number][differs].max())
     order = sorted(sure, key=lambda number: (overlap[number], -sure[number], number))
-    return [{**_mistake(number, examples, answers.tags[number]), "sureness": sure[number]} for number in order]
+    return [
+        {
+            **_mistake(number, examples, answers.tags[number]),
+            "name": examples.names[number],
+            "f1": 100 * float(overlap[number]),
+            "sureness": sure[number],
+        }
+        for number in order
+    ]
 
 
 def _mistake(number: int, examples: NerDevSet, tags: Sequence[str]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Parts of evaluation pages that all kinds share: bars of slices, confusion matrix, and plots."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, groupby
 
 import numpy as np
@@ -15,6 +15,8 @@ TITLES_FIT = 18
 MOST_DOTS = 400
 """Maximum number of examples in a plot."""
 MOST_LINES = 8
+MOST_IN_CELL, MOST_IN_CELLS, CELL_CHARACTERS = 10, 200, 200
+"""Maximum examples of a cell of a confusion matrix, and of all its cells; characters of their texts."""
 
 
 def group_bars(slices: Sequence[Slice], titles: Mapping[str, str]) -> list[tuple[str, list[str], list[Slice]]]:
@@ -38,6 +40,29 @@ def count_confusions(names: Sequence[str], gold: np.ndarray, found: np.ndarray) 
     size, kept = len(names), (gold >= 0) & (found >= 0)
     pairs = gold[kept].astype(int) * size + found[kept].astype(int)
     return list(zip(names, np.bincount(pairs, minlength=size**2).reshape(size, size).tolist(), strict=True))
+
+
+def sample_cells(
+    classes: Iterable[np.ndarray], show: Callable[[int], tuple[str, str]]
+) -> dict[tuple[int, int], list[tuple[str, str]]]:
+    """Return row and column of each cell of a confusion matrix -> its first examples.
+
+    Args:
+        classes: the true and the predicted class numbers, see `count_confusions`.
+        show: returns the name and the text of an example by its number.
+    """
+    gold, found = classes
+    numbers: dict[tuple[int, int], list[int]] = {}
+    for number in np.flatnonzero((gold >= 0) & (found >= 0)).tolist():
+        some = numbers.setdefault((int(gold[number]), int(found[number])), [])
+        if len(some) < MOST_IN_CELL:
+            some.append(number)
+    most = max(1, MOST_IN_CELLS // max(1, len(numbers)))
+    return {cell: [_cut(*show(one)) for one in some[:most]] for cell, some in sorted(numbers.items())}
+
+
+def _cut(name: str, text: str) -> tuple[str, str]:
+    return name, text if len(text) <= CELL_CHARACTERS else f"{text[:CELL_CHARACTERS]}…"
 
 
 def plot_reliability(found: Calibration) -> Plot:

@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from tasks.downstream.evaluate import EvaluationView, PageTask
 from tasks.downstream.scoring.metrics import Array, Slice, label_ranges, slice_by
-from tasks.downstream.scoring.page_parts import count_confusions, plot_risk_coverage
+from tasks.downstream.scoring.page_parts import count_confusions, plot_risk_coverage, sample_cells
 from tasks.downstream.scoring.thresholds import RiskCoverage, risk_coverage
 from tasks.downstream.squad.answers import NULL_THRESHOLD, Answer, WindowFiles, best_span, null_odds
 from tasks.downstream.squad.questions import SquadQuestion
@@ -75,7 +75,8 @@ class SquadPage(SquadScores, PageTask[list[SquadQuestion], WindowFiles, list[lis
         [(split, questions)] = found.examples.items()
         exact, overlap = (found.outcomes[split][:, column].tolist() for column in (EXACT, OVERLAP))
         own, values = self._curve, self.page_values(found)
-        withheld = [not one.answers for one in questions], [not text for text in found.predictions[split]]
+        texts = found.predictions[split]
+        withheld = [np.array(some) for some in ([not one.answers for one in questions], [not text for text in texts])]
         if own:
             values |= {"curve": own, "curve_plot": plot_risk_coverage(own, self.threshold.value), "curve_file": True}
         return render_html(
@@ -83,12 +84,29 @@ class SquadPage(SquadScores, PageTask[list[SquadQuestion], WindowFiles, list[lis
             "squad.html.j2",
             **values,
             own_curve=own,
-            answered=count_confusions(_KINDS, *(np.array(some) for some in withheld)),
+            answered=count_confusions(_KINDS, *withheld),
+            cells=sample_cells(withheld, lambda one: (questions[one].id, questions[one].question)),
             mistakes=worst_mistakes(questions, found.answers[split], exact, overlap),
             shown=SHOWN_MISTAKES,
             shown_candidates=SHOWN_CANDIDATES,
             excerpt=lambda mistake: excerpt(mistake["question"], mistake["prediction"]),
         )
+
+    def mistakes(
+        self, found: EvaluationView[list[SquadQuestion], list[list[Answer]]]
+    ) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+        [(split, questions)] = found.examples.items()
+        answers, (exact, overlap) = found.answers[split], found.outcomes[split][:, [EXACT, OVERLAP]].T.tolist()
+        numbers = {one.id: number for number, one in enumerate(questions)}
+        rows = (
+            (
+                *(one["question"].id, one["question"].question, " | ".join(dict.fromkeys(one["question"].texts))),
+                *(one["prediction"].text, round(100 * one["f1"], 2), round(one["prediction"].probability, 6)),
+                self.margin(answers, numbers[one["question"].id]),
+            )
+            for one in worst_mistakes(questions, answers, exact, overlap)
+        )
+        return ("id", "question", "answers", "answer", "f1", "probability", "margin"), rows
 
     def more_files(self, found: EvaluationView[list[SquadQuestion], list[list[Answer]]]) -> dict[str, str]:
         [(split, questions)] = found.examples.items()

@@ -1,7 +1,7 @@
 """Evaluation report of texts: scores, classes or labels, confusion matrix, and the worst mistakes."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,8 @@ from tasks.pages.plots import Plot
 from tasks.pages.render import render_html
 
 WORST = 25
+OPTIONAL = ("text_pair", "probability", "margin")
+"""Columns of mistakes.csv that some tasks lack."""
 SHOWN_CLASSES = 20
 """With more classes, the most frequent confusions replace the confusion matrix."""
 _WORDS = ((5, "up to 5 words"), (10, "6-10 words"), (20, "11-20 words"), (40, "21-40 words"))
@@ -84,15 +86,20 @@ class TextsPage(TextsScores, PageTask[TextsDevSet, Array, Array]):
     def _figures(self, split: str, examples: TextsDevSet, logits: Array, outcomes: Array) -> dict[str, Any]:
         names, single = examples.classes, not self.spec.is_regression and not self.spec.is_multilabel
         few, columns = len(names) <= SHOWN_CLASSES, outcomes[:, [LABEL, PREDICTION]].T
+
+        def show(number: int) -> tuple[str, str]:
+            return examples.names[number], examples.texts[number]
+
         return {
             "split": split,
             "examples": len(examples.labels),
             "labels": names,
             "confusion": page_parts.count_confusions(names, *columns) if single and few else None,
+            "cells": page_parts.sample_cells(columns, show) if single and few else None,
             "confused": frequent_confusions(names, outcomes) if single and not few else None,
             "threshold_plot": self._plot_thresholds(examples, logits),
             "value_plots": page_parts.plot_values(examples.names, *columns) if self.spec.is_regression else None,
-            "mistakes": self._mistakes(examples, logits, outcomes),
+            "mistakes": self._list_mistakes(examples, logits, outcomes)[:WORST],
         }
 
     def _plot_thresholds(self, examples: TextsDevSet, logits: Array) -> Plot | None:
@@ -109,27 +116,50 @@ class TextsPage(TextsScores, PageTask[TextsDevSet, Array, Array]):
         items = {names[number]: (shares[:, number], truth[:, number]) for number in chosen}
         return page_parts.plot_thresholds(items, {names[number]: used[number % len(used)] for number in chosen})
 
-    def _mistakes(self, examples: TextsDevSet, logits: Array, outcomes: Array) -> list[dict[str, Any]]:
+    def mistakes(self, found: EvaluationView[TextsDevSet, Array]) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+        rows = [
+            (split, one["name"], *_split_pair(one["text"]), one["label"], one["answer"], one["probability"], margin)
+            for split, examples in found.examples.items()
+            for one in self._list_mistakes(examples, found.answers[split], found.outcomes[split])
+            for margin in [self.margin(found.answers[split], one["number"])]
+        ]
+        columns = ("set", "id", "text", "text_pair", "label", "answer", "probability", "margin")
+        empty = [number for number, name in enumerate(columns) if all(row[number] is None for row in rows)]
+        kept = [number for number in range(len(columns)) if number not in empty or columns[number] not in OPTIONAL]
+        kept = kept if len(found.examples) > 1 else kept[1:]
+        return [columns[one] for one in kept], ([row[one] for one in kept] for row in rows)
+
+    def _list_mistakes(self, examples: TextsDevSet, logits: Array, outcomes: Array) -> list[dict[str, Any]]:
+        """Return the examples with a wrong answer: the most confident, or the largest error, first."""
         classes, predictions = examples.classes, self.predictions(logits)
         if self.spec.is_regression:
             badness = np.abs(outcomes[:, PREDICTION] - outcomes[:, LABEL])
             shown, truth = ([f"{value:.2f}" for value in outcomes[:, one]] for one in (PREDICTION, LABEL))
+            probabilities: list[Any] = [None] * len(truth)
         else:
             sure = self.form.confidences(logits)
             badness = np.where(self.form.is_correct(outcomes) == 1, 0.0, sure)
-            shown = [f"{name_answer(classes, one)} ({s:.3f})" for one, s in zip(predictions, sure, strict=True)]
+            shown = [name_answer(classes, one) for one in predictions]
             labels = examples.labels.astype(int)
             truth = [name_answer(classes, np.flatnonzero(one) if np.ndim(one) else one) for one in labels]
+            probabilities = sure.round(6).tolist()
         return [
             {
+                "number": number,
                 "name": examples.names[number],
                 "label": truth[number],
-                "predicted": shown[number],
+                "answer": shown[number],
+                "probability": probabilities[number],
                 "text": examples.texts[number],
             }
-            for number in np.argsort(-badness, kind="stable")[:WORST].tolist()
+            for number in np.argsort(-badness, kind="stable").tolist()
             if badness[number] > 0
         ]
+
+
+def _split_pair(text: str) -> tuple[str, str | None]:
+    first, tab, second = text.partition("\t")
+    return first, second if tab else None
 
 
 def frequent_confusions(names: Sequence[str], outcomes: Array) -> list[tuple[str, str, int]]:

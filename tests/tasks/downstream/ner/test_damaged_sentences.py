@@ -41,7 +41,7 @@ def read(path: Path) -> None:
     """Read it all; what comes out must be sound."""
     params = NerDataParams(train_path=str(path), dev_path="x")
     records = open_sentences(params, "downstream.names.data", "train", Interpretation())
-    for _, words, tags in read_sentences(records, params, TagStatistics(), Interpretation()):
+    for _, words, tags, *_ in read_sentences(records, params, TagStatistics(), Interpretation()):
         assert len(words) == len(tags) > 0
         assert not any(map(find_problem, tags))
         assert not find_inside_starts(tags)

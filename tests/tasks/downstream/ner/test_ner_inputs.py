@@ -124,7 +124,7 @@ def test_tables_of_words_and_tags_are_read(tmp_path: Path, kind: str) -> None:
     path, values = tables(tmp_path, kind)
     reading = Interpretation()
     assert read(path, reading, **values) == [ADA]
-    assert reading.unused_columns == ({"id"} if kind == "other names" else set())
+    assert reading.unused_columns == set()
 
 
 def test_class_numbers_without_names_are_refused(tmp_path: Path) -> None:
