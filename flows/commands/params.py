@@ -16,7 +16,9 @@ def command() -> None:
     pass
 
 
-@command.command("list", help="List parameters with values and descriptions. QUERY filters the list.")
+@command.command(
+    "list", help="List parameters with values and descriptions. QUERY filters the list, and finds those of every kind."
+)
 @click.argument("query", default="")
 @options.parameter_options
 @click.option("--name", metavar="RUN", shell_complete=options.complete_runs, help="list the parameters of this run")
@@ -34,6 +36,8 @@ def list_parameters(
         [run] = listing.find_runs(project, [name])
         base = run_params.read_run_params(project, run.folder)
     values = resolve(base, preset, list(overrides))
+    if query:
+        values = params.add_kinds(values)
     rows = params.search(values, documentation.collect_meanings(values), query)
     found = [{"name": name, "value": value, "meaning": meaning} for name, value, meaning in rows]
     lines = [(name, params.format_value(value), meaning) for name, value, meaning in rows]

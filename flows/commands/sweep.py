@@ -20,7 +20,7 @@ from flows.runs.stopping import Interrupted, stop
 from flows.views.sweep_plots import shorten_parameter, title_figure
 from ipu_model.files import flatten_keys
 from tasks.downstream.gate.recipe import SEED
-from tasks.downstream.gate.verdict_text import signed_figure
+from tasks.downstream.gate.verdict_text import format_figure, signed_figure
 from tasks.params.overlays import Setting, resolve
 from tasks.params.schema import PHASES, types_at, validate_params
 from tasks.params.sections import FinetuneParams
@@ -222,8 +222,8 @@ def _format_result(found: Mapping[str, Any]) -> str:
     names = [name for name in recipes[0] if name not in ("seeds", "mean", "deviation")]
     rows = [(*map(shorten_parameter, names), "seeds", f"held-out {title_figure(figure)}")]
     for one in recipes:
-        spread = "" if one["deviation"] is None else f" ± {one['deviation']:.4f}"
-        mean = f"{signed_figure(figure, one['mean']):.4f}{spread}"
+        spread = "" if one["deviation"] is None else f" ± {format_figure(figure, one['deviation'])}"
+        mean = f"{format_figure(figure, signed_figure(figure, one['mean']))}{spread}"
         rows.append((*(f"{one[name]:g}" for name in names), str(one["seeds"]), mean))
     states = Counter(one["state"] for one in found["trials"])
     ended = "trials: " + ", ".join(f"{count} {state}" for state, count in states.items())

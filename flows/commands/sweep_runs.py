@@ -34,7 +34,7 @@ from flows.views.sweep_plots import shorten_parameter, title_figure
 from ipu_model.files import new_folder, read_json, write_json
 from tasks.downstream.gate.recipe import FINETUNE, HELD_OUT, SEED, WEIGHTS, recipe_params, seed_file_name
 from tasks.downstream.gate.released_scores import scores_json
-from tasks.downstream.gate.verdict_text import held_out_score, signed_figure
+from tasks.downstream.gate.verdict_text import format_figure, held_out_score, signed_figure
 from tasks.downstream.scoring.scores import ScoresTask
 from tasks.params.entries import find_entry
 from tasks.params.overlays import Setting, make_settings, replace_overrides
@@ -243,7 +243,7 @@ def _run_trials(sweep: Sweep, project: Path, place: Path, say: Say) -> list[Tria
         ended = f" after evaluation {len(trial.scores)}"
         if trial.held_out is not None:
             figure = trial.held_out["judged_by"]
-            ended = f", held-out {title_figure(figure)} {trial.held_out[figure]:.4f}"
+            ended = f", held-out {title_figure(figure)} {format_figure(figure, trial.held_out[figure])}"
         say(f"trial {number} of {total}: {trial.state}{ended}")
     return trials
 

@@ -216,7 +216,7 @@ class IndexView:
             return score.value, text.rstrip(","), remark.strip()
         if one.run.name in self._trials:
             sweep, trial = self._trials[one.run.name]
-            return sweep.value(trial), f"{sweep.value(trial):.4f}", f"held-out {sweep.title}"
+            return sweep.value(trial), sweep.format(trial), f"{sweep.title} on held-out training examples"
         return None
 
     @property

@@ -11,7 +11,7 @@ from flows.runs.listing import SWEEPS
 from flows.runs.report import PRETRAINING_SCORES
 from ipu_model.files import read_json
 from tasks.downstream.gate.recipe import SEED
-from tasks.downstream.gate.verdict_text import signed_figure
+from tasks.downstream.gate.verdict_text import format_figure, signed_figure
 from tasks.pages.plots import Plot, PlotLine, format_tick, plot_lines
 
 MAX_SWEEPS = 10
@@ -46,6 +46,10 @@ class SweepView:
         """Return the held-out figure of a trial with a score."""
         return signed_figure(self.figure, trial["score"])
 
+    def format(self, trial: Mapping[str, Any]) -> str:
+        """Return the held-out figure of a trial with a score as text."""
+        return format_figure(self.figure, self.value(trial))
+
     @property
     def note(self) -> str:
         """Numbers of trials, and the best one with its values."""
@@ -55,7 +59,7 @@ class SweepView:
             return f"Trials: {counts}. None has a score yet."
         best = self.scored[-1]
         values = ", ".join(f"{shorten_parameter(name)} {value:.4g}" for name, value in best["values"].items())
-        return f"Trials: {counts}. Best: {best['name']} ({values}), held-out {self.title} {self.value(best):.4f}."
+        return f"Trials: {counts}. Best: {best['name']} ({values}), held-out {self.title} {self.format(best)}."
 
     @property
     def plots(self) -> Iterator[tuple[str, Plot]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ipu_model.units import format_duration
-from tasks.downstream.gate.verdict_text import RECIPE, WITHOUT_FLOOR, format_recipe
+from tasks.downstream.gate.verdict_text import RECIPE, WITHOUT_FLOOR, format_figure, format_recipe
 from tasks.downstream.scoring.near_duplicates import FROM, WITHOUT
 from tasks.models.model_folders import name_family, read_fields
 from tasks.pages.render import render_markdown
@@ -132,6 +132,7 @@ def write_card(
         module,
         template,
         front_matter=front_matter,
+        format_figure=format_figure,
         title=facts.title,
         name=facts.name,
         language=facts.language if isinstance(facts.language, str | None) else ", ".join(facts.language),

@@ -1,10 +1,11 @@
 """`podium params`: resolved values of params.yaml, presets and `--set`, with their origins and meanings."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tasks.params.downstream import defaults_of, kind_names
 from tasks.params.overlays import DEMO, layers, resolve
 from tasks.params.schema import validate_params
 from tasks.params.strict_yaml import leaves, yaml_text
@@ -115,6 +116,13 @@ def format_differences(rows: Sequence[Row], first: str, second: str) -> str:
 
 def _cell(value: Any) -> str:
     return "-" if value is ABSENT else json.dumps(value)
+
+
+def add_kinds(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters with an entry of defaults for each kind that they have none of, named after the kind."""
+    entries = values["downstream"]
+    missing = sorted(set(kind_names()) - {entry["kind"] for entry in entries.values()} - set(entries))
+    return {**values, "downstream": entries | {kind: defaults_of(kind, kind) for kind in missing}}
 
 
 def search(values: dict[str, Any], meanings: dict[str, str], query: str) -> list[tuple[str, Any, str]]:

@@ -22,6 +22,8 @@ BATCH = 32
 SECONDS = 0.15
 """Time for one figure; at least MIN_CALLS calls, unless these take MOST_SECONDS."""
 MIN_CALLS, MAX_CALLS, MOST_SECONDS = 5, 200, 0.75
+PERCENTILES = {50: 1, 95: 20, 99: 100}
+"""Percentile of the latency -> minimum calls."""
 BATCH_SECONDS = 10.0
 """A batch that would take longer is not measured."""
 TORCH = "model.safetensors"
@@ -46,7 +48,9 @@ def measure_all(model: Any, folder: Path, files: Mapping[str, Path], longest: in
         for name, run in runs.items():
             figures = measure(run, lengths, model.config.vocab_size)
             found += [{"name": name, "threads": count, **one} for one in figures]
-            shown = ", ".join(f"{one['p50_ms']:.3g} ms for {one['length']} tokens" for one in figures)
+            shown = "; ".join(
+                f"{one['p50_ms']:.3g} ms for {one['length']} tokens ({one['calls']} calls)" for one in figures
+            )
             print(f"{name}, {count} threads: {shown}", flush=True)
     processor = find_value("model name", Path("/proc/cpuinfo")) or platform.machine()
     return {
@@ -74,20 +78,26 @@ def _run_onnx(path: Path, threads: int) -> Run:
 
 
 def measure(run: Run, lengths: Sequence[int], vocabulary: int) -> list[dict[str, float | int | None]]:
-    """Return for each length percentiles of the latency of one sequence in milliseconds, and sequences per second in
-    batches of 32; None if a batch would take longer than BATCH_SECONDS."""
+    """Return for each length the number of calls with one sequence and percentiles of their latency in milliseconds,
+    and sequences per second in batches of 32; None for what was not measured."""
     found = []
     for length in lengths:
         ids = np.random.default_rng(0).integers(0, vocabulary, (BATCH, length))
         run(ids[:1])
         one, many = _time_calls(run, ids[:1]), list[float]()
-        p50, p95, p99 = (round(1000 * float(x), 3) for x in np.percentile(one, (50, 95, 99)))
         if BATCH * float(np.median(one)) <= BATCH_SECONDS:
             many = _time_calls(run, ids)
         rate = round(BATCH / float(np.median(many)), 1) if many else None
-        latency = {"calls": len(one), "p50_ms": p50, "p95_ms": p95, "p99_ms": p99}
-        found.append({"length": length, **latency, "sequences_per_second": rate})
+        found.append({"length": length, "calls": len(one), **_percentiles(one), "sequences_per_second": rate})
     return found
+
+
+def _percentiles(seconds: Sequence[float]) -> dict[str, float | None]:
+    """Return percentiles in milliseconds; None for those that take more calls."""
+    return {
+        f"p{share}_ms": round(1000 * float(np.percentile(seconds, share)), 3) if len(seconds) >= least else None
+        for share, least in PERCENTILES.items()
+    }
 
 
 def _time_calls(run: Run, ids: np.ndarray) -> list[float]:
@@ -125,7 +135,7 @@ def list_variants(
             "difference": one["differences"].get(lead),
             "megabytes": one["bytes"] / 1e6,
             "length": middle,
-            **{key: speed.get(one["name"], {}).get(key) for key in ("p50_ms", "p95_ms")},
+            **{key: speed.get(one["name"], {}).get(key) for key in ("calls", "p50_ms", "p95_ms")},
         }
         for one in (own, *metrics["exports"])
     ]

@@ -19,7 +19,7 @@ import numpy as np
 
 from ipu_model.files import read_json
 from tasks.downstream.gate.released_scores import read_outcomes
-from tasks.downstream.gate.verdict_text import held_out_score, signed_figure
+from tasks.downstream.gate.verdict_text import format_figure, held_out_score, signed_figure
 from tasks.downstream.scoring.metrics import Outcomes, make_interval
 from tasks.downstream.scoring.scores import AnyScores, Limit
 from tasks.downstream.scoring.significance import (
@@ -397,10 +397,12 @@ def _check_selection(task: AnyScores, recipe: RecipeScores) -> ReasonedCheck:
     scores = {seed: one[1] for seed, one in zip(recipe.seeds, recipe.held_out, strict=True) if one is not None}
     best = max(scores, key=lambda seed: scores[seed])
     own = scores[recipe.own]
-    shown_own, shown_best = (f"{signed_figure(recipe.judged_by, score):.4f}" for score in (own, scores[best]))
+    shown_own, shown_best = (
+        format_figure(recipe.judged_by, signed_figure(recipe.judged_by, score)) for score in (own, scores[best])
+    )
     found = f"seed {recipe.own}, {recipe.judged_by} {shown_own}"
     reason = (
-        f"The candidate is {found} on held-out examples, but seed {best} has {shown_best}. Run the gate for that "
+        f"The candidate is {found} on held-out training examples, but seed {best} has {shown_best}. Run the gate for that "
         f"model, with the scores of the others in {task.entry.key('gate', 'seeds')}."
     )
     return GateCheck("recipe_model", own >= scores[best], found, required), reason

@@ -72,3 +72,8 @@ def held_out_score(figures: Mapping[str, Any]) -> tuple[str, float]:
 def signed_figure(name: str, score: float) -> float:
     """Convert a figure to the value of `held_out_score`, or back."""
     return -score if name.endswith("loss") else score
+
+
+def format_figure(name: str, value: float) -> str:
+    """Return a held-out figure as text, an accuracy in percent as all scores are."""
+    return f"{100 * value:.2f} %" if name.endswith("accuracy") else f"{value:.4f}"

@@ -145,7 +145,7 @@ def test_the_model_must_be_the_best_of_its_recipe_on_held_out_examples(root: Pat
     assert (format_recipe(verdict, published=False) or "").endswith("; candidate: seed 42, best held-out")
     write_seed(root, 44, wrong=1, held_out={"judged_by": "accuracy", "accuracy": 0.81})
     [reason] = decide(root)["reasons"]
-    assert "seed 42, accuracy 0.8000 on held-out examples, but seed 44 has 0.8100" in reason
+    assert "seed 42, accuracy 80.00 % on held-out training examples, but seed 44 has 81.00 %" in reason
 
 
 def test_of_a_loss_the_smallest_is_the_best(root: Path) -> None:
