@@ -402,8 +402,8 @@ def _check_selection(task: AnyScores, recipe: RecipeScores) -> ReasonedCheck:
     )
     found = f"seed {recipe.own}, {recipe.judged_by} {shown_own}"
     reason = (
-        f"The candidate is {found} on held-out training examples, but seed {best} has {shown_best}. Run the gate for that "
-        f"model, with the scores of the others in {task.entry.key('gate', 'seeds')}."
+        f"The candidate is {found} on held-out training examples, but seed {best} has {shown_best}. Run the gate for "
+        f"that model, with the scores of the others in {task.entry.key('gate', 'seeds')}."
     )
     return GateCheck("recipe_model", own >= scores[best], found, required), reason
 

@@ -134,7 +134,7 @@ class TextsPage(TextsScores, PageTask[TextsDevSet, Array, Array]):
         classes, predictions = examples.classes, self.predictions(logits)
         if self.spec.is_regression:
             badness = np.abs(outcomes[:, PREDICTION] - outcomes[:, LABEL])
-            shown, truth = ([f"{value:.2f}" for value in outcomes[:, one]] for one in (PREDICTION, LABEL))
+            shown, truth = (outcomes[:, one].round(6).tolist() for one in (PREDICTION, LABEL))
             probabilities: list[Any] = [None] * len(truth)
         else:
             sure = self.form.confidences(logits)

@@ -24,6 +24,7 @@ from tasks.downstream.jobs import entry_jobs
 from tasks.params.sections import RuntimeSpec
 from tasks.records.duplicate_report import NearDuplicateReport, write_report
 from tasks.stage import artifacts
+from tests.places import SHARED
 from tests.tasks.downstream.entries import values_with, write_parameters
 from tests.tasks.downstream.inference.head_models import write_head_model
 from tests.tasks.downstream.ner.ner_checkout import TYPES, write_sentences
@@ -34,6 +35,7 @@ from tests.tasks.pretraining.row_inputs import WORDS as NER_WORDS
 
 HOW = InferenceOptions(RuntimeSpec("cpu", "fp32"), 8, lambda text: None)
 QUESTIONS = 60
+NUMBERED = SHARED / "data/cases/edges/page-says-example-346-predict-says-347-line-348-dev.csv"
 SPLITS = ("train", "dev")
 
 
@@ -230,3 +232,68 @@ def test_a_model_of_two_classes_without_names_needs_the_word_of_its_task(tmp_pat
         infer_entry(unnamed)
     write_glue(tmp_path, "sst2")
     assert evaluate(infer_entry(unnamed, "sst2"), unnamed, tmp_path / "sst2/dev.tsv", tmp_path / "out", HOW)
+
+
+@pytest.mark.parametrize(
+    ("case", "answer", "kept"),
+    [
+        ("mine", "label", "input_label"),
+        ("pairs", "label", "input_label"),
+        ("value", "value", "label"),
+        ("squad", "answer", None),
+        ("ner", None, None),
+    ],
+)
+def test_an_example_has_one_name_among_mistakes_in_predictions_and_on_the_page(
+    case: str, answer: str | None, kept: str | None, tmp_path: Path
+) -> None:
+    model, file, _ = applied(case, tmp_path)
+    mistakes, records, page = evaluate_and_predict(infer_entry(model), model, file, tmp_path)
+    assert mistakes
+    for number, one in enumerate(mistakes):
+        record = records[one["id"]]
+        if case != "squad":
+            assert first_text(case, file, one["id"]) == one["text"].split(" ")[0]
+        if answer is not None:
+            assert str(record[answer]) == one["answer"]
+        if kept is not None:
+            assert float(record[kept]) == float(one["label"]) if case == "value" else record[kept] == one["label"]
+        assert f"{one['id']}<" in page or number >= 25
+        assert "probability" not in one or 0 < float(one["probability"]) <= 1
+
+
+def test_the_line_of_an_example_is_that_of_its_file_after_dropped_rows(tmp_path: Path) -> None:
+    if not NUMBERED.is_file():
+        pytest.skip(f"needs {NUMBERED}")
+    words = sorted({word for line in NUMBERED.read_text().splitlines() for word in line.lower().split()})
+    labels = ("negative", "positive")
+    model = find_model(str(write_head_model(tmp_path / "model", "sequence_classification", labels, words[:200])))
+    columns = {"data": {"columns": {"text": "review", "label": "sentiment"}}}
+    entry = infer_entry(model, "classification", columns)
+    mistakes, records, page = evaluate_and_predict(entry, model, NUMBERED, tmp_path)
+    rows = list(csv.reader(NUMBERED.open(newline="", encoding="utf-8")))
+    wrong = {row_id: row for number, row in enumerate(rows, 1) if (row_id := f"line {number}") in records}
+    assert len(wrong) == len(rows) - 1
+    assert all(records[name]["sentiment"] == row[1] for name, row in wrong.items())
+    assert all(" ".join(wrong[one["id"]][0].split()) == one["text"].removeprefix("'") for one in mistakes)
+    assert f"<h3>Example {mistakes[0]['id']}</h3>" in page
+
+
+def evaluate_and_predict(
+    entry: Any, model: InferenceModel, file: Path, folder: Path
+) -> tuple[list[dict[str, str]], dict[str, dict[str, Any]], str]:
+    """Return the rows of mistakes.csv, the records of predictions by id, and the page."""
+    evaluate(entry, model, file, folder / "evaluation", HOW)
+    predict.predict(entry, model, file, PredictionOutput(folder / "out.jsonl", "jsonl"), HOW)
+    with (folder / "evaluation/mistakes.csv").open(newline="", encoding="utf-8") as stream:
+        mistakes = list(csv.DictReader(stream))
+    records = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
+    page = (folder / "evaluation/report.html").read_text(encoding="utf-8")
+    assert 'href="mistakes.csv"' in page
+    return mistakes, {one["id"]: one for one in records}, page
+
+
+def first_text(case: str, file: Path, name: str) -> str:
+    """Return the first word of the record at this line."""
+    line = file.read_text().splitlines()[int(name.removeprefix("line ")) - 1]
+    return line.split("\t")[0] if case == "ner" else next(csv.reader([line]))[0].split(" ")[0]
