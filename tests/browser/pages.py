@@ -38,6 +38,7 @@ def _evaluation(page: Callable[[], str], folder: Path) -> Path:
     """In the folder of its run, which has pages to go back to."""
     for name in ("run", "index"):
         _written(folder / f"reports/{name}.html", "<!doctype html><title>A page</title>")
+    _written(folder / "evaluation/squad/mistakes.csv", "id\n")
     return _written(folder / "evaluation/squad/report.html", page())
 
 

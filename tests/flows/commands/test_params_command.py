@@ -14,7 +14,7 @@ from flows import cli
 from tasks.params.documentation import collect_meanings
 from tasks.params.overlays import layers, list_preset_names, read_preset, resolve
 from tasks.params.strict_yaml import leaves, parse_yaml, read_yaml
-from tasks.params.tables import compare_presets, find_origins, format_differences, format_params, search
+from tasks.params.tables import add_kinds, compare_presets, find_origins, format_differences, format_params, search
 from tasks.stage.errors import ParamsError
 from tests.places import ROOT
 
@@ -260,3 +260,11 @@ def test_lists_are_as_wide_as_the_terminal_and_whole_in_a_file(podium):
     lines = seen.decode().replace("\r\n", "\n").splitlines()
     assert len(lines) == len(whole.splitlines())
     assert max(map(len, lines)) == 60 < max(map(len, whole.splitlines()))
+
+
+@pytest.mark.parametrize("name", ["data.tag_scheme", "data.label_separator", "evaluate.null_threshold", "task"])
+def test_parameters_of_every_kind_are_found_whatever_entries_there_are(name, base):
+    for entries in ({}, base["downstream"]):
+        values = add_kinds({**base, "downstream": entries})
+        rows = search(values, collect_meanings(values), name)
+        assert any(one.endswith(f".{name}") and one.startswith("downstream.") for one, _, _ in rows)

@@ -12,7 +12,7 @@ import pytest
 
 from flows import pipeline
 from flows.runs import listing, report
-from flows.views import curves, run_page
+from flows.views import curves, index_page, run_page
 from flows.views.run_view import RunView
 from ipu_model import files
 from tasks.params.overlays import resolve
@@ -122,6 +122,23 @@ def test_the_head_compares_a_score_with_the_teacher_as_the_gate_did(toy_project)
     assert f"{float(score) - 2:.2f}" in head
     unknown = {**check, "difference": dict.fromkeys(difference) | {"metric": "f1", "verdict": "no difference shown"}}
     assert "the teacher (" not in head_of(scored([unknown]), toy_project)
+
+
+@pytest.mark.parametrize("checked", [[], ["exact"]], ids=["no floor", "another floor"])
+def test_the_head_of_unanswerable_questions_is_their_f1_and_its_notes_are_of_f1(checked, toy_project):
+    gain = {"metric": "f1", "mean": 5.0, "low": 4.0, "high": 6.0, "verdict": "better"}
+    checks = [{"name": name, "ok": True, "found": 61.0} for name in checked]
+    record = scored([*checks, {"name": "beats_constant_answer", "ok": True, "found": "", "difference": gain}])
+    scores = {"HasAns_exact": 0.0, "HasAns_f1": 3.0, "NoAns_exact": 99.0, "exact": 61.0, "f1": 62.5}
+    intervals = {name: [value - 1, value + 1] for name, value in scores.items()}
+    record.results["gate@squad"] |= {"scores": scores, "intervals": intervals, "leading": ["f1"]}
+    head = head_of(record, toy_project)
+    assert "squad: f1 62.50 95% interval 61.50 to 63.50 better than a constant answer: +5.00" in head
+    assert listing.format_score(record.leading_score) == "f1 62.50 (61.5 to 63.5)"
+    text = text_of(index_page.render_index(toy_project, [listing.Run("a", toy_project, record, False)]))
+    assert "62.50 (61.5 to 63.5) f1" in text
+    record.results["gate@squad"]["leading"] = ["exact"]
+    assert "constant answer" not in head_of(record, toy_project), "the gain is one of F1"
 
 
 def test_the_duration_stands_once(toy_project):

@@ -146,3 +146,15 @@ def test_a_file_with_logits_that_are_not_finite_is_rejected_alone(
     assert not {"logits", "predictions_complete", "scores_belong"} & {*failed[FILES[0]]}
     assert "scores_belong" not in failed[FILES[1]]
     json.dumps(verdicts, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("calls", "known"), [(5, {"p50_ms"}), (20, {"p50_ms", "p95_ms"}), (100, {"p50_ms", "p95_ms", "p99_ms"})]
+)
+def test_a_percentile_takes_the_calls_that_it_needs(calls: int, known: set[str], monkeypatch: Any) -> None:
+    monkeypatch.setattr(speed, "MAX_CALLS", calls)
+    monkeypatch.setattr(speed, "SECONDS", 1e9)
+    monkeypatch.setattr(speed, "MOST_SECONDS", 1e9)
+    [found] = speed.measure(lambda ids: ids, [8], 100)
+    assert found["calls"] == calls
+    assert {name for name, value in found.items() if name.endswith("_ms") and value is not None} == known
