@@ -74,7 +74,7 @@ class NerPage(NerScores, PageTask[NerDevSet, WordLogits, NerAnswers]):
         few = len(names) <= SHOWN_TYPES
         owners = np.repeat(np.arange(len(examples.tokens)), [*map(len, examples.tokens)])
 
-        def show(word: int) -> tuple[str, str]:
+        def describe(word: int) -> tuple[str, str]:
             return examples.names[owners[word]], " ".join(examples.tokens[owners[word]])
 
         return render_html(
@@ -82,7 +82,7 @@ class NerPage(NerScores, PageTask[NerDevSet, WordLogits, NerAnswers]):
             "ner.html.j2",
             **self.page_values(found),
             confusion=count_confusions(names, gold, seen) if few else (),
-            cells=sample_cells((gold, seen), show),
+            cells=sample_cells((gold, seen), describe),
             mistakes=mistakes[:WORST],
             wrong=len(mistakes),
         )

@@ -43,13 +43,13 @@ def count_confusions(names: Sequence[str], gold: np.ndarray, found: np.ndarray) 
 
 
 def sample_cells(
-    classes: Iterable[np.ndarray], show: Callable[[int], tuple[str, str]]
+    classes: Iterable[np.ndarray], describe: Callable[[int], tuple[str, str]]
 ) -> dict[tuple[int, int], list[tuple[str, str]]]:
     """Return row and column of each cell of a confusion matrix -> its first examples.
 
     Args:
         classes: the true and the predicted class numbers, see `count_confusions`.
-        show: returns the name and the text of an example by its number.
+        describe: returns the name and the text of an example by its number.
     """
     gold, found = classes
     numbers: dict[tuple[int, int], list[int]] = {}
@@ -58,7 +58,7 @@ def sample_cells(
         if len(some) < MOST_IN_CELL:
             some.append(number)
     most = max(1, MOST_IN_CELLS // max(1, len(numbers)))
-    return {cell: [_cut(*show(one)) for one in some[:most]] for cell, some in sorted(numbers.items())}
+    return {cell: [_cut(*describe(one)) for one in some[:most]] for cell, some in sorted(numbers.items())}
 
 
 def _cut(name: str, text: str) -> tuple[str, str]:

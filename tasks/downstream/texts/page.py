@@ -87,7 +87,7 @@ class TextsPage(TextsScores, PageTask[TextsDevSet, Array, Array]):
         names, single = examples.classes, not self.spec.is_regression and not self.spec.is_multilabel
         few, columns = len(names) <= SHOWN_CLASSES, outcomes[:, [LABEL, PREDICTION]].T
 
-        def show(number: int) -> tuple[str, str]:
+        def describe(number: int) -> tuple[str, str]:
             return examples.names[number], examples.texts[number]
 
         return {
@@ -95,7 +95,7 @@ class TextsPage(TextsScores, PageTask[TextsDevSet, Array, Array]):
             "examples": len(examples.labels),
             "labels": names,
             "confusion": page_parts.count_confusions(names, *columns) if single and few else None,
-            "cells": page_parts.sample_cells(columns, show) if single and few else None,
+            "cells": page_parts.sample_cells(columns, describe) if single and few else None,
             "confused": frequent_confusions(names, outcomes) if single and not few else None,
             "threshold_plot": self._plot_thresholds(examples, logits),
             "value_plots": page_parts.plot_values(examples.names, *columns) if self.spec.is_regression else None,
