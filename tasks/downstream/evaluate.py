@@ -70,7 +70,8 @@ class PageTask(ScoresTask[E, L, A]):
     def page_values(self, found: EvaluationView[E, A]) -> dict[str, Any]:
         """Return the values of the page that all kinds share, for evaluation.html.j2."""
         titles, about = self.metrics.titles, found.about
-        bar_titles = self.bar_titles or titles | {name: title for name, (title, *_) in RATES.items()}
+        parts = {name: title for name, title in titles.items() if name != self.metrics.mean}
+        bar_titles = self.bar_titles or parts | {name: title for name, (title, *_) in RATES.items()}
         return {
             **{name: getattr(found, name) for name in ("metrics", "note", "near", "calibrated", "curve")},
             "title": f"Evaluation of {about['Model']} on {about['File']}" if about else f"Evaluation: {self.title}",
