@@ -399,7 +399,7 @@ def test_plausibility_is_checked_as_expectations(tmp_path: Path, judge: GxValida
     table = pq.read_table(path)
     words = pa.array([["1"]] * 12, table.schema.field("tokens").type)
     tags = pa.array([["B-x"], ["B-X"]] * 6, table.schema.field("tags").type)
-    values = [table["document"], words, tags]
+    values = [table["document"], words, tags, table["id"]]
     pq.write_table(pa.Table.from_arrays(values, schema=table.schema), path)
 
     def find_failed(**values: Any) -> set[str]:
