@@ -84,7 +84,8 @@ def run_inference(task: DownstreamTask, model: InferenceModel, split: str, how: 
         KeyboardInterrupt: the job was interrupted.
     """
     made = write_rows(load_part(task.entry, "rows"), split, tokenizer=model.tokenizer)
-    unknown, cut = made.unknown and made.unknown.warning, made.cut and made.cut.warn(model.max_tokens)
+    unknown = made.unknown.warning if made.unknown else ""
+    cut = made.cut.warn(model.max_tokens) if made.cut else ""
     for warning in filter(None, (unknown, cut)):  # the vocabulary or the length of rows does not fit the text
         streams.note(warning)
     rows, logits = task.rows_folder(split), artifacts.logits_file(task.entry.name, split)
