@@ -113,7 +113,7 @@ class RecordSpec(NamedTuple):
 
 
 class TableForm(NamedTuple):
-    """What the user states about the form of tables."""
+    """Form of tables, as far as the user states it."""
 
     separator: str | None = None
     """Field separator of .csv and .tsv files; None: detected."""

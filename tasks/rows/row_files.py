@@ -35,8 +35,6 @@ Columns = Mapping[str, np.ndarray]
 CUT_TEXTS, MAX_COUNTED_TOKENS, WHOLE_SHARE = "cut_texts.json", 1 << 16, 0.99
 """File of `CutTexts`, number of tokens from which on they are not told apart, and share of texts that advice keeps
 whole."""
-CUT = "and are cut to them"
-"""Part of the warning that texts are cut."""
 WARN_SHARE = 0.01
 """Share that causes a warning. With BERT's vocabulary, English text has less than 0.1 %, and tweets about 1 %."""
 
@@ -294,7 +292,7 @@ class CutTexts:
         cut = int(self.lengths[self.row_length + 1 :].sum())
         return (
             f"{cut:,} of {int(self.lengths.sum()):,} texts ({self.share:.1%}) are longer than rows of "
-            f"{self.row_length} tokens {CUT}: {self.token_share:.1%} of all tokens are lost"
+            f"{self.row_length} tokens and are cut to them: {self.token_share:.1%} of all tokens are lost"
         )
 
     def warn(self, positions: int) -> str:

@@ -476,17 +476,12 @@ class RowData(DataSet):
         return read_reading(self._made_from)["described"] if self._made_from is not None else []
 
     def samples(self) -> list[tuple[str, str]]:
-        path = self.folder / next(iter(self.manifest.files), "")
-        if not path.is_file() or not (file := _open(path)).num_record_batches:
-            return []
+        file = _open(self.folder / next(iter(self.manifest.files)))  # the checks passed, so there is a row
         batch = file.get_batch(0).slice(0, SAMPLES)
         rows = {field.name: self._matrix(batch.column(field.name)) for field in self.schema}
         found, _ = find_sequences(rows["sequence_ids"])
-        shown = []
-        for number in range(min(SAMPLES, len(found.row))):
-            row, slot, start, length = (
-                int(values[number]) for values in (found.row, found.slot, found.start, found.length)
-            )
+        places, shown = np.stack([found.row, found.slot, found.start, found.length], axis=1)[:SAMPLES].tolist(), []
+        for row, slot, start, length in places:
             tokens = self.decode(rows["input_ids"][row, start : start + length])
             label = self.describe_label({name: values[row] for name, values in rows.items()}, slot, start, tokens)
             shown.append((shorten(tokens, SAMPLE_TOKENS, " "), label))
@@ -509,8 +504,8 @@ class RowData(DataSet):
         return ""
 
     def notes(self) -> list[str]:
-        warnings = (self._unknown.warning, "" if self._cut is None else self._cut.warn(self._longest))
-        return [f"{self.name} rows: {text}" for text in warnings if text]
+        cut = "" if self._cut is None else self._cut.warn(self._longest)
+        return [f"{self.name} rows: {text}" for text in (self._unknown.warning, cut) if text]
 
 
 def _label_row(first: int, place: int) -> str:

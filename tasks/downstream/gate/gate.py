@@ -43,11 +43,12 @@ from tasks.plan.code_state import git_state
 from tasks.plan.kinds import load_part
 from tasks.plan.main import run_main
 from tasks.plan.named_files import require_readable
-from tasks.rows.row_files import CUT
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 from tasks.tracking.trackers import record_verdict
 
+CUT = "and are cut to them"
+"""Part of the note of a verdict on rows that texts are cut."""
 COUNTED_ALIKE = 1e-3
 """Tolerance in percent: scores have four decimals, and hosts may differ in the last one."""
 JUDGED, CODE = "judged", "code"

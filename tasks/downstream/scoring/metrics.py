@@ -69,7 +69,7 @@ class Metric:
     else None."""
     correlate: Callable[[Array, Array], tuple[Array, Array]] | None = None
     """Returns the correlation [R], from -1 to 1, and the standard error of its Fisher's z, of outcomes and weights as
-    for `weighted`; None: the metric is no correlation."""
+    for `weighted`; None for other metrics."""
     official: Callable[[Array], float] | None = None
     """Returns the metric of [N, Q] outcomes, as the official script computes it; None: with equal weights."""
 

@@ -328,7 +328,7 @@ def test_lines_that_are_no_words_are_counted_with_the_first(tmp_path: Path) -> N
 
 
 def test_of_two_columns_of_entity_tags_the_user_names_one(tmp_path: Path) -> None:
-    """GermEval has nested entities in a column of their own; CoNLL-2003 has chunks, which are no entities."""
+    """GermEval has nested entities in a column of their own; CoNLL-2003 has chunks."""
     with pytest.raises(InputError, match="columns 3 and 4 all have tags .*--column tags=3.*--column tags=4"):
         read(put(tmp_path, NESTED))
     assert read(put(tmp_path, NESTED), columns={"tags": "3"}) == [DAN] * 3

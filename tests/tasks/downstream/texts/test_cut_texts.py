@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tasks.downstream.gate.advice import TrainingFacts, advise
+from tasks.downstream.gate.gate import CUT
 from tasks.rows.row_files import CutTexts
 
 
@@ -25,7 +26,9 @@ def test_the_share_of_cut_texts_and_tokens_and_the_length_that_keeps_them(
     kept = CutTexts.read(tmp_path)
     assert kept is not None
     assert (kept.share, kept.token_share) == (share, pytest.approx(tokens))
-    assert f"rows.row_length={length} leaves" in kept.warn(positions=512)
+    warning = kept.warn(positions=512)
+    assert CUT in warning
+    assert f"rows.row_length={length} leaves" in warning
 
 
 def test_rows_that_hold_all_texts_have_no_warning() -> None:
