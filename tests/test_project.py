@@ -27,6 +27,7 @@ WITHOUT_IMPORT = {
     "myst-parser": "a plug-in of Sphinx",
     "pandas-stubs": "types for mypy",
     "pytest-xdist": "a plug-in of pytest",
+    "regex": "datatrove imports it",
     "ruff": "a command",
     "sphinx": "a command",
     "types-pyyaml": "types for mypy",

@@ -1,7 +1,6 @@
 import re
 
 import pytest
-import regex
 
 from tasks.pretraining.rows.pair_rows import TERMINALS, split_sentences
 from tests.places import SHARED
@@ -46,6 +45,7 @@ def test_sentences_end_where_the_rule_says(text: str, sentences: list[str]) -> N
 
 
 def test_terminals_are_those_of_unicode_without_those_of_latin_text() -> None:
+    regex = pytest.importorskip("regex", reason="needs the extra quality, which has Unicode's properties")
     found = {chr(code) for code in range(0x10000) if regex.match(r"\p{Sentence_Break=STerm}", chr(code))}
     latin = {*"!?", *map(chr, range(0x2000, 0x2070)), *map(chr, range(0x2E00, 0x2E80))}
     assert {chr(code) for code in range(0x10000) if re.match(f"[{TERMINALS}]", chr(code))} == found - latin
