@@ -16,8 +16,10 @@ from tests.tasks.downstream.scoring.interval_coverage import (
     SCORE,
     SIZES,
     TRUTHS,
+    coverage_of_correlation,
     coverage_of_f1,
     coverage_of_shares,
+    draw_values,
     percentiles,
     stated,
 )
@@ -159,3 +161,19 @@ def test_the_power_before_training_is_half_the_interval_that_the_gate_measures(s
         f"300 examples can detect gains of {expected:.2f}"
     )
     assert describe_power("300 examples", "gains", 0.0) == ""
+
+
+@pytest.mark.parametrize("name", ["pearson", "spearman"])
+@pytest.mark.parametrize("ratio", [0.3, 0.02])
+def test_the_interval_of_a_correlation_does_not_depend_on_the_scale_of_predictions(name: str, ratio: float) -> None:
+    outcomes = draw_values(0.8, 1.0, 120, np.random.default_rng(0))
+    shrunken = np.stack([outcomes[:, 0], 7 + ratio * outcomes[:, 1]], axis=1)
+    plain, other = (Metrics((metric(name),)).figures({"dev": rows}) for rows in (outcomes, shrunken))
+    assert other == pytest.approx(plain)
+    assert plain[f"{name}_low"] < plain[name] < plain[f"{name}_high"]
+
+
+@pytest.mark.parametrize(("name", "truth"), [("pearson", 0.3), ("pearson", 0.95), ("spearman", 0.8)])
+def test_the_interval_of_a_correlation_holds_it_as_often_as_it_says(name: str, truth: float) -> None:
+    # 100 trials: 0.95 less three standard errors.
+    assert coverage_of_correlation(name, truth, 0.02, SIZES[0], trials=100) >= 0.884
