@@ -16,6 +16,7 @@ from tasks.downstream.examples import ExamplesTask, make_examples
 from tasks.downstream.ner.checks import NerData
 from tasks.downstream.ner.conll import COMMENTS, HEADER, NO_WORD, RANGES
 from tasks.downstream.ner.examples import UNKNOWN
+from tasks.downstream.ner.inference import NerInference
 from tasks.downstream.ner.params import NerColumnParams, NerDataParams
 from tasks.downstream.ner.sentences import EMPTY, REPAIRED, TagStatistics, open_sentences, read_sentences
 from tasks.params.entries import find_entry
@@ -390,6 +391,23 @@ def test_the_files_that_were_misread_are_read(tmp_path: Path, number: int) -> No
     assert len(sentences) == 30
     assert all((len(words), words[-1]) == (6, ".") for _, words, _ in sentences)
     assert all(tags[:2] == [f"B-{tags[0][2:]}", f"I-{tags[0][2:]}"] and tags[4] == "B-LOC" for *_, tags in sentences)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "ids"),
+    [
+        ("x.csv", KAGGLE, ["Sentence: 1", "Sentence: 2"]),
+        ("x.csv", IDS, ["0", "1"]),
+        ("x.csv", IDS.replace(",labels", "").replace(",B-person", "").replace(",O", ""), ["0", "1"]),
+        ("x.conll", "1\tAda\tB-person\n2\tleft\tO\n\n" * 2, [None, None]),
+        ("x.conll", "1\tAda\n2\tleft\n\n" * 2, [None, None]),
+    ],
+)
+def test_models_answer_sentences_of_the_same_forms(tmp_path: Path, name: str, text: str, ids: list[str | None]) -> None:
+    values = values_with({"ner": {"kind": "ner", "data": NerDataParams().model_dump()}})
+    task: NerInference = load_part(find_entry(validate_params(values), "ner"), "inference")
+    found = [*task.read_unlabelled(put(tmp_path, text, name), Interpretation())]
+    assert [(one["id"], one["tokens"]) for one in found] == [(id, ADA[1]) for id in ids]
 
 
 def test_plausibility_is_checked_as_expectations(tmp_path: Path, judge: GxValidator) -> None:
