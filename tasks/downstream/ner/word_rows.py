@@ -9,7 +9,7 @@ from ipu_model.units import shorten
 from tasks.downstream.ner.conll import DOCUMENT, MAX_WORDS, NO_WORD
 from tasks.downstream.ner.tags import OUTSIDE, split_tags
 from tasks.records.interpretation import Interpretation
-from tasks.records.tables import Records, TableRow
+from tasks.records.tables import KEPT, Records, TableRow
 from tasks.stage.errors import InputError
 
 ROW = "row"
@@ -145,8 +145,8 @@ def _is_empty(value: Any) -> bool:
 
 def _make_sentence(words: list[TableRow], current: Any) -> Iterator[TableRow]:
     if words:
-        parts = [part for part in ("tokens", "tags") if part in words[0].values]
+        parts = [part for part in words[0].values if part in ("tokens", "tags") or part.startswith(KEPT)]
         values: dict[str, Any] = {part: [row.values.get(part) for row in words] for part in parts}
         values["places"] = [row.where for row in words]
         id = {} if current is None else {"id": current[1]}
-        yield TableRow(words[0].where, values | id)
+        yield TableRow(words[0].where, values | id, words[0].names)

@@ -399,15 +399,17 @@ def test_the_files_that_were_misread_are_read(tmp_path: Path, number: int) -> No
         ("x.csv", KAGGLE, ["Sentence: 1", "Sentence: 2"]),
         ("x.csv", IDS, ["0", "1"]),
         ("x.csv", IDS.replace(",labels", "").replace(",B-person", "").replace(",O", ""), ["0", "1"]),
-        ("x.conll", "1\tAda\tB-person\n2\tleft\tO\n\n" * 2, [None, None]),
-        ("x.conll", "1\tAda\n2\tleft\n\n" * 2, [None, None]),
+        ("x.conll", "1\tAda\tB-person\n2\tleft\tO\n\n" * 2, ["line 1", "line 4"]),
+        ("x.conll", "1\tAda\n2\tleft\n\n" * 2, ["line 1", "line 4"]),
     ],
 )
-def test_models_answer_sentences_of_the_same_forms(tmp_path: Path, name: str, text: str, ids: list[str | None]) -> None:
+def test_models_answer_sentences_of_the_same_forms(tmp_path: Path, name: str, text: str, ids: list[str]) -> None:
     values = values_with({"ner": {"kind": "ner", "data": NerDataParams().model_dump()}})
     task: NerInference = load_part(find_entry(validate_params(values), "ner"), "inference")
     found = [*task.read_unlabelled(put(tmp_path, text, name), Interpretation())]
     assert [(one["id"], one["tokens"]) for one in found] == [(id, ADA[1]) for id in ids]
+    labels = {"Tag" if text == KAGGLE else "labels": ADA[2]} if text in (KAGGLE, IDS) else {}
+    assert [one["kept"] for one in found] == [labels] * 2
 
 
 def test_plausibility_is_checked_as_expectations(tmp_path: Path, judge: GxValidator) -> None:
