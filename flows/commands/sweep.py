@@ -132,7 +132,7 @@ def _finetune() -> None:
 @click.pass_context
 def _pretrain(ctx: click.Context, **args: Any) -> None:
     project, space = enter_project(ctx), _take_space(args)
-    overrides = pretrain.build_overrides(ctx, project, {**args, "kind": None})
+    overrides = pretrain.build_overrides(ctx, project, {**args, "kind": None, "columns": ()})
     _start_sweep(project, Training(f"pretrain@{args['phase']}"), pretrain.PRESET, overrides, space, args)
 
 

@@ -14,25 +14,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from optuna.distributions import CategoricalDistribution
 
+from flows.cli import cli
 from flows.commands.sweep_runs import Sweep, Training, Trial, _run, run_sweep, write_seed_scores
 from flows.runs import checkout
 from flows.runs.listing import SWEEPS
 from flows.runs.run_params import require_same_params
 from ipu_model.files import write_json
 from tasks.downstream.gate.gate import gate
-from tasks.params.schema import load_params, parameter_values
+from tasks.params.schema import PHASES, load_params, parameter_values
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError, PodiumError
 from tests.flows.workers.worker_hosts import Server, descendants, kill_tree, start_process, wait_until
 from tests.places import ROOT
 from tests.tasks.downstream.entries import change_parameters, values_with, write_parameters
+from tests.tasks.pretraining.row_inputs import random_texts
 from tests.tasks.tiny_model import write_tiny_model
 from tests.tasks.trained_checkout import make_glue_checkout
 
 GRID = {"learning_rate": CategoricalDistribution([1e-5, 3e-5]), "seed": CategoricalDistribution([5, 6])}
 SWEEP = Sweep("tries", Training("finetune@squad"), "finetune", ("device.runtime=cpu",), GRID)
+RATES = {"0.0001": 3.0, "0.0003": 2.5}
+"""Learning rates of a pre-training -> loss of masked tokens."""
 NAMES = ["tries-lr1e-05-s5", "tries-lr1e-05-s6", "tries-lr3e-05-s5", "tries-lr3e-05-s6"]
 
 
@@ -55,7 +60,7 @@ def test_a_member_of_a_sweep_does_not_say_what_is_next(tmp_path: Path) -> None:
 
 
 def ended(
-    project: Path, monkeypatch: pytest.MonkeyPatch, scores: dict[str, dict[str, Any]]
+    project: Path, monkeypatch: pytest.MonkeyPatch, scores: dict[str, dict[str, Any]], job: str = "squad-finetune"
 ) -> tuple[list[list[str]], list[Any]]:
     """Runs that are not made: those with scores leave their figures, the others fail; their commands, and where the
     scores of other seeds would have been written."""
@@ -68,7 +73,7 @@ def ended(
         if name not in scores:
             return 1
         folder = checkout.checkout_folder(where, name)
-        write_json(folder / artifacts.metrics_file("squad", "finetune"), {"held_out": scores[name]})
+        write_json(folder / artifacts.metrics_file(job), {"held_out": scores[name]})
         return 0
 
     monkeypatch.setattr("flows.commands.sweep_runs._run", run)
@@ -104,6 +109,26 @@ def test_the_best_recipe_is_that_of_the_best_mean_and_only_it_is_judged(
 def told(command: list[str], word: str) -> str | None:
     """What follows a word of a command."""
     return command[command.index(word) + 1] if word in command else None
+
+
+def test_a_sweep_of_pre_training_trains_each_recipe_up_to_its_phase_and_finishes_the_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("params.yaml", "dvc.yaml", "presets"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "my-text").write_text("Ants dig.")
+    scores = {f"lm-lr{rate}": {"judged_by": "loss", "loss": 9.0, "mlm_loss": loss} for rate, loss in RATES.items()}
+    ran, _ = ended(tmp_path, monkeypatch, scores, "pretrain-phase1")
+    words = ["sweep", "pretrain", "--text", "my-text", "--phase", "phase1", "--learning-rate", ",".join(RATES)]
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(cli, [*words, "--name", "lm", "--steps", "20", "--json"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert [(told(command, "--to"), told(command, "--name")) for command in ran] == [
+        ("pretrain@phase1", "lm-lr0.0001"),
+        ("pretrain@phase1", "lm-lr0.0003"),
+        (None, "lm-lr0.0003"),
+    ]
+    assert {"pretrain.phase1.learning_rate=0.0003", "pretrain.phase2.steps=2"} <= {*ran[-1]}
 
 
 def test_stages_go_to_workers_but_for_a_gate_that_reads_what_lies_here(
@@ -217,8 +242,8 @@ def questions(path: Path, titles: range) -> Path:
     return path
 
 
-def real_sweep(tmp_path: Path, *words: str) -> tuple[Path, list[str], dict[str, str]]:
-    """A project of its own, a command that searches there for the best recipe for 48 questions, and its environment."""
+def real_project(tmp_path: Path) -> tuple[Path, dict[str, str]]:
+    """A project of its own, and the environment of its commands."""
     project = tmp_path / "project"
     project.mkdir()
     for part in (*checkout.CODE, "params.yaml", "prefect.yaml", "presets", "inputs"):
@@ -228,6 +253,12 @@ def real_sweep(tmp_path: Path, *words: str) -> tuple[Path, list[str], dict[str, 
         else:
             shutil.copy2(source, project / part)
     subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "--quiet"], cwd=project, check=True)
+    return project, {**os.environ, "PYTHONPATH": str(project), "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+
+
+def real_sweep(tmp_path: Path, *words: str) -> tuple[Path, list[str], dict[str, str]]:
+    """A project, a command that searches there for the best recipe for 48 questions, and its environment."""
+    project, environment = real_project(tmp_path)
     write_tiny_model(tmp_path / "bert", [*"abcdefghijklmnopqrstuvwxyz0123456789", "what", "is", *WORDS])
     train, dev = questions(tmp_path / "train.json", range(12)), questions(tmp_path / "dev.json", range(12, 16))
     held = "downstream.squad.rows.held_out_fraction=0.25"
@@ -235,7 +266,6 @@ def real_sweep(tmp_path: Path, *words: str) -> tuple[Path, list[str], dict[str, 
     words = ("--set", published, *words)
     rest = ["--epochs", "1", "--runtime", "cpu", "--precision", "fp32", "--set", held, "--name", "t", "--json", *words]
     given = ["--model", str(tmp_path / "bert"), "--train", str(train), "--dev", str(dev)]
-    environment = {**os.environ, "PYTHONPATH": str(project), "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
     return project, [sys.executable, "-m", "flows", "sweep", "finetune", "squad", *given, *rest], environment
 
 
@@ -262,6 +292,27 @@ def test_a_sweep_that_is_interrupted_goes_on_and_its_best_run_is_published(tmp_p
     assert (project / "published/t/model.safetensors").is_file()
     judged = [path.parts[-3] for path in (project / "runs/checkouts").glob("*/metrics/squad.json")]
     assert judged == [record["best"]]
+
+
+@pytest.mark.soak
+def test_a_real_sweep_of_pre_training_selects_the_recipe_with_the_lowest_loss(tmp_path: Path) -> None:
+    project, environment = real_project(tmp_path)
+    (tmp_path / "my-text.txt").write_text("\n\n".join(random_texts(120, sentences=(2, 8))))
+    sizes = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 32, "max_positions": 64}
+    rows = {f"{phase}.{key}": one for phase in PHASES for key, one in (("row_length", 64), ("duplicates", 1))}
+    small = {f"model.{key}": one for key, one in sizes.items()} | {f"pretrain_rows.{key}": v for key, v in rows.items()}
+    small |= {"pretrain_rows.held_out_fraction": 0.1, "tokenizer.vocabulary_size": 300}
+    settings = [word for key, one in small.items() for word in ("--set", f"{key}={one}")]
+    words = ["--text", str(tmp_path / "my-text.txt"), "--learning-rate", "1e-3,1e-5", "--batch-size", "8"]
+    rest = ["--steps", "20", "--runtime", "cpu", "--precision", "fp32", "--phase", "phase1", "--name", "lm", "--json"]
+    command = [sys.executable, "-m", "flows", "sweep", "pretrain", *words, *rest, *settings]
+    done = subprocess.run(command, cwd=project, env=environment, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    losses = {one["name"]: one["held_out"]["mlm_loss"] for one in record["runs"]}
+    assert list(losses) == ["lm-lr0.001-gbs8", "lm-lr1e-05-gbs8"]
+    assert record["best"] == min(losses, key=losses.__getitem__)
+    assert (checkout.checkout_folder(project, record["best"]) / "models/phase2/model.safetensors").is_file()
 
 
 @pytest.mark.soak
