@@ -3,14 +3,16 @@
 Held-out rows have their own row folder inside the folder of the training rows. Hashes of the data alone decide what is
 held out, so the choice does not depend on the order of the data or on the number of processes:
 
-- text: each document, by a hash of its text and the seed. Equal texts are on the same side, in both phases;
+- text: each document, by a hash of its text and the seed. Equal texts are on the same side, in both phases. Of few
+  documents, the one with the smallest hash is held out if no other is;
 - questions: whole titles (articles) in order of their hashes until the share is reached, because questions about one
   article help to answer each other. A file with a single title is split by its contexts instead.
 """
 
 import functools
 import hashlib
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 
 from tasks.stage.errors import InputError
 
@@ -20,6 +22,23 @@ _WHOLE = 1 << 64
 def is_held_out(text: str, fraction: float, seed: int) -> bool:
     """Tell whether a document is held out: a `fraction` of all texts, different for every seed."""
     return fraction > 0 and _hash(text, f"text {seed}") < fraction * _WHOLE
+
+
+def resolve_fraction(texts: Iterable[str], fraction: float, seed: int) -> float:
+    """Return `fraction`, or the smallest one with which a document is held out.
+
+    Args:
+        texts: all documents; read until one is held out. If they are all equal, none can be.
+    """
+    if fraction <= 0:
+        return fraction
+    least, most = _WHOLE, -1
+    for text in texts:
+        number = _hash(text, f"text {seed}")
+        if number < fraction * _WHOLE:
+            return fraction
+        least, most = min(least, number), max(most, number)
+    return math.nextafter(least / _WHOLE, 1) if least < most else fraction
 
 
 def choose_groups(questions: Mapping[str, int], fraction: float, what: str, key: str) -> frozenset[str]:

@@ -191,6 +191,9 @@ class MaskedLmRows(RowData):
             "share of masked tokens": round(self._figures["masked_share"], 4),
         }
 
+    def notes(self) -> list[str]:
+        return [*super().notes(), *read_reading(self.folder)["remarks"]]
+
     def histograms(self) -> list[dict[str, Any]]:
         masked = self.tally.histograms["masked"].histogram("Masked tokens in a row", "tokens")
         return [*super().histograms(), masked]

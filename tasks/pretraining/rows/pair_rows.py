@@ -27,7 +27,7 @@ import itertools
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,6 +40,7 @@ from tasks.records.shards import SentenceLines
 from tasks.rows.packing import pack_sequences
 from tasks.rows.row_files import IGNORED, RowLayout
 from tasks.vocabulary.encoding import encode_ids, join_sequences, load_tokenizer, read_tokenizer_info
+from tasks.vocabulary.wordpiece import MAX_CHARACTERS_PER_WORD, has_marks
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -86,6 +87,7 @@ class TokenizedDocuments:
     token_ids: np.ndarray
     sentence_starts: list[int]
     document_starts: list[int]
+    counts: Counts = field(default_factory=Counts)
 
     def __len__(self) -> int:
         return len(self.document_starts) - 1
@@ -289,7 +291,24 @@ def make_chunk_rows(settings: Mapping[str, RowSettings], chunk: Chunk) -> PairRo
         columns.append(build_columns(layout, masked, joined.second_starts, sequences.labels, own.max_predictions))
     skipped = len(chunk.texts) - len(documents)
     numbers = Counts(documents=len(chunk.texts), skipped=skipped, tokens=len(documents.token_ids))
-    return PairRows(chunk.part, columns, numbers)
+    words = count_words(chunk.texts) if vocabulary.bert else Counts()
+    return PairRows(chunk.part, columns, numbers + documents.counts + words)
+
+
+def count_words(texts: Sequence[str]) -> Counts:
+    """Count `words` and `accented` ones, and `characters` and `unread` ones, which are in words too long for WordPiece.
+
+    Texts of ASCII characters have neither, but for addresses; their words are not looked at, which would take long.
+    """
+    counts = Counts(
+        words=sum(text.count(" ") + text.count("\n") + 1 for text in texts), characters=sum(map(len, texts))
+    )
+    for text in texts:
+        if not text.isascii():
+            others = [word for word in text.split() if not word.isascii()]
+            counts["accented"] += sum(map(has_marks, others))
+            counts["unread"] += sum(len(word) for word in others if len(word) > MAX_CHARACTERS_PER_WORD)
+    return counts
 
 
 def tokenize_documents(
@@ -302,7 +321,10 @@ def tokenize_documents(
     sentence_starts, first_pieces = (np.append(0, np.cumsum(values)) for values in (pieces, numbers))
     first_sentences = np.append(0, np.cumsum([len(sentences) for sentences in by_text], dtype=np.int64))
     document_starts = np.unique(first_pieces[first_sentences])  # once for texts without a token
-    return TokenizedDocuments(token_ids.astype(dtype), sentence_starts.tolist(), document_starts.tolist())
+    found = Counts(
+        sentences=len(counts), long=int((counts > room).sum()), single=sum(len(sentences) == 1 for sentences in by_text)
+    )
+    return TokenizedDocuments(token_ids.astype(dtype), sentence_starts.tolist(), document_starts.tolist(), found)
 
 
 def build_columns(

@@ -6,7 +6,8 @@ The corpus is processed by shards (row_builder.py), and a shard in chunks of a f
 turned into rows `duplicates` times, each time with different pairs and masks, drawn from (seed, phase, duplicate,
 chunk). Random next sentences come from the same chunk, and a row is packed from one chunk and duplicate. So memory does
 not grow with the corpus, and with any number of processes, or after a kill, the rows have the same bytes.
-Held-out documents (tasks/rows/held_out.py) go through the same steps separately, once.
+Held-out documents (tasks/rows/held_out.py) go through the same steps separately, once. reading.json
+remarks on text whose sentences or words are probably not read as they are meant.
 
 Prepared data are not tokenized, paired or masked again: rows are packed from SEQUENCES_PER_CHUNK sequences at a time. A
 sequence keeps its masked tokens, so rows with more than P of them are split.
@@ -43,12 +44,16 @@ from tasks.stage.errors import InputError
 from tasks.stage.parallel import StageProgress
 from tasks.stage.process import parse_item
 from tasks.stage.row_folders import HELD_OUT, Manifest
-from tasks.vocabulary.encoding import find_tokenizer_file, load_tokenizer, read_tokenizer_info
+from tasks.vocabulary.encoding import TokenizerInfo, find_tokenizer_file, load_tokenizer, read_tokenizer_info
+from tasks.vocabulary.tokenizer import ACCENTS_SHARE, LONG_WORDS_NOTED
+from tasks.vocabulary.wordpiece import MAX_CHARACTERS_PER_WORD
 
 SEQUENCES_PER_CHUNK = 16384
 SEQUENCES = "sequences read"
 UNMASKED = "sequences without a masked token, kept"
 REPEATED = "duplicate sequences with the same masks, kept"
+SENTENCES_NOTED = 0.5
+"""Share of documents of one sentence, or of sentences longer than a sequence, above which next sentences are few."""
 ROWS_SPLIT = "rows split to stay within max_predictions_per_row"
 
 
@@ -221,9 +226,48 @@ def write_pretrain_rows(
         others = builder.join(HELD_OUT, partial / HELD_OUT)
         if others is None:
             (partial / HELD_OUT).rmdir()
+        held_out = 0 if others is None else counts[HELD_OUT]["documents"]
+        reading = Interpretation()
+        _describe_text(reading, counts[TRAINING], params, builder.vocabulary)
+        if held_out and builder.held_out_fraction > params.held_out_fraction:
+            reading.remark(
+                f"pretrain_rows.held_out_fraction={params.held_out_fraction:g} holds out none of the "
+                f"{counts[TRAINING]['documents'] + held_out:,} documents, so the model is scored on one of them. Set a "
+                "larger fraction for better scores"
+            )
+        if reading.remarks:
+            write_reading(partial, params.source, {"text": reading})
     builder.remove()
-    held_out = 0 if others is None else counts[HELD_OUT]["documents"]
     return PretrainRowsSummary(manifest, counts[TRAINING], held_out, progress.elapsed_s)
+
+
+def _describe_text(
+    reading: Interpretation, counts: Counts, params: PretrainRowsParams, vocabulary: TokenizerInfo
+) -> None:
+    """Remark on sentences and words that are probably not read as they are meant."""
+    documents, sentences, words, characters = (
+        max(1, counts[name]) for name in ("documents", "sentences", "words", "characters")
+    )
+    single, long = counts["single"] / documents, counts["long"] / sentences
+    accented, unread = counts["accented"] / words, counts["unread"] / characters
+    if params.next_sentence and max(single, long) > SENTENCES_NOTED:
+        reading.remark(
+            f"{single:.1%} of the documents are one sentence, and {long:.1%} of the sentences are longer than a "
+            "sequence. Next-sentence prediction needs several sentences per document: put each on a line of its own "
+            "(corpus.layout: sentences), or set pretrain_rows.next_sentence: false. Thai, Lao and Khmer do not mark "
+            "where sentences end"
+        )
+    if vocabulary.strips_accents and accented > ACCENTS_SHARE:
+        reading.remark(
+            f"{accented:.1%} of the words have accents, vowel signs or tone marks, which the tokenizer removes: words "
+            "that differ in them alone become the same. Set tokenizer.strip_accents: false, or use a cased or "
+            "multilingual model"
+        )
+    if unread > LONG_WORDS_NOTED:
+        reading.remark(
+            f"{unread:.1%} of the characters are in words of more than {MAX_CHARACTERS_PER_WORD} characters, which "
+            "become [UNK]. Put blanks between the words of the text"
+        )
 
 
 def main() -> None:

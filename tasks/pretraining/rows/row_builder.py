@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import logging
 import shutil
@@ -27,8 +28,8 @@ from tasks.pretraining.rows.chunks import PARTS, TRAINING, Counts, read_chunks
 from tasks.pretraining.rows.masking import default_max_predictions
 from tasks.pretraining.rows.pair_rows import RowSettings, make_chunk_rows
 from tasks.records.parquet import list_corpus_files
-from tasks.records.shards import Shard, plan_shards
-from tasks.rows.held_out import is_held_out
+from tasks.records.shards import Shard, plan_shards, read_texts
+from tasks.rows.held_out import is_held_out, resolve_fraction
 from tasks.rows.row_files import RowWriter, check_geometry, row_file_name
 from tasks.stage.parallel import StageProgress, ordered_map, useful_workers
 from tasks.stage.row_folders import HELD_OUT, MANIFEST, Manifest, read_manifest
@@ -132,15 +133,19 @@ class ShardBuilder:
             InputError: corpus or tokenizer missing or unusable, or row sizes out of range.
         """
         settings = resolve_row_settings(params, phase, tokenizer)
-        self._phase, vocabulary = phase, read_tokenizer_info(load_tokenizer(tokenizer))
+        self._phase, self.vocabulary = phase, read_tokenizer_info(load_tokenizer(tokenizer))
         sha256 = sha256_of(find_tokenizer_file(settings.tokenizer))
         files = list_corpus_files(Path(corpus).absolute())
         self.shards = plan_shards(files)
-        deciding = _fingerprint_values(settings, params.held_out_fraction, sha256, files, self.shards)
+        texts = itertools.chain.from_iterable(map(read_texts, self.shards))
+        self.held_out_fraction = resolve_fraction(texts, params.held_out_fraction, settings.seed)
+        deciding = _fingerprint_values(settings, self.held_out_fraction, sha256, files, self.shards)
         name = hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:12]
         self._work = Path(work).absolute()
         self._folder = self._work / name
-        self._maker = ShardMaker(self._folder, settings, params.row_kind, params.held_out_fraction, sha256, vocabulary)
+        self._maker = ShardMaker(
+            self._folder, settings, params.row_kind, self.held_out_fraction, sha256, self.vocabulary
+        )
 
     def make(self, workers: int | None) -> tuple[dict[str, Counts], StageProgress]:
         """Make the shards that are not finished; return the counts of all of them, by part."""

@@ -34,11 +34,11 @@ def real_data(name: str) -> Path:
     return path
 
 
-def save_tokenizer(folder: Path, vocabulary: Sequence[str]) -> Path:
-    """A folder with the tokenizer.json of an uncased WordPiece tokenizer."""
+def save_tokenizer(folder: Path, vocabulary: Sequence[str], lowercase: bool = True) -> Path:
+    """A folder with the tokenizer.json of a WordPiece tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
     entries = {token: index for index, token in enumerate(vocabulary)}
-    BertWordPieceTokenizer(entries, lowercase=True).save(str(folder / "tokenizer.json"))
+    BertWordPieceTokenizer(entries, lowercase=lowercase).save(str(folder / "tokenizer.json"))
     return folder
 
 

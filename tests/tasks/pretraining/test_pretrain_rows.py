@@ -13,12 +13,15 @@ import yaml
 
 from tasks.pretraining.rows import chunks
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
+from tasks.records.interpretation import read_reading
 from tasks.records.shards import plan_shards
 from tasks.rows.row_files import row_schema
 from tasks.stage.errors import InputError
 from tasks.stage.row_folders import read_manifest
+from tasks.validation.pretraining_checks import PretrainRows
+from tasks.validation.row_checks import RowSource
 from tasks.vocabulary.encoding import load_tokenizer
-from tests.places import ROOT
+from tests.places import ROOT, SHARED
 from tests.tasks.pretraining.row_inputs import (
     CLS,
     MASK,
@@ -49,6 +52,48 @@ def make(folder: Path, texts: list[str], phase: str = "phase1", workers: int = 1
     corpus = write_corpus(folder / "corpus", texts)
     write_pretrain_rows(pretrain_params(**params), phase, corpus, tokenizer, folder / "rows", workers)  # type: ignore[arg-type]
     return folder / "rows"
+
+
+CORPORA = SHARED / "data/cases/corpora"
+ACCENTS = "of the words have accents, vowel signs or tone marks, which the tokenizer removes"
+
+
+@pytest.mark.skipif(not CORPORA.is_dir(), reason="real corpora are not part of the project")
+@pytest.mark.parametrize(
+    ("name", "settings", "lowercase", "said"),
+    [
+        ("hindi-danda-sentences.txt", {}, True, [f"47.6% {ACCENTS}"]),
+        ("hindi-danda-sentences.txt", {}, False, []),
+        ("vietnamese-tones-lost.txt", {}, True, [f"89.6% {ACCENTS}"]),
+        (
+            "thai-no-blanks-all-unk.txt",
+            {},
+            False,
+            ["100.0% of the documents are one sentence", "100.0% of the characters are in words of more than 100"],
+        ),
+        ("thai-no-blanks-all-unk.txt", {"next_sentence": False}, False, ["100.0% of the characters are in words"]),
+    ],
+)
+def test_text_that_is_probably_not_read_as_it_is_meant_is_noted_and_an_option_ends_it(
+    tmp_path: Path, name: str, settings: dict[str, object], lowercase: bool, said: list[str]
+) -> None:
+    texts = (CORPORA / name).read_text(encoding="utf-8").split("\n\n")
+    save_tokenizer(tmp_path / "tokenizer", [*SPECIAL, "ma"], lowercase)
+    notes = read_reading(make(tmp_path, texts, **settings))["remarks"]
+    assert [note[: len(words)] for note, words in zip(notes, said, strict=True)] == said
+
+
+def test_sentences_longer_than_a_sequence_are_noted_where_rows_are_validated(tmp_path: Path) -> None:
+    short, long = "Ba be. ", f"Ba {'be ' * 99}. "
+    for few, texts in ((False, [short + short + long]), (True, [short + long + long])):
+        rows = make(tmp_path / str(few), texts * 3, row_length=16)
+        source = RowSource("phase1", rows, rows.with_name("tokenizer"), "pretrain_rows.phase1", 16)
+        found = [
+            note
+            for note in PretrainRows(source, 0.15).notes()
+            if "66.7% of the sentences are longer than a sequence" in note
+        ]
+        assert len(found) == few
 
 
 def sequences_of(rows: Rows) -> Iterator[tuple[int, np.ndarray, np.ndarray, int]]:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
-from tasks.rows.held_out import choose_groups, is_held_out
+from tasks.records.interpretation import read_reading
+from tasks.rows.held_out import choose_groups, is_held_out, resolve_fraction
 from tasks.stage.errors import InputError
 from tasks.stage.row_folders import HELD_OUT, find_held_out_rows, read_manifest
 from tasks.validation.checks import CheckCounts, CheckOutcome, DataCheck
@@ -97,11 +98,23 @@ def test_without_a_share_nothing_is_held_out(tmp_path: Path) -> None:
     made = write_pretrain_rows(pretrain_params(), "phase1", corpus, tmp_path / "tokenizer", tmp_path / "rows", 1)
     assert made.held_out == 0
     assert find_held_out_rows(tmp_path / "rows") is None
-    small = write_pretrain_rows(
-        pretrain_params(held_out_fraction=1e-9), "phase1", corpus, tmp_path / "tokenizer", tmp_path / "rows", 1
-    )
-    assert small.held_out == 0  # a share so small that no document is in it
-    assert not (tmp_path / "rows" / HELD_OUT).exists()
+
+
+@pytest.mark.parametrize(("texts", "held_out"), [(random_texts(60), 1), (["dan den din."] * 3, 0)])
+def test_one_document_at_least_is_held_out_of_different_ones(tmp_path: Path, texts: list[str], held_out: int) -> None:
+    word_tokenizer(tmp_path / "tokenizer")
+    corpus, params = write_corpus(tmp_path / "corpus", texts), pretrain_params(held_out_fraction=1e-9)
+    made = write_pretrain_rows(params, "phase1", corpus, tmp_path / "tokenizer", tmp_path / "rows", 1)
+    assert (made.held_out, made.counts["documents"]) == (held_out, len(texts) - held_out)
+    assert (tmp_path / "rows" / HELD_OUT).exists() == bool(held_out)
+    said = " ".join(read_reading(tmp_path / "rows")["remarks"])
+    assert (f"held_out_fraction=1e-09 holds out none of the {len(texts)} documents" in said) == bool(held_out)
+
+
+def test_texts_are_read_until_one_is_held_out() -> None:
+    texts = iter(random_texts(400))
+    assert resolve_fraction(texts, 0.1, 3) == 0.1
+    assert len(list(texts)) > 300
 
 
 def test_questions_are_held_out_by_title_and_none_is_lost(tmp_path: Path) -> None:
