@@ -73,7 +73,8 @@ def find_teacher(entry: Entry) -> Teacher:
     else:
         folder = Path(str(distill.teacher))
     run = folder.parent.parent  # of the folder models/NAME in it
-    of_run = (run / artifacts.PARAMS).is_file() and not (folder / PROVENANCE).is_file()
+    in_run = folder == run / artifacts.model_folder(folder.name)
+    of_run = in_run and (run / artifacts.PARAMS).is_file() and not (folder / PROVENANCE).is_file()
     model = find_model(str(folder), run / artifacts.TOKENIZER if of_run else None)
     stated: Any = value_at(read_yaml(run / artifacts.PARAMS), "downstream").get(folder.name) if of_run else None
     if stated is None and not (folder / PROVENANCE).is_file():
