@@ -203,11 +203,17 @@ RUN_BY = {
     "podium runs show slow": ("tests/flows/views/test_compare_runs.py", "test_show_says_all_of_one_run"),
     "podium open slow": ("tests/flows/commands/test_run_again.py", "test_open_shows_a_run_the_newest_one_or_all"),
     "podium open reviews": ("tests/flows/commands/test_run_again.py", "test_open_shows_a_run_the_newest_one_or_all"),
-    "podium resume slow": ("tests/flows/commands/test_run_again.py", "test_a_failed_run_resumes"),
-    "podium gate slow --set min_f1=80": ("tests/flows/commands/test_run_again.py", "test_the_gate_decides_again"),
+    "podium resume slow": (
+        "tests/flows/commands/test_run_again.py",
+        "test_a_failed_run_resumes_with_the_parameters_and_options_it_had",
+    ),
+    "podium gate slow --set min_f1=80": (
+        "tests/flows/commands/test_run_again.py",
+        "test_the_gate_decides_again_and_publish_reads_that_verdict",
+    ),
     "podium run --like slow --name slower --set downstream.squad.finetune.epochs=4": (
         "tests/flows/commands/test_run_again.py",
-        "test_a_run_like_another_has_its_parameters",
+        "test_a_run_like_another_has_its_parameters_and_release_folder_of_its_own",
     ),
     "podium compare slow fast": (
         "tests/flows/views/test_compare_runs.py",
@@ -224,6 +230,54 @@ RUN_BY = {
     "dvc repro": ("tests/faults/small_run.py", "repro"),
 }  # fmt: skip
 """Command -> the file that runs it, or the same on other files, and the words or the test there."""
+TEAM = (
+    "tests/flows/workers/test_workers.py",
+    "test_each_stage_runs_on_the_worker_of_its_queue_and_the_results_come_back",
+)
+UP_TO_STAGES = ("tests/test_documents.py", "test_a_command_that_trains_comes_to_its_first_stage")
+CARRIED_OUT_BY = {
+    "ask": ("tests/tasks/downstream/squad/test_ask.py", "test_the_command_prints_the_answer_and_its_score"),
+    "clean": RUN_BY["podium clean slow"],
+    "compare": ("tests/golden/test_golden.py", "test_compare"),
+    "completion": ("tests/test_commands.py", "test_a_shell_gets_its_completion"),
+    "deploy": TEAM,
+    "doctor": ("tests/golden/test_golden.py", "test_doctor"),
+    "evaluate": ("tests/golden/test_golden.py", "test_evaluate_and_predict"),
+    "finetune classification": UP_TO_STAGES,
+    "finetune glue": UP_TO_STAGES,
+    "finetune ner": UP_TO_STAGES,
+    "finetune squad": ("tests/test_documents.py", "test_the_first_steps_of_fine_tuning"),
+    "gate": RUN_BY["podium gate slow --set min_f1=80"],
+    "ledger": ("tests/test_documents.py", "test_commands_that_take_seconds_do_what_is_said"),
+    "open": RUN_BY["podium open slow"],
+    "params": ("tests/flows/commands/test_params_command.py", "test_what_is_shown_follows_the_words_of_the_command"),
+    "plan": ("tests/golden/test_golden.py", "test_a_plan_of_a_pod"),
+    "predict": ("tests/golden/test_golden.py", "test_evaluate_and_predict"),
+    "presets": ("tests/flows/commands/test_params_command.py", "test_presets_are_listed_shown_and_compared"),
+    "pretrain": UP_TO_STAGES,
+    "promote": ("tests/tasks/release/test_names.py", "test_the_commands_of_the_documents"),
+    "publish": ("tests/flows/runs/test_runs.py", "test_publish_takes_a_run_by_its_name_alone"),
+    "resume": RUN_BY["podium resume slow"],
+    "rollback": ("tests/tasks/release/test_names.py", "test_the_commands_of_the_documents"),
+    "run": ("tests/test_end_to_end.py", "test_a_small_model_of_real_text_is_rejected_and_not_published"),
+    "runs": ("tests/golden/test_golden.py", "test_runs_of_a_toy_of_three_stages"),
+    "score": ("tests/test_end_to_end.py", "test_the_score_is_the_one_the_scoring_command_gives"),
+    "sweep finetune": (
+        "tests/flows/commands/test_sweep.py",
+        "test_a_sweep_that_is_interrupted_goes_on_and_its_best_run_is_published",
+    ),
+    "sweep pretrain": (
+        "tests/flows/commands/test_sweep.py",
+        "test_a_real_sweep_of_pre_training_selects_the_recipe_with_the_lowest_loss",
+    ),
+    "verify": (
+        "tests/tasks/release/test_signing.py",
+        "test_the_command_prints_a_line_a_check_and_a_name_of_a_file_cannot_forge_one",
+    ),
+    "worker": TEAM,
+}
+"""Command of Podium -> the file and the test that carry it out with options like those of the documents; UP_TO_STAGES:
+up to the first stage, as the stages are those of `run` on other parameters."""
 FIRST_STEPS = (
     "podium finetune squad --model my-bert --train train.json --dev dev.json --name first",
     "podium predict published/first dev.json answers.json",
@@ -250,4 +304,5 @@ HERE = (
 )
 """Run as they stand by a test of tests/test_documents.py, in this order."""
 TRAINS = re.compile(r"podium (run|finetune|pretrain|sweep)( |$)")
-"""Commands that train for minutes to days: tests/test_documents.py goes with each as far as before its first stage."""
+"""Commands that train for minutes to days: tests/test_documents.py goes as far as before the first stage of those that
+read files of the user, and reads the parameters of `podium run`."""

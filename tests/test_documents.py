@@ -11,13 +11,19 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 from safetensors.numpy import load_file, save_file
 
+from flows.checks.preflight import require_runnable
 from flows.cli import cli
+from flows.runs.checkout import checkout_folder
+from ipu_model.files import write_json
 from tasks.params.overlays import read_base, resolve
 from tasks.params.schema import validate_params
 from tasks.plan.composing import compose
+from tasks.stage.artifacts import metrics_file
 from tests.documented import (
+    CARRIED_OUT_BY,
     DOCUMENTS,
     FIRST_STEPS,
     HERE,
@@ -30,6 +36,7 @@ from tests.documented import (
     commands,
     every_command,
 )
+from tests.tasks.downstream.inference.head_models import write_head_model
 from tests.tasks.tiny_model import SPECIAL, write_tiny_model
 
 COMMANDS = every_command()
@@ -46,6 +53,19 @@ TRAINED = 20
 QUESTION_WORDS = ("who", "rules", "has", "as", "ruler", "a", "town", "on", "river", ".", "?")
 WORDS = sorted({*QUESTION_WORDS, *(name.lower() for name in (*TOWNS, *RULERS))})
 README_WORDS = 900
+
+
+def podium_words(command):
+    """The words behind `podium` in a command of a shell, if there are some."""
+    called = re.search(r"(?:^|[A-Z]+=\w+ |\| )podium (.*)", command)
+    return shlex.split(re.split(r" (?:\||>|&&) ", called[1])[0]) if called else []
+
+
+def verb_of(command):
+    """The command of Podium in a command of a shell, without its arguments."""
+    words = podium_words(command)
+    words = words[2:] if words[0] == "--project" else words
+    return " ".join(words[:2]) if words[0] in ("finetune", "sweep") else words[0]
 
 
 def test_every_block_says_what_it_is():
@@ -72,7 +92,19 @@ def test_every_command_is_run_by_a_test_or_has_a_reason_why_not():
 @pytest.mark.parametrize("command", RUN_BY)
 def test_what_runs_a_command_is_there(command):
     file, words = RUN_BY[command]
+    words = f"def {words}(" if words.startswith("test_") else words
     assert words in (ROOT / file).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("verb", sorted({verb_of(one) for one in COMMANDS if podium_words(one)}))
+def test_a_test_carries_out_each_verb_of_the_documents(verb):
+    file, name = CARRIED_OUT_BY[verb]
+    assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8")
+
+
+def test_reasons_name_tests_that_exist():
+    places = {place for reason in NOT_RUN.values() for place in re.findall(r"tests/[\w/.]*\w", reason)}
+    assert [place for place in places if not (ROOT / place).exists()] == []
 
 
 def test_readme_is_read_in_a_few_minutes():
@@ -128,12 +160,6 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def podium_words(command):
-    """The words behind `podium` in a command of a shell, if there are some."""
-    called = re.search(r"(?:^|[A-Z]+=\w+ |\| )podium (.*)", command)
-    return shlex.split(re.split(r" (?:\||>|&&) ", called[1])[0]) if called else []
-
-
 def read(words):
     """The command that click finds for some words, and what it reads of them; nothing is carried out."""
     command, parent = cli, click.Context(cli, info_name="podium", **cli.context_settings)
@@ -156,6 +182,58 @@ def test_the_words_of_a_command_are_read_and_its_parameters_can_be_used(here, co
         planned = compose(validate_params(values))["plan"]
         for stage in found.get("to") or ():
             assert stage.partition("@")[2] in planned["downstream"], stage
+
+
+@pytest.fixture
+def trained(here, monkeypatch):
+    """The files that the commands of training read, and the requests that were carried out up to their first stage."""
+    pair = json.dumps({"data": [_article(TOWNS[0], RULERS[0], 0)]})
+    tables = {
+        "train.csv": "review,sentiment,text,label\n" + "a town,good,a town,good\na river,bad,a river,bad\n" * 9,
+        "train.conll": "Anna B-PER\nrules O\n\n" * 9,
+        "my-glue/SST-2/train.tsv": "sentence\tlabel\n" + "a town\t1\na river\t0\n" * 9,
+        "train.json": pair,
+        "dev.json": pair,
+        "my-text/a.txt": "A town. It has a river.\n\n" * 20,
+    }
+    for name, text in tables.items():
+        path = here / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        if path.stem == "train":
+            path.with_stem("dev").write_text(text)
+    (here / ".dvc").mkdir()
+    write_head_model(here / "teacher", "sequence_classification", ("bad", "good"), WORDS)
+    requests = []
+
+    def start(request, *more):
+        if not requests:
+            require_runnable(request)
+        requests.append(request)
+        return 0, None
+
+    def try_recipe(command, project, *more):
+        CliRunner().invoke(cli, command[command.index("run") :], catch_exceptions=False)
+        job = "pretrain-phase2" if "pretrain" in str(requests[-1].to) else "squad-finetune"
+        held_out = {"judged_by": "loss", "loss": 1.0, "mlm_loss": 1.0}
+        write_json(checkout_folder(project, requests[-1].name) / metrics_file(job), {"held_out": held_out})
+        return 0
+
+    monkeypatch.setattr("flows.commands.run._run_locked", start)
+    monkeypatch.setattr("flows.commands.sweep_runs._run", try_recipe)
+    monkeypatch.setattr("flows.commands.sweep_runs.write_seed_scores", lambda *told: None)
+    return requests
+
+
+TRAINING = [one for one in COMMANDS if re.match("podium (finetune|pretrain|sweep)", one) and one not in NOT_RUN]
+
+
+@pytest.mark.parametrize("command", TRAINING)
+def test_a_command_that_trains_comes_to_its_first_stage(trained, command):
+    words = podium_words(command.replace("--layers 3", "--layers 1"))  # the teacher has one
+    done = CliRunner().invoke(cli, words, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert trained
 
 
 def test_words_that_podium_does_not_know_are_found(here):
