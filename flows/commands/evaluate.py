@@ -29,7 +29,7 @@ from tasks.stage import artifacts, streams
 def command(ctx: click.Context, model: str, file: Path, output: Path | None, as_json: bool, **args: Any) -> None:
     from tasks.downstream.inference.predict import evaluate
 
-    found, entry = model_options.load_model(ctx, model, args)
+    found, entry = model_options.load_model(ctx, model, args, resolve_path(ctx, file), labelled=True)
     named = resolve_path(ctx, Path(model))
     called = named.resolve().name if named.exists() else model
     folder = output or Path(re.sub(r"[^\w.-]+", "-", f"evaluation-{called}-{file.stem}"))

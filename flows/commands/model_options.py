@@ -107,9 +107,16 @@ def resolve_model(
     return find(str(folder) if folder.exists() else name, tokenizer and resolve_path(ctx, tokenizer)), {}
 
 
-def load_model(ctx: click.Context, name: str, args: Mapping[str, Any]) -> tuple[InferenceModel, Entry]:
-    """Load the model of a command and the entry that describes its task."""
-    from tasks.downstream.inference.entry import infer_entry
+def load_model(
+    ctx: click.Context, name: str, args: Mapping[str, Any], table: Path | None, *, labelled: bool
+) -> tuple[InferenceModel, Entry]:
+    """Load the model of a command and the entry that describes its task.
+
+    Args:
+        table: file of examples with columns; None for other inputs.
+        labelled: it has labels.
+    """
+    from tasks.downstream.inference.entry import choose_entry, infer_entry
     from tasks.downstream.inference.model import find_model
     from tasks.downstream.inference.onnx_answers import ANSWERING
 
@@ -129,7 +136,9 @@ def load_model(ctx: click.Context, name: str, args: Mapping[str, Any]) -> tuple[
     if args["null_threshold"] is not None:
         own["data"]["unanswerable"] = "use"
     stated = {section: values for section, values in own.items() if values}
-    return model, infer_entry(model, args["task"], stated, run)
+    if run or args["task"] or table is None:
+        return model, infer_entry(model, args["task"], stated, run)
+    return model, choose_entry(model, table, stated, labelled=labelled)
 
 
 def choose_settings(model: InferenceModel, args: Mapping[str, Any]) -> InferenceOptions:

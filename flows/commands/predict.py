@@ -40,14 +40,16 @@ def command(ctx: click.Context, model: str, input: Path | None, output: Path, pl
     from tasks.downstream.inference.model import read_files
     from tasks.downstream.inference.plain_input import open_input
     from tasks.downstream.inference.predict import PredictionOutput, predict
+    from tasks.records.text_files import file_suffix
 
     texts = [text for text in (args["text"], args["text_pair"]) if text is not None]
     if (args["text"] is None) != (input is not None) or (texts and args["text"] is None):
         raise click.UsageError("pass either IN (a file, or - for standard input) or --text TEXT", ctx)
     if not all(map(str.strip, texts)):
         raise click.UsageError("the text is empty", ctx)
-    found, entry = model_options.load_model(ctx, model, args)
     source = None if input is None or str(input) == "-" else resolve_path(ctx, input)
+    table = None if plain or source is None or file_suffix(source) == ".txt" else source
+    found, entry = model_options.load_model(ctx, model, args, table, labelled=False)
     read = [*([source] if source else []), *read_files(found.folder), *read_files(found.tokenizer)]
     target = None if str(output) == "-" else resolve_output(ctx, output, read)
     if target is not None and target.exists() and not args["force"]:

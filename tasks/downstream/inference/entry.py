@@ -1,6 +1,7 @@
 """Entry parameters for a fine-tuned model, from its release's provenance or inferred from its config.json."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ipu_model.files import read_json
@@ -11,8 +12,8 @@ from tasks.params.downstream import EntryParams, defaults_of, kind_names, kind_p
 from tasks.params.entries import Entry
 from tasks.params.schema import validate_section
 from tasks.params.sections import SHORTEST_ROW
-from tasks.plan.kinds import part_class
-from tasks.stage.errors import InputError, ParamsError
+from tasks.plan.kinds import load_part, part_class
+from tasks.stage.errors import InputError, ParamsError, PodiumError
 
 NAME = "given"
 """Name of the entry in scratch files, which users never see."""
@@ -62,6 +63,34 @@ def infer_entry(
     return Entry(NAME, params, params.rows, "")
 
 
+def choose_entry(model: InferenceModel, path: Path, stated: Stated | None = None, *, labelled: bool) -> Entry:
+    """Return the entry of a model that was not released; if its classes are those of GLUE tasks, the columns decide.
+
+    Args:
+        path: file of examples.
+        stated: as in `infer_entry`, as are the errors.
+        labelled: the file has labels.
+    """
+    fitting, sure = _match_tasks(model)
+    others = [task for task in fitting if task not in sure]
+    if _released(model) or not others:
+        return infer_entry(model, None, stated)
+    refusals = dict[str, PodiumError]()
+    for tasks in (sure, others):
+        entries = []
+        for task in tasks:
+            try:
+                entry = infer_entry(model, task, stated)
+                load_part(entry, "inference").require_columns(path, labelled=labelled)
+                entries.append(entry)
+            except PodiumError as error:
+                refusals[task] = error
+        if entries:
+            return entries[0] if len(entries) == 1 else infer_entry(model, None, stated)
+    text = "; ".join(f"--task {task}: {refusals[task]}" for task in (*others, sure[0]))
+    raise InputError(f"the classes of {model.folder} fit {', '.join(sure)}, the columns of {path} no task. {text}")
+
+
 def limit_rows(kind: str, longest: int) -> dict[str, Any]:
     """Return the section `rows` of an entry of this kind for a model that supports up to `longest` tokens.
 
@@ -93,6 +122,18 @@ def _released(model: InferenceModel) -> dict[str, Any]:
 
 def _select_kind(model: InferenceModel, task: str | None) -> tuple[str, dict[str, Any]]:
     """Return the kind that uses a model of this architecture, and the options that select its task."""
+    found, sure = _match_tasks(model)
+    if task is None and len(sure) == 1:
+        [task] = sure
+    if task not in found:
+        said = f"--task {task} does not fit" if task else "its classes fit several tasks: pass --task NAME"
+        raise ParamsError(f"{model.folder}: {said}{nearest(task or '', list(found))}")
+    options = dict(found[task])
+    return options.pop("kind"), options
+
+
+def _match_tasks(model: InferenceModel) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Return the tasks that a model fits, with their options, and those that the names of its classes state, if any."""
     parts = list(dict.fromkeys(map(_inference_class, kind_names())))
     named = model.architectures or [one.suffix for one in parts]
     fitting = [one for one in parts if any(name.endswith(one.suffix) for name in named)]
@@ -109,14 +150,7 @@ def _select_kind(model: InferenceModel, task: str | None) -> tuple[str, dict[str
         )
     unnamed = model.labels == tuple(f"LABEL_{number}" for number in range(len(model.labels)))
     by_name = [] if unnamed else [word for word in found if word not in {one.fallback_task for one in fitting}]
-    sure = by_name or list(found)
-    if task is None and len(sure) == 1:
-        [task] = sure
-    if task not in found:
-        said = f"--task {task} does not fit" if task else "its classes fit several tasks: pass --task NAME"
-        raise ParamsError(f"{model.folder}: {said}{nearest(task or '', list(found))}")
-    options = dict(found[task])
-    return options.pop("kind"), options
+    return found, by_name or list(found)
 
 
 def _inference_class(kind: str) -> type[InferenceTask[Any, Any, Any]]:

@@ -240,6 +240,13 @@ class InferenceTask(ScoresTask[E, L, A]):
             ParamsError: this kind reads another number of texts.
         """
 
+    def require_columns(self, path: Path, *, labelled: bool) -> None:  # noqa: B027
+        """Refuse a table without the columns of this task, where other tasks use models of the same class.
+
+        Raises:
+            InputError: a column is missing, or the file cannot be read.
+        """
+
     def detect_lines(self, lines: Sequence[str]) -> str:
         """Return the suffix of the format of lines that are neither JSON nor a table of known columns."""
         return PLAIN

@@ -17,7 +17,7 @@ from tasks.downstream.texts.scores import TextsDevSet, TextsScores, select_thres
 from tasks.downstream.texts.task_table import TASKS
 from tasks.records.interpretation import Interpretation
 from tasks.records.labels import add_labels, read_example_labels
-from tasks.records.tables import Columns
+from tasks.records.tables import Columns, open_file, table_form
 from tasks.stage.errors import InputError, ParamsError
 
 
@@ -67,6 +67,10 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
             counts.append(len(names))
         one = "one text: omit --text-pair" if 1 in counts else "two texts: pass --text and --text-pair, or a table"
         raise ParamsError(f"this model reads {one}")
+
+    def require_columns(self, path: Path, *, labelled: bool) -> None:
+        wanted = record_spec(self, INPUT, COLUMN, labelled=labelled)
+        next(iter(open_file(path, INPUT, wanted, Interpretation(), table_form(self.entry.params.data)).rows), None)
 
     @property
     def examples_schema(self) -> pa.Schema:

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from tasks.downstream.inference import job
-from tasks.downstream.inference.entry import infer_entry
+from tasks.downstream.inference.entry import choose_entry, infer_entry
 from tasks.downstream.inference.job import InferenceOptions
 from tasks.downstream.inference.model import InferenceModel, find_model
 from tasks.downstream.inference.predict import PredictionOutput, evaluate, predict
+from tasks.downstream.texts.task_table import TASKS
 from tasks.params.schema import load_params, parameter_values
 from tasks.params.sections import RuntimeSpec
 from tasks.release.publish import publish
@@ -93,6 +94,35 @@ def test_classes_that_two_tasks_share_need_the_word_of_one(tmp_path: Path) -> No
         infer_entry(unnamed)
     own = classifier(tmp_path / "own", "red", "green", "blue")
     assert infer_entry(own).kind == "classification"
+
+
+@pytest.mark.parametrize(
+    ("classes", "columns", "expected"),
+    [
+        ("sst2", "text,label", "classification"),
+        ("sst2", "text", "classification"),
+        ("sst2", "sentence,label", "sst2"),
+        ("sst2", "sentence", "sst2"),
+        ("mnli", "premise,hypothesis,label", "mnli"),
+        ("mnli", "text,label", "classification"),
+        ("rte", "question,sentence,label", "qnli"),
+        ("sst2", "review,stars", r"fit sst2, .*--task classification: .*column.*; --task sst2: .*sentence, label"),
+    ],
+)
+def test_the_columns_decide_between_glue_and_own_texts(
+    tmp_path: Path, classes: str, columns: str, expected: str
+) -> None:
+    labels = TASKS[classes].labels
+    model = classifier(tmp_path / "model", *labels)
+    values = [labels[0] if name == "label" else "a town" for name in columns.split(",")]
+    (tmp_path / "in.csv").write_text(f"{columns}\n{','.join(values)}\n")
+    labelled = "," in columns
+    if "--task" in expected:
+        with pytest.raises(InputError, match=expected):
+            choose_entry(model, tmp_path / "in.csv", labelled=labelled)
+    else:
+        params = choose_entry(model, tmp_path / "in.csv", labelled=labelled).params
+        assert params.options.get("task", params.kind) == expected
 
 
 def test_windows_shrink_to_what_a_model_bears(tmp_path: Path) -> None:
