@@ -94,10 +94,17 @@ def make_corpus_check() -> InputCheck:
 
 def check_vocabulary(params: Params) -> str:
     """Check all of vocab.txt, or of the tokenizer of a model folder."""
+    from tasks.vocabulary.fast_tokenizer import BLANK_NEEDED
     from tasks.vocabulary.hub_tokenizer import load_local_vocabulary
 
-    vocabulary = load_local_vocabulary(Path(params.tokenizer.path), params.tokenizer.lowercase)
-    return f"{len(vocabulary.tokens):,} entries in {params.tokenizer.path}"
+    section = params.tokenizer
+    vocabulary = load_local_vocabulary(Path(section.path), section.lowercase).with_prefix_space(
+        section.add_prefix_space
+    )
+    readers = [entry.name for entry in entries(params) if entry.params.reads_words]
+    if readers and vocabulary.blank_before_words:
+        raise ParamsError(f"{readers[0]} {BLANK_NEEDED}")
+    return f"{len(vocabulary.tokens):,} entries in {section.path}"
 
 
 def check_prepared_rows(params: Params) -> str:
@@ -160,7 +167,8 @@ def make_teacher_check(entry: Entry) -> InputCheck:
             _, _, files = download_files(str(tokenizer.repository), tokenizer.revision, choose, "tokenizer")
             folder = next((path.parent for path in files.values()), None)
         if folder is not None:
-            require_same_tokenizer(teacher, load_local_vocabulary(folder, tokenizer.lowercase))
+            found = load_local_vocabulary(folder, tokenizer.lowercase)
+            require_same_tokenizer(teacher, found.with_prefix_space(tokenizer.add_prefix_space))
         with contextlib.suppress(PodiumError, OSError):  # reported by the check of its files
             task.check_files()
         require_same_labels(teacher, task.first_labels, task.has_all_labels)

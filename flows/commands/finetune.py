@@ -140,13 +140,15 @@ def build_overrides(ctx: click.Context, project: Path, kind: str, args: Mapping[
     Raises:
         InputError, ParamsError: the model or a file is missing or invalid.
     """
-    from flows.runs.model_source import model_parameters, start_from_teacher, teacher_parameters
+    from flows.runs.model_source import add_prefix_space, model_parameters, start_from_teacher, teacher_parameters
 
     source, here = args["model"] or args["distill"], resolve_path(ctx, Path())
     if source is None:
         raise ParamsError("option --model is missing. Pass a model, or --distill TEACHER to start from the teacher")
     teacher = {} if args["distill"] is None else teacher_parameters(args["distill"], here, project)
     model = model_parameters(source, here, project) if args["model"] else start_from_teacher(teacher, project)
+    if kind_params(kind).reads_words:
+        model |= add_prefix_space(model, project)
     entry = entry_parameters(ctx, project, kind, args, release_name(source))
     name = next(iter(entry))
     values = model | device_parameters(args) | entry | fit_rows(kind, name, model)

@@ -12,7 +12,7 @@ from typing import Any
 from flows.runs.checkout import checkout_folder
 from flows.runs.run_params import read_run_params
 from ipu_model.strict import nearest
-from tasks.models.model_folders import download_model, packs_rows, read_architecture
+from tasks.models.model_folders import download_model, find_cached_folder, packs_rows, read_architecture
 from tasks.params.schema import PHASES, ModelParams
 from tasks.params.sections import HUB_NAME
 from tasks.stage import artifacts
@@ -95,6 +95,25 @@ def start_from_teacher(teacher: Mapping[str, Any], project: Path) -> dict[str, A
     if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt")):  # models/NAME of a run
         found["tokenizer.path"] = project_path(folder.parent.parent / artifacts.TOKENIZER, project)
     return found
+
+
+def add_prefix_space(model: Mapping[str, Any], project: Path) -> dict[str, Any]:
+    """Return the setting with which the tokenizer of a model encodes words as in a text; {} if it needs none.
+
+    Args:
+        model: from `model_parameters`.
+    """
+    from tasks.vocabulary.hub_tokenizer import load_local_vocabulary
+
+    if model["tokenizer.source"] == "hub":
+        folder = find_cached_folder(model["tokenizer.repository"], model["tokenizer.revision"])
+    else:
+        folder = project / model["tokenizer.path"]
+    try:
+        needed = folder is not None and load_local_vocabulary(folder, True).blank_before_words
+    except (InputError, OSError):  # the check of the vocabulary reports it
+        needed = False
+    return {"tokenizer.add_prefix_space": True} if needed else {}
 
 
 def project_path(path: Path, project: Path) -> str:

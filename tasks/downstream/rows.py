@@ -47,6 +47,7 @@ from tasks.stage.errors import InputError
 from tasks.stage.parallel import StageProgress
 from tasks.stage.row_folders import HELD_OUT
 from tasks.vocabulary.encoding import find_tokenizer_file, load_tokenizer, read_tokenizer_info
+from tasks.vocabulary.fast_tokenizer import BLANK_NEEDED
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -264,6 +265,8 @@ def _write(
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     tokenizer = load_tokenizer(Path(tokenizer_folder))
     vocabulary = read_tokenizer_info(tokenizer)
+    if labelled and task.entry.params.reads_words and vocabulary.blank_before_words:
+        raise InputError(f"{task.entry.name} {BLANK_NEEDED}")
     shape, labels = task.entry.rows, len(task.labels)
     rows = RowWriter(
         folder,

@@ -242,6 +242,8 @@ class EntryParams(Section):
 
     about: ClassVar[str]
     """Description of the kind for the command line."""
+    reads_words: ClassVar[bool] = False
+    """True if a text is a list of words, each of which is encoded with a blank before it."""
 
     kind: str
     """Kind of task, which decides the entry's sections and defaults (docs/downstream.md)."""

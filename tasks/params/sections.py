@@ -200,6 +200,9 @@ class TokenizerParams(Section):
     """Hub model name, for source: hub."""
     revision: str | None = None
     """Commit, branch or tag of the model; set a commit to make runs reproducible."""
+    add_prefix_space: Annotated[bool | None, Field(exclude_if=lambda value: value is None)] = None
+    """For a byte-level tokenizer: encode a text with a blank before its first word, which named entities need; null: as
+    its files state."""
 
 
 class BaseModelParams(Section):

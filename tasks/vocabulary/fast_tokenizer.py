@@ -39,6 +39,11 @@ PER_WORD = ("BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Nmt", 
 BLANKS = ({"Regex": " {2,}"}, {"Regex": r"\s{2,}|[\n\r\t]"}, {"String": "``"}, {"String": "''"})
 """Patterns of replacements that do not read across a single blank between words."""
 PROBE = "a b c"
+BLANK_NEEDED = (
+    "reads words, but the byte-level tokenizer has no blank before the first word of a text: transformers would give "
+    "the released model other tokens. Set tokenizer.add_prefix_space=true"
+)
+"""Message on a tokenizer of sentences that are split into words."""
 
 
 class LibraryErrors(contextlib.AbstractContextManager["LibraryErrors"]):
@@ -228,6 +233,14 @@ class FastTokenizer:
         """Tell whether a word on its own needs a blank before it, as within a text."""
         return any(not one["add_prefix_space"] for one in _byte_levels(self.values))
 
+    def with_prefix_space(self, prefix: bool | None) -> "FastTokenizer":
+        """Return the tokenizer with this add_prefix_space, if it is byte-level; None: as it is."""
+        if prefix is None:
+            return self
+        values = json.loads(json.dumps(self.values))
+        _set_prefix_space(values, prefix)
+        return replace(self, values=values, whole=_build(values, self.source))
+
     def treats_words_independently(self, tokenizer: Tokenizer) -> bool:
         """Tell whether the tokens of a text are those of its words, each with the single blank before it.
 
@@ -282,8 +295,7 @@ def read_fast_tokenizer(
     tokens = _merge_added_tokens(values.get("added_tokens") or [], added, where)
     values["added_tokens"] = list(tokens.values())
     if type(prefix := settings.get("add_prefix_space")) is bool:
-        for one in _byte_levels(values):
-            one["add_prefix_space"] = prefix
+        _set_prefix_space(values, prefix)
     tokenizer = _build(values, where)
     for one in tokens.values():
         if tokenizer.token_to_id(one["content"]) != one.get("id"):
@@ -359,6 +371,15 @@ def _byte_levels(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         if one.get("type") == "ByteLevel":
             one.setdefault("add_prefix_space", True)
             yield one
+
+
+def _set_prefix_space(values: Mapping[str, Any], prefix: bool) -> None:
+    """Set add_prefix_space of a byte-level tokenizer, and of its post-processor, which adjusts the offsets."""
+    byte_levels = list(_byte_levels(values))
+    processors = _parts(values.get("post_processor"), "processors") if byte_levels else ()
+    for one in (*byte_levels, *processors):
+        if "add_prefix_space" in one:
+            one["add_prefix_space"] = prefix
 
 
 def _require_safe(values: Mapping[str, Any], where: str) -> None:

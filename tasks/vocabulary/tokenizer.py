@@ -60,6 +60,7 @@ def make_tokenizer(params: TokenizerParams, max_length: int, corpus: Path, outpu
             vocabulary = load_hub_vocabulary(params.repository, params.revision, params.lowercase)
         if params.strip_accents is not None:
             vocabulary = vocabulary.with_strip_accents(params.strip_accents)
+        vocabulary = vocabulary.with_prefix_space(params.add_prefix_space)
         if vocabulary.bert and vocabulary.lowercase:
             _warn_about_capitals([token for token in vocabulary.tokens if not token.startswith("[")])
         vocabulary.write(max_length, folder)

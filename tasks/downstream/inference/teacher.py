@@ -116,6 +116,8 @@ def require_same_tokenizer(teacher: Teacher, tokenizer: FastTokenizer) -> None:
         InputError: the tokenizers give different ids.
     """
     theirs = load_local_vocabulary(teacher.model.tokenizer, True, teacher.key.partition("=")[0])
+    if teacher.entry.params.reads_words:
+        theirs, tokenizer = (one.with_prefix_space(True) for one in (theirs, tokenizer))
     differ = [name for name in COMPARED if theirs.values.get(name) != tokenizer.values.get(name)]
     if differ or theirs.tokens != tokenizer.tokens:
         sizes = f"{len(theirs.tokens):,} entries, this run's has {len(tokenizer.tokens):,}"

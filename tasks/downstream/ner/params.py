@@ -79,6 +79,7 @@ class NerParams(EntryParams):
     about: ClassVar[str] = (
         "Named entity recognition: a tag for each word, B- and I- with a type inside entities and O outside."
     )
+    reads_words: ClassVar[bool] = True
 
     data: NerDataParams = NerDataParams()
     rows: NerRowsParams = NerRowsParams()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from flows.runs.model_source import model_parameters
+from flows.runs.model_source import add_prefix_space, model_parameters
 from ipu_model.files import read_json
 from tasks.downstream.inference.entry import infer_entry
 from tasks.downstream.inference.job import InferenceOptions
@@ -63,6 +63,7 @@ def start_from(folder: Path, values: dict[str, Any], model_type: str) -> Path:
     config = transformers.AutoConfig.for_model(model_type, **sizes, initializer_range=0.1)
     transformers.AutoModel.from_config(config).save_pretrained(folder / "theirs")
     given = model_parameters("theirs", folder, folder)
+    given |= add_prefix_space(given, folder) if values["downstream"][NAME]["kind"] == "ner" else {}
     for key, value in given.items():
         section, _, name = key.partition(".")
         if name:
