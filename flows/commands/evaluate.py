@@ -19,11 +19,6 @@ from tasks.stage import artifacts, streams
 @click.argument("file", type=options.FILE)
 @click.option("--output", type=options.FILE, metavar="DIR", help="new folder (default: evaluation-MODEL-FILE)")
 @model_options.inference_options
-@click.option(
-    "--misplaced-answers",
-    type=click.Choice(("refuse", "drop")),
-    help="reference answers that are not at answer_start: refuse or drop",
-)
 @options.json_option
 @click.pass_context
 def command(ctx: click.Context, model: str, file: Path, output: Path | None, as_json: bool, **args: Any) -> None:

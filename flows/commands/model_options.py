@@ -130,7 +130,7 @@ def load_model(
     trained = run.get("data", {})
     if columns := {**trained.get("columns", {}), **join_columns(args["columns"])}:
         own["data"]["columns"] = columns
-    for key in ("label_separator", "misplaced_answers"):
+    for key in READING:
         if trained.get(key):
             own["data"].setdefault(key, trained[key])
     if args["null_threshold"] is not None:
