@@ -12,9 +12,14 @@ from typing import Any
 from flows.runs.checkout import checkout_folder
 from flows.runs.run_params import read_run_params
 from ipu_model.strict import nearest
-from tasks.models.model_folders import download_model, find_cached_folder, packs_rows, read_architecture
+from tasks.models.model_folders import (
+    download_model,
+    find_cached_folder,
+    packs_rows,
+    read_architecture,
+    require_hub_name,
+)
 from tasks.params.schema import PHASES, ModelParams
-from tasks.params.sections import HUB_NAME
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
 
@@ -55,10 +60,7 @@ def model_parameters(model: str, here: Path, project: Path) -> dict[str, Any]:
 def _download(model: str) -> tuple[Path, dict[str, Any]]:
     """Download a model from the Hub; return its folder in the Hub's cache and its parameters."""
     name, _, revision = model.partition("@")
-    if not HUB_NAME.fullmatch(name):
-        raise InputError(
-            f"--model {model} not found: pass a model folder, a run of podium pretrain, or a Hub repository (user/name)"
-        )
+    require_hub_name(name, f"--model {model}")
     commit, folder = download_model(name, revision or None, "base_model")
     places = {
         f"{section}.{key}": value
@@ -80,8 +82,7 @@ def teacher_parameters(teacher: str, here: Path, project: Path) -> dict[str, Any
     if folder.is_dir():
         return {"teacher": project_path(folder, project)}
     name, _, revision = teacher.partition("@")
-    if folder.exists() or not HUB_NAME.fullmatch(name):
-        raise InputError(f"--distill {teacher} not found: pass a model folder, a run, or a Hub repository (user/name)")
+    require_hub_name("" if folder.exists() else name, f"--distill {teacher}")
     commit, _ = download_model(name, revision or None, "distill")
     return {"repository": name, "revision": commit}
 

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipu_model.errors import DeviceJobError
-from ipu_model.files import sha256_of
+from ipu_model.files import find_object, sha256_of
 from ipu_model.models.architecture import CONFIG, match_labels, read_class_name, read_config
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.families import get_family
+from tasks.params.sections import HUB_NAME
 from tasks.records.hub_inputs import download_files
 from tasks.stage.errors import InputError, translate_device_errors
 from tasks.stage.process import loading_packages
@@ -31,6 +32,11 @@ WEIGHTS = re.compile(r"(model|pytorch_model)(-\d{5}-of-\d{5})?\.(safetensors|bin
 UNSHARDED = ("model.safetensors", "pytorch_model.bin")
 """Safetensors are preferred over PyTorch's own files, and one file over shards."""
 PICKLED = ".bin"
+ADAPTER = "adapter_config.json"
+NAMES_WITHOUT_USER = re.compile(
+    "(albert|bert|camembert|distilbert|distilroberta|roberta|xlm-roberta)-(base|large|xlarge|xxlarge)(-[a-z0-9-]+)?"
+)
+"""Old names of the Hub. Any other name without a user is a folder or a run."""
 DEFAULT_LABELS = ("LABEL_0", "LABEL_1")
 """Classes of a model whose config.json names none: transformers omits these."""
 NO_WEIGHTS = "has no weights: model.safetensors or pytorch_model.bin is required, whole or in shards"
@@ -138,10 +144,36 @@ def find_cached_folder(repository: str, revision: str | None) -> Path | None:
     return Path(found).parent if isinstance(found, str) else None
 
 
+def require_hub_name(name: str, key: str) -> None:
+    """Raise InputError if a name that is neither a folder nor a run is none of the Hub; no host is asked."""
+    if not HUB_NAME.fullmatch(name) or ("/" not in name and not NAMES_WITHOUT_USER.fullmatch(name)):
+        raise InputError(f"{key} not found: no folder or run has this name here. A model of the Hub is named user/name")
+
+
 def require_config(source: Path, key: str) -> None:
-    """Raise InputError if the folder is not a model folder."""
+    """Raise InputError if the folder is not that of one model, and say what it is."""
+    adapted = (source / ADAPTER).is_file()
+    if adapted:
+        alone = not list_weight_files(source)
+        raise InputError(
+            f"{key} is an adapter {'without its model' if alone else 'next to a model'} ({ADAPTER}). Merge it into its "
+            "model with merge_and_unload of peft and name the folder that save_pretrained then writes"
+            + ("" if alone else f", or name a folder with the model and without {ADAPTER}")
+        )
     if not (source / CONFIG).is_file():
-        raise InputError(f"{key} has no {CONFIG}: name the folder that save_pretrained wrote")
+        inside = sorted(path.parent.name for path in source.glob(f"*/{CONFIG}"))
+        if inside:
+            found = f"; its folders {', '.join(inside[:8])} have one: name one of them"
+        elif (source.absolute().parent / CONFIG).is_file():
+            found = f": name the folder above it, {source.absolute().parent.name}, which has one"
+        else:
+            found = ": name the folder that save_pretrained wrote"
+        raise InputError(f"{key} has no {CONFIG}{found}")
+    if (find_object(source / CONFIG) or {}).get("auto_map"):
+        raise InputError(
+            f"{key} has Python code of its own (auto_map in {CONFIG}), which is not run and may compute something "
+            "else than the named model_type. If it does not, remove auto_map from a copy of the file"
+        )
 
 
 @contextlib.contextmanager

@@ -117,6 +117,11 @@ def _require_same_vocabulary(source: Path, size: int, entries: Sequence[str], ke
     """Require the tokenizer to have the entries that the weights were trained with, in the same order."""
     again = "Use the tokenizer of the model (tokenizer.source: hub or file)"
     has_tokenizer = any((source / name).is_file() for name in (TOKENIZER, VOCABULARY))
+    if has_tokenizer and len(entries) > size:
+        again = (
+            "Tokens were added to the tokenizer: call resize_token_embeddings(len(tokenizer)) of the model, save both "
+            "and train the new embeddings; or use the tokenizer without them"
+        )
     if len(entries) > size or (len(entries) < size and not has_tokenizer):
         raise InputError(f"{key} has {size} word embeddings, but the tokenizer has {len(entries)} entries. {again}")
     if not has_tokenizer:

@@ -16,9 +16,10 @@ from tasks.models.model_folders import (
     download_model,
     list_weight_files,
     read_fields,
+    require_config,
+    require_hub_name,
     select_model_files,
 )
-from tasks.params.sections import HUB_NAME
 from tasks.plan.named_files import leads_outside
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
@@ -87,12 +88,12 @@ def find_model(name: str, tokenizer: Path | None = None, backend: str = "") -> I
     if not folder.is_dir():
         if folder.exists():
             raise InputError(f"{folder} is a file. Name the folder that contains config.json and the weights")
-        if not HUB_NAME.fullmatch(name) or (folder.parent != Path() and folder.parent.is_dir()):
-            raise InputError(f"{folder} not found. Name a published folder, a model folder or a Hub repository")
+        require_hub_name("" if folder.parent != Path() and folder.parent.is_dir() else name, name)
         _, folder = download_model(name, None, "", (*OF_RELEASES, artifacts.EXPORT_FILES.get(backend, "")))
     from tasks.vocabulary.encoding import find_tokenizer_file  # imports numpy and pyarrow, and the flow imports this
 
     holder = folder if tokenizer is None else tokenizer
+    require_config(folder, str(folder))
     _require_own_files(folder, holder)
     config = _config(folder)
     exported = artifacts.EXPORT_FILES.get(backend)
@@ -144,8 +145,6 @@ def _config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     try:
         values = read_json(path)
-    except FileNotFoundError:
-        raise InputError(f"{path} not found: {folder} is not a model folder") from None
     except ValueError as error:
         raise InputError(f"{path} is not JSON ({error}). Publish or download the model again") from None
     if not isinstance(values, dict) or "max_position_embeddings" not in values:

@@ -189,7 +189,8 @@ def test_a_data_set_of_the_hub(here: Path) -> None:
 @pytest.mark.parametrize(
     ("stated", "why"),
     [
-        ({"model": "nothing here"}, "not found: pass a model folder, a run of podium pretrain, or a Hub"),
+        ({"model": "nothing here"}, "not found: no folder or run has this name here"),
+        ({"model": "no-bert"}, "no-bert not found: no folder or run has this name here.*user/name"),
         ({"model": "train.json"}, "is a file: pass the folder that save_pretrained wrote"),
         ({"model": "."}, "has no config.json"),
         ({"train": "absent.json"}, "--train absent.json not found"),

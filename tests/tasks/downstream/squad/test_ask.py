@@ -240,7 +240,7 @@ def test_longer_windows_than_the_model_takes_are_refused(model: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("config.json", None, "is not a model folder"),
+        ("config.json", None, "has no config.json"),
         ("config.json", "{", "is not JSON"),
         ("config.json", "{}", "max_position_embeddings is missing"),
         (

@@ -1,0 +1,72 @@
+"""Folders that are not those of one model: each is refused before its weights are read, and its name is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flows.runs.model_source import model_parameters
+from tasks.downstream.inference.model import find_model
+from tasks.stage.errors import InputError
+from tests.tasks.tiny_model import write_tiny_model
+
+MODEL, ADAPTER = "model/config.json", "adapter_config.json"
+
+
+def adapter_alone(folder: Path) -> Path:
+    (folder / "adapter").mkdir()
+    (folder / "adapter" / ADAPTER).write_text("{}")
+    return folder / "adapter"
+
+
+def adapter_next_to_model(folder: Path) -> Path:
+    (folder / "model" / ADAPTER).write_text("{}")
+    return folder / "model"
+
+
+def several_checkpoints(folder: Path) -> Path:
+    for number in (10, 20):
+        write_tiny_model(folder / f"runs/checkpoint-{number}", ["a"])
+    return folder / "runs"
+
+
+def inside(folder: Path) -> Path:
+    (folder / "model/logs").mkdir()
+    return folder / "model/logs"
+
+
+def own_code(folder: Path) -> Path:
+    values = json.loads((folder / MODEL).read_text())
+    (folder / MODEL).write_text(json.dumps(values | {"auto_map": {"AutoModel": "code.Model"}}))
+    return folder / "model"
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (adapter_alone, "is an adapter without its model .* Merge it"),
+        (adapter_next_to_model, "is an adapter next to a model .* or name a folder with the model and without"),
+        (lambda folder: folder, "has no config.json; its folders model have one"),
+        (several_checkpoints, "its folders checkpoint-10, checkpoint-20 have one: name one"),
+        (inside, "has no config.json: name the folder above it, model,"),
+        (own_code, "has Python code of its own .*, which is not run.* remove auto_map from a copy"),
+    ],
+)
+def test_a_folder_that_is_not_one_model_is_named(tmp_path: Path, make: Callable[[Path], Path], said: str) -> None:
+    write_tiny_model(tmp_path / "model", ["a"])
+    folder = make(tmp_path)
+    with pytest.raises(InputError, match=said):
+        model_parameters(str(folder), tmp_path, tmp_path)
+    with pytest.raises(InputError, match=said):
+        find_model(str(folder))
+
+
+def test_a_checkpoint_of_a_trainer_is_read(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "runs/checkpoint-10", ["a"])
+    for name in ("trainer_state.json", "optimizer.pt", "training_args.bin"):
+        (folder / name).write_text("{}")
+    assert model_parameters(str(folder), tmp_path, tmp_path)["base_model.path"] == "runs/checkpoint-10"
+    assert find_model(str(folder)).folder == folder
