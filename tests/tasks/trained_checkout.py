@@ -183,7 +183,8 @@ def make_glue_checkout(root: Path, task: TextTask = TASKS["sst2"]) -> Path:
     (root / artifacts.model_folder("squad")).rename(root / subject.model)
     for reference in subject.references:
         (root / reference).parent.mkdir(parents=True, exist_ok=True)
-        rows = [{"first": f"text {number}", "second": None, "label": label} for number, label in enumerate(labels)]
+        texts = [{"first": f"text {n}", "second": None, "label": label} for n, label in enumerate(labels)]
+        rows = [{**text, "id": str(number)} for number, text in enumerate(texts)]
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), root / reference)
     predicted = [1 - label if number % 10 == 0 else label for number, label in enumerate(labels)]
     _json(root / subject.predictions, dict.fromkeys(dict(task.dev), predicted))

@@ -151,6 +151,7 @@ def test_a_teacher_on_the_hub_is_refused_before_the_first_stage_too(
 def test_of_a_long_file_no_class_is_called_missing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A class that its first examples lack may come later."""
     monkeypatch.setattr("tasks.downstream.texts.examples.HEAD", 10)
+    monkeypatch.setattr("tasks.downstream.examples.WHOLE_BYTES", 10)
     model = write_head_model(place / "model", CLASSES, ("red", "blue", "green"), WORDS, 512)
     assert ("own", "warning") not in findings(place, model, "classification", "classes.csv")
 

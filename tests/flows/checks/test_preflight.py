@@ -313,7 +313,7 @@ def squad(**changes):
 def test_columns_endings_and_broken_files_are_found_before_the_first_stage(project, tmp_path):
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "a.jsonl").write_text('{"body": "words"}\n')
-    (tmp_path / "train.json").write_text(json.dumps(squad(answer_start=3)))
+    (tmp_path / "train.json").write_text(json.dumps(squad(answer_start=40)))
     (tmp_path / "dev.json").write_text("{")
     (tmp_path / "vocab.txt").write_text("[UNK]\n")
     found = look(
@@ -338,7 +338,7 @@ def test_columns_endings_and_broken_files_are_found_before_the_first_stage(proje
     ("kind", "lines", "reason"),
     [
         ("classification", ["text,label", *(f"text {n},good" for n in range(40))], "have 1 class(es) (good)"),
-        ("ner", [f"word{n} O\n" for n in range(40)], "have 0 entity types"),
+        ("ner", [f"word{n} O\nsleeps O\n" for n in range(40)], "have 0 entity types"),
     ],
 )
 def test_labels_of_which_nothing_can_be_learned_are_refused_before_an_estimate(

@@ -271,7 +271,10 @@ def test_files_of_a_glue_task_that_no_split_is_read_from_are_counted(tmp_path: P
     (tmp_path / "glue/SST-2/original/README.txt").write_text("x")
     assert glue(tmp_path / "glue") == {"train": 2, "dev": 2}
     reading = read_json(tmp_path / "made/reading.json")
-    assert (reading["numbers"]["files read"], reading["ignored"]) == (2, ["original/README.txt", "test.tsv"])
+    assert (reading["numbers"]["files read"], reading["inputs"]["train"]["ignored"]) == (
+        2,
+        ["original/README.txt", "test.tsv"],
+    )
 
 
 # ------------------------------------------------------------------------------- files that are named one by one
