@@ -199,7 +199,7 @@ def _glue_page(text: str) -> str:
     examples, logits = dev_set(task, [f"a film{text}", "another"], np.array([0, 1])), np.array([[0.0, 3.0], [0.0, 1.0]])
     split, predictions = f"dev{text}", task.predictions(logits)
     outcomes = task.outcomes(examples, predictions)
-    slices = [Slice("class", f"no{text}", 1, {"score": 50.0, "score_low": 40.0, "score_high": 60.0})]
+    slices = [Slice("class", f"no{text}", 1, {"accuracy": 50.0, "accuracy_low": 40.0, "accuracy_high": 60.0})]
     found = EvaluationView(
         {split: examples}, {split: logits}, {split: predictions}, {split: outcomes}, slices, None, metrics
     )

@@ -186,9 +186,8 @@ def test_the_rows_pass_validation_and_what_was_read_is_on_the_page(source: Sourc
     assert verdict["valid"], [check for check in verdict["checks"] if not check["ok"]]
     numbers = {one["name"]: one["value"] for one in verdict["statistics"]["numbers"]}
     assert numbers[pretrain_rows.SEQUENCES] == numbers["sequences"] == len(sequences(source.own))
-    assert json.loads((rows / READING).read_text())["layouts"] == [
-        "columns of lists, label -100 where nothing is masked"
-    ]
+    formats = json.loads((rows / READING).read_text())["inputs"]["sequences"]["formats"]
+    assert formats == {"columns of lists, label -100 where nothing is masked": 1}
 
 
 def test_held_out_sequences_are_in_neither_and_all_maskings_of_one_go_together(source: Source, tmp_path: Path) -> None:

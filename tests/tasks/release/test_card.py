@@ -81,8 +81,8 @@ def test_the_front_matter_says_what_the_hub_shows() -> None:
                     "task": {"type": "question-answering", "name": "Question Answering"},
                     "dataset": {"type": "podium-demo", "name": "Podium demo questions (generated)", "split": "dev"},
                     "metrics": [
-                        {"type": "exact_match", "name": "Exact match", "value": 91.2},
                         {"type": "f1", "name": "F1", "value": 94.5678},
+                        {"type": "exact_match", "name": "Exact match", "value": 91.2},
                     ],
                 }
             ],

@@ -70,7 +70,7 @@ def refused(code: str, *words: str, most_mb: int = MOST_MB, ends: tuple[int, ...
 
 CORPUS = (
     "from tasks.corpus.documents import read_files; from tasks.corpus.documents import document_columns; "
-    "from tasks.records.text_files import Interpretation; "
+    "from tasks.records.interpretation import Interpretation; "
     "[None for _ in read_files(Path(sys.argv[1]), document_columns('text'), 'auto', Interpretation())]"
 )
 
@@ -307,7 +307,7 @@ def test_questions_of_many_empty_values(tmp_path: Path) -> None:
     (tmp_path / "train.json").write_text('{"data": [{"id": [' + "[]," * (60 << 20) + "0]}]}")
     key = "downstream.squad.data.train_path"
     code = (
-        "from tasks.records.text_files import Interpretation; from tasks.records.json_files import read_objects; "
+        "from tasks.records.interpretation import Interpretation; from tasks.records.json_files import read_objects; "
         f"list(read_objects(Path(sys.argv[1]), {key!r}, Interpretation()))"
     )
     said = refused(code, str(tmp_path / "train.json"), most_mb=2048)

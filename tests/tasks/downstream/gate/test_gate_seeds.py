@@ -153,7 +153,7 @@ def test_of_a_loss_the_smallest_is_the_best(root: Path) -> None:
     write_seed(root, 43, wrong=3, held_out={"judged_by": "loss", "loss": 0.4})
     write_seed(root, 44, wrong=1, held_out={"judged_by": "loss", "loss": 0.6})
     [reason] = decide(root)["reasons"]
-    assert "seed 42, loss 0.5000 on held-out examples, but seed 43 has 0.4000" in reason
+    assert "seed 42, loss 0.5000 on held-out training examples, but seed 43 has 0.4000" in reason
 
 
 def test_held_out_scores_that_are_not_known_of_all_choose_nothing_and_that_is_said(root: Path) -> None:

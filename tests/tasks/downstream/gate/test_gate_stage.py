@@ -218,7 +218,7 @@ def test_an_empty_folder_of_the_released_model_means_nothing_was_released(checko
     ("path", "content", "message"),
     [
         ("metrics/squad.json", None, "Run the stage evaluate@squad"),
-        ("metrics/squad.json", '{"f1": "high", "exact_match": 1, "files": []}', "must contain exact_match, f1"),
+        ("metrics/squad.json", '{"f1": "high", "exact_match": 1, "files": []}', "must contain f1, exact_match"),
         ("metrics/squad.json", '{"f1": 1, "exact_match": 1, "files": []}', "SHA-256"),
         ("evaluation/squad/predictions.json", None, "not found"),
         ("evaluation/squad/predictions.json", "[]", "must be an object"),

@@ -92,7 +92,7 @@ def podium(
 
 REFUSED: list[tuple[Sequence[str], int, str]] = [
     (["predict", "nothing/at/all", "questions.csv"], 1, "nothing/at/all not found"),
-    (["predict", ".", "questions.csv"], 1, "config.json not found"),
+    (["predict", ".", "questions.csv"], 1, "has no config.json; its folders"),
     (["predict", "base", "questions.csv"], 1, "BertForPreTraining, not a fine-tuned model"),
     (["predict", "odd", "sentences.csv"], 1, "has the classes red, green, blue, grey"),
     (["predict", "qa", "empty.jsonl"], 1, "empty.jsonl is empty"),
@@ -154,7 +154,7 @@ REFUSED: list[tuple[Sequence[str], int, str]] = [
     (["predict", "pairs", "text.txt"], 2, "reads two texts: pass --text and --text-pair, or a table"),
     (["predict", "qa", "--text", "who's he?"], 2, """podium ask MODEL 'who'"'"'s he?' --context TEXT, or a table of"""),
     (["predict", "colours", "sentences.csv", "--column", "text=other"], 1, "or --plain if each line is a text"),
-    (["predict", "sst2", "questions.csv"], 1, "no column 'sentence'"),
+    (["predict", "sst2", "questions.csv", "--task", "sst2"], 1, "no column 'sentence'"),
     (["predict", "sst2", "sentences.csv", "out.json"], 2, "cannot hold predictions for examples. Use .jsonl"),
     (["predict", "sst2", "sentences.csv", "--n-best", "2"], 2, "--n-best 2 is not supported"),
     (["predict", "sst2", "sentences.csv", "--task", "qnli"], 2, "--task qnli does not fit; valid: classif"),
@@ -248,7 +248,7 @@ def test_the_figures_of_evaluate_are_those_of_score(place: Path, tmp_path: Path)
     said = podium(place, "score", str(tmp_path / "dev.json"), str(tmp_path / "made/predictions.json"), "--json")
     assert {name: found[name] for name in ("exact_match", "f1", "total")} == json.loads(said.stdout)
     assert found == json.loads((tmp_path / "made/metrics.json").read_text())
-    names = {"metrics.json", "nbest.json", "predictions.json", "report.html", "scores.json"}
+    names = {"metrics.json", "mistakes.csv", "nbest.json", "predictions.json", "report.html", "scores.json"}
     assert {path.name for path in (tmp_path / "made").iterdir()} == names
 
 

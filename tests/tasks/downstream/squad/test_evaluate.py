@@ -162,6 +162,7 @@ def test_the_stage_writes_predictions_scores_plots_and_a_page(tmp_path: Path) ->
     ]
     assert json.loads((tmp_path / "metrics" / "squad.json").read_text()) == metrics
     assert sorted(path.name for path in (tmp_path / "evaluation" / "squad").iterdir()) == [
+        "mistakes.csv",
         "nbest.json",
         "predictions.json",
         "report.html",
@@ -233,7 +234,7 @@ def test_the_page_loads_nothing_and_escapes_every_text(tmp_path: Path) -> None:
     write_checkout(tmp_path, {"q2": ["<script>alert(1)</script>"]})  # q2 becomes a mistake and is shown
     evaluate(TASK, tmp_path)
     page = _Page(without_own_script((tmp_path / "evaluation" / "squad" / "report.html").read_text()))
-    assert page.links == ["#content"]
+    assert page.links == ["#content", "mistakes.csv"]
     assert "script" not in page.tags
     assert "b" not in page.tags  # the context of q2 holds <b>
     assert "<script>alert(1)</script>" in page.text
