@@ -160,7 +160,8 @@ def _compare_previous(result: ResultView, metric: str) -> Iterator[Note]:
 
         half = math.hypot(*((high - low) / 2 for low, high in known))
         found = ConfidenceInterval(gain, gain - half, gain + half)
-        yield _format_change({**asdict(found), "verdict": found.direction}, other)
+        text, kind = _format_change({**asdict(found), "verdict": found.direction}, other)
+        yield f"{text}, not paired", kind
 
 
 def _compare_constant(result: ResultView, metric: str) -> Iterator[Note]:
@@ -175,5 +176,7 @@ def _format_change(change: Mapping[str, Any], other: str) -> Note:
     verdict = change["verdict"]
     kind = {"better": "good", "worse": "bad"}.get(verdict, "")
     found = f"{verdict} than {other}" if kind else f"no difference from {other} shown"
+    if not kind and change["mean"] is not None and change["low"] * change["high"] > 0:  # the interval alone shows one
+        found += " by McNemar's exact test"
     mean, low, high = ("none" if change[name] is None else f"{change[name]:+.2f}" for name in ("mean", "low", "high"))
     return f"{found}: {mean} ({low} to {high})", kind

@@ -133,7 +133,7 @@ def _over_baseline(task: AnyScores, difference: ConfidenceInterval, scored: Scor
         f"{_title(task, metric)}{scored.owner} is no better than {task.baseline} ({score:.2f}): {found} at confidence "
         f"{task.confidence:g}. {describe_power(scored.scored_on, 'gains', difference.mean - difference.low)}"
     ).rstrip()
-    numbers = _describe_difference(task, metric, difference)
+    numbers = _describe_difference(metric, difference, difference.direction)
     required = "significantly more than 0 points"
     return GateCheck("beats_constant_answer", difference.low > 0, found, required, numbers), reason
 
@@ -156,7 +156,8 @@ def _no_drop(
         f"({task.entry.key('gate', limit.tolerated_key)}). {smallest}"
     ).rstrip()
     fell = difference.shows_drop(most, task.confidence)
-    numbers = _describe_difference(task, limit.metric, difference)
+    verdict = difference.verdict(task.confidence) if isinstance(difference, PairedDifference) else difference.direction
+    numbers = _describe_difference(limit.metric, difference, verdict)
     return GateCheck(name, not fell, found, no_drop_requirement(task, limit), numbers), reason
 
 
@@ -173,14 +174,11 @@ def check_teacher(task: AnyScores, teacher: ReleasedComparison) -> ReasonedCheck
     if needed := difference.count_needed(most, teacher.common):
         reason += f" With this difference, up to {needed:,} {task.record}s would be needed."
     required = f"{task.metrics.titles[metric]} at most {most:g} points below the teacher's"
-    numbers = _describe_difference(task, metric, difference)
+    numbers = _describe_difference(metric, difference, difference.direction)
     return GateCheck("teacher", difference.excludes_drop(most), found, required, numbers), reason
 
 
-def _describe_difference(task: AnyScores, metric: str, difference: ConfidenceInterval) -> dict[str, Any]:
-    verdict = difference.direction
-    if isinstance(difference, PairedDifference):
-        verdict = difference.verdict(task.confidence)
+def _describe_difference(metric: str, difference: ConfidenceInterval, verdict: str) -> dict[str, Any]:
     figures = round_finite({"mean": difference.mean, "low": difference.low, "high": difference.high})
     return {"metric": metric, **figures, "verdict": verdict}
 

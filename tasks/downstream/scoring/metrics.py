@@ -84,10 +84,11 @@ class Metric:
 
         Those of a correlation are r(z + t e), with the Fisher's z of all examples, its standard error e, and t of each
         resample (Hall, Martin and Schucany 1989, "Better nonparametric bootstrap confidence intervals for the
-        correlation coefficient", Journal of Statistical Computation and Simulation 33). Every second t is positive and
-        the others negative, which makes the interval symmetric in z; its coverage is better for skewed values (Hall
-        1988, "On symmetric bootstrap confidence intervals", Journal of the Royal Statistical Society B 50). Resamples
-        without t, such as those of two different examples, have their own correlation.
+        correlation coefficient", Journal of Statistical Computation and Simulation 33). Every second t is
+        mirrored, which makes the interval symmetric in z; its coverage is better for skewed values (Hall 1988, "On
+        symmetric bootstrap confidence intervals", Journal of the Royal Statistical Society B 50). Differences of two
+        models keep the sign of t, and so what both have in common. Resamples without t, such as those of two different
+        examples, have their own correlation.
 
         Args:
             weights: counts of each example in each resample.
@@ -97,7 +98,7 @@ class Metric:
         whole, error = self.correlate(outcomes, np.ones((1, len(outcomes))))
         values, errors = self.correlate(outcomes, weights)
         with np.errstate(divide="ignore", invalid="ignore"):
-            t = np.abs((np.arctanh(values) - np.arctanh(whole)) / errors)
+            t = (np.arctanh(values) - np.arctanh(whole)) / errors
             t[1::2] *= -1
             return 100 * np.where(np.isfinite(t), np.tanh(np.arctanh(whole) + t * error), values)
 
@@ -226,7 +227,7 @@ class Metrics:
         correlations = tuple(one for one in self.parts if one.correlate) if bounds else ()
         if correlations:
             for bounded, plain in zip(found, Metrics(correlations).resample(models), strict=True):
-                bounded |= {name: np.stack([one, one]) for name, one in plain.items() if np.ptp(one) > NO_WIDTH}
+                bounded |= {name: np.stack([one, one]) for name, one in plain.items() if _is_wide(one)}
         return [self._with_mean(one) for one in found]
 
     def _with_mean(self, found: dict[str, Any]) -> dict[str, Any]:
@@ -323,6 +324,10 @@ def changed_answers(
                 for quantity, column in quantities.items()
             }
             yield number, {"id": names[number], "first": first, "second": second, **scores}
+
+
+def _is_wide(drawn: Array) -> bool:
+    return bool(np.ptp(np.nanquantile(drawn, [0.025, 0.975])) > NO_WIDTH)
 
 
 def make_interval(drawn: Array, value: float, confidence: float = 0.95) -> ConfidenceInterval:

@@ -99,11 +99,10 @@ def _spearman(outcomes: Array, weights: Array) -> tuple[Array, Array]:
 
 def _ranks(values: Array, weights: Array) -> Array:
     """Return the mean rank of each value [resamples, examples], with example n repeated weights[r, n] times."""
-    different, place = np.unique(values, return_inverse=True)
-    counts = np.zeros((len(different), len(weights)))
-    np.add.at(counts, place, weights.T)
-    ranks = np.cumsum(counts, axis=0) - (counts - 1) / 2
-    return ranks[place].T
+    _, place, repeated = np.unique(values, return_inverse=True, return_counts=True)
+    counts = np.add.reduceat(weights[:, np.argsort(place)], np.cumsum(repeated) - repeated, axis=1)
+    ranks: Array = np.cumsum(counts, axis=1) - (counts - 1) / 2
+    return ranks[:, place]
 
 
 def _correlate(one: Array, other: Array, weights: Array) -> tuple[Array, Array]:

@@ -103,7 +103,11 @@ def test_the_head_says_why_a_model_was_refused_with_found_and_required_and_what_
     [
         ((2.0, 0.5, 3.5, "better"), "better than the released model: +2.00 (+0.50 to +3.50)"),
         ((-2.0, -3.5, -0.5, "worse"), "worse than the released model: -2.00 (-3.50 to -0.50)"),
-        ((1.0, 0.1, 2.0, "no difference shown"), "no difference from the released model shown: +1.00"),
+        (
+            (1.0, -0.1, 2.0, "no difference shown"),
+            "no difference from the released model shown: +1.00 (-0.10 to +2.00)",
+        ),
+        ((1.0, 0.1, 2.0, "no difference shown"), "shown by McNemar's exact test: +1.00 (+0.10 to +2.00)"),
     ],
 )
 def test_the_head_compares_a_score_with_the_released_model_as_the_gate_did(figures, said, toy_project):
@@ -152,7 +156,9 @@ def test_the_head_compares_a_score_with_the_run_before_of_the_same_name(before, 
     scored([], score=before).save(toy_project)
     record = scored([])
     record.begin(toy_project)
-    assert f"{said} the run of 2026-11-23 10:00" in head_of(record, toy_project)
+    head = head_of(record, toy_project)
+    assert f"{said} the run of 2026-11-23 10:00" in head
+    assert "), not paired" in head
     record.save(toy_project)
     again = scored([])
     again.begin(toy_project)

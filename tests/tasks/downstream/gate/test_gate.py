@@ -12,8 +12,9 @@ import pytest
 from ipu_model.files import write_json
 from tasks.downstream.gate import gate
 from tasks.downstream.gate.gate import Evidence, compare_teacher, paired_differences
-from tasks.downstream.gate.recipe import ReleasedComparison
+from tasks.downstream.gate.recipe import ReleasedComparison, ScoreEvidence, check_scores
 from tasks.downstream.gate.released_scores import mark_unanswered, read_released_outcomes
+from tasks.downstream.scoring.significance import McNemar, PairedDifference
 from tasks.downstream.squad.params import SquadGateParams
 from tests.tasks.downstream.entries import make_question, task_with
 
@@ -208,6 +209,17 @@ def test_a_student_must_be_shown_not_to_be_worse_than_its_teacher(
             reason,
         )
         assert ("would be needed" in reason) is needed
+
+
+def test_the_gain_over_the_baseline_has_one_verdict() -> None:
+    """The interval decides the check, so it decides the word on the page too; McNemar's test would find none."""
+    task = task_with("classification", "scores")
+    gain = PairedDifference(12.5, 2.5, 22.5, p_value=0.0625, mcnemar=McNemar(5, 0, 0.0625))
+    scored = ScoreEvidence({task.limits[0].metric: 62.5}, gain, None, "40 examples")
+    found = {check.name: check for check, _ in check_scores(task, scored)}["beats_constant_answer"]
+    assert found.ok
+    assert found.difference is not None
+    assert found.difference["verdict"] == "better"
 
 
 def test_the_correlation_of_a_student_is_compared_by_resamples_alone() -> None:

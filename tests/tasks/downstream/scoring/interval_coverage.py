@@ -94,6 +94,21 @@ def coverage_of_correlation(name: str, correlation: float, ratio: float, size: i
     return held / trials
 
 
+def coverage_of_difference(name: str, size: int, trials: int) -> float:
+    """The share of simulated pairs of models, with correlations of 0.85 and 0.8, 0.02 of each other's spread and 0.6
+    between their errors, whose paired interval holds the difference."""
+    generator, score, held = np.random.default_rng(0), Metrics((metric(name),)), 0
+    truth = 0.05 if name == "pearson" else 6 / np.pi * (np.arcsin(0.85 / 2) - np.arcsin(0.8 / 2))
+    for _ in range(trials):
+        values, errors, other = generator.normal(size=(3, size))
+        first = 0.85 * values + np.sqrt(1 - 0.85**2) * errors
+        second = 0.02 * (0.8 * values + 0.6 * (0.6 * errors + 0.8 * other))
+        models = ({"dev": np.stack([values, predicted], axis=1)} for predicted in (first, second))
+        found = score.differences(*models, 0.95)[name]
+        held += found.low <= 100 * truth <= found.high
+    return held / trials
+
+
 def correlation_table(trials: int) -> Iterator[str]:
     """The second table of docs/evaluation.md, line by line."""
     yield f"| correlation | ratio of spreads | {SIZES[0]} examples | {' | '.join(f'{size:,}' for size in SIZES[1:])} |"
@@ -101,6 +116,9 @@ def correlation_table(trials: int) -> Iterator[str]:
     for name, truth, ratio in CORRELATIONS:
         cells = (f"{100 * coverage_of_correlation(name, truth, ratio, size, trials):.1f}" for size in SIZES)
         yield f"| {name} {truth:g} | {ratio:g} | {' | '.join(cells)} |"
+    for name in ("pearson", "spearman"):
+        cells = (f"{100 * coverage_of_difference(name, size, trials):.1f}" for size in SIZES)
+        yield f"| {name}, difference of two models | 0.02 | {' | '.join(cells)} |"
 
 
 def table(trials: int) -> Iterator[str]:

@@ -17,6 +17,7 @@ from tests.tasks.downstream.scoring.interval_coverage import (
     SIZES,
     TRUTHS,
     coverage_of_correlation,
+    coverage_of_difference,
     coverage_of_f1,
     coverage_of_shares,
     draw_values,
@@ -177,3 +178,20 @@ def test_the_interval_of_a_correlation_does_not_depend_on_the_scale_of_predictio
 def test_the_interval_of_a_correlation_holds_it_as_often_as_it_says(name: str, truth: float) -> None:
     # 100 trials: 0.95 less three standard errors.
     assert coverage_of_correlation(name, truth, 0.02, SIZES[0], trials=100) >= 0.884
+
+
+def test_the_paired_interval_of_a_correlation_holds_the_difference_as_often_as_it_says() -> None:
+    # 100 trials: 0.95 less two standard errors; the distances of both models without their signs: 0.88.
+    assert coverage_of_difference("pearson", SIZES[1], trials=100) >= 0.906
+
+
+@pytest.mark.parametrize(
+    ("name", "outcomes"),
+    [
+        ("spearman", np.tile(np.arange(4.0), (2, 1)).T),  # every 64th resample has one example alone
+        ("matthews_correlation", np.zeros((30, 2))),  # no example of class 1
+    ],
+)
+def test_a_correlation_of_few_examples_is_not_certain(name: str, outcomes: Array) -> None:
+    found = Metrics((metric(name),)).figures({"dev": outcomes})
+    assert found[f"{name}_high"] - found[f"{name}_low"] > 50
