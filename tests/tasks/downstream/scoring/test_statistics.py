@@ -1,5 +1,6 @@
 """Intervals of scores: by hand, at the edge, and how often they hold the truth."""
 
+import dataclasses
 import math
 import time
 
@@ -17,7 +18,6 @@ from tests.tasks.downstream.scoring.interval_coverage import (
     SIZES,
     TRUTHS,
     coverage_of_correlation,
-    coverage_of_difference,
     coverage_of_f1,
     coverage_of_shares,
     draw_values,
@@ -180,9 +180,15 @@ def test_the_interval_of_a_correlation_holds_it_as_often_as_it_says(name: str, t
     assert coverage_of_correlation(name, truth, 0.02, SIZES[0], trials=100) >= 0.884
 
 
-def test_the_paired_interval_of_a_correlation_holds_the_difference_as_often_as_it_says() -> None:
-    # 100 trials: 0.95 less two standard errors; the distances of both models without their signs: 0.88.
-    assert coverage_of_difference("pearson", SIZES[1], trials=100) >= 0.906
+@pytest.mark.parametrize("name", ["pearson", "spearman"])
+def test_the_paired_interval_of_correlations_is_that_of_the_bootstrap_for_many_examples(name: str) -> None:
+    values, *errors = np.random.default_rng(0).normal(size=(3, 300))
+    first, second = ({"dev": np.stack([values, values + error], axis=1)} for error in errors)
+    studentized, plain = (
+        Metrics((one,)).differences(first, second, 0.95)[name]
+        for one in (metric(name), dataclasses.replace(metric(name), correlate=None))
+    )
+    assert studentized.high - studentized.low == pytest.approx(plain.high - plain.low, rel=0.1)
 
 
 @pytest.mark.parametrize(
