@@ -71,8 +71,8 @@ CHOICES = f"set {UNANSWERABLE} to use (the model may return no answer) or to dro
 """Suggestion for refused questions without an answer."""
 MISPLACED_ANSWERS = f"{_DATA}.misplaced_answers"
 NOT_IN_PLACE = (
-    f"an answer is not at answer_start; correct it, or drop such answers: set {MISPLACED_ANSWERS} to drop (podium "
-    "finetune: --set data.misplaced_answers=drop, podium evaluate: --misplaced-answers drop)"
+    f"an answer is not at answer_start; correct it, or drop such answers: set {MISPLACED_ANSWERS} to drop "
+    "(--misplaced-answers drop)"
 )
 SCORED = "the file on the command line"
 MEMORY_PER_BYTE = 3

@@ -252,6 +252,22 @@ def test_the_figures_of_evaluate_are_those_of_score(place: Path, tmp_path: Path)
     assert {path.name for path in (tmp_path / "made").iterdir()} == names
 
 
+def test_misplaced_reference_answers_are_refused_with_an_option_that_drops_them(
+    call: Callable[..., tuple[str, str]], tmp_path: Path
+) -> None:
+    lines = ({"text": "word2", "answer_start": 7}, {"text": "word3", "answer_start": 0})
+    row = {"question": "word1 ?", "context": "word1 word2 word3"}
+    table = tmp_path / "dev.jsonl"
+    table.write_text("".join(json.dumps({**row, "answers": [answer]}) + "\n" for answer in lines))
+    words = ("evaluate", "qa", str(table), "--output", str(tmp_path / "made"), "--json")
+    with pytest.raises(PodiumError, match=r"line 2: 'word3' at 0 \(found 'word1'; it is at 12\)") as refused:
+        call(*words)
+    option = re.search(r"\((--\S+ drop)\)", str(refused.value))
+    assert option is not None
+    out, said = call(*words, *option[1].split())
+    assert json.loads(out)["total"] == 1, said
+
+
 def test_what_is_there_is_written_over_only_by_force(place: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     out.write_text("mine")

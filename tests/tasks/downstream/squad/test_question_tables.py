@@ -455,12 +455,10 @@ def test_misplaced_answers_are_dropped_on_request_and_questions_without_any_othe
     lost = {"text": "wasp", "answer_start": 3}
     rows = [{**ONE, "answers": [lost, *ONE["answers"]]}, {**ONE, "id": "q2", "answers": [lost]}]
     table = write_table(tmp_path / "t.jsonl", rows)
-    setting = re.search(
-        r"set (\S+) to drop \(podium finetune: --set (data\S+)=drop", refusal(tmp_path, "t.jsonl", rows)
-    )
+    setting = re.search(r"set (\S+) to drop \(--(\S+) drop\)", refusal(tmp_path, "t.jsonl", rows))
     assert setting is not None
     assert setting[1] == "downstream.*.data.misplaced_answers"
-    values = {setting[2].removeprefix("data."): "drop", "unanswerable": unanswerable}
+    values = {setting[2].replace("-", "_"): "drop", "unanswerable": unanswerable}
     assert make(tmp_path, table, **values)["train"] == [ONE]
     reading = read_reading(tmp_path / "made/out")
     assert (reading["numbers"][MISPLACED], reading["numbers"][WITHOUT_PLACE]) == (2, 1)

@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from tasks.stage.errors import InputError
 from tasks.stage.row_folders import read_manifest
 from tests.places import ROOT
 from tests.tasks.downstream.entries import task_with
+from tests.tasks.downstream.squad.test_questions import params as file_params
 from tests.tasks.pretraining.row_inputs import (
     CLS,
     bert_tokenizer,
@@ -120,6 +122,28 @@ def test_rows_features_and_labels_belong_together(tmp_path: Path, max_sequences:
     assert manifest.max_predictions == 0
     if max_sequences == 1:
         assert manifest.rows == manifest.sequences
+
+
+@pytest.mark.parametrize("unit", ["characters", "UTF-16"])
+def test_labels_decode_to_answers_that_were_moved(tmp_path: Path, unit: str) -> None:
+    questions, bees = questions_on(random_texts(30)), ("\U0001f41d" * 5 + " ") * (unit == "UTF-16")
+    stated = []
+    for number, question in enumerate(questions):
+        [answer] = question["answers"]
+        text, start = answer["text"], answer["answer_start"] + len(bees)
+        question |= {"context": bees + question["context"], "answers": [{"text": text, "answer_start": start}]}
+        wrong = {"text": f" {text}", "answer_start": start + (bees.count("\U0001f41d") or number % 3 + 1)}
+        stated.append({**question, "answers": [wrong]})
+    sources = {f"{split}_path": tmp_path / f"{split}.jsonl" for split in ("train", "dev")}
+    sources["train_path"].write_text("".join(json.dumps(one) + "\n" for one in stated))
+    sources["dev_path"].write_text(json.dumps({**questions[0], "id": "dev"}))
+    examples.make_questions(file_params(**{key: str(path) for key, path in sources.items()}), tmp_path / "made")
+    assert pq.read_table(tmp_path / "made/train.parquet").to_pylist() == questions
+    made = read_questions(tmp_path / "made/train.parquet")
+    rows = [{**one._asdict(), "answers": [answer._asdict() for answer in one.answers]} for one in made]
+    inside, exact = check_rows(make(tmp_path, rows), questions, labelled=True)
+    assert inside == exact
+    assert inside >= len(questions)
 
 
 def test_dev_rows_carry_no_labels(tmp_path: Path) -> None:
