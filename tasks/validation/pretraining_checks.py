@@ -213,7 +213,8 @@ class PretrainRows(MaskedLmRows):
                 "next_sentence_labels",
                 f"between {low:.4g} and {high:.4g} of the sequences have a random next sentence"
                 + ("" if low else f" (stricter for {ENOUGH_SEQUENCES} or more sequences)"),
-                "documents of one sentence have no next sentence: check corpus.layout",
+                "documents of one sentence have no next sentence: set pretrain_rows.next_sentence to false, as for "
+                "Thai and other text that does not mark where sentences end, or check corpus.layout",
                 minimum=low,
                 maximum=high,
             ),

@@ -175,9 +175,9 @@ class RowSource:
     max_positions: int
     """Positions of the model."""
     max_unknown_share: float = 1.0
+    """Share of [UNK] among the tokens at most."""
     max_cut_share: float = 1.0
     """Share of the texts at most that are longer than a row."""
-    """Share of [UNK] among the tokens at most."""
     training: bool = True
     """The rows are for training; otherwise they are held out."""
     examples: SourceExamples | None = None
@@ -264,8 +264,8 @@ class RowData(DataSet):
                 "unknown_share",
                 "input_ids",
                 f"at most {source.max_unknown_share:.4g} of the tokens are [UNK]",
-                "the vocabulary does not fit the text: use a model or vocabulary of its language (base_model, "
-                "tokenizer), raise tokenizer.vocabulary_size if it is trained here, or raise "
+                "the vocabulary does not fit the text: use one of its language (base_model, tokenizer), put blanks "
+                "between words if there are none, raise tokenizer.vocabulary_size if it is trained here, or raise "
                 "validate.max_unknown_share",
                 maximum=source.max_unknown_share,
             ),

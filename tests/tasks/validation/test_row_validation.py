@@ -203,6 +203,7 @@ def test_next_sentences_that_are_all_of_one_kind_are_refused_when_there_are_enou
     columns["next_sentence_labels"][columns["next_sentence_labels"] == 1] = 0
     verdict = judged(judge, tmp_path, tokenizer, columns=columns)
     assert failed_checks(verdict) == ["random_next_share"]
+    assert "set pretrain_rows.next_sentence to false, as for" in format_failures(verdict, "")
     few = row_columns(PRETRAIN)
     few["next_sentence_labels"][few["next_sentence_labels"] == 1] = 0
     assert judged(judge, tmp_path / "few", tokenizer, columns=few)["valid"]
