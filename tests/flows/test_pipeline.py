@@ -40,6 +40,7 @@ def test_a_rejected_model_ends_in_the_state_rejected_and_is_not_published(prefec
         "gate@squad": {
             "name": "squad",
             "scores": {"exact_match": 70.0, "f1": 80.5},
+            "leading": [],
             "intervals": {},
             "checks": [],
             "published": None,

@@ -92,7 +92,7 @@ def test_a_model_is_evaluated_in_the_precision_of_its_run(
 def test_a_folder_of_the_name_of_a_run_is_the_folder(project: Path) -> None:
     train(project, "moods")
     (project / "mine").mkdir()
-    with pytest.raises(Exception, match="config.json not found"):
+    with pytest.raises(Exception, match="has no config.json"):
         judge(project, "mine", "dev.csv")
 
 

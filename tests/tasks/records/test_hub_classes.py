@@ -22,5 +22,5 @@ def test_lists_of_class_numbers_come_as_names_where_the_features_state_them(tmp_
 
 
 def test_what_is_no_number_of_a_class_stays_as_it_is() -> None:
-    assert name_classes([0, 2, -1, True, None, "O"], ["a", "b"]) == ["a", 2, -1, True, None, "O"]
+    assert name_classes([0, 2, -1, True, None, "O"], ["a", "b"]) == ["a", 2, None, True, None, "O"]
     assert name_classes(3, ["a"]) == 3

@@ -97,7 +97,7 @@ def test_the_command_writes_both_reports_says_what_is_wrong_and_exits_with_1(tmp
     done = run_stage(tmp_path, "corpus")
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
-    assert "1 of 9 checks failed (see reports/validation/corpus.html)" in done.stderr
+    assert "1 of 10 checks failed (see reports/validation/corpus.html)" in done.stderr
     assert "texts_present" in done.stderr
     verdict = json.loads((tmp_path / "reports/validation/corpus.json").read_text(encoding="utf-8"))
     assert (verdict["data"], verdict["valid"], verdict["rows"]) == ("corpus", False, 12)
@@ -159,7 +159,7 @@ def test_great_expectations_opens_the_folder_of_suites_as_a_store(tmp_path, monk
     store = context.expectations_store.__class__({**backend, "filepath_suffix": ".json", "root_directory": tmp_path})
     (key,) = (key for key in store.list_keys() if key.to_tuple() != (".ge_store_backend_id",))
     loaded = store.get(key)
-    assert (loaded["name"], len(loaded["expectations"])) == ("corpus", 9)
+    assert (loaded["name"], len(loaded["expectations"])) == ("corpus", 10)
 
 
 def test_an_unknown_name_is_wrong_usage(monkeypatch):

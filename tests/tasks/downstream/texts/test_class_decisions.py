@@ -71,7 +71,7 @@ def test_the_threshold_of_the_second_class_has_the_best_macro_f1_on_held_out_exa
     assert part("spec", **CHOSEN).predicted == ("dev",)
     assert not {"threshold", "thresholds", "min_probability", "risk_coverage_area"} & set(plain)
     files = {path.name for path in (checkout / f"evaluation/{NAME}").iterdir()}
-    assert files == {"predictions.json", "report.html"}, "no option, no more files"
+    assert files == {"predictions.json", "mistakes.csv", "report.html"}, "no option, no more files"
 
 
 def test_doubtful_texts_get_no_answer_and_the_curve_shows_the_choice(checkout: Path) -> None:
