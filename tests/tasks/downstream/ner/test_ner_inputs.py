@@ -70,6 +70,9 @@ ADA = (0, ["Ada", "left"], ["B-person", "O"])
         "# id 71 domain=train\nAda _ _ B-person\nleft _ _ O\n",
         "-DOCSTART- -X- O O\n\nAda NNP I-NP B-person\nleft VBD I-VP O\n",
         "-DOCSTART-\nAda\tB-person\nleft\tO\n",
+        "-DOCSTART- -X- O\nAda -X- _ B-person\nleft -X- _ O\n\n",  # Label Studio
+        "# id 5239d808-f300-46ea-aa3b-5093040213a3\tdomain=en\nAda _ _ B-person\nleft _ _ O\n",  # MultiCoNER
+        "Ada\tB-person\r\nleft\tO\n\r\n",  # lines that end in two ways
     ],
 )
 def test_columns_are_read_with_the_word_first_and_its_tag_last(tmp_path: Path, text: str) -> None:

@@ -170,6 +170,21 @@ def test_several_labels_are_detected_where_nothing_else_can_be_meant(tmp_path: P
     assert TextsExamples.recipe_for(tmp_path / "none", {"columns": {}}) == {}
 
 
+def test_flags_of_toxic_comments_are_the_labels_in_the_file(tmp_path: Path) -> None:
+    names = ["toxic", "severe_toxic", "obscene", "threat", "insult", "identity_hate"]
+    rows = [("0000997932d777bf", "Why, \"so\"?\n\nD'aww!", []), ("0002bcb3da6cb337", "BAD!", ["obscene", "toxic"])]
+    text = ",".join(f'"{name}"' for name in ("id", "comment_text", *names)) + "\r\n"
+    for number, comment, labels in rows:
+        quoted = comment.replace('"', '""')
+        text += f'"{number}","{quoted}",' + ",".join(str(int(name in labels)) for name in names) + "\r\n"
+    path = put(tmp_path / "train.csv", text)
+    found = TextsExamples.recipe_for(path, {"columns": {"text": "comment_text"}})
+    assert found == {"multilabel": True, "data.columns.label": names}
+    examples = made(tmp_path, path, columns={"text": "comment_text", "label": names, "id": "id"})
+    assert labels_in(examples) == [labels for _, _, labels in rows]
+    assert pq.read_table(examples / "train.parquet")["first"].to_pylist() == ["Why, \"so\"? D'aww!", "BAD!"]
+
+
 def test_columns_named_on_the_command_line_are_labels(tmp_path: Path) -> None:
     path = put(tmp_path / "a.csv", "words,new,bad,when\na,0,1,0\n")
     assert TextsExamples.recipe_for(path, {"columns": {"text": "words", "label": ["new", "bad"]}}) == {
