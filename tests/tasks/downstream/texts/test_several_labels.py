@@ -172,7 +172,7 @@ def test_several_labels_are_detected_where_nothing_else_can_be_meant(tmp_path: P
 
 def test_flags_of_toxic_comments_are_the_labels_in_the_file(tmp_path: Path) -> None:
     names = ["toxic", "severe_toxic", "obscene", "threat", "insult", "identity_hate"]
-    rows = [("0000997932d777bf", "Why, \"so\"?\n\nD'aww!", []), ("0002bcb3da6cb337", "BAD!", ["obscene", "toxic"])]
+    rows = [("0000997932d777bf", 'Why, "so"?\n\nD\'aww!', []), ("0002bcb3da6cb337", "BAD!", ["obscene", "toxic"])]
     text = ",".join(f'"{name}"' for name in ("id", "comment_text", *names)) + "\r\n"
     for number, comment, labels in rows:
         quoted = comment.replace('"', '""')
@@ -182,7 +182,7 @@ def test_flags_of_toxic_comments_are_the_labels_in_the_file(tmp_path: Path) -> N
     assert found == {"multilabel": True, "data.columns.label": names}
     examples = made(tmp_path, path, columns={"text": "comment_text", "label": names, "id": "id"})
     assert labels_in(examples) == [labels for _, _, labels in rows]
-    assert pq.read_table(examples / "train.parquet")["first"].to_pylist() == ["Why, \"so\"? D'aww!", "BAD!"]
+    assert pq.read_table(examples / "train.parquet")["first"].to_pylist() == ['Why, "so"? D\'aww!', "BAD!"]
 
 
 def test_columns_named_on_the_command_line_are_labels(tmp_path: Path) -> None:
