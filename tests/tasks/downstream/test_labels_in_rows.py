@@ -69,13 +69,17 @@ def write_texts(path: Path, count: int, form: str) -> Path:
 
 
 def make_inputs(folder: Path, kind: str, form: str) -> dict[str, Path]:
-    suffix = {"squad": "json", "ner": "conll", "classification": "csv"}[kind]
+    suffix = {"squad": "json", "ner": "csv" if form == "a word a row" else "conll", "classification": "csv"}[kind]
     found = {f"{split}_path": folder / f"{split}.{suffix}" for split in ("train", "dev")}
     for seed, path in enumerate(found.values()):
         if kind == "squad":
             write_questions(path, 40)
         elif kind == "ner":
             write_sentences(path, 40, seed)
+            if form == "a word a row":
+                sentences = enumerate(path.read_text(encoding="utf-8").strip().split("\n\n"))
+                words = [(n, *line.split("\t")) for n, sentence in sentences for line in sentence.split("\n")]
+                write_csv(path, ["sentence_id", "word", "tag"], words)
         else:
             write_texts(path, 40, form)
     return found
@@ -136,7 +140,12 @@ def change_one_number(name: str, values: np.ndarray) -> np.ndarray:
     return values
 
 
-KINDS = [("squad", ""), ("ner", ""), *(("classification", form) for form in ("classes", "several labels", "values"))]
+KINDS = [
+    ("squad", ""),
+    ("ner", ""),
+    ("ner", "a word a row"),
+    *(("classification", form) for form in ("classes", "several labels", "values")),
+]
 
 
 @pytest.mark.parametrize(("kind", "form"), KINDS)
