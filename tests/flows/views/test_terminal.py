@@ -231,7 +231,7 @@ def test_a_second_ctrl_c_waits_for_nothing_and_leaves_nothing_behind(toy_project
         terminal.wait_for("Podium run", seconds=2.0)  # it waits for the stage
     terminal.type(CTRL_C)
     assert terminal.end(60) == 130, terminal.plain()
-    assert "nothing half-written was kept" in terminal.plain().strip().split("\n")[-1]
+    assert "nothing half-written was kept" in terminal.plain()  # Prefect may warn of events that it did not send
     wait_until_gone(stage)
 
 
