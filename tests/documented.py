@@ -165,10 +165,6 @@ RUN_BY = {
         "tests/flows/dvc/test_experiments.py",
         "--copy-paths",
     ),
-    "podium verify published/NAME --key signing.pub --reproduce": (
-        "tests/tasks/release/test_reproduce.py",
-        "test_the_recorded_revision_builds_the_model_after_the_code_changed",
-    ),
     "podium promote user/name": ("tests/tasks/release/test_names.py", "promote user/name"),
     "podium promote user/name release-0123456789ab --as fallback": (
         "tests/tasks/release/test_names.py",

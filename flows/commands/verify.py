@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flows.commands import options
-from flows.commands.project import CommandContext, enter_project, resolve_path
+from flows.commands.project import CommandContext, resolve_path
 from ipu_model.files import find_object
 from tasks.plan.named_files import escape_name
 from tasks.stage import artifacts, streams
@@ -17,7 +17,7 @@ from tasks.stage.errors import FAILED, InputError
 
 if TYPE_CHECKING:
     from tasks.release.signing import Trust
-    from tasks.release.verify import ReceivedRelease, ReleaseCheck
+    from tasks.release.verify import ReceivedRelease
 
 
 @click.command(
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 @click.option("--key", type=options.FILE, metavar="PUBLIC_KEY", help="public key of the expected signer")
 @click.option("--identity", metavar="NAME", help="expected signer, for publish.signing: sigstore")
 @click.option("--issuer", metavar="URL", help="OpenID Connect issuer of that identity")
-@click.option("--reproduce", is_flag=True, help="also build the model again with the recorded code and parameters")
-@click.option("--from-scratch", is_flag=True, help="with --reproduce: run every stage, restore none from DVC's cache")
 @options.json_option
 @click.pass_context
 def command(
@@ -39,8 +37,6 @@ def command(
     key: Path | None,
     identity: str | None,
     issuer: str | None,
-    reproduce: bool,
-    from_scratch: bool,
     as_json: bool,
 ) -> None:
     from tasks.release.signing import Trust
@@ -48,16 +44,11 @@ def command(
 
     if (identity is None) != (issuer is None) or (key and identity):
         raise click.UsageError("pass --key, or both --identity and --issuer", ctx)
-    if from_scratch and not reproduce:
-        raise click.UsageError("--from-scratch is an option of --reproduce: pass both", ctx)
-    project = enter_project(ctx) if reproduce else None
     trust = Trust(key and resolve_path(ctx, key), identity, issuer) if key or identity else None
     if trust is not None:
         trust.require_key()
     with _open_release(ctx, model, trust) as release:
         found = verify(release)
-        if project is not None and all(check.result != "failed" for check in found):
-            found.append(_reproduce(project, release.folder, from_scratch))
     results = {check.name: check.result for check in found}
     failed, signed = "failed" in results.values(), results["signature"] == "ok"
     if as_json:
@@ -73,17 +64,6 @@ def command(
         streams.say("\n".join([*lines, "NOT VERIFIED: do not use this release" if failed else end]) + "\n")
     if failed:
         raise SystemExit(FAILED)
-
-
-def _reproduce(project: Path, release: Path, from_scratch: bool) -> "ReleaseCheck":
-    from flows.dvc.reproduce import NotReproducible, reproduce
-    from tasks.release.verify import ReleaseCheck
-
-    try:
-        same, text = reproduce(project, release, from_scratch=from_scratch)
-    except NotReproducible as error:
-        same, text = False, f"cannot be reproduced: {error}"
-    return ReleaseCheck("reproduction", "ok" if same else "failed", text)
 
 
 @contextlib.contextmanager

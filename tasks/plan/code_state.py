@@ -1,9 +1,8 @@
 """Code that a stage ran with: its git revision, and the hashes of code files in dvc.lock."""
 
-import os
 import subprocess
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +44,6 @@ def run_git(root: Path, *arguments: str, timeout: float = 60.0) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return finished.stdout if finished.returncode == 0 else None
-
-
-def export_revision(root: Path, revision: str, names: Sequence[str], folder: Path) -> bool:
-    """Write these files and folders at a revision into a folder; return False if the repository of `root` lacks it."""
-    place = run_git(root, "rev-parse", "--absolute-git-dir")
-    if place is None or run_git(root, "cat-file", "-e", f"{revision}^{{commit}}") is None:
-        return False
-    command = ["git", f"--git-dir={place.strip()}", f"--work-tree={folder}", "checkout", revision, "--", *names]
-    own = {**os.environ, "GIT_INDEX_FILE": str(folder / ".index")}  # that of the project stays as it is
-    return not subprocess.run(command, cwd=folder, env=own, stdin=subprocess.DEVNULL, capture_output=True).returncode
 
 
 def code_hashes(stages: Mapping[str, Any]) -> dict[str, dict[str, str]]:
