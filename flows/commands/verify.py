@@ -1,6 +1,7 @@
 """`podium verify`: check that a release is what its gate accepted and its signer signed."""
 
 import contextlib
+import dataclasses
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,13 +23,14 @@ if TYPE_CHECKING:
 
 @click.command(
     help="Verify MODEL: a release folder, a run that published, or a Hub repository (user/name, user/name@TAG). Checks "
-    "every file, the signature, the attestation, the scores, the card and exported models; one line each. Exit code 1 "
-    "if a check fails."
+    "every file, the signature, the attestation, the scores, the card and exported models; one line each. Nothing in the "
+    "release is run. Exit code 1 if a check fails."
 )
 @click.argument("model")
 @click.option("--key", type=options.FILE, metavar="PUBLIC_KEY", help="public key of the expected signer")
 @click.option("--identity", metavar="NAME", help="expected signer, for publish.signing: sigstore")
 @click.option("--issuer", metavar="URL", help="OpenID Connect issuer of that identity")
+@click.option("--tag", metavar="TAG", help="expected release, release-<12 digits>: another or an older one is refused")
 @options.json_option
 @click.pass_context
 def command(
@@ -37,6 +39,7 @@ def command(
     key: Path | None,
     identity: str | None,
     issuer: str | None,
+    tag: str | None,
     as_json: bool,
 ) -> None:
     from tasks.release.signing import Trust
@@ -48,17 +51,21 @@ def command(
     if trust is not None:
         trust.require_key()
     with _open_release(ctx, model, trust) as release:
+        if tag is not None:
+            release = dataclasses.replace(release, tags=frozenset({tag}))
         found = verify(release)
+        facts = {} if release.links else release.facts
     results = {check.name: check.result for check in found}
     failed, signed = "failed" in results.values(), results["signature"] == "ok"
+    facts["signer"] = ((identity or str(key)) if signed else "not checked") if facts else "unknown"
     if as_json:
-        options.print_json(
-            {"model": model, "verified": signed and not failed, "checks": [check._asdict() for check in found]}
-        )
+        verified = {"model": model, **facts, "verified": signed and not failed}
+        options.print_json({**verified, "checks": [check._asdict() for check in found]})
     else:
-        width = max(map(len, results))
-        # Names of files come from the release: line breaks and control characters are escaped.
-        lines = [f"{check.name:{width}}  {check.result:7}  {escape_name(check.text)}" for check in found]
+        # Names and texts come from the release: line breaks and control characters are escaped.
+        rows = [(name, "", text) for name, text in facts.items()] + [tuple(check) for check in found]
+        width = max(len(name) for name, _, _ in rows)
+        lines = [f"{name:{width}}  {result:7}  {escape_name(text)}" for name, result, text in rows]
         unchecked = "signer was" if results["files"] == "ok" else "weights and its signer were"
         end = "verified" if signed else f"nothing contradicts this release, but its {unchecked} not checked"
         streams.say("\n".join([*lines, "NOT VERIFIED: do not use this release" if failed else end]) + "\n")

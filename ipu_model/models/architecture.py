@@ -15,6 +15,17 @@ from ipu_model.models.family import Family
 from ipu_model.units import shorten
 
 CONFIG = "config.json"
+MAX_BYTES = 4 << 20
+"""Limit of a config.json; 50,000 named labels have 3 MB."""
+FOREIGN = {
+    "auto_map": "has Python code of its own, which is not run and may compute something else than the named model_type",
+    "quantization_config": "has weights in another number format",
+}
+"""Keys of models that are not supported, and why."""
+IMPLEMENTATION = re.compile(r"_?\w*implementation\w*")
+COUNT = re.compile(r"(.*_)?(layers|groups|group_num|blocks|block_sizes|block_repeats)")
+"""Keys of transformers' other families that count parts of a model."""
+MAX_PARTS = 256
 REQUIRED = {"is_decoder": False, "add_cross_attention": False, "pruned_heads": {}}
 """Keys of every family that decide the computation, and the supported values (their defaults)."""
 BOUNDS: Dict[str, Tuple[float, float]] = {
@@ -43,18 +54,44 @@ def read_config(path: Path) -> Tuple[ModelConfig, List[str]]:
     Raises:
         CheckpointError: the file is missing or damaged, or the model is not supported.
     """
+    return read_model_config(path)[1:]
+
+
+def read_model_config(path: Path) -> Tuple[Dict[str, Any], ModelConfig, List[str]]:
+    """Read the content of a config.json, and what `read_config` returns; every command reads models in this way.
+
+    No memory is taken for the sizes that it states.
+
+    Raises:
+        CheckpointError: as `read_config`.
+    """
+    if path.is_file() and path.stat().st_size > MAX_BYTES:
+        raise CheckpointError(f"{path} has {path.stat().st_size:,} bytes; at most {MAX_BYTES:,} are read")
     values = read_object(path)
     if values.get("pad_token_id") is None:
         values.pop("pad_token_id", None)
     try:
+        _refuse_foreign(values)
         family = families.get_family(values.get("model_type") or "bert")
         for key, required in {**family.computed, **REQUIRED}.items():
             if values.get(key) not in (None, required):
-                raise ConfigError(f"{key} is {values[key]!r}; only {required!r} is supported")
+                raise ConfigError(f"{key} is {values[key]!r:.80}; only {required!r} is supported")
         _check_values(family, values)
-        return ModelConfig(**family.read_fields(values)), _read_labels(values.get("id2label") or {})
+        return values, ModelConfig(**family.read_fields(values)), _read_labels(values.get("id2label") or {})
     except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from None
+
+
+def _refuse_foreign(values: Dict[str, Any]) -> None:
+    """Refuse code of a repository, other number formats, and too many parts."""
+    for key, value in values.items():
+        if value and key in FOREIGN:
+            raise ConfigError(f"the model {FOREIGN[key]} ({key}): choose another model, or save it without {key}")
+        if IMPLEMENTATION.fullmatch(key) and not (value is None or re.fullmatch(r"\w{1,40}", str(value))):
+            raise ConfigError(f"{key} is {value!r:.80}, which is not a name: code of a repository is not run; remove it")
+        counts = [x for x in (value if isinstance(value, list) else [value]) if type(x) in (int, float)]
+        if COUNT.fullmatch(key) and sum(map(abs, counts)) > MAX_PARTS:
+            raise ConfigError(f"{key} is {value!r:.80}; at most {MAX_PARTS} are supported")
 
 
 def _check_values(family: Family, values: Dict[str, Any]) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import re
 import sys
 from typing import Any, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
@@ -22,13 +21,12 @@ from torch import Tensor, nn
 
 from ipu_model.errors import CheckpointError, ConfigError
 from ipu_model.models.encoder import Dense, Tokens, draw_mask_for, drop
+from ipu_model.models.transformers_family import IGNORED
 
 GROUP_TOKENS = {"cpu": 256, "cuda": 8192}
 """Tokens from which on a group may end: smaller groups cost more in calls than their padding costs."""
 SIMILAR = 0.9
 """Smallest length in a group, as a share of its longest."""
-IGNORED = re.compile("_|model_type|return_dict|output_|quantization_config|reference_compile|.*_implementation")
-"""Beginnings of keys of config.json that choose an implementation, extra outputs or another number format."""
 FAULTS = (ArithmeticError, AttributeError, ImportError, LookupError, RuntimeError, TypeError, ValueError)
 """Errors that transformers raises for a config.json with impossible values."""
 

@@ -34,6 +34,8 @@ NOT_KEPT = frozenset(
     )
 )
 """Keys of config.json that depend on the task or the precision."""
+IGNORED = re.compile("_|model_type|return_dict|output_|quantization_config|reference_compile|.*_implementation")
+"""Beginnings of keys of config.json that choose an implementation, extra outputs or another number format."""
 TITLES = {"albert": "ALBERT", "deberta-v2": "DeBERTa-v2", "modernbert": "ModernBERT", "mpnet": "MPNet"}
 """Names for users that differ from the model type."""
 DISENTANGLED = ("deberta", "deberta-v2")
@@ -51,10 +53,8 @@ class TransformersFamily(Family):
         """Return the fields of ModelConfig, and in `settings` all of config.json that describes the encoder.
 
         Raises:
-            ConfigError: the model needs code of its own, or is not an encoder.
+            ConfigError: the model is not an encoder.
         """
-        if values.get("auto_map"):
-            raise ConfigError("the model needs its own Python code (auto_map), which is never run")
         if values.get("is_encoder_decoder"):
             raise ConfigError(f"{self.model_type} models are not encoders (is_encoder_decoder)")
         fields = {**super().read_fields(values), "type_vocab_size": 0}

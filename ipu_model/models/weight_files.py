@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import struct
 import zipfile
@@ -173,6 +174,12 @@ def _require_unpacked(path: Path) -> None:
         raise CheckpointError(
             f"{path} has {size} bytes and unpacks to {total}; PyTorch writes such files unpacked: save the model again"
         )
+
+
+def count_parameters(folder: Path) -> int:
+    """Return the number of weights in the safetensors of a folder, from their headers; errors as `read_weights`."""
+    shapes = (shape for path in weight_files(folder) for shape in read_shapes(path).values())
+    return sum(math.prod(shape) for shape in shapes)
 
 
 def read_shapes(path: Path) -> Shapes:

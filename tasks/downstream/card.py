@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ipu_model.units import format_duration
+from tasks.downstream.card_costs import name_hardware
 from tasks.downstream.gate.verdict_text import RECIPE, WITHOUT_FLOOR, format_figure, format_recipe
 from tasks.downstream.scoring.near_duplicates import FROM, WITHOUT
 from tasks.models.model_folders import name_family, read_fields
@@ -148,7 +149,7 @@ def write_card(
         files=facts.files,
         preferred=facts.preferred,
         served=next((one["name"] for one in facts.files if one["accepted"] and one["name"].endswith(".onnx")), None),
-        speed=facts.speed,
+        speed=facts.speed and {**facts.speed, "hardware": name_hardware(facts.speed["hardware"])},
         costs=[_cost(name, one) for name, one in facts.measured.items()],
         row_length=facts.entry_parameters["rows"]["row_length"],
         gate={**dict.fromkeys(RECIPE, ()), WITHOUT_FLOOR: None, **facts.gate},
@@ -292,7 +293,7 @@ def _cost(training: str, measured: Mapping[str, Any]) -> dict[str, str]:
     part = f" after update {measured['resumed_from_step']:,}" if measured.get("resumed_from_step") else ""
     return {
         "training": training,
-        "hardware": measured.get("hardware", "not recorded"),
+        "hardware": name_hardware(measured.get("hardware", "")),
         "time": format_duration(measured["train_seconds"]) + part,
         "energy": "not recorded" if energy is None else f"{energy:,.3g} Wh ({measured['energy_source']})",
     }

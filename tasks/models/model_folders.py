@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipu_model.errors import DeviceJobError
-from ipu_model.files import find_object, sha256_of
-from ipu_model.models.architecture import CONFIG, match_labels, read_class_name, read_config
+from ipu_model.files import sha256_of
+from ipu_model.models.architecture import CONFIG, match_labels, read_class_name, read_config, read_model_config
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.families import get_family
+from ipu_model.models.transformers_family import IGNORED
 from tasks.params.sections import HUB_NAME
 from tasks.records.hub_inputs import download_files
 from tasks.stage.errors import InputError, translate_device_errors
@@ -103,6 +104,13 @@ def read_architecture(source: Path, key: str) -> ModelConfig:
         return read_config(source / CONFIG)[0]
 
 
+def read_values(source: Path) -> dict[str, Any]:
+    """Read the content of config.json of a model folder; errors as `read_architecture`."""
+    require_config(source, str(source))
+    with translate_device_errors():
+        return read_model_config(source / CONFIG)[0]
+
+
 def packs_rows(family: str) -> bool:
     """Return whether models of a family are trained on rows of several sequences, by Podium's own modules."""
     return get_family(family).own
@@ -112,6 +120,17 @@ def read_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of ModelConfig in the content of a supported model's config.json."""
     with translate_device_errors():
         return get_family(values.get("model_type") or "bert").read_fields(values)
+
+
+def describe_encoder(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what transformers needs of the content of a supported model's config.json: encoder and classes."""
+    family = get_family(values.get("model_type") or "bert")
+    names = values.get("id2label") or {}
+    classes = {"id2label": {int(number): str(name) for number, name in names.items()}} if names else {}
+    with translate_device_errors():
+        stated = family.write_values(ModelConfig(**family.read_fields(values)))
+    known = {name: value for name, value in stated.items() if not IGNORED.match(name)}
+    return {"model_type": family.model_type, **known, **classes}
 
 
 def name_family(values: Mapping[str, Any]) -> str:
@@ -169,11 +188,6 @@ def require_config(source: Path, key: str) -> None:
         else:
             found = ": name the folder that save_pretrained wrote"
         raise InputError(f"{key} has no {CONFIG}{found}")
-    if (find_object(source / CONFIG) or {}).get("auto_map"):
-        raise InputError(
-            f"{key} has Python code of its own (auto_map in {CONFIG}), which is not run and may compute something "
-            "else than the named model_type. If it does not, remove auto_map from a copy of the file"
-        )
 
 
 @contextlib.contextmanager

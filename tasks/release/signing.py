@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 KEY, PASSWORD, TOKEN = "PODIUM_SIGNING_KEY", "PODIUM_SIGNING_PASSWORD", "SIGSTORE_IDENTITY_TOKEN"
 ATTESTATION, SIGNATURE = "attestation.json", "model.sig"
 STATEMENT, PREDICATE = "https://in-toto.io/Statement/v1", "urn:podium:release:v1"
-OF_GIT = (".git", ".gitattributes", ".github", ".gitignore")
+UNSIGNED = (".git", ".gitattributes", ".github", ".gitignore")
 """Names that model-signing does not sign: git and the Hub write them."""
+DOWNLOADED = (".cache", "huggingface")
+"""Folder in which `hf download` records what it downloaded."""
 EXTRA = "signatures need the extra `signing`: pip install model-signing pyOpenSSL"
 CURVES = ("secp256r1", "secp384r1", "secp521r1")
 MISMATCH = "Signature mismatch"
@@ -56,7 +58,8 @@ class Trust:
         from cryptography.exceptions import InvalidSignature
 
         try:
-            _config(self).verify(folder, folder / SIGNATURE)
+            with tempfile.TemporaryDirectory() as empty:  # files are compared elsewhere: here, who signed
+                _config(self).verify(Path(empty), folder / SIGNATURE)
         except InvalidSignature:
             return "it was not made with this key, or was changed"
         except _failures() as error:
@@ -129,7 +132,11 @@ def read_signed_files(signature: Path) -> dict[str, str]:
 def list_files(folder: Path) -> list[str]:
     """Return the files of a release that a signature covers."""
     paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
-    return sorted(path.as_posix() for path in paths if path.parts[0] not in (*OF_GIT, SIGNATURE))
+    return sorted(
+        path.as_posix()
+        for path in paths
+        if path.parts[0] not in (*UNSIGNED, SIGNATURE) and path.parts[:2] != DOWNLOADED
+    )
 
 
 def compare_files(expected: Mapping[str, str], found: Mapping[str, str], said: str) -> list[str]:

@@ -1,33 +1,47 @@
 """Verify a release without trusting who sent it: files, signature, attestation, card, scores and exported models.
 
-A check that cannot be made, such as the signature of an unsigned release, is skipped and says so. A release has no
-texts, so exported models are compared with the model on generated inputs.
+Files are read, and nothing in them is run. Values are compared under the names that the release states, so that a newer
+version verifies a release of an older one. A check that cannot be made, such as the signature of an unsigned release,
+is skipped and says so. A release has no texts, so exported models are compared with the model on generated inputs.
 """
 
+import functools
+import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from safetensors import SafetensorError
 
 from ipu_model.files import read_json, sha256_of
 from ipu_model.units import shorten
-from tasks.downstream.card import CardFacts, CardTask
+from tasks.downstream.card_costs import remove_costs
 from tasks.downstream.gate.exports import MAX_LOGIT_DIFFERENCE
 from tasks.downstream.gate.gate import COUNTED_ALIKE
 from tasks.downstream.gate.released_scores import read_scores
 from tasks.downstream.inference.entry import infer_entry
 from tasks.downstream.inference.model import find_model
+from tasks.downstream.scoring.near_duplicates import WITHOUT
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.models.model_card import FRONT_MATTER
-from tasks.params.entries import Entry
 from tasks.params.strict_yaml import parse_yaml
 from tasks.plan.kinds import load_part
+from tasks.plan.named_files import leads_outside
 from tasks.release.provenance import hash_of
-from tasks.release.release import CARD, METRICS, NAMES, OF_SIGNING, PROVENANCE, SCORES, WEIGHTS, content_of, tag_of
+from tasks.release.release import (
+    CARD,
+    METRICS,
+    NAMES,
+    OF_SIGNING,
+    PROVENANCE,
+    SCORES,
+    STAGE_RUNS,
+    WEIGHTS,
+    content_of,
+    tag_of,
+)
 from tasks.release.signing import (
     ATTESTATION,
     MALFORMED,
@@ -39,14 +53,17 @@ from tasks.release.signing import (
     read_signed_files,
 )
 from tasks.stage.artifacts import EXPORT_FILES
+from tasks.stage.bounded import run_bounded
 from tasks.stage.errors import InputError, PodiumError, require_packages
 
 SHOWN = 6
-COSTS = re.compile(r"(?:\| training \| hardware|On .*:\n\n\| file \| threads) \|.*\n\|[-|]+\n(?:\|.*\n)+\n")
-"""Tables of a card that differ between equal trainings and exports; `card_sha256` of the provenance leaves them out."""
-PROBES = 8
-"""Number of generated inputs for exported files, and the seed of their generator."""
-SECTIONS = ("Scores", "Release gate")
+EXPORT_SECONDS = 300.0
+"""Time limit for computing exported models, which take some seconds."""
+TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
+COMPARING = "tasks.downstream.export.compare_files"
+"""Module that computes exported models."""
+DAY = re.compile(r"\d{4}-\d\d-\d\d")
+SCORE_ROW = re.compile(r"^\| (?P<label>[^|\n]+) \| (?P<value>-?[\d.]+) \| (?P<ends>-?[\d.]+ to -?[\d.]+) \|$", re.MULTILINE)
 
 
 class ReleaseCheck(NamedTuple):
@@ -69,11 +86,39 @@ class ReceivedRelease:
     trust: Trust | None = None
     """Expected signer; None: the signature is not checked."""
     tags: frozenset[str] | None = None
-    """Release tags of its commit on the Hub; None: not on the Hub."""
+    """Accepted release tags: the expected one, or those of its commit on the Hub; None: unknown."""
     receipt: Mapping[str, str] | None = None
     """Path -> SHA-256 in the receipt of the run that published it."""
-    hashes: Mapping[str, str] = field(default_factory=dict)
-    """Path -> SHA-256 of its files."""
+
+    @functools.cached_property
+    def links(self) -> list[str]:
+        """Links that lead out of the release. Links of the Hub's cache to its own blobs do not."""
+        paths = {name: self.folder / name for name in (*list_files(self.folder), SIGNATURE)}
+        return [
+            name
+            for name, path in paths.items()
+            if path.is_symlink() and (leads_outside(path, self.folder) or not path.is_file())
+        ]
+
+    @functools.cached_property
+    def hashes(self) -> dict[str, str]:
+        """Path -> SHA-256 of its files."""
+        return {name: sha256_of(self.folder / name) for name in list_files(self.folder) if name not in self.links}
+
+    @functools.cached_property
+    def facts(self) -> dict[str, str]:
+        """Title, tag and day of the release as it states them; who states them is a matter of its signature."""
+        title = TITLE.search(_split_card(self.read_text(CARD))[1])
+        try:
+            days = [str(run["began"])[:10] for run in self.read(STAGE_RUNS).values() if run]
+        except MALFORMED:
+            days = []
+        day = max(filter(DAY.fullmatch, days), default="unknown")
+        return {"title": title[1] if title else "unknown", "tag": tag_of(self.hashes), "day": day}
+
+    def read_text(self, name: str) -> str:
+        """Return the text of a file; empty if there is none."""
+        return (self.folder / name).read_bytes().decode("utf-8", "replace") if self.has(name) else ""
 
     def has(self, name: str) -> bool:
         """Return True if the release has a file of this name."""
@@ -94,15 +139,14 @@ class ReceivedRelease:
 
 
 def verify(release: ReceivedRelease) -> list[ReleaseCheck]:
-    """Make every check of a release; `hashes` of the argument are computed here."""
-    names = list_files(release.folder)
-    links = [name for name in names if (release.folder / name).is_symlink()]
-    hashes = {name: sha256_of(release.folder / name) for name in names if name not in links}
-    release = replace(release, hashes=hashes)
-    found = [_make(name, check, release) for name, check in CHECKS.items()]
-    if links:
-        found.insert(0, ReleaseCheck("links", "failed", f"{', '.join(links[:SHOWN])} is a link; a release has none"))
-    return found
+    """Make every check of a release."""
+    if release.links:
+        text = f"{', '.join(release.links[:SHOWN])} is a link out of the release. Copy the files themselves (cp -rL)"
+        return [
+            ReleaseCheck("links", "failed", text),
+            *(ReleaseCheck(name, "skipped", "not checked because of the links") for name in CHECKS),
+        ]
+    return [_make(name, check, release) for name, check in CHECKS.items()]
 
 
 def _make(name: str, check: Callable[[ReceivedRelease], str], release: ReceivedRelease) -> ReleaseCheck:
@@ -137,8 +181,8 @@ def check_files(release: ReceivedRelease) -> str:
         if foreign and tag_of({name: hashes[name] for name in {*hashes} & NAMES}) in release.tags:
             raise ValueError(f"{shorten(foreign, SHOWN)} was added")
         if tag not in release.tags:
-            tagged = ", ".join(sorted(release.tags)) or "no release tag"
-            raise ValueError(f"these files would be {tag}, but this commit has {tagged}")
+            required = " or ".join(sorted(release.tags)) or "a release tag of this commit"
+            raise ValueError(f"these files are {tag}, {required} is required")
         known.append(tag)
     if not known:
         raise CheckSkipped("no signature, receipt or tag states hashes of this release: its weights were not checked")
@@ -170,7 +214,7 @@ def check_attestation(release: ReceivedRelease) -> str:
     problems = compare_files(files, found, "attested")
     origin, metrics = release.read(PROVENANCE), release.read(METRICS)
     expected = {name: origin[name] for name in ("parameters", "parameters_sha256", "stages_sha256")}
-    expected["code"] = {name: origin[name] for name in ("git", "stages_git", "code_md5")}
+    expected["code"] = {name: origin[name] for name in stated["code"]}
     problems += [f"its {name} differ from {PROVENANCE}" for name, value in expected.items() if stated[name] != value]
     if stated["weights_sha256"] != release.hashes.get(WEIGHTS):
         problems.append(f"it is about other weights ({stated['weights_sha256']})")
@@ -207,7 +251,7 @@ def check_provenance(release: ReceivedRelease) -> str:
 
 def check_scores(release: ReceivedRelease) -> str:
     """Check the metrics against the scores of the examples."""
-    task: AnyScores = load_part(_entry(release), "scores")
+    task: AnyScores = load_part(infer_entry(find_model(str(release.folder))), "scores")
     metrics = release.read(METRICS)
     scores = read_scores(task, release.folder / SCORES)
     count, problems = sum(map(len, scores.values())), []
@@ -215,72 +259,70 @@ def check_scores(release: ReceivedRelease) -> str:
         problems.append(f"{METRICS} counts {metrics[task.counted]} {task.record}s, {SCORES} has {count}")
     outcomes = {split: np.array(list(rows.values()), dtype=np.float64) for split, rows in scores.items()}
     computed = task.metrics.compute(outcomes) if not task.known_quantities else {}
+    stated = {name: value for name, value in computed.items() if name in metrics}
     problems += [
-        f"{METRICS} states {name}={metrics.get(name)}, {SCORES} gives {value:.4f}"
-        for name, value in computed.items()
-        if not _is_alike(metrics.get(name), value)
+        f"{METRICS} states {name}={metrics[name]}, {SCORES} gives {value:.4f}"
+        for name, value in stated.items()
+        if not _is_alike(metrics[name], value)
     ]
-    for name in task.metrics.titles:
-        low, value, high = (metrics[one] for one in (f"{name}_low", name, f"{name}_high"))
-        if not low - COUNTED_ALIKE <= value <= high + COUNTED_ALIKE:
-            problems.append(f"{METRICS} states {name}={value} outside its interval ({low} to {high})")
+    problems += [
+        f"{METRICS} states {name}={value} outside its interval ({low} to {high})"
+        for name, (value, low, high) in _read_intervals(metrics).items()
+        if not low - COUNTED_ALIKE <= value <= high + COUNTED_ALIKE
+    ]
     _require(problems)
-    how = "metrics computed again" if computed else "counted; their labels are not published"
+    how = f"{', '.join(stated)} computed again" if stated else "counted; their labels are not published"
     return f"scores of {count:,} {task.record}s: {how}"
 
 
+def _read_intervals(metrics: Mapping[str, Any]) -> dict[str, tuple[float, float, float]]:
+    """Return the value and the ends of the interval of every metric that has one.
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = {
+        name: (value, metrics[f"{name}_low"], metrics[f"{name}_high"])
+        for name, value in metrics.items()
+        if f"{name}_low" in metrics and f"{name}_high" in metrics
+    }
+    if not found:
+        raise ValueError(f"{METRICS} has no score with an interval")
+    return found
+
+
 def check_card(release: ReceivedRelease) -> str:
-    """Check the figures of the card against metrics and verdict, and its text against the provenance."""
+    """Check the scores of the card against the metrics, and its text against the provenance."""
     origin, metrics = release.read(PROVENANCE), release.read(METRICS)
-    [own] = origin["parameters"]["downstream"].values()
-    entry, verdict = _entry(release), {}
-    if release.has(ATTESTATION):
-        verdict = read_attestation(release.folder / ATTESTATION)[1]["verdict"]
-    facts = CardFacts(
-        entry=entry,
-        name=".",
-        title="",
-        license=None,
-        language=None,
-        parameters={**origin["parameters"], "downstream": {entry.name: own}},
-        metrics=metrics,
-        gate={"checks": verdict.get("checks", [])},
-        config=release.read("config.json"),
-        provenance=origin,
-    )
-    cards: CardTask = load_part(entry, "card")
-    text = (release.folder / CARD).read_text(encoding="utf-8") if release.has(CARD) else ""
-    expected, stated = _figures(cards.card(facts)), _figures(text)
-    kinds = [SECTIONS[0], "model-index", *([SECTIONS[1]] if verdict else [])]
-    problems = [
-        f"{CARD} states {found} ({kind}), {METRICS if kind != SECTIONS[1] else ATTESTATION} gives {wanted}"
-        for kind in kinds
-        for found, wanted in _differences(stated[kind], expected[kind])
+    parts = [metrics, *(part for part in metrics.get(WITHOUT) or [] if part["examples"])]
+    known = [one for part in parts for one in _read_intervals(part).values()]
+    rows = {(f"{value:.2f}", f"{low:.2f} to {high:.2f}") for value, low, high in known}
+    text = release.read_text(CARD)
+    front, body = _split_card(text)
+    section = body.partition("\n## Scores\n")[2].partition("\n## ")[0]
+    stated = list(SCORE_ROW.finditer(section))
+    problems = [one[0].strip("| ") for one in stated if (one["value"], one["ends"]) not in rows]
+    index = [metric for model in front.get("model-index") or [] for one in model["results"] for metric in one["metrics"]]
+    values = [value * share for value, *_ in known for share in (1, 0.01)]
+    problems += [
+        f"{metric['name']} {metric['value']} (model-index)"
+        for metric in index
+        if not any(abs(metric["value"] - value) <= COUNTED_ALIKE for value in values)
     ]
-    if not problems and hash_of(COSTS.sub("", text)) != origin["card_sha256"]:
-        problems.append(f"{CARD} has other text than {PROVENANCE} states")
-    _require(problems)
-    return f"{len(expected['model-index'])} figures as in {METRICS}"
+    if problems or not stated:
+        raise ValueError(f"{CARD} states {shorten(problems, SHOWN, '; ') or 'no score'}, {METRICS} gives other values")
+    if "card_sha256" not in origin:
+        return f"{len(stated)} scores as in {METRICS}; this release states no hash of the rest"
+    if hash_of(remove_costs(text, origin["training"])) != origin["card_sha256"]:
+        raise ValueError(f"{CARD} has other text than {PROVENANCE} states")
+    return f"{len(stated)} scores as in {METRICS}, text as in {PROVENANCE}"
 
 
-def _differences(stated: list[str], expected: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield pairs of differing lines."""
-    for place in range(max(len(stated), len(expected))):
-        found, wanted = (one[place] if place < len(one) else "nothing" for one in (stated, expected))
-        if found != wanted:
-            yield found, wanted
-
-
-def _figures(card: str) -> dict[str, list[str]]:
-    """Return the table rows of SECTIONS, and the results of the model-index, of a card."""
-    found = FRONT_MATTER.match(card)
-    index = (parse_yaml(found[1]) or {}).get("model-index") or [] if found else []
-    results = [metric for model in index for result in model["results"] for metric in result["metrics"]]
-    values = {"model-index": [f"{one['name']} {one['value']}" for one in results]}
-    for section in SECTIONS:
-        body = card.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-        values[section] = re.findall(r"^\| (.*) \|$", body, re.MULTILINE)
-    return values
+def _split_card(text: str) -> tuple[Mapping[str, Any], str]:
+    """Return the metadata and the text of a card."""
+    found = FRONT_MATTER.match(text)
+    front = parse_yaml(found[1]) if found else {}
+    return front if isinstance(front, dict) else {}, text[found.end() :] if found else text
 
 
 def check_exports(release: ReceivedRelease) -> str:
@@ -299,33 +341,15 @@ def check_exports(release: ReceivedRelease) -> str:
         require_packages("export", ("onnxruntime", "transformers"))
     except InputError as error:
         raise CheckSkipped(f"{', '.join(sorted(present))}: not computed ({error})") from None
-    differences = _compare_exports(release, sorted(present))
+    arguments = [str(release.folder), *sorted(present)]
+    differences = json.loads(run_bounded(COMPARING, arguments, EXPORT_SECONDS, "the exported models"))
     limits = {EXPORT_FILES[form]: most for form, most in MAX_LOGIT_DIFFERENCE.items()}
     for name, one in differences.items():
-        if not one <= limits.get(name, np.inf):
-            problems.append(f"a logit of {name} {'is not finite' if np.isnan(one) else f'differs by {one:.2g}'}")
+        if one is None or one > limits.get(name, np.inf):
+            problems.append(f"a logit of {name} {'is not finite' if one is None else f'differs by {one:.2g}'}")
     _require(problems)
     shown = ", ".join(f"{name} {one:.2g}" for name, one in differences.items())
-    return f"largest difference of a logit from the model on {PROBES} generated inputs: {shown}"
-
-
-def _compare_exports(release: ReceivedRelease, names: list[str]) -> dict[str, float]:
-    """Return the largest difference of each exported file from the model, on inputs from a fixed seed."""
-    from tasks.downstream.export.model_export import LONGEST, draw_sequences
-    from tasks.downstream.export.onnx_files import compare_with_transformers, load_model
-
-    config = release.read("config.json")
-    sequences = draw_sequences(config["vocab_size"], min(LONGEST, int(config["max_position_embeddings"]) - 2), PROBES)
-    try:
-        model = load_model(release.folder)
-    except (SafetensorError, RuntimeError) as error:
-        raise ValueError(f"{WEIGHTS} is damaged ({str(error).splitlines()[0]})") from None
-    found = {name: compare_with_transformers(model, release.folder / name, sequences) for name in names}
-    return {name: np.nan if one is None else one for name, one in found.items()}
-
-
-def _entry(release: ReceivedRelease) -> Entry:
-    return infer_entry(find_model(str(release.folder)))
+    return f"largest difference of a logit from the model on generated inputs: {shown}"
 
 
 CHECKS: Mapping[str, Callable[[ReceivedRelease], str]] = {

@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ipu_model.files import new_file, read_json
+from safetensors import SafetensorError
+
+from ipu_model.files import new_file
 from tasks.downstream.inference.onnx_answers import (
     EXPORTING,
     INPUTS,
@@ -23,8 +25,9 @@ from tasks.downstream.inference.onnx_answers import (
     open_session,
     run_session,
 )
+from tasks.models.model_folders import CONFIG, describe_encoder, read_values
 from tasks.stage.artifacts import EXPORT_FILES
-from tasks.stage.errors import InputError, require_packages
+from tasks.stage.errors import InputError, require_packages, translate_device_errors
 from tasks.stage.process import loading_packages
 
 OPSET = 18
@@ -62,28 +65,44 @@ def _silenced() -> Iterator[None]:
 def load_model(folder: Path) -> Any:
     """Return the model of a folder as transformers' AutoModelFor... loads it, in fp32 with eager attention.
 
+    Only what Podium knows of its config.json reaches transformers, and no more memory is taken than its weights need.
+
     Raises:
-        InputError: transformers has no such class, or the weights are incomplete.
+        InputError: transformers has no such class, or the weights are damaged, incomplete or of other sizes.
     """
     require_packages("export", EXPORTING)
-    with loading_packages(), _silenced():
+    values = read_values(folder)
+    name = str((values.get("architectures") or [""])[0])
+    with loading_packages(), _silenced(), translate_device_errors():
         import torch
         import transformers
 
+        from ipu_model.models.transformers_encoder import FAULTS
+        from ipu_model.models.weight_files import count_parameters
+
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()
-        names = read_json(folder / "config.json").get("architectures") or [""]
-        suffix = "For" + str(names[0]).partition("For")[2]
-        found = getattr(transformers, f"AutoModel{suffix}", None)
-        if found is None:
-            raise InputError(f"{folder / 'config.json'} names {names[0]!r}, which transformers cannot load for a task")
-        model, info = found.from_pretrained(
-            str(folder),
-            attn_implementation="eager",
-            dtype=torch.float32,
-            local_files_only=True,
-            output_loading_info=True,
-        )
+        kind = getattr(transformers, f"AutoModelFor{name.partition('For')[2]}", None)
+        if kind is None:
+            raise InputError(f"{folder / CONFIG} names {name!r:.80}, which transformers cannot load for a task")
+        try:
+            settings = transformers.AutoConfig.for_model(**describe_encoder(values))
+            with torch.device("meta"):
+                size = sum(x.numel() for x in kind.from_config(settings).parameters())
+            if size > 2 * (present := count_parameters(folder)):
+                raise InputError(f"{folder}: {CONFIG} describes {size:,} parameters, the weights have {present:,}")
+            model, info = kind.from_pretrained(
+                str(folder),
+                config=settings,
+                attn_implementation="eager",
+                dtype=torch.float32,
+                local_files_only=True,
+                use_safetensors=True,
+                output_loading_info=True,
+            )
+        except (SafetensorError, OSError, *FAULTS) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise InputError(f"{folder}: transformers cannot load the weights ({reason})") from None
     if missing := sorted(info["missing_keys"]):
         raise InputError(f"{folder} lacks weights: {', '.join(missing[:5])}. Only a fine-tuned model can be exported")
     return model.eval()

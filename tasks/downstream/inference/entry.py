@@ -51,6 +51,8 @@ def infer_entry(
     if values["rows"]["row_length"] > model.max_tokens:
         values["rows"] |= limit_rows(kind, model.max_tokens)
     taken = {name: released[name] for name in TAKEN if name in released} if released.get("kind") == kind else {}
+    # A release of another version may state parameters that this one does not have.
+    taken = {name: {key: x for key, x in stating.items() if key in values[name]} for name, stating in taken.items()}
     of_folder = _inference_class(kind).read_params(model.folder)
     for section, stating in (*taken.items(), *of_folder.items(), *(stated or {}).items()):
         values[section] = {**values.get(section, {}), **stating}

@@ -16,7 +16,7 @@ from tasks.models.model_folders import (
     download_model,
     list_weight_files,
     read_fields,
-    require_config,
+    read_values,
     require_hub_name,
     select_model_files,
 )
@@ -57,16 +57,9 @@ class InferenceModel:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Class names by number; transformers omits them for two unnamed classes.
-
-        Raises:
-            InputError: id2label of config.json is malformed.
-        """
+        """Class names by number; transformers omits them for two unnamed classes."""
         names = self.config.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})
-        try:
-            return tuple(str(names[number]) for number in sorted(names, key=int))
-        except (TypeError, ValueError):
-            raise InputError(f"{self.folder / CONFIG}: id2label must map numbers to names") from None
+        return tuple(str(names[number]) for number in sorted(names, key=int))
 
     @property
     def max_tokens(self) -> int:
@@ -93,9 +86,10 @@ def find_model(name: str, tokenizer: Path | None = None, backend: str = "") -> I
     from tasks.vocabulary.encoding import find_tokenizer_file  # imports numpy and pyarrow, and the flow imports this
 
     holder = folder if tokenizer is None else tokenizer
-    require_config(folder, str(folder))
     _require_own_files(folder, holder)
-    config = _config(folder)
+    config = read_values(folder)
+    if "max_position_embeddings" not in config:
+        raise InputError(f"{folder / CONFIG} is not the configuration of an encoder: max_position_embeddings is missing")
     exported = artifacts.EXPORT_FILES.get(backend)
     if not list_weight_files(folder) and not (exported and (folder / exported).is_file()):
         raise InputError(f"{folder} {NO_WEIGHTS}")
@@ -128,7 +122,7 @@ def find_exported(model: InferenceModel, form: str) -> Path:
 def read_files(folder: Path) -> list[Path]:
     """Return the paths of a model folder that are read, including those of a release, whether or not they exist."""
     present = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    return [folder / name for name in (*select_model_files(present), *OF_RELEASES)]
+    return [folder / name for name in (*select_model_files(present), *OF_RELEASES, *artifacts.EXPORT_FILES.values())]
 
 
 def _require_own_files(*folders: Path) -> None:
@@ -139,20 +133,6 @@ def _require_own_files(*folders: Path) -> None:
                     f"{path} is a link to a file outside {folder}. Replace it with the file itself (cp -rL copies a "
                     "folder that way), or name the folder that it points to"
                 )
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    path = folder / CONFIG
-    try:
-        values = read_json(path)
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON ({error}). Publish or download the model again") from None
-    if not isinstance(values, dict) or "max_position_embeddings" not in values:
-        raise InputError(f"{path} is not the configuration of an encoder: max_position_embeddings is missing")
-    positions = values["max_position_embeddings"]
-    if type(positions) is not int or positions < 1:
-        raise InputError(f"{path}: max_position_embeddings is {positions!r:.80}, a positive integer is required")
-    return values
 
 
 def _model_max_length(tokenizer: Path) -> int:

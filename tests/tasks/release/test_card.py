@@ -147,14 +147,14 @@ def test_near_duplicates_stand_on_the_card_with_the_scores_without_them() -> Non
 def test_the_card_states_hardware_time_and_energy_and_how_the_energy_is_known() -> None:
     done = {
         "train_seconds": 8130.0,
-        "hardware": "8 threads of X",
+        "hardware": "8 threads of AMD EPYC 7763 64-Core Processor, evil.sh",
         "energy_source": "estimated with 12 W for a busy core",
     }
     measured = {"pretrain-phase1": {**done, "energy_wh": 216.84, "resumed_from_step": 1200}}
     measured["squad-finetune"] = {"train_seconds": 10.32, "resumed_from_step": 0}  # of an earlier version
     card = model_card(facts(measured=measured))
     assert (
-        "| pretrain-phase1 | 8 threads of X | 2 h 15 min after update 1,200 | 217 Wh (estimated with 12 W for a busy"
+        "| pretrain-phase1 | 8 threads of AMD EPYC 7763 64-Core Processor, | 2 h 15 min after update 1,200 | 217 Wh (estimated with 12 W for a busy"
         " core) |\n"
         "| squad-finetune | not recorded | 10 s | not recorded |"
     ) in card

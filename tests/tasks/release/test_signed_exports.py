@@ -145,7 +145,7 @@ ATTACKS: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "card": (
         lambda at: replace_text(at / "README.md", "accuracy | 40.00 |", "accuracy | 90.00 |"),
         "card",
-        r"README.md states accuracy \| 90.00 .*\(Scores\), evaluation/metrics.json gives",
+        r"README.md states accuracy \| 90.00 .*, evaluation/metrics.json gives",
     ),
     "tokenizer": (
         lambda at: replace_text(at / "tokenizer.json", '"lowercase": true', '"lowercase": false'),

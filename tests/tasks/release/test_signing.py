@@ -214,7 +214,7 @@ ATTACKS: list[tuple[Callable[[Path, Path], None], dict[str, str]]] = [
     (one_byte_of_weights, {"files": "model.safetensors has SHA-256", "attestation": "about other weights"}),
     (
         a_better_figure_on_the_card,
-        {"files": "README.md has SHA-256", "card": r"README.md states F1 \| 100.00 \| 95.81 to 100.00 \(Scores\)"},
+        {"files": "README.md has SHA-256", "card": r"README.md states F1 \| 100.00 \| 95.81 to 100.00, eval"},
     ),
     (a_better_figure_in_the_model_index, {"card": "README.md states .* 101.0 \\(model-index\\), .*metrics.json gives"}),
     (another_word_on_the_card, {"card": "README.md has other text than provenance.json states"}),
@@ -233,7 +233,7 @@ ATTACKS: list[tuple[Callable[[Path, Path], None], dict[str, str]]] = [
     (edited_parameters, {"files": "provenance.json has SHA-256", "provenance": "parameters were changed"}),
     (a_removed_signature, {"signature": "not signed: model.sig is missing"}),
     (a_removed_signature_and_attestation, {"signature": "not signed: model.sig is missing"}),
-    (a_link, {"links": "vocab.txt is a link", "files": "vocab.txt is missing"}),
+    (a_link, {"links": "vocab.txt is a link out of the release"}),
 ]
 
 
@@ -244,8 +244,10 @@ def test_each_change_of_a_signed_release_is_named(release: Path, keys: Path, att
     for name, words in named.items():
         assert found[name].result == "failed", (name, found)
         assert re.search(words, found[name].text), found[name]
+    if attack is a_link:
+        assert {one.result for one in found.values()} == {"failed", "skipped"}, "nothing else is read"
+        return
     genuine = attack not in (
-        a_link,
         a_signature_of_another_key,
         a_removed_signature,
         a_removed_signature_and_attestation,

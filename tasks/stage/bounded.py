@@ -1,0 +1,39 @@
+"""Processes for what a stranger's file makes a library compute: they have a time limit, and are killed at its end."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from tasks.stage.errors import InputError
+from tasks.stage.process import describe_exit, python_path
+
+
+def run_bounded(module: str, arguments: Sequence[str], seconds: float, what: str, content: str = "") -> str:
+    """Run a module, which calls `run_main`, in a process of its own; return what it printed.
+
+    Args:
+        what: subject of messages, such as "the exported models".
+        content: standard input.
+
+    Raises:
+        InputError: the module failed, or took longer than `seconds`.
+    """
+    environment = {**os.environ, "PYTHONPATH": python_path(os.environ.get("PYTHONPATH"))}
+    environment.pop("DVC_STAGE", None)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", module, *arguments],
+            input=content.encode(),
+            capture_output=True,
+            env=environment,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise InputError(f"{what} took longer than {seconds:g} s and were stopped") from None
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").splitlines()
+        said = next((line for line in reversed(lines) if line.startswith("error: ")), "").removeprefix("error: ")
+        raise InputError(said or f"{what} ended their process ({describe_exit(done.returncode)})")
+    return done.stdout.decode()
