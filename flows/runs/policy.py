@@ -34,6 +34,10 @@ TARGETS = "PODIUM_TARGETS"
 repositories (team/podium-*)."""
 TRACKING, RELEASE_FOLDER = "tracking.folder", ".publish.folder"
 """Parameters that name a folder to write; the second one belongs to an entry."""
+CHECKPOINTS = "checkpoint.remote"
+"""Parameter that names a folder that jobs also resume from, so that only the worker's own value is allowed."""
+ACCOUNTS = ("trackio", "wandb", "mlflow")
+"""Trackers that use an account or a server of the worker's environment."""
 CHECKOUT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}-[0-9a-f]{8}")
 IPU_CACHE = "executable_cache_dir"
 """The only key of an ipu_config.json that names a folder."""
@@ -131,6 +135,9 @@ def _rules(values: dict[str, Any], policy: _Policy) -> Iterator[tuple[str, Calla
             if isinstance(keys, dict) and keys.get(IPU_CACHE) not in IPU_CACHE_OFF:
                 written.append(f"{section}.{job}.{IPU_CACHE}")
     for name in written:
+        if name == CHECKPOINTS:
+            yield name, lambda _: False, "resume from, and copy checkpoints to, what its presets"
+            continue
         home = _default_folder(name)
         own = f"{home}/ of its checkout and " if home else ""
         yield name, functools.partial(policy.may_write, name), f"write to {own}what its {TARGETS}"
@@ -145,11 +152,19 @@ def _problems(values: dict[str, Any], policy: _Policy) -> Iterator[str]:
         if not policy.is_own_value(name, sent) and not may_be(sent):
             yield f"{name}={_quote(sent)}: this worker lets sent runs {what} and its own {artifacts.PARAMS} name"
     own, sent = policy.params["publish"], values["publish"]
+    fixed = {"publish.signing": (sent["signing"], own["signing"])}
     for key, careful in (("private", True), ("review", True), ("examples", False)):
-        if sent["target"] == "hub" and own[key] is careful and sent[key] is not careful:
+        if sent["target"] == "hub" and own[key] is careful:
+            fixed[f"publish.{key}"] = (sent[key], careful)
+    own, sent = policy.params["tracking"], values["tracking"]
+    if accounts := [name for name in sent["backends"] if name in ACCOUNTS]:
+        fixed["tracking.backends"] = (accounts, [name for name in accounts if name in own["backends"]])
+        fixed["tracking.project"] = (sent["project"], own["project"])
+    for key, (stated, required) in fixed.items():
+        if stated != required:
             yield (
-                f"publish.{key}={str(sent[key]).lower()}: the {artifacts.PARAMS} of this worker requires "
-                f"{str(careful).lower()}, and a sent run cannot override it; change it there"
+                f"{key}={_quote_yaml(stated)}: the {artifacts.PARAMS} of this worker requires {_quote_yaml(required)}, "
+                "and a sent run cannot override it; change it there"
             )
 
 
@@ -233,6 +248,12 @@ def _read_presets(folder: Path) -> list[Mapping[str, Any]]:
 
 def _is_inside(path: Path, roots: Sequence[Path]) -> bool:
     return any(path.is_relative_to(root.resolve()) for root in roots)
+
+
+def _quote_yaml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ", ".join(value) or "none" if isinstance(value, list) else str(value)
 
 
 def _quote(sent: Any) -> str:

@@ -11,7 +11,7 @@ from flows.runs import policy, run_params
 from flows.runs.checkout import Checkout, choose_folder, describe_checkout
 from flows.runs.stage_plan import ALL, select_stages
 from tasks.params.overlays import Setting, read_base, resolve
-from tasks.params.schema import Params, validate_params
+from tasks.params.schema import Params, unify_numbers, validate_params
 from tasks.plan.dvc_records import StageStatus, compute_statuses
 from tasks.plan.plan_file import COMPOSED_FILE, PARAMS_FILE, Plan, Stage
 from tasks.stage import artifacts
@@ -143,6 +143,7 @@ def resolve_request(
         values = resolve(read_base(preset, project), preset, overrides, project / artifacts.PRESETS)
     # The sender of a run may not be allowed to read other files of this worker.
     params = policy.require_parameters(values, project, SUBJECT) if is_sent() else validate_params(values, SUBJECT)
+    values = unify_numbers(values, params)
     folder = choose_folder(project, values, preset, overrides, name, on_workers)
     place = describe_checkout(project, values, params, folder)
     target = tuple(select_stages(project, place.plan, part, to))

@@ -18,10 +18,11 @@ CONFIG = "config.json"
 MAX_BYTES = 4 << 20
 """Limit of a config.json; 50,000 named labels have 3 MB."""
 FOREIGN = {
-    "auto_map": "has Python code of its own, which is not run and may compute something else than the named model_type",
-    "quantization_config": "has weights in another number format",
+    "auto_map": "has Python code of its own (auto_map), which is not run and may compute something else than the named "
+    "model_type. If it does not, remove auto_map from a copy of the file",
+    "quantization_config": "has weights in another number format (quantization_config). Save the model without it",
 }
-"""Keys of models that are not supported, and why."""
+"""Keys of models that are not supported: what they say, and what to do."""
 IMPLEMENTATION = re.compile(r"_?\w*implementation\w*")
 COUNT = re.compile(r"(.*_)?(layers|groups|group_num|blocks|block_sizes|block_repeats)")
 """Keys of transformers' other families that count parts of a model."""
@@ -83,15 +84,12 @@ def read_model_config(path: Path) -> Tuple[Dict[str, Any], ModelConfig, List[str
 
 
 def _refuse_foreign(values: Dict[str, Any]) -> None:
-    """Refuse code of a repository, other number formats, and too many parts."""
+    """Refuse code of a repository and other number formats."""
     for key, value in values.items():
         if value and key in FOREIGN:
-            raise ConfigError(f"the model {FOREIGN[key]} ({key}): choose another model, or save it without {key}")
+            raise ConfigError(f"the model {FOREIGN[key]}")
         if IMPLEMENTATION.fullmatch(key) and not (value is None or re.fullmatch(r"\w{1,40}", str(value))):
             raise ConfigError(f"{key} is {value!r:.80}, which is not a name: code of a repository is not run; remove it")
-        counts = [x for x in (value if isinstance(value, list) else [value]) if type(x) in (int, float)]
-        if COUNT.fullmatch(key) and sum(map(abs, counts)) > MAX_PARTS:
-            raise ConfigError(f"{key} is {value!r:.80}; at most {MAX_PARTS} are supported")
 
 
 def _check_values(family: Family, values: Dict[str, Any]) -> None:
@@ -106,6 +104,10 @@ def _check_values(family: Family, values: Dict[str, Any]) -> None:
         number, types = ("whole number", (int,)) if isinstance(least, int) else ("number", (int, float))
         if type(value) not in types or not least <= value <= most:
             raise ConfigError(f"{key} is {value!r:.80}; a {number} from {least} to {most} is required")
+    for key, value in values.items():
+        counts = [x for x in (value if isinstance(value, list) else [value]) if type(x) in (int, float)]
+        if COUNT.fullmatch(key) and sum(map(abs, counts)) > MAX_PARTS:
+            raise ConfigError(f"{key} is {value!r:.80}; at most {MAX_PARTS} are supported")
 
 
 def _read_labels(names: Any) -> List[str]:

@@ -344,6 +344,23 @@ def parameter_values(params: Params) -> dict[str, Any]:
     return params.model_dump(mode="json", by_alias=True)
 
 
+def unify_numbers(values: dict[str, Any], params: Params) -> dict[str, Any]:
+    """Return the values with every number as its parameter has it: 0 is 0.0 for a float, so that both are one value.
+
+    Args:
+        params: the same values, validated.
+    """
+    return _unify(values, parameter_values(params))
+
+
+def _unify(value: Any, typed: Any) -> Any:
+    if isinstance(value, Mapping) and isinstance(typed, Mapping):
+        return {name: _unify(inner, typed.get(name)) for name, inner in value.items()}
+    if isinstance(value, list) and isinstance(typed, list):
+        return list(map(_unify, value, typed))
+    return typed if isinstance(typed, float) and type(value) is int else value
+
+
 def default_values(values: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
     """Return every default as plain values, which presets override.
 

@@ -163,9 +163,15 @@ def code_of(root: Path, subject: ReleaseSubject) -> dict[str, Any]:
 
 
 def describe_changes(origin: Mapping[str, Any], root: Path) -> str | None:
-    """Return how the code of a checkout differs from the code of a release; None if it does not differ."""
-    ran, now = origin["git"]["revision"], git_state(root)["revision"]
-    changed = changed_code(origin["code_md5"], root)
+    """Return how the code of a project differs from the code of a release; None if it does not differ.
+
+    Args:
+        root: the project, or the checkout of one of its runs, which has a copy of the code.
+    """
+    above = root.resolve().parents
+    project = next((one for one in above if root.resolve().parent == one / artifacts.CHECKOUTS), root)
+    ran, now = origin["git"]["revision"], git_state(project)["revision"]
+    changed = changed_code(origin["code_md5"], project)
     if not changed and ran in (None, now):
         return None
     here, there = (f"revision {one}" if one else "an unrecorded revision" for one in (now, ran))

@@ -89,7 +89,7 @@ def test_what_lies_outside_of_the_inputs_is_not_read(project, override):
 )
 def test_nothing_is_written_outside_of_the_checkout(project, override):
     assert problems(project, override).startswith(override.partition("=")[0])
-    assert "its PODIUM_TARGETS and its own params.yaml name" in problems(project, override)
+    assert "and its own params.yaml name" in problems(project, override)
 
 
 def test_roots_of_the_worker_are_read_and_not_left_through_a_link_while_links_of_its_inputs_are_the_owners(
@@ -112,19 +112,15 @@ def test_roots_of_the_worker_are_read_and_not_left_through_a_link_while_links_of
 def test_targets_of_the_worker_are_written_to_and_their_neighbours_are_not(project, tmp_path, monkeypatch):
     monkeypatch.setenv(policy.TARGETS, f"{tmp_path}/out, s3://bucket/podium, sftp://host:22, team/podium-*")
     hub = ("publish.target=hub", "downstream.squad.publish.repository=team/podium-demo")
-    assert (
-        problems(
-            project, f"downstream.squad.publish.folder={tmp_path}/out/model", "checkpoint.remote=s3://bucket/podium/x"
-        )
-        == ""
-    )
-    assert problems(project, f"checkpoint.remote={tmp_path}/out", f"tracking.folder={tmp_path}/out") == ""
-    assert problems(project, "checkpoint.remote=sftp://host:22/x", *hub) == ""
+    assert problems(project, f"downstream.squad.publish.folder={tmp_path}/out/model") == ""
+    assert problems(project, "tracking.folder=s3://bucket/podium/x") == ""
+    assert problems(project, "tracking.folder=sftp://host:22/x", *hub) == ""
     for refused in (
         f"downstream.squad.publish.folder={tmp_path}/out",
         f"downstream.squad.publish.folder={tmp_path}/out/../x",
-        "checkpoint.remote=s3://bucket/podium2",
-        "checkpoint.remote=s3://bucket/podium/../x",
+        "tracking.folder=s3://bucket/podium2",
+        "tracking.folder=s3://bucket/podium/../x",
+        "checkpoint.remote=s3://bucket/podium/x",
         "checkpoint.remote=sftp://host:220/",
         f"checkpoint.remote={tmp_path}/outside",
     ):
@@ -158,6 +154,25 @@ def test_what_the_worker_itself_states_is_allowed_and_its_care_is_not_taken_back
     )
     assert problems(project, *sent, "publish.private=false").startswith("publish.private=false")
     assert problems(project, *sent, "publish.examples=true").startswith("publish.examples=true")
+
+
+@pytest.mark.parametrize(
+    ("own", "sent", "key"),
+    [
+        (["publish.signing=key"], ["publish.signing=none"], "publish.signing=none: "),
+        ([], ["publish.signing=key"], "publish.signing=key: "),
+        ([], ["tracking.backends=[wandb]"], "tracking.backends=wandb: "),
+        (["tracking.backends=[wandb]"], ["tracking.backends=[wandb, mlflow]"], "tracking.backends=wandb, mlflow: "),
+        (["tracking.backends=[wandb]"], ["tracking.backends=[wandb]", "tracking.project=x"], "tracking.project=x: "),
+        (["tracking.backends=[wandb]"], ["tracking.backends=[wandb]"], ""),
+        ([], ["tracking.backends=[tensorboard]", "tracking.project=x"], ""),
+    ],
+)
+def test_keys_and_accounts_of_a_worker_are_its_own(project, own, sent, key):
+    (project / "params.yaml").write_text(yaml.safe_dump(resolve(read_yaml(ROOT / "params.yaml"), None, own)))
+    found = problems(project, *sent)
+    assert found.startswith(key) and bool(found) == bool(key), found
+    assert not found or "the params.yaml of this worker requires" in found
 
 
 def test_values_that_are_no_plain_yaml_are_refused(project):

@@ -117,3 +117,10 @@ def test_a_checkout_has_what_its_own_parameters_would_compose_to(toy_project: Pa
     checkout.prepare_checkout(request.checkout)
     assert json.loads(json.dumps(request.checkout.values)) == checkout.read_base(None, request.root)
     composing.require_plan(request.root, schema.load_params(request.root / "params.yaml"))
+
+
+def test_0_and_0_0_are_one_value_of_a_parameter(toy_project: Path) -> None:
+    key = "downstream.squad.finetune.weight_decay"
+    found = [resolve_request(toy_project, None, [f"{key}={text}"]) for text in ("0", "0.0")]
+    assert found[0].name == found[1].name
+    assert [type(one.values["downstream"]["squad"]["finetune"]["weight_decay"]) for one in found] == [float, float]

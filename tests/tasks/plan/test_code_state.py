@@ -13,6 +13,7 @@ import pytest
 from tasks.params.schema import load_params, parameter_values
 from tasks.plan.code_state import changed_code
 from tasks.plan.dvc_records import compute_md5
+from tasks.release.provenance import describe_changes
 from tasks.release.publish import publish
 from tests.tasks.trained_checkout import make_checkout, write_gate
 
@@ -92,6 +93,18 @@ def test_another_revision_of_the_same_files_is_said_too(checkout: Path, capsys: 
     git(checkout, "commit", "-q", "--allow-empty", "-m", "second")
     assert published(checkout)["git"]["revision"] == ran
     assert "which the release states; no file that its stages read changed" in capsys.readouterr().out
+
+
+def test_the_files_of_the_project_are_compared_and_not_the_copy_in_the_checkout_of_a_run(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    ran, root = commit(tmp_path, "first"), tmp_path / "runs/checkouts/mine"
+    (root / CODE).parent.mkdir(parents=True)
+    (root / CODE).write_text("first", encoding="utf-8")
+    hashes = {"finetune@squad": {"tasks/jobs": compute_md5(root / "tasks/jobs")}}
+    origin = {"git": {"revision": ran}, "code_md5": hashes}
+    assert describe_changes(origin, root) is None
+    commit(tmp_path, "second")
+    assert "changed files that its stages read: tasks/jobs" in str(describe_changes(origin, root))
 
 
 def test_changes_that_were_not_committed_after_the_run_are_said(
