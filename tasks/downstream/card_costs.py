@@ -40,7 +40,7 @@ SPEED = (
 
 def name_hardware(text: str) -> str:
     """Return the words of a processor's name that a card may state."""
-    return " ".join(word for word in text.split() if re.fullmatch(WORD, word)) or "not recorded"
+    return " ".join(word for word in text.split() if re.fullmatch(WORD, word)).rstrip(",") or "not recorded"
 
 
 def remove_costs(card: str, trainings: Collection[str]) -> str:

@@ -30,7 +30,7 @@ from ipu_model.files import sha256_of
 from tasks.rows.row_files import concatenate_ranges
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
-from tasks.vocabulary.fast_tokenizer import Template, read_template
+from tasks.vocabulary.fast_tokenizer import LibraryErrors, Template, read_template
 from tasks.vocabulary.hub_tokenizer import FILES, TOKENIZER, VOCABULARY, read_tokenizer_folder
 
 if TYPE_CHECKING:
@@ -296,7 +296,8 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> EncodedTexts:
     They equal those of the tokenizer, which `load_tokenizer` built.
     """
     cache = _word_cache(tokenizer)
-    return _encode_uncached(tokenizer, texts) if cache is None else cache.encode(texts)
+    with LibraryErrors("the tokenizer", "cannot encode a text"):
+        return _encode_uncached(tokenizer, texts) if cache is None else cache.encode(texts)
 
 
 def encode_ids(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

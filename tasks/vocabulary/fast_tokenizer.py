@@ -4,8 +4,10 @@ The library builds them from the file, completed from the settings next to it as
 a release names no class of transformers, so that AutoTokenizer uses tokenizer.json unchanged and gives the same ids.
 """
 
+import base64
 import contextlib
 import functools
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +18,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from ipu_model.files import write_json
+from tasks.stage.bounded import run_bounded
 from tasks.stage.errors import InputError
 from tasks.vocabulary.wordpiece import MAX_CHARACTERS_PER_WORD, NAMES, PREFIX, SPECIAL_TOKENS, build_wordpiece
 
@@ -39,6 +42,14 @@ PER_WORD = ("BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Nmt", 
 BLANKS = ({"Regex": " {2,}"}, {"Regex": r"\s{2,}|[\n\r\t]"}, {"String": "``"}, {"String": "''"})
 """Patterns of replacements that do not read across a single blank between words."""
 PROBE = "a b c"
+MAX_PARTS = 64
+"""Steps of a normalizer, pre-tokenizer or post-processor."""
+MAX_SPECIAL = 16
+"""Tokens of a template, and ids of each."""
+MAX_REPLACEMENT = 64
+"""Bytes that a table of characters may give for one character; Unicode's longest has 33."""
+TRIAL, TRIAL_SECONDS = "tasks.vocabulary.try_patterns", 10.0
+"""Module that tries patterns on texts, and its time limit."""
 BLANK_NEEDED = (
     "reads words, but the byte-level tokenizer has no blank before the first word of a text: transformers would give "
     "the released model other tokens. Set tokenizer.add_prefix_space=true"
@@ -49,15 +60,15 @@ BLANK_NEEDED = (
 class LibraryErrors(contextlib.AbstractContextManager["LibraryErrors"]):
     """Context in which errors of the tokenizers library, which raises plain Exception, become InputErrors."""
 
-    def __init__(self, where: str) -> None:
-        self._where = where
+    def __init__(self, where: str, what: str = "cannot be loaded") -> None:
+        self._where, self._what = where, what
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is Exception or (kind is not None and kind.__name__ == "PanicException"):
             raise InputError(
-                f"{self._where} cannot be loaded ({error!s:.200}). Save the tokenizer again with save_pretrained"
+                f"{self._where} {self._what} ({error!s:.200}). Save the tokenizer again with save_pretrained"
             ) from None
 
 
@@ -389,13 +400,64 @@ def _require_safe(values: Mapping[str, Any], where: str) -> None:
         raise InputError(f"{where} must have an object 'model', found {type(model).__name__}")
     if model.get("dropout"):
         raise InputError(f"{where} has dropout {model['dropout']!r:.20}; null is required, so that ids do not vary")
-    for one in _parts(values.get("normalizer"), "normalizers"):
-        content = one.get("content") if one.get("type") == "Replace" else ""
+    normalizers = _list_parts(values, "normalizer", "normalizers", where)
+    _list_parts(values, "pre_tokenizer", "pretokenizers", where)
+    for one in normalizers:
+        content = one.get({"Replace": "content", "Prepend": "prepend"}.get(str(one.get("type")), ""), "")
         if not isinstance(content, str) or len(content) > 1:
             raise InputError(
-                f"{where} has a normalizer that replaces with {content!r:.40}; at most one character is allowed, so "
-                "that texts do not grow"
+                f"{where} has a normalizer that inserts {content!r:.40}; at most one character is allowed, so that "
+                "texts do not grow"
             )
+        if one.get("type") == "Precompiled" and _longest_replacement(one) > MAX_REPLACEMENT:
+            raise InputError(f"{where} has a table that replaces a character by more than {MAX_REPLACEMENT} bytes")
+    for one in _list_parts(values, "post_processor", "processors", where):
+        tokens = one.get("special_tokens")
+        ids = [x.get("ids") for x in tokens.values() if isinstance(x, dict)] if isinstance(tokens, dict) else []
+        if any(isinstance(x, list) and len(x) > MAX_SPECIAL for x in (one.get("single"), one.get("pair"), *ids)):
+            raise InputError(f"{where} has a template of more than {MAX_SPECIAL} tokens")
+    parts = {name: values.get(name) for name in ("normalizer", "pre_tokenizer")}
+    if not {*find_patterns(parts)} <= {*find_patterns(list(BLANKS))}:
+        _try_patterns(json.dumps(parts), where)
+
+
+def _list_parts(values: Mapping[str, Any], name: str, inner: str, where: str) -> list[dict[str, Any]]:
+    found = list(itertools.islice(_parts(values.get(name), inner), MAX_PARTS + 1))
+    if len(found) > MAX_PARTS:
+        raise InputError(f"{where} has a {name} of more than {MAX_PARTS} steps")
+    return found
+
+
+def _longest_replacement(part: Mapping[str, Any]) -> int:
+    """Return the bytes of the longest text in a table of characters: a trie with its size before it, then texts."""
+    try:
+        table = base64.b64decode(part["precompiled_charsmap"])
+    except (KeyError, TypeError, ValueError):
+        return 0  # the library refuses it
+    return max(map(len, table[4 + int.from_bytes(table[:4], "little") :].split(b"\0")))
+
+
+def find_patterns(part: Any) -> Iterator[str]:
+    """Yield the regular expressions in parts of tokenizer.json."""
+    if isinstance(part, dict):
+        if isinstance(pattern := part.get("Regex"), str):
+            yield pattern
+        part = list(part.values())
+    for one in part if isinstance(part, list) else ():
+        yield from find_patterns(one)
+
+
+@functools.lru_cache(maxsize=8)
+def _try_patterns(parts: str, where: str) -> None:
+    """Try the regular expressions of a tokenizer on texts that take long with many of them.
+
+    Raises:
+        InputError: they take too long, or are damaged.
+    """
+    try:
+        run_bounded(TRIAL, [], TRIAL_SECONDS, "its patterns", parts)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
 
 
 def _splits_at_blanks(part: Any) -> bool:

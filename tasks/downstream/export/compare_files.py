@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tasks.downstream.export.model_export import LONGEST, draw_sequences
 from tasks.downstream.export.onnx_files import compare_with_transformers, load_model
+from tasks.downstream.inference.onnx_answers import open_session
 from tasks.plan.main import run_main
 from tasks.stage.memory import watch_memory
 
@@ -21,6 +22,8 @@ PROBES = 8
 def main() -> None:
     watch_memory("the exported models")
     folder, names = Path(sys.argv[1]), sys.argv[2:]
+    for name in names:
+        open_session(folder / name)  # in a second, before the weights are read
     model = load_model(folder)
     longest = min(LONGEST, model.config.max_position_embeddings - 2)
     sequences = draw_sequences(model.config.vocab_size, longest, PROBES)

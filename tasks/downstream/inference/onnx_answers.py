@@ -35,6 +35,8 @@ ANSWERING, EXPORTING = ("onnxruntime",), ("onnx", "onnxruntime", "onnxscript", "
 READ_AT_ONCE = 1024
 """Sequences per record batch."""
 FEATURE_ID = "feature_id"
+LOGITS = "tensor(float)"
+"""Type of an encoder's outputs."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,9 @@ def open_session(path: Path, threads: int = 1) -> InferenceSession:
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     if foreign := {one.name for one in session.get_inputs()} - {*INPUTS}:
         raise InputError(f"{path} is not an ONNX model of an encoder (it has the input {min(foreign)})")
+    for one in session.get_outputs():
+        if one.type != LOGITS:
+            raise InputError(f"{path} is not an ONNX model of an encoder (its output {one.name} is {one.type})")
     return session
 
 

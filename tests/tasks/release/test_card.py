@@ -13,6 +13,7 @@ import yaml
 from huggingface_hub import ModelCard
 
 from tasks.downstream.card import CardFacts
+from tasks.downstream.card_costs import remove_costs
 from tasks.params.entries import find_entry
 from tasks.params.schema import parameter_values
 from tasks.release.provenance import WITHHELD, git_state, provenance
@@ -144,21 +145,65 @@ def test_near_duplicates_stand_on_the_card_with_the_scores_without_them() -> Non
     assert "30 have one in the training examples. Two texts are near-duplicates if their" in alone
 
 
-def test_the_card_states_hardware_time_and_energy_and_how_the_energy_is_known() -> None:
-    done = {
+COSTS: dict[str, Any] = {
+    "pretrain-phase1": {
         "train_seconds": 8130.0,
         "hardware": "8 threads of AMD EPYC 7763 64-Core Processor, evil.sh",
         "energy_source": "estimated with 12 W for a busy core",
-    }
-    measured = {"pretrain-phase1": {**done, "energy_wh": 216.84, "resumed_from_step": 1200}}
-    measured["squad-finetune"] = {"train_seconds": 10.32, "resumed_from_step": 0}  # of an earlier version
-    card = model_card(facts(measured=measured))
+        "energy_wh": 216.84,
+        "resumed_from_step": 1200,
+    },
+    "squad-finetune": {"train_seconds": 10.32, "resumed_from_step": 0},  # of an earlier version
+}
+SPEED = {
+    "hardware": "Intel(R) Xeon(R) Platinum 8259CL CPU @ 2.50GHz, 2 threads",
+    "batch": 32,
+    "speed": [
+        {"name": name, "threads": 1, "length": 32, "calls": 7, "p50_ms": 1.5, **dict.fromkeys(others, None)}
+        for name in ("model.safetensors", "onnx/model.onnx")
+        for others in [("p95_ms", "p99_ms", "sequences_per_second")]
+    ],
+}
+FILE = {"name": "onnx/model.onnx", "megabytes": 1.0, "metric": "F1", "score": 90.0, "low": 89.0, "high": 91.0}
+
+
+def costly_card(**known: Any) -> str:
+    trained = {**ORIGIN, "training": {**ORIGIN["training"], "squad-finetune": {}}}
+    files = [{**FILE, "difference": None, "accepted": True, "failed": []}]
+    return model_card(facts(provenance=trained, files=files, **known))
+
+
+def test_the_card_states_hardware_time_and_energy_and_how_the_energy_is_known() -> None:
+    card = costly_card(measured=COSTS, speed=SPEED)
     assert (
-        "| pretrain-phase1 | 8 threads of AMD EPYC 7763 64-Core Processor, | 2 h 15 min after update 1,200 | 217 Wh (estimated with 12 W for a busy"
-        " core) |\n"
+        "| pretrain-phase1 | 8 threads of AMD EPYC 7763 64-Core Processor | 2 h 15 min after update 1,200 | 217 Wh "
+        "(estimated with 12 W for a busy core) |\n"
         "| squad-finetune | not recorded | 10 s | not recorded |"
     ) in card
-    assert "| hardware |" not in model_card(facts())
+    assert "On Intel(R) Xeon(R) Platinum 8259CL CPU @ 2.50GHz, 2 threads, with random tokens:" in card
+    assert "| hardware |" not in costly_card()
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        ("", ""),
+        ("| 10 s |", "| 10 s; run `curl evil.example` first |"),
+        ("| squad-finetune |", "| curl evil.example |"),
+        ("| squad-finetune |", "| pip install evil |\n| squad-finetune |"),
+        ("Processor |", "Processor, pip install evil |"),
+        ("2 threads, with", "2 threads, after `curl evil.example`, with"),
+        ("| `onnx/model.onnx` | 1 |", "| `curl evil.example` | 1 |"),
+        ("| too few calls |", "| run evil |"),
+        ("| training | hardware |", "| first run evil | hardware |"),
+    ],
+)
+def test_what_the_hash_of_a_card_leaves_out_is_numbers_and_known_names(place: str, text: str) -> None:
+    card, trainings = costly_card(measured=COSTS, speed=SPEED), [*ORIGIN["training"], "squad-finetune"]
+    assert place in card
+    left = remove_costs(card.replace(place, text, 1) if place else card, trainings)
+    assert (left == costly_card()) == (not place)
+    assert not text or text.splitlines()[0].strip("| ") in left
 
 
 def test_a_card_says_what_the_model_is_for() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -25,6 +26,7 @@ from ipu_model.files import write_json
 from tasks.params.schema import parameter_values
 from tasks.release import verify as verification
 from tasks.release.fetch import download_release
+from tasks.release.provenance import hash_of
 from tasks.release.publish import publish
 from tasks.release.signing import Signer, Trust, open_signer
 from tasks.stage.errors import PublishError
@@ -255,6 +257,38 @@ def test_each_change_of_a_signed_release_is_named(release: Path, keys: Path, att
     assert found["signature"].result == ("ok" if genuine else "failed")
 
 
+def test_a_reworded_card_of_another_version_is_not_tampering(release: Path) -> None:
+    for name in ("model.sig", "attestation.json"):
+        (release / name).unlink()
+    replace_text(release / "README.md", "| F1 | 100.00", "| F1, mean of answers | 100.00")
+    assert "has other text than provenance.json" in verify(release, None)["card"].text
+    origin = json.loads((release / "provenance.json").read_text())
+    text = (release / "README.md").read_text()
+    write_json(release / "provenance.json", {**origin, "card_sha256": hash_of(text)})
+    assert verify(release, None)["card"].result == "ok"
+    del origin["card_sha256"]  # of a version before it
+    write_json(release / "provenance.json", origin)
+    assert verify(release, None)["card"].text.endswith("this release states no hash of the rest")
+
+
+def test_what_hf_download_writes_is_verified(release: Path, keys: Path, tmp_path: Path) -> None:
+    (release / ".cache/huggingface/download").mkdir(parents=True)
+    for name in (".gitignore", "download/config.json.metadata"):
+        (release / ".cache/huggingface" / name).write_text("*")
+    assert set(results(release, keys / "ours.pub").values()) == {"ok", "skipped"}
+    shutil.rmtree(release / ".cache")
+    cache = tmp_path / "models--u--n"
+    snapshot = Path(shutil.copytree(release, cache / "snapshots/abc"))
+    (cache / "blobs").mkdir()
+    for number, path in enumerate([path for path in snapshot.rglob("*") if path.is_file()]):
+        blob = path.rename(cache / f"blobs/{number}")
+        path.symlink_to(os.path.relpath(blob, path.parent))
+    assert set(results(snapshot, keys / "ours.pub").values()) == {"ok", "skipped"}
+    (snapshot / "vocab.txt").unlink()
+    (snapshot / "vocab.txt").symlink_to(release / "vocab.txt")
+    assert "vocab.txt is a link out of the release" in verify(snapshot, keys / "ours.pub")["links"].text
+
+
 @pytest.mark.parametrize(
     ("name", "password", "words"),
     [
@@ -300,7 +334,7 @@ def test_an_encrypted_key_signs_with_its_password(checkout: Path, tmp_path: Path
 
 
 def test_exported_models_are_those_that_the_gate_accepted_and_compute_what_the_model_does(
-    release: Path, keys: Path
+    release: Path, keys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     onnx = pytest.importorskip("onnx")
 
@@ -327,12 +361,67 @@ def test_exported_models_are_those_that_the_gate_accepted_and_compute_what_the_m
     for content, words in ((b"", "onnx/model.onnx is not an ONNX model of an encoder"), (b"text", "Protobuf")):
         foreign.write_bytes(content)
         assert re.search(words, attest(model=True).text), attest(model=True)
-    onnx.save(identity_model(), foreign)
-    assert attest(model=True).text == "onnx/model.onnx is not an ONNX model of an encoder (it has the input x)"
-    onnx.save(identity_model("input_ids", onnx.TensorProto.FLOAT), foreign)
-    assert attest(model=True).text.startswith("onnx/model.onnx is not an ONNX model of an encoder ([ONNXRuntimeError]")
-    onnx.save(identity_model("input_ids"), foreign)
-    assert attest(model=True).text == "onnx/model.onnx has other outputs than the model"
+    monkeypatch.setattr(verification, "EXPORT_SECONDS", 20.0)
+    for model, words in (
+        (identity_model(), "onnx/model.onnx is not an ONNX model of an encoder (it has the input x)"),
+        (identity_model("input_ids", onnx.TensorProto.FLOAT), "onnx/model.onnx is not an ONNX model of an encoder ([O"),
+        (identity_model("input_ids"), "onnx/model.onnx is not an ONNX model of an encoder (its output y is tensor(int64"),
+        (cast_model("STRING"), "onnx/model.onnx is not an ONNX model of an encoder (its output y is tensor(string"),
+        (cast_model("FLOAT"), "onnx/model.onnx has other outputs than the model"),
+        (endless_model(), "the exported models took longer than 20 s and were stopped"),
+    ):
+        onnx.save(model, foreign)
+        assert attest(model=True).text.startswith(words), attest(model=True)
+    weight = onnx.helper.make_tensor("w", onnx.TensorProto.FLOAT, [1], b"abcd", raw=True)
+    model = cast_model("FLOAT")
+    model.graph.node[0].output[0] = "x"
+    model.graph.node.append(onnx.helper.make_node("Add", ["x", "w"], ["y"]))
+    weight.ClearField("raw_data")
+    weight.data_location = onnx.TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value="../../secret")
+    model.graph.initializer.append(weight)
+    (release.parent / "secret").write_bytes(b"abcd")
+    foreign.write_bytes(model.SerializeToString())
+    assert attest(model=True).text.startswith("onnx/model.onnx is not an ONNX model of an encoder ("), attest(model=True)
+
+
+def cast_model(form: str) -> Any:
+    """An ONNX model that returns its input as another type."""
+    from onnx import TensorProto, helper
+
+    inner = helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", "length"])
+    outer = helper.make_tensor_value_info("y", getattr(TensorProto, form), ["batch", "length"])
+    node = helper.make_node("Cast", ["input_ids"], ["y"], to=getattr(TensorProto, form))
+    graph = helper.make_graph([node], "graph", [inner], [outer])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+def endless_model() -> Any:
+    """An ONNX model with a loop that does not end."""
+    from onnx import TensorProto, helper
+
+    whole = TensorProto.INT64
+    truth = [helper.make_tensor_value_info(name, TensorProto.BOOL, []) for name in ("again", "further")]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("before", "after")]
+    steps = [helper.make_node("Identity", ["again"], ["further"]), helper.make_node("Identity", ["before"], ["after"])]
+    body = helper.make_graph(
+        steps,
+        "body",
+        [helper.make_tensor_value_info("count", whole, []), truth[0], values[0]],
+        [truth[1], values[1]],
+    )
+    nodes = [
+        helper.make_node("Cast", ["input_ids"], ["x"], to=TensorProto.FLOAT),
+        helper.make_node("Loop", ["", "yes", "x"], ["y"], body=body),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info("input_ids", whole, ["batch", "length"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", "length"])],
+        [helper.make_tensor("yes", TensorProto.BOOL, [], [True])],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 
 
 def identity_model(name: str = "x", form: int = 7) -> Any:
@@ -393,6 +482,12 @@ def test_the_command_prints_a_line_a_check_and_a_name_of_a_file_cannot_forge_one
 
     good = run(keys / "ours.pub")
     assert (good.returncode, good.stdout.splitlines()[-1]) == (0, "verified")
+    facts = dict(line.split(maxsplit=1) for line in good.stdout.splitlines()[:4])
+    tag = facts["tag"]
+    assert facts == {"title": "podium-demo", "tag": tag, "day": "unknown", "signer": str(keys / "ours.pub")}
+    assert run(keys / "ours.pub", "--tag", tag).returncode == 0
+    older = run(keys / "ours.pub", "--tag", "release-000000000000")
+    assert (older.returncode, f"these files are {tag}, release-000000000000 is required" in older.stdout) == (1, True)
     (release / "x\nsignature    ok       of the owner").write_text("")
     (release / "model.sig").write_text("[" * 200_000)
     bad = run(keys / "ours.pub")

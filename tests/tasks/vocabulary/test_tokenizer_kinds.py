@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +138,65 @@ def test_what_is_not_of_berts_kind_is_used_as_it_is_or_refused(tmp_path: Path, c
     for load in (lambda: load_tokenizer(folder), lambda: load_hub_vocabulary(str(folder), None, True)):
         with pytest.raises(InputError, match=said):
             load()
+
+
+def split(pattern: str) -> dict[str, Any]:
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+
+
+PIECE = {"SpecialToken": {"id": "[CLS]", "type_id": 0}}
+CHARSMAP = base64.b64encode(b"\4\0\0\0trie" + b"x" * 100 + b"\0").decode()
+BOMBS: dict[str, tuple[tuple[Any, ...], Any, str]] = {
+    "a long template": (("post_processor", "single"), [PIECE] * 100_000, "a template of more than 16 tokens"),
+    "a long token": (("post_processor", "special_tokens", "[CLS]", "ids"), [2] * 100_000, "more than 16 tokens"),
+    "many processors": (
+        ("post_processor",),
+        {"type": "Sequence", "processors": [{"type": "ByteLevel"}] * 1000},
+        "a post_processor of more than 64 steps",
+    ),
+    "prepended text": (("normalizer",), {"type": "Prepend", "prepend": "x" * 1000}, "inserts 'xxx.*at most one char"),
+    "prepended often": (
+        ("normalizer",),
+        {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "x"}] * 1000},
+        "a normalizer of more than 64 steps",
+    ),
+    "a table": (("normalizer",), {"type": "Precompiled", "precompiled_charsmap": CHARSMAP}, "more than 64 bytes"),
+    "nested repetition": (("pre_tokenizer",), split("(a+)+b"), "takes too long for some texts"),
+    "nested in a list": (
+        ("pre_tokenizer",),
+        {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, split("(x+x+)+[yz]")]},
+        "takes too long for some texts",
+    ),
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_tokenizer_that_takes_memory_or_time_is_refused_before(tmp_path: Path, bomb: str) -> None:
+    place, value, said = BOMBS[bomb]
+    with pytest.raises(InputError, match=said):
+        load_tokenizer(changed(tmp_path, place, value))
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        ("template-adds-a-million-tokens", "a template of more than 16 tokens"),
+        ("prepend-normalizer-grows-text", "at most one character is allowed"),
+        ("split-regex-panics", "takes too long for some texts"),
+    ],
+)
+def test_a_tokenizer_of_the_cases_is_refused_in_a_sentence(tmp_path: Path, case: str, said: str) -> None:
+    folder = write_theirs(tmp_path, ["ada"])
+    shutil.copyfile(real_data(f"cases/edges/tokenizer-{case}.json"), folder / "tokenizer.json")
+    with pytest.raises(InputError, match=said) as refused:
+        load_tokenizer(folder)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_pattern_that_takes_long_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast_tokenizer, "TRIAL_SECONDS", 0.1)
+    with pytest.raises(InputError, match="its patterns took longer than 0.1 s and were stopped"):
+        load_tokenizer(changed(tmp_path, ("pre_tokenizer",), split(r"\\w+|\\d")))
 
 
 def test_special_tokens_of_others_are_entries_like_any(tmp_path: Path) -> None:
