@@ -200,6 +200,9 @@ def remove_items(project: Path, items: Sequence[RemovalItem], say: Callable[[str
     """
     going = {part.run for part in items}
     for part in items:
+        if link := next(filter(None, (_link_above(path, project) for path in part.paths)), None):
+            say(f"{part.name} stays: {link} is a link, and nothing is removed through links. Remove it where it points")
+            continue
         taken = locks.try_lock_cache(project) if part.run == "*" else locks.try_lock_run(project, part.run)
         with taken if part.run else contextlib.nullcontext(True) as free:
             if not free or _is_in_use_by_dvc(project, part):
@@ -212,6 +215,12 @@ def remove_items(project: Path, items: Sequence[RemovalItem], say: Callable[[str
                     shutil.rmtree(path)
                 elif path in still:
                     path.unlink(missing_ok=True)
+
+
+def _link_above(path: Path, project: Path) -> Path | None:
+    """Return a folder between the project and a path that is a link, as to another disk or another user's files."""
+    above = [one for one in path.parents if one.is_relative_to(project) and one != project]
+    return next((one for one in above if one.is_symlink()), None)
 
 
 def _is_in_use_by_dvc(project: Path, part: RemovalItem) -> bool:

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from ipu_model.files import find_object
 from tasks.plan.named_files import escape_name
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import FAILED, InputError
+from tasks.stage.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from tasks.release.signing import Trust
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 @click.command(
     help="Verify MODEL: a release folder, a run that published, or a Hub repository (user/name, user/name@TAG). Checks "
-    "every file, the signature, the attestation, the scores, the card and exported models; one line each. Nothing in the "
-    "release is run. Exit code 1 if a check fails."
+    "every file, the signature, the attestation, the scores, the card and exported models; one line each. Runs nothing "
+    "of the release. Exit code 1 if a check fails."
 )
 @click.argument("model")
 @click.option("--key", type=options.FILE, metavar="PUBLIC_KEY", help="public key of the expected signer")
@@ -96,8 +96,8 @@ def _open_release(ctx: click.Context, model: str, trust: "Trust | None") -> "Ite
             yield ReceivedRelease((run / receipt["folder"]).resolve(), trust, receipt=receipt["files"])
             return
         model = f"{receipt['repository']}@{receipt['tag']}"
-    with tempfile.TemporaryDirectory(prefix="podium-") as place:
-        release = Path(place) / "release"
+    with scratch_folder() as place:
+        release = place / "release"
         yield ReceivedRelease(release, trust, tags=download_release(model, release))
 
 

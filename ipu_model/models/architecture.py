@@ -89,7 +89,9 @@ def _refuse_foreign(values: Dict[str, Any]) -> None:
         if value and key in FOREIGN:
             raise ConfigError(f"the model {FOREIGN[key]}")
         if IMPLEMENTATION.fullmatch(key) and not (value is None or re.fullmatch(r"\w{1,40}", str(value))):
-            raise ConfigError(f"{key} is {value!r:.80}, which is not a name: code of a repository is not run; remove it")
+            raise ConfigError(
+                f"{key} is {value!r:.80}, which is not a name: code of a repository is not run; remove it"
+            )
 
 
 def _check_values(family: Family, values: Dict[str, Any]) -> None:

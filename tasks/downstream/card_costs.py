@@ -22,7 +22,8 @@ NAMES = (
     *("Virtual", "Xeon", "Xeon(R)", "aarch64", "of", "threads", "x", "@", "not", "recorded"),
 )
 """Words of processors that are not numbers."""
-WORD = rf"(?:{'|'.join(map(re.escape, NAMES))}|[A-Zvi]{{0,4}}-?\d[\dA-Z-]{{0,20}}[a-z]?|\d+-Core|\d+(?:\.\d+)?[GM]Hz|\d+th),?"
+MODEL = r"[A-Zvi]{0,4}-?\d[\dA-Z-]{0,20}[a-z]?|\d+-Core|\d+(?:\.\d+)?[GM]Hz|\d+th"
+WORD = rf"(?:{'|'.join(map(re.escape, NAMES))}|{MODEL}),?"
 HARDWARE = rf"{WORD}(?: {WORD})*"
 NUMBER = r"[\d,]+(?:\.\d+)?(?:e[+-]?\d+)?"
 TIME = r"(?:\d+(?:\.\d)? s|\d+ min \d\d s|\d+ h \d\d min)"

@@ -8,7 +8,6 @@ The second form computes both and writes only FILE. Device settings (batch, IPU 
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from tasks.plan.kinds import load_part
 from tasks.plan.main import run_main
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError, ParityLost
+from tasks.stage.scratch import scratch_folder
 
 Logits = Mapping[str, Path]
 """Development set -> logits file."""
@@ -145,16 +145,16 @@ def compare_devices(
         ParityLost: the logits differ too much; `output` is written before.
     """
     name = task.entry.name
-    with tempfile.TemporaryDirectory(prefix="podium-parity-") as scratch:
+    with scratch_folder() as scratch:
         if baseline is not None:
-            first, before = predict_on(baseline, task, params, Path(scratch) / "first", root, model)
+            first, before = predict_on(baseline, task, params, scratch / "first", root, model)
         else:
             require_valid_rows(task)
             figures = read_json(artifacts.metrics_file(name, PREDICT))
             of_predict = figures if len(task.predicted) == 1 else figures[task.development[0]]
             first = {key: of_predict[key] for key in ("runtime", "precision")}
             before = {split: artifacts.logits_file(name, split) for split in task.development}
-        folder = Path(scratch) if output is None or baseline else artifacts.RUNS / output.stem
+        folder = scratch if output is None or baseline else artifacts.RUNS / output.stem
         second, after = predict_on(place, task, params, folder / "second", root, model)
         found = compare_logits(task, before, after, root)
     if output is not None:

@@ -14,7 +14,6 @@ import os
 import resource
 import signal
 import subprocess
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -51,6 +50,7 @@ from tasks.params.schema import DeviceParams, Params
 from tasks.stage.errors import ParamsError
 from tasks.stage.process import describe_exit, die_with_parent, python_path
 from tasks.stage.row_folders import Manifest
+from tasks.stage.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from ipu_model.ipu.planning import IpuPlan
@@ -461,11 +461,10 @@ def measure(job: Job, rows: PlannedRows, processes: int = 1) -> dict[str, Any]:
     """
     share = -(-job.geometry.global_batch_size // processes)
     geometry = dataclasses.replace(job.geometry, global_batch_size=share)
-    with tempfile.TemporaryDirectory(prefix="podium-measure-") as folder:
-        place = Path(folder)
+    with scratch_folder() as place:
         write_manifests({Path("rows"): rows}, place)
-        alone = dataclasses.replace(job, geometry=geometry, rows=f"{folder}/rows", executables=None)
-        alone = dataclasses.replace(alone, output=f"{folder}/out", run_folder=folder)
+        alone = dataclasses.replace(job, geometry=geometry, rows=f"{place}/rows", executables=None)
+        alone = dataclasses.replace(alone, output=f"{place}/out", run_folder=str(place))
         write_text(place / "job.json", alone.to_json())
         return _run([device_python(), "-m", "ipu_model", "--measure", str(place / "job.json")], job.runtime)
 

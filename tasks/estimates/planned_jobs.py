@@ -6,7 +6,6 @@ nothing else, so the estimated job is exactly the one that will run.
 
 import dataclasses
 import math
-import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from tasks.pretraining.rows.masking import default_max_predictions
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 from tasks.stage.row_folders import HELD_OUT, MANIFEST, Manifest, read_manifest
+from tasks.stage.scratch import scratch_folder
 
 PRETRAIN, FINETUNE, PREDICT = "pretrain", "finetune", "predict"
 """Groups of stages with device jobs that are estimated."""
@@ -263,8 +263,7 @@ def planned_jobs(
     config = str((project / params.ipu.config).absolute()) if params.ipu.config else ""
     stated = params.model_copy(update={"ipu": params.ipu.model_copy(update={"config": config})})
     settings = _read_settings(params, project)
-    with tempfile.TemporaryDirectory(prefix="podium-plan-") as name:
-        place = Path(name)
+    with scratch_folder() as place:
         write_manifests(folders, place)
         return [one for stage in stages for one in _jobs_of(stage, stated, folders, place, settings)]
 

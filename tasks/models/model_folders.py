@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from tasks.params.sections import HUB_NAME
 from tasks.records.hub_inputs import download_files
 from tasks.stage.errors import InputError, translate_device_errors
 from tasks.stage.process import loading_packages
+from tasks.stage.scratch import scratch_folder
 from tasks.vocabulary.hub_tokenizer import FILES as TOKENIZER_FILES
 
 if TYPE_CHECKING:
@@ -203,9 +203,9 @@ def convert_to_safetensors(source: Path, tokenizer: Path) -> Iterator[Path]:
     if not any(path.suffix == PICKLED for path in list_weight_files(source)):
         yield source
         return
-    with tempfile.TemporaryDirectory(prefix="podium-") as folder:
-        import_model_folder(source, Path(folder), sha256_of(tokenizer), str(source))
-        yield Path(folder)
+    with scratch_folder() as folder:
+        import_model_folder(source, folder, sha256_of(tokenizer), str(source))
+        yield folder
 
 
 def import_model_folder(source: Path, target: Path, tokenizer_sha256: str, key: str) -> ImportReport:

@@ -63,7 +63,9 @@ TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
 COMPARING = "tasks.downstream.export.compare_files"
 """Module that computes exported models."""
 DAY = re.compile(r"\d{4}-\d\d-\d\d")
-SCORE_ROW = re.compile(r"^\| (?P<label>[^|\n]+) \| (?P<value>-?[\d.]+) \| (?P<ends>-?[\d.]+ to -?[\d.]+) \|$", re.MULTILINE)
+SCORE_ROW = re.compile(
+    r"^\| (?P<label>[^|\n]+) \| (?P<value>-?[\d.]+) \| (?P<ends>-?[\d.]+ to -?[\d.]+) \|$", re.MULTILINE
+)
 
 
 class ReleaseCheck(NamedTuple):
@@ -295,7 +297,9 @@ def check_card(release: ReceivedRelease) -> str:
     section = body.partition("\n## Scores\n")[2].partition("\n## ")[0]
     stated = list(SCORE_ROW.finditer(section))
     problems = [one[0].strip("| ") for one in stated if (one["value"], one["ends"]) not in rows]
-    index = [metric for model in front.get("model-index") or [] for one in model["results"] for metric in one["metrics"]]
+    index = [
+        metric for model in front.get("model-index") or [] for one in model["results"] for metric in one["metrics"]
+    ]
     values = [value * share for value, *_ in known for share in (1, 0.01)]
     problems += [
         f"{metric['name']} {metric['value']} (model-index)"

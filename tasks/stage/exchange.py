@@ -15,19 +15,27 @@ import hashlib
 import io
 import os
 import pickle
+import re
 import shutil
-import tempfile
+import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from ipu_model.files import new_file
-from tasks.stage.errors import ParamsError
+from ipu_model.files import FOREIGN_SECONDS, new_file
+from tasks.stage.errors import InputError, ParamsError
+from tasks.stage.scratch import make_scratch
 
 FOLDER = "PODIUM_DATA_FOLDER"
 IN, OUT = "in", "out"
+NAME = re.compile(r"podium-[0-9a-f]{32}")
+MODIFIED = ("mtime", "LastModified", "modified", "last_modified", "created")
+"""Names of the time of a file in fsspec's file systems."""
+_OWN: list[Path] = []
+"""Folder of this process for the files of a map."""
 
 
 class FilesOfPath(NamedTuple):
@@ -75,7 +83,10 @@ class Exchange:
     def __init__(self, url: str, results: Path | None) -> None:
         self.url, self._results = f"{url.rstrip('/')}/podium-{uuid.uuid4().hex}", results
         self.files, self.root = open_files(self.url)
+        _remove_left(self.files, self.root.rpartition("/")[0])
         self.files.makedirs(self.root, exist_ok=True)
+        if "file" in self.files.protocol:
+            os.chmod(self.root, 0o700)
         self._uploaded: dict[Path, FilesOfPath] = {}
 
     def pack(self, value: Any) -> bytes:
@@ -98,9 +109,37 @@ class Exchange:
         content, written = answer
         results = self._results or Path()
         for name in written:
+            _require_inside(name)
             with new_file(results / name) as target:
                 self.files.get_file(f"{self.root}/{OUT}/{name}", str(target))
-        return _Unpickler(content, lambda files: results / Path(files.place).relative_to(OUT)).load()
+        return _Unpickler(content, lambda files: results / _require_inside(files.place).relative_to(OUT)).load()
+
+
+def _require_inside(name: str) -> PurePosixPath:
+    """Return the path of a worker's file, which must not leave its folder.
+
+    Raises:
+        InputError: it is absolute or has `..`.
+    """
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise InputError(f"a worker answered with the path {name!r:.80}, which leaves its folder: restart the workers")
+    return path
+
+
+def _remove_left(files: Any, parent: str) -> None:
+    """Remove the folders of maps whose process was killed: those without a change for a day."""
+    with contextlib.suppress(OSError):
+        for folder in [name for name in files.ls(parent, detail=False) if NAME.fullmatch(name.rpartition("/")[2])]:
+            found = [*files.find(folder, withdirs=True, detail=True).values(), files.info(folder)]
+            changed = [moment for one in found if (moment := _modified(one)) is not None]
+            if changed and max(changed) < time.time() - FOREIGN_SECONDS:
+                files.rm(folder, recursive=True)
+
+
+def _modified(info: Mapping[str, Any]) -> float | None:
+    value = next((info[name] for name in MODIFIED if info.get(name) is not None), None)
+    return value.timestamp() if isinstance(value, datetime) else value
 
 
 @contextlib.contextmanager
@@ -170,8 +209,8 @@ def _download(files: Any, root: str, own: Path, named: FilesOfPath) -> Path:
 @lru_cache(maxsize=1)
 def _own_folder(url: str) -> Path:
     """Return the folder of this process for the files of a map; removed with the process or by the next map."""
-    for old in Path(tempfile.gettempdir()).glob(f"podium-{os.getpid()}-*"):
-        shutil.rmtree(old)
-    folder = Path(tempfile.mkdtemp(prefix=f"podium-{os.getpid()}-"))
+    while _OWN:
+        shutil.rmtree(_OWN.pop())
+    _OWN.append(folder := make_scratch())
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

@@ -9,7 +9,6 @@ import importlib.metadata
 import itertools
 import logging
 import math
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,6 +34,7 @@ from tasks.params.entries import entry_argument, load_entry
 from tasks.plan.kinds import load_part
 from tasks.plan.main import run_main
 from tasks.stage import artifacts
+from tasks.stage.scratch import scratch_folder
 
 
 def export(task: AnyScores, root: Path = Path()) -> dict[str, Any]:
@@ -53,12 +53,12 @@ def export(task: AnyScores, root: Path = Path()) -> dict[str, Any]:
     examples = task.read_all(root)
     own = task.outcomes_of(examples, task.read_predictions(root / artifacts.predictions_file(name), examples))
     found = []
-    with new_folder(root / artifacts.exports_folder(name)) as target, tempfile.TemporaryDirectory() as scratch:
+    with new_folder(root / artifacts.exports_folder(name)) as target, scratch_folder() as scratch:
         started_at, model = time.perf_counter(), load_model(folder)
         files = write_formats(model, formats, target)
         copy_files(target, folder, root / artifacts.TOKENIZER)
         for one, path in files.items():
-            predictions, difference = answer_examples(task, examples, path, Path(scratch), root)
+            predictions, difference = answer_examples(task, examples, path, scratch, root)
             sequences = [
                 sequence
                 for split in task.development

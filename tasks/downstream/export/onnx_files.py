@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from safetensors import SafetensorError
 
 from ipu_model.files import new_file

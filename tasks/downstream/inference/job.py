@@ -4,7 +4,6 @@ By default it runs in the precision of the scores that the model's release or ru
 """
 
 import contextlib
-import tempfile
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +29,7 @@ from tasks.stage import artifacts, streams
 from tasks.stage.errors import DeviceJobFailed, InputError, StagePaused
 from tasks.stage.process import Say
 from tasks.stage.row_folders import read_manifest
+from tasks.stage.scratch import scratch_folder
 from tasks.vocabulary.encoding import find_tokenizer_file
 
 PATIENCE_SECONDS = 5.0
@@ -65,7 +65,7 @@ def scratch_checkout(task: DownstreamTask, model: InferenceModel) -> Iterator[No
     """
     with (
         convert_to_safetensors(model.folder, find_tokenizer_file(model.tokenizer)) as readable,
-        tempfile.TemporaryDirectory(prefix="podium-") as folder,
+        scratch_folder() as folder,
         contextlib.chdir(folder),
     ):
         for path in (artifacts.model_folder(task.entry.name), task.examples_file(task.splits[0])):

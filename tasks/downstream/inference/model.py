@@ -89,7 +89,9 @@ def find_model(name: str, tokenizer: Path | None = None, backend: str = "") -> I
     _require_own_files(folder, holder)
     config = read_values(folder)
     if "max_position_embeddings" not in config:
-        raise InputError(f"{folder / CONFIG} is not the configuration of an encoder: max_position_embeddings is missing")
+        raise InputError(
+            f"{folder / CONFIG} is not the configuration of an encoder: max_position_embeddings is missing"
+        )
     exported = artifacts.EXPORT_FILES.get(backend)
     if not list_weight_files(folder) and not (exported and (folder / exported).is_file()):
         raise InputError(f"{folder} {NO_WEIGHTS}")

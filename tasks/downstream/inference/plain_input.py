@@ -5,7 +5,6 @@ import json
 import re
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from tasks.records.csv_files import SEPARATORS
 from tasks.records.tables import find_layout
 from tasks.records.text_files import file_suffix, peek, read_lines
 from tasks.stage.errors import InputError
+from tasks.stage.scratch import scratch_folder
 
 PEEKED_BYTES, PEEKED_LINES = 1 << 16, 20
 MIN_TABLE_LINES = 3
@@ -41,14 +41,14 @@ def open_input(entry: Entry, path: Path | None, texts: Sequence[str], *, plain: 
         InputError: the file cannot be read.
     """
     task: InferenceTask[Any, Any, Any] = load_part(entry, "inference")
-    with tempfile.TemporaryDirectory(prefix="podium-") as folder:
+    with scratch_folder() as folder:
         name = "text" if texts else "standard-input" if path is None else path.name
-        lines = Path(folder) / f"{name}.jsonl"
+        lines = folder / f"{name}.jsonl"
         if texts:
             lines.write_text(json.dumps(task.make_record(texts)), encoding="utf-8")
             yield lines, ""
             return
-        source = path or Path(folder) / name
+        source = path or folder / name
         if path is None:
             with source.open("wb") as stream:
                 shutil.copyfileobj(sys.stdin.buffer, stream)

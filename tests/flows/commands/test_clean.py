@@ -139,6 +139,21 @@ def test_a_release_that_lies_in_the_checkout_or_links_into_it_keeps_it(two, caps
         assert folder.is_dir()
 
 
+def test_nothing_is_removed_through_a_link(two, tmp_path, capsys):
+    for name in ("logs", "damaged"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "old.log").write_text("of somebody else")
+        os.utime(tmp_path / name / "old.log", (0, 0))
+        (two / "runs" / name).symlink_to(tmp_path / name)
+    (two / "runs/checkouts").rename(tmp_path / "checkouts")
+    (two / "runs/checkouts").symlink_to(tmp_path / "checkouts")
+    _, said = podium(capsys, "clean", "--older-than", "1h", "--yes")
+    assert said.err.count("nothing is removed through links") == 2
+    _, said = podium(capsys, "clean", "fast", "--yes")
+    assert f"fast stays: {two / 'runs/checkouts'} is a link" in said.err
+    assert [(tmp_path / name).exists() for name in ("logs/old.log", "damaged/old.log", "checkouts/fast")] == [True] * 3
+
+
 def test_age_takes_runs_logs_and_damaged_files_of_that_age(two, capsys):
     logs, damaged = two / "runs/logs", two / "runs/damaged"
     for folder in (logs, damaged):

@@ -171,7 +171,8 @@ def test_what_the_worker_itself_states_is_allowed_and_its_care_is_not_taken_back
 def test_keys_and_accounts_of_a_worker_are_its_own(project, own, sent, key):
     (project / "params.yaml").write_text(yaml.safe_dump(resolve(read_yaml(ROOT / "params.yaml"), None, own)))
     found = problems(project, *sent)
-    assert found.startswith(key) and bool(found) == bool(key), found
+    assert bool(found) == bool(key), found
+    assert found.startswith(key)
     assert not found or "the params.yaml of this worker requires" in found
 
 

@@ -365,7 +365,10 @@ def test_exported_models_are_those_that_the_gate_accepted_and_compute_what_the_m
     for model, words in (
         (identity_model(), "onnx/model.onnx is not an ONNX model of an encoder (it has the input x)"),
         (identity_model("input_ids", onnx.TensorProto.FLOAT), "onnx/model.onnx is not an ONNX model of an encoder ([O"),
-        (identity_model("input_ids"), "onnx/model.onnx is not an ONNX model of an encoder (its output y is tensor(int64"),
+        (
+            identity_model("input_ids"),
+            "onnx/model.onnx is not an ONNX model of an encoder (its output y is tensor(int64",
+        ),
         (cast_model("STRING"), "onnx/model.onnx is not an ONNX model of an encoder (its output y is tensor(string"),
         (cast_model("FLOAT"), "onnx/model.onnx has other outputs than the model"),
         (endless_model(), "the exported models took longer than 20 s and were stopped"),
@@ -382,7 +385,9 @@ def test_exported_models_are_those_that_the_gate_accepted_and_compute_what_the_m
     model.graph.initializer.append(weight)
     (release.parent / "secret").write_bytes(b"abcd")
     foreign.write_bytes(model.SerializeToString())
-    assert attest(model=True).text.startswith("onnx/model.onnx is not an ONNX model of an encoder ("), attest(model=True)
+    assert attest(model=True).text.startswith("onnx/model.onnx is not an ONNX model of an encoder ("), attest(
+        model=True
+    )
 
 
 def cast_model(form: str) -> Any:
