@@ -19,7 +19,7 @@ import json
 import re
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -42,6 +42,8 @@ MAX_WORDS = 1 << 18
 """Words cached; a full cache is cleared, which bounds its memory (about 50 MB)."""
 MAX_CHARACTERS = 1 << 24
 """Characters of the cached words, which are long in languages without blanks between them."""
+PART_CHARACTERS = 1 << 18
+"""Characters of a long text that are encoded at once: an encoding takes a hundred times the memory of its ids."""
 BATCH_PIECES = 256
 """New pieces tokenized as one text."""
 NANOTOKEN = "0.1.0"
@@ -297,7 +299,41 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> EncodedTexts:
     """
     cache = _word_cache(tokenizer)
     with LibraryErrors("the tokenizer", "cannot encode a text"):
-        return _encode_uncached(tokenizer, texts) if cache is None else cache.encode(texts)
+        if cache is None:
+            return _encode_uncached(tokenizer, texts)
+        if len(texts) == 1 and len(texts[0]) > PART_CHARACTERS:
+            return _encode_long(cache, texts[0])
+        return cache.encode(texts)
+
+
+def find_word_numbers(tokenizer: Tokenizer, text: str) -> np.ndarray:
+    """Return the number of the word of every token of a text, int32[T]; a long text is encoded in parts."""
+    words = [np.empty(0, np.int32)]
+    parts = _split(text) if read_tokenizer_info(tokenizer).independent_words else [(0, text)]
+    for _, part in parts:
+        with LibraryErrors("the tokenizer", "cannot encode a text"):
+            found = tokenizer.encode(part, add_special_tokens=False).word_ids
+        if found:
+            words.append(np.array(found, np.int32) + (words[-1][-1] + 1 if len(words[-1]) else 0))
+    return np.concatenate(words)
+
+
+def _split(text: str) -> Iterator[tuple[int, str]]:
+    """Yield parts of a long text, each with its place, split before single blanks between words."""
+    start = 0
+    while start < len(text):
+        border = _BLANKS.search(text, start + PART_CHARACTERS)
+        end = border.start() if border else len(text)
+        yield start, text[start:end]
+        start = end
+
+
+def _encode_long(cache: WordCache, text: str) -> EncodedTexts:
+    """Encode a long text in parts, whose words take less memory at once."""
+    found = [(place, cache.encode([part])) for place, part in _split(text)]
+    ids = np.concatenate([part.token_ids for _, part in found])
+    offsets = np.concatenate([part.offsets + np.int32(place) for place, part in found])
+    return EncodedTexts(ids, np.array([len(ids)]), offsets)
 
 
 def encode_ids(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -35,7 +35,7 @@ from tasks.params.sections import RuntimeSpec
 from tasks.rows.row_files import concatenate_ranges
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
-from tasks.vocabulary.encoding import load_tokenizer
+from tasks.vocabulary.encoding import find_word_numbers, load_tokenizer
 
 MAX_ANSWER_LENGTH = SquadEvaluateParams().max_answer_length
 ROWS_AT_ONCE = 8
@@ -139,7 +139,7 @@ def number_words(tokenizer: Tokenizer, question: str, context: str, shape: Windo
     features = make_features(
         tokenizer, [question], [context], shape.row_length, shape.doc_stride, max_question_length=shape.row_length
     )
-    words = np.array(tokenizer.encode(context, add_special_tokens=False).word_ids, dtype=np.int64)
+    words = find_word_numbers(tokenizer, context)
     return words[concatenate_ranges(features.context_tokens, features.context_lengths)]
 
 
