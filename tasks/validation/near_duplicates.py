@@ -52,7 +52,8 @@ Read = Callable[[str], Iterator[Sequence[str]]]
 """Name of a split -> batches of the texts of its examples."""
 TRAINING, TEXT = "training examples", "pre-training text"
 BATCH_TEXTS, BATCH_CHARACTERS = 1 << 16, 1 << 20
-"""Texts and characters from which the shingles of a batch are made: about 60 MB of memory."""
+"""Texts and characters from which the shingles of a batch are made: about 60 MB of memory. A longer text is compared by
+its first BATCH_CHARACTERS."""
 LEAST_BYTES = 64 << 20
 """Text that is worth the start of further processes: it takes about 3 s on one core."""
 MAX_SHOWN = 10
@@ -206,7 +207,7 @@ class DevelopmentTexts:
         found: dict[str, list[tuple[str, int]]] = {}
         for split in splits:
             for number, text in enumerate(text for batch in read(split) for text in batch):
-                found.setdefault(text, []).append((split, number))
+                found.setdefault(text[:BATCH_CHARACTERS], []).append((split, number))
         self.splits, self.texts, self.examples = list(splits), list(found), list(found.values())
         """Names of the sets, the texts, and for each text the sets and numbers of the examples that have it."""
 
@@ -269,7 +270,7 @@ def _search_training(
 ) -> SourceReport:
     best, seen, before = SourceMatches(), set[int](), 0
     progress = StageProgress("near-duplicates in training", f"{record}s")
-    for batch in batches:
+    for batch in ([text[:BATCH_CHARACTERS] for text in some] for some in batches):
         fresh: dict[int, tuple[int, str]] = {}
         keys = text_features.hash_strings(np.array(batch, dtype=object)).tolist()
         for number, (key, text) in enumerate(zip(keys, batch, strict=True), before):

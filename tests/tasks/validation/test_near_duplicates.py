@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import tracemalloc
 import unicodedata
 from collections.abc import Callable
 from dataclasses import asdict
@@ -201,6 +202,17 @@ def test_a_context_is_found_though_a_sentence_was_cut_from_it_or_its_ends_were_c
 def test_half_of_a_context_in_a_document_is_no_near_duplicate(tmp_path: Path) -> None:
     corpus = corpus_of(tmp_path / "corpus", [FILLER[0], FILLER[1] + CONTEXT[: len(CONTEXT) // 2] + FILLER[2]])
     assert report_on({"train": FILLER, "dev": [CONTEXT]}, corpus).sources[1].pairs == ()
+
+
+def test_a_text_of_many_megabytes_is_compared_by_its_beginning_in_little_memory() -> None:
+    text = "".join(random.Random(0).choices("abcdefgh ", k=8 << 20))
+    tracemalloc.start()
+    try:
+        found = report_on({"train": [text[: 4 << 20], "short"], "dev": [text, "another text"]})
+        assert tracemalloc.get_traced_memory()[1] < 250 << 20
+    finally:
+        tracemalloc.stop()
+    assert [pair.example for pair in found.sources[0].pairs] == [0]
 
 
 def test_texts_too_short_for_a_document_are_counted_and_not_looked_for(tmp_path: Path) -> None:

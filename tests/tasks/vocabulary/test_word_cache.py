@@ -6,7 +6,14 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.normalizers import BertNormalizer
 
 from tasks.vocabulary import encoding
-from tasks.vocabulary.encoding import BATCH_PIECES, WordCache, encode, load_tokenizer, read_tokenizer_info
+from tasks.vocabulary.encoding import (
+    BATCH_PIECES,
+    WordCache,
+    encode,
+    find_word_numbers,
+    load_tokenizer,
+    read_tokenizer_info,
+)
 from tests.tasks.pretraining.row_inputs import (
     WORDS,
     bert_tokenizer,
@@ -69,6 +76,18 @@ def test_real_text_gives_the_tokens_and_offsets_of_the_tokenizer(tmp_path: Path)
     questions = squad_questions("new-wiki-dev.json")
     texts = [text for question in questions[::5] for text in (question["context"], question["question"])]
     check(WordCache(tokenizer), tokenizer, texts + wikitext_documents()[:5])
+
+
+def test_a_long_text_is_encoded_in_parts_as_it_is_whole(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "PART_CHARACTERS", 20)
+    draw = random.Random(1)
+    odd = ["".join(draw.choices(ODD, k=400)) for _ in range(10)]
+    for text in ("one", "x" * 100, "a  b\n c " * 20, *odd):
+        own = tokenizer.encode(text, add_special_tokens=False)
+        encoded = encode(tokenizer, [text])
+        assert encoded.token_ids.tolist() == own.ids
+        assert [tuple(one) for one in encoded.offsets.tolist()] == own.offsets
+        assert find_word_numbers(tokenizer, text).tolist() == own.word_ids
 
 
 def test_words_are_tokenized_once_and_forgotten_when_they_are_too_many(

@@ -237,20 +237,33 @@ def test_longer_windows_than_the_model_takes_are_refused(model: Path) -> None:
         WindowShape.for_model(find_model(str(model)), row_length=513)
 
 
+SIZES = '{"vocab_size": 6, "hidden_size": 16, "num_attention_heads": 2'
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("config.json", None, "has no config.json"),
         ("config.json", "{", "is not JSON"),
-        ("config.json", "{}", "max_position_embeddings is missing"),
+        ("config.json", "{}", "vocab_size and hidden_size not found"),
+        ("config.json", f"{SIZES}}}", "max_position_embeddings is missing"),
+        ("config.json", f'{SIZES}, "auto_map": {{"AutoModel": "a--b"}}}}', "Python code of its own"),
+        ("config.json", f'{SIZES}, "_attn_implementation": "user/repo"}}', "code of a repository is not run"),
+        ("config.json", f'{SIZES}, "quantization_config": {{"bits": 4}}}}', "another number format"),
+        ("config.json", f'{SIZES}, "num_hidden_layers": 1000000}}', "a whole number from 1 to 256 is required"),
+        ("config.json", f"{SIZES}}}{' ' * (4 << 20)}", "at most 4,194,304 are read"),
         (
             "config.json",
-            '{"max_position_embeddings": 8, "architectures": ["BertForPreTraining"]}',
+            f'{SIZES}, "max_position_embeddings": 8, "architectures": ["BertForPreTraining"]}}',
             "ForQ.* is required",
         ),
         ("model.safetensors", None, "has no weights"),
         *(
-            ("config.json", f'{{"max_position_embeddings": {value}}}', "a positive integer is required")
+            (
+                "config.json",
+                f'{SIZES}, "max_position_embeddings": {value}}}',
+                "a whole number from 1 to 32767 is required",
+            )
             for value in ("true", "NaN", "1e30", "-1", '"512"', "[512]")
         ),
         ("tokenizer.json", None, "--tokenizer data/tokenizer"),
