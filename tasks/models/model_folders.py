@@ -133,6 +133,18 @@ def describe_encoder(values: Mapping[str, Any]) -> dict[str, Any]:
     return {"model_type": family.model_type, **known, **classes}
 
 
+def count_parameters(folder: Path) -> int:
+    """Return the number of weights in the safetensors of a folder, without reading them.
+
+    Raises:
+        InputError: there are none, or they are damaged.
+    """
+    from ipu_model.models import weight_files  # imports torch
+
+    with translate_device_errors():
+        return weight_files.count_parameters(folder)
+
+
 def name_family(values: Mapping[str, Any]) -> str:
     """Return the name of a model's family for users, from the content of its config.json."""
     return get_family(values.get("model_type") or "bert").title

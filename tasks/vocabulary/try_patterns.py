@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from tokenizers import Tokenizer
 
 from tasks.plan.main import run_main
+from tasks.stage.process import parse_no_arguments
 from tasks.vocabulary.fast_tokenizer import LibraryErrors, find_patterns
 
 MEMORY = 2 << 30
@@ -29,6 +30,7 @@ def make_texts(patterns: str) -> Iterator[str]:
 
 
 def main() -> None:
+    parse_no_arguments("Try the regular expressions of a tokenizer, from standard input.")
     parts = json.load(sys.stdin)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     with LibraryErrors("tokenizer.json"):

@@ -5,8 +5,8 @@
 The files may be a stranger's: `podium verify` calls this in a process with a time limit.
 """
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 from tasks.downstream.export.model_export import LONGEST, draw_sequences
@@ -20,8 +20,12 @@ PROBES = 8
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description="Compare exported files with their model on generated inputs.")
+    parser.add_argument("folder", type=Path, help="model folder")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="exported file in this folder")
+    arguments = parser.parse_args()
     watch_memory("the exported models")
-    folder, names = Path(sys.argv[1]), sys.argv[2:]
+    folder, names = arguments.folder, arguments.files
     for name in names:
         open_session(folder / name)  # in a second, before the weights are read
     model = load_model(folder)

@@ -24,7 +24,7 @@ from tasks.downstream.inference.onnx_answers import (
     open_session,
     run_session,
 )
-from tasks.models.model_folders import CONFIG, describe_encoder, read_values
+from tasks.models.model_folders import CONFIG, count_parameters, describe_encoder, read_values
 from tasks.stage.artifacts import EXPORT_FILES
 from tasks.stage.errors import InputError, require_packages, translate_device_errors
 from tasks.stage.process import loading_packages
@@ -36,6 +36,11 @@ TRACED = (2, 16)
 """Batch and length of the example that torch traces; both are dynamic in the file."""
 COMPARED = 32
 """Sequences on which the logits are compared with transformers."""
+FAULTS = (
+    *(ArithmeticError, AttributeError, ImportError, LookupError, OSError, RuntimeError, TypeError, ValueError),
+    SafetensorError,
+)
+"""Errors that transformers raises for damaged weights, or for impossible values in config.json."""
 COPIED = (
     "config.json",
     "podium.json",
@@ -76,9 +81,6 @@ def load_model(folder: Path) -> Any:
         import torch
         import transformers
 
-        from ipu_model.models.transformers_encoder import FAULTS
-        from ipu_model.models.weight_files import count_parameters
-
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()
         kind = getattr(transformers, f"AutoModelFor{name.partition('For')[2]}", None)
@@ -99,7 +101,7 @@ def load_model(folder: Path) -> Any:
                 use_safetensors=True,
                 output_loading_info=True,
             )
-        except (SafetensorError, OSError, *FAULTS) as error:
+        except FAULTS as error:
             reason = " ".join(str(error).split())[:200]
             raise InputError(f"{folder}: transformers cannot load the weights ({reason})") from None
     if missing := sorted(info["missing_keys"]):

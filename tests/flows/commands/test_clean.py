@@ -142,7 +142,7 @@ def test_a_release_that_lies_in_the_checkout_or_links_into_it_keeps_it(two, caps
 def test_nothing_is_removed_through_a_link(two, tmp_path, capsys):
     for name in ("logs", "damaged"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "old.log").write_text("of somebody else")
+        (tmp_path / name / "old.log").write_text("of another user")
         os.utime(tmp_path / name / "old.log", (0, 0))
         (two / "runs" / name).symlink_to(tmp_path / name)
     (two / "runs/checkouts").rename(tmp_path / "checkouts")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from flows.cli import cli
 from tasks.downstream.export.model_export import draw_sequences
 from tasks.downstream.export.onnx_files import compare_with_transformers, load_model, write_formats
 from tasks.downstream.inference.onnx_answers import open_session
+from tasks.stage.errors import InputError
 from tests.tasks.downstream.inference.head_models import write_head_model
 from tests.tasks.downstream.texts.glue_checkout import WORDS
 
@@ -56,3 +59,47 @@ def test_a_folder_of_exported_files_predicts_without_weights(tmp_path: Path) -> 
         assert found["label"] == answer["label"]
     refused = CliRunner().invoke(cli, ["predict", str(tmp_path / "exported"), *words])
     assert "has no weights" in f"{refused.output}{refused.exception}"
+
+
+def claim(values: dict[str, Any]) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, **values}))
+
+    return change
+
+
+def pickle_weights(folder: Path) -> None:
+    torch.save({}, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+def cut_weights(folder: Path) -> None:
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[:-100])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (claim({"num_hidden_layers": 1_000_000}), "a whole number from 1 to 256 is required"),
+        (claim({"hidden_size": 16_384, "intermediate_size": 65_536}), "parameters, the weights have"),
+        (claim({"vocab_size": 2_000_000}), "parameters, the weights have"),
+        (claim({"id2label": {str(number): "x" for number in range(100_000)}}), "parameters, the weights have"),
+        (claim({"_attn_implementation": "user/repo"}), "code of a repository is not run"),
+        (claim({"quantization_config": {"quant_method": "bitsandbytes"}}), "another number format"),
+        (claim({"architectures": ["BertForWorldPeace"]}), "which transformers cannot load for a task"),
+        (pickle_weights, "pytorch_model.bin is pickled"),
+        (cut_weights, "model.safetensors is missing or damaged"),
+    ],
+)
+def test_a_model_that_claims_too_much_is_refused_in_a_sentence_before_memory_is_taken(
+    tmp_path: Path, change: Callable[[Path], None], said: str
+) -> None:
+    model = write_head_model(tmp_path / "model", "sequence_classification", ("good", "short"), WORDS)
+    change(model)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InputError, match=said) as refused:
+        load_model(model)
+    assert "\n" not in str(refused.value)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500 << 10
