@@ -297,9 +297,8 @@ def check_card(release: ReceivedRelease) -> str:
     section = body.partition("\n## Scores\n")[2].partition("\n## ")[0]
     stated = list(SCORE_ROW.finditer(section))
     problems = [one[0].strip("| ") for one in stated if (one["value"], one["ends"]) not in rows]
-    index = [
-        metric for model in front.get("model-index") or [] for one in model["results"] for metric in one["metrics"]
-    ]
+    models = (parse_yaml(front) or {}).get("model-index") or []
+    index = [metric for model in models for one in model["results"] for metric in one["metrics"]]
     values = [value * share for value, *_ in known for share in (1, 0.01)]
     problems += [
         f"{metric['name']} {metric['value']} (model-index)"
@@ -315,11 +314,10 @@ def check_card(release: ReceivedRelease) -> str:
     return f"{len(stated)} scores as in {METRICS}, text as in {PROVENANCE}"
 
 
-def _split_card(text: str) -> tuple[Mapping[str, Any], str]:
-    """Return the metadata and the text of a card."""
+def _split_card(text: str) -> tuple[str, str]:
+    """Return the metadata, in YAML, and the text of a card."""
     found = FRONT_MATTER.match(text)
-    front = parse_yaml(found[1]) if found else {}
-    return front if isinstance(front, dict) else {}, text[found.end() :] if found else text
+    return (found[1], text[found.end() :]) if found else ("", text)
 
 
 def check_exports(release: ReceivedRelease) -> str:

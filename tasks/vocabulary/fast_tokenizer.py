@@ -439,12 +439,12 @@ def _longest_replacement(part: Mapping[str, Any]) -> int:
 
 def find_patterns(part: Any) -> Iterator[str]:
     """Yield the regular expressions in parts of tokenizer.json."""
-    if isinstance(part, dict):
-        if isinstance(pattern := part.get("Regex"), str):
-            yield pattern
-        part = list(part.values())
-    for one in part if isinstance(part, list) else ():
-        yield from find_patterns(one)
+    waiting = [part]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict) and isinstance(part.get("Regex"), str):
+            yield part["Regex"]
+        waiting += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
 
 
 @functools.lru_cache(maxsize=8)
