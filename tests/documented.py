@@ -136,6 +136,7 @@ NOT_RUN = {
         "needs a model; tests/tasks/release/test_signing.py signs a release"
     ),
     "podium verify published/NAME --key signing.pub": SIGNED,
+    "podium verify FOLDER --key signing.pub --tag release-0123456789ab": SIGNED,
     "podium verify user/name@release-0123456789ab --key signing.pub": SIGNED,
     "dvc exp run --temp -S downstream.squad.finetune.learning_rate=3e-4": "trains the demo; it is DVC's own",
     "dvc exp show": "shows what DVC's own experiments left",
