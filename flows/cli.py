@@ -45,6 +45,7 @@ COMMANDS = {
     "gate": "decide again on a finished run, with other limits",
     "publish": "publish the model of a finished run that its gate accepted",
     "verify": "check the files, signature, card and scores of a release",
+    "releases": "list the releases of a published model",
     "promote": "give a name such as champion to a release",
     "rollback": "give a name back to the release that had it before",
     "deploy": "set up a Prefect server for runs on workers",

@@ -28,7 +28,7 @@ from tasks.plan import plan_file
 from tasks.plan.dvc_records import LOCK, default_remote, find_cache
 from tasks.plan.named_files import READ, check_input_paths, check_output_folders, find_parameters
 from tasks.release.hub.token import TOKEN, token_of_environment
-from tasks.release.release import refuse_foreign, require_origin, resolve_origin
+from tasks.release.release import refuse_foreign, require_origin, require_signed, resolve_origin
 from tasks.release.signing import open_signer
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import InputError, ParamsError, PublishError, require_packages
@@ -58,7 +58,9 @@ def check_outputs(request: RunRequest) -> Iterator[CheckResult]:
         return
     for gate in (stage for stage in request.stages if stage.is_gate):
         try:
-            refuse_foreign(request.project / request.params.downstream[gate.item].publish.folder)
+            folder = request.project / request.params.downstream[gate.item].publish.folder
+            refuse_foreign(folder)
+            require_signed(folder, request.params.publish.signing != "none")
         except PublishError as error:
             yield problem("publish", str(error), of_parameters=True)
 

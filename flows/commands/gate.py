@@ -22,11 +22,8 @@ from flows.dvc.session import DvcSession
 from flows.runs import listing, locks, report, run_params
 from flows.runs.stopping import RunFailed
 from flows.views.screen import print_end
-from ipu_model.files import write_text
 from ipu_model.strict import nearest
-from tasks.params.overlays import Setting, read_setting, replace_overrides, resolve
-from tasks.params.schema import validate_params
-from tasks.params.strict_yaml import read_yaml, yaml_text
+from tasks.params.overlays import Setting, read_setting, replace_overrides
 from tasks.plan.dvc_records import find_gate_damage
 from tasks.plan.plan_file import read_plan
 from tasks.stage import artifacts, streams
@@ -118,10 +115,7 @@ def _decide(project: Path, found: listing.Run, record: report.RunReport, limits:
         RunFailed: a gate failed; the run keeps its limits, and has no decision until the gate runs again.
     """
     root, gates = found.folder, list(record.results)
-    values = resolve(run_params.read_run_params(project, root), None, limits)
-    validate_params(values, f"the parameters of run {found.name}")
-    path, plan = root / artifacts.PARAMS, read_plan(root)
-    before = path.read_text(encoding="utf-8")
+    plan = read_plan(root)
     upstream = [stage for stage in plan.with_upstream(gates) if stage not in gates]
     releases.fetch_releases(upstream, root, streams.say_line)
     with DvcSession(root) as session:
@@ -134,27 +128,15 @@ def _decide(project: Path, found: listing.Run, record: report.RunReport, limits:
             )
         if damaged := find_gate_damage(gates, root):
             raise InputError("\n".join(damaged))
-        write_text(path, yaml_text(_set_limits(read_yaml(path), values, limits)))
-        try:
+        with run_params.change_params(project, found, limits) as values:
             for gate in gates:
                 began = time.time()
                 status = session.update(gate, lambda line: None, lambda percent: None, single=True)
                 record.add_stage(report.StageRecord(gate, status, round(time.time() - began, 2), began=round(began, 2)))
             if dvc.has_remote(root):
                 session.push(gates, streams.say_line)
-        except BaseException:
-            write_text(path, before)
-            raise
     _record_decision(project, root, record, values, limits)
     return record
-
-
-def _set_limits(stated: dict[str, Any], values: dict[str, Any], limits: Sequence[Setting]) -> dict[str, Any]:
-    """Return params.yaml of a run with its new limits; all else stays as the run's own version of Podium wrote it."""
-    for limit in limits:
-        _, entry, _, key, *_ = limit.name.split(".")
-        stated["downstream"][entry]["gate"][key] = values["downstream"][entry]["gate"][key]
-    return stated
 
 
 def _record_decision(

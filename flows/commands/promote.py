@@ -1,7 +1,6 @@
 """`podium promote`: give a name such as champion to a release of a published model."""
 
 import os
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -31,26 +30,10 @@ name_options = options.combine_options(
 )
 @name_options
 @click.argument("release", required=False)
-@click.option("--history", is_flag=True, help="show which releases had the name")
 @click.pass_context
-def command(
-    ctx: click.Context, model: str, release: str | None, name: str, history: bool, as_json: bool, **_: Any
-) -> None:
+def command(ctx: click.Context, model: str, release: str | None, name: str, as_json: bool, **_: Any) -> None:
     target = open_releases(ctx, model)
-    if not history:
-        print_change(target, name, target.promote(release, name), as_json)
-        return
-    if release is not None:
-        raise click.UsageError(f"--history changes nothing: leave out {release} or --history", ctx)
-    promotions = target.history(name)
-    if as_json:
-        options.print_json([asdict(one) for one in promotions])
-        return
-    for one in promotions:
-        day = f"  published {one.published}" if one.published else ""
-        streams.say_line(f"{one.number:4}  {one.release}{day}{'  now' if one is promotions[-1] else ''}")
-    if not promotions:
-        streams.note(f"no release of {target.title} has had the name {name}", "")
+    print_change(target, name, target.promote(release, name), as_json)
 
 
 def open_releases(ctx: click.Context, model: str) -> NamedReleases:
@@ -90,4 +73,7 @@ def print_change(target: NamedReleases, name: str, change: tuple[str, str | None
         return
     was = "unchanged" if before == release else f"before: {before or 'none'}"
     streams.say_line(f"{name} of {target.title} is {release} ({was})")
+    newest = next(iter(target.releases()))
+    if newest != release:
+        streams.say_line(f"{target.title} itself keeps its newest release, {newest}: load {target.address(name)}")
     options.print_next(f"podium predict {target.address(name)} --text TEXT")

@@ -1,5 +1,7 @@
 """`podium publish`: publish the model of a finished run that its gate accepted."""
 
+import contextlib
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,10 +18,14 @@ from flows.dvc import releases
 from flows.runs import listing, locks, report, run_params
 from ipu_model.files import read_json
 from ipu_model.strict import nearest
+from tasks.params.overlays import read_setting, replace_overrides
 from tasks.plan.named_files import list_input_paths, reject_dvc_files
 from tasks.plan.plan_file import read_plan
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import InputError, ParamsError
+
+OF_PUBLISHING = re.compile(r"publish\..+|downstream\..+\.publish\.repository")
+"""Parameters that no stage reads, so that they may change after a run."""
 
 
 @click.command(
@@ -37,8 +43,19 @@ def command(ctx: click.Context, run: str | None, task: str | None, dry_run: bool
         raise click.UsageError(f"{run} and --name {asked['name']} name two runs: leave one of them out", ctx)
     asked["name"] = run or asked["name"]
     project = enter_project(ctx)
-    root = _find_root(project, **asked)
-    with locks.hold_run(project, "." if root == project else root.name, lambda text: streams.note(text, "")):
+    changed: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    settings = [read_setting(one) for one in asked["overrides"]]
+    if asked["name"] and not asked["preset"] and all(OF_PUBLISHING.fullmatch(one.name) for one in settings):
+        [found] = listing.find_runs(project, [asked["name"]])
+        root, values = found.folder, run_params.read_run_params(project, found.folder)
+        if settings and found.name == listing.PROJECT:
+            raise ParamsError(f"run {found.name} has its parameters in {artifacts.PARAMS}: change them there")
+        if settings:
+            changed = run_params.change_params(project, found, settings)
+    else:
+        root, values = _find_root(project, **asked)
+    reject_dvc_files(project, list_input_paths(values))
+    with locks.hold_run(project, "." if root == project else root.name, lambda text: streams.note(text, "")), changed:
         gates = {stage.item: stage for stage in read_plan(root).values() if stage.is_gate}
         if task is not None and task not in gates:
             raise ParamsError(f"--task {task} not found{nearest(task, list(gates))}")
@@ -49,16 +66,16 @@ def command(ctx: click.Context, run: str | None, task: str | None, dry_run: bool
         # Runs in the checkout; its output is passed through.
         words = [sys.executable, "-m", *releases.publish_command(gate), *(["--dry-run"] if dry_run else [])]
         code = subprocess.run(words, cwd=root, env=dvc.stage_environment(), check=False).returncode
-    if code:
-        raise SystemExit(code)
-    if not dry_run:
-        receipt = root / artifacts.receipt_file(gate.item)
-        streams.note(f"the receipt is {receipt.relative_to(project)}", "")
-        record = report.read_report(project, root)
-        if record is not None and gate.name in record.results:
-            record.add_receipt(read_json(receipt), gate.name)
-            write_record(record, project, root)
-            options.print_next(suggest_next(record))
+        if code or dry_run:
+            raise SystemExit(code)
+    receipt = root / artifacts.receipt_file(gate.item)
+    streams.note(f"the receipt is {receipt.relative_to(project)}", "")
+    record = report.read_report(project, root)
+    if record is not None and gate.name in record.results:
+        record.overrides = replace_overrides(record.overrides, list(map(str, settings)))
+        record.add_receipt(read_json(receipt), gate.name)
+        write_record(record, project, root)
+        options.print_next(suggest_next(record))
 
 
 def write_record(record: report.RunReport, project: Path, root: Path) -> None:
@@ -70,24 +87,21 @@ def write_record(record: report.RunReport, project: Path, root: Path) -> None:
     index_page.write_index(project, ended=record.name)
 
 
-def _find_root(project: Path, preset: str | None, overrides: Sequence[str], name: str | None) -> Path:
-    """Find the folder of a run by its name or its parameters.
+def _find_root(
+    project: Path, preset: str | None, overrides: Sequence[str], name: str | None
+) -> tuple[Path, dict[str, Any]]:
+    """Return the folder of a run with these parameters, and all its parameters.
 
     Raises:
-        ParamsError: the named run does not exist; or the parameters are invalid, or differ from those of the run.
+        ParamsError: the parameters are invalid, or differ from those of the run.
         InputError: there is no run with these parameters.
     """
-    if name is not None and preset is None and not overrides:
-        [found] = listing.find_runs(project, [name])
-        values, root = run_params.read_run_params(project, found.folder), found.folder
-    else:
-        from flows.runs.run_request import resolve_request
+    from flows.runs.run_request import resolve_request
 
-        request = resolve_request(project, preset, overrides, name=name)
-        values, root = request.values, request.root
-        if root != project:  # podium gate may have changed the limits of a run without a name
-            run_params.require_same_params(project, values, root.name)
-    reject_dvc_files(project, list_input_paths(values))
+    request = resolve_request(project, preset, overrides, name=name)
+    values, root = request.values, request.root
+    if root != project:  # podium gate may have changed the limits of a run without a name
+        run_params.require_same_params(project, values, root.name)
     if not root.is_dir():
         raise InputError("no run with these parameters found: start podium run with the same options first")
-    return root
+    return root, values

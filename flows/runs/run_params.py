@@ -1,7 +1,9 @@
 """Parameters of a run, and their differences from defaults, presets and other runs."""
 
+import contextlib
+import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,8 @@ from flows.runs import listing, report
 from flows.runs.checkout import checkout_folder, default_name, rebase_paths
 from ipu_model.files import write_text
 from tasks.params.overlays import Setting, complete_names, nest, read_base, replace_overrides, resolve
-from tasks.params.schema import default_values
-from tasks.params.strict_yaml import leaves, read_yaml, yaml_text
+from tasks.params.schema import default_values, validate_params
+from tasks.params.strict_yaml import leaves, read_yaml, value_at, yaml_text
 from tasks.params.tables import ABSENT, find_differing, format_table
 from tasks.plan.dvc_records import LOCK
 from tasks.plan.plan_file import read_locked_stages
@@ -96,6 +98,32 @@ def format_differences(rows: Sequence[tuple[str, list[Any]]], heads: Sequence[st
     """Format the result of `find_differing` as a table."""
     cells = [(name, *("-" if value is ABSENT else json.dumps(value) for value in values)) for name, values in rows]
     return format_table([("", *heads), *cells])
+
+
+@contextlib.contextmanager
+def change_params(project: Path, run: listing.Run, settings: Sequence[Setting]) -> Iterator[dict[str, Any]]:
+    """Change parameters of an ended run in its params.yaml; an exception restores them. Yield all its parameters.
+
+    The other parameters stay as the run's own version of Podium wrote them.
+
+    Raises:
+        ParamsError: a value is invalid.
+    """
+    values = resolve(read_run_params(project, run.folder), None, settings)
+    validate_params(values, f"the parameters of run {run.name}")
+    path = run.folder / artifacts.PARAMS
+    before, stated = path.read_text(encoding="utf-8"), read_yaml(path)
+    for setting in settings:
+        *sections, key = setting.name.split(".")
+        functools.reduce(lambda place, section: place.setdefault(section, {}), sections, stated)[key] = value_at(
+            values, setting.name
+        )
+    write_text(path, yaml_text(stated))
+    try:
+        yield values
+    except BaseException:
+        write_text(path, before)
+        raise
 
 
 def require_same_params(project: Path, values: dict[str, Any], name: str | None) -> None:

@@ -31,11 +31,31 @@ def _is_word(value: Any) -> bool:
     return isinstance(value, str) and re.fullmatch(WORD, value) is not None
 
 
+def read_results(card: str) -> list[tuple[str, str]]:
+    """Return name and value of each score in the model-index of a card, in order; empty if it states none."""
+    try:
+        return [
+            (str(score["name"]), str(score["value"]))
+            for model in _parse(card[:MAX_BYTES])["model-index"]
+            for result in model["results"]
+            for score in result["metrics"]
+        ]
+    except (KeyError, TypeError):
+        return []
+
+
 def _front_matter(path: Path) -> dict[str, Any]:
     try:
         with open_regular(path) as stream:
-            found = FRONT_MATTER.match(stream.read(MAX_BYTES).decode("utf-8", "replace"))
+            return _parse(stream.read(MAX_BYTES).decode("utf-8", "replace"))
+    except OSError:
+        return {}
+
+
+def _parse(card: str) -> dict[str, Any]:
+    found = FRONT_MATTER.match(card)
+    try:
         values = parse_yaml(found[1]) if found else {}
-    except (OSError, ParamsError):
+    except ParamsError:
         return {}
     return values if isinstance(values, dict) else {}

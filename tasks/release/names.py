@@ -7,17 +7,17 @@ the next call mends NAME. Of two promotions at the same time, one creates the re
 
 import os
 import re
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from ipu_model.files import exclusive_lock, link_or_copy, new_folder
+from ipu_model.files import exclusive_lock
 from ipu_model.strict import nearest
-from tasks.downstream.inference.fetched_releases import TAG
-from tasks.release.release import PROVENANCE, folder_hashes, tag_of
+from tasks.models.model_card import read_results
+from tasks.release.release import CARD, PROVENANCE, folder_hashes, keep_release, list_kept, tag_of
+from tasks.release.signing import SIGNATURE
 from tasks.stage.errors import ParamsError, PublishError
 
 CHAMPION = "champion"
@@ -27,14 +27,17 @@ RECORD = re.compile(rf"({NAME.pattern})-(\d{{4,}})")
 
 
 @dataclass(frozen=True)
-class Promotion:
-    """Record of a name that was given to a release."""
+class ListedRelease:
+    """One release of a target."""
 
-    number: int
-    release: str
-    """Tag of the release."""
-    published: str | None = field(default=None, compare=False)
-    """Day on which the release was published; None: unknown."""
+    tag: str
+    published: str | None
+    """Day on which it was published; None: unknown."""
+    score: str
+    """Leading score of its card; empty if it has none."""
+    signed: bool
+    names: list[str]
+    """Names that point to it."""
 
 
 class NamedReleases(ABC):
@@ -54,6 +57,14 @@ class NamedReleases(ABC):
         """Return name or record -> what it points to."""
 
     @abstractmethod
+    def read_card(self, release: str) -> tuple[str, bool]:
+        """Return the card of a release, empty if it has none, and whether the release has a signature."""
+
+    @abstractmethod
+    def hash_files(self, release: str) -> dict[str, str]:
+        """Return path -> SHA-256 of the files of a release."""
+
+    @abstractmethod
     def create(self, record: str, release: str) -> bool:
         """Create a record; return False if it exists."""
 
@@ -65,11 +76,21 @@ class NamedReleases(ABC):
         """Return the word with which commands find the release of a name."""
         return f"{self.title}@{name}"
 
-    def history(self, name: str) -> list[Promotion]:
-        """Return the promotions to a name, oldest first."""
+    def describe(self) -> list[ListedRelease]:
+        """Return all releases, newest first."""
+        found, names = [], self.names()
+        current = {name: find_named(names, name) for name in names if NAME.fullmatch(name)}
+        for tag, to in self.releases().items():
+            card, signed = self.read_card(tag)
+            [(metric, value)] = read_results(card)[:1] or [("", "")]
+            pointing = [name for name, at in sorted(current.items()) if at == to]
+            found.append(ListedRelease(tag, self.days.get(tag), f"{metric} {value}".strip(), signed, pointing))
+        return found
+
+    def history(self, name: str) -> list[str]:
+        """Return the tags of the releases that were promoted to a name, oldest first."""
         tags = {to: tag for tag, to in self.releases().items()}
-        found = sorted(find_records(self.names(), name).items())
-        return [Promotion(number, tags.get(to, to), self.days.get(tags.get(to, to))) for number, to in found]
+        return [tags.get(to, to) for _, to in sorted(find_records(self.names(), name).items())]
 
     def promote(self, release: str | None, name: str = CHAMPION) -> tuple[str, str | None]:
         """Give a name to a release; return it, and the one that had the name before, if any.
@@ -79,7 +100,8 @@ class NamedReleases(ABC):
 
         Raises:
             ParamsError: the name is not allowed, or there is no such release.
-            PublishError: there is no release, or another promotion came between.
+            PublishError: there is no release, its files are not those that were published, or another promotion came
+                between.
         """
         if not NAME.fullmatch(name):
             raise ParamsError(f"--as {name}: lower-case letters, digits and hyphens are required, such as {CHAMPION}")
@@ -89,36 +111,45 @@ class NamedReleases(ABC):
         release = release or next(iter(releases))
         if release not in releases:
             raise ParamsError(f"{self.title} has no release {release}{nearest(release, list(releases))}")
+        if tag_of(self.hash_files(release)) != release:
+            raise PublishError(
+                f"{release} of {self.title} was changed after it was published: publish that model again"
+            )
         records, to = find_records(names, name), releases[release]
         if name in names and not records:
             raise PublishError(f"{self.title} has a tag {name} that podium promote did not make: choose another name")
         last = max(records, default=0)
         if records.get(last) != to and not self.create(f"{name}-{last + 1:04d}", release):
-            raise PublishError(
-                f"{name} of {self.title} was given to another release meanwhile: check it with --history"
-            )
-        if names.get(name) != to:
-            self.replace(name, release)
-            if find_named(self.names(), name) != to:  # a newer promotion replaced the name before this one did
-                raise PublishError(f"{name} of {self.title} was given to another release meanwhile: repeat the command")
-        before = {to: tag for tag, to in releases.items()}.get(records.get(last, ""))
-        return release, before
+            raise PublishError(f"{name} of {self.title} was given to another release meanwhile: repeat the command")
+        tags = {to: tag for tag, to in releases.items()}
+        while names.get(name) != to:
+            self.replace(name, tags[to])
+            names = self.names()
+            to = find_named(names, name) or to  # of a newer promotion, whose name this one may have replaced
+            tags |= {to: tag for tag, to in self.releases().items()} if to not in tags else {}
+        if to != releases[release]:
+            raise PublishError(f"{name} of {self.title} was given to {tags[to]} meanwhile: repeat the command")
+        return release, tags.get(records.get(last, ""))
 
     def rollback(self, name: str = CHAMPION) -> tuple[str, str | None]:
         """Give a name back to the release that had it before; return that one and the one that lost it.
 
+        If no other release had the name, it goes to the one published before the release that has it. Without a
+        promotion, that is the newest.
+
         Raises:
-            PublishError: no other release had it before.
+            PublishError: there is no such release.
         """
-        stack: list[str] = []
-        for promotion in self.history(name):
-            if stack[-2:-1] == [promotion.release]:
-                stack.pop()  # the promotion was a rollback
-            elif stack[-1:] != [promotion.release]:
-                stack.append(promotion.release)
-        if len(stack) < 2:
-            raise PublishError(f"no release had the name {name} of {self.title} before: podium promote gives it to one")
-        return self.promote(stack[-2], name)
+        published, had = list(self.releases()), self.history(name)
+        now = had[-1] if had else next(iter(published), "")
+        older = published[published.index(now) + 1 :] if now in published else []
+        before = [one for one in reversed(had) if one != now] + older
+        if not before:
+            raise PublishError(
+                f"{self.title} has no release before {now or 'its first'}: there is nothing to go back to"
+            )
+        given, _ = self.promote(before[0], name)
+        return given, now
 
 
 def find_records(names: Mapping[str, str], name: str) -> dict[int, str]:
@@ -134,18 +165,24 @@ def find_named(names: Mapping[str, str], name: str = CHAMPION) -> str | None:
 
 
 class FolderReleases(NamedReleases):
-    """Releases of a folder target: `published/NAME` has the newest, `published/NAME.releases` those with names."""
+    """Releases of a folder target: `published/NAME` has the newest, `published/NAME.releases` all, and the names."""
 
     def __init__(self, folder: Path, title: str = "") -> None:
         self.folder, self.title = folder, title or str(folder)
         self.kept = folder.with_name(f"{folder.name}.releases")
 
     def releases(self) -> dict[str, str]:
-        """Return tag -> name of the folder in `kept`."""
-        folders = {path.name: path for path in self.kept.glob("release-*") if TAG.fullmatch(path.name)}
+        """Return tag -> name of the folder in `kept`.
+
+        Raises:
+            PublishError: `folder` is none of them, so that it was changed since it was published.
+        """
+        folders = list_kept(self.folder)
         newest = tag_of(folder_hashes(self.folder)) if (self.folder / PROVENANCE).is_file() else ""
-        if newest:
-            folders[newest] = self.folder
+        if newest and newest not in folders:
+            if folders:
+                raise PublishError(f"{self.folder} was changed since it was published: publish that model again")
+            folders[newest] = self.folder  # of a version that kept none
         seconds = {tag: (path / PROVENANCE).stat().st_mtime for tag, path in folders.items()}
         self.days = {tag: date.fromtimestamp(one).isoformat() for tag, one in seconds.items()}
         return {tag: tag for tag in sorted(seconds, key=lambda tag: (tag == newest, seconds[tag]), reverse=True)}
@@ -158,16 +195,23 @@ class FolderReleases(NamedReleases):
         """Return the path of a named release."""
         return os.path.join(f"{self.title}.releases", name)
 
+    def read_card(self, release: str) -> tuple[str, bool]:
+        """Return the card of a release, and whether it has a signature."""
+        folder = self._find(release)
+        card = folder / CARD
+        return card.read_text(encoding="utf-8") if card.is_file() else "", (folder / SIGNATURE).is_file()
+
+    def hash_files(self, release: str) -> dict[str, str]:
+        """Return path -> SHA-256 of the files of a release."""
+        return folder_hashes(self._find(release))
+
+    def _find(self, release: str) -> Path:
+        return self.kept / release if (self.kept / release).is_dir() else self.folder
+
     def create(self, record: str, release: str) -> bool:
         """Keep the release, and create a link to it."""
         with exclusive_lock(self.folder.with_name(f".{self.folder.name}.lock")):
-            kept = self.kept / release
-            source = kept if kept.is_dir() else self.folder
-            if tag_of(folder_hashes(source)) != release:
-                raise PublishError(f"{source} was changed: remove it, and publish that model again")
-            if source != kept:
-                with new_folder(kept) as fresh:
-                    shutil.copytree(source, fresh, copy_function=link_or_copy, dirs_exist_ok=True)
+            keep_release(self.folder, release)
             try:
                 (self.kept / record).symlink_to(release)
             except FileExistsError:

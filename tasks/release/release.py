@@ -7,6 +7,7 @@ import hashlib
 import io
 import logging
 import os
+import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from typing import Any
 
 from ipu_model.files import clear_partial, exclusive_lock, link_or_copy, new_folder, sha256_of
 from tasks.downstream.gate.subject import ReleaseSubject
+from tasks.downstream.inference.fetched_releases import TAG
 from tasks.params.schema import Params
 from tasks.release.provenance import read_json
 from tasks.release.signing import ATTESTATION, SIGNATURE, Signer, format_attestation
@@ -236,12 +238,13 @@ def write_folder(
 
     Raises:
         PublishError: the folder contains files that publish did not write, or another release than the gate compared
-            with; nothing is changed then.
+            with, or is signed and this release is not; nothing is changed then.
     """
     with exclusive_lock(folder.with_name(f".{folder.name}.lock")):
         if clear_partial(folder):
             log.info("%s: removed the remains of a killed publish", folder)
         refuse_foreign(folder)
+        require_signed(folder, release.signer is not None)
         there = folder_hashes(folder) if folder.is_dir() else {}
         if content_of(there) == release.content() and (release.signer is None or release.signer.accepts(folder)):
             return False
@@ -249,6 +252,8 @@ def write_folder(
         if compared is not None and weights not in (None, release.files[WEIGHTS].sha256, compared.weights):
             raise released_meanwhile(f"{champion.name if champion else tag_of(there)} in {folder}", compared)
         release = release.signed()
+        if there and not list_kept(folder):  # of a version that kept none
+            keep_release(folder, tag_of(there))
         with new_folder(folder) as fresh:
             release.write(fresh)
             if folder_hashes(fresh) != release.hashes():
@@ -256,7 +261,40 @@ def write_folder(
                     f"a file changed while it was being published to {folder}: wait until no stage runs, then publish "
                     f"again; {folder} is as it was"
                 )
+        keep_release(folder, release.tag)
         return True
+
+
+def list_kept(folder: Path) -> dict[str, Path]:
+    """Return tag -> folder of all releases that were published to `folder` and are kept in NAME.releases."""
+    found = folder.with_name(f"{folder.name}.releases").glob("release-*")
+    return {path.name: path for path in found if TAG.fullmatch(path.name)}
+
+
+def keep_release(folder: Path, tag: str) -> None:
+    """Keep the release in `folder` in NAME.releases as well: as links to the same files, which need no more space."""
+    kept = folder.with_name(f"{folder.name}.releases") / tag
+    if not kept.is_dir():
+        with new_folder(kept) as fresh:
+            shutil.copytree(folder, fresh, copy_function=link_or_copy, dirs_exist_ok=True)
+
+
+def require_signed(folder: Path, signs: bool) -> None:
+    """Refuse an unsigned release in place of a signed one.
+
+    Raises:
+        PublishError: `folder` has a signed release, and the new one has no signature.
+    """
+    if (folder / SIGNATURE).is_file() and not signs:
+        raise PublishError(unsigned(str(folder)))
+
+
+def unsigned(target: str) -> str:
+    """Return why an unsigned release may not replace that of a target."""
+    return (
+        f"{target} has a signed release, and this one would have no signature: add --set publish.signing=key (or "
+        "sigstore), or publish to another target; nothing was changed"
+    )
 
 
 def folder_hashes(folder: Path) -> dict[str, str]:

@@ -1,15 +1,19 @@
 """Names of releases on the Hub: tags, which the Hub can create and delete, but not move (tasks/release/names.py)."""
 
 import contextlib
+from pathlib import Path
 from typing import Any
 
 from huggingface_hub.errors import RevisionNotFoundError
 
+from ipu_model.files import sha256_of
 from tasks.downstream.inference.fetched_releases import TAG
 from tasks.release.hub.calls import Caller, CallFailed, status
 from tasks.release.hub.newest import order_releases, read_tags
 from tasks.release.hub.transaction import connect
 from tasks.release.names import NAME, RECORD, NamedReleases
+from tasks.release.release import CARD, NAMES
+from tasks.release.signing import SIGNATURE
 from tasks.stage.errors import PublishError
 
 EXISTS = 409
@@ -41,6 +45,29 @@ class HubReleases(NamedReleases):
         """Return name or record -> commit."""
         return {tag: at for tag, at in self._read_tags().items() if NAME.fullmatch(tag) or RECORD.fullmatch(tag)}
 
+    def read_card(self, release: str) -> tuple[str, bool]:
+        """Return the card of a release, and whether it has a signature."""
+        names = {one.rfilename for one in self._list_files(release)}
+        card = self._download(release, CARD).read_text(encoding="utf-8") if CARD in names else ""
+        return card, SIGNATURE in names
+
+    def hash_files(self, release: str) -> dict[str, str]:
+        """Return path -> SHA-256 of the files of a release; the Hub states those of large files."""
+        files = [one for one in self._list_files(release) if one.rfilename in NAMES]
+        return {
+            one.rfilename: one.lfs.sha256 if one.lfs else sha256_of(self._download(release, one.rfilename))
+            for one in files
+        }
+
+    def _list_files(self, release: str) -> list[Any]:
+        revision, step = self._read_tags()[release], f"reading {release}"
+        info = self._call(step, lambda api: api.model_info(self.title, revision=revision, files_metadata=True))
+        return list(info.siblings or [])
+
+    def _download(self, release: str, name: str) -> Path:
+        revision, step = self._read_tags()[release], f"reading {name}"
+        return Path(self._call(step, lambda api: api.hf_hub_download(self.title, name, revision=revision)))
+
     def create(self, record: str, release: str) -> bool:
         """Create a tag for a record; return False if it exists."""
         commit, text = self._read_tags()[release], f"{record} points to {release}"
@@ -63,7 +90,7 @@ class HubReleases(NamedReleases):
         if not self.create(name, release):
             self._tags = None
             if self.names().get(name) != self.releases()[release]:
-                raise PublishError(f"{name} of {self.title} was given to another release meanwhile: see --history")
+                raise PublishError(f"{name} of {self.title} was given to another release meanwhile: repeat the command")
 
     def _read_tags(self) -> dict[str, str]:
         if self._tags is None:

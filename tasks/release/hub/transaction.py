@@ -26,7 +26,8 @@ from huggingface_hub.utils import validate_repo_id
 from tasks.release.hub.calls import FAILURES, Caller, CallFailed, Patience, hub_client
 from tasks.release.hub.newest import require_compared
 from tasks.release.hub.token import refusal, token_of_environment
-from tasks.release.release import CARD, NAMES, OF_SIGNING, STAGE_RUNS, ComparedRelease, Release
+from tasks.release.release import CARD, NAMES, OF_SIGNING, STAGE_RUNS, ComparedRelease, Release, unsigned
+from tasks.release.signing import SIGNATURE
 from tasks.stage.errors import PublishError
 
 log = logging.getLogger(__name__)
@@ -139,6 +140,8 @@ class _Transaction:
                     f"{name} is public, but publish.private is true. Set publish.private=false, or make the "
                     "repository private on the Hub. Nothing was changed in it"
                 )
+            if self.release.signer is None and any(one.rfilename == SIGNATURE for one in head.siblings or []):
+                raise PublishError(unsigned(name))
             if (compared := self.compared) is not None:
                 # A commit names this head as its parent, so it replaces exactly what was checked.
                 self.caller.request(

@@ -161,6 +161,27 @@ def test_publish_takes_a_run_by_its_name_alone(prefect_session, toy_project, cap
     assert (code, "run bad not found" in said.err) == (2, True)
 
 
+def test_publish_changes_parameters_of_publishing_alone(prefect_session, toy_project, capsys, monkeypatch):
+    run(*ACCEPTED, name="good", publish=False)
+    file = toy_project / "runs/checkouts/good/params.yaml"
+    before = file.read_text()
+    license = ("publish", "good", "--set", "publish.license=mit")
+    for words, why in (
+        ((*license, "--set", "publish.signing=wax"), "publish.signing='wax'"),
+        ((*license, "--set", "pretrain.evaluate_rows=7"), "run good exists with other parameters"),
+        (("publish", ".", "--set", "publish.license=mit"), "run . has its parameters in params.yaml"),
+    ):
+        code, said = podium(capsys, *words)
+        assert (code, why in said.err, file.read_text()) == (2, True, before), said.err
+    monkeypatch.setenv("TOY_FAILS", "publish")
+    assert podium(capsys, *license)[0] == 1
+    assert file.read_text() == before
+    monkeypatch.delenv("TOY_FAILS")
+    code, said = podium(capsys, *license)
+    assert (code, "license: mit\n" in file.read_text()) == (0, True), said.err
+    assert report.read_report(toy_project, file.parent).overrides == [*ACCEPTED, 'publish.license="mit"']
+
+
 def test_the_list_says_when_by_what_words_what_became_of_it_scores_and_size(
     prefect_session, toy_project, capsys, monkeypatch
 ):

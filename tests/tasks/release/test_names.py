@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 from collections.abc import Callable
 from datetime import datetime
@@ -15,12 +16,12 @@ from flows import cli
 from ipu_model.files import sha256_of
 from tasks.release.hub.name_tags import HubReleases
 from tasks.release.hub.newest import newest_releases
-from tasks.release.names import FolderReleases, NamedReleases, Promotion
-from tasks.release.release import ComparedRelease, Release, release_file, write_folder
+from tasks.release.names import FolderReleases, NamedReleases, find_named
+from tasks.release.release import ComparedRelease, Release, folder_hashes, release_file, write_folder
 from tasks.stage.errors import ParamsError, PublishError
 from tests.hub_server import Fault, HubServer
 from tests.places import ROOT
-from tests.tasks.release.hub_publishing import NAME, publish_small, repository, small_release
+from tests.tasks.release.hub_publishing import NAME, commits, publish_small, repository, small_release
 
 Publish = Callable[[str], str]
 DAY = datetime(2026, 1, 1, 12)
@@ -60,17 +61,50 @@ def test_a_name_moves_forth_and_back_and_its_history_stays(target: Target) -> No
     assert target.open().promote(None) == (two, one)
     assert target.open().promote(two) == (two, two)  # nothing to do: no record
     assert target.open().rollback() == (one, two)
-    history = target.open().history("champion")
-    assert history == [Promotion(1, one), Promotion(2, two), Promotion(3, one)]
-    assert {promotion.published for promotion in history} == {"2026-01-01"}
-    with pytest.raises(PublishError, match="no release had the name champion of .*demo before"):
-        target.open().rollback()
+    assert target.open().history("champion") == [one, two, one]
+    assert target.open().rollback() == (two, one)
     three = target.publish("three")
-    assert target.open().promote(three) == (three, one)
-    assert target.open().rollback() == (one, three)
-    assert target.open().promote(two, "second-best") == (two, None)
-    assert [one.number for one in target.open().history("second-best")] == [1]
-    assert set(target.open().releases()) >= {one, two, three}
+    assert target.open().promote(three) == (three, two)
+    assert target.open().rollback() == (two, three)
+    assert target.open().promote(one, "second-best") == (one, None)
+    listed = {release.tag: release for release in target.open().describe()}
+    assert list(listed)[0] == three
+    assert {tag: release.names for tag, release in listed.items()} == {
+        three: [],
+        two: ["champion"],
+        one: ["second-best"],
+    }
+    assert {release.published for release in listed.values()} == {"2026-01-01"}
+
+
+def test_what_was_published_before_can_be_had_back_without_a_promotion(target: Target) -> None:
+    one = target.publish("one")
+    with pytest.raises(PublishError, match=f"has no release before {one}: there is nothing to go back to"):
+        target.open().rollback()
+    two = target.publish("two")
+    assert target.open().rollback() == (one, two)
+    assert target.open().history("champion") == [one]
+
+
+def promote_in_process(folder: Path, tag: str) -> None:
+    with contextlib.suppress(PublishError):
+        FolderReleases(folder).promote(tag)
+
+
+def test_promotions_of_several_processes_end_with_name_and_record_equal(tmp_path: Path) -> None:
+    tags, folder = [], tmp_path / "demo"
+    for text in "abcde":
+        write_folder(in_folder(text), folder)
+        tags.append(in_folder(text).tag)
+    context = multiprocessing.get_context("fork")
+    for _ in range(8):
+        started = [context.Process(target=promote_in_process, args=(folder, tag)) for tag in tags]
+        for process in started:
+            process.start()
+        for process in started:
+            process.join()
+        names = FolderReleases(folder).names()
+        assert names["champion"] == find_named(names)
 
 
 @pytest.mark.parametrize("name", ["main", "release-000000000000", "champion-0001", "Champion", "../x", ""])
@@ -94,7 +128,7 @@ def test_of_two_promotions_at_the_same_time_the_second_is_refused(target: Target
     late.names = lambda: names  # type: ignore[method-assign]  # it read them before the other promotion
     with pytest.raises(PublishError, match="given to another release meanwhile"):
         late.promote(three)
-    assert target.open().history("champion")[-1].release == two
+    assert target.open().history("champion")[-1] == two
 
 
 def test_a_promotion_that_a_newer_one_overtook_says_so(hub: HubServer) -> None:
@@ -108,9 +142,8 @@ def test_a_promotion_that_a_newer_one_overtook_says_so(hub: HubServer) -> None:
         replace(late, name, release)
 
     late.replace = overtaken  # type: ignore[method-assign]
-    with pytest.raises(PublishError, match="given to another release meanwhile"):
+    with pytest.raises(PublishError, match=f"was given to {three} meanwhile"):
         late.promote(two)
-    assert HubReleases(NAME).promote(three) == (three, three)  # mends the name
     assert HubReleases(NAME).names()["champion"] == repository(hub).tags[three]
 
 
@@ -119,6 +152,9 @@ def test_a_tag_made_by_hand_and_a_kept_release_that_changed_are_refused(hub: Hub
     repository(hub).tags["stable"] = str(one.commit)
     with pytest.raises(PublishError, match="tag stable that podium promote did not make"):
         HubReleases(NAME).promote(None, "stable")
+    repository(hub).tags[str(one.tag)] = str(publish_small("two").commit)
+    with pytest.raises(PublishError, match=f"{one.tag} of {NAME} was changed after it was published"):
+        HubReleases(NAME).promote(str(one.tag))
     names = FolderReleases(tmp_path / "demo")
     write_folder(in_folder("one"), names.folder)
     first, _ = names.promote(None)
@@ -140,7 +176,7 @@ def test_a_promotion_that_died_between_its_requests_counts_and_is_mended(hub: Hu
     tags = repository(hub).tags
     assert tags.get("champion") == (one.commit if request_ == "DELETE" else None)
     assert tags["champion-0002"] == two.commit
-    assert HubReleases(NAME).history("champion")[-1].release == two.tag  # readers go by the record
+    assert HubReleases(NAME).history("champion")[-1] == two.tag  # readers go by the record
     assert newest_releases(NAME, "publish.repository", 1)[0].commit == two.commit
     assert HubReleases(NAME).promote(two.tag) == (two.tag, two.tag)
     assert tags["champion"] == two.commit
@@ -154,6 +190,19 @@ def test_an_interrupted_answer_does_not_move_a_name_twice(hub: HubServer) -> Non
         HubReleases(NAME).promote(one.tag)
     assert HubReleases(NAME).promote(one.tag) == (one.tag, one.tag)
     assert repository(hub).tags["champion"] == one.commit
+
+
+def test_an_unsigned_release_does_not_replace_a_signed_one(hub: HubServer, tmp_path: Path) -> None:
+    from tasks.release.hub.transaction import release_on_hub
+
+    signed = Release({**in_folder("one").files, "model.sig": release_file(b"signature")})
+    write_folder(signed, tmp_path / "demo")
+    release_on_hub(signed, NAME, private=True)
+    before = folder_hashes(tmp_path / "demo"), commits(hub)
+    for publish_unsigned in (lambda: write_folder(in_folder("two"), tmp_path / "demo"), lambda: publish_small("two")):
+        with pytest.raises(PublishError, match="has a signed release, .* add --set publish.signing=key"):
+            publish_unsigned()
+    assert (folder_hashes(tmp_path / "demo"), commits(hub)) == before
 
 
 def test_gates_compare_with_the_champion_and_publish_refuses_another(hub: HubServer) -> None:
@@ -201,7 +250,7 @@ def test_the_commands_of_the_documents(hub: HubServer, monkeypatch: pytest.Monke
         "promote user/name release-0123456789ab --as fallback",
         "promote user/name",
         "rollback user/name",
-        "promote user/name --history",
+        "releases user/name",
     )
     assert "has no release release-0123456789ab" in podium(commands[0])
     podium(f"promote user/name {one}")
@@ -209,7 +258,6 @@ def test_the_commands_of_the_documents(hub: HubServer, monkeypatch: pytest.Monke
     assert said.startswith(f"champion of {NAME} is {two} (before: {one})\n")
     assert f"podium predict {NAME}@champion --text TEXT" in said
     assert podium(commands[2]).startswith(f"champion of {NAME} is {one} (before: {two})\n")
-    day = "  published 2026-01-01"
-    assert podium(commands[3]) == f"   1  {one}{day}\n   2  {two}{day}\n   3  {one}{day}  now\n"
+    assert podium(commands[3]) == f"{two}  2026-01-01    unsigned\n{one}  2026-01-01    unsigned  champion\n"
     monkeypatch.delenv("HF_TOKEN")
     assert "export a write token as HF_TOKEN" in podium(commands[1])
