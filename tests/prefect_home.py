@@ -27,6 +27,7 @@ def make_home(home: Path, database: str = "prefect.db") -> Path:
                 subprocess.run(words, env={**own, "PREFECT_HOME": new}, check=True, capture_output=True)
                 shutil.copytree(new, made.with_suffix(".new"), dirs_exist_ok=True)
             made.with_suffix(".new").rename(made)
-    home.mkdir(parents=True, exist_ok=True)
-    shutil.copy(made / "prefect.db", home / database)
+    for place in (home, home / f"podium-{version('prefect')}"):  # of a server in this home, and of a plain run
+        place.mkdir(parents=True, exist_ok=True)
+        shutil.copy(made / "prefect.db", place / database)
     return home

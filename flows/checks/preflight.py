@@ -21,7 +21,7 @@ from flows.dvc.leftovers import output_folders
 from flows.runs.environment import is_writable, user_name
 from flows.runs.run_estimate import estimate_data_bytes, estimate_model_bytes
 from flows.runs.run_request import RunRequest
-from flows.server.local_server import may_be_configured
+from flows.server.local_server import may_be_configured, prefect_home
 from ipu_model.units import format_bytes
 from tasks.models.model_card import read_origin
 from tasks.plan import plan_file
@@ -241,9 +241,9 @@ def check_cache_path(request: RunRequest) -> Iterator[CheckResult]:
 
 def check_prefect_home(request: RunRequest) -> Iterator[CheckResult]:
     """Check the folder of the database of a run's Prefect server."""
-    if may_be_configured() or os.environ.get("PREFECT_API_DATABASE_CONNECTION_URL"):
+    if may_be_configured():
         return
-    home = Path(os.path.expanduser(os.environ.get("PREFECT_HOME") or "~/.prefect"))
+    home = prefect_home()
     if not is_writable(home):
         yield problem("PREFECT_HOME", f"Prefect cannot write to {home}. Set PREFECT_HOME or HOME to a writable folder")
     elif any(character in str(home) for character in UNSAFE_IN_URLS):

@@ -8,6 +8,8 @@ import getpass
 import os
 import pwd
 import re
+import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,6 +33,14 @@ FOLDERS = (
     ("DVC_SITE_CACHE_DIR", "/var/tmp/dvc/repo"),
 )
 """Variables that name a writable folder, with their defaults."""
+PYTHON_SETTINGS = (
+    "PYTHONOPTIMIZE",  # removes assertions and docstrings, which checks and --help use
+    "PYTHONSAFEPATH",  # `python -m tasks...` in stages must import the code of their checkout
+    "PYTHONWARNINGS",  # as errors, warnings of the tools below would end a run
+    "PYTHONDEVMODE",
+    "PYTHONASYNCIODEBUG",
+)
+"""Variables of Python that runs do not inherit."""
 HOMES = artifacts.RUNS / "home"
 """Substitute home folders in a project, one for each user."""
 NO_GIT = "[core]\n    no_scm = true\n    autostage = false\n"
@@ -40,8 +50,11 @@ def prepare_environment() -> None:
     """Repair the variables of this process, which children inherit. No files are written."""
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
-    os.environ.pop("PYTHONOPTIMIZE", None)  # it removes assertions and docstrings, which checks and --help use
-    os.environ.pop("PYTHONSAFEPATH", None)  # `python -m tasks...` in stages must import the code of their checkout
+    for name in PYTHON_SETTINGS:
+        os.environ.pop(name, None)
+    if sys.warnoptions:
+        warnings.resetwarnings()
+        warnings.simplefilter("ignore")
     keep_loopback_direct()
     try:
         getpass.getuser()

@@ -2,6 +2,9 @@
 
 Prefect can start such a server itself, but if the run is killed the server keeps running with an open database. This
 one ends with the process that started it, however that process ends (Linux).
+
+Settings of Prefect on a host are for other servers. Some name a team's database, which a newer Prefect would migrate.
+The local server and its run read none but PASSED_SETTINGS, whether from the environment, a file or a profile.
 """
 
 import contextlib
@@ -15,6 +18,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +28,21 @@ from tasks.stage.process import describe_exit, die_with_parent
 
 LOOPBACK = "127.0.0.1"
 URL = "PREFECT_API_URL"
+SOURCES = Path(__file__).resolve().parents[2]
 UVICORN = ("--factory", "flows.server.local_server:create_app", "--log-level", "error", "--lifespan", "on")
-# Prefect's own settings for a temporary server: one client, no UI. Profiles configure other servers.
+PASSED_SETTINGS = (
+    "PREFECT_HOME",
+    "PREFECT_SERVER_ANALYTICS_ENABLED",
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS",
+    "PREFECT_SERVER_UI_ENABLED",
+)
+"""Variables of the environment that the local server and its run read."""
 LOCAL_SETTINGS = {
-    "PREFECT_UI_ENABLED": "0",
     "PREFECT__SERVER_EPHEMERAL": "1",
     "PREFECT__SERVER_FINAL": "1",
     "PREFECT_PROFILES_PATH": os.devnull,
 }
-SHARED_SETTINGS = ("PREFECT_SERVER_API_AUTH_STRING", "PREFECT_SERVER_API_BASE_PATH")
-"""Settings of shared servers, with which a local server would not answer."""
+"""Prefect's own settings for a temporary server: one client, no profile."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,7 @@ def connect_server(log: Path, started: LocalServer | None = None) -> Iterator[bo
     """
     # Imported here, because the import takes seconds, during which the server starts.
     from prefect.logging.handlers import APILogHandler
-    from prefect.settings import PREFECT_API_URL, temporary_settings
+    from prefect.settings import PREFECT_API_URL
 
     with contextlib.ExitStack() as held:
         if PREFECT_API_URL.value():
@@ -81,24 +90,56 @@ def connect_server(log: Path, started: LocalServer | None = None) -> Iterator[bo
         if started is None:
             started = _start(log)
             held.callback(started.end)
+        held.enter_context(_use_local_settings(started.url))
         _wait_for(started, log)
-        with temporary_settings({PREFECT_API_URL: started.url}):
-            try:
-                yield True
-            finally:
-                APILogHandler().flush()  # the last lines are sent in the background, and fail once the server is gone
+        try:
+            yield True
+        finally:
+            APILogHandler().flush()  # the last lines are sent in the background, and fail once the server is gone
+
+
+@contextlib.contextmanager
+def _use_local_settings(url: str) -> Iterator[None]:
+    """Replace the settings of this process: in the body, Prefect reads no file and no profile."""
+    from prefect.context import SettingsContext
+    from prefect.settings import Profile, Settings
+    from prefect.settings.base import PrefectBaseSettings
+
+    list_sources = PrefectBaseSettings.settings_customise_sources
+
+    def list_local_sources(*arguments: Any, **named: Any) -> tuple[Any, ...]:
+        return list_sources(*arguments, **named)[:2]  # arguments and the environment
+
+    PrefectBaseSettings.settings_customise_sources = list_local_sources  # type: ignore[method-assign]
+    try:
+        settings = Settings(home=prefect_home(), api={"url": url})  # type: ignore[arg-type]
+        with SettingsContext(profile=Profile(name="podium", settings={}), settings=settings):
+            yield
+    finally:
+        PrefectBaseSettings.settings_customise_sources = list_sources  # type: ignore[method-assign]
 
 
 def _start(log: Path) -> LocalServer:
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]  # a free port
+    for name in [name for name in os.environ if name.startswith("PREFECT_") and name not in PASSED_SETTINGS]:
+        del os.environ[name]
+    home = prefect_home()
+    home.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as out:
-        command = [sys.executable, "-m", "uvicorn", *UVICORN, "--host", LOOPBACK, "--port", str(port)]
-        own = {name: value for name, value in os.environ.items() if name not in SHARED_SETTINGS}
-        env, end = {**own, **LOCAL_SETTINGS}, die_with_parent
+        app = ("-m", "uvicorn", "--app-dir", str(SOURCES), *UVICORN, "--host", LOOPBACK, "--port", str(port))
+        env = {**os.environ, **LOCAL_SETTINGS, "PREFECT_HOME": str(home)}
         # In its own session, because Ctrl-C would otherwise end it before the run has reported its end.
-        process = subprocess.Popen(command, env=env, preexec_fn=end, start_new_session=True, stdout=out, stderr=out)
+        process = subprocess.Popen(
+            [sys.executable, *app],
+            cwd=home,  # Prefect reads .env, prefect.toml and pyproject.toml of the working directory
+            env=env,
+            preexec_fn=die_with_parent,
+            start_new_session=True,
+            stdout=out,
+            stderr=out,
+        )
     return LocalServer(process, f"http://{LOOPBACK}:{port}/api")
 
 
@@ -148,8 +189,17 @@ def may_be_configured() -> bool:
 
 def profiles_path() -> Path:
     """Return the file with Prefect's profiles."""
-    home = Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
-    return Path(os.environ.get("PREFECT_PROFILES_PATH") or home / "profiles.toml")
+    return Path(os.environ.get("PREFECT_PROFILES_PATH") or _users_home() / "profiles.toml")
+
+
+def prefect_home() -> Path:
+    """Return the folder of local servers: apart from the user's own, and one for each version of Prefect, because a
+    newer one migrates the database."""
+    return _users_home().absolute() / f"podium-{version('prefect')}"
+
+
+def _users_home() -> Path:
+    return Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
 
 
 def _read_text(path: Path) -> str:
