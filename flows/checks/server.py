@@ -105,6 +105,7 @@ def check_server(required: bool) -> CheckResult:
         import_prefect()
     except InputError as error:
         return problem("server", str(error))
+    import prefect
     from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
     url = PREFECT_API_URL.value()
@@ -115,6 +116,10 @@ def check_server(required: bool) -> CheckResult:
     with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):
         version, failure = _fetch_version(url)
     if not failure:
+        if required and _release(version) < _release(prefect.__version__):
+            text = f"the Prefect server at {url} is {version}; deployments and workers of this host require "
+            release = ".".join(map(str, _release(prefect.__version__)))
+            return problem("server", f"{text}Prefect {release} or newer. Update the server, or set {URL} to another")
         return ok("server", f"Prefect {version} at {url}")
     place = "" if os.environ.get(URL) else f" (in {profiles_path()} or a file of the project)"
     knob = f"start it or correct {URL}{place}"
@@ -139,6 +144,11 @@ def _fetch_version(url: str) -> tuple[str, str]:
         return "", f"answers {error.response.status_code}, unlike a Prefect API (its URL ends in /api)"
     except ValueError:  # not JSON
         return "", "is not a Prefect API (its URL ends in /api)"
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """Return major and minor version."""
+    return tuple(int(part) for part in version.split(".")[:2])
 
 
 def _reason(error: Exception) -> str:

@@ -9,15 +9,18 @@ server may be shared: every change is reported, and no runs but Podium's are aff
 import contextlib
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import yaml
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
-from prefect.client.schemas.filters import WorkPoolFilter, WorkPoolFilterName
+from prefect.client.schemas.filters import FlowFilter, FlowFilterName, WorkPoolFilter, WorkPoolFilterName
 from prefect.client.schemas.objects import StateType
+from prefect.client.schemas.responses import DeploymentResponse
 from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
@@ -26,6 +29,7 @@ from prefect.workers.process import ProcessWorker
 from flows.checks.server import require_server
 from flows.runs.checkout import require_project
 from flows.workers.dispatch import Queue
+from flows.workers.stage_flow import FLOW_NAME
 from tasks.plan.stage_kinds import KINDS
 from tasks.stage.errors import ParamsError, PodiumError
 from tasks.stage.process import Say
@@ -145,14 +149,33 @@ def create_automation(client: SyncPrefectClient, automation: AutomationCore, say
         say(f"replaced the automation {automation.name}")
 
 
-def update_deployments(project: Path) -> None:
-    """Update the deployments of prefect.yaml."""
-    command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
-    done = subprocess.run(
-        command, cwd=project, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
-    )
+def update_deployments(client: SyncPrefectClient, project: Path, say: Say) -> None:
+    """Update the deployments of prefect.yaml; those that exist keep their schedules, limits and pauses."""
+    flows = FlowFilter(name=FlowFilterName(any_=["podium", FLOW_NAME]))
+    existing = {found.name: found for found in client.read_deployments(flow_filter=flows)}
+    plan = yaml.safe_load((project / "prefect.yaml").read_text(encoding="utf-8"))
+    for stated in plan["deployments"]:
+        if (found := existing.get(stated["name"])) is None:
+            continue
+        if stated.pop("schedules", None):
+            say(f"the deployment {found.name} keeps its schedules")
+        stated |= {"paused": found.paused, "concurrency_limit": None}
+        if (limit := found.global_concurrency_limit) is not None:
+            stated["concurrency_limit"] = {"limit": limit.limit, **_read_options(found)}
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as file:
+        yaml.safe_dump(plan, file)
+        file.flush()
+        command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", file.name]
+        done = subprocess.run(
+            command, cwd=project, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+        )
     if done.returncode:
         raise PodiumError(f"prefect deploy failed:\n{done.stdout}")
+
+
+def _read_options(deployment: DeploymentResponse) -> dict[str, Any]:
+    options = deployment.concurrency_options
+    return {} if options is None else options.model_dump(mode="json", exclude_none=True)
 
 
 def deploy(project: Path, queues: Sequence[Queue], say: Say) -> None:
@@ -179,5 +202,5 @@ def deploy(project: Path, queues: Sequence[Queue], say: Say) -> None:
         for queue in queues:
             create_queue(client, queue, say, explicit=True)
         create_automation(client, lost_run_automation(), say)
-    update_deployments(project)
+        update_deployments(client, project, say)
     say("the deployments of prefect.yaml are up to date")

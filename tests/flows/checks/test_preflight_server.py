@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import re
 import shutil
 import ssl
 import subprocess
 import threading
 
 import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from flows.checks.server import check_server
 from tasks.stage.errors import InputError
 from tests.flows.checks.preflight_project import (
     empty_clone,  # noqa: F401 (the fixture `project`)
@@ -70,6 +73,25 @@ def test_a_server_that_answers_is_named(project, monkeypatch):
     with serving(Answers) as url:
         monkeypatch.setenv("PREFECT_API_URL", url)
         assert look(project)["server", "ok"] == f"Prefect 3.8.8 at {url}"
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        ("3.4.0", r"is 3\.4\.0; deployments and workers of this host require Prefect 3\.8 or newer. Update the server"),
+        ("3.8.0", "Prefect 3.8.0 at "),
+        ("3.10.1", "Prefect 3.10.1 at "),
+    ],
+)
+def test_a_server_older_than_the_client_is_refused_before_anything_is_created_there(monkeypatch, version, said):
+    with (
+        serving(type("Server", (Answers,), {"body": f'"{version}"'.encode()})) as url,
+        temporary_settings({PREFECT_API_URL: url}),
+    ):
+        found = check_server(required=True)
+        assert check_server(required=False).level == "ok", "only deployments and workers need it"
+    assert re.search(said, found.text)
+    assert found.level == ("problem" if version == "3.4.0" else "ok")
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")

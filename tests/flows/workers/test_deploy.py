@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.events.schemas.automations import EventTrigger
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.workers.process import ProcessWorker
@@ -12,6 +12,7 @@ from prefect.workers.process import ProcessWorker
 from flows.workers import deploy
 from flows.workers.dispatch import Queue
 from tasks.stage.errors import ParamsError, PodiumError
+from tests.places import ROOT
 
 PREFECTS_OWN = ProcessWorker.get_default_base_job_template()
 
@@ -87,6 +88,26 @@ def test_a_limit_that_somebody_gave_a_queue_stays_unless_the_queue_is_named(clie
         "the queue cuda/default keeps its limit of 4 runs at a time; pass --queue cuda/default to change it to one",
         "the queue cuda/default now takes one run at a time (before: 4)",
     ]
+
+
+def test_deploy_keeps_the_schedules_limits_and_pauses_that_users_set(client, said, monkeypatch):
+    monkeypatch.setenv("PREFECT_API_URL", PREFECT_API_URL.value())
+    deploy.deploy(ROOT, [], said.append)
+    found = client.read_deployment_by_name("podium/podium")
+    assert [schedule.active for schedule in found.schedules] == [False], "as prefect.yaml states"
+    night = {"schedule": {"cron": "5 4 * * *", "timezone": "Europe/Berlin"}, "parameters": {"name": "{{ x }}"}}
+    settings = {"paused": True, "concurrency_limit": 3, "concurrency_options": {"collision_strategy": "CANCEL_NEW"}}
+    settings["schedules"] = [{**night, "active": True, "slug": "night"}]
+    client.update_deployment(found.id, DeploymentUpdate.model_validate(settings))
+    said.clear()
+    deploy.deploy(ROOT, [], said.append)
+    assert "the deployment podium keeps its schedules" in said
+    kept = client.read_deployment_by_name("podium/podium")
+    [schedule] = kept.schedules
+    assert (kept.id, kept.paused, kept.global_concurrency_limit.limit) == (found.id, True, 3)
+    assert kept.concurrency_options.collision_strategy == "CANCEL_NEW"
+    assert (schedule.schedule.cron, schedule.schedule.timezone) == ("5 4 * * *", "Europe/Berlin")
+    assert (schedule.active, schedule.parameters, schedule.slug) == (True, {"name": "{{ x }}"}, "night")
 
 
 def test_another_automation_of_that_name_is_replaced(client, said):
