@@ -22,6 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from flows.runs.environment import is_writable
 from tasks.stage import process
 from tasks.stage.errors import PodiumError
 from tasks.stage.process import describe_exit, die_with_parent
@@ -40,9 +41,8 @@ PASSED_SETTINGS = (
 LOCAL_SETTINGS = {
     "PREFECT__SERVER_EPHEMERAL": "1",
     "PREFECT__SERVER_FINAL": "1",
-    "PREFECT_PROFILES_PATH": os.devnull,
 }
-"""Prefect's own settings for a temporary server: one client, no profile."""
+"""Prefect's own settings for a temporary server, which has one client."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,12 @@ class LocalServer:
 
 
 def start_early(log: Path) -> LocalServer | None:
-    """Start a local server before Prefect is imported, which takes seconds; None if another may be configured."""
-    return None if may_be_configured() else _start(log)
+    """Start a local server before Prefect is imported, which takes seconds.
+
+    Returns:
+        None if another server may be configured, or the checks before the run will refuse the home of this one.
+    """
+    return None if may_be_configured() or not is_writable(prefect_home()) else _start(log)
 
 
 @contextlib.contextmanager
@@ -125,6 +129,7 @@ def _start(log: Path) -> LocalServer:
         port: int = probe.getsockname()[1]  # a free port
     for name in [name for name in os.environ if name.startswith("PREFECT_") and name not in PASSED_SETTINGS]:
         del os.environ[name]
+    os.environ["PREFECT_PROFILES_PATH"] = os.devnull
     home = prefect_home()
     home.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as out:

@@ -249,13 +249,16 @@ def test_a_run_has_a_server_of_its_own_whatever_a_profile_of_prefect_says(clone)
     finished(machine.run(*RUN))
 
 
+TEAM = 'active = "team"\n[profiles.team]\nPREFECT_API_URL = "http://127.0.0.1:9/api"\n'
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ('active = "team', "Prefect cannot read its settings ("),
-        ('active = "team"\n[profiles.team]\nPREFECT_LOGGING_LEVEL = "LOUD"\n', "Input should be 'DEBUG', 'INFO'"),
-        ("profiles = 4\n", "Prefect cannot read its settings ("),
-        ('active = "team"\n[profiles.team]\nPREFECT_API_URL = "http://127.0.0.1:9/api"\n', "does not answer"),
+        (f"{TEAM}PREFECT_LOGGING_LEVEL = 'LOUD'\n", "Input should be 'DEBUG', 'INFO'"),
+        ("profiles = 4  # PREFECT_API_URL\n", "Prefect cannot read its settings ("),
+        (TEAM, "does not answer"),
     ],
     ids=["no-toml", "no-level", "no-tables", "dead-server"],
 )
