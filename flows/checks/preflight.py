@@ -25,6 +25,7 @@ from flows.server.local_server import may_be_configured, prefect_home
 from ipu_model.units import format_bytes
 from tasks.models.model_card import read_origin
 from tasks.plan import plan_file
+from tasks.plan.code_state import call_git, read_head
 from tasks.plan.dvc_records import LOCK, default_remote, find_cache
 from tasks.plan.named_files import READ, check_input_paths, check_output_folders, find_parameters
 from tasks.release.hub.token import TOKEN, token_of_environment
@@ -239,11 +240,26 @@ def check_cache_path(request: RunRequest) -> Iterator[CheckResult]:
         )
 
 
+def check_git(request: RunRequest) -> Iterator[CheckResult]:
+    """Warn if a run could not record the revision of its code although there is a repository."""
+    project = request.project
+    if read_head(project) is not None or not any((folder / ".git").exists() for folder in (project, *project.parents)):
+        return
+    reason = (
+        call_git(project, "rev-parse", "HEAD").stderr.strip().partition("\n")[0] if shutil.which("git") else "no git"
+    )
+    yield warning(
+        "git",
+        f"the revision of the code will not be recorded ({reason or 'the repository does not track the code'}). To "
+        "record it, work in a clone of your own",
+    )
+
+
 def check_prefect_home(request: RunRequest) -> Iterator[CheckResult]:
     """Check the folder of the database of a run's Prefect server."""
     if may_be_configured():
         return
-    home = prefect_home()
+    home = prefect_home().parent
     if not is_writable(home):
         yield problem("PREFECT_HOME", f"Prefect cannot write to {home}. Set PREFECT_HOME or HOME to a writable folder")
     elif any(character in str(home) for character in UNSAFE_IN_URLS):
@@ -326,7 +342,7 @@ def _check_folder(name: str, path: Path, what: str, knob: str) -> CheckResult:
 
 
 CHECKS = (
-    *(check_host, check_folders, check_cache_path, check_prefect_home),
+    *(check_host, check_folders, check_cache_path, check_git, check_prefect_home),
     *(server.check_network, device.check_device, device.check_fit, check_paths, check_outputs, check_disk),
     *(check_dvc_remote, check_checkpoint_remote, check_token, check_signing, check_export, check_origin),
     server.check_server_setting,

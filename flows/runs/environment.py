@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
+from tasks.stage.process import GIT_LOCATIONS
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 DEFAULTS = {
@@ -50,7 +51,7 @@ def prepare_environment() -> None:
     """Repair the variables of this process, which children inherit. No files are written."""
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
-    for name in PYTHON_SETTINGS:
+    for name in (*PYTHON_SETTINGS, *GIT_LOCATIONS):
         os.environ.pop(name, None)
     if sys.warnoptions:
         warnings.resetwarnings()

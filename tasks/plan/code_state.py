@@ -8,6 +8,7 @@ from typing import Any
 
 from tasks.plan.dvc_records import compute_md5, read_ignored_names
 from tasks.stage import artifacts
+from tasks.stage.process import GIT_LOCATIONS
 
 NOT_RECORDED: Mapping[str, Any] = {"revision": None, "dirty": None, "changed": []}
 CodeHashes = Mapping[str, Mapping[str, str]]
@@ -18,32 +19,66 @@ def git_state(root: Path) -> dict[str, Any]:
     """Return the revision of the code, and whether the sources differ from it.
 
     Only `artifacts.SOURCES` count: parameters are recorded in full, and dvc.lock, metrics and reports are outputs of a
-    run. Outside a git repository `revision` and `dirty` are null (unknown).
+    run. Without a repository that tracks them `revision` and `dirty` are null (unknown).
     """
-    revision = run_git(root, "rev-parse", "--verify", "HEAD")
+    revision = read_head(root)
     if revision is None:
         return dict(NOT_RECORDED)
     present = [name for name in artifacts.SOURCES if (root / name).exists()]
     options = ["status", "--porcelain", "--no-renames", "-z", "--", *present, ":(exclude,glob)**/__pycache__/**"]
-    top, folder = (run_git(root, "rev-parse", what) or "" for what in ("--show-toplevel", "--absolute-git-dir"))
-    if Path(top.strip(), artifacts.RUNS) in root.resolve().parents:
+    project, folder = _project_of(root), root
+    if project != root.resolve():
         # A named run: git ignores the folder of its checkout, so that its files would never count as changed.
-        options = [f"--git-dir={folder.strip()}", f"--work-tree={root.resolve()}", *options]
-    listing = run_git(root, *options) if present else ""
+        top, place = (run_git(project, "rev-parse", what) or "" for what in ("--show-toplevel", "--absolute-git-dir"))
+        if Path(top.strip()) == project:
+            options = [f"--git-dir={place.strip()}", f"--work-tree={root.resolve()}", *options]
+        else:  # in a larger repository, whose files have other paths
+            folder = project
+    listing = run_git(folder, *options)
     changed = sorted(entry[3:] for entry in (listing or "").split("\0") if entry)
-    return {"revision": revision.strip(), "dirty": bool(changed), "changed": changed}
+    return {"revision": revision, "dirty": bool(changed), "changed": changed}
+
+
+def read_head(root: Path) -> str | None:
+    """Return the revision that is checked out; None without a repository that tracks the sources of the project."""
+    project = _project_of(root)
+    if not run_git(project, "ls-files", "--", *artifacts.SOURCES):
+        return None  # an archive below a repository of something else
+    revision = run_git(project, "rev-parse", "--verify", "HEAD")
+    return revision and revision.strip()
+
+
+def _project_of(root: Path) -> Path:
+    """Return the project of a checkout, which is in its folder runs/checkouts."""
+    root = root.resolve()
+    return root.parents[2] if root.parent.parts[-2:] == artifacts.CHECKOUTS.parts else root
 
 
 def run_git(root: Path, *arguments: str, timeout: float = 60.0) -> str | None:
     """Return the output of a git command in a folder; None if it fails, as on a host without git."""
-    command = ["git", "--no-optional-locks", "-C", str(root), *arguments]
     try:
-        finished = subprocess.run(
-            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, timeout=timeout
-        )
+        finished = call_git(root, *arguments, timeout=timeout)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return finished.stdout if finished.returncode == 0 else None
+
+
+def call_git(root: Path, *arguments: str, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
+    """Run a git command in the repository of a folder, whatever variables of the environment name another.
+
+    The repository of the project may belong to another user, as in a container: its code is running anyway. git refuses
+    others, because their settings contain commands.
+    """
+    trusted = ("-c", f"safe.directory={_project_of(root)}")
+    return subprocess.run(
+        ["git", "--no-optional-locks", *trusted, "-C", str(root), *arguments],
+        env={name: value for name, value in os.environ.items() if name not in GIT_LOCATIONS} | {"LC_ALL": "C"},
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+        timeout=timeout,
+    )
 
 
 def code_hashes(stages: Mapping[str, Any]) -> dict[str, dict[str, str]]:

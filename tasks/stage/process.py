@@ -30,6 +30,17 @@ USAGE = RUNS / "usage"
 KIB = 1024
 RUN = "PODIUM_RUN"
 """Variable that the flow sets for its stages: start time of the run in UTC, and its name."""
+GIT_LOCATIONS = (
+    *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_NAMESPACE"),
+    *(
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+        "GIT_PREFIX",
+        "GIT_SHALLOW_FILE",
+        "GIT_GRAFT_FILE",
+        "GIT_CEILING_DIRECTORIES",
+    ),
+)
+"""Variables by which git works in another repository, as in its hooks."""
 
 MOST_TIMES = 512
 """Times of items that a map keeps; further items are added in pairs, so that memory stays bounded."""

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from flows.checks.preflight import check_git
+from flows.runs.report import read_revision
+from tasks.plan.code_state import git_state
 from tests.places import ROOT
 from tests.prefect_home import make_home
 
@@ -86,3 +92,95 @@ def test_a_plain_run_uses_its_own_prefect_whatever_a_team_configured(
     assert "Traceback" not in done.stdout + log.read_text()
     assert team.read_bytes() == before
     assert sqlite3.connect(home / "prefect.db").execute("select count(*) from flow_run").fetchone() == users
+
+
+def git(folder: Path, *words: str) -> str:
+    who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    return subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A repository with the code of a project, committed."""
+    project = tmp_path / "outer" / "project"
+    (project / "tasks").mkdir(parents=True)
+    (project / "tasks/gate.py").write_text("x = 1\n")
+    git(project, "init", "-q")
+    git(project, "add", ".")
+    git(project, "commit", "-qm", "code")
+    return project
+
+
+def of_a_hook(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment of a hook of another repository, or of `git rebase --exec`."""
+    other = project.parent / "other"
+    git(project.parent, "init", "-q", str(other))
+    git(other, "commit", "-q", "--allow-empty", "-m", "other")
+    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(other))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(other / ".git/index"))
+
+
+def of_another_user(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clone that a container mounts."""
+    if os.geteuid():
+        pytest.skip("needs root, to give files to another user")
+    for path in (project, *project.rglob("*")):
+        os.chown(path, 12345, 12345)
+    monkeypatch.setenv("HOME", str(project.parent))
+    assert subprocess.run(["git", "-C", project, "status"], capture_output=True, check=False).returncode, (
+        "git refuses it"
+    )
+
+
+def unpacked(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An archive below a repository that ignores it, such as one of dotfiles."""
+    shutil.rmtree(project / ".git")
+    (project.parent / ".gitignore").write_text("project\n")
+    git(project.parent, "init", "-q")
+    git(project.parent, "add", ".gitignore")
+    git(project.parent, "commit", "-qm", "dotfiles")
+
+
+def without_git(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host without git."""
+    monkeypatch.setenv("PATH", str(project))
+
+
+@pytest.mark.parametrize(
+    ("change", "recorded", "said"),
+    [
+        (lambda project, monkeypatch: None, True, None),
+        (of_a_hook, True, None),
+        (of_another_user, True, None),
+        (unpacked, False, "(the repository does not track the code). To record it, work in a clone of your own"),
+        (without_git, False, "(git is not installed). To record it"),
+    ],
+    ids=["clone", "environment", "other user", "outer repository", "absent"],
+)
+def test_the_revision_is_that_of_the_repository_that_tracks_the_code(
+    clone: Path, monkeypatch: pytest.MonkeyPatch, change: Any, recorded: bool, said: str | None
+) -> None:
+    revision = git(clone, "rev-parse", "HEAD")
+    change(clone, monkeypatch)
+    state = git_state(clone)
+    assert (state["revision"], state["dirty"]) == ((revision, False) if recorded else (None, None))
+    assert (read_revision(clone)[0] is not None) is recorded
+    warnings = [result.text for result in check_git(SimpleNamespace(project=clone))]
+    assert len(warnings) == (said is not None)
+    assert said is None or said in warnings[0]
+    (clone / "tasks/gate.py").write_text("x = 2\n")
+    assert git_state(clone)["changed"] == (["tasks/gate.py"] if recorded else [])
+
+
+def test_a_named_run_in_a_larger_repository_has_the_changes_of_its_project(clone: Path) -> None:
+    shutil.rmtree(clone / ".git")
+    (clone / ".gitignore").write_text("/runs/\n")
+    git(clone.parent, "init", "-q")
+    git(clone.parent, "add", ".")
+    git(clone.parent, "commit", "-qm", "all")
+    run = clone / "runs/checkouts/mine"
+    shutil.copytree(clone / "tasks", run / "tasks")
+    assert git_state(run) == {"revision": git(clone, "rev-parse", "HEAD"), "dirty": False, "changed": []}
+    (clone / "tasks/gate.py").write_text("x = 2\n")
+    assert git_state(run)["changed"] == ["project/tasks/gate.py"]

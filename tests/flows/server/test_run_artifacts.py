@@ -125,14 +125,14 @@ def test_tasks_are_named_by_their_stages_and_have_no_tag_that_the_server_would_c
 def test_the_commit_is_a_tag_where_git_keeps_the_project(tmp_path):
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c"]
     subprocess.run([*git, "init", "-q"], check=True)
-    (tmp_path / "a").write_text("1")
-    subprocess.run([*git, "add", "a"], check=True)
+    (tmp_path / "dvc.yaml").write_text("1")
+    subprocess.run([*git, "add", "dvc.yaml"], check=True)
     subprocess.run([*git, "commit", "-qm", "one"], check=True)
     commit = read_revision(tmp_path)[0]
     values = {"downstream": {"a": {"kind": "squad"}, "b": {"kind": "squad"}}, "device": {"runtime": "ipu"}}
     tags = ["task:squad", "device:ipu", f"commit:{commit}", "preset:bert"]
     assert run_artifacts.make_tags(values, "bert", tmp_path) == tags
-    (tmp_path / "a").write_text("2")
+    (tmp_path / "dvc.yaml").write_text("2")
     assert f"commit:{commit}-changed" in run_artifacts.make_tags(values, "bert", tmp_path)
 
 
