@@ -57,6 +57,7 @@ def command(ctx: click.Context, name: str, overrides: tuple[str, ...], entry: st
         raise InputError(f"run {name} is running: wait until it ends")
     if found.record is None or found.status not in (*FINISHED_OUTCOMES, "proposed"):
         raise InputError(f"run {name} is {found.status}: podium resume {name} finishes it")
+    run_params.require_known_params(project, found)
     to_json = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
     with to_json, locks.hold_run(project, name, streams.note):
         limits = _read_limits(found, found.record, overrides, entry)

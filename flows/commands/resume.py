@@ -7,7 +7,7 @@ import click
 from flows.commands import options, run
 from flows.commands.project import enter_project
 from flows.runs import listing, report
-from flows.runs.run_params import read_run_params
+from flows.runs.run_params import read_run_params, require_known_params
 from flows.runs.run_request import resolve_request
 from tasks.stage import streams
 from tasks.stage.errors import DONE, REJECTED, InputError
@@ -31,6 +31,7 @@ def command(ctx: click.Context, name: str, as_json: bool, verbose: bool) -> None
         streams.note(f"run {name} is {found.status}: there is nothing to resume", "")
         options.print_next(f"podium run --like {name} --set ... starts a new run from it; podium open {name} shows it")
         raise SystemExit(REJECTED if found.status == "rejected" else DONE)
+    require_known_params(project, found)
     asked: dict[str, Any] = {**record.options}
     queues = dict(zip(QUEUES, asked.pop("queues", None) or (), strict=False))
     asked |= {"name": None if name == listing.PROJECT else name, "values": read_run_params(project, found.folder)}

@@ -73,7 +73,7 @@ def list_runs(ctx: click.Context, words: tuple[str, ...], statuses: tuple[str, .
         score = run.record.leading_score if run.record is not None else None
         rows.append(
             (
-                *(run.name, run.status, "-" if score is None else listing.format_score(score)),
+                *(run.name, run.status_text, "-" if score is None else listing.format_score(score)),
                 changes[run.name].text if run.name in changes else "-",
                 "-" if run.seconds is None else format_duration(run.seconds),
                 *(listing.format_age(now - run.began), format_bytes(size), shown),

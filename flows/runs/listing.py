@@ -104,6 +104,12 @@ class Run:
         return NEVER if self.record is None else report.run_outcome(self.record)
 
     @property
+    def status_text(self) -> str:
+        """Status for people, which names a run of another version of Podium."""
+        is_other = self.record is not None and self.record.of_other_version
+        return f"{self.status} (other version)" if is_other else self.status
+
+    @property
     def was_killed(self) -> bool:
         """True if the run ended without recording it."""
         record = self.record

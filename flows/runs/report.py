@@ -6,7 +6,7 @@ import platform
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -15,7 +15,7 @@ from flows.runs.environment import user_name
 from flows.runs.stage_plan import PRETRAINING
 from ipu_model.files import read_json, write_json
 from tasks.downstream.gate.verdict_text import ADVICE, RECIPE, WITHOUT_FLOOR
-from tasks.plan.code_state import run_git
+from tasks.plan.code_state import read_head, run_git
 from tasks.plan.plan_file import Plan, Stage, read_plan
 from tasks.stage import artifacts
 
@@ -151,6 +151,8 @@ class RunReport:
     earlier: list[dict[str, Any]] = field(default_factory=list)
     """Unfinished runs of this folder since the last finished one: began, ended, outcome and why. Their completed stages
     are not repeated."""
+    of_other_version: bool = False
+    """True if another version of Podium wrote the record: it has fields that this one does not know. Not written."""
 
     @property
     def name(self) -> str:
@@ -278,6 +280,7 @@ class RunReport:
     def as_values(self) -> dict[str, Any]:
         """Return the report as plain values, without empty fields that most runs do not need."""
         values = asdict(self)
+        del values["of_other_version"]
         values["stages"] = [{k: v for k, v in stage.items() if v is not None} for stage in values["stages"]]
         for name in OPTIONAL:
             if not values[name]:
@@ -411,8 +414,14 @@ def read_report(project: Path, root: Path) -> RunReport | None:
     values = read_json_object(record_file(project, root))
     if values is None:
         return None
-    values["stages"] = [StageRecord(**stage) for stage in values["stages"]]
-    return RunReport(**values)
+    values["stages"] = [StageRecord(**_known_values(StageRecord, stage)) for stage in values.get("stages", ())]
+    known = _known_values(RunReport, values)
+    return RunReport(**known, of_other_version=len(known) < len(values))
+
+
+def _known_values(record: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the fields of a record, without those that another version of Podium wrote."""
+    return {one.name: values[one.name] for one in fields(record) if one.name in values}
 
 
 def release_location(published: dict[str, Any]) -> str:
@@ -433,8 +442,10 @@ def _now() -> str:
 
 
 def read_revision(project: Path) -> tuple[str | None, bool | None]:
-    """Return the short commit that is checked out, and whether tracked files differ from it; None if git fails."""
-    commit = run_git(project, "rev-parse", "--short", "HEAD", timeout=SECONDS_FOR_GIT)
+    """Return the short commit that is checked out, and whether tracked files differ from it; None if git does
+    not track the project."""
+    revision = read_head(project)
+    commit = revision and run_git(project, "rev-parse", "--short", revision, timeout=SECONDS_FOR_GIT)
     if commit is None:
         return None, None
     others = [f":(exclude){name}" for name in GENERATED]

@@ -46,6 +46,23 @@ def read_run_params(project: Path, folder: Path) -> dict[str, Any]:
         return values
 
 
+def require_known_params(project: Path, run: listing.Run) -> None:
+    """Require that this version of Podium knows the parameters of a run.
+
+    Raises:
+        InputError: another version made the run, with parameters that do not exist here.
+    """
+    try:
+        validate_params(read_run_params(project, run.folder), "")
+    except ParamsError as error:
+        reason = str(error).splitlines()[-1].partition(";")[0].strip()
+        commit = f" ({run.record.commit})" if run.record is not None and run.record.commit else ""
+        raise InputError(
+            f"run {run.name} is of another version of Podium{commit}: {reason} here. Use it with that version, or "
+            "start a new run"
+        ) from None
+
+
 def copy_params(project: Path, like: str, overrides: Sequence[str], name: str | None) -> dict[str, Any]:
     """Return the arguments of `resolve_request` for a run with the parameters of another run and overrides.
 
@@ -58,6 +75,7 @@ def copy_params(project: Path, like: str, overrides: Sequence[str], name: str | 
         ParamsError: there is no such run, or an override is invalid.
     """
     [run] = listing.find_runs(project, [like])
+    require_known_params(project, run)
     values = read_run_params(project, run.folder)
     overrides = complete_names(overrides, values)
     values = resolve(values, None, overrides)

@@ -1,5 +1,6 @@
 """Code that a stage ran with: its git revision, and the hashes of code files in dvc.lock."""
 
+import os
 import subprocess
 from collections import defaultdict
 from collections.abc import Mapping

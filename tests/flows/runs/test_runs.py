@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -302,3 +304,53 @@ def test_what_one_process_holds_it_need_not_wait_for(toy_project):
             assert not free
     assert not locks.is_running(toy_project, "one")
     assert said == []
+
+
+@pytest.fixture
+def old_run(toy_project):
+    """A run of 24 November 2026 (791af9c), after its clone was updated to this version."""
+    folder, before = toy_project / "runs/checkouts/older", Path(__file__).parent / "version_before"
+    (folder / "reports").mkdir(parents=True)
+    shutil.copy(before / "params.yaml", folder)
+    shutil.copy(before / "run.json", folder / "reports")
+    return folder
+
+
+UNKNOWN = (
+    "run older is of another version of Podium (791af9cb): pretrain_rows.shares is not known here. Use it with that"
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["runs"], 0, "older  rejected (other version)  accuracy 47.50"),
+        (["runs", "show", "older"], 0, "older: rejected (other version)"),
+        (["runs", "--page"], 0, "reports/index.html"),
+        (["clean"], 0, "older           16 kB  rejected"),
+        (["params", "list", "--name", "older", "epochs"], 0, "downstream.classification.finetune.epochs"),
+        (["resume", "older"], 3, "run older is rejected"),
+        (["gate", "older", "--set", "min_accuracy=1"], 1, UNKNOWN),
+        (["run", "--like", "older", "--name", "newer"], 1, UNKNOWN),
+        (["promote", "older"], 1, "run older has published no model"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_run_of_another_version_is_listed_and_refused_in_one_line_where_it_cannot_be_used(
+    old_run, capsys, words, code, said
+):
+    ended, output = podium(capsys, *words)
+    assert ended == code, output.err
+    assert said in output.out + output.err
+    if code == 1:
+        assert len(output.err.splitlines()) == 1
+
+
+def test_an_unfinished_run_of_another_version_is_not_resumed(old_run, capsys):
+    record = json.loads((old_run / "reports/run.json").read_text())
+    record |= {"error": "it failed", "options": {"part": "all"}, "field of a later version": {}}
+    record["stages"][0]["another"] = 1
+    (old_run / "reports/run.json").write_text(json.dumps(record))
+    code, said = podium(capsys, "resume", "older")
+    assert (code, len(said.err.splitlines())) == (1, 1)
+    assert UNKNOWN in said.err
