@@ -1,4 +1,4 @@
-"""Handling of Ctrl-C and SIGTERM while a command runs the pipeline.
+"""Handling of Ctrl-C, SIGTERM and SIGHUP (a lost terminal) while a command runs the pipeline.
 
 Running stages, each in its own process group, are asked to stop and get time to write a checkpoint; their last line
 says whether they did. Without a running stage the command ends immediately. A second Ctrl-C kills the stages.
@@ -9,7 +9,9 @@ On a worker these handlers are not installed, as the worker ends its own process
 import contextlib
 import os
 import signal
+import stat
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,7 +22,7 @@ from tasks.stage.process import die_with_parent
 STOP_TIMEOUT_S = 600
 """Seconds that a stage may take to stop: the current call on IPUs, up to 90 s, and a checkpoint of a large model on a
 slow disk. Keep it equal to TimeoutStopSec in deploy/podium-worker@.service."""
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SECONDS_BETWEEN_CHECKS = 1.0
 """Time between two calls that ask whether a child ends early."""
 RESUME_HINT = "run it again to continue"
@@ -56,7 +58,7 @@ class StopSignal:
 
     @contextlib.contextmanager
     def listen(self) -> Iterator[None]:
-        """Handle SIGINT and SIGTERM within the context. Outside the main thread this does nothing."""
+        """Handle SIGNALS within the context. Outside the main thread this does nothing."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -75,7 +77,7 @@ class StopSignal:
 
     @contextlib.contextmanager
     def _installed(self) -> Iterator[None]:
-        # A shell script that starts this command with & makes it ignore SIGINT; keep that.
+        # A shell script that starts this command with & makes it ignore SIGINT, and nohup SIGHUP; keep that.
         heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
         handlers = {number: signal.signal(number, self._on_signal) for number in (*heard, signal.SIGALRM)}
         try:
@@ -193,6 +195,8 @@ class StopSignal:
         return 128 + self.number
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            _leave_terminal()
         first = not self.number
         self.number = self.number or number
         if not self._children:
@@ -201,9 +205,17 @@ class StopSignal:
             # DVC ignores SIGINT while a stage runs, and SIGTERM would end it at once.
             _send([*self._children], signal.SIGINT)
             signal.alarm(STOP_TIMEOUT_S)
-        elif number != signal.SIGTERM:
+        elif number in (signal.SIGINT, signal.SIGALRM):
             _send([*self._children], signal.SIGKILL)
             raise Interrupted(self.reason())
+
+
+def _leave_terminal() -> None:
+    """Write to nowhere instead of a terminal that is gone, where writing fails; the log has everything."""
+    with open(os.devnull, "w") as nowhere:
+        for stream in (sys.stdout, sys.stderr):
+            if stat.S_ISCHR(os.fstat(stream.fileno()).st_mode):
+                os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def _send(children: Sequence[subprocess.Popen[str]], number: int) -> None:

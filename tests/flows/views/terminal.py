@@ -43,6 +43,11 @@ class Terminal:
         """Press keys; Ctrl-C reaches every process in the foreground, as the kernel does it."""
         os.write(self._ours, keys)
 
+    def hang_up(self) -> int:
+        """Close the terminal, as a lost connection does, which sends SIGHUP; returns the exit code of the command."""
+        os.close(self._ours)
+        return self.process.wait(timeout=120.0)
+
     def wait_for(self, pattern: str, seconds: float = 120.0) -> None:
         """Read on until something was written that `pattern` finds.
 

@@ -14,6 +14,7 @@ import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
 from prefect.client.schemas.objects import StateType
+from prefect.client.schemas.sorting import FlowRunSort
 from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelling
 from rich.console import Console
@@ -197,6 +198,18 @@ def test_a_run_that_is_cancelled_in_prefect_stops_and_is_cancelled_everywhere(to
         assert client.read_flow_run(run.id).state.type == StateType.CANCELLED
     record = read_report(toy_project, toy_project)
     assert (run_outcome(record), record.interrupted) == ("cancelled", "a cancellation in Prefect")
+
+
+@pytest.mark.parametrize(("stage", "code", "status"), [(TRAINS, 4, "paused"), (WAITS + WORKS, 129, "cancelled")])
+def test_a_run_whose_terminal_is_lost_stops_as_by_sigterm_and_reports_it(toy_project, environment, stage, code, status):
+    (toy_project / "stage.py").write_text(stage)
+    terminal = Terminal(words(), toy_project, environment)
+    wait_for_file(toy_project / "here", terminal)
+    assert terminal.hang_up() == code
+    assert run_json(toy_project)["stages"][-1]["status"] == status
+    with get_client(sync_client=True) as client:
+        [run] = client.read_flow_runs(sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=1)
+    assert run.state.name == ("Paused" if status == "paused" else "Cancelled")
 
 
 def test_a_command_in_the_background_of_a_script_hears_sigterm_and_both_its_stages_end(toy_project, environment):
