@@ -22,12 +22,18 @@ FINISH_SECONDS = 15.0
 """Seconds for a server to accept the rest. wandb's process must not be stopped earlier, or its file lacks the end."""
 
 
+SWEEP = ("WANDB_SWEEP_ID", "WANDB_SWEEP_PARAM_PATH", "WANDB_RUN_ID")
+"""Variables of `wandb agent`, with which all trainings would become its one run."""
+
+
 class WandB:
     """One run, identified by its ID; nothing about the host, its code or its packages is recorded."""
 
     away: tuple[type[Exception], ...] = ()
 
     def __init__(self, say: Callable[[str], None]) -> None:
+        for name in SWEEP:
+            os.environ.pop(name, None)
         self._say = say
         self._run: Any = None
         self._mark = Path()

@@ -409,6 +409,20 @@ def test_a_wandb_run_goes_on_where_its_server_says_and_tells_nothing_of_the_host
 
 
 @pytest.mark.usefixtures("environment")
+def test_trainings_under_a_wandb_agent_are_runs_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = {"WANDB_SWEEP_ID": "s", "WANDB_RUN_ID": "fixed", "WANDB_PROJECT": "other", "WANDB_MODE": "offline"}
+    for name, value in agent.items():
+        monkeypatch.setenv(name, value)
+    for stage in ("pretrain-0123", "finetune-0123"):
+        monkeypatch.setenv("WANDB_RUN_ID", "fixed")
+        trackers = Trackers(["wandb"], description_of(tmp_path) | {"id": stage}, print)
+        trackers.on_event({"event": "step", "step": 10, "steps": 100, "loss": 0.5})
+        trackers.close("finished", {}, 10)
+        trackers.stop()
+    assert set(read_wandb(tmp_path)) == {"pretrain-0123", "finetune-0123"}
+
+
+@pytest.mark.usefixtures("environment")
 def test_a_wandb_server_that_stops_answering_is_given_up_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
