@@ -54,6 +54,7 @@ def resolve_sides(project: Path, here: Path, words: Sequence[str]) -> list[Side]
             found.append(Side(word, here / word, None))
         else:
             [run] = listing.find_runs(project, [name])
+            run_params.require_known_params(project, run)
             found.append(Side(word, run.folder, run, run_params.read_run_params(project, run.folder), entry))
     if found[0].run is None:
         raise ParamsError(f"{found[0].label} is not a run. Name a run first; the others are evaluated on its examples")
