@@ -245,14 +245,11 @@ def check_git(request: RunRequest) -> Iterator[CheckResult]:
     project = request.project
     if read_head(project) is not None or not any((folder / ".git").exists() for folder in (project, *project.parents)):
         return
-    reason = (
-        call_git(project, "rev-parse", "HEAD").stderr.strip().partition("\n")[0] if shutil.which("git") else "no git"
-    )
-    yield warning(
-        "git",
-        f"the revision of the code will not be recorded ({reason or 'the repository does not track the code'}). To "
-        "record it, work in a clone of your own",
-    )
+    reason, fix = "git is not installed", "install git"
+    if shutil.which("git") is not None:
+        refusal = call_git(project, "rev-parse", "HEAD").stderr.strip().partition("\n")[0]
+        reason, fix = refusal or "the repository does not track the code", "work in a clone of your own"
+    yield warning("git", f"the revision of the code will not be recorded ({reason}). To record it, {fix}")
 
 
 def check_prefect_home(request: RunRequest) -> Iterator[CheckResult]:

@@ -154,7 +154,7 @@ def without_git(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (of_a_hook, True, None),
         (of_another_user, True, None),
         (unpacked, False, "(the repository does not track the code). To record it, work in a clone of your own"),
-        (without_git, False, "(git is not installed). To record it"),
+        (without_git, False, "(git is not installed). To record it, install git"),
     ],
     ids=["clone", "environment", "other user", "outer repository", "absent"],
 )
