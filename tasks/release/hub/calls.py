@@ -247,6 +247,15 @@ def summary(error: Exception) -> str:
     return f"{type(error).__name__}{f' ({text[:300]})' if text else ''}"
 
 
+FORBIDDEN = {
+    r"quota|storage|limit|billing|payment": "The account has no room for this: free storage on the Hub, or have its "
+    "limit raised; private repositories count apart (publish.private)",
+    r"resource group": "The organisation assigns its repositories to resource groups: ask an administrator for write "
+    "access in the group of {repository}, or for a repository in a group of yours",
+}
+"""Pattern in the Hub's message with status 403 -> advice; any other is about rights."""
+
+
 def advice(error: Exception, repository: str, endpoint: str) -> str:
     """Return the fix for a failure."""
     code = status(error)
@@ -258,6 +267,11 @@ def advice(error: Exception, repository: str, endpoint: str) -> str:
                 f"is not set; then {again}"
             )
         return "Correct the setting that the message names (publish.repository, publish.license or publish.language)"
+    if code == 403:
+        said = getattr(error, "server_message", None) or ""
+        for pattern, fix in FORBIDDEN.items():
+            if re.search(pattern, said, re.IGNORECASE):
+                return fix.format(repository=repository)
     by_status = {
         400: "The Hub rejects the content; correct the part that the message names",
         401: f"The Hub does not accept HF_TOKEN, or {repository} is not visible to it: create a token with write "

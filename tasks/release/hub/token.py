@@ -53,10 +53,19 @@ def refusal(who: Mapping[str, Any], repository: str, *, review: bool) -> str | N
                 f"{whose} is fine-grained and needs {needed} for {owner} or {repository}; it has "
                 f"{', '.join(sorted(granted)) or 'no permission'} there"
             )
-    for org in who.get("orgs") or ():
+    orgs = who.get("orgs")
+    if isinstance(orgs, list) and not review and owner not in namespaces(who):
+        own = ", ".join(namespaces(who))
+        return f"{whose} cannot write in the namespace {owner}; the user and the organisations of the token are {own}"
+    for org in orgs or ():
         if _mapping(org).get("name") == owner and org.get("roleInOrg") == "read":
             return f"{whose} may only read in the organisation {owner}; the role write or contributor is required there"
     return None
+
+
+def namespaces(who: Mapping[str, Any]) -> list[str]:
+    """Return the user and the organisations of a token, by the Hub's answer to `whoami-v2`."""
+    return [str(owner.get("name")) for owner in (who, *map(_mapping, who.get("orgs") or ()))]
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

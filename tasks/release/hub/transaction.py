@@ -107,6 +107,11 @@ def _check_rights(caller: Caller, review: bool) -> dict[str, Any]:
     state = "nothing was published"
     caller.request("checking the name", lambda: validate_repo_id(caller.repository), state)
     who: dict[str, Any] = caller.request("checking the token", caller.api.whoami, state)
+    if "/" not in caller.repository:
+        name = f"{who.get('name')}/{caller.repository}"
+        raise PublishError(
+            f"publish.repository={caller.repository} has no namespace. Set it to {name}. Nothing was published"
+        )
     if reason := refusal(who, caller.repository, review=review):
         raise PublishError(
             f"{reason}. Create such a token (Hub settings, Access Tokens) and export it as HF_TOKEN, or set "

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tasks.release.hub.token import refusal
+from tasks.release.hub.transaction import check_access
 from tasks.stage.errors import PublishError
 from tests.hub_server import HubServer
 from tests.tasks.release.hub_publishing import NAME, TOKEN, publish_small
@@ -38,6 +39,7 @@ def classic(role: str, **organisation: str) -> dict[str, Any]:
         ({"name": "user", "auth": {"type": "oauth"}}, False),
         ({"name": "user", "auth": {"accessToken": {"role": "fineGrained", "fineGrained": "new layout"}}}, False),
         (["no mapping at all"], False),
+        (classic("write") | {"name": "someone"}, True),
     ],
 )
 def test_a_token_that_may_write_or_cannot_be_judged_is_left_to_the_hub(who: Any, review: bool) -> None:
@@ -54,6 +56,11 @@ def test_a_token_that_may_write_or_cannot_be_judged_is_left_to_the_hub(who: Any,
         (fine_grained("repo.write", on="user/other"), False, "it has no permission there"),
         (fine_grained("repo.content.read"), True, r"needs discussion\.write or repo\.write"),
         (classic("write", name="user", roleInOrg="read"), False, "may only read in the organisation user"),
+        (
+            classic("write", name="lab", roleInOrg="write") | {"name": "usre"},
+            False,
+            "cannot write in the namespace user; the user and the organisations of the token are usre, lab",
+        ),
     ],
 )
 def test_a_token_that_cannot_is_refused_with_what_it_may_and_what_is_required(
@@ -62,6 +69,34 @@ def test_a_token_that_cannot_is_refused_with_what_it_may_and_what_is_required(
     reason = refusal(who, NAME, review=review)
     assert reason is not None
     assert re.search(said, reason), reason
+
+
+@pytest.mark.parametrize(
+    ("repository", "said"),
+    [
+        ("demo", "publish.repository=demo has no namespace. Set it to user/demo. Nothing was published"),
+        ("usre/demo", "cannot write in the namespace usre.*set publish.repository to a repository that this token"),
+    ],
+)
+def test_a_namespace_that_is_not_the_users_is_refused_before_the_first_stage(
+    hub: HubServer, repository: str, said: str
+) -> None:
+    with pytest.raises(PublishError, match=said):
+        check_access([repository], review=False)
+
+
+@pytest.mark.parametrize(
+    ("said", "fix"),
+    [
+        ("Private repository storage limit reached", "free storage on the Hub"),
+        ("You must have write access to the Resource Group", "ask an administrator for write access in the group of"),
+        ("Forbidden", "HF_TOKEN may not write to user/demo: use a token with write access"),
+    ],
+)
+def test_the_advice_after_a_refusal_is_about_its_cause(hub: HubServer, said: str, fix: str) -> None:
+    hub.fault("POST", "/commit/", times=99, status=403, body=json.dumps({"error": said}).encode())
+    with pytest.raises(PublishError, match=fix):
+        publish_small()
 
 
 def test_a_fine_grained_token_for_another_place_is_told_before_a_byte_is_sent(hub: HubServer) -> None:
