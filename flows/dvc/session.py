@@ -11,6 +11,7 @@ import json
 import os
 import re
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -209,7 +210,9 @@ class DvcSession(contextlib.AbstractContextManager["DvcSession"]):
         done, code = reply.get("answer"), reply.get("code")
         if done is not None and not done["lost"]:
             return str(done["verdict"])
-        if done is None and output.paused is not None and (not stop.number or CHECKPOINT_SAVED in output.paused):
+        killed = reply.get("ended") == -signal.SIGKILL  # then the kernel asked the stage to stop, no one else
+        asked = CHECKPOINT_SAVED in (output.paused or "") if stop.number else not killed
+        if done is None and output.paused is not None and asked:
             raise RunPaused(f"stage {stage} paused: {output.paused.removesuffix(f'; {RESUME_HINT}')}")
         if done is None and stop.number and code in (None, PAUSED_CODE, *ENDED_BY_SIGNAL):
             raise RunStopped(stage)

@@ -150,7 +150,7 @@ def _run(command: list[str], told: _JobOutput) -> str | None:
         if process.poll() is None:
             process.terminate()
             process.wait()
-    if told.failure is None and told.paused is None and told.stop_asked and code != 0:
+    if told.failure is None and told.paused is None and told.stop_asked and code not in (0, -signal.SIGKILL):
         # It stopped during compilation or start-up without a report; its last checkpoint is up to date.
         told.paused = f"stopped on request ({describe_exit(code)}); run it again to continue"
     if told.failure is not None or told.paused is not None or code == 0:

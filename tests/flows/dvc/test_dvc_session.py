@@ -273,11 +273,12 @@ def test_a_stage_whose_outs_are_lost_has_failed(toy_project, monkeypatch):
 
 
 def test_a_process_that_dies_is_told_with_what_it_printed_and_another_takes_its_place(toy_project, monkeypatch):
-    killed = answers("print('half of it', flush=True); os.kill(os.getpid(), 9)")
+    lines = "print('half of it', flush=True); print('paused: stopped on request (checkpoint saved)', flush=True)"
+    killed = answers(f"{lines}; os.kill(os.getpid(), 9)")  # when memory is short, the kernel does
     with DvcSession(toy_project) as session:
         with monkeypatch.context() as patch:
             patch.setattr(sessions, "CHILD", killed)
-            with pytest.raises(StageFailed, match=r"(?s)stage first failed .SIGKILL .*half of it"):
+            with pytest.raises(StageFailed, match=r"(?s)stage first failed .SIGKILL .*out of memory.*half of it"):
                 session.update("first", print, print)
         assert session.update("first", print, print) == "ran"
 
