@@ -138,8 +138,10 @@ class Run:
     @property
     def seconds(self) -> float | None:
         """Its duration; None if it has not ended."""
-        ended = self.record is not None and self.record.ended is not None and self.record.began is not None
-        return self.last - self.began if ended else None
+        record = self.record
+        if record is None or record.ended is None or record.began is None:
+            return None
+        return max(0.0, self.last - self.began) if record.seconds is None else record.seconds
 
     @property
     def evaluated_on(self) -> tuple[Any, ...] | None:

@@ -38,7 +38,7 @@ DONE_STAGES = ("ran", "skipped", "restored")
 """Statuses of stages that are up to date."""
 OPTIONAL = (
     *("paused", "interrupted", "log", "at_work", "progress", "details"),
-    *("previous", "earlier", "pretraining", "options"),
+    *("previous", "earlier", "pretraining", "options", "seconds"),
 )
 """Fields that the record lacks if they are empty, as they are for most runs."""
 MOST_EARLIER = 20
@@ -127,6 +127,8 @@ class RunReport:
     began: str | None = None
     """Local time, ISO 8601, like `ended`; None until the run has begun."""
     ended: str | None = None
+    seconds: float | None = None
+    """Duration, by a clock that no one sets."""
     log: str | None = None
     """Log file, relative to the project; None on a worker."""
     plan: list[str] = field(default_factory=list)
@@ -153,6 +155,10 @@ class RunReport:
     are not repeated."""
     of_other_version: bool = False
     """True if another version of Podium wrote the record: it has fields that this one does not know. Not written."""
+
+    def __post_init__(self) -> None:
+        """Begin without a start in this process."""
+        self._started: float | None = None
 
     @property
     def name(self) -> str:
@@ -186,7 +192,7 @@ class RunReport:
 
     def begin(self, project: Path) -> None:
         """Record that the run has begun. A full disk is ignored here; the stage that needs space reports it."""
-        self.began = _now()
+        self.began, self._started = _now(), time.monotonic()
         self.host, self.python = socket.gethostname(), platform.python_version()
         self.user = user_name(os.getuid())
         self.commit, self.changed = read_revision(project)
@@ -212,6 +218,8 @@ class RunReport:
     def end(self) -> None:
         """Record that the run has ended."""
         self.ended = _now()
+        if self._started is not None:
+            self.seconds = round(time.monotonic() - self._started, 1)
         self.at_work.clear()
         self.progress.clear()
 

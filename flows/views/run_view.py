@@ -184,6 +184,8 @@ class RunView:
         """Time from its start to its end, or to its last sign of life."""
         if self.record.began is None:
             return "unknown"
+        if self.record.seconds is not None:
+            return format_duration(self.record.seconds)
         end = datetime.fromisoformat(self.record.ended).timestamp() if self.record.ended else self.last_seen
         seconds = max(0.0, end - datetime.fromisoformat(self.record.began).timestamp())
         return "at least " * self.killed + format_duration(seconds)

@@ -13,6 +13,7 @@ import pytest
 from flows import cli, pipeline
 from flows.runs import listing, locks, report
 from flows.views import screen
+from flows.views.run_view import RunView
 from tasks.stage.errors import ParamsError
 from tests.flows.test_pipeline import ACCEPTED, run_json
 from tests.places import ROOT
@@ -355,3 +356,17 @@ def test_an_unfinished_run_of_another_version_is_not_resumed(old_run, capsys):
     code, said = podium(capsys, "resume", "older")
     assert (code, len(said.err.splitlines())) == (1, 1)
     assert UNKNOWN in said.err
+
+
+def test_a_clock_that_is_set_back_during_a_run_does_not_change_its_duration(toy_project, monkeypatch):
+    record = report.RunReport("runs/checkouts/back")
+    (toy_project / "runs/checkouts/back").mkdir(parents=True)
+    monkeypatch.setattr(report, "_now", iter(["2026-11-28T10:00:00+0000", "2026-11-28T09:00:12+0000"]).__next__)
+    ticks = iter([100.0, 112.0])
+    with monkeypatch.context() as patch:
+        patch.setattr(report.time, "monotonic", ticks.__next__)
+        record.begin(toy_project)
+        record.end()
+    record.save(toy_project)
+    [run] = listing.find_runs(toy_project, ["back"])
+    assert (run.seconds, RunView(run.record, run.folder).duration) == (12.0, "12 s")
