@@ -15,6 +15,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import asdict
+from importlib import metadata
 from urllib.parse import urlsplit
 
 from flows.checks.probes import REMOTE_LIMIT_S, CheckResult, Probe, ok, problem
@@ -105,7 +106,6 @@ def check_server(required: bool) -> CheckResult:
         import_prefect()
     except InputError as error:
         return problem("server", str(error))
-    import prefect
     from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
     url = PREFECT_API_URL.value()
@@ -116,10 +116,10 @@ def check_server(required: bool) -> CheckResult:
     with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):
         version, failure = _fetch_version(url)
     if not failure:
-        if required and _release(version) < _release(prefect.__version__):
-            text = f"the Prefect server at {url} is {version}; deployments and workers of this host require "
-            release = ".".join(map(str, _release(prefect.__version__)))
-            return problem("server", f"{text}Prefect {release} or newer. Update the server, or set {URL} to another")
+        if required and _release(version) < (own := _release(metadata.version("prefect"))):
+            text = f"the Prefect server at {url} is {version}; deployments and workers of this host require Prefect "
+            text += f"{own[0]}.{own[1]} or newer. Update the server, or set {URL} to another"
+            return problem("server", text)
         return ok("server", f"Prefect {version} at {url}")
     place = "" if os.environ.get(URL) else f" (in {profiles_path()} or a file of the project)"
     knob = f"start it or correct {URL}{place}"

@@ -37,7 +37,19 @@ SECONDS_FOR_A_LINK = 3.0
 SECONDS_BETWEEN_LOOKS = 3.0
 """Time between two looks whether the run was cancelled on the server."""
 FINISHED_OUTCOMES = ("finished", "published", "rejected")
-KEPT_FIELDS = ("command", "began", "ended", "seconds", "user", "host", "python", "commit", "changed", "details", "options")
+KEPT_FIELDS = (
+    "command",
+    "began",
+    "ended",
+    "seconds",
+    "user",
+    "host",
+    "python",
+    "commit",
+    "changed",
+    "details",
+    "options",
+)
 """Fields taken from the record of the run that made the outputs."""
 QA_SCORES = ({"exact_match", "f1"}, {"exact", "f1"})
 """Scores that mark a question answering model, for podium ask: SQuAD 1.1 and 2.0."""

@@ -109,12 +109,12 @@ def _use_local_settings(url: str) -> Iterator[None]:
     from prefect.settings import Profile, Settings
     from prefect.settings.base import PrefectBaseSettings
 
-    list_sources = PrefectBaseSettings.settings_customise_sources
+    list_sources = PrefectBaseSettings.__dict__["settings_customise_sources"]
 
-    def list_local_sources(*arguments: Any, **named: Any) -> tuple[Any, ...]:
-        return list_sources(*arguments, **named)[:2]  # arguments and the environment
+    def list_local_sources(cls: type, *arguments: Any, **named: Any) -> tuple[Any, ...]:
+        return tuple(list_sources.__func__(cls, *arguments, **named)[:2])  # arguments and the environment
 
-    PrefectBaseSettings.settings_customise_sources = list_local_sources  # type: ignore[method-assign]
+    PrefectBaseSettings.settings_customise_sources = classmethod(list_local_sources)  # type: ignore[assignment]
     try:
         settings = Settings(home=prefect_home(), api={"url": url})  # type: ignore[arg-type]
         with SettingsContext(profile=Profile(name="podium", settings={}), settings=settings):

@@ -30,6 +30,7 @@ from flows.checks.server import require_server
 from flows.runs.checkout import require_project
 from flows.workers.dispatch import Queue
 from flows.workers.stage_flow import FLOW_NAME
+from ipu_model.files import write_text
 from tasks.plan.stage_kinds import KINDS
 from tasks.stage.errors import ParamsError, PodiumError
 from tasks.stage.process import Say
@@ -162,10 +163,10 @@ def update_deployments(client: SyncPrefectClient, project: Path, say: Say) -> No
         stated |= {"paused": found.paused, "concurrency_limit": None}
         if (limit := found.global_concurrency_limit) is not None:
             stated["concurrency_limit"] = {"limit": limit.limit, **_read_options(found)}
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as file:
-        yaml.safe_dump(plan, file)
-        file.flush()
-        command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", file.name]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "prefect.yaml"
+        write_text(file, yaml.safe_dump(plan))
+        command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(file)]
         done = subprocess.run(
             command, cwd=project, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
         )

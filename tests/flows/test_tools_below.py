@@ -37,6 +37,7 @@ def answer():
 
 with local_server.connect_server(Path("server.log"), early) as is_own:
     assert is_own
+    assert prefect.settings.PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS.value() == 120
     state = answer(return_state=True)
     with get_client(sync_client=True) as client:
         print(state.name, len(client.read_flow_runs()))
