@@ -116,15 +116,15 @@ def check_server(required: bool) -> CheckResult:
     with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):
         version, failure = _fetch_version(url)
     if not failure:
-        if required and _release(version) < (own := _release(metadata.version("prefect"))):
+        if required and _release(version) < (needed := _release(metadata.version("prefect"))):
             text = f"the Prefect server at {url} is {version}; deployments and workers of this host require Prefect "
-            text += f"{own[0]}.{own[1]} or newer. Update the server, or set {URL} to another"
+            text += f"{needed[0]}.{needed[1]} or newer. Update the server, or set {URL} to another"
             return problem("server", text)
         return ok("server", f"Prefect {version} at {url}")
     place = "" if os.environ.get(URL) else f" (in {profiles_path()} or a file of the project)"
     knob = f"start it or correct {URL}{place}"
-    other = "" if required else ", or unset it: a run then starts its own server"
-    return problem("server", f"{URL}={url} {failure}: {knob}{other}")
+    own = "" if required else ", or unset it: a run then starts its own server"
+    return problem("server", f"{URL}={url} {failure}: {knob}{own}")
 
 
 def _fetch_version(url: str) -> tuple[str, str]:
