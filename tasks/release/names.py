@@ -211,7 +211,8 @@ class FolderReleases(NamedReleases):
     def create(self, record: str, release: str) -> bool:
         """Keep the release, and create a link to it."""
         with exclusive_lock(self.folder.with_name(f".{self.folder.name}.lock")):
-            keep_release(self.folder, release)
+            if not (self.kept / release).is_dir():
+                keep_release(self.folder, release)
             try:
                 (self.kept / record).symlink_to(release)
             except FileExistsError:

@@ -244,10 +244,10 @@ def write_folder(
         if clear_partial(folder):
             log.info("%s: removed the remains of a killed publish", folder)
         refuse_foreign(folder)
-        require_signed(folder, release.signer is not None)
         there = folder_hashes(folder) if folder.is_dir() else {}
         if content_of(there) == release.content() and (release.signer is None or release.signer.accepts(folder)):
             return False
+        require_signed(folder, release.signer is not None)
         weights = there.get(WEIGHTS) if champion is None else sha256_of(champion / WEIGHTS)
         if compared is not None and weights not in (None, release.files[WEIGHTS].sha256, compared.weights):
             raise released_meanwhile(f"{champion.name if champion else tag_of(there)} in {folder}", compared)
@@ -273,10 +273,8 @@ def list_kept(folder: Path) -> dict[str, Path]:
 
 def keep_release(folder: Path, tag: str) -> None:
     """Keep the release in `folder` in NAME.releases as well: as links to the same files, which need no more space."""
-    kept = folder.with_name(f"{folder.name}.releases") / tag
-    if not kept.is_dir():
-        with new_folder(kept) as fresh:
-            shutil.copytree(folder, fresh, copy_function=link_or_copy, dirs_exist_ok=True)
+    with new_folder(folder.with_name(f"{folder.name}.releases") / tag) as fresh:
+        shutil.copytree(folder, fresh, copy_function=link_or_copy, dirs_exist_ok=True)
 
 
 def require_signed(folder: Path, signs: bool) -> None:

@@ -145,7 +145,8 @@ class _Transaction:
                     f"{name} is public, but publish.private is true. Set publish.private=false, or make the "
                     "repository private on the Hub. Nothing was changed in it"
                 )
-            if self.release.signer is None and any(one.rfilename == SIGNATURE for one in head.siblings or []):
+            is_signed = any(one.rfilename == SIGNATURE for one in head.siblings or [])
+            if is_signed and self.release.signer is None and self._differences(head):
                 raise PublishError(unsigned(name))
             if (compared := self.compared) is not None:
                 # A commit names this head as its parent, so it replaces exactly what was checked.

@@ -103,7 +103,7 @@ def test_other_weights_replace_the_release_and_have_another_tag(checkout: Path) 
     assert second["tag"] != first["tag"]
     published = content(checkout / FOLDER)
     assert published["model.safetensors"] == (checkout / "models/squad/model.safetensors").read_bytes()
-    assert sorted(p.name for p in (checkout / "published").iterdir()) == ["podium-demo"]
+    assert sorted(p.name for p in (checkout / "published").iterdir()) == ["podium-demo", "podium-demo.releases"]
 
 
 def test_a_file_of_the_old_release_that_the_new_one_lacks_goes_away(checkout: Path) -> None:
@@ -224,7 +224,7 @@ def test_a_write_that_fails_keeps_the_old_release(checkout: Path, monkeypatch: p
     with pytest.raises(OSError, match="No space left"):
         publish_here(checkout)
     assert content(checkout / FOLDER) == before
-    assert sorted(p.name for p in (checkout / "published").iterdir()) == ["podium-demo"]
+    assert sorted(p.name for p in (checkout / "published").iterdir()) == ["podium-demo", "podium-demo.releases"]
 
 
 def dead_process() -> int:
@@ -239,14 +239,16 @@ def test_what_a_killed_publish_left_is_cleared_away_and_a_running_ones_is_not(ch
     for name in (dead, running):
         (checkout / "published" / name).mkdir()
     publish_here(checkout)
-    assert sorted(p.name for p in (checkout / "published").iterdir()) == ["podium-demo", running]
+    assert sorted(p.name for p in (checkout / "published").iterdir()) == sorted(
+        ["podium-demo", "podium-demo.releases", running]
+    )
 
 
 def test_a_publish_killed_between_two_renames_gets_its_old_release_back(checkout: Path) -> None:
     first = publish_here(checkout)
     (checkout / FOLDER).rename(checkout / f"published/podium-demo.{HOST}-{dead_process()}.old.partial")
     assert publish_here(checkout) == {**first, "unchanged": True}
-    assert sorted(p.name for p in (checkout / "published").iterdir()) == ["podium-demo"]
+    assert sorted(p.name for p in (checkout / "published").iterdir()) == ["podium-demo", "podium-demo.releases"]
 
 
 def test_a_dry_run_touches_nothing(checkout: Path) -> None:
