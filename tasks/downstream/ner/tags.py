@@ -21,6 +21,8 @@ OTHER_SCHEMES = {"E": INSIDE, "L": INSIDE, "M": INSIDE, "S": BEGIN, "U": BEGIN}
 CLOSING = "ESLU"
 """Prefixes that end an entity."""
 MAX_TYPE_CHARACTERS = 100
+JOINED = re.compile(r"[|,;+#](?:[BIESLUM]-|O(?:[|,;+#]|$))")
+"""Another tag in the type of one, as files of nested entities join them."""
 BLANKS = re.compile(r"[ \t\r\n]+")
 """White space between tags; a non-breaking blank may be part of a type."""
 
@@ -57,6 +59,8 @@ def _find_problem(tag: str) -> str | None:
     if prefix in (BEGIN, INSIDE):
         if not name:
             return "a tag without a type"
+        if JOINED.search(name):
+            return "several tags in one (nested entities are not read: write the outer or the inner tag alone)"
         has_blank = any(map(str.isspace, name.translate(INVISIBLE)))
         sound = len(name) <= MAX_TYPE_CHARACTERS and not has_blank and not find_name_problem(name)
         return None if sound else "a type that is not a word"

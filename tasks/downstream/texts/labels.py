@@ -100,6 +100,11 @@ class LabelReader:
         is_name = self.data.label_form == "names"
         if not is_name and isinstance(value, str) and read_list(value) is not None:
             raise ValueError(f"a list in a text: --multilabel reads it as several labels; {AS_NAMES}")
+        if not is_name and isinstance(value, str) and _is_object(value):
+            raise ValueError(
+                "an object in a text, as Label Studio writes several choices: write them as a list, which "
+                f"--multilabel reads; {AS_NAMES}"
+            )
         name = "" if is_empty(value) else value.strip() if is_name and isinstance(value, str) else _name_cell(value)
         if not name:
             raise ValueError(f"a missing label: {DROP}")
@@ -200,6 +205,15 @@ def read_list(text: str) -> list[Any] | None:
         return found if isinstance(found, list) else None
     except ValueError:
         return [_read_item(item) for item in _ITEM.findall(text)] if _LIST.fullmatch(text) else None
+
+
+def _is_object(text: str) -> bool:
+    if not text.lstrip().startswith("{"):
+        return False
+    try:
+        return isinstance(parse_json(text), dict)
+    except ValueError:
+        return False
 
 
 def _read_item(item: str) -> Any:

@@ -178,6 +178,8 @@ BAD = {
     "lines after a bad one": ("a O\nb\nc Q\n", r"line 2 \('b'\)\n  a tag that is .*: line 3 \('Q'\)"),
     "a bare sign": ("# \nb O\n", r"one column .*: line 1 \('# '\)"),
     "no tag": ("a\tO\nb\t\n", r"not O and does not begin with B- or I-: line 2 \(''\)"),
+    "nested": ("a B-x\nb I-x|B-y\nc O\n", r"several tags in one .*: line 2 \('I-x\|B-y'\)"),
+    "nested with O": ("a B-x+O\nb O\n", r"several tags in one .*: line 1 \('B-x\+O'\)"),
     "another scheme": ("a S-x\nb E-x\n", r"BIOES.*: line 1 \('S-x'\), line 2 \('E-x'\)"),
     "a handful of many": ("a Q\n" * 9, r"line 1 \('Q'\), .*line 5 \('Q'\) and 4 more$"),
     "not UTF-8": ("a O\nb\udcff O\n", r"not UTF-8: found byte 0xff at offset 5 \(line 2\)"),

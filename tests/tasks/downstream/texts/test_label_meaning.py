@@ -109,6 +109,7 @@ REFUSED: dict[str, tuple[list[Any], dict[str, Any], str]] = {
     "blanks inside": (["very good", "verygood"], {}, "only in case, blanks"),
     "an unknown name": (["a", "b", "odd"], {"labels": ["a", "b"]}, r"not one of --labels .*: line 3 \('odd'\)"),
     "a line break": (["a\u2028b", "c"], {}, "cannot be shown on one line: line 1"),
+    "an object": (["Positive", '{"choices": ["Negative", "Sarcastic"]}'], {}, "an object in a text.*: line 2 "),
     "a flag too many": ([[0, 1], [1, 0, 1]], {"labels": ["a", "b"]}, "0 or 1, for each of the 2 labels a, b"),
 }  # fmt: skip
 
@@ -132,6 +133,8 @@ READ: dict[str, tuple[list[Any], dict[str, Any], list[Any]]] = {
     "codes": (["007", "7"], {}, ["007", "7"]),
     "a joiner": (["\u0645\u06cc\u200c\u0622\u06cc\u062f", "b"], {}, ["\u0645\u06cc\u200c\u0622\u06cc\u062f", "b"]),
     "a blank that does not break": (["a\u00a0b", "c"], {}, ["a\u00a0b", "c"]),
+    "objects as names": (['{"a": 1}', "b"], {"label_form": "names"}, ['{"a": 1}', "b"]),
+    "braces": (["{a}", "b"], {}, ["{a}", "b"]),
     "many classes in short dev files": ([f"t{n % 12}" for n in range(24)], {}, [f"t{n % 12}" for n in range(24)]),
 }  # fmt: skip
 
