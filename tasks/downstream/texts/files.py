@@ -58,6 +58,9 @@ COLA_FIELDS = ("source", LABEL, "mark", "sentence")
 DROPPED = "examples with a missing label, dropped"
 PLAIN_HINT = ", or --plain if each line is a text"
 DETECTION_ROWS, SHOWN_LABELS = 1000, 5
+ANSWER = "answer"
+PRODIGY = {ANSWER: ColumnSpec((ANSWER,), ""), "task": ColumnSpec(("_task_hash",), "")}
+"""Columns of files that Prodigy wrote: a label counts only if the annotator's answer is accept."""
 
 
 def text_layouts(names: ClassificationColumnParams, key: str, *, labelled: bool = True) -> list[Columns]:
@@ -80,7 +83,8 @@ def text_layouts(names: ClassificationColumnParams, key: str, *, labelled: bool 
         text["text_pair"] = make_column(names.text_pair, (), key.format("text_pair"))
     pairs = PAIRS if names.text is None and names.text_pair is None else ()
     usual = [{part: ColumnSpec((name,), key) for part, name in zip(TEXT_PARTS, pair, strict=True)} for pair in pairs]
-    return [{**one, **others} for one in (*usual, text)]
+    layouts: list[Columns] = [{**one, **others} for one in (*usual, text)]
+    return [*({**one, **PRODIGY} for one in layouts), *layouts] if labelled else layouts
 
 
 def glue_layouts(task: TextTask, key: str, *, labelled: bool = True) -> list[Columns]:
@@ -172,6 +176,10 @@ def _check_records(
     labels = LabelReader(spec, task.entry.params.data, flags) if labelled else None
     for line in itertools.islice(records.rows, most):
         count += 1
+        if line.values.get(ANSWER, "accept") != "accept":
+            how = "an example that its annotator did not accept (Prodigy's column answer): leave such lines out, as "
+            problems.add(f'{how}grep \'"answer": *"accept"\' FILE does', line.where, line.values[ANSWER])
+            continue
         one = _make_example(line, labels, bool(spec.name), problems, reading)
         if one is None:
             continue

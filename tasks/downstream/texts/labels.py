@@ -24,6 +24,9 @@ AS_LISTS = "--label-form lists (data.label_form) reads numbers of labels"
 _UNNAMED = re.compile(r"^LABEL_([0-9]{1,18})$")
 _WHOLE = re.compile(r"[+-]?(?:0|[1-9][0-9]*)(?:\.0+)?")
 """Integer as text; 007 is a code."""
+_COMMA = re.compile(r"[+-]?(?:[0-9]{1,3}(?:\.[0-9]{3})+|[0-9]+)(?:,[0-9]+)?")
+"""Number with a decimal comma, in which dots group digits."""
+_GROUPED = re.compile(r"[+-]?[1-9][0-9]{0,2}\.[0-9]{3}")
 _QUOTED = r"'(?:[^'\\]|\\['\"\\])*'|\"(?:[^\"\\]|\\['\"\\])*\""
 _ITEM = re.compile(rf"{_QUOTED}|{NUMBER}|True|False")
 _LIST = re.compile(rf"\[\s*(?:(?:{_ITEM.pattern})(?:\s*,\s*|\s+|(?=\])))*\]")
@@ -45,6 +48,10 @@ class LabelReader:
         self.flags = self.labels or flags
         self.names = Counter[str]()
         self.places = dict[str, str]()
+        self.grouped = ""
+        """Place of the first value such as 1.213, whose dot may group digits; "-": the values rule that out."""
+        self.has_whole = False
+        """A value without a dot was read."""
         self.form = ""
         """Form of the first label: names, lists, flags or columns; of GLUE a name or a number."""
 
@@ -65,7 +72,7 @@ class LabelReader:
         if self.task.name:
             return self._parse_glue(value)
         if self.task.is_regression:
-            return parse_value(value)
+            return self._parse_number(value, where) if isinstance(value, str) and value.strip() else parse_value(value)
         found = self._parse_labels(value) if self.task.is_multilabel else [self._parse_class(value)]
         for name in found:
             self.names[name] += 1
@@ -73,6 +80,26 @@ class LabelReader:
         if len(self.names) > MAX_DIFFERENT:
             raise InputError(f"there are more than {MAX_DIFFERENT:,} different labels up to {where}. Check its column")
         return found if self.task.is_multilabel else found[0]
+
+    def _parse_number(self, text: str, where: str) -> float:
+        """Return the number in a text, in the notation that data.label_form names."""
+        text, form = text.strip(), self.data.label_form
+        if form == "decimal-comma":
+            if not _COMMA.fullmatch(text):
+                raise ValueError("a value that is not a number such as 1.477,42")
+            return parse_value(text.replace(".", "").replace(",", "."))
+        if "," in text and _COMMA.fullmatch(text):
+            raise ValueError(
+                "a value with a comma: --label-form decimal-comma (data.label_form) reads 1.477,42 as 1477.42; write "
+                "values without the comma if it groups digits"
+            )
+        number = parse_value(text)
+        self.has_whole = self.has_whole or "." not in text
+        if _GROUPED.fullmatch(text):
+            self.grouped = self.grouped or where
+        elif "." in text or abs(number) >= 1000 or "e" in text.lower():
+            self.grouped = "-"
+        return number
 
     def _parse_glue(self, value: Any) -> float:
         (low, high), names = self.task.answers, () if self.task.is_regression else self.task.labels
@@ -169,6 +196,12 @@ class LabelReader:
 
     def judge(self, problems: ProblemList, *, is_train: bool) -> None:
         """Add the rules that the labels of the whole source violate to `problems`."""
+        if self.grouped not in ("", "-") and self.has_whole and self.data.label_form == "auto":
+            problems.add(
+                "a value such as 1.213, next to whole numbers below 1000: --label-form decimal-comma (data.label_form) "
+                "reads its dot as a sign that groups digits (1213), --label-form decimal-point as a decimal point",
+                self.grouped,
+            )
         if self.task.name or self.task.is_regression:
             return
         for rule, names in find_implausible(self.names, self.data, is_train=is_train).items():

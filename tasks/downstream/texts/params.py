@@ -21,6 +21,7 @@ from tasks.params.downstream import (
 from tasks.params.sections import Distinct, Epochs, FinetuneParams, Name, Positive, Rate, Section, Separator
 
 Floor = Annotated[float, Field(ge=-100, le=100)]
+LabelForm = Literal["auto", "names", "lists", "decimal-point", "decimal-comma"]
 Probability = Annotated[float, Field(ge=0, le=1)]
 SELECTIVE_FLOORS = ("min_coverage", "min_answered_accuracy")
 """Floors for answers with a minimum probability."""
@@ -49,9 +50,9 @@ class ClassificationDataParams(LabelledDataParams):
     """Character between the labels of a text that names several, such as pipe or comma; null: labels are lists."""
     labels: Annotated[Annotated[list[Name], Distinct] | None, Field(exclude_if=lambda value: value is None)] = None
     """Names of the classes or labels, by number for data with numbers or flags; null: those in the data."""
-    label_form: Annotated[Literal["auto", "names", "lists"], Field(exclude_if=lambda value: value == "auto")] = "auto"
-    """Meaning of labels that look like something else: names (each is a class), lists (of labels by number), or auto:
-    refuse them."""
+    label_form: Annotated[LabelForm, Field(exclude_if=lambda value: value == "auto")] = "auto"
+    """Meaning of labels that look like something else: names (each is a class), lists (of labels by number), values
+    with a decimal-point (1.213 is below 2) or a decimal-comma (1.213,5 is above 1000), or auto: refuse them."""
     missing_labels: Annotated[Literal["refuse", "drop", "keep"], Field(exclude_if=lambda value: value == "refuse")] = (
         "refuse"
     )

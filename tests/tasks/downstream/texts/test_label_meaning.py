@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +146,54 @@ def test_labels_of_one_meaning_are_the_labels_in_the_file(tmp_path: Path, name: 
     labels, data, names = READ[name]
     path = labels_file(tmp_path / "a.jsonl", labels)
     assert read(tmp_path / "examples", {"train_path": path, "dev_path": path, **data}) == names
+
+
+VALUES: dict[str, tuple[list[str], str, list[float] | str]] = {
+    "dots that group": (["975", "1.213", "1.030"], "decimal-comma", [975, 1213, 1030]),
+    "dots that are decimal": (["4", "3.667"], "decimal-point", [4, 3.67]),
+    "decimal commas": (["361,19", "1.477,42", "5"], "decimal-comma", [361.19, 1477.42, 5]),
+    "dots that may group": (
+        ["975", "1.213"],
+        "auto",
+        r"a value such as 1.213, .*decimal-comma.*decimal-point.*: line 3",
+    ),
+    "commas": (["1.5", "361,19"], "auto", r"a value with a comma: --label-form decimal-comma .*: line 3 \('361,19'\)"),
+    "no dot groups": (["4", "3.667", "0.333"], "auto", [4, 3.67, 0.33]),
+    "another length": (["4", "3.667", "2.5"], "auto", [4, 3.67, 2.5]),
+    "fixed decimals": (["4.000", "3.667"], "auto", [4, 3.67]),
+    "above a thousand": (["4000", "3.667"], "auto", [4000, 3.67]),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_dot_or_a_comma_of_two_meanings_is_refused_and_each_option_reads_it(tmp_path: Path, name: str) -> None:
+    cells, form, found = VALUES[name]
+    path = tmp_path / "a.csv"
+    path.write_text("text;label\n" + "".join(f"text {number};{cell}\n" for number, cell in enumerate(cells)))
+    data = {"train_path": str(path), "dev_path": str(path), "label_form": form}
+    if isinstance(found, list):
+        assert read(tmp_path / "examples", data, regression=True) == found
+        return
+    with pytest.raises(InputError, match=found):
+        part("examples", data, regression=True).check_files()
+
+
+def test_what_an_annotator_did_not_accept_is_no_example(tmp_path: Path) -> None:
+    """Prodigy writes the label that it showed, whatever the answer."""
+    path = tmp_path / "a.jsonl"
+    row = '{{"text": "text {0}", "label": "ab", "_task_hash": {0}, "answer": "{1}"}}\n'
+    rows = [row.format(number, answer) for number, answer in enumerate(["accept", "reject", "accept", "ignore"])]
+    path.write_text("".join(rows))
+    paths = {"train_path": str(path), "dev_path": str(path)}
+    said = r"did not accept .*: leave such lines out, as grep (.*) FILE does: line 2 \('reject'\), line 4 \('ignore'\)"
+    with pytest.raises(InputError, match=said) as error:
+        part("examples", paths).check_files()
+    pattern = re.search(r"grep '(.*?)' FILE", str(error.value))
+    assert pattern is not None
+    kept = subprocess.run(["grep", pattern[1], path], capture_output=True, text=True, check=True).stdout
+    assert kept == rows[0] + rows[2]
+    path.write_text("".join(rows[::2]).replace('"ab"', '"a"', 1))
+    part("examples", paths).check_files()
 
 
 def test_dev_labels_that_are_spelled_otherwise_than_in_train_are_refused_or_folded(tmp_path: Path) -> None:
