@@ -1,4 +1,4 @@
-"""Rules that tell from all labels of a source whether they may mean something else than names of classes.
+"""Rules that tell from all labels, or tagged sentences, of a source whether they may mean something else.
 
 Readers apply them to a file before a run; validation applies them to the examples, as expectations of Great
 Expectations. A rule names both readings and the option for each.
@@ -21,6 +21,12 @@ SIMILAR = (
 )
 MANY_CLASSES, FEWEST_EXAMPLES = 10, 2
 """Number of classes from which on each must have this many examples on average."""
+MAX_SHARE, FEWEST_SENTENCES = 50, 10
+"""Highest plausible percentage of sentences of one word, and of words that are running numbers; number of sentences
+from which on it counts."""
+SINGLE_WORDS = f"at most {MAX_SHARE}% of the sentences with one word, so that their median is above 1"
+RUNNING_NUMBERS = f"at most {MAX_SHARE}% of the words being their own number in the sentence"
+SAME_TYPES = "no types that differ only in case, blanks or Unicode's normal form"
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 
 Labels = Mapping[str, int]
@@ -107,6 +113,11 @@ RULES = (
         lambda data: data.similar_labels == "refuse",
     ),
 )
+
+
+def share_of(part: int, whole: int, sentences: int | None = None) -> float:
+    """Return a percentage of the sentences, or of their words; 0 for fewer than FEWEST_SENTENCES sentences."""
+    return 100 * part / whole if (whole if sentences is None else sentences) >= FEWEST_SENTENCES else 0.0
 
 
 def find_implausible(labels: Labels, data: Any, *, is_train: bool) -> dict[Rule, list[str]]:

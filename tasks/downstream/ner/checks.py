@@ -15,13 +15,14 @@ import pyarrow.parquet as pq
 
 from ipu_model.units import shorten
 from tasks.downstream.ner.params import NerDataParams
-from tasks.downstream.ner.sentences import MAX_SHARE, NUMBERS, OPTION, ROW, share_of
+from tasks.downstream.ner.sentences import NUMBERS, OPTION, ROW
 from tasks.downstream.ner.spec import FEATURES_SCHEMA, SCHEMA, NerSpec
 from tasks.downstream.ner.tags import OUTSIDE, find_entities, find_inside_starts, find_problem
 from tasks.downstream.validate import ChecksTask
 from tasks.plan.kinds import TRAIN
 from tasks.records.labels import read_row_labels
 from tasks.records.names import fold_labels
+from tasks.records.plausibility import MAX_SHARE, RUNNING_NUMBERS, SAME_TYPES, SINGLE_WORDS, share_of
 from tasks.rows.row_files import IGNORED, concatenate_ranges
 from tasks.stage import artifacts
 from tasks.validation.checks import DataCheck, DataSet, Frame, Label, TotalFeature, Totals
@@ -162,16 +163,13 @@ class NerData(ExampleFiles):
 def _plausibility_checks(splits: Sequence[str], section: str, data: NerDataParams) -> Iterator[DataCheck]:
     """Yield the checks that words, sentences and types are what they seem, without those that the user answered."""
     for split in splits if data.columns.sentence != ROW else ():
-        required = f"at most {MAX_SHARE}% of the sentences with one word, so that their median is above 1"
         advice = f"name the column that the rows of a sentence share, or row: {OPTION.format('sentence')}"
-        yield DataCheck(f"{split}_single_words", "tokens", required, advice, maximum=MAX_SHARE)
+        yield DataCheck(f"{split}_single_words", "tokens", SINGLE_WORDS, advice, maximum=MAX_SHARE)
     for split in splits if data.columns.tokens is None else ():
-        required = f"at most {MAX_SHARE}% of the words being their own number in the sentence"
         advice = f"name the column of the words: {OPTION.format('tokens')}"
-        yield DataCheck(f"{split}_running_numbers", "tokens", required, advice, maximum=MAX_SHARE)
+        yield DataCheck(f"{split}_running_numbers", "tokens", RUNNING_NUMBERS, advice, maximum=MAX_SHARE)
     if data.similar_labels != "keep":
-        required = "no types that differ only in case, blanks or Unicode's normal form"
-        yield DataCheck("types_differ", "tags", required, f"set {section}.similar_labels to fold or keep")
+        yield DataCheck("types_differ", "tags", SAME_TYPES, f"set {section}.similar_labels to fold or keep")
 
 
 class TagRows(WindowData):

@@ -31,6 +31,7 @@ from tasks.downstream.ner.tags import (
 from tasks.downstream.ner.word_rows import ROW, describe_single, group_words
 from tasks.records.interpretation import Interpretation
 from tasks.records.names import fold_labels
+from tasks.records.plausibility import MAX_SHARE, share_of
 from tasks.records.tables import (
     Columns,
     ColumnSpec,
@@ -64,13 +65,9 @@ FIRST_SENTENCES = 1000
 """Sentences that are checked before a run starts, and the others of the file that CHECK_SECONDS suffice for."""
 CHECK_SECONDS = 1.5
 HEADER_BYTES = 10_000
-FEWEST_SENTENCES = 10
-"""Sentences from which on the shares of `TagStatistics` are plausible or not."""
 SHOWN_TYPES = 8
 NUMBERS = tuple(map(str, range(1, MAX_WORDS + 1)))
 OPTION = "data.columns.{0} (--column {0}=NAME)"
-MAX_SHARE = 50
-"""Highest plausible percentage of sentences of one word, and of words that are running numbers."""
 EMPTY = "empty sentences, skipped"
 REPAIRED = "I- tags at the start of an entity, changed to B-"
 
@@ -259,11 +256,6 @@ def read_sentences(
         )
     types = f", types: {shorten(sorted(found.entities), SHOWN_TYPES)}" if found.entities else ""
     reading.labels = f"tags in {found.scheme}{types}"
-
-
-def share_of(part: int, whole: int, sentences: int | None = None) -> float:
-    """Return a percentage of the sentences, or of their words; 0 for fewer than FEWEST_SENTENCES sentences."""
-    return 100 * part / whole if (whole if sentences is None else sentences) >= FEWEST_SENTENCES else 0.0
 
 
 def refuse_similar(params: NerDataParams, section: str, found: Mapping[str, TagStatistics]) -> None:
