@@ -106,7 +106,7 @@ def test_a_failed_run_says_its_error_once_last_and_in_red(toy_project, environme
     assert last == "error: stage second failed (exit code 1): the toy stage was told to fail"
     assert terminal.plain().count("told to fail") == 1
     assert terminal.raw.rstrip().split("\n")[-1].startswith(RED), "in red"
-    for noise in ("NoneType", "Crash", "View at", "255", " | INFO", "Traceback"):
+    for noise in ("NoneType", "Crash", "View at", "code 255", " | INFO", "Traceback"):
         assert noise not in terminal.plain(), terminal.plain()
     assert "first                            ran " in terminal.plain()
     assert "second                           failed " in terminal.plain()
