@@ -118,8 +118,8 @@ def check_server(required: bool) -> CheckResult:
         return ok("server", f"Prefect {version} at {url}")
     place = "" if os.environ.get(URL) else f" (in {profiles_path()} or a file of the project)"
     knob = f"start it or correct {URL}{place}"
-    other = "" if required else ", or unset it: a run then starts its own server"
-    return problem("server", f"{URL}={url} {failure}: {knob}{other}")
+    own = "" if required else ", or unset it: a run then starts its own server"
+    return problem("server", f"{URL}={url} {failure}: {knob}{own}")
 
 
 def _fetch_version(url: str) -> tuple[str, str]:
