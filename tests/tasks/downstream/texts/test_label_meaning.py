@@ -188,9 +188,8 @@ def test_what_an_annotator_did_not_accept_is_no_example(tmp_path: Path) -> None:
     said = r"did not accept .*: leave such lines out, as grep (.*) FILE does: line 2 \('reject'\), line 4 \('ignore'\)"
     with pytest.raises(InputError, match=said) as error:
         part("examples", paths).check_files()
-    pattern = re.search(r"grep '(.*?)' FILE", str(error.value))
-    assert pattern is not None
-    kept = subprocess.run(["grep", pattern[1], path], capture_output=True, text=True, check=True).stdout
+    [pattern] = re.findall(r"grep '(.*?)' FILE", str(error.value))
+    kept = subprocess.run(["grep", pattern, path], capture_output=True, text=True, check=True).stdout
     assert kept == rows[0] + rows[2]
     path.write_text("".join(rows[::2]).replace('"ab"', '"a"', 1))
     part("examples", paths).check_files()
