@@ -43,6 +43,7 @@ LOCAL_SETTINGS = {
     "PREFECT__SERVER_FINAL": "1",
 }
 """Prefect's own settings for a temporary server, which has one client."""
+SECONDS_TO_STOP = 10.0
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,13 @@ class LocalServer:
     url: str
 
     def end(self) -> None:
-        """Stop the server."""
+        """Stop the server; kill it if it does not stop, as one without memory may not."""
         self.process.terminate()
-        self.process.wait()
+        try:
+            self.process.wait(SECONDS_TO_STOP)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
 
 def start_early(log: Path) -> LocalServer | None:

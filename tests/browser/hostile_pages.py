@@ -173,12 +173,10 @@ def _questions(folder: Path) -> Path:
     answers = [Answer(at("prediction"), 0, 5, 1.0, 0.5), Answer(at("candidate"), 0, 3, 0.5, 0.25)]
     metrics = {f"{name}{end}": 50.0 for name in ("exact_match", "f1") for end in ("", "_low", "_high")}
     files = [{"path": at("path"), "sha256": "a" * 64}]
-    pair = Duplicate(at("split"), 4, 0.9, at("pair"))
+    pair = Duplicate("dev", 0, 0.9, at("pair"))
     task = task_with("squad", "page")
     source = SourceReport(at("source"), 12, 3, (pair,), (Pairs(pair, at("one"), at("two")),))
-    near = score_without_duplicates(
-        task, NearDuplicateReport(0.8, (source,)), {at("split"): np.array([[0.0, 0.5]] * 5)}
-    )
+    near = score_without_duplicates(task, NearDuplicateReport(0.8, (source,)), {"dev": np.array([[0.0, 0.5]])})
     found = EvaluationView(
         {"dev": [question]},
         {"dev": [answers]},
@@ -221,7 +219,7 @@ PAGES: dict[str, tuple[Maker, tuple[str, ...]]] = {
     "questions": (
         _questions,
         (
-            *("answer", "id", "question", "prediction", "candidate", "path", "source", "split", "pair"),
+            *("answer", "id", "question", "prediction", "candidate", "path", "source", "pair"),
             *("by", "slice", "note"),
         ),
     ),

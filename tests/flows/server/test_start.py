@@ -1,12 +1,15 @@
 """The start of a run: its server starts first, and everything that needs no server is done before it answers."""
 
 import contextlib
+import signal
+import subprocess
 
 import pytest
 
 from flows import cli
 from flows.commands import run as run_command
 from flows.dvc import stages
+from flows.server import local_server
 from tasks.stage.errors import InputError, PodiumError
 
 
@@ -75,3 +78,12 @@ def test_prefect_is_imported_while_probes_run_and_dvc_starts_before_the_server_a
     assert end.value.code == 1
     assert capsys.readouterr().err.strip() == "error: Prefect's temporary server does not answer"
     assert (toy_project / "runs" / "checkouts" / "one" / "params.yaml").is_file(), "prepared, and nothing lost"
+
+
+def test_a_server_that_does_not_stop_is_killed(monkeypatch):
+    monkeypatch.setattr(local_server, "SECONDS_TO_STOP", 0.1)
+    deaf = subprocess.Popen(["sh", "-c", "trap '' TERM; echo; exec sleep 60"], stdout=subprocess.PIPE)
+    with deaf:
+        deaf.stdout.readline()  # the signal is ignored from here
+        local_server.LocalServer(deaf, "").end()
+        assert deaf.returncode == -signal.SIGKILL
