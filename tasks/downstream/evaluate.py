@@ -29,8 +29,6 @@ from tasks.records.interpretation import read_reading
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 
-MISTAKES = "mistakes.csv"
-
 
 @dataclass(frozen=True)
 class EvaluationView(Generic[E, A]):
@@ -87,7 +85,7 @@ class PageTask(ScoresTask[E, L, A]):
             "reliability_plot": found.calibrated and plot_reliability(found.calibrated),
             "curve_plot": found.curve and plot_risk_coverage(found.curve),
             "curve_file": False,
-            "mistakes_file": MISTAKES,
+            "mistakes_file": artifacts.mistakes_file(self.entry.name).name,
             "example_names": {split: self.names(one) for split, one in found.examples.items()},
         }
 
@@ -173,8 +171,11 @@ def write_evaluation(
     name = task.entry.name
     write_json(folder / artifacts.predictions_file(name).name, task.predictions_json(found.examples, found.predictions))
     found.metrics["files"] = [{"path": str(place), "sha256": sha256_of(path)} for place, path in judged.items()]
-    mistakes = csv_text(*task.mistakes(found))
-    texts = {artifacts.evaluation_page(name).name: task.page(found), MISTAKES: mistakes, **task.more_files(found)}
+    texts = {
+        artifacts.evaluation_page(name).name: task.page(found),
+        artifacts.mistakes_file(name).name: csv_text(*task.mistakes(found)),
+        **task.more_files(found),
+    }
     for file, text in texts.items():
         write_text(folder / file, text)
 

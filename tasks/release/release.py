@@ -40,12 +40,12 @@ OPTIONAL_TOKENIZER_FILES = ("special_tokens_map.json", "vocab.txt")
 LARGE = (WEIGHTS, *artifacts.EXPORT_FILES.values())
 """Files that are not read into memory."""
 METRICS, SCORES = "evaluation/metrics.json", "evaluation/scores.json"
-PREDICTIONS, PAGE = "evaluation/predictions.json", "evaluation/report.html"
+PREDICTIONS, PAGE, MISTAKES = (f"evaluation/{name}" for name in ("predictions.json", "report.html", "mistakes.csv"))
 """Examples: files that quote the data, published if publish.examples is true."""
 OF_SIGNING = (ATTESTATION, SIGNATURE)
 """Files of a signed release only; not part of the tag, as signatures of the same content differ."""
 NAMES = frozenset(
-    {*OF_SIGNING, CARD, PROVENANCE, STAGE_RUNS, SETTINGS, METRICS, SCORES, PREDICTIONS, PAGE}
+    {*OF_SIGNING, CARD, PROVENANCE, STAGE_RUNS, SETTINGS, METRICS, SCORES, PREDICTIONS, PAGE, MISTAKES}
     | {*artifacts.EXPORT_FILES.values()}
     | {*MODEL_FILES, *OPTIONAL_MODEL_FILES, *TOKENIZER_FILES, *OPTIONAL_TOKENIZER_FILES}
 )
@@ -179,6 +179,7 @@ def build_release(
     if examples:
         wanted[PREDICTIONS] = (copies / subject.predictions, evaluate)
         wanted[PAGE] = (copies / subject.page, evaluate)
+        wanted[MISTAKES] = (copies / subject.mistakes, evaluate)
     wanted |= {name: (copies / subject.exports[name], f"dvc repro {subject.stages['export']}") for name in exports}
     for folder, names in ((model, OPTIONAL_MODEL_FILES), (tokenizer, OPTIONAL_TOKENIZER_FILES)):
         wanted |= {name: (folder / name, "") for name in names if (folder / name).is_file()}

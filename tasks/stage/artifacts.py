@@ -143,6 +143,11 @@ def evaluation_page(name: str) -> Path:
     return EVALUATION / name / "report.html"
 
 
+def mistakes_file(name: str) -> Path:
+    """Return the table of an entry's wrong answers."""
+    return EVALUATION / name / "mistakes.csv"
+
+
 def job_name(name: str, job: str) -> str:
     """Return the name of an entry's job, `finetune` or `predict`, in its metrics, plots and programs."""
     return f"{name}-{job}"

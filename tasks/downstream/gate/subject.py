@@ -40,6 +40,7 @@ class ReleaseSubject:
     predictions: Path
     page: Path
     """Evaluation page."""
+    mistakes: Path
     metrics: Path
     prediction: Path
     """Metrics of the stage predict, which no check of the gate uses."""
@@ -79,8 +80,8 @@ class ReleaseSubject:
         names += [folder / "manifest.json" for folder in self.rows]
         if self.teacher is not None:
             names += [self.teacher / artifacts.TEACHER_RECORD, self.teacher / "scores.json"]
-        names += [*([self.base_model] if self.base_model else []), *self.references, self.predictions, self.page]
-        names += [self.metrics]
+        names += [*([self.base_model] if self.base_model else []), *self.references, self.predictions]
+        names += [self.page, self.mistakes, self.metrics]
         for name, path in self.exports.items():
             names += [path, artifacts.exported_predictions(self.name, name)]
         names += [self.export_metrics] if self.exports else []
@@ -120,6 +121,7 @@ def make_subject(task: DownstreamTask, params: Params) -> ReleaseSubject:
         model=artifacts.model_folder(name),
         predictions=artifacts.predictions_file(name),
         page=artifacts.evaluation_page(name),
+        mistakes=artifacts.mistakes_file(name),
         metrics=artifacts.metrics_file(name),
         prediction=artifacts.metrics_file(name, "predict"),
         gate=artifacts.metrics_file(name, "gate"),

@@ -269,7 +269,7 @@ def test_the_card_says_what_the_release_holds_of_the_data(tokenizer: dict[str, s
     assert "a model may memorize parts" in held
     assert "which quote the data, are not published" in held
     with_examples = model_card(facts(parameters=values, examples=True))
-    assert "`evaluation/report.html`: answers and the data that they quote" in with_examples
+    assert "`evaluation/mistakes.csv`: answers and the data that they quote" in with_examples
 
 
 def test_a_card_leaves_out_what_is_unknown() -> None:

@@ -131,7 +131,7 @@ def test_a_training_that_took_longer_makes_no_new_release_but_another_title_does
 
 
 def test_examples_are_published_only_where_the_parameters_say_so(checkout: Path) -> None:
-    names = {"evaluation/predictions.json", "evaluation/report.html"}
+    names = {"evaluation/predictions.json", "evaluation/report.html", "evaluation/mistakes.csv"}
     without = publish_here(checkout)
     assert names.isdisjoint(without["files"])
     slices = json.loads((checkout / FOLDER / "evaluation/metrics.json").read_text())["slices"]

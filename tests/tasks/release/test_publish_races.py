@@ -25,6 +25,7 @@ SWAPPED = {
     "evaluation/squad/predictions.json": "evaluation/predictions.json",
     "metrics/squad.json": None,
     "evaluation/squad/report.html": "evaluation/report.html",
+    "evaluation/squad/mistakes.csv": "evaluation/mistakes.csv",
     "metrics/squad-gate.json": None,
     "metrics/squad-predict.json": None,
     "reports/validation/corpus.json": None,

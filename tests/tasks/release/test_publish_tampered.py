@@ -67,6 +67,7 @@ def require_refused(root: Path, name: str, words: str) -> None:
         "metrics",
         "released",
         "page",
+        "mistakes",
     ],
 )
 def test_each_file_that_was_judged_is_bound_by_its_bytes(copied: Callable[[str], Path], entry: str, part: str) -> None:
@@ -88,6 +89,7 @@ def test_each_file_that_was_judged_is_bound_by_its_bytes(copied: Callable[[str],
         "references": subject.references[0],
         "released": Path("inputs/released", subject.released, "scores.json"),
         "page": subject.page,
+        "mistakes": subject.mistakes,
     }[part]
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)

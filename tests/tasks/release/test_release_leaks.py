@@ -47,6 +47,7 @@ ROWS = {"row_length": 48, "max_predictions_per_row": 8, "duplicates": 1}
 UPDATES = {"steps": 2, "global_batch_size": 8}
 OF_WORDS = {"tokenizer.json", "vocab.txt"}
 QUOTING = {"evaluation/metrics.json", "evaluation/predictions.json", "evaluation/report.html"}
+QUOTING_TEXTS = {"evaluation/report.html", "evaluation/mistakes.csv"}
 
 
 @pytest.fixture
@@ -297,7 +298,7 @@ def test_a_release_of_glue_holds_none_of_the_planted_words(
     run_entry("mrpc")
     published = root / planted("published") / f"{planted('name')}-mrpc"
     assert len(json.loads((published / "evaluation/scores.json").read_text())["scores"]["dev"]) == 60
-    assert {line.split(": ")[0] for line in found(published)} == ({"evaluation/report.html"} if examples else set())
+    assert {line.split(": ")[0] for line in found(published)} == (QUOTING_TEXTS if examples else set())
     assert (published / "evaluation/predictions.json").exists() == examples
 
 
