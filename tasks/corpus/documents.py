@@ -26,7 +26,10 @@ import pyarrow as pa
 
 from ipu_model.files import open_regular
 from tasks.corpus.folders import JSON, list_usable_files
-from tasks.corpus.layouts import (
+from tasks.records import tables
+from tasks.records.interpretation import Interpretation
+from tasks.records.json_files import read_objects
+from tasks.records.layouts import (
     AUTO,
     FEW_LINES,
     FILE,
@@ -46,9 +49,6 @@ from tasks.corpus.layouts import (
     choose_layout,
     split_blocks,
 )
-from tasks.records import tables
-from tasks.records.interpretation import Interpretation
-from tasks.records.json_files import read_objects
 from tasks.records.parquet import open_parquet
 from tasks.records.tables import Columns, ColumnSpec, TableRow, convert_id, make_column, select_columns
 from tasks.records.text_files import (

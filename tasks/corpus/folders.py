@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ipu_model.units import format_bytes, shorten
-from tasks.corpus.layouts import KEY, is_wikiextractor
 from tasks.records import tables
 from tasks.records.interpretation import SHOWN_CHANGES, Interpretation
 from tasks.records.json_files import read_objects
+from tasks.records.layouts import KEY, is_wikiextractor
 from tasks.records.tables import Columns, find_layout
 from tasks.records.text_files import file_suffix
 from tasks.stage.errors import InputError

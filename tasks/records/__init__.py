@@ -1,1 +1,0 @@
-"""Records of text files, tables, JSON and Hub data sets, read within memory bounds; files of earlier stages."""

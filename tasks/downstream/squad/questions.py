@@ -14,12 +14,19 @@ from __future__ import annotations
 
 import functools
 import itertools
-import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ipu_model.files import parse_json
+from tasks.records.answer_places import (
+    MOVED,
+    NOTED_SHARE,
+    ReferenceAnswer,
+    count_utf16,
+    describe_place,
+    find_place,
+)
 from tasks.records.interpretation import NUMERIC_IDS, Interpretation
 from tasks.records.json_files import read_objects
 from tasks.records.parquet import read_batches
@@ -51,17 +58,9 @@ PARTS = ("id", "title", "context", "question", ANSWERS, TEXT, START)
 """Parts of a question."""
 IMPOSSIBLE = "is_impossible"
 MADE = "ids taken from the position, without an id column"
-BLANKS = "answers with leading or trailing spaces, stripped"
-BLANKS_OUTSIDE = "answers whose spaces are not at answer_start, stripped"
-MOVED = "answers moved to their only occurrence within 3 characters"
-CONVERTED = "values of answer_start converted from UTF-16 code units to characters"
 MISPLACED = "answers not at answer_start, dropped"
 WITHOUT_PLACE = "questions dropped with their misplaced answers"
 USED, DROPPED = "questions without an answer, used", "questions without an answer, dropped"
-NEAR = 3
-"""Maximum distance of an answer from answer_start, in characters."""
-NOTED_SHARE = 0.2
-"""Share of moved answers above which users are asked what answer_start counts."""
 ARTICLES, LISTED = "SQuAD JSON, UTF-8", "[{text, answer_start}, ...]"
 _DATA = "downstream.*.data"
 NAMED_BY = column_setting(_DATA)
@@ -81,16 +80,7 @@ OF_A_BYTE, FREE_CHARACTERS = 32, 1 << 20
 """Bytes of memory per byte of text to build and predict its windows, and the characters from which on it is checked: 21
 MB of English needed 27 bytes each."""
 READ_AT_ONCE = 1024
-QUOTED, SHOWN_MATCHES = 40, 3
-"""Characters of a text, and positions of an answer in messages."""
 _WORDS = {"true": True, "1": True, "false": False, "0": False, "": None, "none": None}
-
-
-class ReferenceAnswer(NamedTuple):
-    """Reference answer: `text` is in the context at character `answer_start`."""
-
-    text: str
-    answer_start: int
 
 
 class SquadQuestion(NamedTuple):
@@ -306,7 +296,7 @@ class _QuestionParser:
             parsed: position of each question, and the question as stated.
         """
         reading, questions = self.reading, []
-        is_utf16 = _counts_utf16(question for _, question in parsed)
+        is_utf16 = count_utf16((question.context, question.answers) for _, question in parsed)
         form = self.form or f"answers are {LISTED}"
         reading.labels = f"{form}; answer_start counts {'UTF-16 code units' if is_utf16 else 'characters'}"
         reading.grouping = "an example is a question about its context"
@@ -314,12 +304,12 @@ class _QuestionParser:
         for where, question in parsed:
             placed = []
             for answer in question.answers:
-                if (found := self._find_place(where, question.context, answer, is_utf16)) is not None:
+                if found := find_place(where, question.context, answer, reading, is_utf16=is_utf16):
                     placed.append(found)
                 elif self.data.misplaced_answers == "drop":
                     reading.count(MISPLACED, where)
                 else:
-                    self.problems.add(NOT_IN_PLACE, f"{where}: {_describe_place(question.context, answer)}")
+                    self.problems.add(NOT_IN_PLACE, f"{where}: {describe_place(question.context, answer)}")
             answers += len(placed)
             if placed or (not question.answers and self.data.unanswerable == "use"):
                 questions.append(question._replace(answers=tuple(placed)))
@@ -330,29 +320,6 @@ class _QuestionParser:
         if moved > NOTED_SHARE * answers:
             reading.remark(f"{moved:,} of {answers:,} answers were moved: does answer_start count characters from 0?")
         return questions
-
-    def _find_place(self, where: str, context: str, answer: ReferenceAnswer, is_utf16: bool) -> ReferenceAnswer | None:
-        """Return the answer at its place without the spaces around it, or None if its place is not certain.
-
-        Spaces belong to no token, so the target would be wider than the answer.
-        """
-        (text, start), stripped = answer, answer.text.strip()
-        if start < 0:
-            return None
-        if is_utf16:
-            start = _from_utf16(context, start)
-            self.reading.count(CONVERTED, where, int(start != answer.answer_start))
-        if context.startswith(text, start):
-            self.reading.count(BLANKS, where, int(text != stripped))
-            return ReferenceAnswer(stripped, start + len(text) - len(text.lstrip()))
-        if context.startswith(stripped, start):
-            self.reading.count(BLANKS_OUTSIDE, where)
-            return ReferenceAnswer(stripped, start)
-        near = [at for at in range(max(0, start - NEAR), start + NEAR + 1) if context.startswith(stripped, at)]
-        if len(near) != 1 or not _is_certain(context, stripped, near[0]):
-            return None
-        self.reading.count(MOVED, where)
-        return ReferenceAnswer(stripped, near[0])
 
     def _is_flat(self, row: TableRow) -> bool:
         """Tell whether answers are in two columns."""
@@ -432,56 +399,6 @@ class _QuestionParser:
             elif text is not None:
                 answers.append(ReferenceAnswer(text, int(start)))
         return tuple(answers)
-
-
-def _counts_utf16(questions: Iterable[SquadQuestion]) -> bool:
-    """Tell whether answer_start counts UTF-16 code units: some answers fit only so, and none only as characters."""
-    fits: set[tuple[bool, bool]] = set()
-    for question in questions:
-        context = question.context
-        if context.isascii() or len(context.encode("utf-16-le")) == 2 * len(context):
-            continue
-        for text, start in question.answers:
-            places = (start, _from_utf16(context, max(0, start)))
-            characters, units = (at >= 0 and context.startswith((text, text.strip()), at) for at in places)
-            fits.add((characters, units))
-    return (False, True) in fits and (True, False) not in fits
-
-
-def _from_utf16(context: str, units: int) -> int:
-    """Return the number of characters in the first UTF-16 code units of a text."""
-    return len(context.encode("utf-16-le")[: 2 * units].decode("utf-16-le", "ignore"))
-
-
-def _is_certain(context: str, text: str, at: int) -> bool:
-    """Tell whether an occurrence near answer_start must be the answer; a short text may be inside a word by chance."""
-    end = at + len(text)
-    edges = context[max(0, at - 1) : at] + context[end : end + 1]
-    return len(text) > NEAR or context.count(text) == 1 or not any(map(str.isalnum, edges))
-
-
-def _describe_place(context: str, answer: ReferenceAnswer) -> str:
-    text, start = answer.text.strip(), answer.answer_start
-    found = context[start : start + len(text)] if start >= 0 else ""
-    places: list[int] = []
-    while len(places) < SHOWN_MATCHES and (at := context.find(text, places[-1] + 1 if places else 0)) >= 0:
-        places.append(at)
-    real = f"it is at {', '.join(map(str, places))}" if places else "the context does not contain it"
-    if not places and unicodedata.normalize("NFC", text) in unicodedata.normalize("NFC", context):
-        real = f"the answer is in {_name_form(text)}, the context in {_name_form(context)}: normalise both"
-    for unit, codec, width in (("UTF-16 code units", "utf-16-le", 2), ("bytes of UTF-8", "utf-8", 1)):
-        if start >= 0 and context.encode(codec).startswith(text.encode(codec), width * start):
-            real += f"; {start} counts {unit}, characters are required"
-    return f"{_quote(answer.text)} at {start} (found {_quote(found)}; {real})"
-
-
-def _name_form(text: str) -> str:
-    """Return the Unicode normal form of a text."""
-    return next((form for form in ("NFC", "NFD") if unicodedata.is_normalized(form, text)), "a mixture of both")
-
-
-def _quote(text: str) -> str:
-    return repr(text if len(text) <= QUOTED else text[:QUOTED] + "...") if text else "nothing"
 
 
 def require_room_for_text(what: str, text: str) -> None:

@@ -18,9 +18,9 @@ from flows.checks.input_checks import make_corpus_check
 from tasks.corpus import documents
 from tasks.corpus.corpus import make_corpus
 from tasks.corpus.documents import FilePiece, divide_file, read_piece
-from tasks.corpus.layouts import PARAGRAPHS, SENTENCES, LineEnds
 from tasks.pretraining.rows.pair_rows import split_sentences, tokenize_documents
 from tasks.records.interpretation import Interpretation
+from tasks.records.layouts import PARAGRAPHS, SENTENCES, LineEnds
 from tasks.records.shards import SentenceLines, plan_shards, read_texts
 from tasks.records.tables import open_file
 from tasks.vocabulary.encoding import load_tokenizer

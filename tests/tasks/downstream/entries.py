@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from tasks.downstream.squad.questions import ReferenceAnswer, SquadQuestion
+from tasks.downstream.squad.questions import SquadQuestion
 from tasks.downstream.texts.scores import TextsDevSet
 from tasks.params.downstream import defaults_of
 from tasks.params.entries import find_entry
@@ -21,6 +21,7 @@ from tasks.params.schema import Params, validate_params
 from tasks.params.strict_yaml import read_yaml
 from tasks.plan.composing import compose, write_plan
 from tasks.plan.kinds import load_part
+from tasks.records.answer_places import ReferenceAnswer
 from tasks.records.duplicate_report import NearDuplicateReport, SourceReport, write_report
 from tasks.stage import artifacts
 from tests.places import ROOT

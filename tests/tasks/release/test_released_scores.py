@@ -11,7 +11,8 @@ import pytest
 from ipu_model.files import write_json, write_text
 from tasks.downstream.gate.gate import paired_differences
 from tasks.downstream.gate.released_scores import mark_unanswered, read_released_outcomes, read_scores, scores_json
-from tasks.downstream.squad.questions import ReferenceAnswer, SquadQuestion, read_questions
+from tasks.downstream.squad.questions import SquadQuestion, read_questions
+from tasks.records.answer_places import ReferenceAnswer
 from tasks.stage.errors import InputError
 from tests.tasks.downstream.entries import dev_set, make_question, task_with
 from tests.tasks.downstream.gate.test_gate_stage import LIMITS, checkout, decide_on  # noqa: F401 (a fixture)

@@ -19,16 +19,14 @@ from tasks.downstream.squad import examples as questions
 from tasks.downstream.squad.examples import make_questions
 from tasks.downstream.squad.params import SquadColumnParams, SquadDataParams
 from tasks.downstream.squad.questions import (
-    BLANKS,
-    BLANKS_OUTSIDE,
     MADE,
     MISPLACED,
-    MOVED,
     WITHOUT_PLACE,
     read_question_file,
     read_references,
 )
 from tasks.params.schema import validate_section
+from tasks.records.answer_places import BLANKS, BLANKS_OUTSIDE, MOVED
 from tasks.records.interpretation import NUMERIC_IDS, Interpretation, describe_inputs, read_reading
 from tasks.stage.artifacts import READING
 from tasks.stage.errors import InputError, ParamsError

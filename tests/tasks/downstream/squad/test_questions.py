@@ -13,7 +13,7 @@ import pytest
 from tasks.downstream.squad import examples as questions
 from tasks.downstream.squad.examples import make_questions
 from tasks.downstream.squad.params import SquadColumnParams, SquadDataParams
-from tasks.downstream.squad.questions import CONVERTED
+from tasks.records.answer_places import CONVERTED
 from tasks.records.interpretation import Interpretation, read_reading
 from tasks.stage.errors import InputError
 from tests.places import SHARED
