@@ -16,6 +16,7 @@ import time
 import tomllib
 import urllib.error
 import urllib.request
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -121,7 +122,9 @@ def _use_local_settings(url: str) -> Iterator[None]:
 
     PrefectBaseSettings.settings_customise_sources = classmethod(list_local_sources)  # type: ignore[assignment]
     try:
-        settings = Settings(home=prefect_home(), api={"url": url})  # type: ignore[arg-type]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # pydantic warns of keys for the sources that are left out
+            settings = Settings(home=prefect_home(), api={"url": url})  # type: ignore[arg-type]
         with SettingsContext(profile=Profile(name="podium", settings={}), settings=settings):
             yield
     finally:

@@ -31,6 +31,7 @@ from flows.runs.checkout import require_project
 from flows.workers.dispatch import Queue
 from flows.workers.stage_flow import FLOW_NAME
 from ipu_model.files import write_text
+from tasks.params.strict_yaml import yaml_text
 from tasks.plan.stage_kinds import KINDS
 from tasks.stage.errors import ParamsError, PodiumError
 from tasks.stage.process import Say
@@ -165,7 +166,7 @@ def update_deployments(client: SyncPrefectClient, project: Path, say: Say) -> No
             stated["concurrency_limit"] = {"limit": limit.limit, **_read_options(found)}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "prefect.yaml"
-        write_text(file, yaml.safe_dump(plan))
+        write_text(file, yaml_text(plan))
         command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(file)]
         done = subprocess.run(
             command, cwd=project, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False

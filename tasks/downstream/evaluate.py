@@ -85,7 +85,7 @@ class PageTask(ScoresTask[E, L, A]):
             "reliability_plot": found.calibrated and plot_reliability(found.calibrated),
             "curve_plot": found.curve and plot_risk_coverage(found.curve),
             "curve_file": False,
-            "mistakes_file": artifacts.mistakes_file(self.entry.name).name,
+            "mistakes_file": artifacts.MISTAKES,
             "example_names": {split: self.names(one) for split, one in found.examples.items()},
         }
 
@@ -173,7 +173,7 @@ def write_evaluation(
     found.metrics["files"] = [{"path": str(place), "sha256": sha256_of(path)} for place, path in judged.items()]
     texts = {
         artifacts.evaluation_page(name).name: task.page(found),
-        artifacts.mistakes_file(name).name: csv_text(*task.mistakes(found)),
+        artifacts.MISTAKES: csv_text(*task.mistakes(found)),
         **task.more_files(found),
     }
     for file, text in texts.items():

@@ -40,6 +40,7 @@ BASE_MODEL = MODELS / "base"
 PREDICTIONS = Path("predictions")
 EVALUATION = Path("evaluation")
 """Folders of entries with predictions.json, report.html and other files for readers."""
+MISTAKES = "mistakes.csv"
 EXPORTS = Path("exports")
 """Folders of entries with the model in other formats (tasks/downstream/export)."""
 EXPORT_FILES = {"onnx": "onnx/model.onnx", "int8": "onnx/model_quantized.onnx"}
@@ -145,7 +146,7 @@ def evaluation_page(name: str) -> Path:
 
 def mistakes_file(name: str) -> Path:
     """Return the table of an entry's wrong answers."""
-    return EVALUATION / name / "mistakes.csv"
+    return EVALUATION / name / MISTAKES
 
 
 def job_name(name: str, job: str) -> str:

@@ -147,9 +147,10 @@ def sentence_spec(
     """
     columns = table_columns(names, named_by)
     others: Columns = {"id": ColumnSpec(("id",), named_by.format("id"), False)}
-    layouts: list[Columns] = [{**columns, **others}]
+    tokens = columns["tokens"]
+    of_words = tokens._replace(key=f"{tokens.key} to a column of words; spans of characters in a text are not read")
+    layouts: list[Columns] = [{**columns, "tokens": of_words, **others}]
     if not tagged:
-        tokens = columns["tokens"]
         hint = f"{tokens.key}, or use text in a column {TEXT!r}"
         others = {**others, **make_kept(columns["tags"].names, hint)}
         words = {part: column for part, column in columns.items() if part != "tags"}

@@ -66,7 +66,10 @@ def _find_problem(tag: str) -> str | None:
         return None if sound else "a type that is not a word"
     if len(prefix) == 1 and prefix in OTHER_SCHEMES:
         return "a tag of another scheme (BIOES, BILOU), supported only by tag_scheme: auto"
-    return "a tag that is not O and does not begin with B- or I-"
+    return (
+        "a tag that is not O and does not begin with B- or I- (of a line without column names, the first column is the "
+        "word and the last the tag; --column tokens=2 --column tags=1 takes others)"
+    )
 
 
 def detect_scheme(tags: Sequence[object]) -> str:

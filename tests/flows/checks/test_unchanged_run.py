@@ -98,6 +98,7 @@ def test_a_publish_that_fails_is_an_error(prefect_session, toy_project, command,
 
 def test_a_run_that_is_to_be_seen_elsewhere_goes_the_whole_way(prefect_session, toy_project, command, monkeypatch):
     run()
+    monkeypatch.delenv("PREFECT_PROFILES_PATH", raising=False)
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     assert may_be_configured()
     monkeypatch.delenv("PREFECT_API_URL")

@@ -97,3 +97,4 @@ def _at_a_terminal() -> None:
     """As a shell starts a command in its foreground, whatever started these tests."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)

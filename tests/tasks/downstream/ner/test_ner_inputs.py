@@ -177,7 +177,7 @@ BAD = {
     "an empty word": ("a\tO\n\tB-x\n", r"an empty word: line 2 \(''\)"),
     "lines after a bad one": ("a O\nb\nc Q\n", r"line 2 \('b'\)\n  a tag that is .*: line 3 \('Q'\)"),
     "a bare sign": ("# \nb O\n", r"one column .*: line 1 \('# '\)"),
-    "no tag": ("a\tO\nb\t\n", r"not O and does not begin with B- or I-: line 2 \(''\)"),
+    "no tag": ("a\tO\nb\t\n", r"not O and does not begin with B- or I- .*--column tags=1 .*: line 2 \(''\)"),
     "nested": ("a B-x\nb I-x|B-y\nc O\n", r"several tags in one .*: line 2 \('I-x\|B-y'\)"),
     "nested with O": ("a B-x+O\nb O\n", r"several tags in one .*: line 1 \('B-x\+O'\)"),
     "another scheme": ("a S-x\nb E-x\n", r"BIOES.*: line 1 \('S-x'\), line 2 \('E-x'\)"),
@@ -274,7 +274,7 @@ def test_sentences_that_are_numbered_in_each_document_are_told_apart(tmp_path: P
         (IDS + ",left,O\n", "a row without 'sentence_id', although others repeat it .*: line 6"),
         (IDS.replace("\n0,", "\n,", 1), "a row without 'sentence_id' before the first sentence: line 2"),
         (IDS + "2,a b,O O\n", r"several words, where other rows have one word each: line 6 \('a b'\)"),
-        (IDS + "2,a,3\n", r"does not begin with B- or I-: line 6 \('3'\)"),
+        (IDS + "2,a,3\n", r"does not begin with B- or I- .*: line 6 \('3'\)"),
     ],
 )
 def test_rows_of_one_word_with_two_readings_are_refused(tmp_path: Path, text: str, message: str) -> None:
