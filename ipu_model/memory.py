@@ -32,15 +32,20 @@ def free_memory(root: Path = Path("/")) -> Optional[int]:
     return max(0, min(candidates)) if candidates else None
 
 
-def memory_limit(root: Path = Path("/")) -> Optional[int]:
+def memory_limit(root: Path = Path("/"), others: int = 0) -> Optional[int]:
     """Return the bytes this process could ever use: the least of the host, its cgroups and RLIMIT_DATA.
 
     Memory in use by others is not subtracted. RLIMIT_AS is ignored: torch reserves gigabytes of address space that it
     never uses. None if the system does not report any limit.
+
+    Args:
+        root: see `free_memory`.
+        others: bytes for other processes; they count against the host and its cgroups, and not against RLIMIT_DATA.
     """
     limits = read_memory(root / "proc/meminfo", "MemTotal")
     for folder, limit, _, _ in _cgroups(root):
         limits += [int(most) for most in _read_lines(folder / limit)[:1] if most.isdigit()]
+    limits = [max(0, most - others) for most in limits]
     data = resource.getrlimit(resource.RLIMIT_DATA)[0]
     return min(limits + ([data] if data != resource.RLIM_INFINITY else []), default=None)
 

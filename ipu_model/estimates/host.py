@@ -23,6 +23,9 @@ MIB = 1 << 20
 LEAST_PROCESS_BYTES, PROCESS_BYTES = 219 * MIB, 448 * MIB
 """Resident memory of a process with torch on a CPU: after the import (torch 2.13, Python 3.11), and with kernels and
 torch's compiler, which some optimizers load."""
+RUN_BYTES = 512 * MIB
+"""Memory of the processes of a run besides its job: the command, Prefect's temporary server, and DVC for two stages at
+once (149, 192 and 197 MiB as proportional set sizes in a run of `podium finetune`)."""
 BETWEEN_TENSORS = 1.6
 """Memory that the C library reserves for each byte of tensors allocated and freed with a micro-batch."""
 MICRO_BATCH = "lower device.micro_batch_size: the result stays the same but for rounding"
@@ -79,14 +82,14 @@ def estimate_host(
 
     Args:
         limit: bytes of memory of each GPU, or of the host. None: for a CPU the memory of this host within its limits,
-            for a GPU unknown.
+            less that of the run's other processes, for a GPU unknown.
 
     Raises:
         ConfigError: the geometry is impossible.
     """
     terms = memory_terms(job, model, manifest, processes)
     if limit is None and job.runtime != "cuda":
-        limit = memory_limit()
+        limit = memory_limit(others=RUN_BYTES)
     if limit is not None and job.runtime != "cuda":
         limit /= processes
     where = "each GPU" if job.runtime == "cuda" else "the process" if processes == 1 else "each process"

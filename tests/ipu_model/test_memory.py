@@ -58,6 +58,8 @@ def test_the_least_of_host_cgroups_and_limits_counts(
     bound = resource.RLIM_INFINITY if limit is None else limit
     monkeypatch.setattr(resource, "getrlimit", lambda which: (bound, bound))
     assert memory_limit(tmp_path) == found
+    if found is not None:
+        assert memory_limit(tmp_path, others=1000) == (found if found == limit else found - 1000)
 
 
 @contextlib.contextmanager
