@@ -390,7 +390,8 @@ def require_runnable(request: RunRequest, meanwhile: Callable[[], None] = lambda
         raise (ParamsError if has_parameter_problem(problems) else InputError)(format_refusal(problems))
     for finding in findings:
         if finding.level == "ok" and finding.name in (INPUT, device.JOBS):
-            streams.say_line(finding.text)
+            with streams.outlive_output():
+                streams.say_line(finding.text)
 
 
 def has_parameter_problem(problems: Iterable[CheckResult]) -> bool:

@@ -302,7 +302,8 @@ def finish_if_unchanged(request: RunRequest) -> int | None:
     run = report.RunReport(os.path.relpath(root, project), request.preset, list(request.overrides), plan=plan, **made)
     run.stages = [report.StageRecord(name, "skipped", 0.0) for name in plan]
     run.read_results(root)
-    streams.say(f"nothing changed: all {len(plan)} stages are up to date\n")
+    with streams.outlive_output():
+        streams.say(f"nothing changed: all {len(plan)} stages are up to date\n")
     published = False
     try:
         published = request.publish and _publish(gates, root, run)

@@ -66,7 +66,7 @@ class Screen:
         """Show a message."""
         if self._stream is None:
             return
-        with contextlib.suppress(BrokenPipeError):  # a run does not fail because its reader has gone
+        with streams.outlive_output():
             self._stream.write(printable(text) + "\n")
             self._stream.flush()
 
@@ -181,7 +181,8 @@ def print_end(run: report.RunReport, rows: Sequence[str], log: Path | None = Non
     lines = [*rows, wall_time, "", format_end(view).rstrip()]
     if log is not None:
         lines.append(f"log: {log}")
-    streams.say("\n".join(lines) + "\n")
+    with streams.outlive_output():
+        streams.say("\n".join(lines) + "\n")
     if run.error is not None:
         print_reason(f"error: {run.error}" if run.interrupted is None else run.error, "red")
     elif run.paused is not None:

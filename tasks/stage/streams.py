@@ -4,11 +4,13 @@ All output for users goes through `say`, `note` or `printable`: file names, ques
 users, and a terminal would interpret control characters in it.
 """
 
+import contextlib
 import io
 import os
 import select
 import sys
 import unicodedata
+from collections.abc import Iterator
 
 NOTE = "note: "
 """Prefix of lines that users must see; the flow always shows these lines of a stage's output."""
@@ -70,11 +72,27 @@ def has_no_reader() -> bool:
     return any(event & select.POLLERR for _, event in watch.poll(0))
 
 
+@contextlib.contextmanager
+def outlive_output() -> Iterator[None]:
+    """Discard standard output from the first failure to write to it in the body: a run then ends as it would have."""
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        _discard_output()
+        if not isinstance(error, BrokenPipeError):
+            note(f"standard output cannot be written ({error.strerror}): the rest of it is lost")
+
+
 def flush_output() -> None:
     """Flush standard output, or discard it if that fails; otherwise Python would exit with its own code."""
     try:
         sys.stdout.flush()
     except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        _discard_output()
+
+
+def _discard_output() -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -65,6 +65,17 @@ def test_a_full_disk_behind_standard_output_is_said():
     assert done.stderr.startswith(b"error: No space left on device")
 
 
+def test_a_run_outlives_its_standard_output():
+    body = "with streams.outlive_output(): streams.say('one line')\n    print('a result'); note('the end', '')"
+    body = f"from tasks.stage import streams; from tasks.stage.streams import note\n    {body}"
+    with open("/dev/full", "wb") as full:
+        done = ended(body, stdout=full)
+    said = b"note: standard output cannot be written (No space left on device): the rest of it is lost\nthe end\n"
+    assert (done.returncode, done.stderr) == (0, said)
+    done = unread(body)
+    assert (done.returncode, done.stderr) == (0, b"the end\n")
+
+
 @pytest.mark.parametrize("closed", [0, 1, 2])
 def test_what_a_child_says_into_a_closed_stream_gets_into_no_file(closed, tmp_path):
     file = tmp_path / "file"
