@@ -72,6 +72,15 @@ class IpuFailure(DeviceJobError):
     """A failure of PopTorch, Poplar or the IPUs during compilation or execution; ipu/failures.py writes the message."""
 
 
+class LoadFailure(IpuFailure):
+    """A program that was compiled, or found in the cache, and that the attached IPUs do not load."""
+
+    def __init__(self, message: str, reason: str) -> None:
+        """`reason`: PopTorch's own text."""
+        super().__init__(message)
+        self.reason = reason
+
+
 class OutOfMemory(DeviceJobError):
     """A measured job that needs more memory than is available."""
 
