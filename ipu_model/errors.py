@@ -15,14 +15,15 @@ class DeviceJobError(ValueError):
     """Base of the errors that you can fix; the message says how."""
 
 
-ROWS, LAUNCHER = "rows", "launcher"
+ROWS, VOCABULARY, LAUNCHER = "rows", "vocabulary", "launcher"
 
 
 class ConfigError(DeviceJobError):
     """An invalid job."""
 
     def __init__(self, message: str, depends_on: str = "") -> None:
-        """`depends_on`: ROWS or LAUNCHER, if the job could run with other rows or another number of processes."""
+        """`depends_on`: ROWS, VOCABULARY or LAUNCHER, if the job could run with other rows, another vocabulary or
+        another number of processes."""
         super().__init__(message)
         self.depends_on = depends_on
 

@@ -37,7 +37,6 @@ from typing import Any, Dict, Optional, Sequence
 import torch
 from torch import Tensor
 
-from ipu_model.errors import ConfigError
 from ipu_model.ipu.optimizers import compiled_values
 from ipu_model.ipu.planning import IpuPlan
 from ipu_model.ipu.sdk import sdk_name
@@ -89,9 +88,6 @@ def fill_options(
         seed: seed of the device's random numbers, where the config has none.
         cache_folder: folder of compiled programs; None = not cached.
         compile_only: build for an IPU that is not attached.
-
-    Raises:
-        ConfigError: automatic loss scaling is set without fp16 gradients.
     """
     config = plan.config
     mode = config.training if training else config.inference
@@ -127,12 +123,6 @@ def _training_options(poptorch: Any, options: Any, plan: IpuPlan) -> None:
     # The loss of an update is a mean over its micro-batches and replicas; see host_calls.py.
     options.Training.accumulationAndReplicationReductionType(poptorch.ReductionType.Mean)
     if plan.config.auto_loss_scaling:
-        if not plan.half_accumulators:  # PopART finds the scale from a histogram of the accumulated fp16 gradients
-            raise ConfigError(
-                "auto_loss_scaling=true watches gradients that accumulate in fp16, but here they accumulate in fp32: "
-                "set optimizer.accumulator_precision to fp16 (precision fp16 implies it), or auto_loss_scaling to "
-                "false and optimizer.loss_scaling to a number"
-            )
         options.Training.setAutomaticLossScaling(True)
     # Every stage works on another micro-batch. AutoIncrement: the tied decoder comes back to IPU 0 as a new stage.
     options.setExecutionStrategy(poptorch.PipelinedExecution(poptorch.AutoStage.AutoIncrement))

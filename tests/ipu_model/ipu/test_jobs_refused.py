@@ -50,6 +50,12 @@ def config(**keys: Any) -> Dict[str, Any]:
     return {"ipu_config": keys}
 
 
+def scaling(accumulators: str) -> Dict[str, Any]:
+    """Automatic loss scaling, with gradients that accumulate in this precision."""
+    optimizer = dataclasses.replace(LAMB, accumulator_precision=accumulators)
+    return {"precision": "fp16", "optimizer": optimizer, **config(auto_loss_scaling=True)}
+
+
 CASES = [
     Case(
         "too few micro-batches for the pipeline",
@@ -134,6 +140,11 @@ CASES = [
         "adamw without bias correction",
         r"bias_correction=false with adamw: the IPU applies bias correction anyway\. Set bias_correction to true",
         ({"optimizer": optimizer_config(bias_correction=False)}, {"optimizer": optimizer_config()}),
+    ),
+    Case(
+        "automatic loss scaling of fp32 gradients",
+        r"auto_loss_scaling=true .* in fp32: set optimizer\.accumulator_precision to fp16",
+        (scaling("fp32"), scaling("fp16")),
     ),
     Case("bf16", r"IPUs compute in fp16 or fp32", ({"precision": "bf16"}, {"precision": "fp32"})),
 ]
