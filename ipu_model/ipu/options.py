@@ -21,7 +21,8 @@ PopART finds a program by a hash (PopART 3.4, https://github.com/graphcore/popar
   (`Session::getEngineCacheHashSeed`, session.cpp);
 - the optimizer: kind, types, and its constant values (`hash<OptimizerValue>`, optimizervalue.cpp);
 - the device: architecture, tiles, number of IPUs (`hash<DeviceInfo>`, devicemanager.cpp), and whether it is an IPU
-  (`isHwCompatible`): IPUs and the offline target are equal;
+  (`isHwCompatible`): IPUs and the offline target are equal, although a program can depend on the gateway mode, which
+  the key lacks (runtimes/ipu.py compiles again what does not load);
 - the versions of Poplar and PopART.
 
 The hash does not include weights, the seed (`Session::setRandomSeed` sets it after compiling), the file of
