@@ -72,11 +72,7 @@ class RowEstimator:
 
     def __init__(self, params: Params, project: Path, root: Path, remade: Collection[str]) -> None:
         self._params, self._project, self._root, self._remade = params, project, root, remade
-        self._vocabulary_assumed: tuple[str, ...] = ()
-        size = self._read_vocabulary()
-        self.vocabulary_known = size is not None
-        """A file of this host has the size of the vocabulary."""
-        self.vocabulary = size or self._assume_vocabulary()
+        self.vocabulary, self.vocabulary_known, self._vocabulary_assumed = self._find_vocabulary()
 
     def all(self) -> Folders:
         """Return every folder of rows that a device job reads."""
@@ -89,22 +85,23 @@ class RowEstimator:
                 found[entry.training_rows] = found[load_spec(entry).rows_folder(TRAIN)]
         return found
 
-    def _read_vocabulary(self) -> int | None:
-        """Return the size of the vocabulary in a file: of the base model, of rows, or vocab.txt; None without one."""
-        base, stated = self._params.base_model, self._params.tokenizer
-        folder = self._project / base.path
-        if base.source == "folder" and (folder / CONFIG).is_file():
-            return read_architecture(folder, "base_model.path").vocab_size
-        made = sorted((self._root / artifacts.ROWS).glob(f"*/**/{MANIFEST}")) if "tokenizer" not in self._remade else []
-        if known := next(filter(None, (_read(path.parent) for path in made)), None):
-            return known.vocab_size
-        return (stated.source == "file" and _lines_of(self._project / stated.path)) or None
+    def _find_vocabulary(self) -> tuple[int, bool, tuple[str, ...]]:
+        """Return the size of the vocabulary, True if a file states it for certain, and the assumption about it.
 
-    def _assume_vocabulary(self) -> int:
-        if self._params.tokenizer.source == "train":
-            return self._params.tokenizer.vocabulary_size
-        self._vocabulary_assumed = (f"a vocabulary of {BERT_VOCABULARY:,}, as in BERT",)
-        return BERT_VOCABULARY
+        The word table of a base model may have more rows than its tokenizer has entries.
+        """
+        stated, base = self._params.tokenizer, self._params.base_model
+        if base.source == "folder" and (self._project / base.path / CONFIG).is_file():
+            return read_architecture(self._project / base.path, "base_model.path").vocab_size, True, ()
+        known = base.source == "none"
+        made = sorted((self._root / artifacts.ROWS).glob(f"*/**/{MANIFEST}")) if "tokenizer" not in self._remade else []
+        if rows := next(filter(None, (_read(path.parent) for path in made)), None):
+            return rows.vocab_size, known, ()
+        if stated.source == "train":
+            return stated.vocabulary_size, False, ()
+        if stated.source == "file" and (lines := _lines_of(self._project / stated.path)):
+            return lines, known, ()
+        return BERT_VOCABULARY, False, (f"a vocabulary of {BERT_VOCABULARY:,}, as in BERT",)
 
     def _find(self, folder: Path, stage: str) -> Manifest | None:
         """Return the manifest of a folder that the run will not make again."""

@@ -286,32 +286,38 @@ def test_what_only_assumed_rows_speak_against_is_a_warning() -> None:
 
 
 FACTOR = "downstream.squad.ipu.finetune.embedding_serialization_factor"
+QUESTIONS, WHOLE = "ipu-base-pod16-run-qa", "ipu-base-pod16-examples"
+VOCABULARY = ("tokenizer.source=file", "tokenizer.path=known/vocab.txt")
 
 
 @pytest.mark.parametrize(
-    ("overrides", "reason", "level"),
+    ("preset", "overrides", "reason", "level"),
     [
         (
+            QUESTIONS,
             ("downstream.squad.ipu.finetune.auto_loss_scaling=true", "device.precision=fp32"),
             "set optimizer.accumulator_precision to fp16",
             "problem",
         ),
-        ((f"{FACTOR}=4", "tokenizer.source=file", "tokenizer.path=known/vocab.txt"), "30522 / 4 leaves 2", "problem"),
-        ((f"{FACTOR}=3", "tokenizer.source=file", "tokenizer.path=known/vocab.txt"), "", None),
-        ((f"{FACTOR}=3", "base_model.source=folder", "base_model.path=known"), "30526 / 3 leaves 1", "problem"),
-        ((f"{FACTOR}=4",), "30522 / 4 leaves 2", "warning"),
+        (QUESTIONS, (f"{FACTOR}=4",), "30522 / 4 leaves 2", "warning"),
+        (QUESTIONS, (f"{FACTOR}=4", *VOCABULARY), "30522 / 4 leaves 2", "warning"),
+        (QUESTIONS, (f"{FACTOR}=3", "base_model.source=folder", "base_model.path=known"), "30526 / 3", "problem"),
+        (QUESTIONS, (f"{FACTOR}=2", "base_model.source=folder", "base_model.path=known"), "", None),
+        (WHOLE, (f"{FACTOR}=4", *VOCABULARY), "30522 / 4 leaves 2", "problem"),
+        (WHOLE, (f"{FACTOR}=4", "tokenizer.source=train"), "30522 / 4 leaves 2", "warning"),
     ],
 )
 def test_what_only_a_compiler_would_refuse_is_refused_before_the_first_stage_where_it_is_certain(
     project: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    preset: str,
     overrides: tuple[str, ...],
     reason: str,
     level: str | None,
 ) -> None:
-    """The table of a base model may have more rows than its tokenizer has entries."""
-    preset, known = "ipu-base-pod16-run-qa", project / "known"
+    """The word table of a base model may have more rows than its tokenizer has entries."""
+    known = project / "known"
     known.mkdir(exist_ok=True)
     (known / "vocab.txt").write_text("".join(f"word{number}\n" for number in range(30522)))
     config = get_family("bert").write_values(configure_model(30526, "bert"))
