@@ -15,14 +15,15 @@ class DeviceJobError(ValueError):
     """Base of the errors that you can fix; the message says how."""
 
 
-ROWS, LAUNCHER = "rows", "launcher"
+ROWS, VOCABULARY, LAUNCHER = "rows", "vocabulary", "launcher"
 
 
 class ConfigError(DeviceJobError):
     """An invalid job."""
 
     def __init__(self, message: str, depends_on: str = "") -> None:
-        """`depends_on`: ROWS or LAUNCHER, if the job could run with other rows or another number of processes."""
+        """`depends_on`: ROWS, VOCABULARY or LAUNCHER, if the job could run with other rows, another vocabulary or
+        another number of processes."""
         super().__init__(message)
         self.depends_on = depends_on
 
@@ -70,6 +71,15 @@ class NonFiniteLoss(DeviceJobError):
 
 class IpuFailure(DeviceJobError):
     """A failure of PopTorch, Poplar or the IPUs during compilation or execution; ipu/failures.py writes the message."""
+
+
+class LoadFailure(IpuFailure):
+    """A program that was compiled, or found in the cache, and that the attached IPUs do not load."""
+
+    def __init__(self, message: str, reason: str) -> None:
+        """`reason`: PopTorch's own text."""
+        super().__init__(message)
+        self.reason = reason
 
 
 class OutOfMemory(DeviceJobError):

@@ -178,7 +178,11 @@ def _training(job: Job, manifest: Manifest, plan: IpuPlan, program: IpuProgram) 
 
 def _prediction(manifest: Manifest, plan: IpuPlan, program: IpuProgram) -> TimeEstimate:
     calls, seconds = math.ceil(manifest.rows / plan.rows_per_call), call_interval(program)
-    terms = (Term("forward pass of a call", seconds.likely, "inference_replication_factor: more replicas"),)
+    host = program.fitted.host
+    terms = (
+        Term("forward pass of a call", seconds.likely - host, "inference_replication_factor: more replicas"),
+        Term("host between calls", host, "inference_device_iterations: more rows in a call"),
+    )
     return TimeEstimate(terms, calls, seconds, _rate(plan.rows_per_call * program.rows.packing_factor, seconds))
 
 

@@ -2,7 +2,7 @@
 
 PopTorch raises poptorch.Error with `message`, `type` and `location`, RecoverableError with `recovery_action`, and
 plain Python errors from its Python layer (user guide, "Error handling"). This module does not import it: it classifies
-an error by its attributes, then by the patterns of KINDS in its text. Sources of the patterns:
+an error by its attributes, then by the patterns of KINDS and OTHERS in its text. Sources of the patterns:
 
 | pattern                                                     | seen in                                            |
 |-------------------------------------------------------------|----------------------------------------------------|
@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Iterator, List, Mapping, Match, Optional, Tuple, Union
 
-from ipu_model.errors import DeviceJobError, IpuFailure
+from ipu_model.errors import DeviceJobError, IpuFailure, LoadFailure
 from ipu_model.files import write_text
 
 LOG = "ipu_error.log"
@@ -176,6 +176,17 @@ KINDS = (
         "the model uses operators that PopTorch does not support: {0}",
         OUR_FAULT,
     ),
+)
+"""Failures with a pattern of their own, before those of OTHERS."""
+
+LOAD = FailureKind(
+    "",
+    "the program was compiled, but the attached IPUs do not load it",
+    "no setting of the job is the cause: check the partition of the IPUs, and that their driver and firmware fit the "
+    "Poplar SDK (gc-info -l, gc-info -a)",
+)
+
+OTHERS = (
     FailureKind(
         r"popart_(internal_)?exception|poplibs_exception|'?poplar_\w+",
         "PopART or Poplar rejected the program",
@@ -198,32 +209,36 @@ KINDS = (
 )
 
 
-def classify_error(error: BaseException, log_folder: Path, settings: Optional[Settings] = None) -> DeviceJobError:
+def classify_error(
+    error: BaseException, log_folder: Path, settings: Optional[Settings] = None, loading: bool = False
+) -> DeviceJobError:
     """Return the error to raise instead of `error`, and write all of PopTorch's output to a log in `log_folder`.
 
     Args:
         error: Raised by PopTorch, or a Python error from inside it. A DeviceJobError is returned unchanged.
         log_folder: The run folder.
         settings: The ipu_config in use: settings that it already has are not proposed.
+        loading: The program exists, and was being loaded onto the IPUs.
     """
     if isinstance(error, DeviceJobError):
         return error
     text = _full_text(error)
-    happened, do = _explain(error, text, settings or {})
+    kind, happened, do = _explain(error, text, settings or {}, loading)
     message = " ".join((str(getattr(error, "message", "")) or str(error)).split())
     shortened = message if len(message) <= MESSAGE_LENGTH else message[:MESSAGE_LENGTH] + " ..."
-    return IpuFailure(
-        f"{happened}. {do[0].upper()}{do[1:]}. PopTorch: {shortened} ({_write_log(error, text, log_folder)})"
-    )
+    explained = f"{happened}. {do[0].upper()}{do[1:]}. PopTorch: {shortened} ({_write_log(error, text, log_folder)})"
+    return LoadFailure(explained, shortened) if kind is LOAD else IpuFailure(explained)
 
 
 @contextlib.contextmanager
-def translate_errors(poptorch: Any, log_folder: Path, settings: Optional[Settings] = None) -> Iterator[None]:
+def translate_errors(
+    poptorch: Any, log_folder: Path, settings: Optional[Settings] = None, loading: Callable[[], bool] = bool
+) -> Iterator[None]:
     """Turn errors that PopTorch raises inside the block into an IpuFailure; other errors pass.
 
     Args:
         poptorch: The module.
-        log_folder, settings: As in classify.
+        log_folder, settings, loading: As in classify_error.
 
     Raises:
         IpuFailure: PopTorch failed.
@@ -235,7 +250,7 @@ def translate_errors(poptorch: Any, log_folder: Path, settings: Optional[Setting
     except Exception as error:
         if not is_from_poptorch(poptorch, error):
             raise
-        raise classify_error(error, log_folder, settings) from error
+        raise classify_error(error, log_folder, settings, loading()) from error
 
 
 def is_from_poptorch(poptorch: Any, error: BaseException) -> bool:
@@ -249,19 +264,22 @@ def is_from_poptorch(poptorch: Any, error: BaseException) -> bool:
     return bool(frames) and Path(poptorch.__file__).parent in Path(frames[-1].filename).parents
 
 
-def _explain(error: BaseException, text: str, settings: Settings) -> Tuple[str, str]:
+def _explain(
+    error: BaseException, text: str, settings: Settings, loading: bool
+) -> Tuple[Optional[FailureKind], str, str]:
+    """Return the kind of a failure, if it has one, what happened, and the remedy."""
     action = getattr(error, "recovery_action", "")
     if action:
         do = RECOVERIES.get(str(action), f"the system requires {action}; then run the job again")
-        return f"the IPUs reported a recoverable error ({action})", do
-    for kind in KINDS:
+        return None, f"the IPUs reported a recoverable error ({action})", do
+    for kind in (*KINDS, LOAD) if loading else (*KINDS, *OTHERS):
         match = re.search(kind.pattern, f"{text}\n{type(error).__name__}")
         if match is not None:
             ipu = int(match["tile"]) // TILES_PER_IPU if "tile" in match.groupdict() else None
             happened = kind.happened
             message = happened.format(*match.groups(), ipu=ipu) if isinstance(happened, str) else happened(match)
-            return message, suggest_memory_settings(ipu, settings) if kind.do is None else kind.do
-    return f"PopTorch rejected a call ({type(error).__name__})", OUR_FAULT
+            return kind, message, suggest_memory_settings(ipu, settings) if kind.do is None else kind.do
+    return None, f"PopTorch rejected a call ({type(error).__name__})", OUR_FAULT
 
 
 def _full_text(error: BaseException) -> str:

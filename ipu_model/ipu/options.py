@@ -21,7 +21,8 @@ PopART finds a program by a hash (PopART 3.4, https://github.com/graphcore/popar
   (`Session::getEngineCacheHashSeed`, session.cpp);
 - the optimizer: kind, types, and its constant values (`hash<OptimizerValue>`, optimizervalue.cpp);
 - the device: architecture, tiles, number of IPUs (`hash<DeviceInfo>`, devicemanager.cpp), and whether it is an IPU
-  (`isHwCompatible`): IPUs and the offline target are equal;
+  (`isHwCompatible`): IPUs and the offline target are equal, although a program can depend on the gateway mode, which
+  the key lacks (runtimes/ipu.py compiles again what does not load);
 - the versions of Poplar and PopART.
 
 The hash does not include weights, the seed (`Session::setRandomSeed` sets it after compiling), the file of
@@ -37,7 +38,6 @@ from typing import Any, Dict, Optional, Sequence
 import torch
 from torch import Tensor
 
-from ipu_model.errors import ConfigError
 from ipu_model.ipu.optimizers import compiled_values
 from ipu_model.ipu.planning import IpuPlan
 from ipu_model.ipu.sdk import sdk_name
@@ -89,9 +89,6 @@ def fill_options(
         seed: seed of the device's random numbers, where the config has none.
         cache_folder: folder of compiled programs; None = not cached.
         compile_only: build for an IPU that is not attached.
-
-    Raises:
-        ConfigError: automatic loss scaling is set without fp16 gradients.
     """
     config = plan.config
     mode = config.training if training else config.inference
@@ -127,12 +124,6 @@ def _training_options(poptorch: Any, options: Any, plan: IpuPlan) -> None:
     # The loss of an update is a mean over its micro-batches and replicas; see host_calls.py.
     options.Training.accumulationAndReplicationReductionType(poptorch.ReductionType.Mean)
     if plan.config.auto_loss_scaling:
-        if not plan.half_accumulators:  # PopART finds the scale from a histogram of the accumulated fp16 gradients
-            raise ConfigError(
-                "auto_loss_scaling=true watches gradients that accumulate in fp16, but here they accumulate in fp32: "
-                "set optimizer.accumulator_precision to fp16 (precision fp16 implies it), or auto_loss_scaling to "
-                "false and optimizer.loss_scaling to a number"
-            )
         options.Training.setAutomaticLossScaling(True)
     # Every stage works on another micro-batch. AutoIncrement: the tied decoder comes back to IPU 0 as a new stage.
     options.setExecutionStrategy(poptorch.PipelinedExecution(poptorch.AutoStage.AutoIncrement))

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List
 
 from ipu_model import heads
 from ipu_model.distributed.poprun import PopRunInstances
-from ipu_model.errors import LAUNCHER, ROWS, ConfigError
+from ipu_model.errors import LAUNCHER, ROWS, VOCABULARY, ConfigError
 from ipu_model.files import write_json
 from ipu_model.ipu import placement as placing
 from ipu_model.ipu.config import IpuConfig, ModeConfig, read_ipu_config
@@ -170,19 +170,20 @@ def plan_ipu(
     _check_factors(job.head, model, mode)
     if not predicting and job.optimizer is not None:
         check_optimizer(job.optimizer)
+    half_accumulators = is_half("auto" if job.optimizer is None else job.optimizer.accumulator_precision, half)
     accumulation = 1
     if not predicting:
+        check_loss_scaling(config, half_accumulators)
         accumulation = _accumulation(job, config, replicas, packing_factor)
         if config.output_mode in ("final", "default"):
             say(f"output_mode {config.output_mode}: {PARTIAL_LOSS}")
         check_accumulation(accumulation, placement, job.geometry, replicas, packing_factor)
     report = say if predicting else ignore  # a training job does not report its inference
     pipelined = _pipelined(job, config, inference_placement, report)
-    accumulators = "auto" if job.optimizer is None else job.optimizer.accumulator_precision
     placements, counts = (placement, inference_placement), (replicas, local_replicas, accumulation)
     shape = (job.head, job.geometry.micro_batch_size, config, *placements, *counts, mode.device_iterations)
     pieces = _table_pieces(job, mode, say)
-    return IpuPlan(*shape, pipelined, instances, half, is_half(accumulators, half), pieces)
+    return IpuPlan(*shape, pipelined, instances, half, half_accumulators, pieces)
 
 
 def _place_stages(head: str, model: ModelConfig, config: IpuConfig, mode: ModeConfig) -> Placement:
@@ -353,7 +354,7 @@ def check_serialization(vocab_size: int, factor: int, what: str) -> None:
     raise ConfigError(
         f"{what}_serialization_factor={factor} must divide the vocabulary of {vocab_size} entries: {vocab_size} / "
         f"{factor} leaves {rest}. Use {' or '.join(map(str, near))}",
-        ROWS,
+        VOCABULARY,
     )
 
 
@@ -396,6 +397,20 @@ def check_ipu_count(ipus_per_replica: int, replicas: int, instances: int) -> Non
             f"{ipus_per_replica} IPUs x {local} replicas{share} = {total} IPUs, but a process attaches at most "
             f"{MAX_IPUS_PER_PROCESS}: {', or '.join(ways)}",
             LAUNCHER,
+        )
+
+
+def check_loss_scaling(config: IpuConfig, half_accumulators: bool) -> None:
+    """Require fp16 gradients for automatic loss scaling: PopART finds the scale from their histogram.
+
+    Raises:
+        ConfigError: they accumulate in fp32.
+    """
+    if config.auto_loss_scaling and not half_accumulators:
+        raise ConfigError(
+            "auto_loss_scaling=true watches gradients that accumulate in fp16, but here they accumulate in fp32: set "
+            "optimizer.accumulator_precision to fp16 (precision fp16 implies it), or auto_loss_scaling to false and "
+            "optimizer.loss_scaling to a number"
         )
 
 

@@ -13,6 +13,7 @@ PopART or a failing disk changes in the live folder stays intact in the shared o
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import fcntl
 import json
@@ -148,6 +149,18 @@ class ProgramFolder:
         self.origin = "loaded from the cache" if self._restored_from is None else f"restored from {self._restored_from}"
         return "loaded from the cache, nothing was compiled"
 
+    def discard(self, why: str) -> None:
+        """Remove the programs that were in the folder when it was opened, so that they are built again.
+
+        A program that another instance has built since stays.
+        """
+        now = list_programs(self.path)
+        for name, state in self._before.items():
+            if now.get(name) == state:
+                (self.path / name).unlink(missing_ok=True)
+        self._before, self.expected, self._restored_from = {}, False, None
+        self.lookup, self.origin = f"miss, {why}: discarded, to be rebuilt", f"built: {why}"
+
     def export(self, target: Path) -> None:
         """Copy the programs into the shared folder of a job, atomically; call it after `report_outcome`.
 
@@ -230,8 +243,12 @@ def _find_damage(path: Path, sizes: Dict[str, int], hashes: Dict[str, str]) -> s
 
 def list_programs(folder: Path) -> States:
     """Return the size and modification time of every executable that is not empty."""
-    stats = {path.name: path.stat() for path in folder.glob(PROGRAMS)}
-    return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items() if stat.st_size}
+    programs: States = {}
+    for path in folder.glob(PROGRAMS):
+        with contextlib.suppress(FileNotFoundError):  # discarded by another instance
+            stat = path.stat()
+            programs[path.name] = (stat.st_size, stat.st_mtime_ns)
+    return {name: state for name, state in programs.items() if state[0]}
 
 
 def _hold(folder: Path) -> Tuple[IO[str], bool]:

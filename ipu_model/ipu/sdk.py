@@ -94,6 +94,9 @@ def check_versions(
     return versions
 
 
+COMPILE_STAGES = "stages compile_pretrain and compile can build the programs (podium run --to STAGE)"
+
+
 def check_hardware(poptorch: Any, ipus: int, compile_only: bool, environ: Optional[Mapping[str, str]] = None) -> str:
     """Describe the hardware of the job; `ipus` is the number of IPUs of this process.
 
@@ -109,15 +112,15 @@ def check_hardware(poptorch: Any, ipus: int, compile_only: bool, environ: Option
     if not poptorch.ipuHardwareIsAvailable(1):
         raise ConfigError(
             "runtime ipu: no IPUs found. `gc-info -l` lists the devices of this host; on a Pod, name the V-IPU "
-            "partition: IPUOF_VIPU_API_HOST and IPUOF_VIPU_API_PARTITION_ID, or IPUOF_CONFIG_PATH. Without IPUs a job "
-            "can be compiled (compile_only: true), or run with device.runtime cpu"
+            "partition: IPUOF_VIPU_API_HOST and IPUOF_VIPU_API_PARTITION_ID, or IPUOF_CONFIG_PATH. Without IPUs, the "
+            f"{COMPILE_STAGES}; or set device.runtime to cpu"
         )
     if not poptorch.ipuHardwareIsAvailable(ipus):
         raise ConfigError(
             f"runtime ipu: the job needs {ipus} IPUs as one device (ipus_per_replica x replicas), this host has "
             f"{count_ipus(poptorch)}. `gc-info -l` lists the devices. Lower replication_factor or shorten "
-            "layers_per_ipu, use a larger V-IPU partition (IPUOF_VIPU_API_PARTITION_ID), or only compile "
-            "(compile_only: true)"
+            "layers_per_ipu, or use a larger V-IPU partition (IPUOF_VIPU_API_PARTITION_ID). Without IPUs, "
+            f"the {COMPILE_STAGES}"
         )
     version = poptorch.ipuHardwareVersion()
     if version not in HARDWARE_VERSIONS:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model import heads
-from ipu_model.errors import CheckpointError, ConfigError
+from ipu_model.errors import CheckpointError, ConfigError, LoadFailure
 from ipu_model.ipu.call_columns import WHOLE_COUNTS, ProgramInputs, require_positions
 from ipu_model.ipu.compile_watch import CompileProfile, compile_timeout, watch_compile
 from ipu_model.ipu.device_model import DeviceModel, cut_table, join_pieces, poptorch_ops
@@ -128,15 +128,35 @@ class IpuRuntime(Runtime):
 
     def _build(self, mode: str, example: Batch) -> Any:
         """Build or load the program of a mode; return its executor."""
-        training, plan = mode == "training", self._plan_for(mode)
+        training = mode == "training"
         tensors = self._make_call(example).tensors if training else self._inference_tensors(example, mode)
-        program: Optional[ProgramFolder] = None
-        if self._cache is not None:
-            host = describe_host(self._poptorch, self._job.compile_only)
-            parts = executable_parts(host, mode, self._job, plan, self._config, tensors)
-            copies = None if self._job.compile_only or self._job.executables is None else Path(self._job.executables)
-            program = ProgramFolder(self._cache, parts, self._say, copies)
-            self._programs.append(program)
+        program = self._open_program(mode, tensors)
+        executor = self._make_executor(mode, program)
+        try:
+            self._compile(executor, tensors, program, mode)
+        except LoadFailure as failure:
+            if program is None or not program.expected:
+                raise
+            # PopART's key lacks parts of the target, such as the gateway mode, which the offline target does not have.
+            executor.destroy()
+            program.discard(f"the cached program does not load on the attached IPUs ({failure.reason})")
+            executor = self._make_executor(mode, program)
+            self._compile(executor, tensors, program, mode)
+        return executor
+
+    def _open_program(self, mode: str, tensors: Tuple[Tensor, ...]) -> Optional[ProgramFolder]:
+        """Open the folder of a program; None without a cache."""
+        if self._cache is None:
+            return None
+        host = describe_host(self._poptorch, self._job.compile_only)
+        parts = executable_parts(host, mode, self._job, self._plan_for(mode), self._config, tensors)
+        copies = None if self._job.compile_only or self._job.executables is None else Path(self._job.executables)
+        program = ProgramFolder(self._cache, parts, self._say, copies)
+        self._programs.append(program)
+        return program
+
+    def _make_executor(self, mode: str, program: Optional[ProgramFolder]) -> Any:
+        training, plan = mode == "training", self._plan_for(mode)
         placement = plan.placement if training else plan.inference_placement
         options, owns_replication = plan.instances.make_options(self._poptorch, placement.ipus_per_replica)
         fill_options(
@@ -150,13 +170,11 @@ class IpuRuntime(Runtime):
             compile_only=self._job.compile_only,
         )
         if training:
-            executor = self._poptorch.trainingModel(self._model, options, self._optimizer)
-        else:
-            training_layout = self._model.layout
-            self._model.layout = plan.layout(self._config, inference=True)  # the executor keeps a shallow copy
-            executor = self._poptorch.inferenceModel(self._model, options)
-            self._model.layout = training_layout
-        self._compile(executor, tensors, program, mode)
+            return self._poptorch.trainingModel(self._model, options, self._optimizer)
+        training_layout = self._model.layout
+        self._model.layout = plan.layout(self._config, inference=True)  # the executor keeps a shallow copy
+        executor = self._poptorch.inferenceModel(self._model, options)
+        self._model.layout = training_layout
         return executor
 
     def _compile(self, executor: Any, tensors: Tuple[Tensor, ...], program: Optional[ProgramFolder], what: str) -> None:
@@ -166,7 +184,9 @@ class IpuRuntime(Runtime):
         started = time.perf_counter()
         timeout, log = compile_timeout(os.environ), Path(self._job.run_folder)
         profile = CompileProfile(os.environ, training=what == "training")
-        with watch_compile(self._emit, timeout, what=f"the {what} program", log=log), self._explain_errors():
+        with watch_compile(self._emit, timeout, what=f"the {what} program", log=log), self._explain_errors(
+            executor.isCompiled
+        ):
             executor.compile(*tensors)
         if what == ("inference" if self._job.kind == "predict" else "training"):
             profile.find()
@@ -342,6 +362,6 @@ class IpuRuntime(Runtime):
     def _say(self, text: str) -> None:
         self._emit("message", text=text)
 
-    def _explain_errors(self) -> ContextManager[None]:
+    def _explain_errors(self, loading: Callable[[], bool] = bool) -> ContextManager[None]:
         """Turn PopTorch's errors into IpuFailure: what happened, what to do, and where the full log is."""
-        return translate_errors(self._poptorch, Path(self._job.run_folder), self._settings)
+        return translate_errors(self._poptorch, Path(self._job.run_folder), self._settings, loading)

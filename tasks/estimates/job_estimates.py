@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipu_model.distributed.poprun import PopRunInstances
-from ipu_model.errors import LAUNCHER, ROWS, DeviceJobError, OutOfMemory, RowsError
+from ipu_model.errors import LAUNCHER, ROWS, VOCABULARY, DeviceJobError, OutOfMemory, RowsError
 from ipu_model.estimates.estimate import (
     DOES_NOT_FIT,
     FITS,
@@ -244,7 +244,7 @@ def _estimate_job(planned: PlannedJob, device: DeviceParams, runtime: str, optio
         estimate = estimate_job(job, manifest, instances, options.limit, options.generation)
         better = suggest_layout(job, manifest, instances)
     except (DeviceJobError, ParamsError) as error:
-        may_be_wrong = _may_be_wrong(error, bool(planned.rows.assumed), poprun, options.elsewhere)
+        may_be_wrong = _may_be_wrong(error, planned, poprun, options.elsewhere)
         impossible = device.runtime != "auto" and not may_be_wrong
         return EstimatedJob(planned, runtime, precision, assumed, problem=str(error), impossible=impossible)
     found = EstimatedJob(planned, runtime, precision, assumed, estimate, instances=instances, better=better)
@@ -304,11 +304,13 @@ def count_attached_ipus(params: Params, project: Path, root: Path, stages: Seque
     return max(found)
 
 
-def _may_be_wrong(error: Exception, assumes_rows: bool, poprun: dict[str, int] | None, elsewhere: bool) -> bool:
-    """Return True if the error depends on assumed rows or an assumed launcher."""
+def _may_be_wrong(error: Exception, planned: PlannedJob, poprun: dict[str, int] | None, elsewhere: bool) -> bool:
+    """Return True if the error depends on assumed rows, an assumed vocabulary or an assumed launcher."""
     depends_on = getattr(error, "depends_on", "")
     if isinstance(error, RowsError) or depends_on == ROWS:
-        return assumes_rows
+        return bool(planned.rows.assumed)
+    if depends_on == VOCABULARY:
+        return not planned.vocabulary_known
     if depends_on == LAUNCHER and poprun is not None and "count" not in poprun:
         return True
     return elsewhere and (depends_on == LAUNCHER or isinstance(error, ParamsError))

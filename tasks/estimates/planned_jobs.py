@@ -15,7 +15,7 @@ import numpy as np
 
 from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_job
 from tasks.jobs.device_job import Job
-from tasks.models.model_folders import find_cached_folder, packs_rows, read_architecture
+from tasks.models.model_folders import CONFIG, find_cached_folder, packs_rows, read_architecture
 from tasks.params.entries import entries, find_entry
 from tasks.params.schema import Params, apply_packing
 from tasks.plan.kinds import TRAIN, DownstreamTask, load_spec
@@ -72,7 +72,7 @@ class RowEstimator:
 
     def __init__(self, params: Params, project: Path, root: Path, remade: Collection[str]) -> None:
         self._params, self._project, self._root, self._remade = params, project, root, remade
-        self.vocabulary, self._vocabulary_assumed = self._find_vocabulary()
+        self.vocabulary, self.vocabulary_known, self._vocabulary_assumed = self._find_vocabulary()
 
     def all(self) -> Folders:
         """Return every folder of rows that a device job reads."""
@@ -85,16 +85,23 @@ class RowEstimator:
                 found[entry.training_rows] = found[load_spec(entry).rows_folder(TRAIN)]
         return found
 
-    def _find_vocabulary(self) -> tuple[int, tuple[str, ...]]:
-        stated = self._params.tokenizer
+    def _find_vocabulary(self) -> tuple[int, bool, tuple[str, ...]]:
+        """Return the size of the vocabulary, True if a file states it for certain, and the assumption about it.
+
+        The word table of a base model may have more rows than its tokenizer has entries.
+        """
+        stated, base = self._params.tokenizer, self._params.base_model
+        if base.source == "folder" and (self._project / base.path / CONFIG).is_file():
+            return read_architecture(self._project / base.path, "base_model.path").vocab_size, True, ()
+        known = base.source == "none"
         made = sorted((self._root / artifacts.ROWS).glob(f"*/**/{MANIFEST}")) if "tokenizer" not in self._remade else []
-        if known := next(filter(None, (_read(path.parent) for path in made)), None):
-            return known.vocab_size, ()
+        if rows := next(filter(None, (_read(path.parent) for path in made)), None):
+            return rows.vocab_size, known, ()
         if stated.source == "train":
-            return stated.vocabulary_size, ()
+            return stated.vocabulary_size, False, ()
         if stated.source == "file" and (lines := _lines_of(self._project / stated.path)):
-            return lines, ()
-        return BERT_VOCABULARY, (f"a vocabulary of {BERT_VOCABULARY:,}, as in BERT",)
+            return lines, known, ()
+        return BERT_VOCABULARY, False, (f"a vocabulary of {BERT_VOCABULARY:,}, as in BERT",)
 
     def _find(self, folder: Path, stage: str) -> Manifest | None:
         """Return the manifest of a folder that the run will not make again."""
@@ -230,6 +237,8 @@ class PlannedJob:
     job: Job
     """Job with random weights, as no others exist yet; its rows are a folder relative to the checkout."""
     rows: PlannedRows
+    vocabulary_known: bool
+    """Its size is in a file; else it is assumed, or the most that will be trained."""
 
     @property
     def name(self) -> str:
@@ -258,14 +267,16 @@ def planned_jobs(
     """
     if not any(stage.partition("@")[0] in (PRETRAIN, FINETUNE, PREDICT) for stage in stages):
         return []
-    folders = RowEstimator(params, project, root, remade).all()
+    estimator = RowEstimator(params, project, root, remade)
+    folders = estimator.all()
     # The base of relative paths in the parameters is not the folder of the manifests.
     config = str((project / params.ipu.config).absolute()) if params.ipu.config else ""
     stated = params.model_copy(update={"ipu": params.ipu.model_copy(update={"config": config})})
     settings = _read_settings(params, project)
     with scratch_folder() as place:
         write_manifests(folders, place)
-        return [one for stage in stages for one in _jobs_of(stage, stated, folders, place, settings)]
+        known = estimator.vocabulary_known
+        return [one for stage in stages for one in _jobs_of(stage, stated, folders, place, settings, known)]
 
 
 def _read_settings(params: Params, project: Path) -> dict[str, Any] | None:
@@ -280,14 +291,14 @@ def _read_settings(params: Params, project: Path) -> dict[str, Any] | None:
 
 
 def _jobs_of(
-    stage: str, params: Params, folders: Folders, place: Path, settings: dict[str, Any] | None
+    stage: str, params: Params, folders: Folders, place: Path, settings: dict[str, Any] | None, known: bool
 ) -> Iterator[PlannedJob]:
     group, _, item = stage.partition("@")
 
     def plan(job: Job, split: str = "") -> PlannedJob:
         assert job.model is not None
         rows, model = Path(job.rows).relative_to(place), dataclasses.replace(job.model, settings=settings)
-        return PlannedJob(stage, split, dataclasses.replace(job, rows=str(rows), model=model), folders[rows])
+        return PlannedJob(stage, split, dataclasses.replace(job, rows=str(rows), model=model), folders[rows], known)
 
     if group == PRETRAIN:
         yield plan(make_pretrain_job(item, params, place, untrained=True))

@@ -19,6 +19,7 @@ from flows.runs.run_request import RunRequest, resolve_request
 from flows.views import plan_page
 from flows.views.plan_page import JobView, format_interval, format_jobs, format_likely
 from ipu_model.estimates.estimate import FITS, TIGHT
+from ipu_model.models.families import configure_model, get_family
 from ipu_model.units import format_bytes, format_seconds
 from tasks.estimates.job_estimates import DOES_NOT_FIT, EstimateOptions, Interval
 from tasks.params.overlays import list_preset_names
@@ -282,6 +283,51 @@ def test_what_only_assumed_rows_speak_against_is_a_warning() -> None:
     for size, level in ((64, "problem"), (100, "warning"), (200, None)):
         found = device.check_fit(wanted(preset, f"{batch}={size}"))
         assert [one.level for one in found if "cannot fill the pipeline" in one.text] == [level][: level is not None]
+
+
+FACTOR = "downstream.squad.ipu.finetune.embedding_serialization_factor"
+QUESTIONS, WHOLE = "ipu-base-pod16-run-qa", "ipu-base-pod16-examples"
+VOCABULARY = ("tokenizer.source=file", "tokenizer.path=known/vocab.txt")
+
+
+@pytest.mark.parametrize(
+    ("preset", "overrides", "reason", "level"),
+    [
+        (
+            QUESTIONS,
+            ("downstream.squad.ipu.finetune.auto_loss_scaling=true", "device.precision=fp32"),
+            "set optimizer.accumulator_precision to fp16",
+            "problem",
+        ),
+        (QUESTIONS, (f"{FACTOR}=4",), "30522 / 4 leaves 2", "warning"),
+        (QUESTIONS, (f"{FACTOR}=4", *VOCABULARY), "30522 / 4 leaves 2", "warning"),
+        (QUESTIONS, (f"{FACTOR}=3", "base_model.source=folder", "base_model.path=known"), "30526 / 3", "problem"),
+        (QUESTIONS, (f"{FACTOR}=2", "base_model.source=folder", "base_model.path=known"), "", None),
+        (WHOLE, (f"{FACTOR}=4", *VOCABULARY), "30522 / 4 leaves 2", "problem"),
+        (WHOLE, (f"{FACTOR}=4", "tokenizer.source=train"), "30522 / 4 leaves 2", "warning"),
+    ],
+)
+def test_what_only_a_compiler_would_refuse_is_refused_before_the_first_stage_where_it_is_certain(
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    preset: str,
+    overrides: tuple[str, ...],
+    reason: str,
+    level: str | None,
+) -> None:
+    """The word table of a base model may have more rows than its tokenizer has entries."""
+    known = project / "known"
+    known.mkdir(exist_ok=True)
+    (known / "vocab.txt").write_text("".join(f"word{number}\n" for number in range(30522)))
+    config = get_family("bert").write_values(configure_model(30526, "bert"))
+    (known / "config.json").write_text(json.dumps(config))
+    found = [one for one in device.check_fit(wanted(preset, *overrides)) if one.text.startswith("finetune@squad: ")]
+    assert [one.level for one in found if one.level != "ok"] == ([level] if level else [])
+    assert reason in found[0].text
+    monkeypatch.setattr(cli, "SELF", project)  # else the command starts again with the code of the copy
+    code, _ = podium(capsys, "plan", "--preset", preset, *(word for one in overrides for word in ("--set", one)))
+    assert code == (2 if level == "problem" else 0)
 
 
 POPRUN = ("device.launcher=poprun", "device.processes=2")

@@ -12,7 +12,7 @@ import pytest
 
 from ipu_model.errors import ConfigError, RowsError
 from ipu_model.estimates.ipu import estimate_ipus, moment_bytes, plan_for_estimate
-from ipu_model.estimates.ipu_constants import BOW
+from ipu_model.estimates.ipu_constants import BOW, FITTED
 from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
@@ -78,16 +78,18 @@ def test_a_bow_is_faster_and_holds_as_much() -> None:
     assert bow.device == "16 IPUs Bow, 4 replicas of 4"
 
 
+ANSWERS = dataclasses.replace(ROWS, max_predictions=0, kind="question_answering")
+
+
+def predict_of(iterations: int = 5) -> Job:
+    config = {**CONFIG, "inference_device_iterations": iterations}
+    values = {"optimizer": None, "schedule": None, "ipu_config": config}
+    return job_of(kind="predict", head="question_answering", geometry=BatchGeometry(8, 8), **values)
+
+
 def test_a_prediction_is_told_in_calls() -> None:
     """2 replicas x 5 iterations x 8 rows are a call of 80: 1,000,000 rows take 12,500."""
-    rows = dataclasses.replace(ROWS, max_predictions=0, kind="question_answering")
-    predict = job_of(
-        kind="predict",
-        head="question_answering",
-        geometry=BatchGeometry(8, 8),
-        optimizer=None,
-        schedule=None,
-    )
+    rows, predict = ANSWERS, predict_of()
     found = estimate_ipus(predict, BASE, rows)
     assert found.device == "8 IPUs Mk2, 2 replicas of 4"
     assert found.time is not None
@@ -95,6 +97,24 @@ def test_a_prediction_is_told_in_calls() -> None:
     assert found.time.sequences_per_second.likely == pytest.approx(80 / found.time.update_seconds.likely)
     trained = estimate_ipus(job_of(), BASE, ROWS)
     assert found.memory[0].total.likely < trained.memory[0].total.likely
+
+
+@pytest.mark.parametrize(
+    ("iterations", "largest", "advice"),
+    [
+        (5, "host between calls", "inference_device_iterations"),
+        (5000, "forward pass of a call", "inference_replication_factor"),
+    ],
+)
+def test_a_prediction_states_what_the_host_takes_and_advises_on_the_larger_share(
+    iterations: int, largest: str, advice: str
+) -> None:
+    time = estimate_ipus(predict_of(iterations), BASE, ANSWERS).time
+    assert time is not None
+    shares = {term.name: term.amount for term in time.terms}
+    assert shares["host between calls"] == FITTED.host
+    assert sum(shares.values()) == pytest.approx(time.update_seconds.likely)
+    assert (time.largest.name, time.largest.knob.partition(":")[0]) == (largest, advice)
 
 
 def test_precisions_decide_the_bytes() -> None:

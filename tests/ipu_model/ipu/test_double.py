@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import poptorch
 import pytest
@@ -163,10 +163,15 @@ def test_what_only_the_compiler_refuses(name: str, is_double: bool) -> None:
         attempt()
 
 
-def test_ipus_that_another_executor_holds_are_not_there(is_double: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("stated", ["1", None])
+def test_ipus_that_another_executor_holds_are_not_there(
+    stated: Optional[str], is_double: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not is_double:
         pytest.skip("how many IPUs there are is the machine's")
-    monkeypatch.setenv("PODIUM_DOUBLE_IPUS", "1")
+    monkeypatch.delenv("PODIUM_DOUBLE_IPUS", raising=False)
+    if stated is not None:
+        monkeypatch.setenv("PODIUM_DOUBLE_IPUS", stated)
     first = poptorch.inferenceModel(Toy(lambda model, x: x * 2), quiet())
     second = poptorch.inferenceModel(Toy(lambda model, x: x * 3), quiet())
     first(torch.ones(1, 3))

@@ -192,10 +192,12 @@ def test_a_run_goes_on_exactly_where_another_stopped() -> None:
     inputs = [torch.randn(4, 3) for _ in range(4)]
     model, _, whole = training()
     losses = [float(whole(x)) for x in inputs]
+    whole.detachFromDevice()
     first_model, first_optimizer, first = training()
     assert [float(first(x)) for x in inputs[:2]] == losses[:2]
     saved, rng = first_optimizer.state_dict(), first.rng_state
     weights = {name: x.clone() for name, x in first_model.state_dict().items()}
+    first.detachFromDevice()
     second_model, second_optimizer, second = training()
     second_model.load_state_dict(weights)
     second_optimizer.load_state_dict(saved)  # before the first compilation

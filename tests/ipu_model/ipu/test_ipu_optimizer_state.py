@@ -30,9 +30,11 @@ def test_a_run_cut_after_five_updates_ends_as_one_that_was_not(update: str, half
     whole, first = Device(toy(0.3, half), config, half), Device(toy(0.3, half), config, half)
     for rate, batch in zip(RATES, batches):
         whole.update(rate, batch)
+    whole.executor.detachFromDevice()
     for rate, batch in zip(RATES[:5], batches):
         first.update(rate, batch)
     weights, state, randomness = checkpoint(first)
+    first.executor.detachFromDevice()
     assert {key.split("/")[0] for key in state} == {"ipu_state", "ipu_param"}
 
     second = Device(toy(0.3, half), config, half)

@@ -50,6 +50,12 @@ def config(**keys: Any) -> Dict[str, Any]:
     return {"ipu_config": keys}
 
 
+def scaling(accumulators: str) -> Dict[str, Any]:
+    """Automatic loss scaling, with gradients that accumulate in this precision."""
+    optimizer = dataclasses.replace(LAMB, accumulator_precision=accumulators)
+    return {"precision": "fp16", "optimizer": optimizer, **config(auto_loss_scaling=True)}
+
+
 CASES = [
     Case(
         "too few micro-batches for the pipeline",
@@ -135,6 +141,11 @@ CASES = [
         r"bias_correction=false with adamw: the IPU applies bias correction anyway\. Set bias_correction to true",
         ({"optimizer": optimizer_config(bias_correction=False)}, {"optimizer": optimizer_config()}),
     ),
+    Case(
+        "automatic loss scaling of fp32 gradients",
+        r"auto_loss_scaling=true .* in fp32: set optimizer\.accumulator_precision to fp16",
+        (scaling("fp32"), scaling("fp16")),
+    ),
     Case("bf16", r"IPUs compute in fp16 or fp32", ({"precision": "bf16"}, {"precision": "fp32"})),
 ]
 
@@ -191,7 +202,7 @@ def test_a_program_is_compiled_without_ipus_and_found_by_the_job_that_trains(
     with monkeypatch.context() as patched:
         for name, count in without.items():
             patched.setenv(name, count)
-        with pytest.raises(ConfigError, match=r"no IPUs found.*compile_only: true"):
+        with pytest.raises(ConfigError, match=r"no IPUs found.*the stages compile_pretrain and compile can build"):
             run_here(training)
     assert not list(cache.glob("*/*.popef"))
 

@@ -25,7 +25,6 @@ from expected_options import (
 )
 from published_configs import BERT_BASE_IPU, BERT_LARGE_IPU
 
-from ipu_model.errors import ConfigError
 from ipu_model.ipu.config import IpuConfig, read_ipu_config
 from ipu_model.ipu.options import fill_options
 
@@ -67,7 +66,6 @@ def filled(config: IpuConfig, training: bool, changes: Dict[str, Any]) -> Any:
     plan: Any = SimpleNamespace(
         config=config,
         half=changes.get("half", True),
-        half_accumulators=changes.get("half_accumulators", changes.get("half", True)),
         local_replicas=changes.get("replicas", config.training.replication_factor),
         accumulation=changes.get("accumulation", config.gradient_accumulation_steps or 3),
         pipelined_inference=changes.get("pipelined", False),
@@ -252,13 +250,8 @@ def test_training_and_inference_have_their_own_iterations_and_memory_proportions
     assert (inference["general"]["device_iterations"], inference["memory"]) == (3, {0: 0.3, 1: 0.4})
 
 
-def test_automatic_loss_scaling_is_for_training_with_fp16_gradients_only() -> None:
+def test_automatic_loss_scaling_is_for_training_only() -> None:
     config = IpuConfig(auto_loss_scaling=True)
     assert trained(config)["popart"]["automaticLossScalingSettings.enabled"] is True
     assert "automaticLossScalingSettings.enabled" not in inferred(config)["popart"]
     assert "automaticLossScalingSettings.enabled" not in trained(IpuConfig())["popart"]
-    for changes in ({"half": False}, {"half": True, "half_accumulators": False}):
-        with pytest.raises(
-            ConfigError, match=r"auto_loss_scaling=true .* set optimizer\.accumulator_precision to fp16"
-        ):
-            trained(config, **changes)

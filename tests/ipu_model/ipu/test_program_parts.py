@@ -7,11 +7,16 @@ import json
 from pathlib import Path
 from typing import Any, Callable, Dict, Optional, Set, Tuple
 
+import numpy as np
 import pytest
 from tiny_ipu import FOUR_LAYERS, ipu_job, ipu_runtime, make_batches
+from tiny_jobs import LABELS, add_teacher, make_columns
 
 from ipu_model.ipu.config import IpuConfig
 from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
+from ipu_model.models.config import HEAD_DROPOUTS, Distillation
+from ipu_model.models.modeling import build_model
+from ipu_model.rows.row_folder import Batch
 from tests.optimizers import optimizer_config
 
 ADAMW = optimizer_config(name="adamw", learning_rate=1e-3)
@@ -206,9 +211,14 @@ def names_of(folder: Path, config: Dict[str, Any], head: str) -> Dict[str, Names
     if "layers_per_ipu" not in config and "device_mapping" in config:
         del job.ipu_config["layers_per_ipu"]  # type: ignore[union-attr]
     changes = {"model": TWO_LAYERS, "precision": "fp16", "geometry": BatchGeometry(rows, 1)}
-    found = {}
     for kind in [job.kind] if head == "pretraining" else [job.kind, "predict"]:
         build(dataclasses.replace(job, kind=kind, **changes), held_out=kind != "predict")
+    return read_names(folder)
+
+
+def read_names(folder: Path) -> Dict[str, Names]:
+    """Program -> our name of it, and PopART's."""
+    found = {}
     for record in (folder / "cache").glob("*/podium.json"):
         mode = json.loads(record.read_text(encoding="utf-8"))["parts"]["mode"]
         found[mode] = record.parent.name, {path.stem for path in record.parent.glob("*.popef")}
@@ -230,3 +240,52 @@ def test_every_key_of_an_ipu_config_is_in_the_fingerprint_of_the_programs_that_i
     assert set(found[0]) == set(found[1]) == programs
     for which, by in (("fingerprint", 0), ("key of PopART", 1)):
         assert {mode for mode in programs if found[0][mode][by] != found[1][mode][by]} == decided, which
+
+
+TAUGHT = {"distillation": Distillation(temperature=2.0, alpha=0.5)}
+HEADS: Dict[str, Tuple[str, Dict[str, Any], Dict[str, Any], Set[str]]] = {
+    **{
+        name: (head, {}, {"model": dataclasses.replace(TWO_LAYERS, **{name: 0.3})}, {TRAINING})
+        for name, head in zip(HEAD_DROPOUTS, ("sequence_classification", "token_classification", "question_answering"))
+    },
+    "labels of sequences": ("sequence_classification", {}, {"labels": ["a", "b", "c", "d"]}, ALL),
+    "labels of tokens": ("token_classification", {}, {"labels": ["a", "b", "c", "d"]}, ALL),
+    "names of labels": ("token_classification", {}, {"labels": ["a", "b", "c"]}, set()),
+    "a teacher": ("sequence_classification", {}, TAUGHT, {TRAINING}),
+    "temperature": ("token_classification", TAUGHT, {"distillation": Distillation(3.0, 0.5)}, {TRAINING}),
+    "alpha": ("question_answering", TAUGHT, {"distillation": Distillation(2.0, 0.9)}, {TRAINING}),
+}
+"""Head, two jobs by their changes, and the programs that the difference decides."""
+
+
+def programs_of_head(folder: Path, head: str, changes: Dict[str, Any]) -> Dict[str, Names]:
+    """As names_of, of a job with this head."""
+    labelled = {} if head == "question_answering" else {"labels": list(LABELS)}
+    values = {"geometry": BatchGeometry(ROWS, 1), "model": TWO_LAYERS, **labelled, **changes}
+    config = {"layers_per_ipu": [1, 1], "inference_device_iterations": 1}
+    columns = make_columns(head, ROWS, seed=3)
+    held_out = Batch(np.arange(ROWS), columns)
+    taught = Batch(np.arange(ROWS), add_teacher(head, columns)) if "distillation" in changes else held_out
+    for kind in ("finetune", "predict"):
+        own = {name: x for name, x in values.items() if kind == "finetune" or name != "distillation"}
+        job = ipu_job(head, ADAMW, folder, 2, 1, kind=kind, ipu_config=dict(config), **own)
+        model = build_model(head, values["model"], len(job.labels or ()))
+        runtime = ipu_runtime(job, config=values["model"], model=model)
+        runtime.compile(*((taught, held_out) if kind == "finetune" else (held_out,)))
+        runtime.close()
+    return read_names(folder)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_what_decides_a_head_is_in_the_fingerprint_of_the_programs_that_it_decides(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, poptorch: Any
+) -> None:
+    head, *changes, decided = HEADS[name]
+    found = []
+    for number, change in enumerate(changes):
+        folder = tmp_path / str(number)
+        monkeypatch.setenv("PODIUM_EXECUTABLE_CACHE", str(folder / "cache"))
+        found.append(programs_of_head(folder, head, change))
+    assert set(found[0]) == set(found[1]) == ALL
+    for which, by in (("fingerprint", 0), ("key of PopART", 1)):
+        assert {mode for mode in ALL if found[0][mode][by] != found[1][mode][by]} == decided, which

@@ -10,14 +10,15 @@ from typing import Any
 from poptorch.errors import refusal
 
 COUNT = "PODIUM_DOUBLE_IPUS"
-"""Environment variable: IPUs of the double; 64 when not set."""
+"""Environment variable: IPUs of the double. When not set, it has those of one executable at a time, up to 64, as a host
+has those of its job: another attaches only after it."""
 PER_PROCESS = 64
 _HOLDERS: Any = weakref.WeakSet()
 
 
 def count() -> int:
-    """IPUs there are, held or not."""
-    return int(os.environ.get(COUNT, "64"))
+    """IPUs that an executable may ask for, held or not."""
+    return int(os.environ.get(COUNT, PER_PROCESS))
 
 
 def reserved(needed: int) -> int:
@@ -32,12 +33,16 @@ def acquire(executable: Any) -> None:
         Error: others hold them, or there are not as many.
     """
     wanted = reserved(executable.num_ipus)
-    if _held() + wanted > count():
+    if _held() + wanted > _there(wanted):
         gc.collect()  # executors that no one knows any more
-    held = _held()
-    if held + wanted > count():
-        raise refusal(f"Failed to acquire {wanted} IPU(s): {held} of {count()} are attached to other executors")
+    held, there = _held(), _there(wanted)
+    if held + wanted > there:
+        raise refusal(f"Failed to acquire {wanted} IPU(s): {held} of {there} are attached to other executors")
     _HOLDERS.add(executable)
+
+
+def _there(wanted: int) -> int:
+    return count() if COUNT in os.environ else max(_held(), wanted)
 
 
 def _held() -> int:
