@@ -4,7 +4,9 @@
 """
 
 import contextlib
+import errno
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
@@ -44,6 +46,7 @@ from tasks.stage.process import is_sent
 from tasks.stage.streams import printable
 
 REJECTED_STATE = "Rejected"
+UNEXPECTED = "the run ended early: it was cancelled or failed unexpectedly (see its log)"
 _request: ContextVar[RunRequest | None] = ContextVar("request", default=None)
 """Request of a run started in this process. For runs started by a server, the flow resolves its own parameters."""
 FormParser = Callable[..., tuple[str, Sequence[str | Setting]]]
@@ -191,7 +194,7 @@ def _supervise(run: report.RunReport, project: Path, root: Path, name: str | Non
     """Call `body`, write the report, and return the outcome as a Prefect state."""
     run_page.correct_killed(project, listing.Run(run.name, root, report.read_report(project, root), at_work=False))
     run.begin(project)
-    run.error = "the run ended early: it was cancelled or failed unexpectedly (see its log)"
+    run.error = UNEXPECTED
     try:
         with run_page.keep_updated(run, project, root):
             body()
@@ -215,6 +218,8 @@ def _supervise(run: report.RunReport, project: Path, root: Path, name: str | Non
             raise  # a signal to a worker's run: the worker reports the state
         return Cancelled(message=run.error)
     finally:
+        if run.error == UNEXPECTED and (cause := sys.exception()) is not None:
+            run.error = _describe_end(cause)
         run.end()
         _write_report(run, project, root)
         run_artifacts.create_artifacts(run, project, root, name)
@@ -222,6 +227,13 @@ def _supervise(run: report.RunReport, project: Path, root: Path, name: str | Non
         return Failed(message=run.error)
     rejected = report.run_outcome(run) == "rejected"
     return Completed(name=REJECTED_STATE if rejected else None, message=report.run_outcome(run))
+
+
+def _describe_end(cause: BaseException) -> str:
+    text = f"the run ended early, by {type(cause).__name__}: {printable(str(cause))} (see its log)"
+    if "new thread" in text or getattr(cause, "errno", None) == errno.EAGAIN:
+        text += ". This user has as many processes and threads as allowed: raise `ulimit -u`, or the container's limit"
+    return text
 
 
 def _write_report(run: report.RunReport, project: Path, root: Path) -> None:

@@ -1,5 +1,6 @@
 """The flow on a toy plan: report, states, exit codes, overrides in a checkout of their own."""
 
+import errno
 import json
 import shutil
 import sys
@@ -108,6 +109,26 @@ def test_a_failed_stage_fails_the_run_and_the_report_says_which(prefect_session,
     monkeypatch.delenv("TOY_FAILS")
     assert run().name == "Rejected"
     assert statuses(toy_project) == {"first": "skipped", "second": "ran", "gate@squad": "ran"}
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        (
+            RuntimeError("can't start new thread"),
+            "by RuntimeError: can't start new thread (see its log). This user has",
+        ),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "unavailable (see its log). This user has"),
+        (KeyError("a defect"), "by KeyError: 'a defect' (see its log)"),
+    ],
+)
+def test_a_run_that_ends_unexpectedly_names_the_cause(prefect_session, toy_project, monkeypatch, cause, said):
+    def fail(*arguments):
+        raise cause
+
+    monkeypatch.setattr(pipeline.stages, "run_plan", fail)
+    assert run().is_failed()
+    assert said in run_json(toy_project)["error"]
 
 
 def test_a_failed_publish_fails_the_run(prefect_session, toy_project, monkeypatch):
