@@ -218,8 +218,8 @@ def _supervise(run: report.RunReport, project: Path, root: Path, name: str | Non
             raise  # a signal to a worker's run: the worker reports the state
         return Cancelled(message=run.error)
     finally:
-        if run.error == UNEXPECTED and (cause := sys.exception()) is not None:
-            run.error = _describe_end(cause)
+        if run.error == UNEXPECTED and (ended_by := sys.exception()) is not None:
+            run.error = _describe_end(ended_by)
         run.end()
         _write_report(run, project, root)
         run_artifacts.create_artifacts(run, project, root, name)

@@ -85,9 +85,10 @@ class BarScreen(Screen):
     def __init__(self, console: Console, verbose: bool) -> None:
         super().__init__(None, verbose)
         self._tasks: dict[str, TaskID] = {}
-        name, share = TextColumn("{task.description:<24}", markup=False), TextColumn("{task.fields[share]:>4}")
+        # The figure begins the line: a narrow terminal cuts the end of each column.
+        stage = TextColumn("{task.fields[share]:>4} {task.description:<24}", markup=False)
         left = TextColumn("{task.fields[left]}", markup=False, style="cyan")
-        columns = (name, BarColumn(20), share, TimeElapsedColumn(), left)
+        columns = (stage, BarColumn(20), TimeElapsedColumn(), left)
         # Other output must not be redirected through the bars: standard output is for results.
         self._progress = Progress(*columns, console=console, redirect_stdout=False, redirect_stderr=False)
 

@@ -141,7 +141,7 @@ def test_a_run_that_is_stopped_waits_for_the_checkpoint_says_what_it_holds_and_e
 ):
     (toy_project / "stage.py").write_text(TRAINS)
     terminal = Terminal(words(), toy_project, environment)
-    terminal.wait_for(r"first .*42%.*12 s left")
+    terminal.wait_for(r"42% first .*12 s left")
     if how == "keys":
         terminal.type(CTRL_C)
     else:
@@ -288,7 +288,7 @@ BOTH = ("in stage left and stage right", "in stage right and stage left")
 def test_two_stages_at_work_have_a_bar_each_and_are_both_stopped(toy_project, environment):
     two_at_once(toy_project, WORKS)
     terminal = Terminal(words(), toy_project, {**environment, "PODIUM_STAGES_AT_ONCE": "2"})
-    terminal.wait_for(r"left .*42%.*12 s left\s+right .*42%.*12 s left")
+    terminal.wait_for(r"42% left .*12 s left\s+42% right .*12 s left")
     stages = pids_of(toy_project, terminal)
     terminal.type(CTRL_C)
     assert terminal.end() == 130, terminal.plain()
@@ -400,6 +400,17 @@ def test_notes_of_a_stage_are_shown_when_its_other_lines_are_not():
     assert stream.getvalue() == "examples: started\nnote: 3 dev examples with labels not in train\n"
     assert "note: 3 dev examples" in console.getvalue()
     assert "64 documents" not in console.getvalue()
+
+
+@pytest.mark.parametrize("columns", [40, 120])
+def test_the_share_of_a_stage_is_visible_on_a_narrow_terminal(columns):
+    console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=columns)
+    bars = screen.BarScreen(console, verbose=False)
+    bars.begin("validate_examples@an-entry-with-a-long-name")
+    bars.line("validate_examples@an-entry-with-a-long-name", "[ 42%] update 3/7  loss 5.1234  1 h 12 min left")
+    bars._progress.refresh()  # else a thread does it, a tenth of a second later
+    bars.close()
+    assert " 42% validate_examples@" in console.file.getvalue()
 
 
 def test_what_a_stage_prints_is_no_command_for_a_terminal_and_no_markup(toy_project, environment):
