@@ -132,12 +132,17 @@ class RemoteRun:
             RunStopped: the run was cancelled.
         """
         say = self._dispatcher.say
-        state = retry_call(lambda: self._client.read_flow_run(self._run), say).state
+        try:
+            state = retry_call(lambda: self._client.read_flow_run(self._run), say).state
+        except ObjectNotFound:
+            raise RunFailed(f"the Prefect server lost the run sent to {self._queue}: was its database reset?") from None
         assert state is not None
         if not state.is_final():
             now = time.monotonic()
             if now - self._looked_at > REPORT_POLL_S:
                 self._fetch_reports()
+                if state.is_scheduled():
+                    self._require_queue()
                 self._looked_at = now
             if state.is_scheduled() and not self._said_waiting and now - self._sent_at > WAIT_NOTICE_S:
                 self._said_waiting = True
@@ -163,6 +168,12 @@ class RemoteRun:
                 # No worker would end a run that none has taken.
                 ending = Cancelled if state is not None and state.is_scheduled() else Cancelling
                 self._client.set_flow_run_state(self._run, ending(message="the run that sent it has ended"))
+
+    def _require_queue(self) -> None:
+        try:
+            retry_call(lambda: require_deployment(self._queue), self._dispatcher.say)
+        except ParamsError as error:
+            raise RunFailed(f"{error}, then start the run again") from None
 
     def _require_retriable(self, state: State) -> None:
         """Report why the run is sent again; raise if another attempt would not help."""

@@ -25,7 +25,7 @@ from uuid import UUID
 import anyio
 import anyio.abc
 import psutil
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterState,
@@ -226,6 +226,16 @@ def _report_end(run: UUID, message: str) -> None:
             client.set_flow_run_state(run, Crashed(message=message))
 
 
+def _require_pool(client: SyncPrefectClient, pool: str) -> str:
+    """Return the type of a pool."""
+    try:
+        return client.read_work_pool(pool).type
+    except ObjectNotFound:
+        raise PodiumError(
+            f"the Prefect server at {client.api_url} has no pool {pool}. Run `podium deploy` once"
+        ) from None
+
+
 def run_worker(
     project: Path, pool: str, queues: list[str], name: str | None, limit: int | None, say: Callable[..., None]
 ) -> None:
@@ -249,12 +259,7 @@ def run_worker(
         check_name(queue, "--queue")
     require_server()
     with get_client(sync_client=True) as client:
-        try:
-            kind = client.read_work_pool(pool).type
-        except ObjectNotFound:
-            raise PodiumError(
-                f"the Prefect server at {client.api_url} has no pool {pool}. Run `podium deploy` once"
-            ) from None
+        kind = _require_pool(client, pool)
     if kind != POOL_TYPE:
         raise PodiumError(f"the pool {pool} has type {kind}; Podium requires type {POOL_TYPE}")
     api.silence_outages()
@@ -267,4 +272,9 @@ def run_worker(
     # Prefect forwards SIGTERM as SIGINT, which processes that a shell starts with & ignore by default.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     setup_signal_handlers_worker(os.getpid(), "the worker", say)
-    asyncio.run(worker.start(printer=say))
+    try:
+        asyncio.run(worker.start(printer=say))
+    except ExceptionGroup:
+        with get_client(sync_client=True) as client:
+            _require_pool(client, pool)
+        raise

@@ -6,10 +6,11 @@ import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.events.schemas.automations import EventTrigger
+from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.workers.process import ProcessWorker
 
-from flows.workers import deploy
+from flows.workers import deploy, worker
 from flows.workers.dispatch import Queue
 from tasks.stage.errors import ParamsError, PodiumError
 from tests.places import ROOT
@@ -146,3 +147,17 @@ def test_without_a_server_deploy_says_what_to_name(tmp_path, said):
         pytest.raises(PodiumError, match="PREFECT_API_URL is not set. Set it to a server"),
     ):
         deploy.deploy(tmp_path, [], said.append)
+
+
+def test_a_worker_whose_pool_was_deleted_says_so_in_one_line(client, monkeypatch, tmp_path):
+    client.create_work_pool(WorkPoolCreate(name="cpu", type="process"))
+
+    async def fail(self, printer):
+        """End as the loop of Prefect's worker does without its pool."""
+        client.delete_work_pool("cpu")
+        raise ExceptionGroup("unhandled errors in a TaskGroup", [ObjectNotFound(None)])
+
+    monkeypatch.setattr(worker.StageWorker, "start", fail)
+    monkeypatch.setattr(worker, "setup_signal_handlers_worker", lambda *words: None)
+    with pytest.raises(PodiumError, match=r"has no pool cpu. Run `podium deploy` once"):
+        worker.run_worker(tmp_path, "cpu", [], None, 1, print)

@@ -5,13 +5,13 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from prefect.exceptions import TerminationSignal
+from prefect.exceptions import ObjectNotFound, TerminationSignal
 from prefect.states import Cancelled, Running, Scheduled
 
 from flows import pipeline
 from flows.commands import worker_entry
 from flows.dvc import stages
-from flows.dvc.stages import RunStopped, describe_cancellation
+from flows.dvc.stages import RunFailed, RunStopped, describe_cancellation
 from flows.runs import report
 from flows.runs.log import check_log
 from flows.runs.report import RunReport, StageRecord, run_outcome
@@ -127,6 +127,39 @@ def test_a_sent_run_that_was_cancelled_is_cancelled_here_and_not_failed(tmp_path
     with pytest.raises(RunStopped, match="^pretrain@phase1$") as stopped:
         run.poll()
     assert describe_cancellation(stopped.value) == "a cancellation in Prefect"
+
+
+class _HasLost:
+    """Answers for the client of a server without a pool, or without the run."""
+
+    def __init__(self, lost):
+        self.lost = lost
+
+    def read_flow_run(self, run):
+        if self.lost == "run":
+            raise ObjectNotFound(None)
+        return SimpleNamespace(state=Scheduled())
+
+    def read_artifacts(self, **words):
+        return []
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [
+        ("pool", r"has no queue ipu/pod-a .* Run `podium deploy --queue ipu/pod-a` once, then start the run again"),
+        ("run", "lost the run sent to ipu/pod-a: was its database reset"),
+    ],
+)
+def test_a_sent_run_whose_pool_was_deleted_or_whose_server_forgot_it_fails(
+    prefect_session, tmp_path, monkeypatch, lost, said
+):
+    monkeypatch.setattr(dispatch, "run_deployment", lambda *words, **more: SimpleNamespace(id=uuid4(), state=None))
+    monkeypatch.setattr(dispatch, "REPORT_POLL_S", -1.0)
+    sender = dispatch.Dispatcher(tmp_path, {"checkout_name": "ours"}, RunReport("."), print, str(uuid4()))
+    run = dispatch.RemoteRun(sender, _HasLost(lost), dispatch.Queue("ipu", "pod-a"), ["pretrain@phase1"], False)
+    with pytest.raises(RunFailed, match=said):
+        run.poll()
 
 
 def test_a_sent_run_says_of_which_run_and_kind_it_is(tmp_path, monkeypatch):
