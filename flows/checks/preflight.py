@@ -22,11 +22,11 @@ from flows.runs.environment import is_writable, user_name
 from flows.runs.run_estimate import estimate_data_bytes, estimate_model_bytes
 from flows.runs.run_request import RunRequest
 from flows.server.local_server import may_be_configured, prefect_home
-from ipu_model.units import format_bytes
+from ipu_model.units import format_bytes, shorten
 from tasks.models.model_card import read_origin
 from tasks.plan import plan_file
 from tasks.plan.code_state import call_git, read_head
-from tasks.plan.dvc_records import LOCK, default_remote, find_cache
+from tasks.plan.dvc_records import LOCK, LOST, default_remote, find_cache
 from tasks.plan.named_files import READ, check_input_paths, check_output_folders, find_parameters
 from tasks.release.hub.token import TOKEN, token_of_environment
 from tasks.release.release import refuse_foreign, require_origin, require_signed, resolve_origin
@@ -229,14 +229,26 @@ def _written_paths(project: Path) -> Iterator[Path]:
         yield from (path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_dir())
 
 
-def check_cache_path(request: RunRequest) -> Iterator[CheckResult]:
-    """Check DVC's cache path for braces, which DVC would expand after the first stage has run."""
+SHOWN_LOST = 3
+
+
+def check_cache(request: RunRequest) -> Iterator[CheckResult]:
+    """Check DVC's cache: its path has no braces, which DVC would expand after the first stage has run, and it has the
+    outputs of all finished stages."""
     cache = os.path.abspath(find_cache(request.project))
     if "{" in cache or "}" in cache:
         yield problem(
             "path",
             f"DVC cannot use the cache {cache}, because its path contains braces. Rename the folder, or set another "
             "cache (dvc config --local cache.dir DIR)",
+        )
+    stages = [one.stage for one in device.find_stages_to_run(request) if LOST in one.why]
+    if stages:
+        lost = [path for stage in stages for path in request.plan[stage].outs]
+        yield warning(
+            "DVC's cache",
+            f"{shorten(lost, SHOWN_LOST)} {'is' if len(lost) == 1 else 'are'} in no cache of this host, as after "
+            "`dvc gc`, and will be made again. If a DVC remote has them, run `dvc fetch` first",
         )
 
 
@@ -339,7 +351,7 @@ def _check_folder(name: str, path: Path, what: str, knob: str) -> CheckResult:
 
 
 CHECKS = (
-    *(check_host, check_folders, check_cache_path, check_git, check_prefect_home),
+    *(check_host, check_folders, check_cache, check_git, check_prefect_home),
     *(server.check_network, device.check_device, device.check_fit, check_paths, check_outputs, check_disk),
     *(check_dvc_remote, check_checkpoint_remote, check_token, check_signing, check_export, check_origin),
     server.check_server_setting,

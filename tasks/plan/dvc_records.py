@@ -284,6 +284,10 @@ Hashes = dict[str, str | None]
 """Path -> MD5 as DVC computes it; None: not known before the run."""
 
 
+LOST = "its outputs are in no cache of this host"
+"""Reason why a stage runs that has run before."""
+
+
 @dataclass(frozen=True)
 class StageStatus:
     """Status of one stage in a plan."""
@@ -357,14 +361,16 @@ class _Run:
             why = [f"after {', '.join(makers)}", *(needs.differ(reference) if reference else [])]
         elif before is not None and not needs.differ(before):
             record, status, why = before, "skipped", []
-            if missing := [path for path in needs.outs if not (self._root / path).exists()]:
-                status, why = "restored" if self._is_kept(before) else "runs", [f"{', '.join(missing)} is missing"]
+            if not self._is_kept(before):
+                record, status, why = None, "runs", [LOST]
+            elif missing := [path for path in needs.outs if not (self._root / path).exists()]:
+                status, why = "restored", [f"{', '.join(missing)} is missing"]
         elif record := next(
             (one for one in self._records.get(needs.cmd, ()) if not needs.differ(one) and self._is_kept(one)), None
         ):
             status, why = "restored", ["same code, data and parameters as an earlier run"]
         elif reference is not None:
-            why = needs.differ(reference) or ["its outputs are in no cache of this host"]
+            why = needs.differ(reference) or [LOST]
         made = {} if record is None else {out["path"]: out.get("md5") for out in record.get("outs", ())}
         self._made |= {path: (stage, made.get(path)) for path in needs.outs}
         return StageStatus(stage, status, tuple(why))

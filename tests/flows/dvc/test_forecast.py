@@ -2,11 +2,14 @@
 
 import json
 import os
+import shutil
 
 import pytest
 
 from flows import cli, pipeline
+from flows.checks import preflight
 from flows.runs.run_request import resolve_request
+from tasks.plan.dvc_records import LOST
 from tasks.stage.errors import ParamsError
 
 
@@ -59,6 +62,13 @@ def test_what_is_forecast_is_what_a_run_then_does(prefect_session, toy_project):
     (toy_project / "data" / "first").unlink()
     found = told(toy_project)["first"]
     assert (found.status, found.why) == ("restored", ("data/first is missing",))
+    shutil.rmtree(toy_project / ".dvc" / "cache" / "files")
+    found = told(toy_project)["first"]
+    assert (found.status, found.why) == ("runs", (LOST,))
+    [said] = [one for one in preflight.check_cache(resolve_request(toy_project, None, ())) if one.level == "warning"]
+    assert said.text.startswith("data/first")
+    assert "`dvc gc`" in said.text
+    assert done(toy_project)["first"] == "ran"
 
 
 @pytest.mark.slow
