@@ -19,7 +19,7 @@ from tasks.params.overlays import read_base
 from tasks.params.schema import Params, replace_value
 from tasks.params.strict_yaml import value_at, yaml_text
 from tasks.plan.composing import compose, remove_stale, write_plan
-from tasks.plan.dvc_records import read_settings
+from tasks.plan.dvc_records import find_cache, read_settings
 from tasks.plan.named_files import NAMED, READ, WRITTEN, check_input_paths, check_output_folders, find_parameters
 from tasks.plan.plan_file import Plan, read_plan
 from tasks.plan.stage_kinds import RESOLVED, hash_of_parameters
@@ -236,8 +236,7 @@ def share_cache(root: Path, folder: Path) -> None:
             config.set(section, "url", os.path.relpath(source / url, target))
     # A checkout has no git of its own, and the project's git ignores it.
     config.read_dict({"core": {"no_scm": "true", "autostage": "false"}})
-    cache = source / config.get("cache", "dir", fallback="cache")
-    config.read_dict({"cache": {"dir": os.path.relpath(cache, target)}})
+    config.read_dict({"cache": {"dir": os.path.relpath(find_cache(root), target)}})
     with (target / "config").open("w", encoding="utf-8") as stream:
         config.write(stream)
 

@@ -54,7 +54,15 @@ def find_cache(root: Path) -> Path:
 
 
 def _settings(root: Path) -> configparser.ConfigParser:
-    return read_settings([root / ".dvc" / "config", root / ".dvc" / "config.local"])
+    """Return the settings that DVC uses in a checkout: of the system, the user, the project and this host."""
+    system = os.environ.get("XDG_CONFIG_DIRS", "").partition(":")[0] or "/etc/xdg"
+    user = os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
+    folders = (
+        os.environ.get("DVC_SYSTEM_CONFIG_DIR") or Path(system, "dvc"),
+        os.environ.get("DVC_GLOBAL_CONFIG_DIR") or Path(user, "dvc"),
+        root / ".dvc",
+    )
+    return read_settings([*(Path(folder, "config") for folder in folders), root / ".dvc" / "config.local"])
 
 
 def read_settings(files: Sequence[Path]) -> configparser.ConfigParser:

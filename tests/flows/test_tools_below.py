@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 from flows.checks.preflight import check_git
+from flows.runs.checkout import share_cache
 from flows.runs.report import read_revision
 from tasks.plan.code_state import git_state
+from tasks.plan.dvc_records import find_cache
 from tests.places import ROOT
 from tests.prefect_home import make_home
 
@@ -94,6 +96,43 @@ def test_a_plain_run_uses_its_own_prefect_whatever_a_team_configured(
     assert not re.search("Traceback|UserWarning", done.stdout + log.read_text())
     assert team.read_bytes() == before
     assert sqlite3.connect(home / "prefect.db").execute("select count(*) from flow_run").fetchone() == users
+
+
+@pytest.mark.parametrize(
+    ("variables", "files"),
+    [
+        ({}, {"home/.config/dvc/config": "/team"}),
+        ({"XDG_CONFIG_HOME": "HERE/own"}, {"own/dvc/config": "/team", "home/.config/dvc/config": "/unread"}),
+        ({"DVC_GLOBAL_CONFIG_DIR": "HERE/own"}, {"own/config": "/team"}),
+        ({"DVC_SYSTEM_CONFIG_DIR": "HERE/all"}, {"all/config": "/team"}),
+        ({}, {"home/.config/dvc/config": "/team", "project/.dvc/config": "/ours"}),
+        ({}, {"project/.dvc/config": "/ours", "project/.dvc/config.local": "/here"}),
+        ({}, {}),
+    ],
+)
+def test_the_cache_is_the_one_that_dvc_uses_whoever_configured_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str], files: Mapping[str, str]
+) -> None:
+    project = tmp_path / "project"
+    for name in ("project/.dvc", "home"):
+        (tmp_path / name).mkdir(parents=True)
+    (project / ".dvc/config").write_text("[core]\n    no_scm = true\n")
+    for name, cache in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        with (tmp_path / name).open("a") as stream:
+            stream.write(f"[cache]\n    dir = {tmp_path}{cache}\n")
+    for name in ("XDG_CONFIG_HOME", "XDG_CONFIG_DIRS", "DVC_GLOBAL_CONFIG_DIR", "DVC_SYSTEM_CONFIG_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value.replace("HERE", str(tmp_path)))
+    words = [sys.executable, "-c", "from dvc.repo import Repo; print(Repo('.').cache.local.path)"]
+    used = subprocess.run(words, cwd=project, text=True, stdout=subprocess.PIPE, check=True).stdout.strip()
+    assert Path(used) == find_cache(project) / "files" / "md5"
+    checkout = project / "runs/checkouts/one"
+    checkout.mkdir(parents=True)
+    share_cache(project, checkout)
+    assert find_cache(checkout).resolve() == find_cache(project).resolve()
 
 
 def git(folder: Path, *words: str) -> str:
