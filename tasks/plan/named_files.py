@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ipu_model.units import shorten
-from tasks.params.downstream import PUBLISHED
+from tasks.params.downstream import PUBLISHED, UNCOMPARED
 from tasks.params.strict_yaml import leaves, value_at
 from tasks.plan.plan_file import Plan, Stage, read_plan
 from tasks.stage import artifacts
@@ -81,7 +81,7 @@ def find_parameters(values: Mapping[str, Any], names: tuple[str, ...]) -> dict[s
         for name, value in leaves(values)
         if value is not None
         and pattern.fullmatch(name)
-        and not (value == PUBLISHED and name.endswith(".gate.released"))  # it is fetched
+        and not (value in (PUBLISHED, UNCOMPARED) and name.endswith(".gate.released"))
     }
 
 
