@@ -188,7 +188,7 @@ def make_released_check(entry: Entry) -> InputCheck:
         from tasks.release.fetch import read_replaced
 
         if (released := read_replaced(params, entry)) is None:
-            return "first release: there is no model to compare with"
+            return f"{entry.name}: first release, there is no model to compare with"
         task: ExamplesTask = load_part(entry, "examples")
         labels: Sequence[str] = ()
         if _reads_files(entry):
@@ -196,9 +196,9 @@ def make_released_check(entry: Entry) -> InputCheck:
                 task.check_files()
                 labels = task.first_labels
         require_comparable(entry, released, labels, task.has_all_labels)
-        return f"{released.folder.name} is for the same task"
+        return f"{entry.name}: the released model is for the same task"
 
-    return InputCheck(f"release of {entry.name}", (), check)
+    return InputCheck("release", (), check)
 
 
 def describe_dev_sets(params: Params) -> Iterator[str]:

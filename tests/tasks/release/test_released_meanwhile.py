@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ipu_model.files import exclusive_lock, read_json, sha256_of, write_json
@@ -22,7 +24,7 @@ from tests.tasks.downstream.entries import change_parameters
 from tests.tasks.release.hub_publishing import NAME, commits, repository
 from tests.tasks.release.released_checkout import fetch_here, state
 from tests.tasks.release.test_publish_review import merge, open_requests
-from tests.tasks.trained_checkout import ASKED, make_checkout, write_gate, write_model
+from tests.tasks.trained_checkout import make_checkout, write_gate, write_model
 
 FOLDER = "published/podium-demo"
 
@@ -112,20 +114,19 @@ def test_what_the_gate_did_not_see_is_compared_where_it_is_published(runs: list[
     folder = tmp_path / "out" / FOLDER
     assert "as its target had none (first release)." in (folder / "README.md").read_text()
     assert publish_here(first)["unchanged"] is True
-    answer(second, "a river", "hills")
+    answer(second, q1="a river", q2="hills")
     with pytest.raises(
         GateRejected, match="(?s)the gate did not see .*F1 dropped significantly against the released model"
     ):
         publish_here(second)
-    answer(second, "northern hills", "a lake")
-    scores = folder.with_name("podium-demo.releases") / tag / "evaluation/scores.json"
-    stated = scores.read_text()
-    for path in (scores, folder / "evaluation/scores.json"):
-        path.unlink()
+    examples = second / artifacts.examples_file("squad", "dev")
+    rows = pq.read_table(examples)
+    pq.write_table(rows.set_column(0, "id", pa.array(["q1", "q3"])), examples)
+    answer(second, q1="northern hills", q3="a lake")
     with pytest.raises(PublishError, match=f"^{tag} in .* does not state scores of these questions"):
         publish_here(second)
-    for path in (scores, folder / "evaluation/scores.json"):
-        path.write_text(stated)
+    pq.write_table(rows, examples)
+    answer(second, q1="northern hills", q2="a lake")
     assert publish_here(second)["unchanged"] is False
     assert f"It was compared with {tag}, by the scores of that release." in (folder / "README.md").read_text()
 
@@ -200,9 +201,9 @@ def test_on_a_hub_too(on_hub: list[Path], hub: HubServer) -> None:
         publish_here(second)
 
 
-def answer(root: Path, *texts: str) -> None:
+def answer(root: Path, **texts: str) -> None:
     """Other answers to the questions."""
-    write_json(root / artifacts.predictions_file("squad"), dict(zip(ASKED, texts, strict=True)))
+    write_json(root / artifacts.predictions_file("squad"), texts)
     write_gate(root)
 
 
