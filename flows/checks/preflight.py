@@ -60,7 +60,7 @@ def check_outputs(request: RunRequest) -> Iterator[CheckResult]:
         return
     for gate in (stage for stage in request.stages if stage.is_gate):
         try:
-            folder = request.project / request.params.downstream[gate.item].publish.folder
+            folder = _release_folder(request, gate.item)
             refuse_foreign(folder)
             require_signed(folder, request.params.publish.signing != "none")
         except PublishError as error:
@@ -72,7 +72,7 @@ def probe_files(request: RunRequest) -> Iterator[Probe]:
     deps = {path for stage in request.stages for path in stage.deps}  # relative to the checkout
     there = find_parameters(request.checkout.values, READ)
     read = sorted({path for name, path in find_parameters(request.values, READ).items() if there[name] in deps})
-    compared = _list_compared(request, "local")
+    compared = [one for one in _list_compared(request, "local") if _release_folder(request, one).exists()]
     if (select_checks(request.params, read) or compared) and not request.on_workers:
         values = {"values": request.values, "read": read, "compared": compared}
         yield Probe("files", "flows.checks.input_checks", values, LOCAL_LIMIT_S)
@@ -143,12 +143,19 @@ def probe_hub(request: RunRequest) -> Iterator[Probe]:
         except PublishError:
             pass  # reported by `check_token`
     sources = [] if request.on_workers else list(_hub_sources(request))
-    publishing, compared = request.params.publish, _list_compared(request, "hub")
+    publishing = request.params.publish
+    compared = (
+        _list_compared(request, "hub") if publish or not request.publish else []
+    )  # with a token, if one is needed
     explicit = publishing.license and publishing.language
     origin = _goes_to_hub(request) and request.params.base_model.source == "hub" and not explicit
     if (publish or sources or origin or compared) and not list(server.check_network(request)):
         values = {"values": request.values, "publish": publish, "review": publishing.review, "compared": compared}
         yield Probe("hub", "flows.checks.input_checks", values | {"sources": sources, "origin": origin}, REMOTE_LIMIT_S)
+
+
+def _release_folder(request: RunRequest, entry: str) -> Path:
+    return request.project / request.params.downstream[entry].publish.folder
 
 
 def _list_compared(request: RunRequest, target: str) -> list[str]:
