@@ -220,11 +220,12 @@ def _supervise(run: report.RunReport, project: Path, root: Path, name: str | Non
         run_artifacts.create_artifacts(run, project, root, name)
     if run.error is not None:
         return Failed(message=run.error)
-    decisions = [one["decision"] for one in run.results.values() if one["decision"] is not None]
-    if reasons := [reason for decision in decisions for reason in decision["reasons"]]:
+    if (outcome := report.run_outcome(run)) == "rejected":
+        decisions = [one["decision"] for one in run.results.values() if one["decision"] is not None]
+        reasons = [reason for decision in decisions for reason in decision["reasons"]]
         # Of type Failed, so that it does not look like a success, and automations for failures act on it.
         return Failed(name=REJECTED_STATE, message=" ".join(reasons))
-    return Completed(message=report.run_outcome(run))
+    return Completed(message=outcome)
 
 
 def _write_report(run: report.RunReport, project: Path, root: Path) -> None:
