@@ -144,9 +144,8 @@ def probe_hub(request: RunRequest) -> Iterator[Probe]:
             pass  # reported by `check_token`
     sources = [] if request.on_workers else list(_hub_sources(request))
     publishing = request.params.publish
-    compared = (
-        _list_compared(request, "hub") if publish or not request.publish else []
-    )  # with a token, if one is needed
+    # Without the token that publishing needs, a private repository cannot be read either.
+    compared = _list_compared(request, "hub") if publish or not request.publish else []
     explicit = publishing.license and publishing.language
     origin = _goes_to_hub(request) and request.params.base_model.source == "hub" and not explicit
     if (publish or sources or origin or compared) and not list(server.check_network(request)):
