@@ -104,8 +104,8 @@ def pipeline(
         ParamsError: The parameters are invalid, before anything runs. On a worker, the run fails with that message.
 
     Returns:
-        Completed, Completed named "Rejected" or "Paused", Failed with the reason, or Cancelled if Ctrl-C or SIGTERM
-        came before there was anything to keep. reports/run.json records the same.
+        Completed, Completed named "Paused", Failed with the reason, named "Rejected" if the gate did, or Cancelled if
+        Ctrl-C or SIGTERM came before there was anything to keep. reports/run.json records the same.
     """
     queues = (cpu_queue.strip(), strip_text(device_queue)) if on_workers else None
     project, called, recipe = Path.cwd(), run_artifacts.read_run_name(name), resolve_preset(preset)
@@ -225,8 +225,12 @@ def _supervise(run: report.RunReport, project: Path, root: Path, name: str | Non
         run_artifacts.create_artifacts(run, project, root, name)
     if run.error is not None:
         return Failed(message=run.error)
-    rejected = report.run_outcome(run) == "rejected"
-    return Completed(name=REJECTED_STATE if rejected else None, message=report.run_outcome(run))
+    if (outcome := report.run_outcome(run)) == "rejected":
+        decisions = [one["decision"] for one in run.results.values() if one["decision"] is not None]
+        reasons = [reason for decision in decisions for reason in decision["reasons"]]
+        # Of type Failed, so that it does not look like a success, and automations for failures act on it.
+        return Failed(name=REJECTED_STATE, message=" ".join(reasons))
+    return Completed(message=outcome)
 
 
 def _describe_end(cause: BaseException) -> str:

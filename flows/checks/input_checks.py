@@ -5,12 +5,14 @@ models and data sets to read must exist.
 
     python -m flows.checks.input_checks < REQUEST
 
-REQUEST is JSON: `values`, the resolved parameters, and either `read`, the dependencies of the stages, or for the Hub
+REQUEST is JSON: `values`, the resolved parameters; `compared`, the entries whose gates compare with the model that
+publishing replaces, in a folder or on the Hub; and either `read`, the dependencies of the stages, or for the Hub
 `publish`, the repositories to publish to; `review`; `sources`, a list of objects with `kind` (dataset, model, or
 teacher of the entry `section`), `section`, `name` and `revision`; and `origin`, whether README.md of a base model on
 the Hub decides if a release may go there. The program prints a line of JSON for each result (flows/checks reads them).
 It reads the first records of the files with the readers of the stages, and so reports their messages. From the Hub it
-downloads a teacher, and only README.md, config.json and tokenizer of the base model, and it changes nothing there.
+downloads a teacher, README.md, config.json and tokenizer of the base model, and config.json and provenance of a
+release, and it changes nothing there.
 """
 
 import collections
@@ -21,7 +23,7 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -176,6 +178,27 @@ def make_teacher_check(entry: Entry) -> InputCheck:
 
     paths = find_parameters({"downstream": {entry.name: entry.params.model_dump()}}, INPUTS_OF_ENTRIES)
     return InputCheck(f"teacher of {entry.name}", tuple(key for key in paths if ".gate." not in key), check)
+
+
+def make_released_check(entry: Entry) -> InputCheck:
+    """Return the check of the model that publishing an entry replaces: its task and classes, not its weights."""
+
+    def check(params: Params) -> str:
+        from tasks.downstream.inference.predict_released import require_comparable
+        from tasks.release.fetch import read_replaced
+
+        if (released := read_replaced(params, entry)) is None:
+            return f"{entry.name}: first release, there is no model to compare with"
+        task: ExamplesTask = load_part(entry, "examples")
+        labels: Sequence[str] = ()
+        if _reads_files(entry):
+            with contextlib.suppress(PodiumError, OSError):  # reported by the check of its files
+                task.check_files()
+                labels = task.first_labels
+        require_comparable(entry, released, labels, task.has_all_labels)
+        return f"{entry.name}: the released model is for the same task"
+
+    return InputCheck("release", (), check)
 
 
 def describe_dev_sets(params: Params) -> Iterator[str]:
@@ -341,7 +364,8 @@ def check_files(request: Mapping[str, Any]) -> Iterator[CheckResult]:
     """Yield results for the files and folders in the parameters; `request` is REQUEST."""
     params = validate_params(request["values"])
     unreadable = check_input_paths(request["values"], Path())  # reported by the caller
-    for one in select_checks(params, request["read"]):
+    compared = [make_released_check(find_entry(params, name)) for name in request["compared"]]
+    for one in (*select_checks(params, request["read"]), *compared):
         if not any(text.startswith(f"{key}=") for text in unreadable for key in one.keys):
             yield from run_check(one, params)
 
@@ -356,6 +380,9 @@ def check_hub(request: Mapping[str, Any]) -> Iterator[CheckResult]:
         patience = Patience(attempts=1, connect_timeout_s=5.0, read_timeout_s=8.0)
         found = _call("hub", lambda: check_access(request["publish"], review=request["review"], patience=patience))
         yield found if found.level == "ok" else dataclasses.replace(found, text=f"{found.text}. {PUBLISH_LATER}")
+    for name in request["compared"]:
+        one = make_released_check(find_entry(validate_params(request["values"]), name))
+        yield _call(one.name, functools.partial(one.check, validate_params(request["values"])))
     if request["origin"]:
         found = _call("hub", lambda: _check_origin(validate_params(request["values"])))
         yield dataclasses.replace(found, of_parameters=found.level == "problem")

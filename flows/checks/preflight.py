@@ -18,6 +18,7 @@ from flows.checks import device, server
 from flows.checks.input_checks import INPUT, PUBLISH_LATER, select_checks
 from flows.checks.probes import LOCAL_LIMIT_S, REMOTE_LIMIT_S, CheckResult, Probe, ok, problem, start_probes, warning
 from flows.dvc.leftovers import output_folders
+from flows.dvc.releases import RELEASE_STAGES
 from flows.runs.environment import is_writable, user_name
 from flows.runs.run_estimate import estimate_data_bytes, estimate_model_bytes
 from flows.runs.run_request import RunRequest
@@ -59,7 +60,7 @@ def check_outputs(request: RunRequest) -> Iterator[CheckResult]:
         return
     for gate in (stage for stage in request.stages if stage.is_gate):
         try:
-            folder = request.project / request.params.downstream[gate.item].publish.folder
+            folder = _release_folder(request, gate.item)
             refuse_foreign(folder)
             require_signed(folder, request.params.publish.signing != "none")
         except PublishError as error:
@@ -71,8 +72,10 @@ def probe_files(request: RunRequest) -> Iterator[Probe]:
     deps = {path for stage in request.stages for path in stage.deps}  # relative to the checkout
     there = find_parameters(request.checkout.values, READ)
     read = sorted({path for name, path in find_parameters(request.values, READ).items() if there[name] in deps})
-    if select_checks(request.params, read) and not request.on_workers:
-        yield Probe("files", "flows.checks.input_checks", {"values": request.values, "read": read}, LOCAL_LIMIT_S)
+    compared = [one for one in _list_compared(request, "local") if _release_folder(request, one).exists()]
+    if (select_checks(request.params, read) or compared) and not request.on_workers:
+        values = {"values": request.values, "read": read, "compared": compared}
+        yield Probe("files", "flows.checks.input_checks", values, LOCAL_LIMIT_S)
 
 
 def check_token(request: RunRequest) -> Iterator[CheckResult]:
@@ -141,11 +144,24 @@ def probe_hub(request: RunRequest) -> Iterator[Probe]:
             pass  # reported by `check_token`
     sources = [] if request.on_workers else list(_hub_sources(request))
     publishing = request.params.publish
+    # Without the token that publishing needs, a private repository cannot be read either.
+    compared = _list_compared(request, "hub") if publish or not request.publish else []
     explicit = publishing.license and publishing.language
     origin = _goes_to_hub(request) and request.params.base_model.source == "hub" and not explicit
-    if (publish or sources or origin) and not list(server.check_network(request)):
-        values = {"values": request.values, "publish": publish, "review": publishing.review}
+    if (publish or sources or origin or compared) and not list(server.check_network(request)):
+        values = {"values": request.values, "publish": publish, "review": publishing.review, "compared": compared}
         yield Probe("hub", "flows.checks.input_checks", values | {"sources": sources, "origin": origin}, REMOTE_LIMIT_S)
+
+
+def _release_folder(request: RunRequest, entry: str) -> Path:
+    return request.project / request.params.downstream[entry].publish.folder
+
+
+def _list_compared(request: RunRequest, target: str) -> list[str]:
+    """Return the entries whose gates compare with what publishing replaces; a worker's are checked on its own host."""
+    if request.on_workers or request.params.publish.target != target:
+        return []
+    return [stage.item for stage in request.stages if stage.group == RELEASE_STAGES]
 
 
 def _publishes(request: RunRequest) -> bool:

@@ -118,7 +118,7 @@ def _decide(project: Path, found: listing.Run, record: report.RunReport, limits:
     root, gates = found.folder, list(record.results)
     plan = read_plan(root)
     upstream = [stage for stage in plan.with_upstream(gates) if stage not in gates]
-    releases.fetch_releases(upstream, root, streams.say_line)
+    releases.fetch_releases(upstream, root, streams.say_line, unchanged=upstream)
     with DvcSession(root) as session:
         session.run = record.identity
         unchanged = session.check_plan(upstream).unchanged

@@ -282,8 +282,6 @@ def finish_if_unchanged(request: RunRequest) -> int | None:
         or (request.publish and request.values["publish"]["target"] != "local")
     ):
         return None
-    if any(stage.group == releases.RELEASE_STAGES for stage in request.stages):
-        return None  # there may be a newer release
     before = report.read_report(project, root)
     if before is None or report.run_outcome(before) not in FINISHED_OUTCOMES or dvc.has_remote(root):
         return None
@@ -298,6 +296,11 @@ def finish_if_unchanged(request: RunRequest) -> int | None:
     with DvcSession(root) as session:
         if session.check_plan(plan).unchanged != plan:
             return None
+    try:
+        if releases.fetch_releases(plan, root, lambda line: None, unchanged=plan):
+            return None
+    except releases.ReleaseFailed:  # the run reports it
+        return None
     made = {name: getattr(before, name) for name in KEPT_FIELDS}
     run = report.RunReport(os.path.relpath(root, project), request.preset, list(request.overrides), plan=plan, **made)
     run.stages = [report.StageRecord(name, "skipped", 0.0) for name in plan]

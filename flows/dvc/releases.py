@@ -1,7 +1,7 @@
 """Fetch released models before the stages that compare with them, and publish new ones, each in a child process."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,26 +27,41 @@ class ReleaseFailed(RunFailed):
 
 
 def fetch_releases(
-    plan: Sequence[str], root: Path, say: Callable[[str], None], chosen: ReleaseSelection | None = None
-) -> None:
+    plan: Sequence[str],
+    root: Path,
+    say: Callable[[str], None],
+    chosen: ReleaseSelection | None = None,
+    unchanged: Collection[str] = (),
+) -> bool:
     """Fetch the releases that the stages of `plan` or their dependencies compare with, unless they are here already.
 
     Args:
         chosen: the releases, if another host has selected them; None: the newest ones.
+        unchanged: stages that are up to date; a model that was published since is not compared with itself.
+
+    Returns:
+        Whether anything here changed.
 
     Raises:
         ReleaseFailed: has the output of the child process.
     """
-    for name in _entries(plan, root):
+    from tasks.downstream.inference.fetched_releases import RECORD  # slow to import
+
+    names = _entries(plan, root)
+    records = [root / artifacts.FETCHED / name / RECORD for name in names]
+    before = [path.read_bytes() if path.is_file() else b"" for path in records]
+    for name in names:
         words = [] if chosen is None or name not in chosen else ["--releases", *chosen[name]]
+        words += ["--trained"] if f"finetune@{name}" in unchanged else []
         _run(FETCH_FAILED, [MODULE, name, *words], root, say)
+    return before != [path.read_bytes() if path.is_file() else b"" for path in records]
 
 
 def select_releases(plan: Sequence[str], root: Path) -> ReleaseSelection:
     """Select the newest releases that the stages of `plan` compare with, so that all workers use the same ones.
 
     Raises:
-        ReleaseFailed: the Hub is not available, or releases are in a folder, which each worker has for itself.
+        ReleaseFailed: the Hub is not available.
     """
     from tasks.downstream.inference.fetched_releases import CHOSEN  # slow to import
 

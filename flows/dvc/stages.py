@@ -117,7 +117,6 @@ def run_plan(
     names = [gate.name for gate in gates]
     for text in find_gate_damage(names, root):
         log_line(text)
-    releases.fetch_releases(plan, root, log_line, released)
     remote, most, say = dvc.has_remote(root), 1 if on_worker else stages_at_once(), log_line
     if not has_sessions():
         leftovers.repair(root, say)
@@ -128,6 +127,8 @@ def run_plan(
         for session in sessions:
             session.run = run.identity
         found = sessions[0].check_plan(plan)
+        if releases.fetch_releases(plan, root, log_line, released, found.unchanged):
+            found = sessions[0].check_plan(plan)
         left, single = plan[len(found.unchanged) :], found.is_complete and not remote
 
         def bring(stage: str, session: DvcSession | None) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from flows.runs.environment import user_name
 from flows.runs.stage_plan import PRETRAINING
 from ipu_model.files import read_json, write_json
-from tasks.downstream.gate.verdict_text import ADVICE, RECIPE, WITHOUT_FLOOR
+from tasks.downstream.gate.verdict_text import ADVICE, COMPARED, RECIPE, WITHOUT_FLOOR
 from tasks.plan.code_state import read_head, run_git
 from tasks.plan.plan_file import Plan, Stage, read_plan
 from tasks.stage import artifacts
@@ -28,7 +28,7 @@ PRETRAINING_SCORES = {
 }
 """Score of a pre-training on its held-out rows -> its title. The first selects the best run."""
 LOWER_IS_BETTER = ("mlm_loss", "perplexity")
-DECIDED = ("accepted", "reasons", *RECIPE, WITHOUT_FLOOR, ADVICE)
+DECIDED = ("accepted", "reasons", *RECIPE, COMPARED, WITHOUT_FLOOR, ADVICE)
 """Keys of a gate's decision that the record contains."""
 WORKER_ENDED = "the end of its worker"
 """Cause of an interruption that no user requested. A worker starts such a run again."""

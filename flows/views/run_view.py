@@ -24,7 +24,7 @@ from flows.runs.listing import PROJECT, RUNNING, display_name
 from flows.runs.report import RunReport, StageRecord, read_metrics
 from ipu_model.files import find_object, read_json, sha256_of
 from ipu_model.units import format_duration
-from tasks.downstream.gate.verdict_text import WITHOUT_FLOOR, format_advice, format_recipe
+from tasks.downstream.gate.verdict_text import COMPARED, WITHOUT_FLOOR, format_advice, format_recipe
 from tasks.pages.render import render_markdown, render_text
 from tasks.params.strict_yaml import read_yaml
 from tasks.plan.plan_file import Plan, Stage, read_plan
@@ -349,6 +349,11 @@ class ResultView:
         return format_recipe(self.result["decision"] or {}, published)
 
     @property
+    def compared(self) -> str | None:
+        """Text that names the released model that the gate compared with; None: a run of an older version."""
+        return (self.result["decision"] or {}).get(COMPARED)
+
+    @property
     def without_floor(self) -> str | None:
         """Note that the gate required no score of the model."""
         return (self.result["decision"] or {}).get(WITHOUT_FLOOR)
@@ -381,6 +386,7 @@ class ResultView:
         if self.verdict is not None:
             word = self.verdict if self.verdict == "accepted" else "rejected, not published"
             lines = [f"{self.name} gate: {word}", *(f"  - {reason}" for reason in self.reasons)]
+            lines += [] if self.compared is None else [self.compared]
             lines += [] if self.recipe is None else [self.recipe]
         if published is not None:
             lines.append(f"{published['how']}: {published['where']}")

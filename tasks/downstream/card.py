@@ -11,7 +11,7 @@ from typing import Any
 
 from ipu_model.units import format_duration
 from tasks.downstream.card_costs import name_hardware
-from tasks.downstream.gate.verdict_text import RECIPE, WITHOUT_FLOOR, format_figure, format_recipe
+from tasks.downstream.gate.verdict_text import COMPARED, RECIPE, WITHOUT_FLOOR, format_figure, format_recipe
 from tasks.downstream.scoring.near_duplicates import FROM, WITHOUT
 from tasks.models.model_folders import name_family, read_fields
 from tasks.pages.render import render_markdown
@@ -152,7 +152,7 @@ def write_card(
         speed=facts.speed and {**facts.speed, "hardware": name_hardware(facts.speed["hardware"])},
         costs=[_cost(name, one) for name, one in facts.measured.items()],
         row_length=facts.entry_parameters["rows"]["row_length"],
-        gate={**dict.fromkeys(RECIPE, ()), WITHOUT_FLOOR: None, **facts.gate},
+        gate={**dict.fromkeys(RECIPE, ()), COMPARED: None, WITHOUT_FLOOR: None, **facts.gate},
         recipe=format_recipe(facts.gate, published=True),
         tokenizer=parameters["tokenizer"],
         withheld=WITHHELD,

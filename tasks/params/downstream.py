@@ -40,8 +40,10 @@ RESERVED = ("base", "corpus", "phase1", "phase2", "publish", "tokenizer")
 """Names of files next to those of entries."""
 ENDINGS = ("-rows", "-finetune", "-predict", "-export", "-gate", "-released")
 """Suffixes of the files that belong to an entry."""
-PUBLISHED = "published"
-"""Value of `gate.released` that means: the last release in this entry's publish target, instead of a folder."""
+PUBLISHED: Literal["published"] = "published"
+"""Value of `gate.released` that means: what publishing replaces, the champion or newest release of the target."""
+UNCOMPARED = "none"
+"""Value of `gate.released` that means: no released model, so that publishing replaces whatever is there."""
 Points = Annotated[float, Field(ge=0, le=100)]
 
 
@@ -199,9 +201,9 @@ class DistillParams(Section):
 class ReleaseParams(Section):
     """Gate settings that every kind shares."""
 
-    released: Literal["published"] | Name = "inputs/released"
-    """Folder with scores.json of the released model, which a candidate must not fall behind; published: fetch the last
-    release."""
+    released: Literal["published", "none"] | Name = PUBLISHED
+    """Model that a candidate must not fall behind. published: what publishing replaces, the champion or newest release
+    of the target; none: no model; otherwise a folder with scores.json of a model."""
     seeds: Name | None = None
     """Folder with seed-<N>.json, the scores of this recipe with other seeds: evaluate the recipe as well; null: none.
     """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ipu_model.strict import nearest
-from tasks.params.downstream import PUBLISHED, EntryParams, RowsParams
+from tasks.params.downstream import PUBLISHED, UNCOMPARED, EntryParams, RowsParams
 from tasks.params.schema import PHASES, Params, apply_packing, load_sections
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
@@ -50,8 +50,10 @@ class Entry:
         return self.params.gate.released == PUBLISHED
 
     @property
-    def released(self) -> Path:
-        """Folder in which the gate looks for scores of the released model."""
+    def released(self) -> Path | None:
+        """Folder in which the gate looks for scores of the released model; None: it compares with none."""
+        if self.params.gate.released == UNCOMPARED:
+            return None
         return artifacts.released_scores(self.name) if self.fetches_released else Path(self.params.gate.released)
 
     @property

@@ -170,7 +170,7 @@ def _entry(entry: Entry, params: Params) -> dict[str, Any]:
         "start": str(start) if start else CODE,
         **_taught(entry),
         **{f"{job}_program": _program(artifacts.job_name(entry.name, job), params) for job in ("finetune", "predict")},
-        "released": str(entry.released),
+        "released": str(entry.released or artifacts.TOKENIZER),
         "exports": _export_files(entry),
         "seeds": entry.params.gate.seeds or str(artifacts.TOKENIZER),
         "upstream": _upstream_files(entry, params),

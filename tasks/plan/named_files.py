@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ipu_model.units import shorten
-from tasks.params.downstream import PUBLISHED
+from tasks.params.downstream import PUBLISHED, UNCOMPARED
 from tasks.params.strict_yaml import leaves, value_at
 from tasks.plan.plan_file import Plan, Stage, read_plan
 from tasks.stage import artifacts
@@ -81,7 +81,7 @@ def find_parameters(values: Mapping[str, Any], names: tuple[str, ...]) -> dict[s
         for name, value in leaves(values)
         if value is not None
         and pattern.fullmatch(name)
-        and not (value == PUBLISHED and name.endswith(".gate.released"))  # it is fetched
+        and not (value in (PUBLISHED, UNCOMPARED) and name.endswith(".gate.released"))
     }
 
 
@@ -212,9 +212,13 @@ def _walk(top: Path, kind_of: Kind, seen: set[str] | None = None) -> Iterator[tu
 
 def check_output_folders(values: Mapping[str, Any], root: Path, plan: Plan) -> list[str]:
     """Return the problems of folders that the parameters name for outputs, one sentence each."""
-    found = []
+    found, targets = [], dict[str, str]()
     for key, path in find_parameters(values, WRITTEN).items():
         if "://" in path:
+            continue
+        is_target = bool(_pattern(RELEASED).fullmatch(key))
+        if is_target and (first := targets.setdefault(os.path.realpath(root / path), key)) != key:
+            found.append(f"{key}='{escape_name(path)}' is the folder of {first}: set it to another folder")
             continue
         for named in dict.fromkeys((root / path, Path(os.path.realpath(root / path)))):
             if (place_inside := locate_in_project(named, root)) is None:
@@ -223,7 +227,7 @@ def check_output_folders(values: Mapping[str, Any], root: Path, plan: Plan) -> l
             depth = len(OF_RUNS) + 1 if place_inside.parts[: len(OF_RUNS)] == OF_RUNS else 0
             home, rest = Path(*place_inside.parts[:depth]), Path(*place_inside.parts[depth:])
             stages = [*plan.values(), *read_plan(root / home).values()]
-            if reason := _why_not(rest, stages, replaced=bool(_pattern(RELEASED).fullmatch(key))):
+            if reason := _why_not(rest, stages, replaced=is_target):
                 found.append(f"{key}='{escape_name(path)}' {reason}: set it to another folder")
                 break
     return found

@@ -3,11 +3,12 @@
     python -m tasks.release.fetch NAME [--releases [TAG@COMMIT ...]]      # into released/NAME
     python -m tasks.release.fetch NAME --list                            # TAG@COMMIT of the Hub, fetches nothing
 
-`podium run` calls it before the stages, which depend on that folder; `dvc repro` alone never fetches.
+`podium run` calls it before the stages, which depend on the folder `released`; `dvc repro` alone never fetches.
 """
 
 import argparse
 import contextlib
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
@@ -24,14 +25,14 @@ from tasks.downstream.inference.fetched_releases import (
     FetchedRelease,
     read_fetched,
 )
-from tasks.params.downstream import PUBLISHED
+from tasks.downstream.inference.model import InferenceModel, read_model
+from tasks.downstream.inference.predict_released import choose_release, require_comparable
 from tasks.params.entries import ENTRY_SECTIONS, Entry, find_entry
 from tasks.params.schema import Params, load_sections
 from tasks.params.sections import HUB_NAME
 from tasks.plan.main import run_main
 from tasks.release.hub.newest import Tagged, newest_releases, release_tags
 from tasks.release.names import FolderReleases
-from tasks.release.release import folder_hashes, tag_of
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
 
@@ -47,23 +48,38 @@ class FetchResult:
     changed: bool
 
 
-def fetch(params: Params, entry: Entry, root: Path = Path(), these: Sequence[Tagged] | None = None) -> FetchResult:
+def fetch(
+    params: Params,
+    entry: Entry,
+    root: Path = Path(),
+    these: Sequence[Tagged] | None = None,
+    *,
+    trained: bool = False,
+) -> FetchResult:
     """Make released/<entry> contain the newest releases of the entry's publish target, completely or not at all.
 
     Args:
-        these: releases on the Hub, newest first; None: ask the Hub.
+        these: releases on the Hub, newest first; None: ask the target. Another host does not see a folder: with
+            `these`, nothing is fetched from one, and publishing compares.
+        trained: the model of this checkout is up to date; what was fetched stays if it is still compared with the same
+            release, as after its own publication.
 
     Raises:
         InputError: the target contains no release, or cannot be read.
     """
-    folder = root / artifacts.FETCHED / entry.name
+    folder, model = root / artifacts.FETCHED / entry.name, root / artifacts.model_folder(entry.name)
+    if params.publish.target == "local" and these is not None:
+        if changed := folder.exists():
+            shutil.rmtree(folder)
+        folder.parent.mkdir(exist_ok=True)
+        return FetchResult([], changed)
     before: list[FetchedRelease] | None = None
     with contextlib.suppress(InputError):
-        before = read_fetched(folder)
-        if not all((folder / one.tag / name).is_file() for one in before for name in one.files):
+        before = read_fetched(folder) if folder.exists() else None
+        if before and not all((folder / one.tag / name).is_file() for one in before for name in one.files):
             before = None
     if params.publish.target == "local":
-        releases, sources = _of_folder(entry, root, folder, before or [])
+        releases, sources = list_folder_releases(entry, root)
     else:
         wanted = newest_on_hub(entry) if these is None else these
         if before is not None and [(one.tag, one.commit) for one in before] == [
@@ -71,7 +87,9 @@ def fetch(params: Params, entry: Entry, root: Path = Path(), these: Sequence[Tag
         ]:
             return FetchResult(before, False)
         releases, sources = _of_hub(entry, wanted)
-    if releases == before:
+    if before is not None and (
+        releases == before or (trained and choose_release(before, model)[0] == choose_release(releases, model)[0])
+    ):
         return FetchResult(before, False)
     with new_folder(folder) as fresh:
         for release in releases:
@@ -86,6 +104,30 @@ def fetch(params: Params, entry: Entry, root: Path = Path(), these: Sequence[Tag
     return FetchResult(releases, True)
 
 
+def read_replaced(params: Params, entry: Entry) -> InferenceModel | None:
+    """Return the model that publishing replaces, without its weights; None before the first release.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    if params.publish.target == "local":
+        target = Path(entry.params.publish.folder)
+        folder = FolderReleases(target).named_release() or target
+        return read_model(folder) if (folder / PROVENANCE).is_file() else None
+    from tasks.records.hub_inputs import download_files
+
+    for newest in newest_on_hub(entry):
+        _, _, files = download_files(
+            str(entry.params.publish.repository),
+            newest.commit,
+            {CONFIG, PROVENANCE, "podium.json"}.intersection,
+            entry.key("publish"),
+            is_target=True,
+        )
+        return read_model(files[CONFIG].parent)
+    return None
+
+
 def newest_on_hub(entry: Entry) -> list[Tagged]:
     """Return the newest releases in the entry's repository.
 
@@ -95,25 +137,31 @@ def newest_on_hub(entry: Entry) -> list[Tagged]:
     return newest_releases(str(entry.params.publish.repository), entry.key("publish", "repository"), KEPT)
 
 
-def _of_folder(
-    entry: Entry, root: Path, kept: Path, before: Sequence[FetchedRelease]
-) -> tuple[list[FetchedRelease], Sources]:
-    """Return the champion or the release in the entry's folder, and the last one before it with other weights."""
-    folder = root / entry.params.publish.folder
-    folder = FolderReleases(folder).named_release() or folder
-    hashes = folder_hashes(folder) if folder.is_dir() else {}
-    if not hashes:
-        return [], {}
-    if not {PROVENANCE, CONFIG, WEIGHTS} <= set(hashes):
+def list_folder_releases(entry: Entry, root: Path) -> tuple[list[FetchedRelease], Sources]:
+    """Return the champion or newest release of the entry's folder, and the last one before it with other weights.
+
+    Raises:
+        InputError: the folder contains something else.
+        PublishError: it was changed since it was published.
+    """
+    target = root / entry.params.publish.folder
+    found, sources = list[FetchedRelease](), dict[str, Callable[[str], Path]]()
+    if target.is_dir() and any(target.iterdir()) and not (target / PROVENANCE).is_file():
         raise InputError(
             f"{entry.key('publish', 'folder')}={entry.params.publish.folder} contains no release to compare with (a "
             f"release has {PROVENANCE}, {CONFIG} and {WEIGHTS}): empty it, or set another folder"
         )
-    tag = tag_of(hashes)
-    newest = FetchedRelease(tag, None, None, {name: hashes[name] for name in TAKEN if name in hashes})
-    others = [one for one in before if one.weights != newest.weights][: KEPT - 1]
-    sources = {one.tag: (kept / one.tag).joinpath for one in others} | {tag: folder.joinpath}
-    return [newest, *others], sources
+    for tag, folder in FolderReleases(target).compared():
+        hashes = {name: sha256_of(folder / name) for name in TAKEN if (folder / name).is_file()}
+        if missing := {PROVENANCE, CONFIG, WEIGHTS} - set(hashes):
+            raise InputError(f"{folder} lacks {', '.join(sorted(missing))}: remove it, and publish that model again")
+        release = FetchedRelease(tag, None, None, hashes)
+        if release.weights not in [one.weights for one in found]:
+            found.append(release)
+            sources[tag] = folder.joinpath
+        if len(found) == KEPT:
+            break
+    return found, sources
 
 
 def _of_hub(entry: Entry, wanted: Sequence[Tagged]) -> tuple[list[FetchedRelease], Sources]:
@@ -173,18 +221,17 @@ def main() -> None:
     parser.add_argument("name", help="entry, or its stage")
     parser.add_argument("--releases", nargs="*", metavar="TAG@COMMIT", help="releases on the Hub, newest first")
     parser.add_argument("--list", action="store_true", help="print the newest releases, fetch nothing")
+    parser.add_argument("--trained", action="store_true", help="the model of this checkout is up to date")
     words, params = parser.parse_args(), load_sections(*ENTRY_SECTIONS, "publish")
     entry = find_entry(params, words.name)
     if words.list:
-        if params.publish.target != "hub":
-            raise ParamsError(
-                f"{entry.key('gate', 'released')}={PUBLISHED} needs publish.target: hub on workers, as each worker has "
-                "its own folders. Publish to the Hub, or set a folder in `inputs`, which all workers share"
-            )
-        for one in newest_on_hub(entry):
+        for one in newest_on_hub(entry) if params.publish.target == "hub" else ():
             print(f"{one.tag}@{one.commit}")
         return
-    found = fetch(params, entry, these=words.releases and list(map(parse_tagged, words.releases)))
+    these = None if words.releases is None else list(map(parse_tagged, words.releases))
+    found = fetch(params, entry, these=these, trained=words.trained)
+    for newest in found.releases[:1]:
+        require_comparable(entry, read_model(artifacts.FETCHED / entry.name / newest.tag))
     titles = ", before it ".join(one.title for one in found.releases)
     done = f"{titles} ({'fetched' if found.changed else 'already here'})"
     print(f"{entry.name}: {done if titles else 'its publish target has no release yet'}", flush=True)

@@ -8,7 +8,7 @@ the next call mends NAME. Of two promotions at the same time, one creates the re
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -181,7 +181,10 @@ class FolderReleases(NamedReleases):
         newest = tag_of(folder_hashes(self.folder)) if (self.folder / PROVENANCE).is_file() else ""
         if newest and newest not in folders:
             if folders:
-                raise PublishError(f"{self.folder} was changed since it was published: publish that model again")
+                raise PublishError(
+                    f"{self.folder} was changed since it was published: move it away, and copy the newest release in "
+                    f"{self.kept} there"
+                )
             folders[newest] = self.folder  # of a version that kept none
         seconds = {tag: (path / PROVENANCE).stat().st_mtime for tag, path in folders.items()}
         self.days = {tag: date.fromtimestamp(one).isoformat() for tag, one in seconds.items()}
@@ -230,3 +233,9 @@ class FolderReleases(NamedReleases):
         """Return the folder of the release that has a name."""
         release = find_named(self.names(), name)
         return None if release is None else self.kept / release
+
+    def compared(self) -> Iterator[tuple[str, Path]]:
+        """Yield tag and folder of each release: the champion, if any, then the newest first."""
+        champion = find_named(self.names())
+        for tag in sorted(self.releases(), key=lambda tag: tag != champion):
+            yield tag, self._find(tag)

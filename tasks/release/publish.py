@@ -28,10 +28,13 @@ from tasks.downstream.gate.subject import (
     ReleaseSubject,
     copy_privately,
     expand_plan,
+    hash_files,
     make_subject,
 )
 from tasks.downstream.gate.verdict_text import EXPORTS
+from tasks.downstream.inference.predict_released import choose_release, read_recorded_scores, write_released
 from tasks.downstream.scoring.scores import ScoresTask
+from tasks.params.downstream import UNCOMPARED
 from tasks.params.entries import Entry, find_entry, only_entry
 from tasks.params.schema import Params, load_params, parameter_values, validate_params
 from tasks.params.strict_yaml import value_at
@@ -41,6 +44,7 @@ from tasks.plan.kinds import load_part, load_spec
 from tasks.plan.main import run_main
 from tasks.plan.named_files import check_output_folders
 from tasks.plan.plan_file import COMPOSED_FILE, PARAMS_FILE, differences, read_locked_stages
+from tasks.release.fetch import list_folder_releases
 from tasks.release.names import FolderReleases
 from tasks.release.provenance import StageRuns, describe_changes, hash_of, provenance, read_json, stage_runs
 from tasks.release.release import (
@@ -58,6 +62,7 @@ from tasks.release.release import (
     read_compared,
     require_origin,
     resolve_origin,
+    was_fetched,
     write_folder,
 )
 from tasks.release.signing import Signer, open_signer
@@ -276,6 +281,10 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
         gate = verify_verdict(recorded, entry, subject, {name: hashes[name] for name in judged}, copies)
         publication = Publication(entry, params, parameters, subject, root, stage_runs(behind, copies))
         compared = read_compared(copies / RELEASED) if entry.fetches_released else None
+        if compared is not None and not was_fetched(copies / RELEASED) and not publication.on_hub:
+            files = {name: copies / name for name in judged}
+            gate = compare_here(entry, subject, files, copies, root)
+            compared = read_compared(copies / RELEASED)
         release = publication.build(gate, copies, signer, compared)
         if dry_run:
             return publication.receipt(release)
@@ -340,7 +349,8 @@ def verify_verdict(
             f"{subject.gate} covers other files: {shorten(differing, SHOWN, '; ')}. Run `dvc repro {stage}`, then "
             "publish again; nothing was published"
         )
-    verdict = decide_on_files(load_part(entry, "scores"), subject, hashes, copies, RELEASED, entry.seeds and SEEDS)
+    released, seeds = entry.released and RELEASED, entry.seeds and SEEDS
+    verdict = decide_on_files(load_part(entry, "scores"), subject, hashes, copies, released, seeds)
     redo = f"redo the verdict with `dvc repro --force --single-item {stage}`, then publish again; nothing was "
     if not verdict["accepted"]:
         said = "".join(f"\n  {reason}" for reason in verdict["reasons"])
@@ -354,6 +364,40 @@ def verify_verdict(
             f"{subject.gate} differs from the checks of the evidence: {', '.join(other)}. One of them was changed by "
             f"hand: {redo}published"
         )
+    return verdict
+
+
+def compare_here(
+    entry: Entry, subject: ReleaseSubject, files: Mapping[str, Path], copies: Path, root: Path
+) -> dict[str, Any]:
+    """Return the verdict with the comparison that the gate could not make, as it did not see the folder of releases.
+
+    Only scores that the replaced release states count: no model runs here.
+
+    Args:
+        files: name -> copy of everything that the gate evaluates; the scores of the released model are added.
+
+    Raises:
+        GateRejected: the model is worse.
+        PublishError: the release does not state scores of these examples.
+    """
+    task, folder = load_part(entry, "scores"), entry.params.publish.folder
+    releases, sources = list_folder_releases(entry, root)
+    release, _ = choose_release(releases, copies / subject.model)
+    scores = None
+    if release is not None:
+        scores = read_recorded_scores(task, task.read_all(copies), sources[release.tag](SCORES))
+        if scores is None:
+            raise PublishError(
+                f"{release.tag} in {folder} does not state scores of these {task.record}s, and the gate did not see "
+                "it, so that they were not compared. Use `podium run` on a host that has this folder, or set "
+                f"{entry.key('gate', 'released')}={UNCOMPARED}; nothing was published"
+            )
+    write_released(task, copies / RELEASED, release, scores)
+    verdict = decide_on_files(task, subject, hash_files(files), copies, RELEASED, entry.seeds and SEEDS)
+    if not verdict["accepted"]:
+        said = "".join(f"\n  {reason}" for reason in verdict["reasons"])
+        raise GateRejected(f"the gate did not see {folder}; this model is rejected, nothing was published:{said}")
     return verdict
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ipu_model.files import clear_partial, exclusive_lock, link_or_copy, new_folder, sha256_of
+from ipu_model.files import clear_partial, exclusive_lock, find_object, link_or_copy, new_folder, sha256_of
 from tasks.downstream.gate.subject import ReleaseSubject
 from tasks.downstream.inference.fetched_releases import TAG
 from tasks.params.schema import Params
@@ -211,6 +211,11 @@ def read_compared(folder: Path) -> ComparedRelease:
     values = read_json(path, "podium run") if path.is_file() else {}
     release = values.get("release") or {}
     return ComparedRelease(release.get("tag"), release.get("commit"), values.get("weights"))
+
+
+def was_fetched(folder: Path) -> bool:
+    """Return False if what the stage predict_released wrote says that no releases were fetched for it."""
+    return bool((find_object(folder / artifacts.RELEASED_RECORD) or {}).get("fetched", True))
 
 
 def released_meanwhile(found: str, compared: ComparedRelease) -> PublishError:

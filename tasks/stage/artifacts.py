@@ -63,7 +63,7 @@ RUN_PAGES = Path("reports/runs")
 INDEX_PAGE = Path("reports/index.html")
 """Page of all runs, in the project's folder."""
 FETCHED = Path("released")
-"""Fetched releases that gates compare with; ignored by git and by DVC's cache."""
+"""Fetched releases that gates compare with; ignored by git, never cached by DVC."""
 RELEASED_RECORD = "released.json"
 """File next to the scores of a released model that identifies the release."""
 RELEASES = Path("published")

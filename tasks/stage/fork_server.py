@@ -46,13 +46,15 @@ class ModuleCommand:
     arguments: Sequence[str]
     environment: dict[str, str]
     group: int
+    folder: str = "."
+    """Current folder of the process."""
 
     def send(self, to: socket.socket, streams: Sequence[int]) -> None:
         """Send the command, with the standard streams of its process."""
         socket.send_fds(to, [json.dumps(asdict(self)).encode()], streams)
 
     def enter(self, streams: Sequence[int]) -> None:
-        """Give this process, a fork, the group, streams and environment of the command."""
+        """Give this process, a fork, the group, streams, environment and folder of the command."""
         with contextlib.suppress(OSError):  # it is in the group, or the requester has ended
             os.setpgid(0, self.group)
         for stream, descriptor in enumerate(streams):
@@ -60,6 +62,7 @@ class ModuleCommand:
             os.close(descriptor)
         os.environ.clear()
         os.environ.update(self.environment)
+        os.chdir(self.folder)
 
     def run(self) -> None:
         """Run the module in this process."""
@@ -114,7 +117,9 @@ class ReserveProcess:
         reader, writer = os.pipe()
         self.stdout = os.fdopen(reader, encoding="utf-8")
         try:
-            ModuleCommand(module, arguments, environment, os.getpgrp()).send(self._socket, (0, writer, writer))
+            ModuleCommand(module, arguments, environment, os.getpgrp(), os.getcwd()).send(
+                self._socket, (0, writer, writer)
+            )
         finally:
             os.close(writer)
 

@@ -6,6 +6,7 @@ import shutil
 import sys
 
 import pytest
+from prefect.client.schemas.objects import StateType
 
 from flows import cli, pipeline
 from flows.dvc.session import StageFailed
@@ -35,7 +36,11 @@ def run(*overrides, **options):
 
 def test_a_rejected_model_ends_in_the_state_rejected_and_is_not_published(prefect_session, toy_project):
     state = run()
-    assert (state.name, state.is_completed()) == ("Rejected", True)
+    assert (state.name, state.type, state.message) == (
+        "Rejected",
+        StateType.FAILED,
+        "f1 80.50 is under the floor 85.00",
+    )
     values = run_json(toy_project)
     assert values["results"] == {
         "gate@squad": {

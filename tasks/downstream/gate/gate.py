@@ -32,11 +32,11 @@ from tasks.downstream.gate.recipe import (
 )
 from tasks.downstream.gate.released_scores import SCORES, mark_unanswered, read_outcomes, read_released_outcomes
 from tasks.downstream.gate.subject import Hashes, ReleaseSubject, hash_files, make_subject
-from tasks.downstream.gate.verdict_text import ADVICE, EXPORTS, WITHOUT_FLOOR, held_out_score
+from tasks.downstream.gate.verdict_text import ADVICE, COMPARED, EXPORTS, WITHOUT_FLOOR, held_out_score
 from tasks.downstream.scoring.metrics import Outcomes
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.downstream.scoring.significance import ConfidenceInterval, PairedDifference
-from tasks.params.downstream import PUBLISHED
+from tasks.params.downstream import PUBLISHED, UNCOMPARED
 from tasks.params.entries import entry_argument, find_entry
 from tasks.params.schema import load_params, parameter_values, validate_params
 from tasks.plan.code_state import git_state
@@ -80,12 +80,14 @@ class Evidence:
     """Scores of all models of the recipe; None without other seeds."""
     exports: Mapping[str, ExportEvidence] = field(default_factory=dict)
     """Path in the release -> evidence of an exported file."""
+    compared: str = "not compared with a released model"
+    """Names the released model, or says why there is none."""
 
 
 def gather_evidence(
     task: AnyScores,
     subject: ReleaseSubject,
-    released: Path,
+    released: Path | None,
     hashes: Mapping[str, str | None],
     root: Path = Path(),
     seeds: Path | None = None,
@@ -97,7 +99,8 @@ def gather_evidence(
     predictions and must agree with the metrics file.
 
     Args:
-        released: folder of the released model's scores.json or predictions.json; empty before the first release.
+        released: folder of the released model's scores.json or predictions.json; empty before the first release. None:
+            not compared.
         hashes: SHA-256 of the files by path in the checkout.
         seeds: folder with the scores of other seeds of the recipe; None: evaluate this model alone.
 
@@ -116,9 +119,11 @@ def gather_evidence(
     task.verify_decisions(metrics, predictions, root)
     if belong:  # otherwise the check of hashes reports it
         verify_scores(root / subject.metrics, metrics, task.figures(examples, outcomes), subject.stages["evaluate"])
-    if os.path.lexists(root / released):  # a lost link is not "none released"
-        require_readable(root / released, task.entry.key("gate", "released"))
-    theirs = read_released_outcomes(task, examples, root / released / subject.released)
+    theirs = None
+    if released is not None:
+        if os.path.lexists(root / released):  # a lost link is not "none released"
+            require_readable(root / released, task.entry.key("gate", "released"))
+        theirs = read_released_outcomes(task, examples, root / released / subject.released)
     own = _read_judged_model(task, subject, outcomes, hashes, root)
     trained = None if seeds is None else read_seeds(task, examples, root / seeds, own)
     taught = None
@@ -137,7 +142,25 @@ def gather_evidence(
         teacher=None if taught is None else compare_teacher(task, answers, taught),
         recipe=None if trained is None else score_recipe(task, trained, own, theirs, baseline),
         exports=gather_exports(task, subject, examples, outcomes, hashes, root),
+        compared=_describe_comparison(task, None if released is None else root / released, theirs is not None),
     )
+
+
+def _describe_comparison(task: AnyScores, released: Path | None, has_scores: bool) -> str:
+    """Return which released model the gate compares with, or why with none, after "the model was"."""
+    key, alone = task.entry.key("gate", "released"), "not compared with a released model"
+    if released is None:
+        return f"{alone}, as {key} is {UNCOMPARED}"
+    if not task.entry.fetches_released:
+        return f"compared with the scores in the folder of {key}" if has_scores else f"{alone}, as {key} has no scores"
+    record = find_object(released / artifacts.RELEASED_RECORD) or {}
+    if not has_scores:
+        why = "its target had none (first release)" if record.get("fetched") else "the gate could not see its target"
+        return f"{alone}, as {why}"
+    how = "by the scores of that release"
+    if record.get("predicted"):
+        how = f"which predicted these {task.record}s, as its release does not state scores of all of them"
+    return f"compared with {(record.get('release') or {}).get('tag')}, {how}"
 
 
 def _over_baseline(task: AnyScores, outcomes: Outcomes, baseline: Outcomes | None) -> ConfidenceInterval | None:
@@ -281,6 +304,7 @@ def decide(task: AnyScores, evidence: Evidence) -> dict[str, Any]:
         "accepted": not reasons,
         "reasons": reasons,
         "checks": [check.as_values() for check, _ in found],
+        COMPARED: evidence.compared,
         **({} if evidence.recipe is None else recipe_record(task, evidence.recipe)),
         **({} if note is None else {WITHOUT_FLOOR: note}),
         **({EXPORTS: exports} if exports else {}),
@@ -399,14 +423,14 @@ def find_advice(
 
 
 def decide_on_files(
-    task: AnyScores, subject: ReleaseSubject, hashes: Hashes, root: Path, released: Path, seeds: Path | None
+    task: AnyScores, subject: ReleaseSubject, hashes: Hashes, root: Path, released: Path | None, seeds: Path | None
 ) -> dict[str, Any]:
     """Return the verdict on the evidence in `root`, a checkout or copies of its files.
 
     Args:
         hashes: SHA-256 of all evaluated files by the names of `Subject.judged`.
         root: folder of the evidence.
-        released: folder of the released model's scores, relative to `root`.
+        released: folder of the released model's scores, relative to `root`, or None.
         seeds: folder of the scores of other seeds, relative to `root`, or None.
 
     Raises:
@@ -429,8 +453,9 @@ def main() -> None:
             print(f"    - {reason}")
     for one in verdict.get(ADVICE, ()):
         print(f"  {one['text']}")
-    if WITHOUT_FLOOR in verdict:
-        print(f"  {verdict[WITHOUT_FLOOR]}")
+    for key in (COMPARED, WITHOUT_FLOOR):
+        if key in verdict:
+            print(f"  {verdict[key]}")
     files = (artifacts.metrics_file(entry.name), artifacts.metrics_file(entry.name, "gate"))
     record_verdict(params.tracking, artifacts.job_name(entry.name, "finetune"), files)
 

@@ -65,13 +65,13 @@ class ReleaseSubject:
     released: str
     """Subfolder with a released model's scores or predictions in the folder of released models."""
 
-    def judged(self, released: Path, root: Path, seeds: Path | None = None) -> dict[str, Path]:
+    def judged(self, released: Path | None, root: Path, seeds: Path | None = None) -> dict[str, Path]:
         """Return name -> file of everything that the gate evaluates; a name is the path in the checkout.
 
         Missing files are included, because the gate evaluates that they are missing.
 
         Args:
-            released: folder of the released model.
+            released: folder of the released model, if there is one to compare with.
             root: checkout.
             seeds: folder with the scores of other seeds, if any.
         """
@@ -88,10 +88,11 @@ class ReleaseSubject:
         names += [artifacts.METRICS / f"{training}.json" for training in self.trainings]
         names += [artifacts.validation_report(name) for name in self.verdicts]
         files = {name.as_posix(): root / name for name in names}
-        of_released = [Path(self.released, name) for name in ("scores.json", self.predictions.name)]
-        if released == artifacts.released_scores(self.name):
-            of_released.append(Path(artifacts.RELEASED_RECORD))
-        files |= {(RELEASED / name).as_posix(): root / released / name for name in of_released}
+        if released is not None:
+            of_released = [Path(self.released, name) for name in ("scores.json", self.predictions.name)]
+            if released == artifacts.released_scores(self.name):
+                of_released.append(Path(artifacts.RELEASED_RECORD))
+            files |= {(RELEASED / name).as_posix(): root / released / name for name in of_released}
         of_seeds = [] if seeds is None else sorted((root / seeds).glob("*.json"))
         return {**files, **{(SEEDS / path.name).as_posix(): path for path in of_seeds}}
 

@@ -8,6 +8,8 @@ RECIPE = ("seeds", "recipe", "chosen_by")
 """Additional keys of a verdict on several seeds (tasks/downstream/gate/recipe.py)."""
 WITHOUT_FLOOR = "without_floor"
 """Key of the note that no floor was set."""
+COMPARED = "compared"
+"""Key of the text that names the released model that the gate compared with, or says why there is none."""
 EXPORTS = "exports"
 """Key of the verdicts on exported files: path in the release -> accepted, reasons, checks, metrics, differences."""
 ADVICE = "advice"

@@ -50,17 +50,17 @@ class FetchedRelease:
 
 
 def read_fetched(folder: Path) -> list[FetchedRelease]:
-    """Return the releases in a folder, newest first; empty before the first release.
+    """Return the releases in a folder, newest first; empty before the first release, and if none was fetched.
 
     Raises:
-        InputError: the folder or its record is missing or damaged.
+        InputError: the record of the folder is damaged.
     """
     path = folder / RECORD
+    if not folder.exists():  # plain `dvc repro` fetches nothing
+        return []
     try:
         return [_release(one) for one in read_json(path)["releases"]]
-    except FileNotFoundError:
-        raise InputError(f"{path} not found. `podium run` fetches the released model") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is damaged ({error}). Remove {folder}; `podium run` fetches it again") from None
 
 

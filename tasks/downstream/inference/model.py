@@ -87,11 +87,7 @@ def find_model(name: str, tokenizer: Path | None = None, backend: str = "") -> I
 
     holder = folder if tokenizer is None else tokenizer
     _require_own_files(folder, holder)
-    config = read_values(folder)
-    if "max_position_embeddings" not in config:
-        raise InputError(
-            f"{folder / CONFIG} is not the configuration of an encoder: max_position_embeddings is missing"
-        )
+    model = read_model(folder, holder)
     exported = artifacts.EXPORT_FILES.get(backend)
     if not list_weight_files(folder) and not (exported and (folder / exported).is_file()):
         raise InputError(f"{folder} {NO_WEIGHTS}")
@@ -102,7 +98,21 @@ def find_model(name: str, tokenizer: Path | None = None, backend: str = "") -> I
             f"{holder / 'tokenizer.json'} is missing, and there is no vocab.txt: a published folder has one; for a "
             f"folder of models/ add --tokenizer {artifacts.TOKENIZER}"
         ) from None
-    return InferenceModel(folder, holder, read_fields(config)["max_positions"], config)
+    return model
+
+
+def read_model(folder: Path, tokenizer: Path | None = None) -> InferenceModel:
+    """Return a model folder from its config.json; weights and tokenizer may be missing.
+
+    Raises:
+        InputError: config.json is missing or is not that of an encoder.
+    """
+    config = read_values(folder)
+    if "max_position_embeddings" not in config:
+        raise InputError(
+            f"{folder / CONFIG} is not the configuration of an encoder: max_position_embeddings is missing"
+        )
+    return InferenceModel(folder, tokenizer or folder, read_fields(config)["max_positions"], config)
 
 
 def find_exported(model: InferenceModel, form: str) -> Path:

@@ -17,6 +17,7 @@ from tasks.downstream.inference.fetched_releases import STATED_SCORES, FetchedRe
 from tasks.downstream.inference.job import InferenceOptions, InferenceTask, run_inference, scratch_checkout
 from tasks.downstream.inference.model import CONFIG, WEIGHTS, InferenceModel, find_model
 from tasks.downstream.scoring.scores import AnyScores
+from tasks.params.downstream import UNCOMPARED
 from tasks.params.entries import ENTRY_SECTIONS, Entry, entry_argument, find_entry
 from tasks.params.schema import DeviceParams, load_sections
 from tasks.params.sections import RuntimeSpec
@@ -38,21 +39,23 @@ def predict_released(task: AnyScores, device: DeviceParams, root: Path = Path())
     """
     name, folder = task.entry.name, root / artifacts.FETCHED / task.entry.name
     release, itself = choose_release(read_fetched(folder), root / artifacts.model_folder(name))
+    out = root / artifacts.released_scores(name)
     said = f"{name}: this model is already released as {itself.title}; " if itself else f"{name}: "
     if release is None:
-        _write(task, root, None, None)
+        write_released(task, out, fetched=folder.is_dir())
         return f"{said}no released model to compare with"
     verify_release(release, folder)
     examples, where = task.read_all(root), folder / release.tag
     count = sum(len(task.keys(one)) for one in examples.values())
     text = read_recorded_scores(task, examples, where / STATED_SCORES)
+    predicted = text is None
     if text is not None:
         how = f"has recorded scores for all {count:,} {task.record}s; using them"
     else:
         predictions = predict_dev_sets(task, where, device, root)
         text = scores_json(task, examples, predictions)
         how = f"predicted all {count:,} {task.record}s, because its recorded scores do not cover them"
-    _write(task, root, release, text)
+    write_released(task, out, release, text, predicted=predicted)
     return f"{said}{release.title} {how}"
 
 
@@ -85,7 +88,8 @@ def predict_dev_sets(task: AnyScores, folder: Path, device: DeviceParams, root: 
     """
     model = find_model(str(folder))
     own = entry_of_model(model)
-    _require_comparable(task.entry, own, model, root)
+    ours = InferenceModel(root, root, 0, read_json(root / artifacts.model_folder(task.entry.name) / CONFIG))
+    require_comparable(task.entry, model, ours.labels)
     return predict_with(task, model, own, device, root)
 
 
@@ -112,19 +116,40 @@ def predict_with(
     return found
 
 
-def _require_comparable(entry: Entry, own: Entry, theirs: InferenceModel, root: Path) -> None:
-    """Refuse a released model for another task or with other classes than the model of the entry."""
-    folder = root / artifacts.model_folder(entry.name)
-    ours = InferenceModel(folder, folder, theirs.max_positions, read_json(folder / CONFIG))
-    said = describe_task_difference(entry, own)
-    if not said and ours.labels != theirs.labels:
-        said = f"has the classes {', '.join(theirs.labels)}, this one {', '.join(ours.labels)}; they cannot be compared"
+def require_comparable(
+    entry: Entry, released: InferenceModel, labels: Sequence[str] = (), all_known: bool = True
+) -> None:
+    """Refuse a released model for another task or with other classes than those of an entry.
+
+    Args:
+        released: its folder needs only config.json and what a release records of its task.
+        labels: classes of the entry, in order; empty: not compared.
+        all_known: the entry has no other classes.
+
+    Raises:
+        InputError: the models cannot be compared.
+    """
+    said = describe_task_difference(entry, entry_of_model(released))
+    if not said and (difference := describe_label_difference(released.labels, labels, all_known)):
+        said = f"has {difference}"
     if said:
         raise InputError(
-            f"the released model {theirs.folder.name} {said}. Set {entry.key('gate', 'released')} to a folder with "
-            f"scores.json of a comparable model, or to an empty one, or set {entry.key('publish')} to another "
-            "destination"
+            f"the released model {released.folder.name} {said}; they cannot be compared. Set {entry.key('publish')} to "
+            f"another target, or {entry.key('gate', 'released')}={UNCOMPARED} to replace it without a comparison"
         )
+
+
+def describe_label_difference(theirs: Sequence[str], labels: Sequence[str], all_known: bool) -> str:
+    """Return how the classes of a model differ from those of examples, after "has"; empty: they do not.
+
+    Args:
+        labels: classes of the examples, in order; empty: the task has none.
+        all_known: the examples have no other classes.
+    """
+    same = tuple(theirs) == tuple(labels) if all_known else set(labels) <= set(theirs)
+    if not labels or len(labels) == len(theirs) == 1 or same:
+        return ""
+    return f"the classes {', '.join(theirs)}, the examples {', '.join(labels)}"
 
 
 def describe_task_difference(entry: Entry, own: Entry) -> str:
@@ -136,12 +161,28 @@ def describe_task_difference(entry: Entry, own: Entry) -> str:
     return "" if asked == found else f"is for {found}, this entry for {asked}"
 
 
-def _write(task: AnyScores, root: Path, release: FetchedRelease | None, scores: str | None) -> None:
+def write_released(
+    task: AnyScores,
+    out: Path,
+    release: FetchedRelease | None = None,
+    scores: str | None = None,
+    *,
+    fetched: bool = True,
+    predicted: bool = False,
+) -> None:
+    """Write the scores of the released model into a folder, and a record of where they are from.
+
+    Args:
+        release: None: there is no other model to compare with.
+        fetched: releases were fetched; otherwise it is not known whether there are any.
+        predicted: the model predicted the examples; otherwise the scores are those of its release.
+    """
     about = (
         None if release is None else {"tag": release.tag, "repository": release.repository, "commit": release.commit}
     )
-    values = {"release": about, "weights": None if release is None else release.weights}
-    with new_folder(root / artifacts.released_scores(task.entry.name)) as folder:
+    weights = None if release is None else release.weights
+    values = {"release": about, "weights": weights, "fetched": fetched, "predicted": predicted}
+    with new_folder(out) as folder:
         write_json(folder / artifacts.RELEASED_RECORD, values)
         if scores is not None:
             write_text(folder / task.released_below / SCORES, scores)

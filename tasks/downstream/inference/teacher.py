@@ -22,7 +22,11 @@ from tasks.downstream.gate.released_scores import SCORES, scores_json
 from tasks.downstream.inference.entry import infer_entry
 from tasks.downstream.inference.job import load_ipu_config
 from tasks.downstream.inference.model import PROVENANCE, InferenceModel, find_model
-from tasks.downstream.inference.predict_released import describe_task_difference, predict_with
+from tasks.downstream.inference.predict_released import (
+    describe_label_difference,
+    describe_task_difference,
+    predict_with,
+)
 from tasks.downstream.jobs.entry_jobs import build_predict_job, require_valid_rows
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.jobs.device_job import run_device_job
@@ -100,12 +104,10 @@ def require_same_labels(teacher: Teacher, labels: Sequence[str], all_known: bool
     Raises:
         InputError: the classes differ.
     """
-    theirs = teacher.model.labels
-    same = theirs == tuple(labels) if all_known else set(labels) <= set(theirs)
-    if labels and not len(labels) == len(theirs) == 1 and not same:
+    if difference := describe_label_difference(teacher.model.labels, labels, all_known):
         raise InputError(
-            f"{teacher.key}: the teacher has the classes {', '.join(theirs)}, the examples {', '.join(labels)}. Choose "
-            "a teacher with the same classes in the same order, or fine-tune one on these examples"
+            f"{teacher.key}: the teacher has {difference}. Choose a teacher with the same classes in the same order, "
+            "or fine-tune one on these examples"
         )
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from flows.checks import preflight
-from flows.checks.input_checks import check_hub, run_check, select_checks
+from flows.checks.input_checks import check_files, check_hub, run_check, select_checks
+from flows.checks.probes import CheckResult
 from flows.runs.model_source import model_parameters
 from flows.runs.run_request import resolve_request
 from tasks.params.overlays import make_settings, resolve
@@ -197,3 +198,45 @@ def test_the_head_of_a_model_on_the_hub_is_known_before_it_is_downloaded(place: 
     assert [(one.name, one.level) for one in found] == [
         ("classes", "warning"), ("pairs", "warning"), ("pairs", "problem"), ("pairs_of_hub", "problem"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "said"),
+    [
+        ("classification", ["blue", "red"], "own: the released model is for the same task"),
+        ("classification", ["no", "yes"], "has the classes no, yes, the examples blue, red; they cannot be compared"),
+        ("ner", ["blue", "red"], "is for kind ner, this entry for kind classification"),
+        ("", [], "own: first release, there is no model to compare with"),
+    ],
+)
+@pytest.mark.parametrize("target", ["local", "hub"])
+def test_a_release_that_cannot_be_compared_is_refused_before_the_first_stage(
+    place: Path, hub: HubServer, target: str, kind: str, labels: list[str], said: str
+) -> None:
+    model = write_head_model(place / "model", CLASSES, ["blue", "red"], WORDS, 512)
+    if kind:
+        release = write_head_model(place / "release", CLASSES, labels, WORDS)
+        stated = {"kind": kind, "regression": False, "multilabel": False, "rows": {}, "evaluate": {}}
+        (release / "provenance.json").write_text(json.dumps({"parameters": {"downstream": {"own": stated}}}))
+        (release / "model.safetensors").unlink()
+        repository = hub.store.create("model", "user/released")
+        files = {file.name: file.read_bytes() for file in release.iterdir()}
+        repository.tags[f"release-{12 * '0'}"] = hub.store.add_files(repository, files).oid
+    data = {"source": "files", "train_path": str(place / "classes.csv"), "dev_path": None}
+    where = {"folder": str(place / "release"), "repository": "user/released"}
+    probe, check = (preflight.probe_files, check_files) if target == "local" else (preflight.probe_hub, check_hub)
+
+    def check_release(**gate: str) -> list[CheckResult]:
+        own = {"kind": "classification", "data": data, "publish": where, "gate": gate}
+        settings = [f"downstream={json.dumps({'own': own})}", f"publish.target={target}"]
+        given = make_settings(model_parameters(str(model), place, ROOT))
+        [question] = probe(resolve_request(ROOT, "finetune", [*given, *settings]))
+        return [one for one in check(question.request) if one.name == "release"]
+
+    if target == "local" and not kind:
+        assert check_release() == [], "there is no folder"
+        return
+    [found] = check_release()
+    assert found.level == ("ok" if said.startswith("own: ") else "problem"), found.text
+    assert said in found.text
+    assert check_release(released="none") == check_release(released=str(place)) == []

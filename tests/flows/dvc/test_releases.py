@@ -43,9 +43,24 @@ def test_only_a_run_that_compares_fetches(checkout: Path) -> None:
     assert [one.tag for one in read_fetched(checkout / FOLDER)] == [tag]
 
 
-def test_of_a_folder_workers_have_their_own_which_is_refused(checkout: Path) -> None:
-    with pytest.raises(releases.ReleaseFailed, match="each worker has its own folders. Publish to the Hub"):
-        releases.select_releases(GATE, checkout)
+def test_of_a_folder_workers_fetch_nothing_as_each_has_its_own(checkout: Path) -> None:
+    release(checkout)
+    chosen = releases.select_releases(GATE, checkout)
+    assert chosen == {"squad": []}
+    assert releases.fetch_releases(GATE, checkout, lambda line: None)
+    assert releases.fetch_releases(GATE, checkout, lambda line: None, chosen)
+    assert [path.name for path in (checkout / FOLDER).parent.iterdir()] == []
+
+
+def test_a_model_that_is_up_to_date_is_not_compared_with_its_own_release(checkout: Path) -> None:
+    def fetch(*unchanged: str) -> bool:
+        return releases.fetch_releases(GATE, checkout, lambda line: None, unchanged=unchanged)
+
+    assert fetch("finetune@squad"), "first release: an empty record"
+    release(checkout)
+    assert not fetch("finetune@squad")
+    assert fetch("examples@squad"), "another model will be trained"
+    assert not fetch("examples@squad")
 
 
 def test_workers_fetch_what_one_host_chose_whatever_is_released_meanwhile(checkout: Path, hub: HubServer) -> None:

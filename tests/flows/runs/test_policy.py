@@ -298,7 +298,7 @@ def test_the_whole_flow_asks_the_worker_that_started_it_and_nobody_in_a_shell(
     outside.mkdir()
     (outside / "a.txt").write_text("text\n")
     overrides = [f"corpus.path={outside}"]
-    assert pipeline.pipeline(None, overrides, return_state=True).is_completed()
+    assert pipeline.pipeline(None, overrides, return_state=True).name == "Rejected"
     monkeypatch.setenv(STARTED_BY_A_WORKER, "17")
     state = pipeline.pipeline(None, overrides, return_state=True)
     assert state.is_failed()

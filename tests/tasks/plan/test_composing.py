@@ -20,8 +20,17 @@ from tests.plans import values_with
 
 GIVEN = ("pretrain.enabled=false", "base_model.source=folder", "tokenizer.source=file")
 """A model that one has, with its vocabulary."""
-STAGES = ("examples", "validate_examples", "rows", "validate_rows", "finetune", "predict", "evaluate", "gate")
-OF_AN_ENTRY = {f"{what}@squad" for what in STAGES}
+STAGES = (
+    "examples",
+    "validate_examples",
+    "rows",
+    "validate_rows",
+    "finetune",
+    "predict",
+    "predict_released",
+    "evaluate",
+)
+OF_AN_ENTRY = {f"{what}@squad" for what in (*STAGES, "gate")}
 OF_PHASES = ("pretrain_rows", "validate", "pretrain")
 PRETRAINING = {f"{what}@{phase}" for what in OF_PHASES for phase in ("phase1", "phase2")}
 
@@ -37,6 +46,13 @@ def entry_of(*overrides: str, name: str = "squad") -> dict[str, Any]:
 
 def test_the_demo_has_a_corpus_two_phases_and_one_entry() -> None:
     assert set(plan_of()) == {"corpus@text", "validate@corpus", "tokenizer", *PRETRAINING, *OF_AN_ENTRY}
+
+
+def test_only_a_gate_that_compares_scores_the_released_model() -> None:
+    for one, place in (("none", "data/tokenizer"), ("inputs/released", "inputs/released")):
+        uncompared = f"downstream.squad.gate.released={one}"
+        assert "predict_released@squad" not in plan_of(uncompared)
+        assert entry_of(uncompared)["released"] == place
 
 
 def test_a_given_model_needs_no_corpus_and_no_pre_training() -> None:

@@ -1,5 +1,6 @@
 """Folders that parameters name for what is written: none in what a stage replaces, in the code or in git's folder."""
 
+import copy
 import shutil
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,17 @@ def test_a_folder_that_a_link_leads_to_is_refused_too(project: Path):
     (project / "link").symlink_to("models")
     (problem,) = written_problems(params(downstream__squad__publish__folder="link/squad"), project)
     assert "is in models/squad" in problem
+
+
+@pytest.mark.parametrize("path", ["published/./podium-demo", "published/x/../podium-demo", "link"])
+def test_two_entries_do_not_share_a_target_however_it_is_written(project: Path, path: str):
+    (project / "published/podium-demo").mkdir(parents=True)
+    (project / "link").symlink_to("published/podium-demo")
+    values = params()
+    values["downstream"]["other"] = copy.deepcopy(values["downstream"]["squad"])
+    values["downstream"]["other"]["publish"]["folder"] = path
+    (problem,) = written_problems(values, project)
+    assert problem.startswith(f"downstream.other.publish.folder='{path}' is the folder of downstream.squad.publish")
 
 
 @pytest.mark.parametrize(

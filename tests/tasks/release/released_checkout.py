@@ -12,6 +12,7 @@ from ipu_model.files import sha256_of, write_json
 from tasks.params.entries import find_entry
 from tasks.params.schema import load_params, parameter_values
 from tasks.release.fetch import FetchResult, fetch, newest_on_hub
+from tasks.release.names import FolderReleases
 from tasks.release.publish import publish
 from tasks.stage import artifacts
 from tests.tasks.downstream.entries import change_parameters
@@ -48,7 +49,8 @@ def compared_with_newest(root: Path) -> Iterator[None]:
         yield
         return
     tag = commit = None
-    weights = root / "published/podium-demo/model.safetensors"
+    target = root / "published/podium-demo"
+    weights = (FolderReleases(target).named_release() or target) / "model.safetensors"
     if params.publish.target == "hub":
         tag, commit = next(((one.tag, one.commit) for one in newest_on_hub(find_entry(params, "squad"))), (None, None))
     folder.mkdir(parents=True, exist_ok=True)

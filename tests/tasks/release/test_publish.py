@@ -16,6 +16,7 @@ from tasks.params.schema import parameter_values
 from tasks.release.publish import publish
 from tasks.stage import artifacts
 from tasks.stage.errors import GateRejected, PublishError
+from tests.tasks.release.released_checkout import compared_with_newest
 from tests.tasks.trained_checkout import PROJECT, make_checkout, params_with, write_gate, write_model
 
 FOLDER = "published/podium-demo"
@@ -97,8 +98,9 @@ def test_a_release_names_the_run_that_made_each_stage_and_is_the_same_whoever_di
 def test_other_weights_replace_the_release_and_have_another_tag(checkout: Path) -> None:
     first = publish_here(checkout)
     write_model(checkout, seed=7)
-    write_gate(checkout)
-    second = publish_here(checkout)
+    with compared_with_newest(checkout):
+        write_gate(checkout)
+        second = publish_here(checkout)
     assert second["unchanged"] is False
     assert second["tag"] != first["tag"]
     published = content(checkout / FOLDER)
@@ -212,7 +214,6 @@ def test_a_write_that_fails_keeps_the_old_release(checkout: Path, monkeypatch: p
     publish_here(checkout)
     before = content(checkout / FOLDER)
     write_model(checkout, seed=11)
-    write_gate(checkout)
     replace = os.replace
 
     def fails_for_the_new_folder(source: Path, target: Path) -> None:
@@ -221,8 +222,10 @@ def test_a_write_that_fails_keeps_the_old_release(checkout: Path, monkeypatch: p
         replace(source, target)
 
     monkeypatch.setattr("tasks.release.release.os.replace", fails_for_the_new_folder)
-    with pytest.raises(OSError, match="No space left"):
-        publish_here(checkout)
+    with compared_with_newest(checkout):
+        write_gate(checkout)
+        with pytest.raises(OSError, match="No space left"):
+            publish_here(checkout)
     assert content(checkout / FOLDER) == before
     assert sorted(p.name for p in (checkout / "published").iterdir()) == ["podium-demo", "podium-demo.releases"]
 

@@ -87,7 +87,7 @@ def test_each_file_that_was_judged_is_bound_by_its_bytes(copied: Callable[[str],
         "metrics": subject.metrics,
         "training": artifacts.METRICS / f"{subject.trainings[-1]}.json",
         "references": subject.references[0],
-        "released": Path("inputs/released", subject.released, "scores.json"),
+        "released": Path(artifacts.released_scores(entry), subject.released, "scores.json"),
         "page": subject.page,
         "mistakes": subject.mistakes,
     }[part]
@@ -99,7 +99,8 @@ def test_each_file_that_was_judged_is_bound_by_its_bytes(copied: Callable[[str],
         stream.write(b" " if before else b"{}")
     if before:
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    require_refused(root, entry, re.escape(str(name if part != "released" else name.relative_to("inputs"))))
+    evaluated = Path("released", subject.released, "scores.json") if part == "released" else name
+    require_refused(root, entry, re.escape(str(evaluated)))
 
 
 def forged_metrics(root: Path) -> None:

@@ -7,16 +7,18 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from ipu_model.files import exclusive_lock, read_json, sha256_of
+from ipu_model.files import exclusive_lock, read_json, sha256_of, write_json
 from tasks.downstream.inference.predict_released import predict_released
 from tasks.params.entries import find_entry
 from tasks.params.schema import load_params, parameter_values
 from tasks.plan.kinds import load_part
 from tasks.release.publish import publish
 from tasks.stage import artifacts
-from tasks.stage.errors import PublishError
+from tasks.stage.errors import GateRejected, PublishError
 from tests.hub_server import HubServer
 from tests.tasks.downstream.entries import change_parameters
 from tests.tasks.release.hub_publishing import NAME, commits, repository
@@ -65,10 +67,10 @@ def in_review(on_hub: list[Path]) -> list[Path]:
     return on_hub
 
 
-def judge(root: Path) -> None:
+def judge(root: Path, **how: Any) -> None:
     """Fetch what is out, score it, and let the gate compare with it."""
     params = load_params(root / artifacts.PARAMS)
-    fetch_here(root)
+    fetch_here(root, **how)
     predict_released(load_part(find_entry(params, "squad"), "scores"), params.device, root)
     write_gate(root)
     assert read_json(root / "metrics/squad-gate.json")["accepted"]
@@ -101,6 +103,34 @@ def test_a_release_that_the_gate_did_not_compare_with_is_not_replaced(runs: list
         publish_here(second)
 
 
+def test_what_the_gate_did_not_see_is_compared_where_it_is_published(runs: list[Path], tmp_path: Path) -> None:
+    """As by a worker, or by plain `dvc repro`: nothing was fetched."""
+    first, second = runs
+    for root in runs:
+        change_parameters(root, {"downstream": {"squad": {"gate": {"above_baseline": False, "min_exact_match": None}}}})
+        judge(root, these=[])
+        assert "the gate could not see its target" in read_json(root / "metrics/squad-gate.json")["compared"]
+    tag = publish_here(first)["tag"]
+    folder = tmp_path / "out" / FOLDER
+    assert "as its target had none (first release)." in (folder / "README.md").read_text()
+    assert publish_here(first)["unchanged"] is True
+    answer(second, q1="a river", q2="hills")
+    with pytest.raises(
+        GateRejected, match="(?s)the gate did not see .*F1 dropped significantly against the released model"
+    ):
+        publish_here(second)
+    examples = second / artifacts.examples_file("squad", "dev")
+    rows = pq.read_table(examples)
+    pq.write_table(rows.set_column(0, "id", pa.array(["q1", "q3"])), examples)
+    answer(second, q1="northern hills", q3="a lake")
+    with pytest.raises(PublishError, match=f"^{tag} in .* does not state scores of these questions"):
+        publish_here(second)
+    pq.write_table(rows, examples)
+    answer(second, q1="northern hills", q2="a lake")
+    assert publish_here(second)["unchanged"] is False
+    assert f"It was compared with {tag}, by the scores of that release." in (folder / "README.md").read_text()
+
+
 def test_the_same_content_and_another_card_of_the_same_weights_need_no_other_verdict(runs: list[Path]) -> None:
     first, _ = runs
     judge(first)
@@ -111,11 +141,22 @@ def test_the_same_content_and_another_card_of_the_same_weights_need_no_other_ver
     assert publish_here(first)["unchanged"] is False
 
 
-def test_a_gate_that_does_not_ask_for_what_was_published_replaces_what_is_there(runs: list[Path]) -> None:
+@pytest.mark.parametrize(
+    ("released", "compared"),
+    [
+        ("none", "not compared with a released model, as downstream.squad.gate.released is none"),
+        ("inputs/released", "not compared with a released model, as downstream.squad.gate.released has no scores"),
+    ],
+)
+def test_a_gate_that_does_not_ask_for_what_was_published_replaces_what_is_there_and_says_so(
+    runs: list[Path], tmp_path: Path, released: str, compared: str
+) -> None:
     for root in runs:
-        change_parameters(root, {"downstream": {"squad": {"gate": {"released": "inputs/released"}}}})
+        change_parameters(root, {"downstream": {"squad": {"gate": {"released": released}}}})
         write_gate(root)
+        assert read_json(root / "metrics/squad-gate.json")["compared"] == compared
     assert [publish_here(root)["unchanged"] for root in runs] == [False, False]
+    assert f"It was {compared}." in (tmp_path / "out" / FOLDER / "README.md").read_text()
 
 
 def test_two_that_publish_at_the_same_moment_take_turns_and_the_second_is_refused(
@@ -158,6 +199,12 @@ def test_on_a_hub_too(on_hub: list[Path], hub: HubServer) -> None:
     assert publish_here(first)["unchanged"] is True
     with pytest.raises(PublishError, match=f"of {NAME} was released meanwhile"):
         publish_here(second)
+
+
+def answer(root: Path, **texts: str) -> None:
+    """Other answers to the questions."""
+    write_json(root / artifacts.predictions_file("squad"), texts)
+    write_gate(root)
 
 
 @pytest.mark.parametrize("tagged", [True, False])

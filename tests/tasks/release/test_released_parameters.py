@@ -82,10 +82,8 @@ def test_numbers_and_the_words_to_choose_from_are_stated() -> None:
         "ipu.config",
         "downstream.squad.data.train_path",
         "downstream.squad.data.dev_path",
-        "downstream.squad.gate.released",
         "downstream.rte.data.path",
         "downstream.rte.data.dataset",
-        "downstream.rte.gate.released",
     }
 
 

@@ -22,6 +22,7 @@ import yaml
 from ipu_model.files import write_json, write_text
 from tasks.stage import artifacts
 from tests.parts import in_part
+from tests.tasks.downstream.entries import change_parameters
 from tests.tasks.trained_checkout import PROJECT, make_checkout, params_with, subject_in, write_metrics
 
 pytestmark = pytest.mark.slow
@@ -43,6 +44,7 @@ ACCEPTED, REJECTED = '"accepted": true', '"accepted": false'
 def decided(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project whose gate has rejected the model: one of two answers is wrong."""
     root = make_checkout(tmp_path_factory.mktemp("decided") / "project")
+    change_parameters(root, {"downstream": {"squad": {"gate": {"released": "inputs/released"}}}})
     for package in ("tasks", "ipu_model/rows"):
         shutil.copytree(PROJECT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(PROJECT / ".dvcignore", root)  # packages are dependencies, without their __pycache__

@@ -44,7 +44,7 @@ def publish_here(root: Path) -> str:
 
 def test_verdict_and_card_say_so(checkout: Path) -> None:
     assert json.loads((checkout / VERDICT).read_text())["without_floor"] == SAID
-    assert f"The gate **accepted** this model. It was {SAID}." in publish_here(checkout)
+    assert f" It was {SAID}.\n" in publish_here(checkout)
     judge(checkout, 85.0)
     assert "without_floor" not in json.loads((checkout / VERDICT).read_text())
     assert "without a floor" not in publish_here(checkout)

@@ -46,6 +46,8 @@ import os, sys
 from tasks.stage.fork_server import take_reserve
 job = take_reserve()
 assert take_reserve() is None
+os.mkdir("scratch")
+os.chdir("scratch")
 job.start("work", ["of the job"], {**os.environ, "DVC_STAGE": "pauses"})
 sys.stdout.write(job.stdout.read())
 print(job.wait(), job.poll())
@@ -143,6 +145,8 @@ def test_neither_the_requester_nor_the_process_outlives_the_other_unnoticed(serv
                 assert process.wait(60) == 0
 
 
-def test_a_device_job_runs_in_the_reserve_of_its_stage(server, capfd):
+def test_a_device_job_runs_in_the_reserve_of_its_stage_and_in_its_current_folder(server, folder, capfd):
     run(server, "works", "job")
-    assert capfd.readouterr().out.splitlines()[-3:] == ["True True", "to standard error", "4 4"]
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[-4].startswith(f"pauses ['of the job'] {folder}/scratch ")
+    assert lines[-3:] == ["True True", "to standard error", "4 4"]

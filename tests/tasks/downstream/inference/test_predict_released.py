@@ -103,6 +103,8 @@ def test_scores_that_the_release_states_are_taken(checkout: Path, jobs: list[Any
     assert read_json(checkout / OUT / "released.json") == {
         "release": {"tag": tag, "repository": None, "commit": None},
         "weights": weights,
+        "fetched": True,
+        "predicted": False,
     }
 
 
@@ -188,8 +190,8 @@ def test_a_model_of_another_task_is_refused(checkout: Path, jobs: list[Any], tmp
     swap(checkout, write_head_model(tmp_path / "model", "sequence_classification", ["bad", "good"], ["river"]))
     with pytest.raises(
         InputError,
-        match=r"is for kind classification, regression False, multilabel False, this entry for kind squad\. "
-        r"Set downstream\.squad\.gate\.released to a folder",
+        match=r"is for kind classification, regression False, multilabel False, this entry for kind squad; they cannot "
+        r"be compared\. Set downstream\.squad\.publish to another target, or downstream\.squad\.gate\.released=none",
     ):
         run_stage(checkout)
     assert jobs == []
@@ -199,7 +201,7 @@ def test_a_model_of_other_classes_is_refused(checkout: Path, jobs: list[Any], tm
     config = checkout / "models/squad/config.json"
     write_json(config, {**read_json(config), "id2label": {"0": "start", "1": "end"}})
     ask(checkout, ASKED_NOW)
-    with pytest.raises(InputError, match="has the classes LABEL_0, LABEL_1, this one start, end"):
+    with pytest.raises(InputError, match="has the classes LABEL_0, LABEL_1, the examples start, end"):
         run_stage(checkout)
 
 

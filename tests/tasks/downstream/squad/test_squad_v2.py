@@ -209,8 +209,8 @@ def test_the_gate_tests_both_groups_against_the_released_model_where_it_is_told_
     examples = scores.read_all(many)
     # The released model gives no answer but the wrong one: it is right on all that have none, and on nothing else.
     released = scores_json(scores, examples, {"dev": ["the sea"] * 20 + [""] * 4})
-    (many / "inputs/released").mkdir(parents=True)
-    (many / "inputs/released/scores.json").write_text(released)
+    (many / "predictions/squad-released").mkdir(parents=True)
+    (many / "predictions/squad-released/scores.json").write_text(released)
     assert json.loads(released)["about"].endswith("exact, f1 of its answer")
     assert decided(many)["accepted"]
     names = {one["name"] for one in decided(many, max_no_answer_exact_match_drop=0.0)["checks"]}
@@ -222,8 +222,8 @@ def test_a_group_without_a_common_question_cannot_be_compared(checkout: Path) ->
     evaluate(task("page"), checkout)
     scores = task("scores")
     released = scores_json(scores, scores.read_all(checkout), {"dev": ["red house", "red house", None, None]})
-    (checkout / "inputs/released").mkdir(parents=True)
-    (checkout / "inputs/released/scores.json").write_text(released)
+    (checkout / "predictions/squad-released").mkdir(parents=True)
+    (checkout / "predictions/squad-released/scores.json").write_text(released)
     found = decided(checkout, max_no_answer_exact_match_drop=100.0)
     assert any("Exact match of unanswerable questions dropped" in reason for reason in found["reasons"]), found[
         "reasons"

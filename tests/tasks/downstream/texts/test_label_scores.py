@@ -204,10 +204,11 @@ def test_the_gate_compares_with_the_released_model_example_by_example(checkout: 
     task = part("scores", **how)
     examples = task.read_all(checkout)
     perfect = [numbers_of(one[:4]) for one in truth_of(checkout)]
-    (checkout / "inputs/released").mkdir(parents=True)
+    folder = checkout / artifacts.released_scores(NAME)
+    folder.mkdir(parents=True)
     released = scores_json(task, examples, {"dev": perfect})
     assert "text" not in released
-    (checkout / "inputs/released/scores.json").write_text(released)
+    (folder / "scores.json").write_text(released)
     reasons = decided(checkout, **how)["reasons"]
     assert [one.split(" dropped")[0] for one in reasons] == ["Micro F1", "Macro F1"]
     assert decided(checkout, **how, gate={"max_drop": 60.0})["accepted"]
