@@ -92,6 +92,7 @@ MOSTLY_FREE = 0.8
 """Share of the host's memory that must be free before a job that runs out of memory counts as too large."""
 KILLED = (-signal.SIGKILL, -signal.SIGABRT)
 """Exit statuses of a process that the kernel or a library ended for memory."""
+BESIDES = " besides the memory of the command, Prefect and DVC"
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,7 @@ class EstimatedJob:
         knob = f": {largest.knob}" if largest.knob else ""
         found = self.too_large or (
             f"{fullest.where} needs {format_bytes(fullest.total.low)} to {format_bytes(fullest.total.high)}, and "
-            f"{format_bytes(fullest.limit)} are available"
+            f"{format_bytes(fullest.limit)} are available{BESIDES if self.runtime == 'cpu' else ''}"
         )
         return (
             f"{self.name} does not fit: {found}. The largest part is {largest.name}, "

@@ -155,7 +155,8 @@ def _run(command: list[str], told: _JobOutput) -> str | None:
         told.paused = f"stopped on request ({describe_exit(code)}); run it again to continue"
     if told.failure is not None or told.paused is not None or code == 0:
         return told.failure
-    return f"{describe_exit(code)} of {command[0]}\n" + "".join(told.tail).rstrip()
+    need = "; `podium plan` states the memory that it needs" if code == -signal.SIGKILL else ""
+    return f"{describe_exit(code)} of {command[0]}{need}\n" + "".join(told.tail).rstrip()
 
 
 def preload() -> None:

@@ -218,7 +218,7 @@ def test_a_refusal_names_what_was_found_what_there_is_the_largest_part_and_its_k
     small = demo(tmp_path, limit=1e8)
     assert small.verdict == DOES_NOT_FIT
     assert small.refusal.startswith("pretrain@phase1 does not fit: the process needs ")
-    assert "and 100 MB are available. The largest part is Python, torch and its libraries, " in small.refusal
+    assert "and 100 MB are available besides the memory of the command, Prefect and DVC. The largest" in small.refusal
 
 
 def test_a_job_that_cannot_be_says_why(tmp_path: Path) -> None:
