@@ -33,7 +33,7 @@ from flows.workers.stage_flow import FLOW_NAME
 from ipu_model.files import write_text
 from tasks.params.strict_yaml import yaml_text
 from tasks.plan.stage_kinds import KINDS
-from tasks.stage.errors import ParamsError, PodiumError
+from tasks.stage.errors import InputError, ParamsError, PodiumError
 from tasks.stage.process import Say
 
 FLOWS_POOL = "flows"
@@ -155,7 +155,10 @@ def update_deployments(client: SyncPrefectClient, project: Path, say: Say) -> No
     """Update the deployments of prefect.yaml; those that exist keep their schedules, limits and pauses."""
     flows = FlowFilter(name=FlowFilterName(any_=["podium", FLOW_NAME]))
     existing = {found.name: found for found in client.read_deployments(flow_filter=flows)}
-    plan = yaml.safe_load((project / "prefect.yaml").read_text(encoding="utf-8"))
+    try:
+        plan = yaml.safe_load((project / "prefect.yaml").read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise InputError(f"{project / 'prefect.yaml'} is not YAML: {error}") from None
     for stated in plan["deployments"]:
         if (found := existing.get(stated["name"])) is None:
             continue

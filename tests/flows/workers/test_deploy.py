@@ -12,7 +12,7 @@ from prefect.workers.process import ProcessWorker
 
 from flows.workers import deploy, worker
 from flows.workers.dispatch import Queue
-from tasks.stage.errors import ParamsError, PodiumError
+from tasks.stage.errors import InputError, ParamsError, PodiumError
 from tests.places import ROOT
 
 PREFECTS_OWN = ProcessWorker.get_default_base_job_template()
@@ -161,3 +161,9 @@ def test_a_worker_whose_pool_was_deleted_says_so_in_one_line(client, monkeypatch
     monkeypatch.setattr(worker, "setup_signal_handlers_worker", lambda *words: None)
     with pytest.raises(PodiumError, match=r"has no pool cpu. Run `podium deploy` once"):
         worker.run_worker(tmp_path, "cpu", [], None, 1, print)
+
+
+def test_a_conflict_marker_is_named_with_its_file(client, said, tmp_path):
+    (tmp_path / "prefect.yaml").write_text("<<<<<<< HEAD\nname: podium\n=======\nname: ours\n>>>>>>> theirs\n")
+    with pytest.raises(InputError, match=r"(?s)prefect.yaml is not YAML: .*line 2"):
+        deploy.update_deployments(client, tmp_path, said.append)
