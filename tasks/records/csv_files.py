@@ -1,6 +1,7 @@
 """Rows of .csv and .tsv files: detection of the separator and of quoted cells, and positions of quotes that are not
 closed."""
 
+import contextlib
 import csv
 import itertools
 import re
@@ -20,6 +21,8 @@ QUOTED = 40
 """Characters of a quoted field shown in messages."""
 MAX_DETECTED = 1 << 20
 """Longest row with enclosed cells in a .tsv file whose quotes are not stated."""
+SEVERAL_LINES = "rows over several lines, as a quoted cell has line breaks"
+_BLANK_QUOTE = re.compile(r' +"[^"]*"')
 _STATED = re.compile(r'"?sep=(.)"?[\r\n]*', re.IGNORECASE)
 """First line that Excel reads as the separator."""
 
@@ -97,6 +100,7 @@ def read_rows(
             head.append(line)
         separator, lines = _find_separator(head, names), itertools.chain(head, lines)
     separator = separator or "\t"
+    lines, skips = _find_blank_quotes(lines, separator) if is_quoted and not is_tsv else (lines, False)
     cells = "" if is_quoted != is_tsv else " with quoted cells" if is_quoted else " with literal quotes"
     named = SEPARATORS.get(separator, repr(separator)) + (f" (first line: sep={stated})" if stated else "")
     reading.formats[f"{'TSV' if is_tsv else 'CSV'}{cells}, UTF-8, fields separated by {named}"] += 1
@@ -106,11 +110,17 @@ def read_rows(
         _collect_lines(lines, held, path, key, separator, MAX_LINE_BYTES),
         delimiter=separator,
         quoting=csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE,
+        skipinitialspace=skips,
         strict=is_quoted,
     )
-    before = int(bool(stated))
+    before, header = int(bool(stated)), list[str]()
     try:
         for fields in rows:
+            first = before + rows.line_num - len(held) + 1
+            if len(fields) > 1 and fields == header:
+                raise InputError(f"{path}, line {first} repeats the header: remove it ({key})")
+            header = header or fields
+            reading.count(SEVERAL_LINES, f"line {first}", int(len(held) > 1))
             yield before + rows.line_num - len(held) + 1, before + rows.line_num, fields
             held.clear()
     except csv.Error as error:
@@ -123,6 +133,15 @@ def read_rows(
                 f"(line {last}: {error}). Close it, and double quotes inside a quoted field ({key})"
             ) from None
         raise InputError(f"{path}, line {last} is not valid CSV: {error}") from None
+
+
+def _find_blank_quotes(lines: Iterator[str], separator: str) -> tuple[Iterator[str], bool]:
+    """Return the lines, and whether blanks precede the quotes of cells in the first ones: a, "b"."""
+    head = list(itertools.islice(lines, SNIFFED_LINES))
+    with contextlib.suppress(csv.Error):
+        cells = itertools.chain.from_iterable(csv.reader(head, delimiter=separator))
+        return itertools.chain(head, lines), any(_BLANK_QUOTE.fullmatch(cell) for cell in cells)
+    return itertools.chain(head, lines), False
 
 
 def _resolve_separator(separator: str | None) -> str | None:

@@ -61,11 +61,21 @@ class _Objects:
             where, values = found
             items = values.get("data") if isinstance(values, dict) and self.may_nest and not self.place else None
             if isinstance(items, list) and not self.number and not self.text[self.at :].strip():
+                self._refuse_lists(values)
                 for number, one in enumerate(items):  # other lists or objects precede "data"
                     yield f"data[{number}]", self._require_object(f"data[{number}]", one)
                 return
             yield where, self._require_object(where, values)
             self.number += 1
+
+    def _refuse_lists(self, values: dict[str, Any]) -> None:
+        """Refuse records in other lists than "data"."""
+        others = [name for name, one in values.items() if name != "data" and isinstance(one, list) and one]
+        if any(isinstance(values[name][0], dict) for name in others):
+            raise InputError(
+                f'{self.path} has records in "data" and in {", ".join(map(repr, others))}: keep the list "data", or '
+                f"write each list to a file of its own ({self.key})"
+            )
 
     def _require_object(self, where: str, values: Any) -> dict[str, Any]:
         if not isinstance(values, dict):
@@ -128,5 +138,8 @@ class _Objects:
         if not rest.startswith("]"):
             return False
         with contextlib.suppress(ValueError):
-            return rest == "]" if self.place != "data[{}]" else bool(parse_json('{"data": 0' + rest[1:]))
+            if self.place != "data[{}]":
+                return rest == "]"
+            self._refuse_lists(parse_json('{"data": 0' + rest[1:]))
+            return True
         return False

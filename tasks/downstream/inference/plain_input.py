@@ -23,7 +23,7 @@ from tasks.stage.scratch import scratch_folder
 PEEKED_BYTES, PEEKED_LINES = 1 << 16, 20
 MIN_TABLE_LINES = 3
 """Lines with equally many fields that make a table of unknown columns. Fewer are often alike by chance."""
-JSON_START = re.compile(r'\{\s*(?:["}]|\Z)|\[\s*(?:[{\]]|\Z)')
+JSON_START = re.compile(r'\{\s*(?:["}]|\Z)|\[\s*(?:[{\]"]|\Z)')
 FORM_NAMES = {PLAIN: "plain text, one text a line", "csv": "a table", "json": "JSON", "jsonl": "JSON lines"}
 
 

@@ -126,6 +126,9 @@ def _is_word(number: str, tag: str, is_inside: bool, chosen: ConllColumns, where
 # ---------------------------------------------------------------------------------------------- lines
 
 
+_COMMAS = re.compile(r"\S+,\s+\S+(?:,\s+\S+)*")
+
+
 def _read_fields(path: Path, key: str, reading: Interpretation, problems: ProblemList, tagged: bool) -> Iterator[Line]:
     """Yield lines without comments and invalid ones; the first row decides the separator and the number of columns."""
     texts = enumerate(_read_limited(path, key), 1)
@@ -133,6 +136,8 @@ def _read_fields(path: Path, key: str, reading: Interpretation, problems: Proble
     rows = [text for _, text in head if text.strip(_BLANKS) and not text.startswith(DOCUMENT)]
     first = next((text for text in rows if not text.startswith("#")), next(iter(rows), ""))
     tabs = "\t" in first
+    if len(rows) > 1 and all(_COMMAS.fullmatch(text.strip(_BLANKS)) for text in rows):
+        raise InputError(f"{path} has commas between its columns: replace them by tabs ({key})")
     width = len(_split(first, tabs))
     was_blank = is_start = True
     for number, line in itertools.chain(head, texts):

@@ -86,7 +86,8 @@ class NerInference(NerScores, InferenceTask[NerDevSet, WordLogits, NerAnswers]):
         if found.entities and known.isdisjoint(found.entities):
             raise InputError(
                 f"{path}: no entity has a type of the model ({', '.join(sorted(known))}); found "
-                f"{', '.join(sorted(found.entities)[:5])}. Pass {COLUMN.format('tags')}"
+                f"{', '.join(sorted(found.entities)[:5])}. Pass {COLUMN.format('tags')} for another column, "
+                "or rename the types in the file"
             )
         unknown = (count for name, count in found.entities.items() if name not in known)
         reading.counts[UNKNOWN_TO_MODEL] += sum(unknown)

@@ -174,6 +174,7 @@ def _check_records(
     spec, problems, count = task.spec, records.problems, 0
     reading.grouping = "an example is a row"
     labels = LabelReader(spec, task.entry.params.data, flags) if labelled else None
+    quotes_are_open = records.is_text and task.entry.params.data.quoting is None
     for line in itertools.islice(records.rows, most):
         count += 1
         if line.values.get(ANSWER, "accept") != "accept":
@@ -183,6 +184,8 @@ def _check_records(
         one = _make_example(line, labels, bool(spec.name), problems, reading)
         if one is None:
             continue
+        if labels is not None and quotes_are_open:
+            labels.note_lines(line)
         if spec.name:
             what = "dropped" if split == TRAIN else "kept, because the official metrics include them"
             is_whole = all(one[: len(spec.columns)])

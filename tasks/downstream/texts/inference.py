@@ -93,7 +93,9 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
         if not set(match_known(names, self.model_classes, fold=folds).values()) & set(self.model_classes):
             raise InputError(
                 f"{path}: no label is a class of the model ({', '.join(self.model_classes)}); found "
-                f"{', '.join(list(names)[:5])}. Pass {COLUMN.format('label')}"
+                f"{', '.join(list(names)[:5])}. Pass {COLUMN.format('label')} for another column; --labels "
+                f"{','.join(self.model_classes)} if numbers from 0 are these classes; otherwise rename them in "
+                "the file"
             )
         reading.counts[UNKNOWN_TO_MODEL] += write_numbers([target], self.schema, self.model_classes, fold=folds)
 

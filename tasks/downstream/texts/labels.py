@@ -11,9 +11,10 @@ from ipu_model.units import shorten
 from tasks.downstream.texts.params import ClassificationDataParams
 from tasks.downstream.texts.task_table import TextTask
 from tasks.params.sections import SEPARATOR_NAMES
+from tasks.records.csv_files import SEPARATORS
 from tasks.records.names import find_name_problem, fold_label
 from tasks.records.plausibility import AS_NAMES, DROP, MISSING_NAMES, SIMILAR, find_implausible
-from tasks.records.tables import NUMBER, parse_number
+from tasks.records.tables import NUMBER, TableRow, parse_number
 from tasks.records.text_files import ProblemList
 from tasks.stage.errors import InputError
 
@@ -50,6 +51,8 @@ class LabelReader:
         self.places = dict[str, str]()
         self.grouped = ""
         """Place of the first value such as 1.213, whose dot may group digits; "-": the values rule that out."""
+        self.rows = dict[frozenset[str], tuple[str, str]]()
+        """Fields at the ends of all lines of a cell -> its place and first line."""
         self.has_whole = False
         """A value without a dot was read."""
         self.form = ""
@@ -186,6 +189,18 @@ class LabelReader:
             )
         return [name for name, flag in zip(self.flags, value, strict=True) if flag]
 
+    def note_lines(self, row: TableRow) -> None:
+        """Remember the cells of several lines that end, or begin, with the same fields as rows do."""
+        for value in row.values.values():
+            lines = value.split("\n") if isinstance(value, str) and "\n" in value else []
+            for sign in SEPARATORS if len(lines) > 1 and len(self.rows) < MAX_DIFFERENT else ():
+                for fields in (
+                    {one.strip().rpartition(sign)[2].strip() for one in lines[:-1]},
+                    {one.partition(sign)[0].strip() for one in lines[1:] if sign in one},
+                ):
+                    if 0 < len(fields) <= SHOWN_LABELS:
+                        self.rows.setdefault(frozenset(fields), (row.where, lines[0]))
+
     def describe(self) -> str:
         """Return the form of the labels that were read."""
         if self.task.name or self.task.is_regression:
@@ -204,6 +219,14 @@ class LabelReader:
             )
         if self.task.name or self.task.is_regression:
             return
+        for fields, (where, line) in self.rows.items():
+            if fields <= self.names.keys():
+                problems.add(
+                    "a quoted cell whose lines look like rows: --quoting literal (data.quoting) reads them as rows, "
+                    "--quoting enclosing as one cell",
+                    where,
+                    line,
+                )
         for rule, names in find_implausible(self.names, self.data, is_train=is_train).items():
             for name in names:
                 problems.add(rule.problem, self.places[name], name)

@@ -179,6 +179,7 @@ BAD = {
     "a bare sign": ("# \nb O\n", r"one column .*: line 1 \('# '\)"),
     "no tag": ("a\tO\nb\t\n", r"not O and does not begin with B- or I- .*--column tags=1 .*: line 2 \(''\)"),
     "nested": ("a B-x\nb I-x|B-y\nc O\n", r"several tags in one .*: line 2 \('I-x\|B-y'\)"),
+    "commas": ("a, B-x\nb, O\n\nc, O\n", "has commas between its columns: replace them by tabs"),
     "nested with O": ("a B-x+O\nb O\n", r"several tags in one .*: line 1 \('B-x\+O'\)"),
     "another scheme": ("a S-x\nb E-x\n", r"BIOES.*: line 1 \('S-x'\), line 2 \('E-x'\)"),
     "a handful of many": ("a Q\n" * 9, r"line 1 \('Q'\), .*line 5 \('Q'\) and 4 more$"),

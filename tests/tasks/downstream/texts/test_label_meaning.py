@@ -178,6 +178,35 @@ def test_a_dot_or_a_comma_of_two_meanings_is_refused_and_each_option_reads_it(tm
         part("examples", data, regression=True).check_files()
 
 
+ROWS = "text,label\n" + "one thing,ab\nanother thing,cd\n" * 3
+SWALLOWED = '"It was good.,ab\nIt was great.,ab\nGo and see it.",cd\n'
+TABLES = {
+    "rows inside of quotes": (ROWS + SWALLOWED, {}, r"look like rows: --quoting literal .*: line 10 \('It was"),
+    "rows that begin in quotes": ("label,text\n" + 'ab,one\ncd,"It was\nab,great\ncd,Go."\n', {}, "look like rows"),
+    "read as rows": (ROWS + SWALLOWED, {"quoting": "literal"}, 9),
+    "read as a cell": (ROWS + SWALLOWED, {"quoting": "enclosing"}, 7),
+    "lines of a text": (ROWS + '"It was good, all\nof it, really\nAnd, great.",ab\n', {}, 7),
+    "a header again": (ROWS + ROWS, {}, r"a.csv, line 8 repeats the header: remove it"),
+    "blanks before quotes": ('label, text\nab, "one, two"\ncd, "three"\n', {}, 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_rows_in_a_quoted_cell_are_refused_and_lines_of_a_text_are_not(tmp_path: Path, name: str) -> None:
+    text, how, found = TABLES[name]
+    path = tmp_path / "a.csv"
+    path.write_text(text)
+    task = part("examples", {"train_path": str(path), "dev_path": str(path), **how})
+    if isinstance(found, str):
+        with pytest.raises(InputError, match=found):
+            task.check_files()
+        return
+    make_examples(task, tmp_path / "examples")
+    texts = pq.read_table(tmp_path / "examples" / "train.parquet").column(0).to_pylist()
+    assert len(texts) == found
+    assert "quoting" in how or not any('"' in one for one in texts)
+
+
 def test_what_an_annotator_did_not_accept_is_no_example(tmp_path: Path) -> None:
     """Prodigy writes the label that it showed, whatever the answer."""
     path = tmp_path / "a.jsonl"
