@@ -113,15 +113,12 @@ def read_rows(
         skipinitialspace=skips,
         strict=is_quoted,
     )
-    before, header = int(bool(stated)), list[str]()
+    before = int(bool(stated))
     try:
         for fields in rows:
             first = before + rows.line_num - len(held) + 1
-            if len(fields) > 1 and fields == header:
-                raise InputError(f"{path}, line {first} repeats the header: remove it ({key})")
-            header = header or fields
             reading.count(SEVERAL_LINES, f"line {first}", int(len(held) > 1))
-            yield before + rows.line_num - len(held) + 1, before + rows.line_num, fields
+            yield first, before + rows.line_num, fields
             held.clear()
     except csv.Error as error:
         opened = _find_quote(held, separator)

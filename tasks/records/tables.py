@@ -437,6 +437,8 @@ def _read_delimited(
                 f"Give every row the columns {shorten(header, SHOWN_COLUMNS)} (in .csv, quote fields that contain the "
                 "separator)"
             )
+        if fields == start[2] and header is start[2] and len(header) > 1:
+            raise InputError(f"{path}, line {first} repeats the header: remove it ({key})")
         yield TableRow(f"line {last}", {part: fields[place] for part, place in places.items()}, names)
 
 

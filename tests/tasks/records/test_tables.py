@@ -297,6 +297,11 @@ def test_an_object_that_is_too_long_is_refused(tmp_path: Path, monkeypatch: pyte
         ('[{"text": "a", "label": 1}] x', "record 1 .* is not JSON"),
         ('[{"text": "a", "text": "b"}]', "record 0 .*the key 'text' occurs twice"),
         ('["a"]', "record 0 is str; a list of objects is required"),
+        (
+            '{"data": [{"text": "a", "label": 1}], "test": [{"text": "b"}]}',
+            "records in \"data\" and in 'test': keep the list",
+        ),
+        ('{"train": [{"text": "a"}], "data": [{"text": "b"}]}', "records in \"data\" and in 'train': keep the list"),
         ('{"text": {"0": "a"}, "label": {"0": 1}}\n', "text"),
         (
             '{\n "data": x\n}',
