@@ -156,7 +156,7 @@ def test_what_does_not_fit_is_refused_with_its_largest_part_and_knob_unless_forc
 def test_a_host_that_is_too_small_refuses_and_a_worker_is_not_judged_by_this_host(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ipu_model.estimates.host.memory_limit", lambda: 100 << 20)
+    monkeypatch.setattr("ipu_model.estimates.host.memory_limit", lambda others: 100 << 20)
     levels = [one.level for one in device.check_fit(wanted())]
     assert levels == ["problem"] * 4
     assert [one.level for one in device.check_fit(wanted(on_workers=True))] == ["ok"] * 4
