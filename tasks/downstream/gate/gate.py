@@ -155,7 +155,7 @@ def _describe_comparison(task: AnyScores, released: Path | None, has_scores: boo
         return f"compared with the scores in the folder of {key}" if has_scores else f"{alone}, as {key} has no scores"
     record = find_object(released / artifacts.RELEASED_RECORD) or {}
     if not has_scores:
-        why = "its target had none (first release)" if record.get("fetched") else "the gate could not see its target"
+        why = "its target has no other model" if record.get("fetched") else "the gate could not see its target"
         return f"{alone}, as {why}"
     how = "by the scores of that release"
     if record.get("predicted"):
