@@ -381,8 +381,9 @@ def check_hub(request: Mapping[str, Any]) -> Iterator[CheckResult]:
         found = _call("hub", lambda: check_access(request["publish"], review=request["review"], patience=patience))
         yield found if found.level == "ok" else dataclasses.replace(found, text=f"{found.text}. {PUBLISH_LATER}")
     for name in request["compared"]:
-        one = make_released_check(find_entry(validate_params(request["values"]), name))
-        yield _call(one.name, functools.partial(one.check, validate_params(request["values"])))
+        params = validate_params(request["values"])
+        one = make_released_check(find_entry(params, name))
+        yield _call(one.name, functools.partial(one.check, params))
     if request["origin"]:
         found = _call("hub", lambda: _check_origin(validate_params(request["values"])))
         yield dataclasses.replace(found, of_parameters=found.level == "problem")

@@ -41,6 +41,8 @@ MIN_SHARE = 0.5
 PACKAGE_SCHEMES = {"sftp": "ssh", "https": "http", "webdavs": "webdav"}
 """URL scheme -> scheme in the name of DVC's package, which is dvc_SCHEME."""
 TESTED = ("Linux", "x86_64")
+SHOWN_LOST = 3
+"""Lost outputs named in the warning."""
 UNSAFE_IN_URLS = "?%"
 """Characters with a special meaning in the URL of a database, which contains its path."""
 
@@ -243,9 +245,6 @@ def _written_paths(project: Path) -> Iterator[Path]:
         yield from cache.glob(pattern)
     for folder in (*outs, project / artifacts.RUNS, project / "reports"):
         yield from (path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_dir())
-
-
-SHOWN_LOST = 3
 
 
 def check_cache(request: RunRequest) -> Iterator[CheckResult]:
