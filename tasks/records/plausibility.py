@@ -1,24 +1,23 @@
-"""Rules that tell from all labels, or tagged sentences, of a source whether they may mean something else.
+"""Rules that tell from all labels, cells or tagged sentences of a source whether they may mean something else.
 
 Readers apply them to a file before a run; validation applies them to the examples, as expectations of Great
 Expectations. A rule names both readings and the option for each.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
+from tasks.records.csv_files import SEPARATORS
+from tasks.records.label_forms import SHOWN_LABELS, SIMILAR, parse_number
 from tasks.records.names import fold_labels
-from tasks.records.tables import parse_number
+from tasks.records.tables import TableRow
+from tasks.records.text_files import ProblemList
 
 MISSING_NAMES = frozenset(("", "-", "nan", "NaN", "NAN", "None", "null", "NULL", "NA", "N/A", "n/a", "#N/A", "<NA>"))
 """Texts that programs write for a missing value: Python, pandas, SQL, R, Excel, and SNLI."""
 DROP = "--missing-labels drop (data.missing_labels) leaves such examples out"
 AS_NAMES = "--label-form names (data.label_form) makes each a class"
-SIMILAR = (
-    "labels that differ only in case, blanks or Unicode's normal form: --similar-labels fold (data.similar_labels) "
-    "makes them one; --similar-labels keep leaves them apart"
-)
 MANY_CLASSES, FEWEST_EXAMPLES = 10, 2
 """Number of classes from which on each must have this many examples on average."""
 MAX_SHARE, FEWEST_SENTENCES = 50, 10
@@ -27,6 +26,8 @@ from which on it counts."""
 SINGLE_WORDS = f"at most {MAX_SHARE}% of the sentences with one word, so that their median is above 1"
 RUNNING_NUMBERS = f"at most {MAX_SHARE}% of the words being their own number in the sentence"
 SAME_TYPES = "no types that differ only in case, blanks or Unicode's normal form"
+MAX_DIFFERENT = 100_000
+"""Highest number of different labels of a source."""
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 
 Labels = Mapping[str, int]
@@ -125,3 +126,35 @@ def find_implausible(labels: Labels, data: Any, *, is_train: bool) -> dict[Rule,
     applied = [rule for rule in RULES if rule.applies(data) and (is_train or not rule.is_of_train)]
     found = {rule: rule.find(labels) for rule in applied}
     return {rule: names for rule, names in found.items() if names}
+
+
+class CellLines:
+    """Cells of several lines, which may be rows: each line but one has fields as at the ends of a row."""
+
+    def __init__(self) -> None:
+        """Start without a cell."""
+        self._first = dict[frozenset[str], tuple[str, str]]()
+        """Fields at the ends, or beginnings, of the lines of a cell -> its position and first line."""
+
+    def add(self, row: TableRow) -> None:
+        """Add the cells of a row."""
+        for value in row.values.values():
+            lines = value.split("\n") if isinstance(value, str) and "\n" in value else []
+            for sign in SEPARATORS if len(lines) > 1 and len(self._first) < MAX_DIFFERENT else ():
+                for fields in (
+                    {one.strip().rpartition(sign)[2].strip() for one in lines[:-1]},
+                    {one.partition(sign)[0].strip() for one in lines[1:] if sign in one},
+                ):
+                    if 0 < len(fields) <= SHOWN_LABELS:
+                        self._first.setdefault(frozenset(fields), (row.where, lines[0]))
+
+    def refuse_rows(self, labels: Collection[str], problems: ProblemList) -> None:
+        """Add the cells to `problems` in which these fields are labels."""
+        for fields, (where, line) in self._first.items():
+            if fields <= set(labels):
+                problems.add(
+                    "a quoted cell whose lines look like rows: --quoting literal (data.quoting) reads them as rows, "
+                    "--quoting enclosing as one cell",
+                    where,
+                    line,
+                )

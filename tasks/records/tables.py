@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import difflib
 import itertools
-import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -56,10 +54,6 @@ KEPT = "label (kept)"
 """Start of the parts of a record that are labels in a file to predict."""
 ENDINGS = (".jsonl", ".csv", ".parquet")
 """Suffixes of tables that every input accepts; some inputs also accept .tsv or .json."""
-
-
-NUMBER = r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
-_NUMBER = re.compile(NUMBER)
 
 
 class ColumnSpec(NamedTuple):
@@ -359,12 +353,6 @@ def _describe_missing(present: Sequence[str], columns: Columns) -> str:
         + (f"; did you mean {', '.join(similar)}? " if similar else ". ")
         + f"Set {', '.join(dict.fromkeys(one.key for one in missing))}"
     )
-
-
-def parse_number(text: str) -> float | None:
-    """Return the finite number that a text states, else None: float() also reads 1_5, which may be a name."""
-    number = float(text) if _NUMBER.fullmatch(text.strip()) else math.nan
-    return number if math.isfinite(number) else None
 
 
 def make_kept(names: Sequence[str], key: str) -> Columns:

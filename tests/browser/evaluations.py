@@ -9,12 +9,12 @@ import numpy as np
 
 from tasks.downstream.evaluate import EvaluationView, judge_confidences
 from tasks.downstream.ner.scores import NerDevSet, WordLogits
-from tasks.downstream.ner.tags import find_entities
 from tasks.downstream.scoring.near_duplicates import score_without_duplicates
 from tasks.downstream.squad.answers import SquadWindows
 from tasks.downstream.squad.questions import SquadQuestion
 from tasks.downstream.texts.scores import TextsDevSet
 from tasks.records.duplicate_report import Duplicate, NearDuplicateReport, PairExcerpt, SourceReport
+from tasks.records.tags import find_entities
 from tests.browser.planted import EVIL, LONG
 from tests.tasks.downstream.entries import dev_set, make_question, task_with
 

@@ -3,7 +3,7 @@
 from tasks.downstream.card import CardFacts, CardTask, evaluated_on, hub_metadata, score_of, write_card
 from tasks.downstream.ner.scores import METRICS
 from tasks.downstream.ner.spec import NerSpec
-from tasks.downstream.ner.tags import split_tag
+from tasks.records.tags import split_tag
 
 TASK = "token-classification"
 HUB_METRICS = {"token_accuracy": "accuracy"}

@@ -17,12 +17,12 @@ from ipu_model.units import shorten
 from tasks.downstream.ner.params import NerDataParams
 from tasks.downstream.ner.sentences import NUMBERS, OPTION, ROW
 from tasks.downstream.ner.spec import FEATURES_SCHEMA, SCHEMA, NerSpec
-from tasks.downstream.ner.tags import OUTSIDE, find_entities, find_inside_starts, find_problem
 from tasks.downstream.validate import ChecksTask
 from tasks.plan.kinds import TRAIN
 from tasks.records.labels import read_row_labels
 from tasks.records.names import fold_labels
 from tasks.records.plausibility import MAX_SHARE, RUNNING_NUMBERS, SAME_TYPES, SINGLE_WORDS, share_of
+from tasks.records.tags import OUTSIDE, find_entities, find_inside_starts, find_problem
 from tasks.rows.row_files import IGNORED, concatenate_ranges
 from tasks.stage import artifacts
 from tasks.validation.checks import DataCheck, DataSet, Frame, Label, TotalFeature, Totals

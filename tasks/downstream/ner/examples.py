@@ -15,12 +15,12 @@ from tasks.downstream.ner.sentences import (
     refuse_similar,
 )
 from tasks.downstream.ner.spec import SCHEMA, NerSpec
-from tasks.downstream.ner.tags import find_entities, make_labels
 from tasks.records.interpretation import Interpretation, write_reading
 from tasks.records.labels import write_labels
 from tasks.records.names import choose_spellings
 from tasks.records.parquet import read_batches, write_records
 from tasks.records.splits import Groups, require_known_labels
+from tasks.records.tags import find_entities, make_labels
 from tasks.stage.errors import InputError
 
 ROW_GROUP = 4096

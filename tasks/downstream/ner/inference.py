@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from tasks.downstream.inference.job import COLUMN, INPUT, PLAIN, UNKNOWN_TO_MODEL, InferenceTask
-from tasks.downstream.ner.conll import DOCUMENT
 from tasks.downstream.ner.examples import ROW_GROUP
 from tasks.downstream.ner.scores import NerAnswers, NerDevSet, NerScores, WordLogits
 from tasks.downstream.ner.sentences import (
@@ -20,11 +19,12 @@ from tasks.downstream.ner.sentences import (
     sentence_spec,
 )
 from tasks.downstream.ner.spec import SCHEMA
-from tasks.downstream.ner.tags import OUTSIDE, find_entities, find_problem, looks_like_tag, split_tag
 from tasks.records.interpretation import Interpretation
 from tasks.records.labels import read_example_labels
 from tasks.records.parquet import write_records
 from tasks.records.tables import Columns, Records
+from tasks.records.tagged_columns import DOCUMENT
+from tasks.records.tags import OUTSIDE, find_entities, find_problem, looks_like_tag, split_tag
 from tasks.stage.errors import InputError, ParamsError
 
 FIELDS = [("tokens", pa.list_(pa.string())), ("tags", pa.list_(pa.string())), ("scores", pa.list_(pa.float64()))]

@@ -19,11 +19,11 @@ from tasks.downstream.ner.scores import (
     WordLogits,
     count_outcomes,
 )
-from tasks.downstream.ner.tags import OUTSIDE, Entity, find_entities, split_tag
 from tasks.downstream.scoring.metrics import Array, Slice, label_ranges, slice_by, slice_groups
 from tasks.downstream.scoring.page_parts import count_confusions, sample_cells
 from tasks.pages.render import render_html
 from tasks.plan.kinds import TRAIN
+from tasks.records.tags import OUTSIDE, Entity, find_entities, split_tag
 
 TYPE = "type"
 WORST = 25

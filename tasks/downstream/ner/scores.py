@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.downstream.ner.spec import NerSpec
-from tasks.downstream.ner.tags import OUTSIDE, Entity, find_entities, find_problem
 from tasks.downstream.scoring.logits import FeatureFiles
 from tasks.downstream.scoring.metrics import Array, Metrics, Outcomes, count_rates, ratio_metric
 from tasks.downstream.scoring.scores import Limit, ScoresTask, hash_texts
 from tasks.records.labels import read_parquet_labels
 from tasks.records.parquet import read_batches
+from tasks.records.tags import OUTSIDE, Entity, find_entities, find_problem
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 

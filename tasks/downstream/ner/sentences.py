@@ -14,20 +14,8 @@ from typing import Any, NamedTuple
 
 from ipu_model.files import parse_json
 from ipu_model.units import shorten
-from tasks.downstream.ner.conll import DOCUMENT, MAX_WORDS, find_header, read_conll
+from tasks.downstream.ner.conll import MAX_WORDS, read_conll
 from tasks.downstream.ner.params import NerColumnParams, NerDataParams
-from tasks.downstream.ner.tags import (
-    OUTSIDE,
-    convert_bioes,
-    convert_to_iob2,
-    detect_scheme,
-    find_begin_starts,
-    find_entities,
-    find_inside_starts,
-    find_problem,
-    split_tag,
-    split_tags,
-)
 from tasks.downstream.ner.word_rows import ROW, describe_single, group_words
 from tasks.records.interpretation import Interpretation
 from tasks.records.names import fold_labels
@@ -47,6 +35,19 @@ from tasks.records.tables import (
     open_split,
     read_kept,
     table_form,
+)
+from tasks.records.tagged_columns import DOCUMENT, find_header
+from tasks.records.tags import (
+    OUTSIDE,
+    convert_bioes,
+    convert_to_iob2,
+    detect_scheme,
+    find_begin_starts,
+    find_entities,
+    find_inside_starts,
+    find_problem,
+    split_tag,
+    split_tags,
 )
 from tasks.records.text_files import ProblemList, file_suffix, find_text_problem, peek
 from tasks.stage.errors import InputError

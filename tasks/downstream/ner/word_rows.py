@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from ipu_model.units import shorten
-from tasks.downstream.ner.conll import DOCUMENT, MAX_WORDS, NO_WORD
-from tasks.downstream.ner.tags import OUTSIDE, split_tags
+from tasks.downstream.ner.conll import MAX_WORDS, NO_WORD
 from tasks.records.interpretation import Interpretation
+from tasks.records.label_forms import is_empty
 from tasks.records.tables import KEPT, Records, TableRow
+from tasks.records.tagged_columns import DOCUMENT
+from tasks.records.tags import OUTSIDE, split_tags
 from tasks.stage.errors import InputError
 
 ROW = "row"
@@ -80,7 +82,7 @@ def _has_one_word(row: TableRow) -> bool:
 def _has_repeats(head: list[TableRow]) -> bool:
     """Return True if several rows seem to have the same sentence."""
     sentences = [row.values.get("sentence") for row in head]
-    return any(_is_empty(one) or one == before for before, one in itertools.pairwise(sentences))
+    return any(is_empty(one) or one == before for before, one in itertools.pairwise(sentences))
 
 
 def _join_rows(
@@ -91,7 +93,7 @@ def _join_rows(
     column: str,
     named_by: str,
 ) -> Iterator[TableRow]:
-    begins_sentence = any(_is_empty(row.values.get("sentence")) for row in head)
+    begins_sentence = any(is_empty(row.values.get("sentence")) for row in head)
     rows_of = f"a row with {column!r} begins" if begins_sentence else f"rows of one {column!r} are"
     reading.grouping = f"{rows_of} a sentence"
     apart = (
@@ -108,9 +110,9 @@ def _join_rows(
         if not _has_one_word(row):
             problems.add("several words, where other rows have one word each", row.where, row.values.get("tokens"))
             continue
-        if _is_empty(document) and current is not None:
+        if is_empty(document) and current is not None:
             document = current[0]
-        if _is_empty(sentence):
+        if is_empty(sentence):
             empty = True
             if current is None:
                 problems.add(f"a row without {column!r} before the first sentence", row.where)
@@ -137,10 +139,6 @@ def _join_rows(
                 f"{named_by.format('sentence')}"
             )
     yield from _make_sentence(words, current)
-
-
-def _is_empty(value: Any) -> bool:
-    return value is None or value != value or not str(value).strip()
 
 
 def _make_sentence(words: list[TableRow], current: Any) -> Iterator[TableRow]:

@@ -29,6 +29,7 @@ from tasks.records.answer_places import (
 )
 from tasks.records.interpretation import NUMERIC_IDS, Interpretation
 from tasks.records.json_files import read_objects
+from tasks.records.label_forms import parse_number
 from tasks.records.parquet import read_batches
 from tasks.records.tables import ENDINGS as TABLES
 from tasks.records.tables import (
@@ -41,7 +42,6 @@ from tasks.records.tables import (
     column_setting,
     make_column,
     open_file,
-    parse_number,
     select_columns,
     table_form,
 )

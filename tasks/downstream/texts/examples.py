@@ -16,13 +16,13 @@ import pyarrow.parquet as pq
 from ipu_model.units import shorten
 from tasks.downstream.examples import ExamplesTask
 from tasks.downstream.texts.files import detect_labels, glue_files, read_split
-from tasks.downstream.texts.labels import SHOWN_LABELS, choose_classes, match_known, require_same_spelling, sort_classes
 from tasks.downstream.texts.params import ClassificationColumnParams, ClassificationDataParams
 from tasks.downstream.texts.spec import TextsSpec
 from tasks.downstream.texts.task_table import TRAIN, TextExample
 from tasks.params.entries import Entry
 from tasks.plan.named_files import list_files
 from tasks.records.interpretation import Interpretation, write_reading
+from tasks.records.label_forms import SHOWN_LABELS, choose_classes, match_known, require_same_spelling, sort_classes
 from tasks.records.labels import add_labels
 from tasks.records.parquet import has_first_value, read_batches, write_records
 from tasks.records.splits import require_known_labels, require_several_labels

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.downstream.texts.labels import FLAGS, LabelReader, is_label_list
+from tasks.downstream.texts.labels import LabelReader
 from tasks.downstream.texts.params import ClassificationColumnParams, ClassificationDataParams
 from tasks.downstream.texts.spec import TextsSpec
 from tasks.downstream.texts.task_table import OFFICIAL_COLUMNS, TRAIN, TextExample, TextTask
 from tasks.plan.named_files import list_files
 from tasks.records.interpretation import Interpretation
+from tasks.records.label_forms import FLAGS, is_label_list
 from tasks.records.tables import (
     KEPT,
     Columns,
@@ -57,7 +58,7 @@ COLA_FIELDS = ("source", LABEL, "mark", "sentence")
 """Fields of CoLA's official files, which have no header."""
 DROPPED = "examples with a missing label, dropped"
 PLAIN_HINT = ", or --plain if each line is a text"
-DETECTION_ROWS, SHOWN_LABELS = 1000, 5
+DETECTION_ROWS = 1000
 ANSWER = "answer"
 PRODIGY = {ANSWER: ColumnSpec((ANSWER,), ""), "task": ColumnSpec(("_task_hash",), "")}
 """Columns of files that Prodigy wrote: a label counts only if the annotator's answer is accept."""
@@ -185,7 +186,7 @@ def _check_records(
         if one is None:
             continue
         if labels is not None and quotes_are_open:
-            labels.note_lines(line)
+            labels.lines.add(line)
         if spec.name:
             what = "dropped" if split == TRAIN else "kept, because the official metrics include them"
             is_whole = all(one[: len(spec.columns)])

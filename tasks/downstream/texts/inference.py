@@ -12,10 +12,10 @@ from tasks.downstream.scoring.thresholds import read_recorded
 from tasks.downstream.texts.answers import NO_ANSWER
 from tasks.downstream.texts.examples import count_labels, count_names, write_numbers, write_split
 from tasks.downstream.texts.files import TEXT_PARTS, read_file, record_spec
-from tasks.downstream.texts.labels import match_known, require_same_spelling
 from tasks.downstream.texts.scores import TextsDevSet, TextsScores, select_thresholds
 from tasks.downstream.texts.task_table import TASKS
 from tasks.records.interpretation import Interpretation
+from tasks.records.label_forms import match_known, require_same_spelling
 from tasks.records.labels import add_labels, read_example_labels
 from tasks.records.tables import Columns, open_file, table_form
 from tasks.stage.errors import InputError, ParamsError

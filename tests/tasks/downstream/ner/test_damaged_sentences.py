@@ -13,8 +13,8 @@ import pytest
 
 from tasks.downstream.ner.params import NerDataParams
 from tasks.downstream.ner.sentences import TagStatistics, open_sentences, read_sentences
-from tasks.downstream.ner.tags import find_inside_starts, find_problem
 from tasks.records.interpretation import Interpretation
+from tasks.records.tags import find_inside_starts, find_problem
 from tasks.stage.errors import PodiumError
 from tests.fuzzing import damaged_bytes, damaged_json, require_clean
 

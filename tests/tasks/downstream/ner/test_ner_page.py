@@ -18,8 +18,8 @@ from tasks.downstream.ner.page import (
     worst_mistakes,
 )
 from tasks.downstream.ner.scores import METRICS, NerAnswers, NerDevSet, WordLogits, count_outcomes
-from tasks.downstream.ner.tags import find_entities
 from tasks.downstream.scoring.metrics import slice_by
+from tasks.records.tags import find_entities
 from tests.tasks.downstream.entries import task_with
 from tests.tasks.hostile import HOSTILE, Page
 

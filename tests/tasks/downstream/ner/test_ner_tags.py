@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tasks.downstream.ner.scores import METRICS, count_outcomes
-from tasks.downstream.ner.tags import (
+from tasks.records.tags import (
     convert_to_iob2,
     find_begin_starts,
     find_entities,

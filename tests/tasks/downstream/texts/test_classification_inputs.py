@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.downstream.examples import make_examples
-from tasks.downstream.texts.labels import match_known
 from tasks.params.schema import validate_params
 from tasks.records.interpretation import read_reading
+from tasks.records.label_forms import match_known
 from tasks.records.labels import read_parquet_labels
 from tasks.stage.errors import InputError, ParamsError
 from tasks.validation.checks import format_failures

@@ -12,10 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.downstream.examples import make_examples
-from tasks.downstream.texts.labels import LabelReader, read_list
+from tasks.downstream.texts.labels import LabelReader
 from tasks.downstream.texts.params import ClassificationDataParams
 from tasks.downstream.texts.task_table import text_task
 from tasks.records.interpretation import read_reading
+from tasks.records.label_forms import read_list
 from tasks.records.labels import read_parquet_labels
 from tasks.stage.errors import InputError
 from tasks.validation.validators import LimitValidator
