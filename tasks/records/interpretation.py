@@ -19,7 +19,7 @@ from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 
 NUMERIC_IDS, BLANK_LINES = "numeric ids, converted to text", "blank lines skipped"
-BY_USER, BY_NAME, BY_CONTENT = "named by you", "by name", "by content"
+BY_USER, BY_NAME, BY_CONTENT, BY_MODEL = "named by you", "by name", "by content", "as in training"
 """Reasons why a column has its role."""
 SHOWN_NAMES = 20
 """File and column names listed in reading.json."""
@@ -53,9 +53,11 @@ class Interpretation:
     """Description of something counted -> an example of it."""
     remarks: list[str] = field(default_factory=list)
     """Notes for users."""
+    trained: Mapping[str, str] = field(default_factory=dict)
+    """Role -> name of its column in the training data of the model that reads the input; empty: not recorded."""
 
     def use_column(self, role: str, name: str, reason: str) -> None:
-        """Set the column of a role, and one of the reasons BY_USER, BY_NAME and BY_CONTENT."""
+        """Set the column of a role, and one of the reasons BY_USER, BY_NAME, ..."""
         self.columns[role] = f"{name!r} ({reason})"
 
     def count(self, what: str, where: str, number: int = 1) -> None:
@@ -133,6 +135,7 @@ class Interpretation:
     def record(self) -> dict[str, Any]:
         """Return the interpretation for reading.json and provenance: JSON values of bounded length."""
         values = asdict(self) | {"unused_columns": sorted(self.unused_columns), "formats": dict(self.formats)}
+        del values["trained"]
         bounded = {name: value[:SHOWN_NAMES] if isinstance(value, list) else value for name, value in values.items()}
         return {name: value for name, value in bounded.items() if value} | {"counts": self.numbers()}
 
@@ -178,6 +181,11 @@ def write_reading(folder: Path, source: str, inputs: Mapping[str, Interpretation
         values["examples"] = dict(sorted(whole.examples.items()))
     write_json(folder / artifacts.READING, values)
     return whole
+
+
+def column_names(record: Mapping[str, Any]) -> dict[str, str]:
+    """Return role -> name of its column, from a record of an interpretation; empty where it is public."""
+    return {role: text.rpartition(" (")[0][1:-1] for role, text in record.get("columns", {}).items()}
 
 
 def public_record(record: Mapping[str, Any]) -> dict[str, Any]:

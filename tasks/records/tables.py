@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ipu_model.units import shorten
 from tasks.records.csv_files import QUOTED, Quoting, detect_quoting, read_rows
 from tasks.records.hub_inputs import name_classes, open_dataset, read_class_names
-from tasks.records.interpretation import BLANK_LINES, BY_NAME, BY_USER, NUMERIC_IDS, Interpretation
+from tasks.records.interpretation import BLANK_LINES, BY_MODEL, BY_NAME, BY_USER, NUMERIC_IDS, Interpretation
 from tasks.records.json_files import Located, read_objects
+from tasks.records.label_forms import parse_number
 from tasks.records.parquet import open_parquet
 from tasks.records.text_files import (
     MAX_LINE_BYTES,
@@ -44,6 +45,8 @@ MAX_COLUMNS = 10_000
 SHOWN_COLUMNS, SHOWN_CHARACTERS, SHOWN_FILES = 20, 80, 5
 NO_ROWS = "has a header and no rows"
 UNNAMED = "(no name)"
+FEWEST_WORDS = 4
+"""Words of a cell that is not the name of a column."""
 JSON_FORMATS = ("JSON, UTF-8", "JSON lines, UTF-8")
 HUB_SPLITS = {"train": "train", "dev": "validation"}
 """Podium's split -> name of the split in Hub data sets."""
@@ -302,11 +305,18 @@ def match_columns(
     if (names := find_layout(present, layouts)) is None:
         raise InputError(f"{place} {_describe_missing(present, layouts[-1])}")
     found = {part: name for part, (name, _) in names.items()}
+    explicit = {
+        part
+        for part, name in found.items()
+        if any(columns[part].is_named and name in columns[part].names for columns in layouts if part in columns)
+    }
+    own = {part: name for part, name in reading.trained.items() if part in found.keys() - explicit and name in counts}
+    own = {part: name for part, name in own.items() if name != found[part]}
+    found |= own
     if repeated := [name for name in found.values() if counts[name] > 1]:
         raise InputError(f"{place} has the column {repeated[0]!r} more than once. Rename one of them")
     for part, name in found.items():
-        named = any(columns[part].is_named and name in columns[part].names for columns in layouts if part in columns)
-        reading.use_column(part, name, BY_USER if named else BY_NAME)
+        reading.use_column(part, name, BY_USER if part in explicit else BY_MODEL if part in own else BY_NAME)
     reading.unused_columns |= {name or UNNAMED for name in counts.keys() - found.values()}
     return found
 
@@ -405,7 +415,12 @@ def _read_delimited(
     header: Sequence[str] = start[2]
     if headers and find_layout(header, layouts) is None:
         header = next((one for one in headers if len(one) == len(header)), header)
-    names = match_columns(header, layouts, str(path), reading)
+    try:
+        names = match_columns(header, layouts, str(path), reading)
+    except InputError as error:
+        if header is start[2] and any(map(_is_data, header)):
+            raise InputError(f"{error}. Its first line was read as the header: if it is a row, add a header") from None
+        raise
     places = {part: header.index(name) for part, name in names.items()}
     if doubtful := min((one for place, one in quoting.doubtful.items() if place in places.values()), default=None):
         line, cell = doubtful
@@ -427,7 +442,11 @@ def _read_delimited(
             )
         if fields == start[2] and header is start[2] and len(header) > 1:
             raise InputError(f"{path}, line {first} repeats the header: remove it ({key})")
-        yield TableRow(f"line {last}", {part: fields[place] for part, place in places.items()}, names)
+        yield TableRow(f"line {first}", {part: fields[place] for part, place in places.items()}, names)
+
+
+def _is_data(cell: str) -> bool:
+    return parse_number(cell) is not None or len(cell.split()) >= FEWEST_WORDS
 
 
 def _read_parquet(

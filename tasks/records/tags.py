@@ -18,10 +18,11 @@ from tasks.records.names import INVISIBLE, find_name_problem
 OUTSIDE, BEGIN, INSIDE = "O", "B", "I"
 OTHER_SCHEMES = {"E": INSIDE, "L": INSIDE, "M": INSIDE, "S": BEGIN, "U": BEGIN}
 """Prefixes of BIOES, BILOU and BMES -> prefix in IOB."""
+PREFIXES = "BIESLUM"
 CLOSING = "ESLU"
 """Prefixes that end an entity."""
 MAX_TYPE_CHARACTERS = 100
-JOINED = re.compile(r"[|,;+#](?:[BIESLUM]-|O(?:[|,;+#]|$))")
+JOINED = re.compile(rf"[|,;+#](?:[{PREFIXES}]-|O(?:[|,;+#]|$))")
 """Another tag in the type of one, as files of nested entities join them."""
 BLANKS = re.compile(r"[ \t\r\n]+")
 """White space between tags; a non-breaking blank may be part of a type."""
@@ -66,6 +67,11 @@ def _find_problem(tag: str) -> str | None:
         return None if sound else "a type that is not a word"
     if len(prefix) == 1 and prefix in OTHER_SCHEMES:
         return "a tag of another scheme (BIOES, BILOU), supported only by tag_scheme: auto"
+    if tag[-2:-1] == "-" and tag[-1] in PREFIXES:
+        return (
+            "a tag with its prefix at the end (write PER-B as B-PER; where lines end in tags, "
+            rf"sed -E 's/(\S+)-([{PREFIXES}])$/\2-\1/' FILE does)"
+        )
     return (
         "a tag that is not O and does not begin with B- or I- (of a line without column names, the first column is the "
         "word and the last the tag; --column tokens=2 --column tags=1 takes others)"

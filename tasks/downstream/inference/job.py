@@ -22,7 +22,7 @@ from tasks.jobs.device_job import BatchGeometry, Job, JobResult, run_device_job
 from tasks.models.model_folders import convert_to_safetensors
 from tasks.params.sections import PRECISIONS, RuntimeSpec
 from tasks.plan.kinds import DownstreamTask, load_part
-from tasks.records.interpretation import Interpretation
+from tasks.records.interpretation import Interpretation, column_names
 from tasks.records.labels import write_labels
 from tasks.records.tables import Columns
 from tasks.stage import artifacts, streams
@@ -185,6 +185,18 @@ def read_precision(model: Path) -> str | None:
     by_split = [figures, *figures.values()] if isinstance(figures, Mapping) else []
     stated = [one["precision"] for one in by_split if isinstance(one, Mapping) and "precision" in one]
     return next((one for one in stated if one in PRECISIONS), None)
+
+
+def read_training_columns(model: Path) -> dict[str, str]:
+    """Return role -> name of its column in the training data of a model; a release records roles without names."""
+    folder = model.resolve()
+    released: Any = find_object(model / PROVENANCE)
+    reading: Any = find_object(folder.parent.parent / artifacts.EXAMPLES / folder.name / artifacts.READING)
+    try:
+        inputs = reading["inputs"] if released is None else released["data"]["reading"]
+        return column_names(inputs["train"])
+    except (KeyError, TypeError, AttributeError):  # it is not recorded
+        return {}
 
 
 class InferenceTask(ScoresTask[E, L, A]):

@@ -23,7 +23,14 @@ import pyarrow.parquet as pq
 from ipu_model.files import new_file, new_folder, write_json, write_text
 from tasks.downstream.evaluate import PageTask, format_scores, score_logits, write_evaluation
 from tasks.downstream.gate.released_scores import SCORES, scores_json
-from tasks.downstream.inference.job import ID, InferenceOptions, InferenceTask, run_inference, scratch_checkout
+from tasks.downstream.inference.job import (
+    ID,
+    InferenceOptions,
+    InferenceTask,
+    read_training_columns,
+    run_inference,
+    scratch_checkout,
+)
 from tasks.downstream.inference.model import InferenceModel
 from tasks.downstream.jobs.entry_jobs import prediction_figures, prediction_measurements
 from tasks.jobs.device_job import JobResult
@@ -83,7 +90,7 @@ def predict(
         raise ParamsError(f"--n-best {output.n_best} is not supported: each {task.record} has one answer")
     model = model.with_absolute_paths()
     with open_output(output.path) as stream, scratch_checkout(task, model):
-        split, reading = task.development[0], Interpretation()
+        split, reading = task.development[0], Interpretation(trained=read_training_columns(model.folder))
         examples = task.examples_file(split)
         count, kept = _keep(task, path, examples, reading, unique=output.kind == "json")
         for line in describe_inputs({path.name: reading}):
@@ -285,7 +292,8 @@ def evaluate(
     judge: PageTask[Any, Any, Any] = load_part(entry, "page")
     if folder.exists():
         raise InputError(f"{folder} already exists. Move it away, or pass another folder with --output")
-    model, split, reading = model.with_absolute_paths(), task.development[0], Interpretation()
+    model, split = model.with_absolute_paths(), task.development[0]
+    reading = Interpretation(trained=read_training_columns(model.folder))
     with new_folder(folder) as made, scratch_checkout(task, model):
         task.write_labelled(path, task.examples_file(split), reading)
         for line in describe_inputs({path.name: reading}):

@@ -20,6 +20,7 @@ from tasks.downstream.ner.sentences import (
 )
 from tasks.downstream.ner.spec import SCHEMA
 from tasks.records.interpretation import Interpretation
+from tasks.records.label_forms import match_known, require_same_spelling
 from tasks.records.labels import read_example_labels
 from tasks.records.parquet import write_records
 from tasks.records.tables import Columns, Records
@@ -79,13 +80,20 @@ class NerInference(NerScores, InferenceTask[NerDevSet, WordLogits, NerAnswers]):
         return open_sentence_file(path, INPUT, COLUMN, self.data_params, reading, tagged=tagged)
 
     def write_labelled(self, path: Path, target: Path, reading: Interpretation) -> None:
-        records, found = self._open(path, reading), TagStatistics()
-        write_records(read_sentences(records, self.data_params, found, reading), target, SCHEMA, ROW_GROUP)
+        data, found, types = self.data_params, TagStatistics(), TagStatistics()
         labels = read_example_labels(target.parent, self.entry.stage("examples"))
-        known = {split_tag(name)[1] for name in labels} - {""}
-        if found.entities and known.isdisjoint(found.entities):
+        known = sorted({split_tag(name)[1] for name in labels} - {""})
+        if data.similar_labels == "fold":
+            for _ in read_sentences(self._open(path, first := Interpretation()), data, types, first):
+                pass
+            names = match_known(types.entities, known, fold=True)
+            found.spellings = {name: own for name, own in names.items() if name != own}
+        sentences = read_sentences(self._open(path, reading), data, found, reading)
+        write_records(sentences, target, SCHEMA, ROW_GROUP)
+        require_same_spelling(data, found.entities, known, f"{path} has", "the model has")
+        if found.entities and found.entities.keys().isdisjoint(known):
             raise InputError(
-                f"{path}: no entity has a type of the model ({', '.join(sorted(known))}); found "
+                f"{path}: no entity has a type of the model ({', '.join(known)}); found "
                 f"{', '.join(sorted(found.entities)[:5])}. Pass {COLUMN.format('tags')} for another column, "
                 "or rename the types in the file"
             )

@@ -278,7 +278,8 @@ def refuse_similar(params: NerDataParams, section: str, found: Mapping[str, TagS
     lists = "; ".join(" and ".join(f"{name!r} ({first[name]})" for name in group) for group in groups.values())
     raise InputError(
         f"types that differ only in case, blanks or Unicode's normal form: {lists}. "
-        f"{section}.similar_labels=fold makes them one, the most frequent; keep leaves them apart"
+        f"--similar-labels fold ({section}.similar_labels=fold) makes them one, the most frequent; keep leaves them "
+        "apart"
     )
 
 

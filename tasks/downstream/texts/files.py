@@ -174,7 +174,7 @@ def _check_records(
     """Yield the examples of a table; at the end, refuse all problems with texts and labels."""
     spec, problems, count = task.spec, records.problems, 0
     reading.grouping = "an example is a row"
-    labels = LabelReader(spec, task.entry.params.data, flags) if labelled else None
+    labels = LabelReader(spec, task.entry.params.data, flags, is_decimal=task.has_decimals) if labelled else None
     quotes_are_open = records.is_text and task.entry.params.data.quoting is None
     for line in itertools.islice(records.rows, most):
         count += 1
@@ -201,6 +201,7 @@ def _check_records(
         yield one
     if labels is not None:
         labels.judge(problems, is_train=split == TRAIN)
+        task.has_decimals |= labels.numbers.is_decimal
         reading.labels = labels.describe()
     problems.refuse()
     if not count:

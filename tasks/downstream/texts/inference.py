@@ -13,8 +13,8 @@ from tasks.downstream.texts.answers import NO_ANSWER
 from tasks.downstream.texts.examples import count_labels, count_names, write_numbers, write_split
 from tasks.downstream.texts.files import TEXT_PARTS, read_file, record_spec
 from tasks.downstream.texts.scores import TextsDevSet, TextsScores, select_thresholds
-from tasks.downstream.texts.task_table import TASKS
-from tasks.records.interpretation import Interpretation
+from tasks.downstream.texts.task_table import TASKS, TextExample
+from tasks.records.interpretation import Interpretation, column_names
 from tasks.records.label_forms import match_known, require_same_spelling
 from tasks.records.labels import add_labels, read_example_labels
 from tasks.records.tables import Columns, open_file, table_form
@@ -77,12 +77,31 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
         return self.schema if self.labels else add_labels(self.schema, self.model_classes)
 
     def read_unlabelled(self, path: Path, reading: Interpretation) -> Iterator[dict[str, Any]]:
-        for one in read_file(self, path, INPUT, reading, named_by=COLUMN, labelled=False):
+        for one in self._read_file(path, reading, labelled=False):
             yield {**one._asdict(), **({"label": []} if self.spec.is_multilabel else {})}
+
+    def _read_file(self, path: Path, reading: Interpretation, **how: Any) -> Iterator[TextExample]:
+        """Yield the examples of a file.
+
+        Raises:
+            InputError: as `read_file`; or it has pairs of texts, and the model was trained on single texts.
+        """
+        data: Any = self.entry.params.data
+        is_single = not self.spec.name and "text" in reading.trained and "text_pair" not in reading.trained
+        for one in read_file(self, path, INPUT, reading, named_by=COLUMN, **how):
+            if is_single and one.second is not None and data.columns.text_pair is None:
+                first, second = map(column_names(reading.record()).__getitem__, TEXT_PARTS)
+                single = COLUMN.format("text").replace("NAME", first)
+                pair = COLUMN.format("text_pair").replace("NAME", second)
+                raise InputError(
+                    f"{path} has pairs of texts, {first!r} and {second!r}, and the model was trained on single texts. "
+                    f"Pass {single} to read one column, or {single} {pair} for pairs"
+                )
+            yield one
 
     def write_labelled(self, path: Path, target: Path, reading: Interpretation) -> None:
         flags = () if self.labels else self.model_classes
-        write_split(self, read_file(self, path, INPUT, reading, named_by=COLUMN, flags=flags), target)
+        write_split(self, self._read_file(path, reading, flags=flags), target)
         if self.labels:
             return
         data: Any = self.entry.params.data

@@ -34,19 +34,20 @@ AS_LISTS = "--label-form lists (data.label_form) reads numbers of labels"
 class LabelReader:
     """Reader of the labels of one source: it parses each label, and judges all of them at the end."""
 
-    def __init__(self, task: TextTask, data: Any, flags: Sequence[str] = ()) -> None:
+    def __init__(self, task: TextTask, data: Any, flags: Sequence[str] = (), *, is_decimal: bool = False) -> None:
         """Start reading.
 
         Args:
             data: section `data` of the entry.
             flags: labels that lists of 0 and 1 stand for, unless data.labels names them.
+            is_decimal: see `NumberReader`.
         """
         self.task, self.data = task, data if isinstance(data, ClassificationDataParams) else ClassificationDataParams()
         self.labels: Sequence[str] = self.data.labels or ()
         self.flags = self.labels or flags
         self.names = Counter[str]()
         self.places = dict[str, str]()
-        self.numbers = NumberReader(self.data.label_form, is_decimal=self.data.label_form == "decimal-point")
+        self.numbers = NumberReader(self.data.label_form, is_decimal=is_decimal)
         self.lines = CellLines()
         self.form = ""
         """Form of the first label: names, lists, flags or columns; of GLUE a name or a number."""

@@ -28,6 +28,8 @@ class TextsSpec(DownstreamTask):
         super().__init__(entry)
         self.spec = text_task(entry.params.options)
         self.form: AnswerForm = make_form(self.spec, self.decision)
+        self.has_decimals = False
+        """Values that were read have decimal points, so that dots in other splits do not group digits."""
 
     @property
     def released_below(self) -> str:

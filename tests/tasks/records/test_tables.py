@@ -93,6 +93,12 @@ def test_a_row_of_other_length_does_not_hide_the_separator_of_the_header(tmp_pat
     path = put(tmp_path / "a.csv", "text;label\na;1\nb;0;more\n")
     with pytest.raises(InputError, match="line 3 has 3 fields, but the header has 2"):
         list(read_table(path, [], Interpretation()))
+    with pytest.raises(InputError, match="no column 'text' .*was read as the header: if it is a row, add a header"):
+        read(put(tmp_path / "rows.csv", "It was good,1\nIt was bad,0\n"))
+    with pytest.raises(InputError, match=r"Set KEY.text, KEY.label$"):
+        read(put(tmp_path / "names.csv", "review,stars\nIt was bad,0\n"))
+    lines = list(read_table(put(tmp_path / "lines.csv", 'text,label\n"a\nb",1\nc,0\n'), [], Interpretation()))
+    assert [line.where for line in lines] == ["line 2", "line 4"], "the first line of a record over several"
     put(path, "sep=;\n" + path.read_text())
     with pytest.raises(InputError, match="line 4 has 3 fields, but the header has 2"):
         list(read_table(path, [], Interpretation()))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,13 +19,14 @@ from tasks.downstream import evaluate as evaluate_stage
 from tasks.downstream import examples, rows
 from tasks.downstream.inference import job, predict
 from tasks.downstream.inference.entry import infer_entry
-from tasks.downstream.inference.job import InferenceOptions
-from tasks.downstream.inference.model import InferenceModel, find_model
+from tasks.downstream.inference.job import InferenceOptions, read_training_columns
+from tasks.downstream.inference.model import PROVENANCE, InferenceModel, find_model
 from tasks.downstream.inference.predict import PredictionOutput, evaluate
 from tasks.downstream.jobs import entry_jobs
 from tasks.params.sections import RuntimeSpec
 from tasks.records.duplicate_report import NearDuplicateReport, write_report
 from tasks.stage import artifacts
+from tasks.stage.errors import InputError
 from tests.places import SHARED
 from tests.tasks.downstream.entries import values_with, write_parameters
 from tests.tasks.downstream.inference.head_models import write_head_model
@@ -277,6 +280,53 @@ def test_the_line_of_an_example_is_that_of_its_file_after_dropped_rows(tmp_path:
     assert all(records[name]["sentiment"] == row[1] for name, row in wrong.items())
     assert all(" ".join(wrong[one["id"]][0].split()) == one["text"].removeprefix("'") for one in mistakes)
     assert f"<h3>Example {mistakes[0]['id']}</h3>" in page
+
+
+@pytest.mark.parametrize(
+    ("trained", "header", "message"),
+    [
+        ({"text": "'review' (by name)"}, "text,review,label", "text is 'review' (as in training)"),
+        ({"text": "'sentence' (by name)"}, "text,review,label", "text is 'text' (by name)"),
+        ({}, "text,review,label", "text is 'text' (by name)"),
+        ({}, "sentence1,sentence2,label", "text_pair is 'sentence2' (by name)"),
+        ({"text": "by name", "text_pair": "by name"}, "sentence1,sentence2,label", "text_pair is 'sentence2'"),
+        ({"text": "by name"}, "sentence1,sentence2,label", None),
+    ],
+)
+def test_columns_are_those_that_the_model_was_trained_with(
+    trained: Mapping[str, str], header: str, message: str | None, tmp_path: Path
+) -> None:
+    folder = tmp_path / artifacts.model_folder("mine")
+    folder.parent.mkdir()
+    model = find_model(str(write_head_model(folder, "sequence_classification", CLASSES, NER_WORDS)))
+    if trained:
+        reading = tmp_path / artifacts.EXAMPLES / "mine" / artifacts.READING
+        reading.parent.mkdir(parents=True)
+        write_json(reading, {"inputs": {"train": {"columns": {**trained, "label": "'label' (by name)"}}}})
+    file = tmp_path / "dev.csv"
+    file.write_text(f"{header}\n" + "".join(f"one,two,{name}\n" for name in CLASSES))
+    lines: list[str] = []
+    how = dataclasses.replace(HOW, say=lines.append)
+    if message is None:
+        with pytest.raises(InputError, match="has pairs of texts, 'sentence1' and 'sentence2'") as refused:
+            evaluate(infer_entry(model), model, file, tmp_path / "refused", how)
+        options = re.findall("Pass (--.*?) to read one column, or (--.*) for pairs", str(refused.value))[0]
+        for option, is_pair in zip(options, (False, True), strict=True):
+            columns = dict(one.split("=") for one in option.split()[1::2])
+            entry = infer_entry(model, None, {"data": {"columns": columns}})
+            evaluate(entry, model, file, tmp_path / str(is_pair), how)
+            assert ("text_pair is 'sentence2' (named by you)" in "".join(lines)) == is_pair
+        return
+    evaluate(infer_entry(model), model, file, tmp_path / "evaluation", how)
+    predict.predict(infer_entry(model), model, file, PredictionOutput(tmp_path / "out.jsonl", "jsonl"), how)
+    assert sum(message in line for line in lines) == 2
+
+
+def test_a_release_records_the_roles_of_columns(tmp_path: Path) -> None:
+    write_json(tmp_path / PROVENANCE, {"data": {"reading": {"train": {"columns": {"text": "by name"}}}}})
+    assert read_training_columns(tmp_path) == {"text": ""}
+    write_json(tmp_path / PROVENANCE, {"data": "of another version"})
+    assert read_training_columns(tmp_path) == {}
 
 
 def evaluate_and_predict(

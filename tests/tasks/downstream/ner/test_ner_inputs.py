@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.downstream.examples import ExamplesTask, make_examples
+from tasks.downstream.inference.job import UNKNOWN_TO_MODEL
 from tasks.downstream.ner.checks import NerData
 from tasks.downstream.ner.conll import COMMENTS, HEADER, NO_WORD, RANGES
 from tasks.downstream.ner.examples import UNKNOWN
@@ -24,7 +27,7 @@ from tasks.params.overlays import read_base, resolve
 from tasks.params.schema import validate_params
 from tasks.plan.kinds import load_part
 from tasks.records.interpretation import Interpretation, read_reading
-from tasks.records.labels import read_example_labels
+from tasks.records.labels import read_example_labels, write_labels
 from tasks.stage.errors import InputError, ParamsError
 from tasks.validation.checks import format_failures
 from tasks.validation.validators import GxValidator
@@ -180,6 +183,7 @@ BAD = {
     "no tag": ("a\tO\nb\t\n", r"not O and does not begin with B- or I- .*--column tags=1 .*: line 2 \(''\)"),
     "nested": ("a B-x\nb I-x|B-y\nc O\n", r"several tags in one .*: line 2 \('I-x\|B-y'\)"),
     "commas": ("a, B-x\nb, O\n\nc, O\n", "has commas between its columns: replace them by tabs"),
+    "a prefix at the end": ("a per-B\nb O\n", r"prefix at the end \(write PER-B as B-PER; .*: line 1 \('per-B'\)"),
     "nested with O": ("a B-x+O\nb O\n", r"several tags in one .*: line 1 \('B-x\+O'\)"),
     "another scheme": ("a S-x\nb E-x\n", r"BIOES.*: line 1 \('S-x'\), line 2 \('E-x'\)"),
     "a handful of many": ("a Q\n" * 9, r"line 1 \('Q'\), .*line 5 \('Q'\) and 4 more$"),
@@ -384,6 +388,33 @@ def test_types_that_fold_together_are_refused_folded_or_kept(tmp_path: Path, oth
     assert numbers[f"tags of type {other!r} read as 'PER'"] == 2
     make(tmp_path / "keep", text, dev, similar_labels="keep")
     assert len(read_example_labels(tmp_path / "keep" / "examples", "x")) == 5
+
+
+def test_tags_with_the_prefix_at_the_end_are_read_after_the_command_of_the_message(tmp_path: Path) -> None:
+    path = put(tmp_path, "Ada person-B\nleft O\n")
+    with pytest.raises(InputError, match="prefix at the end") as refused:
+        read(path)
+    [pattern] = re.findall("sed -E '(.*)' FILE", str(refused.value))
+    assert read(put(tmp_path, subprocess.check_output(["sed", "-E", pattern, path], text=True))) == [ADA]
+
+
+def test_types_of_a_file_to_evaluate_are_folded_into_those_of_the_model(tmp_path: Path) -> None:
+    write_labels(tmp_path, ("O", "B-PER", "I-PER"))
+    path = put(tmp_path, "Ada B-per\nKerr I-per\nleft O\n")
+
+    def write(**values: Any) -> Any:
+        entry = find_entry(validate_params(values_with({"ner": {"kind": "ner", "data": values}})), "ner")
+        reading, task = Interpretation(), load_part(entry, "inference")
+        task.write_labelled(path, tmp_path / "dev.parquet", reading)
+        return reading, pq.read_table(tmp_path / "dev.parquet")["tags"].to_pylist()
+
+    with pytest.raises(InputError, match="has per, the model has PER: .*--similar-labels fold"):
+        write()
+    reading, tags = write(similar_labels="fold")
+    assert (tags, reading.counts[UNKNOWN_TO_MODEL]) == ([["B-PER", "I-PER", "O"]], 0)
+    path = put(tmp_path, "Ada B-per\nKerr B-PER\n")
+    reading, _ = write(similar_labels="keep")
+    assert reading.counts[UNKNOWN_TO_MODEL] == 1
 
 
 @pytest.mark.parametrize("number", [20, 21, 22])

@@ -179,6 +179,19 @@ def test_a_dot_or_a_comma_of_two_meanings_is_refused_and_each_option_reads_it(tm
         part("examples", data, regression=True).check_files()
 
 
+def test_dots_of_dev_have_the_meaning_of_those_of_train(tmp_path: Path) -> None:
+    paths = {}
+    for name, cells in {"train": ["4", "3.5", "2.25"], "dev": ["975", "1.213"]}.items():
+        path = tmp_path / f"{name}.csv"
+        path.write_text("text;label\n" + "".join(f"{name} {cell};{cell}\n" for cell in cells))
+        paths[f"{name}_path"] = str(path)
+    make_examples(part("examples", paths, regression=True), tmp_path / "examples")
+    assert pq.read_table(tmp_path / "examples" / "dev.parquet")["label"].to_pylist() == pytest.approx([975, 1.213])
+    alone = part("examples", {"train_path": paths["dev_path"], "dev_path": paths["dev_path"]}, regression=True)
+    with pytest.raises(InputError, match="a value such as 1.213"):
+        alone.check_files()
+
+
 ROWS = "text,label\n" + "one thing,ab\nanother thing,cd\n" * 3
 SWALLOWED = '"It was good.,ab\nIt was great.,ab\nGo and see it.",cd\n'
 TABLES = {
