@@ -49,6 +49,8 @@ LONGEST_SENTENCE = 300
 """Characters of usual lines from which they are not taken for sentences without stops."""
 WRAPPED_WIDTHS = range(30, 200)
 HEAD_ROWS = 500
+FEWEST_ROWS = 3
+"""Lines of equally many fields that may be rows; fewer are often alike by chance."""
 
 
 class LineEnds:
@@ -131,6 +133,7 @@ def choose_layout(path: Path, layout: str) -> str:
         return WIKIEXTRACTOR
     if _OBJECT_BEGINS.match(head) and _has_objects(path):
         return JSON_LINES
+    _refuse_rows(path)
     lines = (line for line in read_lines(path, KEY) if line.strip())
     if TITLE.match(next(lines, "")) and any(map(is_heading, lines)):
         return WIKITEXT
@@ -145,6 +148,18 @@ def _refuse_other_format(path: Path, head: bytes, layout: str) -> None:
                 f"{path} is {name}, not plain text: it begins with {head[:20].decode(errors='replace')!r}. Convert it "
                 f"to text, or remove it{option} ({KEY})"
             )
+
+
+def _refuse_rows(path: Path) -> None:
+    """Refuse lines that may be rows of a table: all have fields between equally many tabs."""
+    lines = (line.strip() for line in read_lines(path, KEY))
+    head = list(itertools.islice(filter(None, lines), MOST_LINES))
+    if len(head) >= FEWEST_ROWS and "\t" in head[0] and len({line.count("\t") for line in head}) == 1:
+        raise InputError(
+            f"{path}: a line may be a row of a table, such as a number and a text, or text with tabs (first: "
+            f"{head[0][:30]!r}). Add a header and give it the suffix .csv (corpus.text_column names the text), or set "
+            "corpus.layout to paragraphs or sentences"
+        )
 
 
 def _has_objects(path: Path) -> bool:

@@ -210,6 +210,8 @@ class InferenceTask(ScoresTask[E, L, A]):
     """Field of a record that is the answer in a .json file of {id: answer}; empty: .json is not supported."""
     has_n_best: ClassVar[bool] = False
     """True if records can contain the n best answers."""
+    plain_hint: ClassVar[str] = ""
+    """End of a refusal of a .txt file that looks like a table, with the option that reads it; empty: there is none."""
     text_fields: ClassVar[Mapping[str, str]] = {}
     """Column of `examples_schema` with a text -> its field in records that contain the texts."""
 

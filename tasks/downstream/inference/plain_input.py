@@ -55,6 +55,10 @@ def open_input(entry: Entry, path: Path | None, texts: Sequence[str], *, plain: 
         else:
             require_readable(path, INPUT)
         form = PLAIN if plain else detect_format(task, source) if path is None or file_suffix(path) == ".txt" else ""
+        if path is not None and task.plain_hint and form not in ("", PLAIN):
+            raise InputError(
+                f"{path} looks like {FORM_NAMES.get(form, form)}. Set its suffix to .{form}{task.plain_hint}"
+            )
         if form == PLAIN:
             with lines.open("w", encoding="utf-8") as file:  # blank lines stay, so that messages have the right line
                 for line in read_lines(source, INPUT):

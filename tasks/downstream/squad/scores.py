@@ -45,6 +45,8 @@ HAS_ANSWER = 0
 """First column of outcomes, if questions may have no answer."""
 MOST_QUESTIONS = 5_000
 """Maximum number of training questions, evenly spread, that select the baseline rule."""
+_POSITION = re.compile(r"(?:line|row) [0-9]+|(?:data)?\[[0-9]+\]")
+"""Id of a question that has none in its file."""
 _WORD = re.compile(r"\S+")
 _SENTENCE = re.compile(r".+?[.!?。！？](?=\s|$|[^\x00-\x7f])", re.DOTALL)
 
@@ -124,8 +126,12 @@ class SquadScores(SquadSpec, ScoresTask[list[SquadQuestion], WindowFiles, list[l
         return [question.id for question in examples]
 
     def keys(self, examples: list[SquadQuestion]) -> list[str]:
-        """Return hashes of id, question, context and reference answers."""
-        parts = [[one.id, one.question, one.context, list(one.texts)] for one in examples]
+        """Return hashes of id, unless it is a position that other files may differ in, question, context and reference
+        answers."""
+        parts = [
+            ["" if _POSITION.fullmatch(one.id) else one.id, one.question, one.context, list(one.texts)]
+            for one in examples
+        ]
         return [hashlib.sha256(json.dumps(one).encode("ascii")).hexdigest() for one in parts]
 
     def read_logits(self, examples: list[SquadQuestion], rows: Path, logits: Path) -> WindowFiles:

@@ -11,7 +11,7 @@ from tasks.downstream.scoring.metrics import Array
 from tasks.downstream.scoring.thresholds import read_recorded
 from tasks.downstream.texts.answers import NO_ANSWER
 from tasks.downstream.texts.examples import count_labels, count_names, write_numbers, write_split
-from tasks.downstream.texts.files import TEXT_PARTS, read_file, record_spec
+from tasks.downstream.texts.files import PLAIN_HINT, TEXT_PARTS, read_file, record_spec
 from tasks.downstream.texts.scores import TextsDevSet, TextsScores, select_thresholds
 from tasks.downstream.texts.task_table import TASKS, TextExample
 from tasks.records.interpretation import Interpretation, column_names
@@ -26,6 +26,7 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
 
     suffix: ClassVar[str] = "ForSequenceClassification"
     fallback_task: ClassVar[str] = "classification"
+    plain_hint: ClassVar[str] = PLAIN_HINT
     text_fields: ClassVar[Mapping[str, str]] = {"first": "text", "second": "text_pair"}
 
     @classmethod

@@ -196,6 +196,19 @@ def test_what_content_does_not_tell_apart_is_refused_with_both_options(tmp_path:
     assert len(split(make(tmp_path, path, layout="paragraphs")[0])) == 1
 
 
+def test_lines_that_may_be_rows_are_refused_and_each_option_reads_them(tmp_path: Path) -> None:
+    rows = "".join(f"{number}\tText {number}. It is short.\n" for number in range(4))
+    path = write(tmp_path / "a.txt", rows)
+    message = refusal(tmp_path, path)
+    assert "a line may be a row of a table" in message
+    assert "a header and give it the suffix .csv" in message
+    table = write(tmp_path / "a.csv", "id\ttext\n" + rows)
+    assert make(tmp_path, table) == [f"Text {number}. It is short." for number in range(4)]
+    assert "corpus.layout to paragraphs" in message
+    assert make(tmp_path, path, layout="paragraphs")[0].startswith("0\tText 0. It is short. 1\tText")
+    assert len(make(tmp_path, write(tmp_path / "a.txt", rows + "A line without tabs.\n"))) == 1
+
+
 @pytest.mark.parametrize(
     ("name", "begin"),
     [

@@ -332,12 +332,21 @@ def test_standard_input_is_plain_text_or_a_table_that_is_detected(
     assert [json.loads(line)["text"] for line in out.splitlines()] == ["word1 word2", "word3, word4"]
 
 
-def test_a_table_of_other_columns_is_not_read_as_plain_text(call: Callable[..., tuple[str, str]]) -> None:
+def test_a_table_of_other_columns_is_not_read_as_plain_text(
+    call: Callable[..., tuple[str, str]], tmp_path: Path
+) -> None:
     given = b"phrase,mood\nword1,good\nword2,bad\n"
     with pytest.raises(PodiumError, match="no column 'sentence'; its columns are phrase, mood"):
         call("predict", "sst2", "-", given=given)
     out, _ = call("predict", "sst2", "-", "--plain", given=given)
     assert len(out.splitlines()) == 3
+    table = tmp_path / "table.txt"
+    table.write_bytes(given)
+    with pytest.raises(
+        PodiumError, match="looks like a table. Set its suffix to .csv, or --plain if each line is a text"
+    ):
+        call("predict", "sst2", str(table))
+    assert len(call("predict", "sst2", str(table), "--plain")[0].splitlines()) == 3
     out, _ = call("predict", "colours", "-", "--column", "text=phrase", "--format", "text", given=given[:19])
     assert re.fullmatch(r"(blue|red) [\d.]+%   word1\n", out)
 

@@ -22,6 +22,7 @@ from tasks.downstream.squad.questions import (
     MADE,
     MISPLACED,
     WITHOUT_PLACE,
+    SquadQuestion,
     read_question_file,
     read_references,
 )
@@ -310,6 +311,19 @@ def test_an_answer_beside_is_impossible_is_a_contradiction(tmp_path: Path, name:
     assert "is_impossible: true and an answer, or false and no answer" in refusal(
         tmp_path, name, [row], unanswerable="drop"
     )
+
+
+def test_questions_without_an_id_are_those_of_an_earlier_file_wherever_they_are_in_it(tmp_path: Path) -> None:
+    bare = {key: value for key, value in ONE.items() if key != "id"}
+    other = {**bare, "question": "And another?"}
+    task: Any = task_with("squad", "scores")
+    keys = list[list[str]]()
+    for number, rows in enumerate(([bare, other], [{**other, "question": "First?"}, bare, other])):
+        make(tmp_path / str(number), write_table(tmp_path / f"{number}.jsonl", rows))
+        keys.append(task.keys(task.read_examples(tmp_path / str(number) / "made/out/train.parquet")))
+    assert keys[0] == keys[1][1:]
+    [named] = task.keys([SquadQuestion("a", "", CONTEXT, "Who?", ())])
+    assert [named] != task.keys([SquadQuestion("b", "", CONTEXT, "Who?", ())])
 
 
 def test_ids_are_made_where_no_column_holds_any_the_same_in_every_run_and_counted(tmp_path: Path) -> None:
