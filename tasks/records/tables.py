@@ -305,18 +305,17 @@ def match_columns(
     if (names := find_layout(present, layouts)) is None:
         raise InputError(f"{place} {_describe_missing(present, layouts[-1])}")
     found = {part: name for part, (name, _) in names.items()}
-    explicit = {
-        part
-        for part, name in found.items()
-        if any(columns[part].is_named and name in columns[part].names for columns in layouts if part in columns)
-    }
-    own = {part: name for part, name in reading.trained.items() if part in found.keys() - explicit and name in counts}
-    own = {part: name for part, name in own.items() if name != found[part]}
-    found |= own
+    reasons = dict.fromkeys(found, BY_NAME)
+    for part, name in found.items():
+        own = reading.trained.get(part, name)
+        if any(columns[part].is_named and name in columns[part].names for columns in layouts if part in columns):
+            reasons[part] = BY_USER
+        elif own != name and own in counts:
+            found[part], reasons[part] = own, BY_MODEL
     if repeated := [name for name in found.values() if counts[name] > 1]:
         raise InputError(f"{place} has the column {repeated[0]!r} more than once. Rename one of them")
     for part, name in found.items():
-        reading.use_column(part, name, BY_USER if part in explicit else BY_MODEL if part in own else BY_NAME)
+        reading.use_column(part, name, reasons[part])
     reading.unused_columns |= {name or UNNAMED for name in counts.keys() - found.values()}
     return found
 
