@@ -52,24 +52,27 @@ def read_name(value: Any) -> str:
 
 def read_list(text: str) -> list[Any] | None:
     """Return the list in a text, as JSON, Python or NumPy write it, or None if it is not a list."""
-    text = text.strip()
-    if not text.startswith("["):
-        return None
-    try:
-        found = parse_json(text)
-        return found if isinstance(found, list) else None
-    except ValueError:
-        return [_read_item(item) for item in _ITEM.findall(text)] if _LIST.fullmatch(text) else None
+    if isinstance(found := _parse_json(text, "["), list):
+        return found
+    return [_read_item(item) for item in _ITEM.findall(text)] if _LIST.fullmatch(text.strip()) else None
 
 
 def is_object(text: str) -> bool:
     """Tell whether a text is an object of JSON."""
-    if not text.lstrip().startswith("{"):
-        return False
+    return isinstance(_parse_json(text, "{"), dict)
+
+
+def is_label_list(cell: Any) -> bool:
+    """Tell whether a cell is a list of labels beyond doubt: a list, also as JSON in a text."""
+    return isinstance(_parse_json(cell, "[") if isinstance(cell, str) else cell, list)
+
+
+def _parse_json(text: str, begin: str) -> Any:
+    """Return the JSON value in a text that begins so, else None."""
     try:
-        return isinstance(parse_json(text), dict)
+        return parse_json(text.strip()) if text.lstrip().startswith(begin) else None
     except ValueError:
-        return False
+        return None
 
 
 def _read_item(item: str) -> Any:
@@ -93,16 +96,6 @@ def read_flag_columns(cells: Mapping[str, Any]) -> list[str]:
     if (wrong := next((name for name, flag in flags.items() if flag is None), None)) is not None:
         raise ValueError(f"a value that is not 0 or 1 in the column {wrong!r}")
     return [name for name, flag in flags.items() if flag]
-
-
-def is_label_list(cell: Any) -> bool:
-    """Tell whether a cell is a list of labels beyond doubt: a list, also as JSON in a text."""
-    if isinstance(cell, str) and cell.strip().startswith("["):
-        try:
-            cell = parse_json(cell)
-        except ValueError:
-            return False
-    return isinstance(cell, list)
 
 
 def canonical_name(name: str) -> str:
