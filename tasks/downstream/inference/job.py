@@ -210,8 +210,6 @@ class InferenceTask(ScoresTask[E, L, A]):
     """Field of a record that is the answer in a .json file of {id: answer}; empty: .json is not supported."""
     has_n_best: ClassVar[bool] = False
     """True if records can contain the n best answers."""
-    plain_hint: ClassVar[str] = ""
-    """End of a refusal of a .txt file that looks like a table, with the option that reads it; empty: there is none."""
     text_fields: ClassVar[Mapping[str, str]] = {}
     """Column of `examples_schema` with a text -> its field in records that contain the texts."""
 
@@ -260,6 +258,11 @@ class InferenceTask(ScoresTask[E, L, A]):
         Raises:
             InputError: a column is missing, or the file cannot be read.
         """
+
+    @property
+    def plain_hint(self) -> str:
+        """End of a refusal of a .txt file that looks like a table, with the option that reads it; empty: none does."""
+        return ""
 
     def detect_lines(self, lines: Sequence[str]) -> str:
         """Return the suffix of the format of lines that are neither JSON nor a table of known columns."""

@@ -26,7 +26,6 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
 
     suffix: ClassVar[str] = "ForSequenceClassification"
     fallback_task: ClassVar[str] = "classification"
-    plain_hint: ClassVar[str] = PLAIN_HINT
     text_fields: ClassVar[Mapping[str, str]] = {"first": "text", "second": "text_pair"}
 
     @classmethod
@@ -58,6 +57,10 @@ class TextsInference(TextsScores, InferenceTask[TextsDevSet, Array, Array]):
     @property
     def layouts(self) -> Sequence[Columns]:
         return record_spec(self, INPUT, COLUMN, labelled=False).layouts
+
+    @property
+    def plain_hint(self) -> str:
+        return "" if len(self.spec.columns) > 1 else PLAIN_HINT
 
     def make_record(self, texts: Sequence[str]) -> dict[str, Any]:
         counts = []
