@@ -195,7 +195,7 @@ def test_dots_of_dev_have_the_meaning_of_those_of_train(tmp_path: Path) -> None:
 ROWS = "text,label\n" + "one thing,ab\nanother thing,cd\n" * 3
 SWALLOWED = '"It was good.,ab\nIt was great.,ab\nGo and see it.",cd\n'
 TABLES = {
-    "rows inside of quotes": (ROWS + SWALLOWED, {}, r"look like rows: --quoting literal .*: line 10 \('It was"),
+    "rows inside of quotes": (ROWS + SWALLOWED, {}, r"look like rows: --quoting literal .*: line 8 \('It was"),
     "rows that begin in quotes": ("label,text\n" + 'ab,one\ncd,"It was\nab,great\ncd,Go."\n', {}, "look like rows"),
     "read as rows": (ROWS + SWALLOWED, {"quoting": "literal"}, 9),
     "read as a cell": (ROWS + SWALLOWED, {"quoting": "enclosing"}, 7),
