@@ -75,7 +75,7 @@ def probe_files(request: RunRequest) -> Iterator[Probe]:
     there = find_parameters(request.checkout.values, READ)
     read = sorted({path for name, path in find_parameters(request.values, READ).items() if there[name] in deps})
     compared = [one for one in _list_compared(request, "local") if _release_folder(request, one).exists()]
-    if (select_checks(request.params, read) or compared) and not request.on_workers:
+    if select_checks(request.params, read, compared) and not request.on_workers:
         values = {"values": request.values, "read": read, "compared": compared}
         yield Probe("files", "flows.checks.input_checks", values, LOCAL_LIMIT_S)
 

@@ -81,6 +81,7 @@ cli.main(["run", *sys.argv[1:]])
 def make_project(folder: Path) -> Path:
     """A checkout with the small parameters, without git; nothing has run in it."""
     (folder / ".dvc").mkdir(parents=True)
+    (folder / "released").mkdir()
     for name in (*CODE, "inputs", "presets", "params.yaml"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
         copy(ROOT / name, folder / name)
