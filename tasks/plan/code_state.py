@@ -20,7 +20,7 @@ def git_state(root: Path) -> dict[str, Any]:
     """Return the revision of the code, and whether the sources differ from it.
 
     Only `artifacts.SOURCES` count: parameters are recorded in full, and dvc.lock, metrics and reports are outputs of a
-    run. Without a repository that tracks them `revision` and `dirty` are null (unknown).
+    run. Without a repository that tracks them, or if git cannot tell, `revision` and `dirty` are null (unknown).
     """
     revision = read_head(root)
     if revision is None:
@@ -36,7 +36,9 @@ def git_state(root: Path) -> dict[str, Any]:
         else:  # in a larger repository, whose files have other paths
             folder = project
     listing = run_git(folder, *options)
-    changed = sorted(entry[3:] for entry in (listing or "").split("\0") if entry)
+    if listing is None:  # such as of a git without these options
+        return dict(NOT_RECORDED)
+    changed = sorted(entry[3:] for entry in listing.split("\0") if entry)
     return {"revision": revision, "dirty": bool(changed), "changed": changed}
 
 
