@@ -84,6 +84,8 @@ def provenance(
     own = {**parameters, "downstream": {subject.name: parameters["downstream"][subject.name]}}
     published = released_parameters(own, root, checkout or root)
     stages = stages_behind(parameters, subject, root / "dvc.lock")
+    rows, base, teacher = subject.row_folders(root), subject.base_model, subject.teacher
+    trained = {name: artifacts.METRICS / f"{name}.json" for name in subject.trainings}
     return {
         "podium": FORMAT_VERSION,
         **code_of(root, subject),
@@ -99,21 +101,11 @@ def provenance(
                 for split, record in read_reading(root / artifacts.EXAMPLES / subject.name)["inputs"].items()
             },
             "verdicts": data_verdicts(root, subject),
-            "rows": _figures(
-                {name: folder / "manifest.json" for name, folder in subject.row_folders(root).items()}, ROW_COUNTS
-            ),
+            "rows": _figures({name: one / "manifest.json" for name, one in rows.items()}, ROW_COUNTS),
         },
-        "base_model": base_model(root / subject.base_model, published["base_model"]["path"])
-        if subject.base_model
-        else None,
-        **(
-            {}
-            if subject.teacher is None
-            else {"teacher": _small_json(root / subject.teacher / artifacts.TEACHER_RECORD)}
-        ),
-        "training": _figures(
-            {name: root / artifacts.METRICS / f"{name}.json" for name in subject.trainings}, TRAINING_FIGURES
-        ),
+        "base_model": base and base_model(root / base, published["base_model"]["path"]),
+        **({"teacher": _small_json(root / teacher / artifacts.TEACHER_RECORD)} if teacher else {}),
+        "training": _figures({name: root / one for name, one in trained.items()}, TRAINING_FIGURES),
         "prediction": prediction_figures(root, subject),
         "model": _small_json(root / subject.model / "podium.json"),
     }

@@ -267,8 +267,7 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
     gate_stage = subject.stages["gate"]
     gate = read_json(root / subject.gate, f"dvc repro {gate_stage}")
     if gate.get("accepted") is not True:  # there is nothing to copy
-        said = "".join(f"\n  {reason}" for reason in gate.get("reasons") or []) or " (it gave no reason)"
-        raise GateRejected(f"the gate rejected this model, nothing was published:{said}")
+        raise _rejected("the gate rejected this model", gate)
     judged = subject.judged(entry.released, root, entry.seeds)
     behind = expand_plan(params).with_upstream([gate_stage])
     made = map(artifacts.stage_run_file, behind)
@@ -351,10 +350,9 @@ def verify_verdict(
         )
     released, seeds = entry.released and RELEASED, entry.seeds and SEEDS
     verdict = decide_on_files(load_part(entry, "scores"), subject, hashes, copies, released, seeds)
-    redo = f"redo the verdict with `dvc repro --force --single-item {stage}`, then publish again; nothing was "
+    redo = f"redo the verdict with `dvc repro --force --single-item {stage}`, then publish again"
     if not verdict["accepted"]:
-        said = "".join(f"\n  {reason}" for reason in verdict["reasons"])
-        raise GateRejected(f"{subject.gate} accepts the model, but the evidence does not: {redo}published:{said}")
+        raise _rejected(f"{subject.gate} accepts the model, but the evidence does not: {redo}", verdict, "; ")
     checks = recorded.get("checks")
     known = checks if isinstance(checks, list) else []
     other = [check["name"] for check in verdict["checks"] if check not in known]
@@ -362,9 +360,15 @@ def verify_verdict(
     if other:
         raise PublishError(
             f"{subject.gate} differs from the checks of the evidence: {', '.join(other)}. One of them was changed by "
-            f"hand: {redo}published"
+            f"hand: {redo}; nothing was published"
         )
     return verdict
+
+
+def _rejected(fact: str, verdict: Mapping[str, Any], before: str = ", ") -> GateRejected:
+    """Return the error for a rejected model, with the reasons of the verdict."""
+    reasons = "".join(f"\n  {reason}" for reason in verdict.get("reasons") or []) or " (it gave no reason)"
+    return GateRejected(f"{fact}{before}nothing was published:{reasons}")
 
 
 def compare_here(
@@ -396,8 +400,7 @@ def compare_here(
     write_released(task, copies / RELEASED, release, scores)
     verdict = decide_on_files(task, subject, hash_files(files), copies, RELEASED, entry.seeds and SEEDS)
     if not verdict["accepted"]:
-        said = "".join(f"\n  {reason}" for reason in verdict["reasons"])
-        raise GateRejected(f"the gate did not see {folder}; this model is rejected, nothing was published:{said}")
+        raise _rejected(f"the gate did not see {folder}; this model is rejected", verdict)
     return verdict
 
 

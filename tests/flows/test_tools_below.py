@@ -22,8 +22,10 @@ from typing import Any
 import pytest
 
 from flows.checks.preflight import OLDEST, check_git, check_packages
+from flows.dvc.session import DvcSession
 from flows.runs.checkout import share_cache
 from flows.runs.report import read_revision
+from flows.runs.stopping import RunFailed
 from tasks.plan.code_state import git_state
 from tasks.plan.dvc_records import find_cache
 from tests.places import ROOT
@@ -278,6 +280,18 @@ def test_a_version_that_cannot_work_is_refused_before_the_first_stage(
     found = [(result.level, result.text) for result in check_packages(SimpleNamespace())]
     fix = f"{sys.executable} -m pip install -U '{package}>={OLDEST[package]}'"
     assert found == ([] if said is None else [("problem", f"{said}{fix}")])
+
+
+def test_packages_with_which_dvc_cannot_be_imported_are_named_before_the_first_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dvc.py").write_text("from pathlib import missing\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    said = (
+        r"DVC \d.* cannot be imported \(ImportError: cannot import name 'missing'.*\)\. Install the tested"
+    )
+    with DvcSession(tmp_path) as session, pytest.raises(RunFailed, match=said):
+        session.require_dvc()
 
 
 def test_pip_requires_the_oldest_versions_that_work() -> None:
