@@ -287,9 +287,7 @@ def test_packages_with_which_dvc_cannot_be_imported_are_named_before_the_first_s
 ) -> None:
     (tmp_path / "dvc.py").write_text("from pathlib import missing\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    said = (
-        r"DVC \d.* cannot be imported \(ImportError: cannot import name 'missing'.*\)\. Install the tested"
-    )
+    said = r"DVC \d.* cannot be imported \(ImportError: cannot import name 'missing'.*\)\. Install the tested"
     with DvcSession(tmp_path) as session, pytest.raises(RunFailed, match=said):
         session.require_dvc()
 
