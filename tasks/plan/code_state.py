@@ -27,7 +27,7 @@ def git_state(root: Path) -> dict[str, Any]:
         return dict(NOT_RECORDED)
     present = [name for name in artifacts.SOURCES if (root / name).exists()]
     options = ["status", "--porcelain", "--no-renames", "-z", "--", *present, ":(exclude,glob)**/__pycache__/**"]
-    project, folder = _project_of(root), root
+    project, folder = project_of(root), root
     if project != root.resolve():
         # A named run: git ignores the folder of its checkout, so that its files would never count as changed.
         top, place = (run_git(project, "rev-parse", what) or "" for what in ("--show-toplevel", "--absolute-git-dir"))
@@ -44,14 +44,14 @@ def git_state(root: Path) -> dict[str, Any]:
 
 def read_head(root: Path) -> str | None:
     """Return the revision that is checked out; None without a repository that tracks the sources of the project."""
-    project = _project_of(root)
+    project = project_of(root)
     if not run_git(project, "ls-files", "--", *artifacts.SOURCES):
         return None  # an archive below a repository of something else
     revision = run_git(project, "rev-parse", "--verify", "HEAD")
     return revision and revision.strip()
 
 
-def _project_of(root: Path) -> Path:
+def project_of(root: Path) -> Path:
     """Return the project of a checkout, which is in its folder runs/checkouts."""
     root = root.resolve()
     return root.parents[2] if root.parent.parts[-2:] == artifacts.CHECKOUTS.parts else root
@@ -72,7 +72,7 @@ def call_git(root: Path, *arguments: str, timeout: float = 60.0) -> subprocess.C
     The repository of the project may belong to another user, as in a container: its code is running anyway. git refuses
     others, because their settings contain commands.
     """
-    trusted = ("-c", f"safe.directory={_project_of(root)}")
+    trusted = ("-c", f"safe.directory={project_of(root)}")
     return subprocess.run(
         ["git", "--no-optional-locks", *trusted, "-C", str(root), *arguments],
         env={name: value for name, value in os.environ.items() if name not in GIT_LOCATIONS} | {"LC_ALL": "C"},

@@ -21,7 +21,7 @@ from tasks.downstream.gate.subject import ReleaseSubject, expand_plan
 from tasks.params.downstream import kind_params
 from tasks.params.schema import Params, validate_params
 from tasks.params.sections import HUB_NAME, WORD, RuntimeSpec
-from tasks.plan.code_state import NOT_RECORDED, changed_code, code_hashes, git_state
+from tasks.plan.code_state import NOT_RECORDED, changed_code, code_hashes, git_state, project_of
 from tasks.plan.named_files import READ, find_parameters
 from tasks.plan.plan_file import read_locked_stages
 from tasks.records.interpretation import public_record, read_reading
@@ -160,8 +160,7 @@ def describe_changes(origin: Mapping[str, Any], root: Path) -> str | None:
     Args:
         root: the project, or the checkout of one of its runs, which has a copy of the code.
     """
-    above = root.resolve().parents
-    project = next((one for one in above if root.resolve().parent == one / artifacts.CHECKOUTS), root)
+    project = project_of(root)
     ran, now = origin["git"]["revision"], git_state(project)["revision"]
     changed = changed_code(origin["code_md5"], project)
     if not changed and ran in (None, now):
@@ -273,8 +272,12 @@ def released_parameters(parameters: Mapping[str, Any], root: Path, checkout: Pat
 
     def state_text(value: str, place: tuple[str, ...], holder: Mapping[str, Any], on_hub: bool) -> str:
         name, is_family = place[-1], place == ("model", "family") and re.fullmatch(WORD, value) is not None
-        if is_family or (place[-2:] == ("parity", "against") and _is_place(value)):
+        if is_family:
             return value
+        if place[-2:] == ("parity", "against"):
+            with contextlib.suppress(ValueError):
+                RuntimeSpec.parse(value)
+                return value
         if ".".join(place) in inputs:
             return hashes.get(PurePosixPath(value), WITHHELD)
         if on_hub and name in ON_HUB:
@@ -318,11 +321,3 @@ def _enum_values(kind: Any) -> set[str]:
     if get_origin(kind) is Literal:
         return {word for word in get_args(kind) if isinstance(word, str)}
     return {word for part in get_args(kind) for word in _enum_values(part)}
-
-
-def _is_place(text: str) -> bool:
-    try:
-        RuntimeSpec.parse(text)
-    except ValueError:
-        return False
-    return True

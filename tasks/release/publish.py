@@ -38,6 +38,7 @@ from tasks.params.downstream import UNCOMPARED
 from tasks.params.entries import Entry, find_entry, only_entry
 from tasks.params.schema import Params, load_params, parameter_values, validate_params
 from tasks.params.strict_yaml import value_at
+from tasks.plan.code_state import project_of
 from tasks.plan.composing import compose
 from tasks.plan.dvc_records import LOCK, verify_gate
 from tasks.plan.kinds import load_part, load_spec
@@ -406,7 +407,7 @@ def compare_here(
 
 def print_receipt(receipt: Mapping[str, Any], dry_run: bool, seconds: float) -> None:
     """Print the result of publishing or of a dry run."""
-    place = receipt["url"] or receipt.get("repository") or _name_folder(Path(receipt["folder"]), Path.cwd())
+    place = receipt["url"] or receipt.get("repository") or os.path.relpath(receipt["folder"], project_of(Path()))
     if dry_run:
         print(f"publish (dry run): would publish these {len(receipt['files'])} files to {place} as {receipt['tag']}:")
         for name, sha256 in receipt["files"].items():
@@ -415,12 +416,6 @@ def print_receipt(receipt: Mapping[str, Any], dry_run: bool, seconds: float) -> 
     done = "unchanged" if receipt["unchanged"] else "published" if receipt["tag"] else "opened for review"
     tag = receipt["tag"] or "to release it, merge the pull request and publish again"
     print(f"publish: {place} {done}, {tag}, {seconds:.1f} s")
-
-
-def _name_folder(folder: Path, root: Path) -> str:
-    """Return a release folder relative to the project of the checkout `root`, as the user named it."""
-    in_project = root.parent.parts[-2:] == artifacts.CHECKOUTS.parts
-    return os.path.relpath(root / folder, root.parents[2] if in_project else root)
 
 
 def main() -> None:
