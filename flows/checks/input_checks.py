@@ -23,14 +23,14 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flows.checks.probes import CheckResult, ok, problem, warning
 from tasks.downstream.examples import ExamplesTask
-from tasks.params.entries import BASE, Entry, entries, find_entry
+from tasks.params.entries import BASE, Entry, entries
 from tasks.params.schema import PHASES, Params, parameter_values, validate_params
 from tasks.params.strict_yaml import value_at
 from tasks.plan.kinds import load_part
@@ -66,6 +66,31 @@ class InputCheck:
     """Returns a warning; empty: none."""
     tell: Callable[[], Iterable[str]] = tuple
     """Returns what the first lines of a run say about the input after a passed check."""
+
+
+class EntryExamples:
+    """Examples of an entry. The checks of a process share them, so that its files are read once."""
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+
+    @functools.cached_property
+    def task(self) -> ExamplesTask:
+        """Return the part of the entry's kind that reads its files."""
+        task: ExamplesTask = load_part(self.entry, "examples")
+        return task
+
+    @functools.cached_property
+    def summary(self) -> str:
+        """Read the files, and return a summary; raise PodiumError or OSError."""
+        return self.task.check_files()
+
+    def read(self) -> ExamplesTask:
+        """Return the task after reading the files, if there are any; the check of the files reports invalid ones."""
+        if _reads_files(self.entry):
+            with contextlib.suppress(PodiumError, OSError):
+                _ = self.summary
+        return self.task
 
 
 def make_corpus_check() -> InputCheck:
@@ -119,9 +144,9 @@ def check_prepared_rows(params: Params) -> str:
     return " and ".join(getattr(params.pretrain_rows, phase).path for phase in params.pretrain.phases)
 
 
-def make_entry_check(entry: Entry) -> InputCheck:
+def make_entry_check(examples: EntryExamples) -> InputCheck:
     """Return the check of an entry's files by its kind."""
-    task = functools.cache(lambda: load_part(entry, "examples"))
+    entry = examples.entry
 
     def check_entry(params: Params) -> str:
         from tasks.models.model_folders import packs_rows
@@ -131,18 +156,18 @@ def make_entry_check(entry: Entry) -> InputCheck:
                 f"{entry.key('distill', 'layers')} needs a family that Podium trains itself, found "
                 f"{params.model.family} (docs/models.md). Set it to null; a teacher is possible"
             )
-        summary: str = task().check_files()
-        if task().has_pairs and (folder := _base_folder(entry, params)) is not None:
+        summary = examples.summary
+        if examples.task.has_pairs and (folder := _base_folder(entry, params)) is not None:
             _require_token_types(entry.name, folder)
         return summary
 
     def warn(params: Params) -> str:
         folder = _base_folder(entry, params)
-        return "" if folder is None else _describe_head(entry, task(), folder)
+        return "" if folder is None else _describe_head(examples, folder)
 
     paths = find_parameters({"downstream": {entry.name: entry.params.model_dump()}}, INPUTS_OF_ENTRIES)
     keys = tuple(key for key in paths if key.startswith(f"{entry.key('data')}."))
-    return InputCheck(entry.name, keys, check_entry, warn, lambda: _describe_inputs(task()))
+    return InputCheck(entry.name, keys, check_entry, warn, lambda: _describe_inputs(examples.task))
 
 
 def _describe_inputs(task: ExamplesTask) -> Iterator[str]:
@@ -154,15 +179,16 @@ def _describe_inputs(task: ExamplesTask) -> Iterator[str]:
         yield f"{task.entry.name}: {text}"
 
 
-def make_teacher_check(entry: Entry) -> InputCheck:
+def make_teacher_check(examples: EntryExamples) -> InputCheck:
     """Return the check of an entry's teacher: its task, classes and tokenizer."""
+    entry = examples.entry
 
     def check(params: Params) -> str:
         from tasks.downstream.inference.teacher import find_teacher, require_same_labels, require_same_tokenizer
         from tasks.records.hub_inputs import download_files
         from tasks.vocabulary.hub_tokenizer import FILES, load_local_vocabulary
 
-        teacher, task, tokenizer = find_teacher(entry), load_part(entry, "examples"), params.tokenizer
+        teacher, tokenizer = find_teacher(entry), params.tokenizer
         folder = Path(tokenizer.path) if tokenizer.source == "file" else None
         if tokenizer.source == "hub":
             choose = set(FILES).intersection
@@ -171,8 +197,7 @@ def make_teacher_check(entry: Entry) -> InputCheck:
         if folder is not None:
             found = load_local_vocabulary(folder, tokenizer.lowercase)
             require_same_tokenizer(teacher, found.with_prefix_space(tokenizer.add_prefix_space))
-        with contextlib.suppress(PodiumError, OSError):  # reported by the check of its files
-            task.check_files()
+        task = examples.read()
         require_same_labels(teacher, task.first_labels, task.has_all_labels)
         return f"{teacher.key} is for the same task, with the same tokenizer"
 
@@ -180,8 +205,9 @@ def make_teacher_check(entry: Entry) -> InputCheck:
     return InputCheck(f"teacher of {entry.name}", tuple(key for key in paths if ".gate." not in key), check)
 
 
-def make_released_check(entry: Entry) -> InputCheck:
+def make_released_check(examples: EntryExamples) -> InputCheck:
     """Return the check of the model that publishing an entry replaces: its task and classes, not its weights."""
+    entry = examples.entry
 
     def check(params: Params) -> str:
         from tasks.downstream.inference.predict_released import require_comparable
@@ -189,13 +215,8 @@ def make_released_check(entry: Entry) -> InputCheck:
 
         if (released := read_replaced(params, entry)) is None:
             return f"{entry.name}: first release, there is no model to compare with"
-        task: ExamplesTask = load_part(entry, "examples")
-        labels: Sequence[str] = ()
-        if _reads_files(entry):
-            with contextlib.suppress(PodiumError, OSError):  # reported by the check of its files
-                task.check_files()
-                labels = task.first_labels
-        require_comparable(entry, released, labels, task.has_all_labels)
+        task = examples.read()
+        require_comparable(entry, released, task.first_labels, task.has_all_labels)
         return f"{entry.name}: the released model is for the same task"
 
     return InputCheck("release", (), check)
@@ -204,11 +225,8 @@ def make_released_check(entry: Entry) -> InputCheck:
 def describe_dev_sets(params: Params) -> Iterator[str]:
     """Yield a line for each entry whose development examples are known from small files."""
     for entry in filter(_reads_files, entries(params)):
-        task: ExamplesTask = load_part(entry, "examples")
-        with contextlib.suppress(PodiumError, OSError):  # a run reports it
-            task.check_files()
-            if text := describe_dev_set(task):
-                yield f"{entry.name}: {text}"
+        if text := describe_dev_set(EntryExamples(entry).read()):
+            yield f"{entry.name}: {text}"
 
 
 def describe_dev_set(task: ExamplesTask) -> str:
@@ -230,13 +248,14 @@ def describe_dev_set(task: ExamplesTask) -> str:
     return f"{describe_power(sample, 'differences', points)[:-1]} between two similar models{constant}"
 
 
-def _describe_head(entry: Entry, task: ExamplesTask, folder: Path) -> str:
+def _describe_head(examples: EntryExamples, folder: Path) -> str:
     """Return what happens to a model's head for the classes in the files; empty: nothing to report."""
     from tasks.models.model_folders import describe_head
 
+    task = examples.read()
     if not task.first_labels:
         return ""
-    return describe_head(folder, load_part(entry, "inference").suffix, task.first_labels, task.has_all_labels)
+    return describe_head(folder, load_part(examples.entry, "inference").suffix, task.first_labels, task.has_all_labels)
 
 
 def _reads_files(entry: Entry) -> bool:
@@ -316,12 +335,13 @@ CHECKS = (
 )
 
 
-def select_checks(params: Params, read: Collection[str]) -> list[InputCheck]:
+def select_checks(params: Params, read: Collection[str], compared: Collection[str] = ()) -> list[InputCheck]:
     """Return the checks for the inputs in the parameters.
 
     Args:
         params: the parameters.
         read: the dependencies of the stages that will run; other inputs are not checked.
+        compared: entries whose gates compare with the model that publishing replaces.
     """
     values = parameter_values(params)
 
@@ -331,10 +351,12 @@ def select_checks(params: Params, read: Collection[str]) -> list[InputCheck]:
         sources = [value_at(values, ".".join([*words[:end], "source"])) for end in range(1, len(words))]
         return value_at(values, key) in read and all(one in (*OF_FILES, None) for one in sources)
 
-    of_entries = [make_entry_check(entry) for entry in entries(params)]
-    teachers = [make_teacher_check(entry) for entry in entries(params) if entry.params.distill.teacher]
+    examples = [EntryExamples(entry) for entry in entries(params)]
+    teachers = [make_teacher_check(one) for one in examples if one.entry.params.distill.teacher]
     # Slowest checks last, because only results within the time limit count.
-    return [one for one in (*of_entries, *teachers, *CHECKS, make_corpus_check()) if any(map(is_read, one.keys))]
+    inputs = (*map(make_entry_check, examples), *teachers, *CHECKS, make_corpus_check())
+    releases = [make_released_check(one) for one in examples if one.entry.name in compared]
+    return [*(one for one in inputs if any(map(is_read, one.keys))), *releases]
 
 
 def run_check(one: InputCheck, params: Params) -> Iterator[CheckResult]:
@@ -364,8 +386,7 @@ def check_files(request: Mapping[str, Any]) -> Iterator[CheckResult]:
     """Yield results for the files and folders in the parameters; `request` is REQUEST."""
     params = validate_params(request["values"])
     unreadable = check_input_paths(request["values"], Path())  # reported by the caller
-    compared = [make_released_check(find_entry(params, name)) for name in request["compared"]]
-    for one in (*select_checks(params, request["read"]), *compared):
+    for one in select_checks(params, request["read"], request["compared"]):
         if not any(text.startswith(f"{key}=") for text in unreadable for key in one.keys):
             yield from run_check(one, params)
 
@@ -380,23 +401,24 @@ def check_hub(request: Mapping[str, Any]) -> Iterator[CheckResult]:
         patience = Patience(attempts=1, connect_timeout_s=5.0, read_timeout_s=8.0)
         found = _call("hub", lambda: check_access(request["publish"], review=request["review"], patience=patience))
         yield found if found.level == "ok" else dataclasses.replace(found, text=f"{found.text}. {PUBLISH_LATER}")
-    for name in request["compared"]:
-        params = validate_params(request["values"])
-        one = make_released_check(find_entry(params, name))
+    params = validate_params(request["values"])
+    examples = {entry.name: EntryExamples(entry) for entry in entries(params)}
+    teachers = [source["section"] for source in request["sources"] if source["kind"] == "teacher"]
+    for one in (
+        *(make_released_check(examples[name]) for name in request["compared"]),
+        *(make_teacher_check(examples[name]) for name in teachers),
+    ):
         yield _call(one.name, functools.partial(one.check, params))
     if request["origin"]:
-        found = _call("hub", lambda: _check_origin(validate_params(request["values"])))
+        found = _call("hub", lambda: _check_origin(params))
         yield dataclasses.replace(found, of_parameters=found.level == "problem")
     for source in request["sources"]:
         if source["kind"] == "teacher":
-            params = validate_params(request["values"])
-            one = make_teacher_check(find_entry(params, source["section"]))
-            yield _call(one.name, functools.partial(one.check, params))
             continue
         found = _call("hub input", functools.partial(_check_source, **source))
         yield found
         if source["section"] == "base_model" and found.level == "ok":
-            yield from _check_hub_base_model(validate_params(request["values"]))
+            yield from _check_hub_base_model(params, examples.values())
 
 
 def _check_source(kind: str, section: str, name: str | None, revision: str | None) -> str:
@@ -418,27 +440,24 @@ def _download_base_files(params: Params, names: Collection[str]) -> list[Path]:
     return list(files.values())
 
 
-def _check_hub_base_model(params: Params) -> Iterator[CheckResult]:
+def _check_hub_base_model(params: Params, examples: Iterable[EntryExamples]) -> Iterator[CheckResult]:
     """Yield results for entries that start from a base model on the Hub, from its config.json."""
     from tasks.models.model_folders import CONFIG
 
     if not (files := _download_base_files(params, (CONFIG,))):
         return
     folder = files[0].parent
-    for entry in entries(params):
-        if entry.start != BASE:
+    for one in examples:
+        if one.entry.start != BASE:
             continue
-        task: ExamplesTask = load_part(entry, "examples")
         with contextlib.suppress(PodiumError, OSError):  # reported by the check of its files
-            if _reads_files(entry):
-                task.check_files()
-                if note := _describe_head(entry, task, folder):
-                    yield warning(entry.name, note)
+            if note := _describe_head(one, folder):
+                yield warning(one.entry.name, note)
         try:
-            if task.has_pairs:
-                _require_token_types(entry.name, folder)
+            if one.read().has_pairs:
+                _require_token_types(one.entry.name, folder)
         except InputError as error:
-            yield problem(entry.name, str(error))
+            yield problem(one.entry.name, str(error))
 
 
 def _check_origin(params: Params) -> str:

@@ -11,6 +11,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,11 @@ from flows.dvc.releases import RELEASE_STAGES
 from flows.runs.environment import is_writable, user_name
 from flows.runs.run_estimate import estimate_data_bytes, estimate_model_bytes
 from flows.runs.run_request import RunRequest
-from flows.server.local_server import may_be_configured, prefect_home
+from flows.server.local_server import may_be_configured, users_home
 from ipu_model.units import format_bytes, shorten
 from tasks.models.model_card import read_origin
 from tasks.plan import plan_file
-from tasks.plan.code_state import call_git, read_head
+from tasks.plan.code_state import call_git, git_state
 from tasks.plan.dvc_records import LOCK, LOST, default_remote, find_cache
 from tasks.plan.named_files import READ, check_input_paths, check_output_folders, find_parameters
 from tasks.release.hub.token import TOKEN, token_of_environment
@@ -41,6 +42,10 @@ MIN_SHARE = 0.5
 PACKAGE_SCHEMES = {"sftp": "ssh", "https": "http", "webdavs": "webdav"}
 """URL scheme -> scheme in the name of DVC's package, which is dvc_SCHEME."""
 TESTED = ("Linux", "x86_64")
+OLDEST = {"dvc": "3.61", "prefect": "3.7"}
+"""Package below a run -> oldest version that works; another project of the same Python may require another."""
+OLDEST_GIT = "2.18"
+"""Knows `git status --no-renames`."""
 SHOWN_LOST = 3
 """Lost outputs named in the warning."""
 UNSAFE_IN_URLS = "?%"
@@ -75,7 +80,7 @@ def probe_files(request: RunRequest) -> Iterator[Probe]:
     there = find_parameters(request.checkout.values, READ)
     read = sorted({path for name, path in find_parameters(request.values, READ).items() if there[name] in deps})
     compared = [one for one in _list_compared(request, "local") if _release_folder(request, one).exists()]
-    if (select_checks(request.params, read) or compared) and not request.on_workers:
+    if select_checks(request.params, read, compared) and not request.on_workers:
         values = {"values": request.values, "read": read, "compared": compared}
         yield Probe("files", "flows.checks.input_checks", values, LOCAL_LIMIT_S)
 
@@ -210,6 +215,21 @@ def check_host(request: RunRequest) -> Iterator[CheckResult]:
         yield problem("host", str(error))
 
 
+def check_packages(request: RunRequest) -> Iterator[CheckResult]:
+    """Check the versions of DVC and Prefect."""
+    for package, oldest in OLDEST.items():
+        try:
+            version = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            version = "not installed"
+        if server.parse_release(version) < server.parse_release(oldest):
+            yield problem(
+                package,
+                f"{package} is {version}; {oldest} or newer is required. Run {sys.executable} -m pip install -U "
+                f"'{package}>={oldest}'",
+            )
+
+
 def check_folders(request: RunRequest) -> Iterator[CheckResult]:
     """Check that this user may write everything that a run writes, which often fails in another user's clone."""
     for path in _written_paths(request.project):
@@ -270,12 +290,17 @@ def check_cache(request: RunRequest) -> Iterator[CheckResult]:
 def check_git(request: RunRequest) -> Iterator[CheckResult]:
     """Warn if a run could not record the revision of its code although there is a repository."""
     project = request.project
-    if read_head(project) is not None or not any((folder / ".git").exists() for folder in (project, *project.parents)):
+    if git_state(project)["revision"] is not None or not any(
+        (folder / ".git").exists() for folder in (project, *project.parents)
+    ):
         return
     reason, fix = "git is not installed", "install git"
     if shutil.which("git") is not None:
+        version = call_git(project, "version").stdout.strip()
         refusal = call_git(project, "rev-parse", "HEAD").stderr.strip().partition("\n")[0]
         reason, fix = refusal or "the repository does not track the code", "work in a clone of your own"
+        if server.parse_release(version) < server.parse_release(OLDEST_GIT):
+            reason, fix = version, f"install git {OLDEST_GIT} or newer"
     yield warning("git", f"the revision of the code will not be recorded ({reason}). To record it, {fix}")
 
 
@@ -283,7 +308,7 @@ def check_prefect_home(request: RunRequest) -> Iterator[CheckResult]:
     """Check the folder of the database of a run's Prefect server."""
     if may_be_configured():
         return
-    home = prefect_home().parent
+    home = users_home()
     if not is_writable(home):
         yield problem("PREFECT_HOME", f"Prefect cannot write to {home}. Set PREFECT_HOME or HOME to a writable folder")
     elif any(character in str(home) for character in UNSAFE_IN_URLS):
@@ -366,7 +391,7 @@ def _check_folder(name: str, path: Path, what: str, knob: str) -> CheckResult:
 
 
 CHECKS = (
-    *(check_host, check_folders, check_cache, check_git, check_prefect_home),
+    *(check_host, check_packages, check_folders, check_cache, check_git, check_prefect_home),
     *(server.check_network, device.check_device, device.check_fit, check_paths, check_outputs, check_disk),
     *(check_dvc_remote, check_checkpoint_remote, check_token, check_signing, check_export, check_origin),
     server.check_server_setting,

@@ -10,6 +10,7 @@ import importlib.util
 import io
 import json
 import os
+import re
 import ssl
 import sys
 import urllib.request
@@ -116,7 +117,7 @@ def check_server(required: bool) -> CheckResult:
     with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):
         version, failure = _fetch_version(url)
     if not failure:
-        if required and _release(version) < (needed := _release(metadata.version("prefect"))):
+        if required and parse_release(version) < (needed := parse_release(metadata.version("prefect"))):
             text = f"the Prefect server at {url} is {version}; deployments and workers of this host require Prefect "
             text += f"{needed[0]}.{needed[1]} or newer. Update the server, or set {URL} to another"
             return problem("server", text)
@@ -146,9 +147,9 @@ def _fetch_version(url: str) -> tuple[str, str]:
         return "", "is not a Prefect API (its URL ends in /api)"
 
 
-def _release(version: str) -> tuple[int, ...]:
+def parse_release(version: str) -> tuple[int, ...]:
     """Return major and minor version."""
-    return tuple(int(part) for part in version.split(".")[:2])
+    return tuple(map(int, re.findall(r"\d+", version)[:2]))
 
 
 def _reason(error: Exception) -> str:

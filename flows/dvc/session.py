@@ -18,6 +18,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -221,6 +222,19 @@ class DvcSession(contextlib.AbstractContextManager["DvcSession"]):
         reason = "DVC could not store its outputs in the cache" if done else describe_exit(code)
         self._close()  # otherwise it would count as a running DVC
         raise StageFailed(stage, reason + _likely_causes(stage, self.root, reply.get("files", ())), list(output.tail))
+
+    def require_dvc(self) -> None:
+        """Wait until DVC is imported.
+
+        Raises:
+            RunFailed: it cannot be imported, as with another version of a package than it needs.
+        """
+        lines: deque[str] = deque(maxlen=1)
+        if self._send("ready", lines.append).get("ended", 0) > 0 and not stop.number:
+            raise RunFailed(
+                f"DVC {metadata.version('dvc')} cannot be imported ({''.join(lines)}). Install the tested versions: "
+                f"{sys.executable} -m pip install -c constraints/host.txt -U dvc"
+            )
 
     def check_plan(self, plan: Sequence[str]) -> PlanStatus:
         """Return which stages are unchanged since the last run; none if another run prevents reading the status.

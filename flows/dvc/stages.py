@@ -126,6 +126,7 @@ def run_plan(
         sessions = _early.get() or [held.enter_context(DvcSession(root, sent, most > 1, lock)) for _ in range(most)]
         for session in sessions:
             session.run = run.identity
+        sessions[0].require_dvc()
         found = sessions[0].check_plan(plan)
         if releases.fetch_releases(plan, root, log_line, released, found.unchanged):
             found = sessions[0].check_plan(plan)

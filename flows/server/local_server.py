@@ -8,6 +8,7 @@ The local server and its run read none but PASSED_SETTINGS, whether from the env
 """
 
 import contextlib
+import importlib.util
 import os
 import socket
 import subprocess
@@ -68,9 +69,10 @@ def start_early(log: Path) -> LocalServer | None:
     """Start a local server before Prefect is imported, which takes seconds.
 
     Returns:
-        None if another server may be configured, or the checks before the run will refuse the home of this one.
+        None if another server may be configured, or the checks before the run will refuse this one.
     """
-    return None if may_be_configured() or not is_writable(prefect_home()) else _start(log)
+    absent = importlib.util.find_spec("prefect") is None
+    return None if may_be_configured() or absent or not is_writable(prefect_home()) else _start(log)
 
 
 @contextlib.contextmanager
@@ -202,17 +204,18 @@ def may_be_configured() -> bool:
 
 def profiles_path() -> Path:
     """Return the file with Prefect's profiles."""
-    return Path(os.environ.get("PREFECT_PROFILES_PATH") or _users_home() / "profiles.toml")
+    return Path(os.environ.get("PREFECT_PROFILES_PATH") or users_home() / "profiles.toml")
 
 
 def prefect_home() -> Path:
     """Return the folder of local servers: apart from the user's own, and one for each version of Prefect, because a
     newer one migrates the database."""
-    return _users_home().absolute() / f"podium-{version('prefect')}"
+    return users_home() / f"podium-{version('prefect')}"
 
 
-def _users_home() -> Path:
-    return Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
+def users_home() -> Path:
+    """Return the user's own folder of Prefect."""
+    return Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser().absolute()
 
 
 def _read_text(path: Path) -> str:

@@ -68,7 +68,6 @@ class Screen:
             return
         with streams.outlive_output():
             self._stream.write(printable(text) + "\n")
-            self._stream.flush()
 
     def end(self, record: StageRecord) -> None:
         """Show that a stage has ended."""

@@ -20,14 +20,14 @@ def git_state(root: Path) -> dict[str, Any]:
     """Return the revision of the code, and whether the sources differ from it.
 
     Only `artifacts.SOURCES` count: parameters are recorded in full, and dvc.lock, metrics and reports are outputs of a
-    run. Without a repository that tracks them `revision` and `dirty` are null (unknown).
+    run. Without a repository that tracks them, or if git cannot tell, `revision` and `dirty` are null (unknown).
     """
     revision = read_head(root)
     if revision is None:
         return dict(NOT_RECORDED)
     present = [name for name in artifacts.SOURCES if (root / name).exists()]
     options = ["status", "--porcelain", "--no-renames", "-z", "--", *present, ":(exclude,glob)**/__pycache__/**"]
-    project, folder = _project_of(root), root
+    project, folder = project_of(root), root
     if project != root.resolve():
         # A named run: git ignores the folder of its checkout, so that its files would never count as changed.
         top, place = (run_git(project, "rev-parse", what) or "" for what in ("--show-toplevel", "--absolute-git-dir"))
@@ -36,20 +36,22 @@ def git_state(root: Path) -> dict[str, Any]:
         else:  # in a larger repository, whose files have other paths
             folder = project
     listing = run_git(folder, *options)
-    changed = sorted(entry[3:] for entry in (listing or "").split("\0") if entry)
+    if listing is None:  # such as of a git without these options
+        return dict(NOT_RECORDED)
+    changed = sorted(entry[3:] for entry in listing.split("\0") if entry)
     return {"revision": revision, "dirty": bool(changed), "changed": changed}
 
 
 def read_head(root: Path) -> str | None:
     """Return the revision that is checked out; None without a repository that tracks the sources of the project."""
-    project = _project_of(root)
+    project = project_of(root)
     if not run_git(project, "ls-files", "--", *artifacts.SOURCES):
         return None  # an archive below a repository of something else
     revision = run_git(project, "rev-parse", "--verify", "HEAD")
     return revision and revision.strip()
 
 
-def _project_of(root: Path) -> Path:
+def project_of(root: Path) -> Path:
     """Return the project of a checkout, which is in its folder runs/checkouts."""
     root = root.resolve()
     return root.parents[2] if root.parent.parts[-2:] == artifacts.CHECKOUTS.parts else root
@@ -70,7 +72,7 @@ def call_git(root: Path, *arguments: str, timeout: float = 60.0) -> subprocess.C
     The repository of the project may belong to another user, as in a container: its code is running anyway. git refuses
     others, because their settings contain commands.
     """
-    trusted = ("-c", f"safe.directory={_project_of(root)}")
+    trusted = ("-c", f"safe.directory={project_of(root)}")
     return subprocess.run(
         ["git", "--no-optional-locks", *trusted, "-C", str(root), *arguments],
         env={name: value for name, value in os.environ.items() if name not in GIT_LOCATIONS} | {"LC_ALL": "C"},

@@ -21,7 +21,7 @@ from tasks.downstream.gate.subject import ReleaseSubject, expand_plan
 from tasks.params.downstream import kind_params
 from tasks.params.schema import Params, validate_params
 from tasks.params.sections import HUB_NAME, WORD, RuntimeSpec
-from tasks.plan.code_state import NOT_RECORDED, changed_code, code_hashes, git_state
+from tasks.plan.code_state import NOT_RECORDED, changed_code, code_hashes, git_state, project_of
 from tasks.plan.named_files import READ, find_parameters
 from tasks.plan.plan_file import read_locked_stages
 from tasks.records.interpretation import public_record, read_reading
@@ -84,6 +84,8 @@ def provenance(
     own = {**parameters, "downstream": {subject.name: parameters["downstream"][subject.name]}}
     published = released_parameters(own, root, checkout or root)
     stages = stages_behind(parameters, subject, root / "dvc.lock")
+    rows, base, teacher = subject.row_folders(root), subject.base_model, subject.teacher
+    trained = {name: artifacts.METRICS / f"{name}.json" for name in subject.trainings}
     return {
         "podium": FORMAT_VERSION,
         **code_of(root, subject),
@@ -99,21 +101,11 @@ def provenance(
                 for split, record in read_reading(root / artifacts.EXAMPLES / subject.name)["inputs"].items()
             },
             "verdicts": data_verdicts(root, subject),
-            "rows": _figures(
-                {name: folder / "manifest.json" for name, folder in subject.row_folders(root).items()}, ROW_COUNTS
-            ),
+            "rows": _figures({name: one / "manifest.json" for name, one in rows.items()}, ROW_COUNTS),
         },
-        "base_model": base_model(root / subject.base_model, published["base_model"]["path"])
-        if subject.base_model
-        else None,
-        **(
-            {}
-            if subject.teacher is None
-            else {"teacher": _small_json(root / subject.teacher / artifacts.TEACHER_RECORD)}
-        ),
-        "training": _figures(
-            {name: root / artifacts.METRICS / f"{name}.json" for name in subject.trainings}, TRAINING_FIGURES
-        ),
+        "base_model": base and base_model(root / base, published["base_model"]["path"]),
+        **({"teacher": _small_json(root / teacher / artifacts.TEACHER_RECORD)} if teacher else {}),
+        "training": _figures({name: root / one for name, one in trained.items()}, TRAINING_FIGURES),
         "prediction": prediction_figures(root, subject),
         "model": _small_json(root / subject.model / "podium.json"),
     }
@@ -168,8 +160,7 @@ def describe_changes(origin: Mapping[str, Any], root: Path) -> str | None:
     Args:
         root: the project, or the checkout of one of its runs, which has a copy of the code.
     """
-    above = root.resolve().parents
-    project = next((one for one in above if root.resolve().parent == one / artifacts.CHECKOUTS), root)
+    project = project_of(root)
     ran, now = origin["git"]["revision"], git_state(project)["revision"]
     changed = changed_code(origin["code_md5"], project)
     if not changed and ran in (None, now):
@@ -281,8 +272,12 @@ def released_parameters(parameters: Mapping[str, Any], root: Path, checkout: Pat
 
     def state_text(value: str, place: tuple[str, ...], holder: Mapping[str, Any], on_hub: bool) -> str:
         name, is_family = place[-1], place == ("model", "family") and re.fullmatch(WORD, value) is not None
-        if is_family or (place[-2:] == ("parity", "against") and _is_place(value)):
+        if is_family:
             return value
+        if place[-2:] == ("parity", "against"):
+            with contextlib.suppress(ValueError):
+                RuntimeSpec.parse(value)
+                return value
         if ".".join(place) in inputs:
             return hashes.get(PurePosixPath(value), WITHHELD)
         if on_hub and name in ON_HUB:
@@ -326,11 +321,3 @@ def _enum_values(kind: Any) -> set[str]:
     if get_origin(kind) is Literal:
         return {word for word in get_args(kind) if isinstance(word, str)}
     return {word for part in get_args(kind) for word in _enum_values(part)}
-
-
-def _is_place(text: str) -> bool:
-    try:
-        RuntimeSpec.parse(text)
-    except ValueError:
-        return False
-    return True

@@ -38,6 +38,7 @@ from tasks.params.downstream import UNCOMPARED
 from tasks.params.entries import Entry, find_entry, only_entry
 from tasks.params.schema import Params, load_params, parameter_values, validate_params
 from tasks.params.strict_yaml import value_at
+from tasks.plan.code_state import project_of
 from tasks.plan.composing import compose
 from tasks.plan.dvc_records import LOCK, verify_gate
 from tasks.plan.kinds import load_part, load_spec
@@ -267,8 +268,7 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
     gate_stage = subject.stages["gate"]
     gate = read_json(root / subject.gate, f"dvc repro {gate_stage}")
     if gate.get("accepted") is not True:  # there is nothing to copy
-        said = "".join(f"\n  {reason}" for reason in gate.get("reasons") or []) or " (it gave no reason)"
-        raise GateRejected(f"the gate rejected this model, nothing was published:{said}")
+        raise _rejected("the gate rejected this model", gate)
     judged = subject.judged(entry.released, root, entry.seeds)
     behind = expand_plan(params).with_upstream([gate_stage])
     made = map(artifacts.stage_run_file, behind)
@@ -351,10 +351,9 @@ def verify_verdict(
         )
     released, seeds = entry.released and RELEASED, entry.seeds and SEEDS
     verdict = decide_on_files(load_part(entry, "scores"), subject, hashes, copies, released, seeds)
-    redo = f"redo the verdict with `dvc repro --force --single-item {stage}`, then publish again; nothing was "
+    redo = f"redo the verdict with `dvc repro --force --single-item {stage}`, then publish again"
     if not verdict["accepted"]:
-        said = "".join(f"\n  {reason}" for reason in verdict["reasons"])
-        raise GateRejected(f"{subject.gate} accepts the model, but the evidence does not: {redo}published:{said}")
+        raise _rejected(f"{subject.gate} accepts the model, but the evidence does not: {redo}", verdict, "; ")
     checks = recorded.get("checks")
     known = checks if isinstance(checks, list) else []
     other = [check["name"] for check in verdict["checks"] if check not in known]
@@ -362,9 +361,15 @@ def verify_verdict(
     if other:
         raise PublishError(
             f"{subject.gate} differs from the checks of the evidence: {', '.join(other)}. One of them was changed by "
-            f"hand: {redo}published"
+            f"hand: {redo}; nothing was published"
         )
     return verdict
+
+
+def _rejected(fact: str, verdict: Mapping[str, Any], before: str = ", ") -> GateRejected:
+    """Return the error for a rejected model, with the reasons of the verdict."""
+    reasons = "".join(f"\n  {reason}" for reason in verdict.get("reasons") or []) or " (it gave no reason)"
+    return GateRejected(f"{fact}{before}nothing was published:{reasons}")
 
 
 def compare_here(
@@ -396,14 +401,13 @@ def compare_here(
     write_released(task, copies / RELEASED, release, scores)
     verdict = decide_on_files(task, subject, hash_files(files), copies, RELEASED, entry.seeds and SEEDS)
     if not verdict["accepted"]:
-        said = "".join(f"\n  {reason}" for reason in verdict["reasons"])
-        raise GateRejected(f"the gate did not see {folder}; this model is rejected, nothing was published:{said}")
+        raise _rejected(f"the gate did not see {folder}; this model is rejected", verdict)
     return verdict
 
 
 def print_receipt(receipt: Mapping[str, Any], dry_run: bool, seconds: float) -> None:
     """Print the result of publishing or of a dry run."""
-    place = receipt["url"] or receipt.get("repository") or _name_folder(Path(receipt["folder"]), Path.cwd())
+    place = receipt["url"] or receipt.get("repository") or os.path.relpath(receipt["folder"], project_of(Path()))
     if dry_run:
         print(f"publish (dry run): would publish these {len(receipt['files'])} files to {place} as {receipt['tag']}:")
         for name, sha256 in receipt["files"].items():
@@ -412,12 +416,6 @@ def print_receipt(receipt: Mapping[str, Any], dry_run: bool, seconds: float) -> 
     done = "unchanged" if receipt["unchanged"] else "published" if receipt["tag"] else "opened for review"
     tag = receipt["tag"] or "to release it, merge the pull request and publish again"
     print(f"publish: {place} {done}, {tag}, {seconds:.1f} s")
-
-
-def _name_folder(folder: Path, root: Path) -> str:
-    """Return a release folder relative to the project of the checkout `root`, as the user named it."""
-    in_project = root.parent.parts[-2:] == artifacts.CHECKOUTS.parts
-    return os.path.relpath(root / folder, root.parents[2] if in_project else root)
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ Key, password and token are facts of a host: they come from the environment only
 """
 
 import base64
+import contextlib
 import os
 import tempfile
 from collections.abc import Mapping
@@ -227,32 +228,25 @@ def open_signer(kind: str) -> Signer | None:
     require_package(PublishError)
     if kind == "key":
         read_private_key()
-    elif not _token():
-        from sigstore.oidc import detect_credential
+        return Signer(kind)
+    from sigstore.oidc import IdentityError, IdentityToken, detect_credential
 
+    if token := _token():
         try:
-            found = detect_credential("sigstore")
-        except _failures():
-            found = None
-        if not found:
+            IdentityToken(token)
+        except (IdentityError, *MALFORMED):
             raise PublishError(
-                f"publish.signing is sigstore, but there is no identity: set {TOKEN} to an OpenID Connect token for "
-                "the audience sigstore, or publish from a CI job that has one"
-            )
-    else:
-        _check_token(str(_token()))
-    return Signer(kind)
-
-
-def _check_token(token: str) -> None:
-    from sigstore.oidc import IdentityError, IdentityToken
-
-    try:
-        IdentityToken(token)
-    except (IdentityError, *MALFORMED):
-        raise PublishError(
-            f"the token in {TOKEN} has expired, or is not an OpenID Connect token for the audience sigstore: renew it"
-        ) from None
+                f"the token in {TOKEN} has expired, or is not an OpenID Connect token for the audience sigstore: "
+                "renew it"
+            ) from None
+        return Signer(kind)
+    with contextlib.suppress(*_failures()):
+        if detect_credential("sigstore"):
+            return Signer(kind)
+    raise PublishError(
+        f"publish.signing is sigstore, but there is no identity: set {TOKEN} to an OpenID Connect token for the "
+        "audience sigstore, or publish from a CI job that has one"
+    )
 
 
 def read_private_key() -> "EllipticCurvePrivateKey":

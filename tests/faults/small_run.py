@@ -22,11 +22,14 @@ import safetensors.numpy
 import yaml
 
 from flows.runs.checkout import CODE
+from ipu_model.files import write_json
+from tasks.downstream.inference.fetched_releases import RECORD
 from tasks.params.overlays import resolve
 from tasks.params.schema import validate_params
 from tasks.params.strict_yaml import read_yaml
 from tasks.plan.composing import compose, write_plan
 from tasks.release.release import CARD, STAGE_RUNS
+from tasks.stage.artifacts import FETCHED
 from tests.faults import processes
 from tests.faults.table import HalfPublished, Leak, Lost
 from tests.places import ROOT
@@ -88,6 +91,9 @@ def make_project(folder: Path) -> Path:
     values = resolve(read_yaml(folder / "params.yaml"), None, SMALL)
     (folder / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
     write_plan(folder, compose(validate_params(values)))
+    # As the flow fetches it before the first release; `dvc repro` alone would record that nothing was fetched.
+    (folder / FETCHED / "squad").mkdir(parents=True)
+    write_json(folder / FETCHED / "squad" / RECORD, {"releases": []})
     return folder
 
 

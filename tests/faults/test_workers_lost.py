@@ -43,7 +43,7 @@ def test_a_cancelled_run_ends_the_stage_on_its_worker(team):
     assert run.wait(timeout=240) != 0
     wait_until(lambda: not is_alive(stage), "the stage's end")
     wait_until(lambda: not team.runs("RUNNING", "CANCELLING").get("pretrain@phase1"), "the run's end")
-    assert "the run ended early" in team.report()["error"]
+    assert "the run was cancelled by SIGTERM" in team.report()["error"]
 
 
 def test_a_server_that_is_away_costs_a_run_nothing(team):

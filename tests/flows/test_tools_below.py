@@ -1,4 +1,8 @@
-"""Tools below a run that belong to someone else: what their settings, files and versions on a host may not change."""
+"""Tools below a run that belong to someone else: what their settings, files and versions on a host may not change.
+
+The names of the cases are tool and situation. tests/tasks/tracking has those of W&B, MLflow, TensorBoard and trackio,
+and tests/flows/checks/test_preflight_server.py a server of another version.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +12,20 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from flows.checks.preflight import check_git
+from flows.checks.preflight import OLDEST, check_git, check_packages
+from flows.dvc.session import DvcSession
 from flows.runs.checkout import share_cache
 from flows.runs.report import read_revision
+from flows.runs.stopping import RunFailed
 from tasks.plan.code_state import git_state
 from tasks.plan.dvc_records import find_cache
 from tests.places import ROOT
@@ -69,7 +77,7 @@ PROFILE = 'active = "team"\n[profiles.team]\n' + "\n".join(f'{name} = "{value}"'
         ({}, {".env": "\n".join(f"{name}={value}" for name, value in TEAM.items()), "home/profiles.toml": PROFILE}),
         ({}, {"prefect.toml": SERVER_TABLE + RESULTS_TABLE}),
     ],
-    ids=["environment", "python", "dotenv and profile", "file"],
+    ids=["prefect-environment", "prefect-python", "prefect-profile", "prefect-file"],
 )
 def test_a_plain_run_uses_its_own_prefect_whatever_a_team_configured(
     tmp_path: Path, variables: Mapping[str, str], files: Mapping[str, str]
@@ -109,6 +117,7 @@ def test_a_plain_run_uses_its_own_prefect_whatever_a_team_configured(
         ({}, {"project/.dvc/config": "/ours", "project/.dvc/config.local": "/here"}),
         ({}, {}),
     ],
+    ids=[f"dvc-{name}" for name in ("user", "XDG", "environment", "system", "project", "local file", "none")],
 )
 def test_the_cache_is_the_one_that_dvc_uses_whoever_configured_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str], files: Mapping[str, str]
@@ -188,6 +197,26 @@ def without_git(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(project))
 
 
+def with_git(version: str, refused: str = "") -> Any:
+    """Return a change to a host with a git of this version, which does not know the option `refused`."""
+
+    def change(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        program = project.parent / "bin/git"
+        program.parent.mkdir()
+        program.write_text(
+            f'#!/bin/sh\ncase " $* " in *" version "*) echo "git version {version}"; exit;;\n'
+            f'*" {refused or "none"} "*) echo "error: unknown option" >&2; exit 129;; esac\n'
+            f'exec {shutil.which("git")} "$@"\n'
+        )
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+
+    return change
+
+
+NO_RENAMES = with_git("2.17.1", "--no-renames")
+
+
 @pytest.mark.parametrize(
     ("change", "recorded", "said"),
     [
@@ -196,8 +225,14 @@ def without_git(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (of_another_user, True, None),
         (unpacked, False, "(the repository does not track the code). To record it, work in a clone of your own"),
         (without_git, False, "(git is not installed). To record it, install git"),
+        (NO_RENAMES, False, "(git version 2.17.1). To record it, install git 2.18 or newer"),
+        (with_git("2.11.0", "--no-optional-locks"), False, "(git version 2.11.0). To record it, install git 2.18"),
+        (with_git("3.0.0"), True, None),
     ],
-    ids=["clone", "environment", "other user", "outer repository", "absent"],
+    ids=[
+        *("git-clone", "git-environment", "git-other user", "git-outer repository", "git-absent"),
+        *("git-older version", "git-much older version", "git-newer version"),
+    ],
 )
 def test_the_revision_is_that_of_the_repository_that_tracks_the_code(
     clone: Path, monkeypatch: pytest.MonkeyPatch, change: Any, recorded: bool, said: str | None
@@ -206,12 +241,60 @@ def test_the_revision_is_that_of_the_repository_that_tracks_the_code(
     change(clone, monkeypatch)
     state = git_state(clone)
     assert (state["revision"], state["dirty"]) == ((revision, False) if recorded else (None, None))
-    assert (read_revision(clone)[0] is not None) is recorded
+    assert (read_revision(clone)[0] is not None) is (recorded or change is NO_RENAMES)
     warnings = [result.text for result in check_git(SimpleNamespace(project=clone))]
     assert len(warnings) == (said is not None)
     assert said is None or said in warnings[0]
     (clone / "tasks/gate.py").write_text("x = 2\n")
     assert git_state(clone)["changed"] == (["tasks/gate.py"] if recorded else [])
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "said"),
+    [
+        ("dvc", "3.60.1", "dvc is 3.60.1; 3.61 or newer is required. Run "),
+        ("dvc", "3.61.0", None),
+        ("dvc", "4.0rc1", None),
+        ("dvc", None, "dvc is not installed; 3.61 or newer is required. Run "),
+        ("prefect", "2.20.27", "prefect is 2.20.27; 3.7 or newer is required. Run "),
+        ("prefect", "3.6.29", "prefect is 3.6.29; 3.7 or newer is required. Run "),
+        ("prefect", "3.10.0", None),
+        ("prefect", None, "prefect is not installed; 3.7 or newer is required. Run "),
+    ],
+    ids=[
+        *("dvc-older version", "dvc-oldest version", "dvc-newer version", "dvc-absent"),
+        *("prefect-much older version", "prefect-older version", "prefect-newer version", "prefect-absent"),
+    ],
+)
+def test_a_version_that_cannot_work_is_refused_before_the_first_stage(
+    monkeypatch: pytest.MonkeyPatch, package: str, version: str | None, said: str | None
+) -> None:
+    def read_version(name: str) -> str:
+        if name != package:
+            return OLDEST[name]
+        if version is None:
+            raise metadata.PackageNotFoundError(name)
+        return version
+
+    monkeypatch.setattr(metadata, "version", read_version)
+    found = [(result.level, result.text) for result in check_packages(SimpleNamespace())]
+    fix = f"{sys.executable} -m pip install -U '{package}>={OLDEST[package]}'"
+    assert found == ([] if said is None else [("problem", f"{said}{fix}")])
+
+
+def test_packages_with_which_dvc_cannot_be_imported_are_named_before_the_first_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dvc.py").write_text("from pathlib import missing\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    said = r"DVC \d.* cannot be imported \(ImportError: cannot import name 'missing'.*\)\. Install the tested"
+    with DvcSession(tmp_path) as session, pytest.raises(RunFailed, match=said):
+        session.require_dvc()
+
+
+def test_pip_requires_the_oldest_versions_that_work() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert {f"{package}>={version}" for package, version in OLDEST.items()} <= set(declared)
 
 
 def test_a_named_run_in_a_larger_repository_has_the_changes_of_its_project(clone: Path) -> None:

@@ -142,7 +142,8 @@ def _joined(index: dict[str, Array], characters: Array, counts: Array, starts: A
     """Return windows with `counts` context tokens; `starts` and `ends` are the logits of all tokens."""
     bounds = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
     first_token = np.concatenate(([0], np.cumsum(index["n_tokens"], dtype=np.int64)))[:-1]
-    position = np.repeat(first_token + index["context_start"] - bounds[:-1], counts) + np.arange(bounds[-1])
+    position = np.repeat(first_token + index["context_start"] - bounds[:-1], counts)
+    position += np.arange(bounds[-1])  # in place: a long text has millions of tokens
     return SquadWindows(
         example_index=index["example_index"],
         bounds=bounds,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tokenizers import Tokenizer
 
 from tasks.downstream.inference.entry import NAME
@@ -20,12 +21,12 @@ from tasks.downstream.inference.job import InferenceOptions, run_inference, scra
 from tasks.downstream.inference.model import InferenceModel
 from tasks.downstream.inference.model import find_model as find_any_model
 from tasks.downstream.parity import logit_differences
+from tasks.downstream.scoring.logits import Array
 from tasks.downstream.squad.answers import Answer, SquadWindows, probable_answers
 from tasks.downstream.squad.examples import write_questions
 from tasks.downstream.squad.inference import SquadInference
 from tasks.downstream.squad.params import SquadEvaluateParams, SquadParams
 from tasks.downstream.squad.questions import SquadQuestion
-from tasks.downstream.squad.rows import make_features
 from tasks.downstream.squad.scores import flat_logits
 from tasks.params.downstream import defaults_of
 from tasks.params.entries import Entry
@@ -118,7 +119,7 @@ def ask(
     answers = probable_answers(
         windows,
         context,
-        number_words(load_tokenizer(model.tokenizer), question, context, shape),
+        number_words(load_tokenizer(model.tokenizer), windows, context, shape),
         top=top,
         max_answer_length=max_answer_length,
         null_threshold=null_threshold,
@@ -133,13 +134,11 @@ def compare_logits(first: SquadWindows, second: SquadWindows) -> dict[str, Any]:
     return logit_differences(flat_logits(first), flat_logits(second), ["question"])
 
 
-def number_words(tokenizer: Tokenizer, question: str, context: str, shape: WindowShape) -> Any:
+def number_words(tokenizer: Tokenizer, windows: SquadWindows, context: str, shape: WindowShape) -> Array:
     """Return the word number of every context token of the windows, unique within a window."""
-    features = make_features(
-        tokenizer, [question], [context], shape.row_length, shape.doc_stride, max_question_length=shape.row_length
-    )
-    words = find_word_numbers(tokenizer, context)
-    return words[concatenate_ranges(features.context_tokens, features.context_lengths)]
+    words, counts = find_word_numbers(tokenizer, context), np.diff(windows.bounds)
+    starts = np.arange(len(counts)) * (counts[0] - shape.doc_stride)  # all but the last window are full
+    return words[concatenate_ranges(starts, counts)]
 
 
 def _predict(

@@ -89,10 +89,9 @@ def require_compared(api: Any, repository: str, head: str, release: Release, com
         PublishError: it is another one, or main contains a release that another publish has not tagged yet.
     """
     refs, file = read_tags(api, repository), release.files[WEIGHTS]
-    tags, champion = _release_tags(refs), find_named(refs)
+    tags, champion, known = _release_tags(refs), find_named(refs), (file.sha256, file.blob_id, compared.weights)
     if champion is not None:
-        weights = _weights(api, repository, champion)
-        if weights not in (file.sha256, file.blob_id, compared.weights) and champion != compared.commit:
+        if _weights(api, repository, champion) not in known and champion != compared.commit:
             raise released_meanwhile(f"{CHAMPION} of {repository}", compared)
         return
     for commit in api.list_repo_commits(repository, revision=head):
@@ -100,7 +99,6 @@ def require_compared(api: Any, repository: str, head: str, release: Release, com
         if not TAG.fullmatch(tag):
             continue
         weights = _weights(api, repository, commit.commit_id)
-        known = (file.sha256, file.blob_id, compared.weights)
         if tag in tags:
             if weights not in known and tags[tag] != compared.commit:
                 raise released_meanwhile(f"{tag} of {repository}", compared)

@@ -12,6 +12,7 @@ from flows.checks.input_checks import check_files, check_hub, run_check, select_
 from flows.checks.probes import CheckResult
 from flows.runs.model_source import model_parameters
 from flows.runs.run_request import resolve_request
+from tasks.downstream.texts.examples import TextsExamples
 from tasks.params.overlays import make_settings, resolve
 from tasks.params.schema import validate_params
 from tests.hub_server import HubServer
@@ -211,8 +212,10 @@ def test_the_head_of_a_model_on_the_hub_is_known_before_it_is_downloaded(place: 
 )
 @pytest.mark.parametrize("target", ["local", "hub"])
 def test_a_release_that_cannot_be_compared_is_refused_before_the_first_stage(
-    place: Path, hub: HubServer, target: str, kind: str, labels: list[str], said: str
+    place: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch, target: str, kind: str, labels: list[str], said: str
 ) -> None:
+    reads, read = list[str](), TextsExamples.check_files
+    monkeypatch.setattr(TextsExamples, "check_files", lambda task: [read(task), reads.append(task.entry.name)][0])
     model = write_head_model(place / "model", CLASSES, ["blue", "red"], WORDS, 512)
     if kind:
         release = write_head_model(place / "release", CLASSES, labels, WORDS)
@@ -239,4 +242,5 @@ def test_a_release_that_cannot_be_compared_is_refused_before_the_first_stage(
     [found] = check_release()
     assert found.level == ("ok" if said.startswith("own: ") else "problem"), found.text
     assert said in found.text
+    assert len(reads) <= 1, "the files are read once for all checks"
     assert check_release(released="none") == check_release(released=str(place)) == []

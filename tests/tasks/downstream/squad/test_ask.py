@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -283,8 +284,9 @@ def test_words_of_windows_are_those_that_the_tokenizer_counts(tmp_path: Path) ->
     write_tiny_model(tmp_path, ["po", "##dium", "mod", "##els", "who", "#", ",", "##lu"])
     tokenizer = load_tokenizer(tmp_path)
     context = "Podium models, noone ##lu #mod podiumlulu. " * 9
-    words = number_words(tokenizer, "who", context, WindowShape(20, 7))
     features = make_features(tokenizer, ["who"], [context], 20, 7, max_question_length=20)
+    bounds = np.cumsum([0, *features.context_lengths])
+    words = number_words(tokenizer, SimpleNamespace(bounds=bounds), context, WindowShape(20, 7))
     numbers = np.array(tokenizer.encode(context, add_special_tokens=False).word_ids)
     spans = windows(len(numbers), 20 - 3 - 1, 7)
     stops = np.cumsum(features.context_lengths)
