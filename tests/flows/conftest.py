@@ -44,7 +44,7 @@ if os.environ.get("TOY_FAILS") == name:
     pathlib.Path("data").mkdir(exist_ok=True)
     pathlib.Path("data/second").write_text("half of it")
     report("failed", text="the toy stage was told to fail")
-    sys.exit(1)
+    sys.exit("error: the toy stage was told to fail")
 print("at work")
 report("progress", percent=50, text="half way")
 report("progress", percent=100, text="all the way")
