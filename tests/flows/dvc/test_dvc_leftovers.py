@@ -44,6 +44,15 @@ def test_a_whole_list_and_no_list_stay_as_they_are(toy_project, rwlock):
     assert json.loads(rwlock.read_text()) == {"write": {}, "read": {}}
 
 
+def test_a_broken_list_is_removed_without_making_a_lock_for_dvcs_hardlink_lock(toy_project, rwlock):
+    """Its file is the lock, which would be held for a year."""
+    rwlock.write_text("")
+    said = []
+    leftovers.repair(toy_project, said.append)
+    assert "which DVC left incomplete" in said[0]
+    assert list(rwlock.parent.iterdir()) == []
+
+
 def test_a_list_that_is_being_written_is_left_alone(toy_project, rwlock):
     rwlock.write_text("")
     with rwlock.with_suffix(".lock").open("a") as guard:
