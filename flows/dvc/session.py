@@ -397,9 +397,12 @@ class _Child:
                     self._selector.unregister(self._output)
 
     def _read_events(self, output: _Output) -> None:
+        """Pass on the events that are there."""
         with contextlib.suppress(BlockingIOError):
             while True:
-                output.take_event(json.loads(self._events.recv(READ_BYTES, socket.MSG_DONTWAIT)))
+                event = json.loads(self._events.recv(READ_BYTES, socket.MSG_DONTWAIT))
+                self._read_output(output)  # what the stage printed before
+                output.take_event(event)
 
 
 def _likely_causes(stage: str, root: Path, files: Sequence[str]) -> str:
