@@ -145,13 +145,12 @@ def use_request(request: RunRequest) -> Iterator[None]:
 
 @contextlib.contextmanager
 def start_early(request: RunRequest, say: Callable[[str], None]) -> Iterator[None]:
-    """Prepare the checkout of a request, and start its DVC processes, for the flow that the body calls.
+    """Prepare the checkout of a request, and start its DVC process, for the flow that the body calls.
 
     `podium run` does this while its server starts. It has locked and checked the run.
     """
     checkout.prepare_checkout(request.checkout, say)
-    expected = [request.plan[one.stage] for one in device.find_stages_to_run(request)]
-    with stages.start_sessions(expected, request.root, say):
+    with stages.start_session(request.root, say):
         yield
 
 
@@ -178,7 +177,7 @@ def _run(request: RunRequest, queues: tuple[str, str | None] | None, command: st
         found = None if queues is None else dispatch.resolve_queues(values["device"]["runtime"], *queues)
         for queue in found or ():
             dispatch.require_deployment(queue)
-        if not stages.has_sessions():
+        if not stages.has_session():
             checkout.prepare_checkout(request.checkout, stages.log_line)
         if found is None:
             if note := run_estimate.describe_preparation(request):

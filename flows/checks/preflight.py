@@ -35,7 +35,7 @@ from tasks.release.release import refuse_foreign, require_origin, require_signed
 from tasks.release.signing import open_signer
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import InputError, ParamsError, PublishError, require_packages
-from tasks.stage.parallel import count_cores, stages_at_once
+from tasks.stage.parallel import count_cores
 
 MIN_SHARE = 0.5
 """Minimum share of the estimate that must be free."""
@@ -209,10 +209,6 @@ def check_host(request: RunRequest) -> Iterator[CheckResult]:
     yield ok("python", f"{platform.python_version()}, {sys.executable}")
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     yield ok("host", f"{count_cores()} cores, {memory / 1e9:.0f} GB of memory")
-    try:
-        stages_at_once()
-    except ParamsError as error:
-        yield problem("host", str(error))
 
 
 def check_packages(request: RunRequest) -> Iterator[CheckResult]:

@@ -18,7 +18,7 @@ from flows.commands import options, publish
 from flows.commands.project import enter_project
 from flows.commands.run import FINISHED_OUTCOMES, suggest_next
 from flows.dvc import releases
-from flows.dvc.session import DvcSession
+from flows.dvc.session import DvcSession, Listener
 from flows.runs import listing, locks, report, run_params
 from flows.runs.stopping import RunFailed
 from flows.views.screen import print_end
@@ -132,7 +132,7 @@ def _decide(project: Path, found: listing.Run, record: report.RunReport, limits:
         with run_params.change_params(project, found, limits) as values:
             for gate in gates:
                 began = time.time()
-                status = session.update(gate, lambda line: None, lambda percent: None, single=True)
+                status = session.update(gate, Listener(lambda line: None))
                 record.add_stage(report.StageRecord(gate, status, round(time.time() - began, 2), began=round(began, 2)))
             if dvc.has_remote(root):
                 session.push(gates, streams.say_line)

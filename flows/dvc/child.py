@@ -1,95 +1,45 @@
-"""Child process that imports DVC and answers requests on standard input, one JSON object per line.
+"""Child process that imports DVC and answers requests about one checkout: JSON objects, one a line, on a socket.
 
-flows/dvc/session.py starts this file by its path, in a checkout:
+flows/dvc/session.py starts this file by its path, in the checkout:
 
-    python -P child.py dvc MARK [--wait-for-lock] [--forks DESCRIPTOR]
+    python -P child.py dvc DESCRIPTOR
 
-A reply is a line of standard output: MARK, then [kind, content] as JSON. `say` is a message for the user. `lock` has
-the name and hash of a stage that is about to run, and is answered on standard input. `answer` or `failed` ends a
-request. All other output comes from stages. The process ends when its standard input closes.
+A reply is [kind, content]. `running` has the name of a stage whose command DVC runs; `say` a message for the user;
+`answer` or `failed` ends a request. Stages write to the standard output of this process, which nothing else uses. The
+process ends when the socket closes.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import hashlib
 import json
 import logging
 import os
 import re
-import signal
 import socket
-import sys
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import dvc.stage.run
 from dvc.dependency.param import BadParamFileError, ParamsDependency
-from dvc.env import DVC_STAGE
 from dvc.exceptions import DvcException
 from dvc.fs import HTTPFileSystem, generic
 from dvc.logger import ColorFormatter
-from dvc.repo import Repo
-from dvc.repo.reproduce import _reproduce_stage
-from dvc.stage.cache import RunCacheNotFoundError, RunCacheNotSupported, StageCache, _can_hash, _get_stage_hash
-from dvc.stage.decorators import unlocked_repo
+from dvc.repo import Repo, lock_repo
+from dvc.stage.cache import RunCacheNotFoundError, StageCache, _can_hash, _get_stage_hash
 from dvc.stage.exceptions import StageCmdFailedError
 
 LOGGERS = ("dvc", "dvc_data", "dvc_objects")
 """Loggers whose handlers, set by DVC, write to standard output and error."""
-
-MODULE_COMMAND = re.compile(r'python -m ([a-z_.]+)( "\$DVC_STAGE")?')
-"""Commands of stages that the fork server can run."""
+EXIT_CODE = re.compile(r"exited with (-?[0-9]+)$")
+"""End of DVC's error of a command, which has the exit code only in its text."""
 MARKER = "podium-store"
 """File in each remote that identifies it. It is missing if the remote's folder was moved or is not mounted."""
 
-Say = Callable[[str], None]
-
-
-class CommandFailed(StageCmdFailedError):
-    """DVC's error of a failed command, plus its exit code, which DVC has only in the text."""
-
-    def __init__(self, command: str, status: int | None = None) -> None:
-        super().__init__(command, status)
-        self.status = status
-
-
-dvc.stage.run.StageCmdFailedError = CommandFailed
-
-
-class ForkServerClient:
-    """Connection to the fork server of the run (tasks/stage/fork_server.py), which starts stages quickly."""
-
-    def __init__(self, requests: socket.socket) -> None:
-        self._requests, self._is_ready = requests, False
-        self._start_command = dvc.stage.run._run
-
-    def run(self, executable: str, command: str, env: dict[str, str], **options: Any) -> None:
-        """Run the command of a stage in the fork server, or as DVC does if the server cannot."""
-        module = MODULE_COMMAND.fullmatch(command)
-        if module is None or (code := self._fork(module[1], [env[DVC_STAGE]] if module[2] else [], env)) is None:
-            self._start_command(executable, command, env=env, **options)
-        elif code:
-            raise CommandFailed(command, code)
-
-    def _fork(self, module: str, arguments: list[str], environment: dict[str, str]) -> int | None:
-        """Return the exit code, or None if there is no server, or it did not start the stage."""
-        command = {"module": module, "arguments": arguments, "environment": environment, "group": os.getpgrp()}
-        try:
-            self._is_ready = self._is_ready or bool(self._requests.recv(64, socket.MSG_DONTWAIT))  # or BlockingIOError
-            socket.send_fds(self._requests, [json.dumps(command).encode()], (0, 1, 2))
-        except OSError:  # no server, it is still importing, or the environment is too long for it
-            return None
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as DVC does: only the stage handles it
-        try:
-            reply = self._requests.recv(64)
-        finally:
-            signal.signal(signal.SIGINT, before)
-        return json.loads(reply) if reply else -signal.SIGKILL
+Reply = Callable[[str, Any], None]
 
 
 class RemoteChanged(DvcException):
@@ -97,21 +47,29 @@ class RemoteChanged(DvcException):
 
 
 class RunCache(StageCache):
-    """DVC's run-cache that records whether a changed stage is restored or runs.
+    """DVC's run-cache, of which single entries are copied: DVC would copy all each time, and a store has thousands.
 
-    Equal stages never run at the same time on one cache: the second waits for the first and is then restored.
+    What needs names that DVC keeps private is here.
     """
 
     def __init__(self, repo: CheckoutRepo) -> None:
         super().__init__(repo)
         self.keys: list[str] = []
         """Hashes of the stages whose entries `push` and `pull` copy."""
+        self.has_run = False
+        """True if DVC found no entry, and runs the command of the stage."""
+
+    def key_of(self, stage: Any) -> str | None:
+        """Return the hash of a stage's command, parameters, inputs and names of outputs; None if it has none."""
+        with contextlib.suppress(DvcException, OSError):  # an input is missing: DVC reports it when the stage runs
+            stage.save_deps()
+        return _get_stage_hash(stage) if _can_hash(stage) else None
 
     def transfer(self, from_odb: Any, to_odb: Any, force: bool = True) -> list[tuple[str, str]]:
-        """Copy the entries in `keys`. DVC would copy all entries each time, and a shared store has thousands."""
+        """Copy the entries in `keys`; a remote by HTTP has none."""
+        copied: list[tuple[str, str]] = []
         if isinstance(from_odb.fs, HTTPFileSystem) or isinstance(to_odb.fs, HTTPFileSystem):
-            raise RunCacheNotSupported("HTTP has no run-cache")
-        copied = []
+            return copied
         for key in self.keys:
             place = ("runs", key[:2], key)
             folder = from_odb.fs.join(from_odb.path, *place)
@@ -123,63 +81,22 @@ class RunCache(StageCache):
 
     def restore(self, stage: Any, run_cache: bool = True, pull: bool = False, dry: bool = False) -> None:
         """Restore the outputs of a stage, or raise RunCacheNotFoundError."""
-        looks = [lambda _: True, *([self._fetch] if pull else []), self._lock_here, self._lock_everywhere]
-        for look in looks if _can_hash(stage) else looks[:1]:
-            if look(stage):
-                with contextlib.suppress(RunCacheNotFoundError):
-                    super().restore(stage, run_cache, pull, dry)
-                    self.repo.verdicts[stage.addressing] = "restored"
-                    return
-        if pull:  # if the remote has become unavailable, do not recompute what it has
-            try:
+        try:
+            super().restore(stage, run_cache, pull, dry)
+        except RunCacheNotFoundError:
+            if pull:  # if the remote has become unavailable, do not recompute what it has
                 self.repo.require_store()
-            except OSError as error:
-                raise RemoteChanged(str(error)) from error
-        self.repo.verdicts[stage.addressing] = "ran"
-        self.repo.say(f"Running stage '{stage.addressing}':")
-        raise RunCacheNotFoundError(stage)
-
-    def _fetch(self, stage: Any) -> bool:
-        """Fetch the run-cache entries of a stage from the remote; return whether it has any."""
-        self.keys = [_get_stage_hash(stage)]
-        with contextlib.suppress(RunCacheNotSupported):
-            return bool(self.pull(None))
-        return False
-
-    def _lock_here(self, stage: Any) -> bool:
-        """Lock an equal stage on this host until the update ends; return whether another process was running it."""
-        folder = os.path.join(self.cache_dir, os.pardir, "podium-locks")
-        os.makedirs(folder, exist_ok=True)
-        file = os.open(os.path.join(folder, _get_stage_hash(stage)), os.O_WRONLY | os.O_CREAT)
-        self.repo.held.callback(os.close, file)
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return False
-        self.repo.say(f"stage {stage.addressing}: an equal stage is running on this host; waiting for it")
-        unlocked_repo(lambda _: fcntl.flock(file, fcntl.LOCK_EX))(stage)
-        return True
-
-    def _lock_everywhere(self, stage: Any) -> bool:
-        """Lock an equal stage on all hosts; return whether another host ran it and the remote has the result."""
-        waited = unlocked_repo(lambda _: self.repo.lock_elsewhere(stage.addressing, _get_stage_hash(stage)))(stage)
-        return bool(waited) and self._fetch(stage)
+            self.has_run = True
+            self.repo.reply("running", stage.addressing)
+            raise
 
 
 class CheckoutRepo(Repo):
-    """DVC repository of a checkout, with the verdicts of the stages in the last update."""
+    """DVC repository of a checkout, with the requests that it answers."""
 
-    def __init__(self, say: Say, wait_for_lock: bool, lock_elsewhere: Callable[[str, str], bool]) -> None:
-        """Read the configuration.
-
-        Args:
-            wait_for_lock: wait while another DVC holds the repository lock; otherwise fail after a few seconds.
-            lock_elsewhere: waits until no other host runs a stage of this name and hash; returns whether one did.
-        """
-        super().__init__(_wait_for_lock=wait_for_lock)
-        self.say, self.lock_elsewhere, self.stage_cache = say, lock_elsewhere, RunCache(self)
-        self.verdicts: dict[str, str] = {}
-        self.held = contextlib.ExitStack()
-        """Locks of the stage that is being updated."""
+    def __init__(self, reply: Reply) -> None:
+        super().__init__()
+        self.reply, self.stage_cache = reply, RunCache(self)
 
     def ready(self) -> None:
         """Do nothing: the answer shows that DVC is imported and its configuration read."""
@@ -191,13 +108,16 @@ class CheckoutRepo(Repo):
             make: put a marker into a new remote, before the first push.
 
         Raises:
-            DvcException: the remote is missing or is another one.
+            RemoteChanged: the remote is missing or is another one.
         """
         remote = self.cloud.get_remote()
         marker = remote.fs.join(remote.path, MARKER)
         address = hashlib.sha256(remote.fs.unstrip_protocol(marker).encode()).hexdigest()[:16]
         record = Path(self.cache.legacy.path, "podium-stores", address)
-        found = remote.fs.read_text(marker) if remote.fs.exists(marker) else ""
+        try:
+            found = remote.fs.read_text(marker) if remote.fs.exists(marker) else ""
+        except OSError as error:
+            raise RemoteChanged(str(error)) from error
         if not record.exists():
             if found:
                 record.parent.mkdir(parents=True, exist_ok=True)
@@ -213,13 +133,6 @@ class CheckoutRepo(Repo):
                 f"if you replaced it on purpose, remove {record}"
             )
 
-    def pull(self, targets: str | Sequence[str], **options: Any) -> Any:
-        """Restore outputs from the remote. DVC calls this for a stage whose only change is missing outputs."""
-        pulled = super().pull(targets, **options)
-        if isinstance(targets, str):
-            self.verdicts[targets] = "restored"
-        return pulled
-
     def push(self, targets: Sequence[str], **options: Any) -> Any:
         """Copy outputs and the run-cache entries of their stages to the remote.
 
@@ -227,40 +140,38 @@ class CheckoutRepo(Repo):
         """
         self.require_store(make=True)
         stages = [stage for target in targets for stage in self.stage.collect(target)]
-        self.stage_cache.keys = [_get_stage_hash(stage) for stage in stages if _can_hash(stage)]
+        self.stage_cache.keys = [key for stage in stages if (key := self.stage_cache.key_of(stage))]
         pushed = super().push(targets, **options)
         self.require_store()
         return pushed
 
-    def update_stage(self, stage: str, pull: bool, single: bool, run: dict[str, str]) -> dict[str, Any]:
-        """Bring a stage up to date.
+    def find_key(self, stage: str) -> str | None:
+        """Return the hash by which the run-cache knows a stage; None if it is unchanged, or cannot be hashed."""
+        with lock_repo(self):
+            [one] = self.stage.collect(stage)
+            return self.stage_cache.key_of(one) if one.changed() else None
+
+    def update(self, stage: str, key: str | None, pull: bool, run: dict[str, str]) -> dict[str, Any]:
+        """Bring a stage up to date whose inputs are.
 
         Args:
+            key: its hash.
             pull: fetch missing data from the remote.
-            single: the stages it depends on are up to date.
             run: variables that tell the stage about the run.
 
         Returns:
-            `verdict`, and `lost`: names of stages whose outputs did not reach the cache, though DVC raised no error.
+            `verdict`: ran, restored or skipped; and `lost`, whether outputs did not reach the cache, though DVC raised
+            no error.
         """
         os.environ.update(run)
-        self.verdicts, lost = {}, []
-        self.stage_cache.keys = []
+        self.stage_cache.keys, self.stage_cache.has_run = [key] if key else [], False
         self._link_outputs()
-
-        def reproduce(one: Any, **options: Any) -> Any:
-            try:
-                with self.held:
-                    done = _reproduce_stage(one, **options)
-            except BadParamFileError as error:
-                error.files = [dep.def_path for dep in one.deps if isinstance(dep, ParamsDependency)]
-                raise
-            if self.verdicts.get(one.addressing) == "ran" and not one.outs_cached():
-                lost.append(one.addressing)
-            return done
-
-        self.reproduce([stage], single_item=single, pull=pull, repro_fn=reproduce)
-        return {"verdict": self.verdicts.get(stage, "skipped"), "lost": lost}
+        with lock_repo(self):
+            was_whole = all(out.exists for one in self.stage.collect(stage) for out in one.outs)
+        changed = self.reproduce([stage], single_item=True, pull=pull)
+        if self.stage_cache.has_run:
+            return {"verdict": "ran", "lost": not all(one.outs_cached() for one in changed)}
+        return {"verdict": "restored" if changed or not was_whole else "skipped", "lost": False}
 
     def _link_outputs(self) -> None:
         """Make DVC hard-link new outputs into its cache where the disk has no reflinks, for which it copies them."""
@@ -275,72 +186,55 @@ class CheckoutRepo(Repo):
 
 
 class _Handler(logging.Handler):
-    def __init__(self, say: Say) -> None:
+    def __init__(self, reply: Reply) -> None:
         super().__init__(logging.WARNING)
         self.setFormatter(ColorFormatter(log_colors=False))
-        self._say = say
+        self._reply = reply
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._say(self.format(record))
+        self._reply("say", self.format(record))
 
 
-def _failure(error: BaseException) -> dict[str, Any]:
+def _describe_failure(error: BaseException, stage: str | None, repo: CheckoutRepo | None) -> dict[str, Any]:
     """Return why a request failed: exit code of a command, files with invalid parameters, or an unavailable remote."""
     causes = [error]
     while (cause := causes[-1].__cause__) is not None:
         causes.append(cause)
     for one in causes:
-        if isinstance(one, CommandFailed):
-            return {"code": one.status}
+        if isinstance(one, StageCmdFailedError) and (code := EXIT_CODE.search(str(one))):
+            return {"code": int(code[1])}
     logging.getLogger("dvc").error("", exc_info=error)
-    files = [name for one in causes for name in getattr(one, "files", ())]
+    files: list[str] = []
+    if repo is not None and stage is not None and any(isinstance(one, BadParamFileError) for one in causes):
+        [one] = repo.stage.collect(stage)
+        files = [dep.def_path for dep in one.deps if isinstance(dep, ParamsDependency)]
     return {"code": None, "files": files, "away": any(isinstance(one, RemoteChanged) for one in causes)}
 
 
-def main(mark: str, wait_for_lock: bool) -> None:
-    """Answer requests until standard input closes.
-
-    Args:
-        mark: prefix of a reply. It may follow an unfinished line of a stage.
-    """
-    requests = os.fdopen(os.dup(0))
-    with open(os.devnull) as nothing:
-        os.dup2(nothing.fileno(), 0)  # a stage that reads standard input must not consume requests
+def main(connection: socket.socket) -> None:
+    """Answer requests until the socket closes."""
 
     def reply(kind: str, content: Any) -> None:
-        sys.stdout.write(f"{mark}{json.dumps([kind, content])}\n")
-        sys.stdout.flush()
+        connection.sendall(f"{json.dumps([kind, content])}\n".encode())
 
-    def say(text: str) -> None:
-        for line in text.split("\n"):  # short writes are atomic, even if stages write to the same pipe
-            reply("say", line)
-
-    def lock_elsewhere(stage: str, fingerprint: str) -> bool:
-        reply("lock", [stage, fingerprint])
-        return bool(json.loads(next(requests)))
-
+    handler = _Handler(reply)
     for name in LOGGERS:
-        logging.getLogger(name).handlers = [_Handler(say)]
+        logging.getLogger(name).handlers = [handler]
     checkout: CheckoutRepo | None = None
-    for line in requests:
+    for line in connection.makefile(encoding="utf-8"):
         request = json.loads(line)
         try:
-            checkout = checkout or CheckoutRepo(say, wait_for_lock, lock_elsewhere)
+            checkout = checkout or CheckoutRepo(reply)
             answer = getattr(checkout, request.pop("do"))(**request)
         except (DvcException, OSError) as error:
-            reply("failed", _failure(error))
+            reply("failed", _describe_failure(error, request.get("stage"), checkout))
         else:
             reply("answer", answer)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Answer requests about a checkout from standard input.")
+    parser = argparse.ArgumentParser(description="Answer requests about a checkout on a socket.")
     parser.add_argument("dvc", help="the word dvc, which marks the process as a running DVC")
-    parser.add_argument("mark", help="prefix of replies")
-    parser.add_argument("--wait-for-lock", action="store_true", help="wait for the lock of another DVC")
-    parser.add_argument("--forks", type=int, help="descriptor of the socket to the fork server")
-    arguments = parser.parse_args()
-    if arguments.forks is not None:
-        dvc.stage.run._run = ForkServerClient(socket.socket(fileno=arguments.forks)).run
+    parser.add_argument("descriptor", type=int, help="descriptor of the socket")
     with contextlib.suppress(KeyboardInterrupt):  # stopped while no stage is running here
-        main(arguments.mark, arguments.wait_for_lock)
+        main(socket.socket(fileno=parser.parse_args().descriptor))

@@ -96,9 +96,12 @@ def _repair_rwlock(root: Path, say: Callable[[str], None]) -> None:
     path = root / ".dvc" / "tmp" / "rwlock"
     if not path.exists():
         return
-    with path.with_suffix(".lock").open("a", encoding="utf-8") as guard:
+    # It is not created: with DVC's core.hardlink_lock, which removes it, its existence is the lock.
+    guard = path.with_suffix(".lock")
+    with guard.open("r+") if guard.exists() else contextlib.nullcontext() as file:
         try:
-            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if file is not None:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             read_json(path)
         except (BlockingIOError, FileNotFoundError):
             pass  # it is being written now, or was removed

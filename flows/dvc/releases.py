@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from flows import dvc
-from flows.dvc.session import ERROR
 from flows.runs.stopping import RunFailed, stop
 from ipu_model.files import read_json
 from tasks.plan.plan_file import Stage, read_plan
@@ -16,6 +15,8 @@ from tasks.stage.process import describe_exit
 
 RELEASE_STAGES = "predict_released"
 """Group of the stages that use fetched releases, one for each entry."""
+ERROR = "error: "
+"""Prefix of a command's error (tasks/plan/main.py)."""
 MODULE, FETCH_FAILED = "tasks.release.fetch", "the released model could not be fetched"
 
 ReleaseSelection = Mapping[str, Sequence[str]]

@@ -1,19 +1,20 @@
 """DVC in a child process that lasts for a run and brings the stages of one checkout up to date, one by one.
 
-DVC alone decides what has to run. Only the replies of child.py are parsed, never other output of DVC.
+DVC alone decides what has to run. Requests and replies are JSON on a socket (child.py), and so are the events of stages
+(tasks/stage/events.py). What stages print is for users and is not parsed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import json
 import os
-import re
-import secrets
+import selectors
+import shutil
 import signal
 import socket
-import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -27,25 +28,16 @@ from flows import dvc
 from flows.dvc import leftovers
 from flows.runs.stopping import RESUME_HINT, SIGNALS, RunFailed, RunPaused, RunStopped, stop
 from tasks.plan.dvc_records import default_remote, find_cache, verify_files
-from tasks.plan.plan_file import Stage, read_plan
+from tasks.plan.plan_file import read_plan
 from tasks.plan.stage_kinds import STAGES_SENT
-from tasks.stage.errors import PAUSED as PAUSED_CODE
-from tasks.stage.errors import InputError
+from tasks.stage.errors import PAUSED, InputError
+from tasks.stage.events import EVENTS
 from tasks.stage.process import RUN, Say, describe_exit
+from tasks.stage.scratch import make_scratch
 
 CHILD = (sys.executable, "-P", str(Path(__file__).with_name("child.py")), "dvc")
-PROGRESS = re.compile(r"^\[\s*(\d{1,3})%\]")
-"""Prefix of a stage's progress lines (tasks/jobs/device_job.py)."""
-ERROR = "error: "
-"""Prefix of a stage's error message (tasks/plan/main.py)."""
-PAUSED = "paused: "
-"""Prefix of the line in which a stage says why it stopped early on purpose, after writing its checkpoint."""
 CHECKPOINT_SAVED = "checkpoint saved"
-"""Text in that line if the stage can continue from a checkpoint."""
-MODULE = re.compile(r"python -m (\S+)")
-"""Command of a stage, with its module."""
-FORKED_MODULES = 3
-"""Number of modules from which on a fork server saves more time than it takes."""
+"""Text in the reason of a pause if the stage can continue from a checkpoint."""
 ENDED_BY_SIGNAL = tuple(code for number in SIGNALS for code in (-number, 128 + number))
 """Exit codes of stages that a signal ended. bash replaces itself with the command; other shells return 128 + signal."""
 DVC_FAILED = 255
@@ -56,21 +48,19 @@ REMOTE_WAITS = (5.0, 20.0, 60.0)
 """Seconds before each retry of a remote."""
 FULL_BELOW = 64 * 1024
 """Bytes of free space below which a disk counts as full."""
+READ_BYTES = 1 << 18
+"""Maximum size of a datagram, and of a part of a stream that is read at once."""
 
 StageLock = Callable[[str, str], bool]
 """Function of a stage's name and the hash of its command, parameters and inputs; returns whether it had to wait."""
 
 
 class StageFailed(RunFailed):
-    """A stage ended without its outputs. The message has its last error and what follows it, or its last lines."""
+    """A stage ended without its outputs. The message has its error, or its last lines if it reported none."""
 
-    def __init__(self, stage: str, reason: str, tail: list[str]) -> None:
-        first, errors = ". Its last lines:", [index for index, line in enumerate(tail) if line.startswith(ERROR)]
-        if errors:
-            first, *tail = tail[errors[-1] :]
-            first = f": {first.removeprefix(ERROR)}"
-        shown = "\n".join([first, *(f"  {line}" for line in tail)]).rstrip()
-        super().__init__(f"stage {stage} failed ({reason}){shown}")
+    def __init__(self, stage: str, reason: str, error: str | None, tail: Sequence[str]) -> None:
+        shown = "\n".join([". Its last lines:", *(f"  {line}" for line in tail)]) if error is None else f": {error}"
+        super().__init__(f"stage {stage} failed ({reason}){shown.rstrip()}")
 
 
 class DvcFailed(Exception):
@@ -91,100 +81,100 @@ class PlanStatus:
     """Every dependency of the plan's stages is in the plan, or is up to date and stays so."""
 
 
+@dataclass(frozen=True)
+class Listener:
+    """Functions that receive what a stage says."""
+
+    line: Say
+    """Receives each line that it prints, and messages of DVC."""
+    note: Say = lambda text: None
+    """Receives notes that users must see."""
+    progress: Callable[[int, str], None] = lambda percent, text: None
+    """Receives the percentage that is done, 0 to 100, with a text."""
+
+
 @dataclass
-class _StageOutput:
-    say: Say
-    progress: Callable[[float], None]
+class _Output:
+    """What arrives while a request is answered: lines, and events of a stage."""
+
+    listener: Listener
     paused: str | None = None
+    error: str | None = None
+    """Error that the stage reported."""
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
 
-    def take(self, line: str) -> None:
-        """Forward a line, and look for progress or a pause in it."""
-        if line.startswith(PAUSED):
-            self.paused = line[len(PAUSED) :].strip()
-        if share := PROGRESS.match(line):
-            self.progress(float(share[1]))
+    def take_line(self, line: str) -> None:
         if line.strip():
             self.tail.append(line)
-            self.say(line.rstrip())
+            self.listener.line(line.rstrip())
+
+    def take_event(self, event: dict[str, Any]) -> None:
+        if event["event"] == "progress":
+            self.listener.progress(event["percent"], event["text"])
+        elif event["event"] == "note":
+            self.listener.note(event["text"])
+        elif event["event"] == "paused":
+            self.paused = event["text"]
+        elif event["event"] == "failed":
+            self.error = event["text"]
+
+
+class _Lines:
+    """Lines of a stream of bytes that arrives in parts."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def split(self, part: bytes) -> list[str]:
+        """Return the lines that this part completes; an empty part, the end, completes the last one."""
+        *lines, self._rest = (self._rest + part).split(b"\n")
+        if not part and self._rest:
+            lines, self._rest = [self._rest], b""
+        return [line.decode(errors="replace") for line in lines]
 
 
 class DvcSession(contextlib.AbstractContextManager["DvcSession"]):
     """Child process with DVC that answers requests about one checkout, one at a time (flows/dvc/child.py).
 
-    It starts with the first request, and ends with the thread that made it. Use it as a context manager; leaving the
-    context ends a pending request.
+    It starts with the first request, and ends with the thread that made it. Use it as a context manager.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        allowed: Sequence[str] | None = None,
-        wait_for_lock: bool = False,
-        lock: StageLock | None = None,
-    ) -> None:
+    def __init__(self, root: Path, allowed: Sequence[str] | None = None, lock: StageLock | None = None) -> None:
         """Describe the session; the process is not started yet.
 
         Args:
             allowed: stages that may run here; others must be restored. None: all may run.
-            wait_for_lock: wait while another DVC holds the repository lock; otherwise fail after a few seconds.
-            lock: called before a stage runs; returns once no other host runs an equal one.
+            lock: called before a stage that has changed; returns once no other host runs an equal one.
         """
         self.root, self._lock = root, lock
         self.run: str | None = None
         """Identity of the run, which stages record."""
-        self._mark = secrets.token_hex(8)
-        """Random prefix of replies, which stages cannot know."""
-        self._arguments = [self._mark, *(["--wait-for-lock"] if wait_for_lock else [])]
         self._variables = {} if allowed is None else {STAGES_SENT: " ".join(allowed)}
-        self._process: subprocess.Popen[str] | None = None
-        self._forks: socket.socket | None = None
-        """Other end of the socket on which the process asks the fork server for stages."""
+        self._process: _Child | None = None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._close()
 
-    def start(self) -> subprocess.Popen[str]:
+    def start(self) -> _Child:
         """Start the process if it is not running."""
         if self._process is None:
-            environment, words, descriptors = {**dvc.stage_environment(), **self._variables}, self._arguments, []
-            with contextlib.ExitStack() as held:
-                if sys.platform == "linux":
-                    self._forks, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                    descriptors = [held.enter_context(end).fileno()]
-                    words = [*words, "--forks", str(end.fileno())]
-                command = [*CHILD, *words]
-                self._process = stop.start(command, self.root, environment, subprocess.PIPE, descriptors=descriptors)
+            self._process = _Child(self.root, {**dvc.stage_environment(), **self._variables})
         return self._process
 
-    def take_forks(self) -> socket.socket | None:
-        """Return the other end of the socket for the fork server, once. Without a server, it has to be closed."""
-        forks, self._forks = self._forks, None
-        return forks
-
-    def end(self) -> None:
-        """End the process and its stage. A request that another thread waits for fails."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-
     def _close(self) -> None:
-        """End the process and close its streams. The next request starts a new one."""
-        self.end()
+        """End the process and its stage. The next request starts a new one."""
         if self._process is not None:
-            with contextlib.suppress(BrokenPipeError), self._process:
-                self._process = None
+            self._process.close()
+            self._process = None
 
-    def update(
-        self, stage: str, say: Say, progress: Callable[[float], None], *, pull: bool = False, single: bool = False
-    ) -> str:
-        """Bring `stage` and its dependencies up to date.
+    def update(self, stage: str, listener: Listener, *, pull: bool = False) -> str:
+        """Bring `stage` up to date, whose dependencies are.
+
+        Equal stages never run at the same time on one cache: the second waits for the first and is then restored.
 
         Args:
             stage: a name in dvc.yaml, such as `pretrain@phase1`.
-            progress: called with the percentage, 0 to 100, when the stage reports it.
             pull: restore outputs from the remote if possible.
-            single: its dependencies are up to date.
 
         Returns:
             "ran", "restored" (from DVC's run-cache or the remote) or "skipped" (nothing had changed).
@@ -198,16 +188,41 @@ class DvcSession(contextlib.AbstractContextManager["DvcSession"]):
         """
         if stop.number:
             raise RunStopped(stage)
-        output, known = _StageOutput(say, progress), {} if self.run is None else {RUN: self.run}
-        self._send("ready", lambda line: None)  # import DVC before signals are forwarded
-        if forks := self.take_forks():
-            forks.close()
+        output, say = _Output(listener), listener.line
         reply: dict[str, Any] = {"away": True}
-        while reply.get("away"):
-            if pull:
-                self._send_to_remote(f"stage {stage}: the remote {{remote}} is not available", say, "require_store")
-            with stop.forward_to(self.start()):
-                reply = self._send("update_stage", output.take, stage=stage, pull=pull, single=single, run=known)
+        with contextlib.ExitStack() as locks:
+            is_locked = False
+            while reply.get("away"):
+                if pull:
+                    self._send_to_remote(f"stage {stage}: the remote {{remote}} is not available", say, "require_store")
+                reply = self._send("find_key", output, stage=stage)
+                if "answer" not in reply:
+                    break
+                if (key := reply["answer"]) is not None and not is_locked:
+                    locks.enter_context(self._hold(stage, key, say))
+                    is_locked = True
+                run = {} if self.run is None else {RUN: self.run}
+                with stop.forward_to(self.start().process):
+                    reply = self._send("update", output, stage=stage, key=key, pull=pull, run=run)
+        return self._judge(stage, reply, output)
+
+    @contextlib.contextmanager
+    def _hold(self, stage: str, key: str, say: Say) -> Iterator[None]:
+        """Lock an equal stage on this host within the context, and on all hosts if the session has a lock for them."""
+        folder = find_cache(self.root) / "podium-locks"
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / key).open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                say(f"stage {stage}: an equal stage is running on this host; waiting for it")
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if self._lock is not None:
+                self._lock(stage, key)
+            yield
+
+    def _judge(self, stage: str, reply: dict[str, Any], output: _Output) -> str:
+        """Return the verdict in the reply to an update, or raise the error that it stands for."""
         done, code = reply.get("answer"), reply.get("code")
         if done is not None and not done["lost"]:
             return str(done["verdict"])
@@ -215,13 +230,14 @@ class DvcSession(contextlib.AbstractContextManager["DvcSession"]):
         asked = CHECKPOINT_SAVED in (output.paused or "") if stop.number else not killed
         if done is None and output.paused is not None and asked:
             raise RunPaused(f"stage {stage} paused: {output.paused.removesuffix(f'; {RESUME_HINT}')}")
-        if done is None and stop.number and code in (None, PAUSED_CODE, *ENDED_BY_SIGNAL):
+        if done is None and stop.number and code in (None, PAUSED, *ENDED_BY_SIGNAL):
             raise RunStopped(stage)
         if code is None:
             code = reply.get("ended", DVC_FAILED)
         reason = "DVC could not store its outputs in the cache" if done else describe_exit(code)
         self._close()  # otherwise it would count as a running DVC
-        raise StageFailed(stage, reason + _likely_causes(stage, self.root, reply.get("files", ())), list(output.tail))
+        causes = _likely_causes(stage, self.root, reply.get("files", ()))
+        raise StageFailed(stage, reason + causes, output.error, output.tail)
 
     def require_dvc(self) -> None:
         """Wait until DVC is imported.
@@ -229,10 +245,10 @@ class DvcSession(contextlib.AbstractContextManager["DvcSession"]):
         Raises:
             RunFailed: it cannot be imported, as with another version of a package than it needs.
         """
-        lines: deque[str] = deque(maxlen=1)
-        if self._send("ready", lines.append).get("ended", 0) > 0 and not stop.number:
+        output = _Output(Listener(lambda line: None))
+        if self._send("ready", output).get("ended", 0) > 0 and not stop.number:
             raise RunFailed(
-                f"DVC {metadata.version('dvc')} cannot be imported ({''.join(lines)}). Install the tested versions: "
+                f"DVC {metadata.version('dvc')} cannot be imported ({''.join([*output.tail][-1:])}). Install the tested versions: "
                 f"{sys.executable} -m pip install -c constraints/host.txt -U dvc"
             )
 
@@ -300,64 +316,107 @@ class DvcSession(contextlib.AbstractContextManager["DvcSession"]):
 
     def request(self, what: str, **arguments: Any) -> Any:
         """Send a request and return the answer; raise DvcFailed with DVC's last lines of output if it fails."""
-        lines: deque[str] = deque(maxlen=KEPT_LINES)
-        reply = self._send(what, lines.append, **arguments)
+        output = _Output(Listener(lambda line: None))
+        reply = self._send(what, output, **arguments)
         if "answer" not in reply:
             self._close()  # its view of the remote may be out of date
-            raise DvcFailed("\n".join(f"  {line}" for line in lines))
+            raise DvcFailed("\n".join(f"  {line}" for line in output.tail))
         return reply["answer"]
 
-    def _send(self, what: str, take: Say, **arguments: Any) -> dict[str, Any]:
-        """Send a request and forward its output until it is answered.
+    def _send(self, what: str, output: _Output, **arguments: Any) -> dict[str, Any]:
+        """Send a request and pass on what arrives until it is answered.
 
         Returns:
             `answer`. Or, if the request failed: `code`, the exit code of a stage's command or None; `files` in which
             DVC found no parameters; `away`, whether the remote is unavailable; `ended`, DVC's exit code if it ended.
         """
-        process = self.start()
-        assert process.stdin is not None
-        assert process.stdout is not None
+        reply = self.start().ask({"do": what, **arguments}, output)
+        if "ended" in reply:
+            self._close()
+        return reply
+
+
+class _Child:
+    """Process of DVC, with the streams on which it and its stages answer."""
+
+    def __init__(self, root: Path, environment: dict[str, str]) -> None:
+        self._folder = make_scratch(for_sockets=True)
+        self._events = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._events.bind(str(self._folder / "events"))
+        self._replies, theirs = socket.socketpair()
+        environment = {**environment, EVENTS: str(self._folder / "events")}
+        with theirs:
+            command = [*CHILD, str(theirs.fileno())]
+            self.process = stop.start(command, root, environment, descriptors=[theirs.fileno()])
+        assert self.process.stdout is not None
+        self._output = self.process.stdout.fileno()
+        os.set_blocking(self._output, False)
+        self._selector = selectors.DefaultSelector()
+        for stream in (self._replies, self._events, self._output):
+            self._selector.register(stream, selectors.EVENT_READ)
+        self._lines, self._messages, self._has_ended = _Lines(), _Lines(), False
+
+    def close(self) -> None:
+        """End the process and its stage, and remove the sockets."""
+        self.process.kill()
+        self.process.wait()
+        self._selector.close()
+        for stream in (self._replies, self._events, self.process.stdout):
+            assert stream is not None
+            stream.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def ask(self, request: dict[str, Any], output: _Output) -> dict[str, Any]:
+        """Send a request; return its reply (`DvcSession._send`) after everything that came before it."""
         with contextlib.suppress(BrokenPipeError):  # it has ended; its last output, read below, says why
-            process.stdin.write(f"{json.dumps({'do': what, **arguments})}\n")
-        for line in process.stdout:
-            text, mark, reply = line.rstrip("\n").partition(self._mark)
-            if text or not mark:
-                take(text)
-            if not mark:
-                continue
-            kind, content = json.loads(reply)
-            if kind == "say":
-                take(content)
-            elif kind == "lock":
-                had = self._lock is not None and self._lock(*content)
-                process.stdin.write(f"{json.dumps(had)}\n")
-            else:
-                return {"answer": content} if kind == "answer" else content
-        ended = process.wait()
-        self._close()
-        return {"code": None, "ended": ended}
+            self._replies.sendall(f"{json.dumps(request)}\n".encode())
+        while True:
+            ready = {key.fileobj for key, _ in self._selector.select()}
+            if self._replies in ready:
+                part = self._replies.recv(READ_BYTES)
+                if not part:
+                    return self._end(output)
+                for kind, content in map(json.loads, self._messages.split(part)):
+                    if kind == "running":
+                        output.take_line(f"Running stage '{content}':")
+                        continue
+                    self._read_output(output)  # what a stage wrote before
+                    if kind == "say":
+                        for line in content.split("\n"):
+                            output.take_line(line)
+                    else:
+                        self._read_events(output)
+                        for line in self._lines.split(b""):
+                            output.take_line(line)
+                        return {"answer": content} if kind == "answer" else content
+            self._read_events(output)
+            self._read_output(output)
 
+    def _end(self, output: _Output) -> dict[str, Any]:
+        """Pass on the last output of a process that ended, and of its stage, which ends then."""
+        os.set_blocking(self._output, True)
+        self._read_output(output)
+        self._read_events(output)
+        return {"code": None, "ended": self.process.wait()}
 
-@contextlib.contextmanager
-def use_fork_server(sessions: Sequence[DvcSession], stages: Sequence[Stage], root: Path) -> Iterator[None]:
-    """Within the context, a fork server starts the stages of the sessions (tasks/stage/fork_server.py)."""
-    modules = dict.fromkeys(match[1] for stage in stages if (match := MODULE.match(stage.cmd)))
-    if len(modules) < FORKED_MODULES or sys.platform != "linux":
-        yield
-        return
-    for session in sessions:
-        session.start()
-    ends = [end for session in sessions if (end := session.take_forks())]
-    numbers = [end.fileno() for end in ends]
-    command = [sys.executable, "-m", "tasks.stage.fork_server", ",".join(map(str, numbers)), *modules]
-    server = stop.start(command, root, dvc.stage_environment(), descriptors=numbers)
-    for end in ends:
-        end.close()
-    try:
-        yield
-    finally:
-        server.kill()
-        server.wait()
+    def _read_output(self, output: _Output) -> None:
+        """Pass on the lines that are there, and the end of the stream if it is there."""
+        with contextlib.suppress(BlockingIOError):
+            while not self._has_ended:
+                part = os.read(self._output, READ_BYTES)
+                for line in self._lines.split(part):
+                    output.take_line(line)
+                if not part:
+                    self._has_ended = True
+                    self._selector.unregister(self._output)
+
+    def _read_events(self, output: _Output) -> None:
+        """Pass on the events that are there."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                event = json.loads(self._events.recv(READ_BYTES, socket.MSG_DONTWAIT))
+                self._read_output(output)  # what the stage printed before
+                output.take_event(event)
 
 
 def _likely_causes(stage: str, root: Path, files: Sequence[str]) -> str:

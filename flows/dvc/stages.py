@@ -1,12 +1,11 @@
 """Prefect tasks that run DVC stages and publish. DVC decides which stages have to run."""
 
 import contextlib
+import functools
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,18 +19,17 @@ from prefect.states import Cancelled, Completed, Failed
 
 from flows import dvc
 from flows.dvc import leftovers, releases
-from flows.dvc.session import DvcSession, use_fork_server
+from flows.dvc.session import DvcSession, Listener
 from flows.runs.report import WORKER_ENDED, RunReport, StageRecord
 from flows.runs.stage_plan import publish_step
 from flows.runs.stopping import CANCELLED_IN_PREFECT, RunFailed, RunPaused, RunStopped, stop
 from flows.server.api import StageLock, call_optional, is_cancelled
-from flows.views.screen import PROGRESS, current_screen
+from flows.views.screen import current_screen, format_progress
 from tasks.pages.markup import markdown_text
 from tasks.plan.dvc_records import find_gate_damage
-from tasks.plan.plan_file import Plan, Stage, read_plan
-from tasks.stage.parallel import stages_at_once
+from tasks.plan.plan_file import Stage, read_plan
 from tasks.stage.process import is_sent, read_usage, usage_file
-from tasks.stage.streams import printable
+from tasks.stage.streams import NOTE, printable
 
 PAUSED_STATE = "Paused"
 SECONDS_BETWEEN_UPDATES = 3.0
@@ -54,38 +52,26 @@ def describe_cancellation(error: BaseException) -> str:
 
 StageCallback = Callable[[StageRecord], None]
 """Callback with the record of each stage when it ends."""
-StageRunner = Callable[[str, DvcSession], None]
-"""Function that brings a stage up to date in a DVC session that nothing else uses meanwhile."""
-
-
-_early: ContextVar[Sequence[DvcSession]] = ContextVar("early", default=())
-"""Sessions that started before the flow, in a repaired checkout."""
+_early: ContextVar[DvcSession | None] = ContextVar("early", default=None)
+"""Session that started before the flow, in a repaired checkout."""
 
 
 @contextlib.contextmanager
-def start_sessions(stages: Sequence[Stage], root: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Start the DVC processes of a run on this host, which take a second, before the flow that the body calls.
-
-    Args:
-        stages: stages that are expected to run.
-    """
+def start_session(root: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Start the DVC process of a run on this host, which takes a second, before the flow that the body calls."""
     leftovers.repair(root, say)
-    most = stages_at_once()
-    with contextlib.ExitStack() as held:
-        sessions = [held.enter_context(DvcSession(root, None, most > 1)) for _ in range(most)]
-        for session in sessions:
-            session.start()
-        held.enter_context(use_fork_server(sessions, stages, root))
-        token = _early.set(sessions)
+    with DvcSession(root) as session:
+        session.start()
+        token = _early.set(session)
         try:
             yield
         finally:
             _early.reset(token)
 
 
-def has_sessions() -> bool:
-    """Return whether sessions have started before the flow."""
-    return bool(_early.get())
+def has_session() -> bool:
+    """Return whether a session has started before the flow."""
+    return _early.get() is not None
 
 
 def run_plan(
@@ -99,16 +85,15 @@ def run_plan(
 ) -> None:
     """Bring the stages of `plan` up to date in the checkout `root`, then publish the models that gates accept.
 
-    The released models that gates compare with are fetched first. Independent stages run in parallel if the host has
-    enough resources (`run_parallel`). With a default DVC remote they run one by one, and the outs of each are pushed
-    before the next one starts. On a worker they also run one by one.
+    The released models that gates compare with are fetched first. With a default DVC remote, the outs of each stage are
+    pushed before the next one starts.
 
     Args:
         on_worker: run only the stages of `plan`, and restore their dependencies.
         released: releases to fetch; None: the newest ones.
 
     Raises:
-        RunFailed: a stage or publishing failed; the message has the last lines of output.
+        RunFailed: a stage or publishing failed; the message has its error.
         RunPaused: a stage stopped at a checkpoint.
         RunStopped, Interrupted: a signal stopped the run, and there was nothing to keep.
     """
@@ -117,39 +102,40 @@ def run_plan(
     names = [gate.name for gate in gates]
     for text in find_gate_damage(names, root):
         log_line(text)
-    remote, most, say = dvc.has_remote(root), 1 if on_worker else stages_at_once(), log_line
-    if not has_sessions():
-        leftovers.repair(root, say)
+    remote = dvc.has_remote(root)
+    if not has_session():
+        leftovers.repair(root, log_line)
     with contextlib.ExitStack() as held:
-        sent, locks = plan if on_worker else None, StageLock(str(flow_run.id), log_line)
+        locks = StageLock(str(flow_run.id), log_line)
         lock = locks.take if on_worker and remote else None
-        sessions = _early.get() or [held.enter_context(DvcSession(root, sent, most > 1, lock)) for _ in range(most)]
-        for session in sessions:
-            session.run = run.identity
-        sessions[0].require_dvc()
-        found = sessions[0].check_plan(plan)
+        session = _early.get() or held.enter_context(DvcSession(root, plan if on_worker else None, lock))
+        session.run = run.identity
+        session.require_dvc()
+        found = session.check_plan(plan)
         if releases.fetch_releases(plan, root, log_line, released, found.unchanged):
-            found = sessions[0].check_plan(plan)
-        left, single = plan[len(found.unchanged) :], found.is_complete and not remote
+            found = session.check_plan(plan)
+        others = [] if found.is_complete else [one for one in known.with_upstream(plan) if one not in plan]
 
-        def bring(stage: str, session: DvcSession | None) -> None:
-            try:
-                _record("stage", stage, lambda: _update(known[stage], session, single, run.progress), run, on_end, root)
-            finally:  # the outs have been pushed
-                locks.release()
+        def bring(stage: str) -> str:
+            if stage in found.unchanged:
+                get_run_logger().info("nothing changed")
+                return "skipped"
+            needed = [one for one in known.with_upstream([stage]) if one in others]
+            for one in (*needed, stage):
+                try:
+                    verdict = _update(known[one], session, run.progress)
+                finally:  # its outs have been pushed
+                    locks.release()
+            others[:] = [one for one in others if one not in needed]
+            return verdict
 
-        for stage in found.unchanged:
-            bring(stage, None)
-        sessions = sessions if single else sessions[:1]
-        if not has_sessions():
-            held.enter_context(use_fork_server(sessions, [known[stage] for stage in left], root))
         try:
-            _run_stages(left, known, sessions, bring)
+            for stage in plan:
+                _record("stage", stage, functools.partial(bring, stage), run, on_end, root)
         finally:
-            run.stages.sort(key=lambda stage: plan.index(stage.name))  # until now by their ends
             run.read_results(root)  # of a failed run too
         if remote and (kept := [stage.name for stage in run.stages if stage.status != "ran"]):
-            sessions[0].push(kept, log_line)  # outs from this host's cache, which the remote may lack
+            session.push(kept, log_line)  # outs from this host's cache, which the remote may lack
     if any(stage.status == "restored" for stage in run.stages) and (damaged := find_gate_damage(names, root)):
         run.results.clear()  # no gate wrote this verdict
         raise RunFailed("\n".join(damaged))
@@ -158,79 +144,10 @@ def run_plan(
             run.add_receipt(_publish(gate, root, run, on_end), gate.name)
 
 
-def _run_stages(left: Sequence[str], known: Plan, sessions: Sequence[DvcSession], bring: StageRunner) -> None:
-    """Bring stages up to date, one by one or in parallel, one in each session."""
-    if len(sessions) == 1:
-        for stage in left:
-            bring(stage, sessions[0])
-        return
-    failed = run_parallel(left, known, sessions, bring, log_line)
-    for error in failed:
-        if not isinstance(error, (RunFailed, RunPaused, RunStopped)):
-            raise error
-    for kind, between in ((RunFailed, "\n"), (RunPaused, "\n"), (RunStopped, " and stage ")):
-        if said := [str(error) for error in failed if isinstance(error, kind)]:
-            raise kind(between.join(said))
-
-
-def run_parallel(
-    stages: Sequence[str], known: Plan, sessions: Sequence[DvcSession], bring: StageRunner, say: Callable[[str], None]
-) -> list[BaseException]:
-    """Bring stages up to date in parallel, one in each session.
-
-    Stages start in the order of the plan. A stage that uses a device runs alone, as other stages slow training down.
-    After a failure no stage starts, but those that are running finish, and their outputs are kept.
-
-    Args:
-        stages: stages in the order of the plan; their other dependencies are up to date.
-        say: called with a message after a failure while other stages are running.
-
-    Returns:
-        The errors of failed stages, in the order in which the stages ended.
-    """
-    left, free, failed = list(stages), list(sessions), list[BaseException]()
-    working: dict[Future[None], tuple[str, DvcSession]] = {}
-    with ThreadPoolExecutor(len(sessions)) as threads:
-        try:
-            while True:
-                while free and not failed and (stage := _pick(left, [name for name, _ in working.values()], known)):
-                    session = free.pop()
-                    session.start()  # in this thread, as the process ends with the thread that starts it
-                    left.remove(stage)
-                    working[threads.submit(copy_context().run, bring, stage, session)] = stage, session
-                if not working:
-                    return failed
-                for ended in wait(working, return_when=FIRST_COMPLETED).done:
-                    stage, session = working.pop(ended)
-                    free.append(session)
-                    if error := ended.exception():
-                        failed.append(error)
-                        if others := ", ".join(name for name, _ in working.values()):
-                            say(f"no more stages start after {stage}; waiting for {others}")
-        except BaseException:
-            for session in sessions:
-                session.end()  # otherwise the pool would wait for its thread
-            raise
-
-
-def _pick(left: Sequence[str], working: Sequence[str], known: Plan) -> str | None:
-    """Return the first stage that can start now; None if none can, or a stage with a device waits for others to end."""
-    if any(known[stage].uses_device for stage in working):
-        return None
-    unfinished = {*left, *working}
-    ready = (stage for stage in left if unfinished.isdisjoint(known.needs[stage]))
-    first = next(ready, None)
-    return None if first is not None and working and known[first].uses_device else first
-
-
 def log_line(text: str) -> None:
     """Write a line about the run to the log and to the terminal."""
     get_run_logger().info(printable(text))
     current_screen().tell(text)
-
-
-_REPORT_LOCK = threading.Lock()
-"""Lock for the report: stages may end at the same time in different threads."""
 
 
 def _record(kind: str, name: str, body: Callable[[], str], run: RunReport, on_end: StageCallback, root: Path) -> None:
@@ -249,10 +166,9 @@ def _record(kind: str, name: str, body: Callable[[], str], run: RunReport, on_en
     finally:
         seconds = round(time.perf_counter() - started_at, 2)
         record = StageRecord(name, status, seconds, None, began, **read_usage(root / usage_file(name), began))
-        with _REPORT_LOCK:
-            run.add_stage(record)
-            on_end(record)
-            current_screen().end(record)
+        run.add_stage(record)
+        on_end(record)
+        current_screen().end(record)
 
 
 def _run_task(kind: str, name: str, body: Callable[[], str]) -> str:
@@ -278,20 +194,25 @@ def _run_task(kind: str, name: str, body: Callable[[], str]) -> str:
     return cast(str, state.result())
 
 
-def _update(stage: Stage, session: DvcSession | None, single: bool, shown: dict[str, str]) -> str:
+def _update(stage: Stage, session: DvcSession, shown: dict[str, str]) -> str:
     """Bring a stage up to date, push its outs to the remote, and return its status."""
-    if session is None:
-        get_run_logger().info("nothing changed")
-        return "skipped"
+    artifact = _Progress(stage)
 
-    def forward(line: str) -> None:
+    def tell(line: str) -> None:
         get_run_logger().info(printable(line))  # on a worker, the log also goes to a terminal
-        current_screen().line(stage.name, line)
-        if PROGRESS.match(line):
-            shown[stage.name] = line
+        current_screen().line(line)
+
+    def note(text: str) -> None:
+        log_line(f"{NOTE}{text}")
+
+    def progress(percent: int, text: str) -> None:
+        shown[stage.name] = format_progress(percent, text)
+        get_run_logger().info(printable(shown[stage.name]))
+        current_screen().progress(stage.name, percent, text)
+        artifact(percent)
 
     pull = dvc.has_remote(session.root)
-    verdict = session.update(stage.name, forward, _Progress(stage), pull=pull, single=single)
+    verdict = session.update(stage.name, Listener(tell, note, progress), pull=pull)
     if verdict == "ran" and pull:
         session.push([stage.name], log_line)
     return verdict

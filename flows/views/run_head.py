@@ -14,11 +14,12 @@ from typing import Any
 from flows.runs.report import DONE_STAGES, LOWER_IS_BETTER, leading_metric
 from flows.views.curves import TrainingCurves
 from flows.views.run_view import PretrainingView, ResultView, RunView, format_clock, format_moment
-from flows.views.screen import PROGRESS, REMAINING
+from flows.views.screen import REMAINING
 from tasks.pages.plots import format_tick
 
 MOST_SCORES = 6
 """Maximum tiles of scores; the section of results has all of them."""
+PROGRESS = re.compile(r"\[\s*(\d{1,3})%\]\s*")
 UPDATE = re.compile(r"update (\d+)/(\d+)")
 Note = tuple[str, str]
 """Text and color."""

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -23,13 +23,12 @@ from flows.runs.report import StageRecord, format_stage
 from flows.runs.stopping import stop
 from tasks.stage import streams
 from tasks.stage.errors import FAILED, PAUSED, REJECTED
-from tasks.stage.streams import NOTE, printable
+from tasks.stage.streams import printable
 
 LINE_INTERVAL_S = 30.0
 """Minimum seconds between two progress lines of a stage."""
-PROGRESS = re.compile(r"\[\s*(\d{1,3})%\]\s*")
 REMAINING = re.compile(r"(?:\d+ h \d+ min|(?:\d+ min )?\d+ s) left$")
-"""Start and end of a progress line (tasks/jobs/device_job.py)."""
+"""End of the text of a progress that tells the time left."""
 STATUS_STYLES = {"failed": "red", "paused": "yellow", "skipped": "dim", "restored": "cyan"}
 CODES = {"failed": FAILED, "rejected": REJECTED, "paused": PAUSED}
 """Outcome -> exit code; 0 for all others."""
@@ -53,14 +52,19 @@ class Screen:
         self._shown_at[stage] = time.monotonic() - LINE_INTERVAL_S
         self.tell(f"{stage}: started")
 
-    def line(self, stage: str, text: str) -> None:
-        """Show a line that a stage printed, if it is due."""
+    def line(self, text: str) -> None:
+        """Show a line that a stage printed, with --verbose."""
+        if self._verbose:
+            self.tell(text)
+
+    def progress(self, stage: str, percent: int, text: str) -> None:
+        """Show the progress of a stage, if it is due and tells the time left."""
         now = time.monotonic()
-        if self._verbose or text.startswith(NOTE):
-            self.tell(prefix_stage(stage, text, self._shown_at))
-        elif now - self._shown_at[stage] >= LINE_INTERVAL_S and is_estimate(text):
+        if self._verbose:
+            self.tell(format_progress(percent, text))
+        elif now - self._shown_at[stage] >= LINE_INTERVAL_S and percent < 100 and REMAINING.search(text):
             self._shown_at[stage] = now
-            self.tell(f"{stage}: {text}")
+            self.tell(f"{stage}: {format_progress(percent, text)}")
 
     def tell(self, text: str) -> None:
         """Show a message."""
@@ -95,13 +99,11 @@ class BarScreen(Screen):
         self._tasks[stage] = self._progress.add_task(stage, total=None, share="", left="")
         self._progress.start()
 
-    def line(self, stage: str, text: str) -> None:
-        if self._verbose or text.startswith(NOTE):
-            self.tell(prefix_stage(stage, text, self._tasks))
-        if share := PROGRESS.match(text):
-            left = REMAINING.search(text)
-            done, task = int(share[1]), self._tasks[stage]
-            self._progress.update(task, total=100, completed=done, share=f"{done}%", left=left[0] if left else "")
+    def progress(self, stage: str, percent: int, text: str) -> None:
+        if self._verbose:
+            self.tell(format_progress(percent, text))
+        left, task = REMAINING.search(text), self._tasks[stage]
+        self._progress.update(task, total=100, completed=percent, share=f"{percent}%", left=left[0] if left else "")
 
     def tell(self, text: str) -> None:
         self._progress.console.print(Text(printable(text)), soft_wrap=True)
@@ -122,15 +124,9 @@ class BarScreen(Screen):
             self._progress.stop()
 
 
-def is_estimate(text: str) -> bool:
-    """Return whether a line of a stage tells the time left until its end."""
-    share = PROGRESS.match(text)
-    return share is not None and int(share[1]) < 100 and REMAINING.search(text) is not None
-
-
-def prefix_stage(stage: str, text: str, at_work: Collection[str]) -> str:
-    """Return a line of a stage, with the stage's name if several stages are running."""
-    return f"{stage}: {text}" if len(at_work) > 1 else text
+def format_progress(percent: int, text: str) -> str:
+    """Return the line of a stage's progress."""
+    return f"[{percent:3}%] {text}"
 
 
 def make_screen(verbose: bool) -> Screen:

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
 import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -35,7 +33,7 @@ from ipu_model.units import format_duration
 from tasks.host import ledger
 from tasks.host.launcher import DEVICE_PYTHON, device_python
 from tasks.stage.errors import DeviceJobFailed, StagePaused
-from tasks.stage.fork_server import ReserveProcess, take_reserve
+from tasks.stage.events import report_progress
 from tasks.stage.process import Say, describe_exit, die_with_parent, print_line, python_path
 
 __all__ = [
@@ -48,7 +46,6 @@ __all__ = [
     "OptimizerConfig",
     "ScheduleConfig",
     "configure_model",
-    "preload",
     "read_ipu_config",
     "run_device_job",
 ]
@@ -72,14 +69,13 @@ def run_device_job(
 ) -> JobResult:
     """Run `job` in the device's interpreter and wait for it.
 
-    `job.run_folder` contains its job.json, job.log and result.json. Progress lines begin with the finished share, `[
-    42%]`, and appear every few seconds.
+    `job.run_folder` contains its job.json, job.log and result.json. Progress appears every few seconds.
 
     Args:
         job: job to run; relative paths are relative to the current directory.
         python: the device's interpreter; default: PODIUM_DEVICE_PYTHON, otherwise this interpreter.
         launcher: command before the interpreter (launcher.launch_command).
-        say: receives each line for users; default: standard output.
+        say: receives each line for users; default: standard output, and progress goes to the run of a stage.
 
     Raises:
         DeviceJobFailed: the process did not start, failed, or left no result; the message has its error or the last
@@ -93,7 +89,7 @@ def run_device_job(
     write_text(folder / "job.json", job.to_json())
     command = [*launcher, python or device_python(), "-m", "ipu_model", str(folder / "job.json")]
     with (folder / "job.log").open("a", encoding="utf-8") as log:
-        told = _JobOutput(log, say or print_line, on_event)
+        told = _JobOutput(log, say or print_line, on_event, reports=say is None)
         error = _run(command, told)
     if told.paused is not None:
         raise StagePaused(f"{job.kind} job: {told.paused}", in_a_hurry=told.stop_asked)
@@ -135,7 +131,14 @@ def _run(command: list[str], told: _JobOutput) -> str | None:
     inherited = {name: value for name, value in os.environ.items() if not (alone and name in PLACE)}
     environment = {**inherited, "PYTHONUNBUFFERED": "1", "PYTHONPATH": python_path(os.environ.get("PYTHONPATH"))}
     try:
-        process = _start(command, environment)
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+            preexec_fn=die_with_parent,  # for a launcher, which does not do that; the job does it as well
+        )
     except OSError as error:
         named = f"set {DEVICE_PYTHON} to the device's Python"
         if command[1:2] != ["-m"]:
@@ -159,30 +162,8 @@ def _run(command: list[str], told: _JobOutput) -> str | None:
     return f"{describe_exit(code)} of {command[0]}{need}\n" + "".join(told.tail).rstrip()
 
 
-def preload() -> None:
-    """Import what a device job of this Python imports."""
-    if device_python() == sys.executable:
-        importlib.import_module("ipu_model.train.job_runner")
-
-
-def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[str] | ReserveProcess:
-    """Start the device process, in the reserve of this process if it runs the same Python."""
-    if command[:3] == [sys.executable, "-m", "ipu_model"] and (reserve := take_reserve()):
-        with contextlib.suppress(OSError):  # it has ended
-            reserve.start("ipu_model", command[3:], environment)
-            return reserve
-    return subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=environment,
-        preexec_fn=die_with_parent,  # for a launcher, which does not do that; the job does it as well
-    )
-
-
 @contextlib.contextmanager
-def _stop_passed_on(process: subprocess.Popen[str] | ReserveProcess, told: _JobOutput) -> Iterator[None]:
+def _stop_passed_on(process: subprocess.Popen[str], told: _JobOutput) -> Iterator[None]:
     """Forward SIGTERM and Ctrl-C to the device process; a second Ctrl-C interrupts."""
 
     def pass_on(number: int, frame: FrameType | None) -> None:
@@ -209,6 +190,8 @@ class _JobOutput:
     log: IO[str]
     say: Say
     on_event: Callable[[Event], None] | None = None
+    reports: bool = False
+    """True if progress is that of a stage."""
     failure: str | None = None
     """Error that the process reported."""
     paused: str | None = None
@@ -253,27 +236,27 @@ class _JobOutput:
             return
         if done is not None:
             self._said_at[kind] = time.monotonic()
-        self.say(text)
+        share = done / max(1, of) if done is not None and of is not None else None
+        if not (self.reports and share is not None and report_progress(share, text)):
+            self.say(text if share is None else f"[{share:4.0%}] {text}")
 
 
 def format_event(event: Event) -> str | None:
     """Format an event as a line for users; return None for events that users do not need."""
     kind = event["event"]
     if kind == "step":
-        share = event["step"] / event["steps"]
         return (
-            f"[{share:4.0%}] update {event['step']}/{event['steps']}  loss {event['loss']:.4f}  "
+            f"update {event['step']}/{event['steps']}  loss {event['loss']:.4f}  "
             f"learning rate {event['learning_rate']:.2e}  {event['real_tokens_per_second']:,.0f} tokens/s  "
             f"{format_duration(round(event['eta_seconds']))} left"
         )
     if kind == "progress":
-        share, left = event["update"] / event["of"], format_duration(round(event["eta_seconds"]))
-        return f"[{share:4.0%}] update {event['update']}/{event['of']}  loss {event['loss']:.4f}  {left} left"
+        left = format_duration(round(event["eta_seconds"]))
+        return f"update {event['update']}/{event['of']}  loss {event['loss']:.4f}  {left} left"
     if kind == "evaluated":
         return f"held-out rows after update {event['after']}/{event['updates']}: {format_figures(event)}"
     if kind == "predicted":
-        share = event["rows"] / max(1, event["of"])
-        return f"[{share:4.0%}] rows {event['rows']}/{event['of']}  {format_duration(round(event['eta_seconds']))} left"
+        return f"rows {event['rows']}/{event['of']}  {format_duration(round(event['eta_seconds']))} left"
     if kind == "plan":
         plan = event.get("plan", {k: v for k, v in event.items() if k != "event"})
         parts = [value if name == "device" else {name: value} for name, value in plan.items()]

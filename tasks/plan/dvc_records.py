@@ -101,9 +101,12 @@ def uses_cache(cache: Path) -> bool:
 
 
 def dvc_processes() -> Iterator[tuple[int, Path | None]]:
-    """Yield process ID and current folder of every DVC process on this host; None for folders this user cannot see."""
-    for process in psutil.process_iter(["cmdline", "cwd"]):
+    """Yield process ID and current folder of every DVC process on this host but children of this process, which work
+    only when it asks them; None for folders this user cannot see."""
+    for process in psutil.process_iter(["cmdline", "cwd", "ppid"]):
         words, cwd = process.info["cmdline"] or [], process.info["cwd"]
+        if process.info["ppid"] == os.getpid():
+            continue
         if "dvc" not in words and not any(word.endswith("/dvc") for word in words[:2]):
             continue
         here = None if cwd is None else Path(cwd)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tasks.stage import streams
 from tasks.stage.errors import FAILED, PodiumError, StagePaused
+from tasks.stage.events import report
 from tasks.stage.process import die_with_parent, write_stage_run, write_usage
 
 
@@ -35,8 +36,8 @@ def run_main(main: Callable[[], None]) -> None:
             write_stage_run(stage, began)
         sys.stdout.flush()
     except PodiumError as error:
-        word = "paused" if isinstance(error, StagePaused) else "error"  # flows/dvc/session.py parses this prefix
-        streams.note(str(error), f"{word}: ")
+        word, event = ("paused", "paused") if isinstance(error, StagePaused) else ("error", "failed")
+        _tell(stage, event, str(error), f"{word}: ")
         raise SystemExit(error.exit_code) from None
     except KeyboardInterrupt:
         streams.note("nothing half-written was kept; run it again to continue", "interrupted: ")
@@ -44,13 +45,20 @@ def run_main(main: Callable[[], None]) -> None:
     except (MemoryError, OSError) as error:
         if isinstance(error, BrokenPipeError) and streams.has_no_reader():
             raise SystemExit(128 + signal.SIGPIPE) from None
-        streams.note(_failure_of_host(error, stage), "error: ")
+        _tell(stage, "failed", _failure_of_host(error, stage), "error: ")
         raise SystemExit(FAILED) from None
     finally:
         if stage is not None:
             with contextlib.suppress(OSError):  # a full disk has been reported already
                 write_usage(stage, began)
         streams.flush_output()
+
+
+def _tell(stage: str | None, event: str, text: str, prefix: str) -> None:
+    """Tell users, and the run of a stage, why this process ends."""
+    if stage is not None:
+        report(event, text=text)
+    streams.note(text, prefix)
 
 
 def _failure_of_host(error: MemoryError | OSError, stage: str | None) -> str:
@@ -60,8 +68,8 @@ def _failure_of_host(error: MemoryError | OSError, stage: str | None) -> str:
         from tasks.stage.memory import describe_shortage
 
         return (
-            f"{describe_shortage(error)}{place}: split the input, use fewer processes (PODIUM_WORKERS, "
-            "PODIUM_STAGES_AT_ONCE), or use a host with more memory; nothing half-written was kept"
+            f"{describe_shortage(error)}{place}: split the input, use fewer processes (PODIUM_WORKERS), or "
+            "use a host with more memory; nothing half-written was kept"
         )
     # pyarrow does not name the file; the stage is known at least.
     place = f" ({error.filename})" if error.filename else place
@@ -80,6 +88,7 @@ def _enter(stage: str) -> None:
     from tasks.stage.memory import watch_memory
 
     die_with_parent()
+    report("started", stage=stage, pid=os.getpid())
     watch_memory(f"stage {stage}")
     enter_stage()
     plan = read_plan(Path())

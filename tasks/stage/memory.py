@@ -23,6 +23,7 @@ from typing import TypeVar
 
 from ipu_model.memory import free_memory, read_memory
 from tasks.stage.errors import InputError
+from tasks.stage.events import report
 from tasks.stage.process import python_path
 
 ALLOWANCE = 1 << 30
@@ -106,11 +107,12 @@ def _watch(pid: int, limit: int, what: str) -> None:
     """Kill a process above its limit; return when the other end of standard input is closed."""
     while not select.select([sys.stdin], [], [], _LOOK_SECONDS)[0]:
         if (taken := sum(read_memory(Path(f"/proc/{pid}/status"), "RssAnon"))) > limit:  # a dead process has none
-            sys.stderr.write(
-                f"error: {what} used {taken >> 20:,} MB of memory, and {limit >> 20:,} MB were left by the host, "
-                "its cgroup and RLIMIT_DATA: split the input, use fewer processes (PODIUM_WORKERS, "
-                "PODIUM_STAGES_AT_ONCE), or use a host with more memory\n"
+            text = (
+                f"{what} used {taken >> 20:,} MB of memory, and {limit >> 20:,} MB were left by the host, its cgroup "
+                "and RLIMIT_DATA: split the input, use fewer processes (PODIUM_WORKERS), or use a host with more memory"
             )
+            report("failed", text=text)
+            sys.stderr.write(f"error: {text}\n")
             with contextlib.suppress(ProcessLookupError):  # the process ended meanwhile
                 os.kill(pid, signal.SIGKILL)
             return

@@ -1,9 +1,8 @@
 """Parallel map over processes: results in the order of the items, with a bounded number of items in progress.
 
 The processes are those of this host, or of the cluster in PODIUM_DATA_CLUSTER (cluster.py). `PODIUM_WORKERS` sets their
-number on this host (default: the cores this process may use), and `PODIUM_STAGES_AT_ONCE` the number of stages without
-a device that run in parallel. All depend on the host and must never change a result: an item carries everything that
-its function needs, such as seeds.
+number on this host (default: the cores this process may use). It depends on the host and must never change a result: an
+item carries everything that its function needs, such as seeds.
 """
 
 import contextlib
@@ -26,13 +25,11 @@ from ipu_model.memory import free_memory
 from ipu_model.units import format_duration
 from tasks.stage.cluster import Pool, cluster_address, open_cluster
 from tasks.stage.errors import ParamsError, PodiumError
+from tasks.stage.events import report_progress
 from tasks.stage.memory import watch_memory
 from tasks.stage.process import MAPS, MapUsage
 
 WORKERS = "PODIUM_WORKERS"
-STAGES_AT_ONCE = "PODIUM_STAGES_AT_ONCE"
-MOST_STAGES = 4
-"""Maximum number of parallel stages: pipelines rarely have more branches, and each stage has its own processes."""
 BYTES_OF_A_STAGE = 4e9
 """Memory of a stage without a device, all its processes together; docs/data-scale.md has half of it."""
 BYTES_OF_A_FLOW = 4e8
@@ -59,17 +56,6 @@ def worker_count() -> int:
 def count_cores() -> int:
     """Return the number of cores this process may use; on macOS, the number of all cores."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def stages_at_once() -> int:
-    """Return how many stages without a device run in parallel here: PODIUM_STAGES_AT_ONCE, or what cores and memory
-    allow.
-
-    Raises:
-        ParamsError: PODIUM_STAGES_AT_ONCE is not a positive integer.
-    """
-    stated = _stated_number(STAGES_AT_ONCE, "stages")
-    return stated or _count_fitting(BYTES_OF_A_STAGE, min(MOST_STAGES, count_cores()))
 
 
 def runs_at_once(pool: str) -> int:
@@ -246,13 +232,14 @@ class StageProgress:
         now = time.perf_counter()
         if now - self._last >= PROGRESS_SECONDS:
             self._last = now
-            logger.info("%s", self.line(done, now - self.started_at, note))
+            share, text = self.describe(done, now - self.started_at, note)
+            if share is None or not report_progress(share, text):
+                logger.info("%s", text)
 
-    def line(self, done: int, elapsed_s: float, note: str = "") -> str:
-        """Return the progress line for `done` units after `elapsed_s` seconds, with the share that is done if known."""
+    def describe(self, done: int, elapsed_s: float, note: str = "") -> tuple[float | None, str]:
+        """Return the share that is done, if known, and the progress line for `done` units after `elapsed_s` seconds."""
         rate = done / elapsed_s
         if not self.total or not done:
-            return f"{self.what}: {done} {self.unit}, {rate:.0f} per second{note}"
+            return None, f"{self.what}: {done} {self.unit}, {rate:.0f} per second{note}"
         share, left = min(done / self.total, 1.0), format_duration(round(max(self.total - done, 0) / rate))
-        of = f"{done} of {self.total} {self.unit}, {rate:.0f} per second{note}"
-        return f"[{share:4.0%}] {self.what}: {of}, {left} left"
+        return share, f"{self.what}: {done} of {self.total} {self.unit}, {rate:.0f} per second{note}, {left} left"

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from ipu_model.files import FOREIGN_SECONDS, HOST, is_alive
 
+LONGEST_FOR_SOCKETS = 48
+"""Maximum characters of a folder for temporary folders with sockets, whose paths have at most 103 on macOS."""
 NAME = re.compile(r"podium-([0-9a-f]{8})-(\d+)-\w+")
 
 
@@ -24,12 +26,17 @@ def scratch_folder() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-def make_scratch() -> Path:
-    """Return a new temporary folder, which the caller removes, and remove those that killed processes left."""
+def make_scratch(*, for_sockets: bool = False) -> Path:
+    """Return a new temporary folder, which the caller removes, and remove those that killed processes left.
+
+    Args:
+        for_sockets: the path of a Unix socket in it is short enough: a long TMPDIR is not used.
+    """
     for path in Path(tempfile.gettempdir()).glob("podium-*"):
         if (name := NAME.fullmatch(path.name)) and _is_left(path, name[1], name[2]):
             shutil.rmtree(path, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"podium-{HOST}-{os.getpid()}-"))
+    parent = "/tmp" if for_sockets and len(tempfile.gettempdir()) > LONGEST_FOR_SOCKETS else None
+    return Path(tempfile.mkdtemp(prefix=f"podium-{HOST}-{os.getpid()}-", dir=parent))
 
 
 def _is_left(path: Path, host: str, pid: str) -> bool:

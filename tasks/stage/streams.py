@@ -12,8 +12,10 @@ import sys
 import unicodedata
 from collections.abc import Iterator
 
+from tasks.stage.events import report
+
 NOTE = "note: "
-"""Prefix of lines that users must see; the flow always shows these lines of a stage's output."""
+"""Prefix of lines that users must see."""
 NEXT = "next: "
 """Prefix of the line with a suggested next step."""
 JOINERS = "\u200c\u200d"
@@ -61,7 +63,9 @@ def say_line(text: str) -> None:
 
 
 def note(text: str, what: str = NOTE) -> None:
-    """Write a line to standard error, such as a note about the command's output."""
+    """Write a line to standard error, such as a note about the command's output; a stage's run shows its notes."""
+    if what == NOTE and report("note", text=printable(text)):
+        return
     sys.stderr.write(f"{what}{printable(text)}\n")
 
 

@@ -35,7 +35,9 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
         for host in hosts.values():
             toy = host.project / "tasks/toy.py"
             text = toy.read_text().replace('"reasons": []', f'"checks": {CHECKS!r}, "reasons": []')
-            toy.write_text(text.replace("def main():", 'def main():\n    print("[ 50%] half of it", flush=True)'))
+            toy.write_text(
+                text.replace("def main():", 'def main():\n    report("progress", percent=50, text="half of it")')
+            )
         _kept_by_git(team.sender.project)
         team.sender.environment[PAGES_URL] = PAGES
         for pool, host in hosts.items():

@@ -38,13 +38,16 @@ stages:
 
 STAGE = """
 import json, os, pathlib, sys
+from tasks.stage.events import report
 name = sys.argv[1]
 if os.environ.get("TOY_FAILS") == name:
     pathlib.Path("data").mkdir(exist_ok=True)
     pathlib.Path("data/second").write_text("half of it")
+    report("failed", text="the toy stage was told to fail")
     sys.exit("error: the toy stage was told to fail")
-print("[ 50%] half way")
-print("[100%] all the way")
+print("at work")
+report("progress", percent=50, text="half way")
+report("progress", percent=100, text="all the way")
 pathlib.Path("metrics").mkdir(exist_ok=True)
 if name == "gate":
     floor = "min_f1: 85.0"

@@ -162,7 +162,8 @@ def test_exit_codes_of_the_command_line(prefect_session, toy_project, monkeypatc
 def test_a_paused_run_ends_with_exit_code_4_and_says_how_it_continues(
     prefect_session, toy_project, monkeypatch, capsys
 ):
-    (toy_project / "stage.py").write_text("import sys\nprint('paused: time is up')\nsys.exit(4)\n")
+    pauses = "import sys\nfrom tasks.stage.events import report\nreport('paused', text='time is up')\nsys.exit(4)\n"
+    (toy_project / "stage.py").write_text(pauses)
     monkeypatch.setattr(sys, "argv", ["podium", "run"])
     with pytest.raises(SystemExit) as end:
         cli.main()
@@ -245,11 +246,9 @@ def test_the_page_draws_the_curves_and_escapes_what_it_is_told(tmp_path):
 
 
 def test_a_stage_failure_is_no_defect_of_ours_and_shows_no_traceback_of_its_own():
-    failure = StageFailed(
-        "finetune", "exit code 1", ["update 1", "error: no space left", "in data", "ERROR: what DVC adds"]
-    )
-    assert str(failure) == ("stage finetune failed (exit code 1): no space left\n  in data\n  ERROR: what DVC adds")
-    failure = StageFailed("finetune", "SIGKILL", ["one", "two"])
+    failure = StageFailed("finetune", "exit code 1", "no space left", ["update 1", "error: no space left"])
+    assert str(failure) == "stage finetune failed (exit code 1): no space left"
+    failure = StageFailed("finetune", "SIGKILL", None, ["one", "two"])
     assert str(failure) == "stage finetune failed (SIGKILL). Its last lines:\n  one\n  two"
 
 

@@ -142,7 +142,11 @@ def test_doctor(podium: Podium, project: Path) -> None:
 
 
 ACCEPTED = ("--set", "downstream.squad.gate.min_f1=80.0")
-PAUSES = "import sys\nprint('paused: pretrain job: stopped on request, after update 3 of 7')\nsys.exit(4)\n"
+PAUSES = """import sys
+from tasks.stage.events import report
+report("paused", text="pretrain job: stopped on request, after update 3 of 7")
+sys.exit(4)
+"""
 OF_RUNS: Masks = (
     (r"^(.*(?: ran| failed| paused| restored|all stages|wall time)) +\d+\.\d$", r"\1  SECONDS"),
     (r"^(started by|host) .*", r"\1 SOMEBODY"),

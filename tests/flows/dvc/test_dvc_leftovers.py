@@ -21,11 +21,11 @@ def rwlock(toy_project):
 
 @contextlib.contextmanager
 def a_dvc_in(folder):
-    """A process that looks like a DVC running there; its command line can be read only once it runs."""
-    waits = [sys.executable, "-c", "print(flush=True); input()", "dvc"]
-    with subprocess.Popen(waits, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        process.stdout.readline()
-        yield process
+    """The ID of a process that looks like a DVC running there, and is no child of this one."""
+    waits = [sys.executable, "-c", "import os; print(os.getpid(), flush=True); input()", "dvc"]
+    words = ["/bin/sh", "-c", '"$@"; exit', "sh", *waits]
+    with subprocess.Popen(words, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        yield int(process.stdout.readline())
         process.communicate(b"\n")
 
 
@@ -44,6 +44,15 @@ def test_a_whole_list_and_no_list_stay_as_they_are(toy_project, rwlock):
     assert json.loads(rwlock.read_text()) == {"write": {}, "read": {}}
 
 
+def test_a_broken_list_is_removed_without_making_a_lock_for_dvcs_hardlink_lock(toy_project, rwlock):
+    """Its file is the lock, which would be held for a year."""
+    rwlock.write_text("")
+    said = []
+    leftovers.repair(toy_project, said.append)
+    assert "which DVC left incomplete" in said[0]
+    assert list(rwlock.parent.iterdir()) == []
+
+
 def test_a_list_that_is_being_written_is_left_alone(toy_project, rwlock):
     rwlock.write_text("")
     with rwlock.with_suffix(".lock").open("a") as guard:
@@ -57,7 +66,7 @@ def test_a_broken_list_stays_while_another_dvc_works_here(toy_project, rwlock):
     with a_dvc_in(toy_project) as other:
         said = []
         leftovers.repair(toy_project, said.append)
-        assert f"process {other.pid}" in said[0]
+        assert f"process {other}" in said[0]
     assert rwlock.exists()
 
 

@@ -9,7 +9,7 @@ import pytest
 from flows import dvc
 from flows.dvc import session as sessions
 from flows.dvc.child import CheckoutRepo, RemoteChanged
-from flows.dvc.session import DvcSession, RemoteFailed
+from flows.dvc.session import DvcSession, Listener, RemoteFailed
 from tests.flows.dvc.toy_repro import repro
 
 
@@ -61,18 +61,18 @@ def test_a_remote_that_was_moved_away_is_neither_made_again_nor_passed_over(toy_
     with_remote(toy_project, remote)
     monkeypatch.setattr(sessions, "REMOTE_WAITS", (0.0,))
     with DvcSession(toy_project) as session:
-        session.update("first", print, print, pull=True)
+        session.update("first", Listener(print), pull=True)
         for _ in range(2):  # the second records what the first made
             session.push(["first"], print)
         remote.rename(tmp_path / "away")
         with pytest.raises(RemoteFailed, match=r"(?s)store \(\S+\) is not available.*podium-store is missing: restore"):
-            session.update("second", said.append, print, pull=True)
+            session.update("second", Listener(said.append), pull=True)
         with pytest.raises(RemoteFailed, match="did not accept the outs of first"):
             session.push(["first"], print)
         assert not remote.exists()
         assert len(said) == 1, "it was asked twice"
         (tmp_path / "away").rename(remote)
-        assert session.update("second", print, print, pull=True) == "ran"
+        assert session.update("second", Listener(print), pull=True) == "ran"
     assert ran() == ["first", "second"]
 
 
@@ -81,7 +81,7 @@ def test_another_remote_in_the_place_of_one_is_refused_until_its_record_is_remov
     with_remote(toy_project, remote)
     monkeypatch.setattr(sessions, "REMOTE_WAITS", (0.0,))
     with DvcSession(toy_project) as session:
-        session.update("first", print, print, pull=True)
+        session.update("first", Listener(print), pull=True)
         for _ in range(2):
             session.push(["first"], print)
         (remote / "podium-store").write_text("another")
@@ -96,7 +96,8 @@ def test_of_the_run_cache_a_push_copies_what_it_knows_of_its_stages(toy_project,
     remote = tmp_path / "remote"
     with_remote(toy_project, remote)
     with DvcSession(toy_project) as session:
-        session.update("second", print, print)
+        for stage in ("first", "second"):
+            session.update(stage, Listener(print))
         session.push(["first"], print)
         assert len(list((remote / "runs").glob("*/*"))) == 1
         session.push(["second"], print)
@@ -106,7 +107,7 @@ def test_of_the_run_cache_a_push_copies_what_it_knows_of_its_stages(toy_project,
 def test_a_remote_is_made_by_a_push_alone(toy_project, tmp_path):
     with_remote(toy_project, tmp_path / "remote")
     with DvcSession(toy_project) as session:
-        session.update("first", print, print, pull=True)
+        session.update("first", Listener(print), pull=True)
         assert not (tmp_path / "remote").exists()
         session.push(["first"], print)
     assert (tmp_path / "remote" / "podium-store").exists()
@@ -116,11 +117,11 @@ def test_a_push_to_a_remote_that_goes_away_meanwhile_did_not_succeed(toy_project
     remote = tmp_path / "remote"
     with_remote(toy_project, remote)
     with DvcSession(toy_project) as session:
-        session.update("first", print, print, pull=True)
+        session.update("first", Listener(print), pull=True)
         session.push(["first"], print)
     monkeypatch.setattr("dvc.repo.Repo.push", lambda *_, **__: remote.rename(tmp_path / "away"))
     with pytest.raises(RemoteChanged, match="podium-store is missing: restore"):
-        CheckoutRepo(print, False, lambda *_: False).push(["first"])
+        CheckoutRepo(print).push(["first"])
 
 
 def test_a_stage_whose_remote_goes_away_waits_for_it_and_is_not_made_again(toy_project, tmp_path, ran, monkeypatch):
@@ -128,7 +129,7 @@ def test_a_stage_whose_remote_goes_away_waits_for_it_and_is_not_made_again(toy_p
     with_remote(toy_project, remote)
     monkeypatch.setattr(sessions, "REMOTE_WAITS", (0.0,))
     with DvcSession(toy_project) as session:
-        session.update("first", print, print, pull=True)
+        session.update("first", Listener(print), pull=True)
         session.push(["first"], print)
     shutil.rmtree(toy_project / ".dvc/cache/files")
     shutil.rmtree(toy_project / ".dvc/cache/runs")
@@ -137,7 +138,7 @@ def test_a_stage_whose_remote_goes_away_waits_for_it_and_is_not_made_again(toy_p
         ask = session._send
 
         def lose(what, take, **arguments):
-            if what == "update_stage" and not waited:
+            if what == "update" and not waited:
                 remote.rename(away)
             return ask(what, take, **arguments)
 
@@ -147,6 +148,6 @@ def test_a_stage_whose_remote_goes_away_waits_for_it_and_is_not_made_again(toy_p
                 away.rename(remote)
 
         monkeypatch.setattr(session, "_send", lose)
-        assert session.update("first", bring_back, print, pull=True) == "restored"
+        assert session.update("first", Listener(bring_back), pull=True) == "restored"
     assert len(waited) == 1
     assert ran() == ["first"]

@@ -6,16 +6,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import yaml
 
 from flows.dvc import session as sessions
-from flows.dvc.session import DvcFailed, DvcSession, PlanStatus, StageFailed
+from flows.dvc.session import DvcFailed, DvcSession, Listener, PlanStatus, StageFailed
 from flows.runs.stopping import RunPaused, RunStopped, stop
-from tasks.plan.plan_file import Stage
 from tests.flows.dvc.toy_repro import repro
 from tests.places import ROOT
 
@@ -54,8 +52,8 @@ def test_the_verdict_is_the_named_stages_not_that_of_the_stages_before_it(toy_pr
 def test_lines_and_progress_are_passed_on_without_dvcs_bookkeeping(toy_project):
     said, shares = [], []
     repro("first", toy_project, said, shares)
-    assert shares == [50.0, 100.0]
-    assert "[ 50%] half way" in said
+    assert shares == [50, 100]
+    assert said == ["Running stage 'first':", "at work"]
     assert not [line for line in said if "lock" in line]
 
 
@@ -70,7 +68,10 @@ def test_a_failed_stage_names_itself_repeats_its_last_lines_and_leaves_no_output
 
 
 def test_a_stage_that_paused_is_told_from_one_that_failed(toy_project):
-    (toy_project / "stage.py").write_text("import sys\nprint('paused: time is up after update 40')\nsys.exit(4)\n")
+    (toy_project / "stage.py").write_text(
+        "import sys\nfrom tasks.stage.events import report\n"
+        "report('paused', text='time is up after update 40')\nsys.exit(4)\n"
+    )
     with pytest.raises(RunPaused, match="stage first paused: time is up after update 40"):
         repro("first", toy_project)
 
@@ -163,11 +164,13 @@ def test_a_stage_dies_with_the_process_that_runs_the_flow(toy_project, shell):
 
 
 def answers(code):
-    """A process in place of DVC's, which is ready, and answers the next request with `code`, which has `reply`."""
+    """A process in place of DVC's, which answers the requests before the update, and that with `code`."""
     text = (
-        "import json, os, sys, time\n"
-        "reply = lambda **said: print(*(sys.argv[1] + json.dumps(one) for one in said.items()), flush=True)\n"
-        f"input()\nreply(answer=None)\ninput()\n{code}\n"
+        "import json, os, socket, sys, time\n"
+        "from tasks.stage.events import report\n"
+        "line = socket.socket(fileno=int(sys.argv[1]))\n"
+        "reply = lambda **said: [line.sendall((json.dumps(one) + '\\n').encode()) for one in said.items()]\n"
+        f"line.recv(4096)\nreply(answer=None)\nline.recv(4096)\n{code}\n"
     )
     return (sys.executable, "-c", text)
 
@@ -183,20 +186,24 @@ def started(monkeypatch):
 def test_one_process_updates_all_stages_and_each_hears_its_own_lines(toy_project, ran, started):
     plan = ["first", "second", "gate@squad"]
     said, shares = {stage: [] for stage in plan}, {stage: [] for stage in plan}
+    listeners = {
+        stage: Listener(said[stage].append, progress=lambda percent, text, stage=stage: shares[stage].append(percent))
+        for stage in plan
+    }
     with DvcSession(toy_project) as session:
-        verdicts = [session.update(stage, said[stage].append, shares[stage].append, single=True) for stage in plan]
+        verdicts = [session.update(stage, listeners[stage]) for stage in plan]
     assert verdicts == ["ran", "ran", "ran"]
     assert len(started) == 1
     assert ran() == ["first", "second"]
     for stage in plan:
-        assert said[stage] == [f"Running stage '{stage}':", "[ 50%] half way", "[100%] all the way"]
-        assert shares[stage] == [50.0, 100.0]
+        assert said[stage] == [f"Running stage '{stage}':", "at work"]
+        assert shares[stage] == [50, 100]
     (toy_project / "data" / "second").unlink()
     lock = yaml.safe_load((toy_project / "dvc.lock").read_text())
     del lock["stages"]["second"]
     (toy_project / "dvc.lock").write_text(yaml.safe_dump(lock))
     with DvcSession(toy_project) as session:
-        verdicts = [session.update(stage, said[stage].append, shares[stage].append, single=True) for stage in plan]
+        verdicts = [session.update(stage, listeners[stage]) for stage in plan]
     assert verdicts == ["skipped", "restored", "skipped"]
     assert ran() == []
 
@@ -204,13 +211,13 @@ def test_one_process_updates_all_stages_and_each_hears_its_own_lines(toy_project
 def test_a_session_sees_parameters_and_a_plan_that_changed_meanwhile(toy_project, ran):
     params, plan = toy_project / "params.yaml", toy_project / "dvc.yaml"
     with DvcSession(toy_project) as session:
-        assert session.update("second", print, print) == "ran"
+        assert [session.update(stage, Listener(print)) for stage in ("first", "second")] == ["ran", "ran"]
         params.write_text(params.read_text().replace("learning_rate: ", "learning_rate: 1"))
         assert session.check_plan(["first", "second"]) == PlanStatus(["first"], True)
-        assert session.update("second", print, print) == "ran"
+        assert session.update("second", Listener(print)) == "ran"
         plan.write_text(plan.read_text().replace("cmd: python stage.py first", "cmd: env python stage.py first"))
         assert session.check_plan(["first", "second"]) == PlanStatus([], True)
-        assert session.update("first", print, print) == "ran"
+        assert session.update("first", Listener(print)) == "ran"
     assert ran() == ["first", "second", "second", "first"]
 
 
@@ -218,15 +225,15 @@ def test_a_session_outlives_a_stage_that_fails_and_those_before_it_are_kept(toy_
     plan = ["first", "second", "gate@squad"]
     monkeypatch.setenv("TOY_FAILS", "second")
     with DvcSession(toy_project) as session:
-        assert session.update("first", print, print) == "ran"
+        assert session.update("first", Listener(print)) == "ran"
         with pytest.raises(StageFailed, match="stage second failed") as failure:
-            session.update("second", print, print)
-        assert session.update("first", print, print) == "skipped"
+            session.update("second", Listener(print))
+        assert session.update("first", Listener(print)) == "skipped"
     assert "told to fail" in str(failure.value)
     assert "stage first" not in str(failure.value)
     monkeypatch.delenv("TOY_FAILS")
     with DvcSession(toy_project) as session:
-        assert [session.update(stage, print, print) for stage in plan] == ["skipped", "ran", "ran"]
+        assert [session.update(stage, Listener(print)) for stage in plan] == ["skipped", "ran", "ran"]
     assert ran() == ["first", "second"]
 
 
@@ -238,7 +245,7 @@ def test_a_stage_that_reads_its_input_does_not_read_requests_and_may_end_within_
     )
     said = []
     with DvcSession(toy_project) as session:
-        assert [session.update(stage, said.append, print) for stage in ("first", "second")] == ["ran", "ran"]
+        assert [session.update(stage, Listener(said.append)) for stage in ("first", "second")] == ["ran", "ran"]
     assert said[:4] == ["Running stage 'first':", "''", "\ufffd no end of line", "Running stage 'second':"]
 
 
@@ -262,25 +269,25 @@ def test_dvcs_own_errors_are_said_with_their_causes(toy_project):
 
 
 def test_a_stage_whose_outs_are_lost_has_failed(toy_project, monkeypatch):
-    said = "reply(say='ERROR: failed to transfer 4b98'); reply(answer={'verdict': 'ran', 'lost': ['first']})"
+    said = "reply(say='ERROR: failed to transfer 4b98'); reply(answer={'verdict': 'ran', 'lost': True})"
     monkeypatch.setattr(sessions, "CHILD", answers(f"{said}; time.sleep(120)"))
     with DvcSession(toy_project) as session:
         with pytest.raises(
             StageFailed, match="stage first failed .DVC could not store its outputs in the cache"
         ) as failure:
-            session.update("first", print, print)
+            session.update("first", Listener(print))
         assert "failed to transfer 4b98" in str(failure.value)
 
 
 def test_a_process_that_dies_is_told_with_what_it_printed_and_another_takes_its_place(toy_project, monkeypatch):
-    lines = "print('half of it', flush=True); print('paused: stopped on request (checkpoint saved)', flush=True)"
+    lines = "print('half of it', flush=True); report('paused', text='stopped on request (checkpoint saved)')"
     killed = answers(f"{lines}; os.kill(os.getpid(), 9)")  # when memory is short, the kernel does
     with DvcSession(toy_project) as session:
         with monkeypatch.context() as patch:
             patch.setattr(sessions, "CHILD", killed)
             with pytest.raises(StageFailed, match=r"(?s)stage first failed .SIGKILL .*out of memory.*half of it"):
-                session.update("first", print, print)
-        assert session.update("first", print, print) == "ran"
+                session.update("first", Listener(print))
+        assert session.update("first", Listener(print)) == "ran"
 
 
 def test_a_stage_that_was_asked_to_stop_and_has_nothing_to_keep_is_told_from_one_that_failed(toy_project, monkeypatch):
@@ -288,23 +295,9 @@ def test_a_stage_that_was_asked_to_stop_and_has_nothing_to_keep_is_told_from_one
     monkeypatch.setattr(sessions, "CHILD", answers("reply(say='asked'); reply(failed={'code': -2}); time.sleep(120)"))
     with DvcSession(toy_project) as session:
         with pytest.raises(RunStopped):
-            session.update("first", lambda line: setattr(stop, "number", signal.SIGINT), print)
+            session.update("first", Listener(lambda line: setattr(stop, "number", signal.SIGINT)))
         with pytest.raises(RunStopped):
-            session.update("second", print, print)
-
-
-def test_a_session_that_is_ended_ends_the_request_that_another_thread_waits_for(toy_project):
-    (toy_project / "stage.py").write_text(
-        f"import sys, time\nsys.path.insert(0, {str(ROOT)!r})\nfrom tasks.stage.process import die_with_parent\n"
-        "die_with_parent()\nprint('begun', flush=True)\ntime.sleep(600)\n"
-    )
-    begun = threading.Event()
-    with DvcSession(toy_project) as session, ThreadPoolExecutor(1) as thread:
-        update = thread.submit(session.update, "first", lambda line: line == "begun" and begun.set(), print)
-        assert begun.wait(120)
-        session.end()
-        with pytest.raises(StageFailed, match=r"stage first failed .SIGKILL"):
-            update.result(120)
+            session.update("second", Listener(print))
 
 
 def test_equal_stages_of_two_checkouts_on_one_cache_run_once_and_the_second_is_restored(toy_project, tmp_path, ran):
@@ -324,34 +317,8 @@ def test_equal_stages_of_two_checkouts_on_one_cache_run_once_and_the_second_is_r
     with DvcSession(toy_project) as first, DvcSession(other) as second, ThreadPoolExecutor(2) as threads:
         for session in (first, second):
             session.start()  # here: it ends with the thread that starts it
-        both = [threads.submit(session.update, "first", hear, print) for session in (first, second)]
+        both = [threads.submit(session.update, "first", Listener(hear)) for session in (first, second)]
         assert sorted(one.result() for one in both) == ["ran", "restored"]
     assert "stage first: an equal stage is running on this host; waiting for it" in heard
     assert ran() == ["first"]
     assert (other / "data/first").read_text() == (toy_project / "data/first").read_text() == "done"
-
-
-FORKED_STAGE = """import os, pathlib, sys
-parent = pathlib.Path(f"/proc/{os.getppid()}/cmdline").read_text()
-pathlib.Path("made.txt").write_text(f"{sys.argv[1:]} {'fork_server' in parent}")
-"""
-FORKED_PLAN = """
-stages:
-  forked: {cmd: 'python -m forked "$DVC_STAGE"', outs: [made.txt], always_changed: true}
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a fork server")
-def test_stages_run_in_the_fork_server_as_soon_as_it_has_imported_their_modules(toy_project):
-    (toy_project / "forked.py").write_text(FORKED_STAGE)
-    (toy_project / "dvc.yaml").write_text(FORKED_PLAN)
-    commands = ["python -m forked", "python -m colorsys", "python -m graphlib"]
-    stages = [Stage(command, command, (), {}, (), (), (), {}) for command in commands]
-    with DvcSession(toy_project) as session, sessions.use_fork_server([session], stages, toy_project):
-        for _ in range(60):  # until the server is ready, DVC itself starts the command
-            assert session.update("forked", print, print, single=True) == "ran"
-            made = (toy_project / "made.txt").read_text()
-            assert made.startswith("['forked']")
-            if made.endswith("True"):
-                break
-    assert made.endswith("True")

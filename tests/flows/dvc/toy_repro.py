@@ -5,15 +5,20 @@ import sys
 
 from flows import dvc
 from flows.dvc import leftovers
-from flows.dvc.session import DvcSession
+from flows.dvc.session import DvcSession, Listener
+from tasks.plan.plan_file import read_plan
 
 
 def repro(stage, root, said=None, shares=None, sent=None):
-    """Returns the verdict; `said` and `shares` get the lines and the progress, `sent` are the stages that may run."""
+    """Returns the verdict of a stage after those it needs; `said` and `shares` get the lines and the progress, `sent`
+    are the stages that may run."""
     said, shares = ([] if given is None else given for given in (said, shares))
     leftovers.repair(root, said.append)
+    listener = Listener(said.append, said.append, lambda percent, text: shares.append(percent))
     with DvcSession(root, sent) as session:
-        return session.update(stage, said.append, shares.append, pull=dvc.has_remote(root))
+        for one in read_plan(root).with_upstream([stage]):
+            verdict = session.update(one, listener, pull=dvc.has_remote(root))
+    return verdict
 
 
 def call(*words, root):

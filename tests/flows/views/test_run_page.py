@@ -241,7 +241,8 @@ def test_a_failed_run_names_the_stage_the_reason_and_what_was_not_reached(prefec
 
 def test_a_paused_run_says_why_and_the_run_that_goes_on_is_complete(prefect_session, toy_project):
     stage = (toy_project / "stage.py").read_text()
-    (toy_project / "stage.py").write_text("import sys\nprint('paused: time is up')\nsys.exit(4)\n")
+    pauses = "import sys\nfrom tasks.stage.events import report\nreport('paused', text='time is up')\nsys.exit(4)\n"
+    (toy_project / "stage.py").write_text(pauses)
     run()
     html = html_of(toy_project)
     assert status_of(html) == "paused"

@@ -38,7 +38,8 @@ cli.main(["run", *sys.argv[1:]])
 RED = "\x1b[31m"
 WAITS = """
 import os, signal, sys, time
-print("[ 42%] update 3/7  loss 5.1234  12 s left")
+from tasks.stage.events import report
+report("progress", percent=42, text="update 3/7  loss 5.1234  12 s left")
 open("here", "w").write(str(os.getpid()))
 """
 WORKS = "while True:\n    time.sleep(0.05)\n"
@@ -53,7 +54,7 @@ while not asked:
     time.sleep(0.05)
 time.sleep(1.0)
 where = "after update 3 of 7 (checkpoint saved)"
-print(f"paused: pretrain job: stopped on request, {where}; run it again to continue")
+report("paused", text=f"pretrain job: stopped on request, {where}; run it again to continue")
 sys.exit(4)
 """
 )
@@ -131,7 +132,7 @@ def test_without_colours_and_without_a_terminal_nobody_gets_them(toy_project, en
     assert "second: started\nsecond                           failed " in done.stdout
     assert done.stderr == "error: stage second failed (exit code 1): the toy stage was told to fail\n"
     shown = subprocess.run(words("--verbose"), cwd=toy_project, env=environment, text=True, capture_output=True).stdout
-    assert "second: started\nRunning stage 'second':\n[ 50%] half way\n" in shown
+    assert "second: started\nRunning stage 'second':\nat work\n[ 50%] half way\n" in shown
     assert "Podium run: rejected\n" in shown
 
 
@@ -213,26 +214,25 @@ def test_a_run_whose_terminal_is_lost_stops_as_by_sigterm_and_reports_it(toy_pro
     assert run.state.name == ("Paused" if status == "paused" else "Cancelled")
 
 
-def test_a_command_in_the_background_of_a_script_hears_sigterm_and_both_its_stages_end(toy_project, environment):
+def test_a_command_in_the_background_of_a_script_hears_sigterm_and_its_stage_ends(toy_project, environment):
     """There the shell lets everything ignore SIGINT."""
-    two_at_once(toy_project, WORKS)
+    (toy_project / "stage.py").write_text(WAITS + WORKS)
     command = subprocess.Popen(
         words(),
         cwd=toy_project,
-        env={**environment, "PODIUM_STAGES_AT_ONCE": "2"},
+        env=environment,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
     )
-    stages = pids_of(toy_project, command)
+    wait_for_file(toy_project / "here", command)
     command.terminate()
     said, _ = command.communicate(timeout=60)
     assert command.returncode == 143, said
-    assert any(f"by SIGTERM {where}: nothing half-written was kept" in said for where in BOTH)
+    assert "by SIGTERM in stage first: nothing half-written was kept" in said
     assert {one["status"] for one in run_json(toy_project)["stages"]} == {"cancelled"}
-    for stage in stages:
-        wait_until_gone(stage)
+    wait_until_gone(int((toy_project / "here").read_text()))
 
 
 def test_a_second_ctrl_c_waits_for_nothing_and_leaves_nothing_behind(toy_project, environment):
@@ -251,120 +251,6 @@ def test_a_second_ctrl_c_waits_for_nothing_and_leaves_nothing_behind(toy_project
     wait_until_gone(stage)
 
 
-TWO = """
-stages:
-  left: {cmd: python stage.py left right, deps: [stage.py], outs: [data/left]}
-  right: {cmd: python stage.py right left, deps: [stage.py], outs: [data/right]}
-"""
-AT_ONCE = """
-import os, pathlib, signal, sys, time
-name, other = sys.argv[1:]
-pathlib.Path(name + ".here").write_text(str(os.getpid()))
-while not pathlib.Path(other + ".here").exists():
-    time.sleep(0.02)
-pathlib.Path("data").mkdir(exist_ok=True)
-pathlib.Path("data", name).write_text("half of it")
-print("[ 42%] update 3/7  loss 5.1234  12 s left", flush=True)
-"""
-DEAF = "signal.signal(signal.SIGINT, signal.SIG_IGN)\npathlib.Path(name + '.deaf').write_text('yes')\n"
-
-
-def two_at_once(project, body):
-    """Let the run have two stages that wait for each other."""
-    (project / "dvc.yaml").write_text(TWO)
-    (project / "stage.py").write_text(AT_ONCE + body)
-
-
-def pids_of(project, terminal):
-    names = [project / f"{name}.here" for name in ("left", "right")]
-    for name in names:
-        wait_for_file(name, terminal)
-    return [int(name.read_text()) for name in names]
-
-
-BOTH = ("in stage left and stage right", "in stage right and stage left")
-
-
-def test_two_stages_at_work_have_a_bar_each_and_are_both_stopped(toy_project, environment):
-    two_at_once(toy_project, WORKS)
-    terminal = Terminal(words(), toy_project, {**environment, "PODIUM_STAGES_AT_ONCE": "2"})
-    terminal.wait_for(r"42% left .*12 s left\s+42% right .*12 s left")
-    stages = pids_of(toy_project, terminal)
-    terminal.type(CTRL_C)
-    assert terminal.end() == 130, terminal.plain()
-    last = terminal.plain().strip().split("\n")[-1]
-    assert last in [
-        f"the run was cancelled by Ctrl-C {where}: nothing half-written was kept; run it again to continue"
-        for where in BOTH
-    ]
-    assert {one["name"]: one["status"] for one in run_json(toy_project)["stages"]} == {
-        "left": "cancelled",
-        "right": "cancelled",
-    }
-    assert "Traceback" not in terminal.plain()
-    for stage in stages:
-        wait_until_gone(stage)
-    two_at_once(toy_project, "pathlib.Path('data', name).write_text('done')\n")
-    done = subprocess.run(words(), cwd=toy_project, env=environment, text=True, capture_output=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert [(toy_project / "data" / one).read_text() for one in ("left", "right")] == ["done", "done"]
-
-
-def test_a_second_ctrl_c_waits_for_neither_of_two_stages(toy_project, environment):
-    two_at_once(toy_project, DEAF + WORKS)
-    terminal = Terminal(words(), toy_project, {**environment, "PODIUM_STAGES_AT_ONCE": "2"})
-    stages = pids_of(toy_project, terminal)
-    for one in ("left", "right"):
-        wait_for_file(toy_project / f"{one}.deaf", terminal)
-    terminal.type(CTRL_C)
-    with pytest.raises(TimeoutError):
-        terminal.wait_for("Podium run", seconds=2.0)
-    terminal.type(CTRL_C)
-    assert terminal.end(60) == 130, terminal.plain()
-    for stage in stages:
-        wait_until_gone(stage)
-
-
-IS_WATCHED = """
-sys.path.insert(0, {root!r})
-from tasks.plan.main import run_main
-def main():
-    pathlib.Path(name + ".watched").write_text("yes")
-    time.sleep(120)
-run_main(main)
-"""
-
-
-def test_two_stages_at_work_outlive_no_killed_command(toy_project, environment):
-    two_at_once(toy_project, IS_WATCHED.format(root=str(ROOT)))
-    terminal = Terminal(words(), toy_project, {**environment, "PODIUM_STAGES_AT_ONCE": "2"})
-    stages = pids_of(toy_project, terminal)
-    for one in ("left", "right"):
-        wait_for_file(toy_project / f"{one}.watched", terminal)
-    terminal.process.kill()
-    terminal.end()
-    for stage in stages:
-        wait_until_gone(stage)
-
-
-def test_lines_of_two_stages_at_once_say_whose_they_are():
-    stream = io.StringIO()
-    lines = screen.Screen(stream, verbose=True)
-    lines.begin("examples")
-    lines.line("examples", "alone")
-    lines.begin("corpus")
-    lines.line("examples", "next to another")
-    lines.line("corpus", "64 documents")
-    lines.end(StageRecord("examples", "ran", 2.0))
-    lines.line("corpus", "alone again")
-    lines.end(StageRecord("corpus", "ran", 3.0))
-    assert stream.getvalue() == (
-        "examples: started\nalone\ncorpus: started\nexamples: next to another\ncorpus: 64 documents\n"
-        "examples                         ran           2.0\nalone again\n"
-        "corpus                           ran           3.0\n"
-    )
-
-
 def test_lines_that_stay_say_how_far_a_stage_is_from_time_to_time(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(screen.time, "monotonic", lambda: now[0])
@@ -373,8 +259,8 @@ def test_lines_that_stay_say_how_far_a_stage_is_from_time_to_time(monkeypatch):
     lines.begin("finetune")
     for second in range(95):
         now[0] = second
-        lines.line("finetune", f"[{second:3d}%] update {second}/95  loss 1.0  {95 - second} s left")
-        lines.line("finetune", "held-out rows after update 3")
+        lines.progress("finetune", second, f"update {second}/95  loss 1.0  {95 - second} s left")
+        lines.line("held-out rows after update 3")
     lines.end(StageRecord("finetune", "ran", 95.0))
     assert stream.getvalue() == (
         "finetune: started\n"
@@ -386,35 +272,22 @@ def test_lines_that_stay_say_how_far_a_stage_is_from_time_to_time(monkeypatch):
     )
 
 
-def test_notes_of_a_stage_are_shown_when_its_other_lines_are_not():
-    stream, console = io.StringIO(), io.StringIO()
-    shown = (
-        screen.Screen(stream, verbose=False),
-        screen.BarScreen(Console(file=console, force_terminal=True), verbose=False),
-    )
-    for one in shown:
-        one.begin("examples")
-        one.line("examples", "64 documents")
-        one.line("examples", "note: 3 dev examples with labels not in train")
-        one.close()
-    assert stream.getvalue() == "examples: started\nnote: 3 dev examples with labels not in train\n"
-    assert "note: 3 dev examples" in console.getvalue()
-    assert "64 documents" not in console.getvalue()
-
-
 @pytest.mark.parametrize("columns", [40, 120])
 def test_the_share_of_a_stage_is_visible_on_a_narrow_terminal(columns):
     console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=columns)
     bars = screen.BarScreen(console, verbose=False)
     bars.begin("validate_examples@an-entry-with-a-long-name")
-    bars.line("validate_examples@an-entry-with-a-long-name", "[ 42%] update 3/7  loss 5.1234  1 h 12 min left")
+    bars.progress("validate_examples@an-entry-with-a-long-name", 42, "update 3/7  loss 5.1234  1 h 12 min left")
     bars._progress.refresh()  # else a thread does it, a tenth of a second later
     bars.close()
     assert " 42% validate_examples@" in console.file.getvalue()
 
 
 def test_what_a_stage_prints_is_no_command_for_a_terminal_and_no_markup(toy_project, environment):
-    hostile = "print('\\x1b]0;owned\\x07[red]x[/red] \\x9b2J')\nimport sys\nsys.exit('error: \\x1b[2J[bold]gone')"
+    hostile = (
+        "print('\\x1b]0;owned\\x07[red]x[/red] \\x9b2J')\nimport sys\nfrom tasks.stage.events import report\n"
+        "report('failed', text='\\x1b[2J[bold]gone')\nsys.exit(1)"
+    )
     (toy_project / "stage.py").write_text(hostile)
     terminal = Terminal(words("--verbose"), toy_project, environment)
     assert terminal.end() == 1

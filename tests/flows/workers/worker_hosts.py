@@ -78,6 +78,7 @@ from pathlib import Path
 from ipu_model.files import write_json, write_text
 from tasks.plan.main import run_main
 from tasks.params.schema import load_params
+from tasks.stage.events import report
 
 def main():
     stage, params = os.environ["DVC_STAGE"], load_params()
@@ -91,7 +92,7 @@ def main():
         begun = Path("runs/begun")
         if params.pretrain.seed == 13 and not begun.exists():
             write_text(begun, "")
-            print("paused: the wall-clock limit was reached", flush=True)
+            report("paused", text="the wall-clock limit was reached")
             sys.exit(4)
         if params.pretrain.seed == 99:
             sys.exit("error: loss is not finite")

@@ -154,9 +154,10 @@ def test_progress_says_how_long_the_rest_takes(
 ) -> None:
     caplog.set_level("INFO", logger="tasks.stage.parallel")
     progress = StageProgress("rows", "questions", total=1000)
-    assert progress.line(250, elapsed_s=5.0) == "[ 25%] rows: 250 of 1000 questions, 50 per second, 15 s left"
-    assert StageProgress("rows", "questions").line(250, elapsed_s=5.0) == "rows: 250 questions, 50 per second"
-    assert progress.line(0, elapsed_s=5.0) == "rows: 0 questions, 0 per second"
+    text = "rows: 250 of 1000 questions, 50 per second, 15 s left"
+    assert progress.describe(250, elapsed_s=5.0) == (0.25, text)
+    assert StageProgress("rows", "questions").describe(250, 5.0) == (None, "rows: 250 questions, 50 per second")
+    assert progress.describe(0, elapsed_s=5.0) == (None, "rows: 0 questions, 0 per second")
     progress.update(10, ", 20 features")
     assert caplog.messages == []
     monkeypatch.setattr("tasks.stage.parallel.PROGRESS_SECONDS", 0.0)
