@@ -247,8 +247,9 @@ class DvcSession(contextlib.AbstractContextManager["DvcSession"]):
         """
         output = _Output(Listener(lambda line: None))
         if self._send("ready", output).get("ended", 0) > 0 and not stop.number:
+            error = "".join([*output.tail][-1:])
             raise RunFailed(
-                f"DVC {metadata.version('dvc')} cannot be imported ({''.join([*output.tail][-1:])}). Install the tested versions: "
+                f"DVC {metadata.version('dvc')} cannot be imported ({error}). Install the tested versions: "
                 f"{sys.executable} -m pip install -c constraints/host.txt -U dvc"
             )
 
