@@ -150,7 +150,8 @@ def start_early(request: RunRequest, say: Callable[[str], None]) -> Iterator[Non
     `podium run` does this while its server starts. It has locked and checked the run.
     """
     checkout.prepare_checkout(request.checkout, say)
-    with stages.start_session(request.root, say):
+    expected = [request.plan[one.stage] for one in device.find_stages_to_run(request)]
+    with stages.start_session(expected, request.root, say):
         yield
 
 

@@ -62,6 +62,7 @@ ALLOWED = {
         "tasks/pretraining/rows/",
         "tasks/estimates/job_estimates.py",
         "tasks/params/overlays.py",
+        "tasks/stage/fork_server.py",
         "tasks/stage/row_folders.py",
         "tasks/models/model_folders.py",
         "tasks/rows/row_files.py",

@@ -11,6 +11,7 @@ import fcntl
 import itertools
 import json
 import os
+import re
 import selectors
 import shutil
 import signal
@@ -28,7 +29,7 @@ from flows import dvc
 from flows.dvc import leftovers
 from flows.runs.stopping import RESUME_HINT, SIGNALS, RunFailed, RunPaused, RunStopped, stop
 from tasks.plan.dvc_records import default_remote, find_cache, verify_files
-from tasks.plan.plan_file import read_plan
+from tasks.plan.plan_file import Stage, read_plan
 from tasks.plan.stage_kinds import STAGES_SENT
 from tasks.stage.errors import PAUSED, InputError
 from tasks.stage.events import EVENTS
@@ -36,6 +37,10 @@ from tasks.stage.process import RUN, Say, describe_exit
 from tasks.stage.scratch import make_scratch
 
 CHILD = (sys.executable, "-P", str(Path(__file__).with_name("child.py")), "dvc")
+MODULE = re.compile(r"python -m (\S+)")
+"""Command of a stage, with its module."""
+FORKED_MODULES = 3
+"""Number of modules from which on a fork server saves more time than it takes."""
 CHECKPOINT_SAVED = "checkpoint saved"
 """Text in the reason of a pause if the stage can continue from a checkpoint."""
 ENDED_BY_SIGNAL = tuple(code for number in SIGNALS for code in (-number, 128 + number))
@@ -189,6 +194,7 @@ class DvcSession(contextlib.AbstractContextManager["DvcSession"]):
         if stop.number:
             raise RunStopped(stage)
         output, say = _Output(listener), listener.line
+        self.start().close_forks()
         reply: dict[str, Any] = {"away": True}
         with contextlib.ExitStack() as locks:
             is_locked = False
@@ -345,10 +351,16 @@ class _Child:
         self._events = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._events.bind(str(self._folder / "events"))
         self._replies, theirs = socket.socketpair()
+        self.forks: socket.socket | None = None
+        """Other end of the socket on which the process asks the fork server for stages; closed without a server."""
         environment = {**environment, EVENTS: str(self._folder / "events")}
-        with theirs:
-            command = [*CHILD, str(theirs.fileno())]
-            self.process = stop.start(command, root, environment, descriptors=[theirs.fileno()])
+        with theirs, contextlib.ExitStack() as held:
+            command, descriptors = [*CHILD, str(theirs.fileno())], [theirs.fileno()]
+            if sys.platform == "linux":
+                self.forks, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                descriptors.append(held.enter_context(end).fileno())
+                command += ["--forks", str(end.fileno())]
+            self.process = stop.start(command, root, environment, descriptors=descriptors)
         assert self.process.stdout is not None
         self._output = self.process.stdout.fileno()
         os.set_blocking(self._output, False)
@@ -362,10 +374,17 @@ class _Child:
         self.process.kill()
         self.process.wait()
         self._selector.close()
+        self.close_forks()
         for stream in (self._replies, self._events, self.process.stdout):
             assert stream is not None
             stream.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def close_forks(self) -> None:
+        """Close the socket to the fork server, in this process."""
+        if self.forks is not None:
+            self.forks.close()
+            self.forks = None
 
     def ask(self, request: dict[str, Any], output: _Output) -> dict[str, Any]:
         """Send a request; return its reply (`DvcSession._send`) after everything that came before it."""
@@ -418,6 +437,24 @@ class _Child:
                 event = json.loads(self._events.recv(READ_BYTES, socket.MSG_DONTWAIT))
                 self._read_output(output)  # what the stage printed before
                 output.take_event(event)
+
+
+@contextlib.contextmanager
+def use_fork_server(session: DvcSession, stages: Sequence[Stage], root: Path) -> Iterator[None]:
+    """Within the context, a fork server starts the stages of the session (tasks/stage/fork_server.py)."""
+    modules = dict.fromkeys(match[1] for stage in stages if (match := MODULE.match(stage.cmd)))
+    forks = session.start().forks
+    if len(modules) < FORKED_MODULES or forks is None:
+        yield
+        return
+    command = [sys.executable, "-m", "tasks.stage.fork_server", str(forks.fileno()), *modules]
+    server = stop.start(command, root, dvc.stage_environment(), descriptors=[forks.fileno()])
+    session.start().close_forks()
+    try:
+        yield
+    finally:
+        server.kill()
+        server.wait()
 
 
 def _likely_causes(stage: str, root: Path, files: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ from prefect.states import Cancelled, Completed, Failed
 
 from flows import dvc
 from flows.dvc import leftovers, releases
-from flows.dvc.session import DvcSession, Listener
+from flows.dvc.session import DvcSession, Listener, use_fork_server
 from flows.runs.report import WORKER_ENDED, RunReport, StageRecord
 from flows.runs.stage_plan import publish_step
 from flows.runs.stopping import CANCELLED_IN_PREFECT, RunFailed, RunPaused, RunStopped, stop
@@ -57,11 +57,14 @@ _early: ContextVar[DvcSession | None] = ContextVar("early", default=None)
 
 
 @contextlib.contextmanager
-def start_session(root: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Start the DVC process of a run on this host, which takes a second, before the flow that the body calls."""
+def start_session(stages: Sequence[Stage], root: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Start the DVC process of a run on this host, which takes a second, before the flow that the body calls.
+
+    Args:
+        stages: stages that are expected to run.
+    """
     leftovers.repair(root, say)
-    with DvcSession(root) as session:
-        session.start()
+    with DvcSession(root) as session, use_fork_server(session, stages, root):
         token = _early.set(session)
         try:
             yield
@@ -114,6 +117,10 @@ def run_plan(
         found = session.check_plan(plan)
         if releases.fetch_releases(plan, root, log_line, released, found.unchanged):
             found = session.check_plan(plan)
+        if not has_session():
+            held.enter_context(
+                use_fork_server(session, [known[one] for one in plan if one not in found.unchanged], root)
+            )
         others = [] if found.is_complete else [one for one in known.with_upstream(plan) if one not in plan]
 
         def bring(stage: str) -> str:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections import deque
@@ -34,6 +36,7 @@ from tasks.host import ledger
 from tasks.host.launcher import DEVICE_PYTHON, device_python
 from tasks.stage.errors import DeviceJobFailed, StagePaused
 from tasks.stage.events import report_progress
+from tasks.stage.fork_server import ReserveProcess, take_reserve
 from tasks.stage.process import Say, describe_exit, die_with_parent, print_line, python_path
 
 __all__ = [
@@ -46,6 +49,7 @@ __all__ = [
     "OptimizerConfig",
     "ScheduleConfig",
     "configure_model",
+    "preload",
     "read_ipu_config",
     "run_device_job",
 ]
@@ -131,14 +135,7 @@ def _run(command: list[str], told: _JobOutput) -> str | None:
     inherited = {name: value for name, value in os.environ.items() if not (alone and name in PLACE)}
     environment = {**inherited, "PYTHONUNBUFFERED": "1", "PYTHONPATH": python_path(os.environ.get("PYTHONPATH"))}
     try:
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=environment,
-            preexec_fn=die_with_parent,  # for a launcher, which does not do that; the job does it as well
-        )
+        process = _start(command, environment)
     except OSError as error:
         named = f"set {DEVICE_PYTHON} to the device's Python"
         if command[1:2] != ["-m"]:
@@ -162,8 +159,30 @@ def _run(command: list[str], told: _JobOutput) -> str | None:
     return f"{describe_exit(code)} of {command[0]}{need}\n" + "".join(told.tail).rstrip()
 
 
+def preload() -> None:
+    """Import what a device job of this Python imports."""
+    if device_python() == sys.executable:
+        importlib.import_module("ipu_model.train.job_runner")
+
+
+def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[str] | ReserveProcess:
+    """Start the device process, in the reserve of this process if it runs the same Python."""
+    if command[:3] == [sys.executable, "-m", "ipu_model"] and (reserve := take_reserve()):
+        with contextlib.suppress(OSError):  # it has ended
+            reserve.start("ipu_model", command[3:], environment)
+            return reserve
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+        preexec_fn=die_with_parent,  # for a launcher, which does not do that; the job does it as well
+    )
+
+
 @contextlib.contextmanager
-def _stop_passed_on(process: subprocess.Popen[str], told: _JobOutput) -> Iterator[None]:
+def _stop_passed_on(process: subprocess.Popen[str] | ReserveProcess, told: _JobOutput) -> Iterator[None]:
     """Forward SIGTERM and Ctrl-C to the device process; a second Ctrl-C interrupts."""
 
     def pass_on(number: int, frame: FrameType | None) -> None:

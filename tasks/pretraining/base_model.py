@@ -8,6 +8,7 @@ what was read, left out and missing.
 """
 
 import dataclasses
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,11 @@ def format_summary(record: dict[str, Any]) -> str:
     if record["missing"]:
         parts.append(f"missing, and initialized at random if a job needs them: {', '.join(record['missing'])}")
     return f"base model: {'; '.join(parts)}"
+
+
+def preload() -> None:
+    """Import what the stage needs later (tasks/stage/fork_server.py)."""
+    importlib.import_module("torch")
 
 
 def main() -> None:

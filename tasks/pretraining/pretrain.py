@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tasks.host.launcher import launch_command
 from tasks.jobs.device_job import Job, ScheduleConfig
+from tasks.jobs.device_job import preload as preload  # called by the fork server
 from tasks.jobs.training import (
     carried_executables,
     evaluation,

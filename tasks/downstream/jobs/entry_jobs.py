@@ -21,6 +21,7 @@ from tasks.jobs.device_job import (
     ScheduleConfig,
     run_device_job,
 )
+from tasks.jobs.device_job import preload as preload  # called by the fork server
 from tasks.jobs.training import (
     build_program,
     carried_executables,

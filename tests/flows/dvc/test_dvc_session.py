@@ -14,6 +14,7 @@ import yaml
 from flows.dvc import session as sessions
 from flows.dvc.session import DvcFailed, DvcSession, Listener, PlanStatus, StageFailed
 from flows.runs.stopping import RunPaused, RunStopped, stop
+from tasks.plan.plan_file import Stage
 from tests.flows.dvc.toy_repro import repro
 from tests.places import ROOT
 
@@ -322,3 +323,29 @@ def test_equal_stages_of_two_checkouts_on_one_cache_run_once_and_the_second_is_r
     assert "stage first: an equal stage is running on this host; waiting for it" in heard
     assert ran() == ["first"]
     assert (other / "data/first").read_text() == (toy_project / "data/first").read_text() == "done"
+
+
+FORKED_STAGE = """import os, pathlib, sys
+parent = pathlib.Path(f"/proc/{os.getppid()}/cmdline").read_text()
+pathlib.Path("made.txt").write_text(f"{sys.argv[1:]} {'fork_server' in parent}")
+"""
+FORKED_PLAN = """
+stages:
+  forked: {cmd: 'python -m forked "$DVC_STAGE"', outs: [made.txt], always_changed: true}
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a fork server")
+def test_stages_run_in_the_fork_server_as_soon_as_it_has_imported_their_modules(toy_project):
+    (toy_project / "forked.py").write_text(FORKED_STAGE)
+    (toy_project / "dvc.yaml").write_text(FORKED_PLAN)
+    commands = ["python -m forked", "python -m colorsys", "python -m graphlib"]
+    stages = [Stage(command, command, (), {}, (), (), (), {}) for command in commands]
+    with DvcSession(toy_project) as session, sessions.use_fork_server(session, stages, toy_project):
+        for _ in range(60):  # until the server is ready, DVC itself starts the command
+            assert session.update("forked", Listener(print)) == "ran"
+            made = (toy_project / "made.txt").read_text()
+            assert made.startswith("['forked']")
+            if made.endswith("True"):
+                break
+    assert made.endswith("True")

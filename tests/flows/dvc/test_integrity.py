@@ -55,7 +55,7 @@ def test_a_verdict_changed_in_place_is_made_anew(prefect_session, linked, comman
 def test_a_run_that_goes_the_whole_way_makes_it_anew_too(prefect_session, linked):
     run()
     accept(linked / "metrics" / "squad-gate.json")
-    with stages.start_session(linked, print):  # its own DVC is not another one that works here
+    with stages.start_session([], linked, print):  # its own DVC is not another one that works here
         run()
     assert statuses(linked)["gate@squad"] == "ran"
     assert run_json(linked)["results"]["gate@squad"]["decision"]["accepted"] is False
