@@ -388,12 +388,14 @@ class _Child:
 
     def ask(self, request: dict[str, Any], output: _Output) -> dict[str, Any]:
         """Send a request; return its reply (`DvcSession._send`) after everything that came before it."""
-        with contextlib.suppress(BrokenPipeError):  # it has ended; its last output, read below, says why
+        with contextlib.suppress(ConnectionError):  # it has ended; its last output, read below, says why
             self._replies.sendall(f"{json.dumps(request)}\n".encode())
         while True:
             ready = {key.fileobj for key, _ in self._selector.select()}
             if self._replies in ready:
-                part = self._replies.recv(READ_BYTES)
+                part = b""
+                with contextlib.suppress(ConnectionResetError):  # it ended before it read the request
+                    part = self._replies.recv(READ_BYTES)
                 if not part:
                     return self._end(output)
                 for kind, content in map(json.loads, self._messages.split(part)):
