@@ -80,7 +80,7 @@ DOCUMENTS = (
 )  # fmt: skip
 MADE_BY_RUNS = (
     "data", "evaluation", "executables", "exports", "measurements", "metrics", "models", "plots", "predictions",
-    "published", "released", "reports", "runs", "site",
+    "published", "released", "reports", "runs", "schemas", "site",
 )  # fmt: skip
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
