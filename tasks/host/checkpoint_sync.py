@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ipu_model.files import link_or_copy, new_folder, parse_json, sha256_of
-from tasks.stage.background import Background
+from tasks.stage.background import Background, format_error
 from tasks.stage.errors import DeviceJobFailed, InputError, ParamsError, StagePaused
 from tasks.stage.process import print_line
 
@@ -93,7 +93,9 @@ class Copies:
 
     def start(self, work: Callable[[Remote], object], failure: str) -> Background:
         """Begin work at the remote."""
-        return Background(lambda: work(Remote(self._url)), lambda error: self.complain(f"{failure}; {error}"))
+        return Background(
+            lambda: work(Remote(self._url)), lambda error: self.complain(f"{failure}; {format_error(error)}")
+        )
 
     def complain(self, text: str) -> None:
         """Report a failure."""

@@ -13,9 +13,9 @@ SHORTEST_SECRET = 6
 
 
 class Background(threading.Thread):
-    """A thread that may hang, as it ends with the process, and whose error, of any library, is only passed on."""
+    """A thread that may hang, as it ends with the process, and whose error, of any library, goes to `on_error`."""
 
-    def __init__(self, work: Callable[[], object], on_error: Callable[[str], None]) -> None:
+    def __init__(self, work: Callable[[], object], on_error: Callable[[BaseException], None]) -> None:
         super().__init__(daemon=True)
         self._work, self._on_error = work, on_error
         self.start()
@@ -27,7 +27,7 @@ class Background(threading.Thread):
 
     def _fail(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         if error is not None:
-            self._on_error(format_error(error))
+            self._on_error(error)
         return True
 
     def ends(self, seconds: float) -> bool:
