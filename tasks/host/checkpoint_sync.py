@@ -104,7 +104,7 @@ class Copies:
         self._is_lost = True
 
     def on_event(self, event: Mapping[str, Any]) -> None:
-        """Copy a checkpoint that was saved, unless the copy of an older one is still under way."""
+        """Copy a checkpoint that was saved, unless an older one is being copied."""
         if event["event"] == "saved" and NAME.fullmatch(Path(event["path"]).name):
             self._newest = Path(event["path"]).name
             if self._copy is None or self._copy.ends(0.0):

@@ -1,4 +1,4 @@
-"""Work beside a stage that must neither delay nor end it: trackers, and copies of checkpoints."""
+"""Background work of a stage that must neither delay nor end it: trackers, and copies of checkpoints."""
 
 import contextlib
 import os

@@ -114,7 +114,7 @@ class Tracker:
     def send(self, item: Event | Point | End) -> None:
         """Queue parameters, metrics or the end of the run; the first call starts the thread."""
         if self.thread is None:  # not earlier, so that the device process starts first
-            self.thread = Background(self._work, self._fail)
+            self.thread = Background(self._record_until_end, self._fail)
         self._items.put(item)
 
     def wait(self, until: float) -> None:
@@ -128,7 +128,7 @@ class Tracker:
         self._troubled = troubled
         self._print(f"tracking: {self._name}: {redact(text)}")
 
-    def _work(self) -> None:
+    def _record_until_end(self) -> None:
         self.backend = load_backend(self._name)(self.say)
         while not self._ended:
             with contextlib.suppress(queue.Empty):
