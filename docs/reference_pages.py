@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from flows.cli import COMMANDS, cli
-from ipu_model.files import write_text
+from ipu_model.core.files import write_text
 from tasks.params.documentation import params_schema
 from tasks.params.overlays import Preset, list_preset_names, read_preset, resolve
 from tasks.params.schema import Params, validate_params

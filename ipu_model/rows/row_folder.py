@@ -16,7 +16,7 @@ from typing import Callable, Deque, Dict, Generator, Iterable, Iterator, List, O
 import numpy as np
 import pyarrow as pa
 
-from ipu_model.errors import ConfigError, RowsError
+from ipu_model.core.errors import ConfigError, RowsError
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import ABSENT, IGNORED, MANIFEST, from_arrow, read_manifest
 from ipu_model.rows.masking import DynamicMasking

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ipu_model.files import link_or_copy, new_folder, parse_json, sha256_of
+from ipu_model.core.files import link_or_copy, new_folder, parse_json, sha256_of
 from tasks.stage.background import Background, format_error
 from tasks.stage.errors import DeviceJobFailed, InputError, ParamsError, StagePaused
 from tasks.stage.process import print_line

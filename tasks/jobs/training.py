@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ipu_model.files import read_json, sha256_of, write_json, write_text
+from ipu_model.core.files import read_json, sha256_of, write_json, write_text
 from tasks.host.checkpoint_sync import sync_checkpoints
 from tasks.host.launcher import launch_command
 from tasks.jobs.device_job import (

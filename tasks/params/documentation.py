@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from ipu_model.files import write_text
+from ipu_model.core.files import write_text
 from tasks.params.downstream import ENTRY_NAME, EntryParams, kind_names, kind_params
 from tasks.params.overlays import ENTRIES, PresetHeader
 from tasks.params.schema import Params, walk_parameters

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from ipu_model.files import FOREIGN_SECONDS, HOST, is_alive
+from ipu_model.core.files import FOREIGN_SECONDS, HOST, is_alive
 
 NAME = re.compile(r"podium-([0-9a-f]{8})-(\d+)-\w+")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import wandb
 
-from ipu_model.files import read_json, write_json
+from ipu_model.core.files import read_json, write_json
 from tasks.stage.background import format_error
 from tasks.tracking.trackers import End, Point
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ipu_model.files import read_json
+from ipu_model.core.files import read_json
 from tasks.params.sections import TrackingParams
 from tasks.params.strict_yaml import read_yaml
 from tasks.stage import artifacts
