@@ -30,8 +30,8 @@ from ipu_model.models.config import ModelConfig
 from ipu_model.models.encoder import Layer
 from ipu_model.models.flat import flatten
 from ipu_model.rows.row_folder import RowFolder
-from ipu_model.runtimes import auto_precision
-from ipu_model.runtimes.auto_precision import (
+from ipu_model.train import auto_precision
+from ipu_model.train.auto_precision import (
     LEAST_TOKENS,
     MIN_SPEEDUP,
     RECORD,
