@@ -37,6 +37,7 @@ $(AUDIT): constraints/audit.txt
 	@cp constraints/audit.txt $(AUDIT)
 
 setup: $(HOST)  ## create .venv from constraints/host.txt (once); TORCH=cpu installs PyTorch's CPU build
+	@"$(BIN)/podium" params schema --write >/dev/null
 
 $(HOST): constraints/host.txt constraints/cuda.txt pyproject.toml
 	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \

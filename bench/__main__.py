@@ -17,8 +17,8 @@ from bench.host import collect_host_facts, read_load_average
 from bench.report import format_markdown, format_text_table, precision_lines, rate_rows, target_rows, to_json
 from bench.results import Results
 from bench.runner import run_case
-from ipu_model.files import write_json, write_text
-from ipu_model.strict import nearest
+from ipu_model.core.files import write_json, write_text
+from ipu_model.core.strict import nearest
 from tasks.plan.main import run_main
 from tasks.stage.errors import ParamsError
 

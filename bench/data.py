@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from bench.generated import write_generated
 from bench.setup import VOCABULARY
-from ipu_model.files import new_folder
+from ipu_model.core.files import new_folder
 from tasks.corpus.corpus import make_corpus
 from tasks.downstream.rows import write_rows
 from tasks.downstream.squad.examples import make_questions

@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 
 from bench.host import collect_host_facts, read_load_average
 from bench.process_tree import Usage, run_measured
-from ipu_model.files import new_folder, read_json, write_json, write_text
+from ipu_model.core.files import new_folder, read_json, write_json, write_text
 from tasks.corpus import world
 from tasks.params.overlays import resolve
 from tasks.params.schema import validate_params

@@ -19,7 +19,7 @@ from typing import Any
 
 from bench.data import Data, make_data
 from bench.setup import DROPOUT, OPTIMIZER, SEED, SIZES, VOCABULARY
-from ipu_model.files import write_text
+from ipu_model.core.files import write_text
 from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job, ScheduleConfig
 from ipu_model.models.config import ModelConfig
 from tasks.estimates.job_estimates import measure

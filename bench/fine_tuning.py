@@ -23,7 +23,7 @@ from typing import Any
 
 from bench.children import OF_PEERS, THREAD_VARIABLES, TUNED_MALLOC
 from bench.host import collect_host_facts, read_load_average
-from ipu_model.files import write_json
+from ipu_model.core.files import write_json
 from tasks.downstream.examples import make_examples
 from tasks.downstream.inference.entry import infer_entry as applied_entry
 from tasks.downstream.inference.job import InferenceOptions

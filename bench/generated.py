@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ipu_model.files import new_folder, write_text
+from ipu_model.core.files import new_folder, write_text
 from tasks.corpus import world
 
 SEED = 1

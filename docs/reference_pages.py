@@ -1,7 +1,7 @@
 """Generated documents: parameters from the types of params.yaml, presets from presets/, commands from click.
 
-conf.py writes the pages of all parameters and all commands when the site is built. schemas/ and a part of
-docs/presets.md are in git, and written by: python -m docs.reference_pages
+conf.py writes the pages of all parameters and all commands when the site is built. A part of docs/presets.md is in git,
+and written by: python -m docs.reference_pages
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 import click
 
 from flows.cli import COMMANDS, cli
-from ipu_model.files import write_text
-from tasks.params.documentation import params_schema, preset_schema
+from ipu_model.core.files import write_text
+from tasks.params.documentation import params_schema
 from tasks.params.overlays import Preset, list_preset_names, read_preset, resolve
 from tasks.params.schema import Params, validate_params
 from tasks.plan.main import run_main
@@ -29,8 +29,8 @@ PARAMS_HEAD = """# All parameters
 
 This page is generated from the types, so it lists what this version reads. `podium params list WORD` shows the same
 on the terminal with the values of your project. `podium params schema` prints it for programs, and editors with a
-YAML language server read it from `schemas/`. Defaults apply to presets, `podium finetune` and `podium pretrain`;
-params.yaml states every value itself, initially those of the demo.
+YAML language server read it from `schemas/`, which `make setup` writes. Defaults apply to presets, `podium finetune`
+and `podium pretrain`; params.yaml states every value itself, initially those of the demo.
 """
 TABLE = "| key | values | default | meaning |\n|---|---|---|---|\n"
 MARKS = re.compile(r"([\\*_\[\]<>|#{}$~])")
@@ -41,10 +41,6 @@ This page is generated from the commands: `podium COMMAND --help` prints the sam
 selects a clone of Podium other than that of the current folder. Paths are relative to the current folder. See also
 [exit codes](../ending.md).
 """
-SCHEMAS = Path("schemas")
-"""JSON Schemas of params.yaml and of presets for editors (`# yaml-language-server: ...`)."""
-SCHEMA_BUILDERS = {"params": params_schema, "preset": preset_schema}
-"""Name of a file of SCHEMAS, without its ending -> the function that builds its contents."""
 PAGE = Path("docs/presets.md")
 BEGIN, END = "<!-- made by `python -m docs.reference_pages` from here", "<!-- to here -->"
 COLUMNS = (
@@ -185,11 +181,6 @@ def _options_table(command: click.Command, here: click.Context) -> Iterator[str]
         yield f"| `{code}` | {escape_markdown(text)} |\n"
 
 
-def render_schema(name: str) -> str:
-    """Return the contents of one schema file."""
-    return json.dumps(SCHEMA_BUILDERS[name](), indent=1, ensure_ascii=False) + "\n"
-
-
 def fill_presets_page(text: str, presets: Path = artifacts.PRESETS) -> str:
     """Return the page `text` with the presets between its marks.
 
@@ -250,10 +241,7 @@ def write_presets_page(path: Path = PAGE) -> bool:
 
 
 def main() -> None:
-    parse_no_arguments(f"Write {SCHEMAS}/ from the types of params.yaml, and the presets into {PAGE}.")
-    for name in SCHEMA_BUILDERS:
-        write_text(SCHEMAS / f"{name}.json", render_schema(name))
-        sys.stdout.write(f"{SCHEMAS / name}.json\n")
+    parse_no_arguments(f"Write the presets into {PAGE}.")
     changed = write_presets_page()
     sys.stdout.write(f"{PAGE} {'was written' if changed else 'is up to date'}\n")
 

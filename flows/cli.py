@@ -16,7 +16,7 @@ import click
 
 from flows.commands.project import CALLED_FROM, CommandContext, current_folder, find_project
 from flows.runs import environment
-from ipu_model.strict import nearest
+from ipu_model.core.strict import nearest
 from tasks.plan.main import run_main
 from tasks.stage import streams
 from tasks.stage.errors import InputError, ParamsError

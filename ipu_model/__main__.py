@@ -18,6 +18,8 @@ import sys
 from pathlib import Path
 from typing import Any, List, Mapping
 
+from ipu_model.core.errors import CheckpointError, ConfigError, DeviceJobError, InstanceLost, RowsError
+from ipu_model.core.progress import Emit, Progress
 from ipu_model.distributed.instances import Instances
 from ipu_model.distributed.poprun import Importer, detect_poprun
 from ipu_model.distributed.process import (
@@ -31,9 +33,7 @@ from ipu_model.distributed.process import (
     parse_stop_time,
 )
 from ipu_model.distributed.torchrun import choose_exit_code, detect_torchrun
-from ipu_model.errors import CheckpointError, ConfigError, DeviceJobError, InstanceLost, RowsError
 from ipu_model.jobs.job import Job
-from ipu_model.progress import Emit, Progress
 
 USAGE = 2
 FAILED = 1

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 from flows.checks.preflight import require_runnable
 from flows.cli import cli
 from flows.runs.checkout import checkout_folder
-from ipu_model.files import write_json
+from ipu_model.core.files import write_json
 from tasks.params.overlays import read_base, resolve
 from tasks.params.schema import validate_params
 from tasks.plan.composing import compose

@@ -1,4 +1,5 @@
-"""`make setup` installs next to torch what the torch it got asks for, here from a small index of made-up wheels."""
+"""`make setup` installs next to torch what the torch it got asks for, here from a small index of made-up wheels, and
+writes the schemas for editors."""
 
 import os
 import shutil
@@ -17,6 +18,8 @@ def build_editable(folder, config_settings=None, metadata_directory=None):
         wheel.writestr("podium-1.0.dist-info/METADATA", "Metadata-Version: 2.1\\nName: podium\\nVersion: 1.0\\n")
         wheel.writestr("podium-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\\nTag: py3-none-any\\n")
         wheel.writestr("podium-1.0.dist-info/RECORD", "")
+        wheel.writestr("podium-1.0.dist-info/entry_points.txt", "[console_scripts]\\npodium = asked:main")
+        wheel.writestr("asked.py", "import sys\\ndef main(): open('asked', 'w').write(' '.join(sys.argv[1:]))")
     return "podium-1.0-py3-none-any.whl"
 """
 """As setuptools is not among these wheels, the project builds itself."""
@@ -69,6 +72,7 @@ def test_beside_torch_comes_what_its_metadata_asks_for(tmp_path, needs, installe
         timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    assert (project / "asked").read_text() == "params schema --write"
     found = {path.name.split(".dist-info")[0] for path in project.glob(".venv/lib/*/site-packages/*.dist-info")}
     pinned = {"nvidia_thing": "nvidia_thing-2.0", "deeper": "deeper-1.0"}
     assert {"torch-9.0", "small-1.0", "podium-1.0"} <= found

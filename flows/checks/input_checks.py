@@ -312,7 +312,7 @@ def check_base_model(params: Params) -> str:
 
 def check_ipu_config(params: Params) -> str:
     """Check ipu_config.json with the overrides of section `ipu`."""
-    from ipu_model.errors import ConfigError
+    from ipu_model.core.errors import ConfigError
     from tasks.jobs.device_job import read_ipu_config
     from tasks.jobs.training import ipu_config as laid_over
 

@@ -24,7 +24,7 @@ from flows.runs.environment import is_writable, user_name
 from flows.runs.run_estimate import estimate_data_bytes, estimate_model_bytes
 from flows.runs.run_request import RunRequest
 from flows.server.local_server import may_be_configured, users_home
-from ipu_model.units import format_bytes, shorten
+from ipu_model.core.units import format_bytes, shorten
 from tasks.models.model_card import read_origin
 from tasks.plan import plan_file
 from tasks.plan.code_state import call_git, git_state

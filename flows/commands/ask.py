@@ -14,7 +14,7 @@ import click
 from flows.commands import model_options, options
 from flows.commands.model_options import AT_LEAST_ONE
 from flows.commands.project import resolve_path
-from ipu_model.files import open_regular
+from ipu_model.core.files import open_regular
 from tasks.pages.markup import replace_hidden
 from tasks.stage import streams
 from tasks.stage.errors import InputError

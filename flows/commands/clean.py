@@ -21,8 +21,8 @@ from flows.commands import options
 from flows.commands.project import CommandContext, enter_project
 from flows.runs import environment, listing, locks, log
 from flows.runs.report import read_json_object
-from ipu_model.files import read_json
-from ipu_model.units import format_bytes
+from ipu_model.core.files import read_json
+from ipu_model.core.units import format_bytes
 from tasks.params.tables import format_table
 from tasks.plan.dvc_records import DAMAGED, LOCK, dvc_processes, find_cache, uses_cache
 from tasks.stage import artifacts, streams

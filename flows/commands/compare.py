@@ -9,7 +9,7 @@ import click
 from flows.commands import options
 from flows.commands.options import FILE
 from flows.commands.project import CommandContext, enter_project, resolve_output, resolve_path
-from ipu_model.files import write_json, write_text
+from ipu_model.core.files import write_json, write_text
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
 

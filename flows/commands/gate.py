@@ -22,7 +22,7 @@ from flows.dvc.session import DvcSession, Listener
 from flows.runs import listing, locks, report, run_params
 from flows.runs.stopping import RunFailed
 from flows.views.screen import print_end
-from ipu_model.strict import nearest
+from ipu_model.core.strict import nearest
 from tasks.params.overlays import Setting, read_setting, replace_overrides
 from tasks.plan.dvc_records import find_gate_damage
 from tasks.plan.plan_file import read_plan

@@ -67,7 +67,14 @@ def show_parameters(ctx: click.Context, preset: str | None, overrides: tuple[str
 
 @command.command("schema", help="Print the JSON Schema of params.yaml, for editors and other programs.")
 @click.option("--preset", "of_presets", is_flag=True, help="print the schema of presets/*.yaml instead")
-def print_schema(of_presets: bool) -> None:
+@click.option("--write", "is_written", is_flag=True, help="write both schemas into schemas/, where editors find them")
+@click.pass_context
+def print_schema(ctx: click.Context, of_presets: bool, is_written: bool) -> None:
+    if is_written:
+        enter_project(ctx)
+        for path in documentation.write_schemas():
+            streams.say(f"{path}\n")
+        return
     options.print_json(documentation.preset_schema() if of_presets else documentation.params_schema())
 
 

@@ -11,7 +11,7 @@ from flows.runs import checkout
 from flows.runs.run_estimate import RunEstimate, estimate_run
 from flows.runs.run_request import resolve_request
 from flows.views import plan_page
-from ipu_model.files import write_text
+from ipu_model.core.files import write_text
 from tasks.estimates.job_estimates import MK2, EstimateOptions
 from tasks.params.schema import load_params
 from tasks.plan.composing import compose, remove_stale, write_plan

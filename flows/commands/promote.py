@@ -9,7 +9,7 @@ import click
 from flows.commands import options
 from flows.commands.project import enter_project, resolve_path
 from flows.runs import listing
-from ipu_model.strict import nearest
+from ipu_model.core.strict import nearest
 from tasks.params.sections import HUB_NAME
 from tasks.release.hub.token import TOKEN
 from tasks.release.names import CHAMPION, FolderReleases, NamedReleases

@@ -16,8 +16,8 @@ from flows.commands.project import enter_project
 from flows.commands.run import suggest_next
 from flows.dvc import releases
 from flows.runs import listing, locks, report, run_params
-from ipu_model.files import read_json
-from ipu_model.strict import nearest
+from ipu_model.core.files import read_json
+from ipu_model.core.strict import nearest
 from tasks.params.overlays import read_setting, replace_overrides
 from tasks.plan.named_files import list_input_paths, reject_dvc_files
 from tasks.plan.plan_file import read_plan

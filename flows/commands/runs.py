@@ -9,7 +9,7 @@ import click
 from flows.commands import options
 from flows.commands.project import enter_project
 from flows.runs import listing, run_params
-from ipu_model.units import format_bytes, format_duration
+from ipu_model.core.units import format_bytes, format_duration
 from tasks.params.schema import default_values
 from tasks.params.strict_yaml import read_yaml
 from tasks.params.tables import format_table

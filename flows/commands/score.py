@@ -11,7 +11,7 @@ import click
 from flows.commands import options
 from flows.commands.options import FILE
 from flows.commands.project import resolve_output, resolve_path
-from ipu_model.files import write_json
+from ipu_model.core.files import write_json
 
 
 @click.command(

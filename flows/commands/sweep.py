@@ -18,7 +18,7 @@ from flows.commands.sweep_runs import Sweep, Training, run_sweep
 from flows.runs import locks
 from flows.runs.stopping import Interrupted, stop
 from flows.views.sweep_plots import shorten_parameter, title_figure
-from ipu_model.files import flatten_keys
+from ipu_model.core.files import flatten_keys
 from tasks.downstream.gate.recipe import SEED
 from tasks.downstream.gate.verdict_text import format_figure, signed_figure
 from tasks.params.overlays import Setting, resolve

@@ -31,7 +31,7 @@ from flows.runs.stopping import stop
 from flows.views.curves import find_evaluations, read_columns
 from flows.views.run_view import RunView
 from flows.views.sweep_plots import shorten_parameter, title_figure
-from ipu_model.files import new_folder, read_json, write_json
+from ipu_model.core.files import new_folder, read_json, write_json
 from tasks.downstream.gate.recipe import FINETUNE, HELD_OUT, SEED, WEIGHTS, recipe_params, seed_file_name
 from tasks.downstream.gate.released_scores import scores_json
 from tasks.downstream.gate.verdict_text import format_figure, held_out_score, signed_figure

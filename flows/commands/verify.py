@@ -10,7 +10,7 @@ import click
 
 from flows.commands import options
 from flows.commands.project import CommandContext, resolve_path
-from ipu_model.files import find_object
+from ipu_model.core.files import find_object
 from tasks.plan.named_files import escape_name
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import FAILED, InputError

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ipu_model.files import read_json
+from ipu_model.core.files import read_json
 from tasks.plan.dvc_records import LOCK, find_cache, find_dvc_processes, uses_cache
 from tasks.plan.plan_file import OUTS, read_definitions, read_dvc_file
 from tasks.stage.artifacts import RUNS

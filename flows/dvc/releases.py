@@ -7,7 +7,7 @@ from typing import Any
 
 from flows import dvc
 from flows.runs.stopping import RunFailed, stop
-from ipu_model.files import read_json
+from ipu_model.core.files import read_json
 from tasks.plan.plan_file import Stage, read_plan
 from tasks.stage import artifacts
 from tasks.stage.errors import REJECTED

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ipu_model.files import sha256_of, write_text
+from ipu_model.core.files import sha256_of, write_text
 from tasks.params.overlays import read_base
 from tasks.params.schema import Params, replace_value
 from tasks.params.strict_yaml import value_at, yaml_text

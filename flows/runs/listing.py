@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from flows.runs import locks, report
 from flows.runs.checkout import checkout_folder
-from ipu_model.strict import nearest
+from ipu_model.core.strict import nearest
 from tasks.plan.composing import FOLDERS
 from tasks.plan.dvc_records import LOCK
 from tasks.stage import artifacts

@@ -11,7 +11,7 @@ from typing import Any
 
 from flows.runs.checkout import checkout_folder
 from flows.runs.run_params import read_run_params
-from ipu_model.strict import nearest
+from ipu_model.core.strict import nearest
 from tasks.models.model_folders import (
     download_model,
     find_cached_folder,

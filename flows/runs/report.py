@@ -13,7 +13,7 @@ from typing import Any
 
 from flows.runs.environment import user_name
 from flows.runs.stage_plan import PRETRAINING
-from ipu_model.files import read_json, write_json
+from ipu_model.core.files import read_json, write_json
 from tasks.downstream.gate.verdict_text import ADVICE, COMPARED, RECIPE, WITHOUT_FLOOR
 from tasks.plan.code_state import read_head, run_git
 from tasks.plan.plan_file import Plan, Stage, read_plan

@@ -16,7 +16,7 @@ from typing import Any
 
 from flows.runs import report
 from flows.runs.run_request import RunRequest
-from ipu_model.units import format_bytes, format_seconds
+from ipu_model.core.units import format_bytes, format_seconds
 from tasks.estimates.job_estimates import (
     EstimatedJob,
     EstimateOptions,

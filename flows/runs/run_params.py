@@ -10,7 +10,7 @@ from typing import Any
 
 from flows.runs import listing, report
 from flows.runs.checkout import checkout_folder, default_name, rebase_paths
-from ipu_model.files import write_text
+from ipu_model.core.files import write_text
 from tasks.params.overlays import Setting, complete_names, nest, read_base, replace_overrides, resolve
 from tasks.params.schema import default_values, validate_params
 from tasks.params.strict_yaml import leaves, read_yaml, value_at, yaml_text

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ipu_model.strict import nearest
+from ipu_model.core.strict import nearest
 from tasks.plan.plan_file import PLAN_FILE, Plan, Stage, read_definitions
 from tasks.stage.errors import InputError, ParamsError
 

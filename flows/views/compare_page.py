@@ -10,7 +10,7 @@ from flows.runs import listing, run_params
 from flows.runs.report import PRETRAINING_SCORES, sort_scores
 from flows.views.curves import is_training, read_curve
 from flows.views.run_view import format_pretraining
-from ipu_model.files import sha256_of
+from ipu_model.core.files import sha256_of
 from tasks.downstream.run_comparison import EvaluatedRun, compare_runs, compare_scores, read_run, select_figures
 from tasks.pages.plots import COLORS, Plot, PlotLine, plot_lines
 from tasks.pages.render import render_html

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.runs.report import read_metrics
-from ipu_model.files import read_json
+from ipu_model.core.files import read_json
 from tasks.jobs.device_job import format_figures
 from tasks.pages.plots import PlotLine, plot_lines
 from tasks.plan.plan_file import Stage

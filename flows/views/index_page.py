@@ -18,8 +18,8 @@ from flows.runs import listing, report, run_params
 from flows.views.curves import read_curve
 from flows.views.run_view import BADGE_COLORS, RunView
 from flows.views.sweep_plots import read_sweeps
-from ipu_model.files import find_object, write_text
-from ipu_model.units import format_duration
+from ipu_model.core.files import find_object, write_text
+from ipu_model.core.units import format_duration
 from tasks.pages.plots import COLORS, Plot, PlotLine, plot_lines
 from tasks.pages.render import render_html
 from tasks.params.schema import default_values

@@ -9,7 +9,7 @@ from flows.runs.run_estimate import RUNS, SKIPPED, RunEstimate
 from flows.runs.run_request import RunRequest
 from flows.views import placement
 from flows.views.graph import StageBox, lay_out
-from ipu_model.units import format_bytes, format_seconds, shorten
+from ipu_model.core.units import format_bytes, format_seconds, shorten
 from tasks.estimates.job_estimates import EstimatedJob, Interval, MemoryEstimate, Term, add_intervals
 from tasks.pages.render import render_html, render_text
 from tasks.params.tables import format_table

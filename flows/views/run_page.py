@@ -25,8 +25,8 @@ from flows.views.curves import is_training, make_sections, read_training
 from flows.views.graph import StageBox, lay_out
 from flows.views.run_head import make_tiles
 from flows.views.run_view import BADGE_COLORS, NOT_STARTED, RunView, format_clock, format_moment, format_value
-from ipu_model.files import write_text
-from ipu_model.units import format_duration
+from ipu_model.core.files import write_text
+from ipu_model.core.units import format_duration
 from tasks.pages.render import render_html
 from tasks.stage import artifacts
 from tasks.stage.errors import PodiumError

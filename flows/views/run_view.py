@@ -22,8 +22,8 @@ from urllib.parse import quote
 from flows.runs import listing, report, run_params
 from flows.runs.listing import PROJECT, RUNNING, display_name
 from flows.runs.report import RunReport, StageRecord, read_metrics
-from ipu_model.files import find_object, read_json, sha256_of
-from ipu_model.units import format_duration
+from ipu_model.core.files import find_object, read_json, sha256_of
+from ipu_model.core.units import format_duration
 from tasks.downstream.gate.verdict_text import COMPARED, WITHOUT_FLOOR, format_advice, format_recipe
 from tasks.pages.render import render_markdown, render_text
 from tasks.params.strict_yaml import read_yaml

@@ -9,7 +9,7 @@ from typing import Any
 
 from flows.runs.listing import SWEEPS
 from flows.runs.report import PRETRAINING_SCORES
-from ipu_model.files import read_json
+from ipu_model.core.files import read_json
 from tasks.downstream.gate.recipe import SEED
 from tasks.downstream.gate.verdict_text import format_figure, signed_figure
 from tasks.pages.plots import Plot, PlotLine, format_tick, plot_lines

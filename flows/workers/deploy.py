@@ -30,7 +30,7 @@ from flows.checks.server import require_server
 from flows.runs.checkout import require_project
 from flows.workers.dispatch import Queue
 from flows.workers.stage_flow import FLOW_NAME
-from ipu_model.files import write_text
+from ipu_model.core.files import write_text
 from tasks.params.strict_yaml import yaml_text
 from tasks.plan.stage_kinds import KINDS
 from tasks.stage.errors import InputError, ParamsError, PodiumError

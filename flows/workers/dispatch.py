@@ -33,7 +33,7 @@ from flows.runs.stage_plan import publish_step
 from flows.runs.stopping import RunFailed
 from flows.server.api import SERVER_ERRORS, is_cancelled, retry_call
 from flows.workers import reports, stage_flow
-from ipu_model.files import read_json
+from ipu_model.core.files import read_json
 from tasks.plan.plan_file import Plan, read_plan
 from tasks.plan.stage_kinds import AUTO
 from tasks.stage import artifacts

@@ -14,7 +14,7 @@ from typing import Any
 from flows.runs.report import StageRecord
 from flows.runs.stage_plan import PUBLISH, publish_step
 from flows.runs.stopping import RunFailed
-from ipu_model.files import parse_json, write_text
+from ipu_model.core.files import parse_json, write_text
 from tasks.params.strict_yaml import parse_yaml, yaml_text
 from tasks.plan.dvc_records import LOCK
 from tasks.plan.plan_file import Plan, read_plan

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, Type
 
 import ipu_model
-from ipu_model.errors import ConfigError, RowsError
+from ipu_model.core.errors import ConfigError, RowsError
 
 SIGNAL_HINTS = {
     signal.SIGKILL: "; the kernel does this when the host or the container runs out of memory (see dmesg)",

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Sequence
 
+from ipu_model.core.errors import ConfigError
 from ipu_model.distributed.process import Terminated
-from ipu_model.errors import ConfigError
 
 if TYPE_CHECKING:  # __main__ reads the environment before it imports torch
     from torch import Tensor

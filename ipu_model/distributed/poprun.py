@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Tuple
 
+from ipu_model.core.errors import LAUNCHER, ConfigError
 from ipu_model.distributed.instances import Instances
-from ipu_model.errors import LAUNCHER, ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from ipu_model.errors import ConfigError
+from ipu_model.core.errors import ConfigError
 
 PAUSED = 4
 """Exit code of a job that stopped early on purpose and continues when started again."""

@@ -18,9 +18,9 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
+from ipu_model.core.errors import ConfigError, InstanceLost
 from ipu_model.distributed.instances import Instances
 from ipu_model.distributed.process import exit_on_signals
-from ipu_model.errors import ConfigError, InstanceLost
 
 if TYPE_CHECKING:
     from torch import Tensor

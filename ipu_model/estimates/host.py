@@ -10,11 +10,11 @@ import math
 from typing import List, Optional
 
 from ipu_model import heads
+from ipu_model.core.memory import memory_limit
 from ipu_model.estimates.estimate import Interval, JobEstimate, MemoryEstimate, Term
 from ipu_model.estimates.shapes import model_parameters, table_parameters
 from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import MICRO_BATCHES_PER_CALL, divide, set_replicas
-from ipu_model.memory import memory_limit
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.families import get_family
 from ipu_model.rows.format import Manifest

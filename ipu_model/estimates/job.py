@@ -6,8 +6,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Dict, Mapping, Optional
 
+from ipu_model.core.errors import ConfigError, RowsError
 from ipu_model.distributed.poprun import PopRunInstances
-from ipu_model.errors import ConfigError, RowsError
 from ipu_model.estimates.estimate import FIGURES, MEMORY, SECONDS, TOKENS, Interval, JobEstimate
 from ipu_model.estimates.host import device_name, estimate_host
 from ipu_model.jobs.job import Job

@@ -12,7 +12,7 @@ import pkgutil
 from pathlib import Path
 from typing import TYPE_CHECKING, List
 
-from ipu_model.errors import ConfigError
+from ipu_model.core.errors import ConfigError
 from ipu_model.models.config import HeadSpec, read_head_spec
 
 if TYPE_CHECKING:  # job.py imports this module in a Python without torch

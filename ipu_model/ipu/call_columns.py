@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 
 import numpy as np
 
-from ipu_model.errors import RowsError
+from ipu_model.core.errors import RowsError
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
 from ipu_model.rows.row_folder import Batch, RowFolder, UpdateRows

@@ -26,10 +26,10 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, Mapping, Optional, TextIO, Tuple
 
+from ipu_model.core.errors import ConfigError
+from ipu_model.core.progress import Emit
+from ipu_model.core.units import format_duration
 from ipu_model.distributed.process import exit_on_signals
-from ipu_model.errors import ConfigError
-from ipu_model.progress import Emit
-from ipu_model.units import format_duration
 
 TIMEOUT_VARIABLE = "PODIUM_COMPILE_TIMEOUT"
 DEFAULT_TIMEOUT = 7200.0

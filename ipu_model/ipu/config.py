@@ -20,7 +20,7 @@ import re
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Callable, Collection, Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
-from ipu_model.errors import ConfigError
+from ipu_model.core.errors import ConfigError
 from ipu_model.ipu.migration import describe_unknown_key, format_value, ignore, migrate
 
 MATMUL_PROPORTION = 0.2

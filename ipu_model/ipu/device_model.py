@@ -34,7 +34,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ipu_model.errors import CheckpointError
+from ipu_model.core.errors import CheckpointError
 from ipu_model.ipu.placement import DeviceLayout
 from ipu_model.models.config import Distillation
 from ipu_model.models.encoder import Embeddings, Residual, SelfAttention, shift_positions

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from ipu_model.files import PARTIAL, try_lock
+from ipu_model.core.files import PARTIAL, try_lock
 from ipu_model.ipu.program_folder import (
     CACHE_VARIABLE,
     LOCK_FILE,

@@ -29,8 +29,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Iterator, List, Mapping, Match, Optional, Tuple, Union
 
-from ipu_model.errors import DeviceJobError, IpuFailure, LoadFailure
-from ipu_model.files import write_text
+from ipu_model.core.errors import DeviceJobError, IpuFailure, LoadFailure
+from ipu_model.core.files import write_text
 
 LOG = "ipu_error.log"
 POPTORCH_LOG = "poptorch_error.log"

@@ -23,9 +23,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ipu_model.core.errors import RowWorkerLost
 from ipu_model.distributed.companion import Companion, CompanionLost, shared_memory
 from ipu_model.distributed.instances import Instances
-from ipu_model.errors import RowWorkerLost
 from ipu_model.ipu.call_columns import (
     TOKENS,
     WHOLE_COUNTS,

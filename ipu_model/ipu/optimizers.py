@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterable, List, Tuple
 import torch
 from torch import Tensor, nn
 
-from ipu_model.errors import CheckpointError
+from ipu_model.core.errors import CheckpointError
 from ipu_model.ipu.planning import check_optimizer, is_half
 from ipu_model.jobs.job import OptimizerConfig
 from ipu_model.models.modeling import is_exempt

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List
 
 from ipu_model import heads
+from ipu_model.core.errors import LAUNCHER, ROWS, VOCABULARY, ConfigError
+from ipu_model.core.files import write_json
 from ipu_model.distributed.poprun import PopRunInstances
-from ipu_model.errors import LAUNCHER, ROWS, VOCABULARY, ConfigError
-from ipu_model.files import write_json
 from ipu_model.ipu import placement as placing
 from ipu_model.ipu.config import IpuConfig, ModeConfig, read_ipu_config
 from ipu_model.ipu.migration import ignore

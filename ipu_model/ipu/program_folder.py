@@ -22,8 +22,8 @@ import shutil
 from pathlib import Path
 from typing import IO, Any, Callable, Dict, List, Mapping, Optional, Tuple
 
-from ipu_model.errors import ConfigError
-from ipu_model.files import (
+from ipu_model.core.errors import ConfigError
+from ipu_model.core.files import (
     find_object,
     fingerprint,
     flatten_keys,
@@ -34,7 +34,7 @@ from ipu_model.files import (
     try_lock,
     write_json,
 )
-from ipu_model.units import shorten
+from ipu_model.core.units import shorten
 
 CACHE_VARIABLE = "PODIUM_EXECUTABLE_CACHE"
 RECORD = "podium.json"

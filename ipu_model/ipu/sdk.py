@@ -10,7 +10,7 @@ import re
 from pathlib import PurePath
 from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
-from ipu_model.errors import ConfigError
+from ipu_model.core.errors import ConfigError
 from ipu_model.ipu.planning import MAX_IPUS_PER_PROCESS
 
 OLDEST_POPTORCH = (3, 3)

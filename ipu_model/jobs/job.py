@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Sequence
 
 from ipu_model import heads
-from ipu_model.errors import ConfigError
-from ipu_model.files import parse_json
+from ipu_model.core.errors import ConfigError
+from ipu_model.core.files import parse_json
+from ipu_model.core.strict import nearest, read_strictly
 from ipu_model.models.config import Distillation, ModelConfig
-from ipu_model.strict import nearest, read_strictly
 
 KINDS = ("pretrain", "finetune", "predict")
 RUNTIMES = ("auto", "cpu", "cuda", "ipu")

@@ -7,12 +7,12 @@ import re
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from ipu_model.errors import CheckpointError, ConfigError
-from ipu_model.files import read_json, reject_duplicate_keys
+from ipu_model.core.errors import CheckpointError, ConfigError
+from ipu_model.core.files import read_json, reject_duplicate_keys
+from ipu_model.core.units import shorten
 from ipu_model.models import families
 from ipu_model.models.config import HEAD_DROPOUTS, ModelConfig
 from ipu_model.models.family import Family
-from ipu_model.units import shorten
 
 CONFIG = "config.json"
 MAX_BYTES = 4 << 20

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Optional
 
-from ipu_model.errors import ConfigError
+from ipu_model.core.errors import ConfigError
 
 SIZES = ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_positions")
 HEAD_DROPOUTS = ("sequence_dropout", "token_dropout", "span_dropout")

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Collection, Dict, Mapping, Tuple
 
-from ipu_model.errors import ConfigError
+from ipu_model.core.errors import ConfigError
 from ipu_model.models.config import ModelConfig
 
 SAME = ("vocab_size", "hidden_size", "intermediate_size", "type_vocab_size", "layer_norm_eps", "initializer_range")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ipu_model.errors import ConfigError
+from ipu_model.core.errors import ConfigError
 from ipu_model.models.config import Distillation, HeadSpec, ModelConfig
 from ipu_model.models.encoder import Bert, Dense, Tokens, draw_mask_for, drop
 from ipu_model.models.flat import FlatBatch, FlatIndex

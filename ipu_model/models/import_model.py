@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ipu_model import heads
-from ipu_model.errors import CheckpointError
+from ipu_model.core.errors import CheckpointError
 from ipu_model.models import families
 from ipu_model.models.architecture import CONFIG, read_object
 from ipu_model.models.config import ModelConfig

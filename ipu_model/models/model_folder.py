@@ -14,8 +14,8 @@ from typing import Any, Dict, List, Optional, Sequence
 from torch import Tensor
 
 from ipu_model import heads
-from ipu_model.errors import CheckpointError
-from ipu_model.files import write_json
+from ipu_model.core.errors import CheckpointError
+from ipu_model.core.files import write_json
 from ipu_model.models import families
 from ipu_model.models.architecture import CONFIG, match_labels, read_class_name, read_config, read_object
 from ipu_model.models.config import ModelConfig

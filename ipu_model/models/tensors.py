@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ipu_model.errors import CheckpointError, NonFiniteWeights
+from ipu_model.core.errors import CheckpointError, NonFiniteWeights
 
 DTYPES = {
     torch.int64: "I64",

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ipu_model.errors import CheckpointError, ConfigError
+from ipu_model.core.errors import CheckpointError, ConfigError
 from ipu_model.models.encoder import Dense, Tokens, draw_mask_for, drop
 from ipu_model.models.transformers_family import IGNORED
 

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Collection, Dict, Mapping, Tuple
 
-from ipu_model.errors import ConfigError
+from ipu_model.core.errors import ConfigError
 from ipu_model.models.config import HEAD_DROPOUTS, SIZES, ModelConfig
 from ipu_model.models.family import CONFIG_KEYS, Family
 

@@ -20,9 +20,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ipu_model.errors import CheckpointError
-from ipu_model.files import sha256_of
-from ipu_model.memory import free_memory
+from ipu_model.core.errors import CheckpointError
+from ipu_model.core.files import sha256_of
+from ipu_model.core.memory import free_memory
 from ipu_model.models import families
 from ipu_model.models.architecture import read_object
 from ipu_model.models.config import ModelConfig

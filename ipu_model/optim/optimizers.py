@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 import torch
 from torch import Tensor, nn
 
-from ipu_model.errors import CheckpointError, ConfigError
+from ipu_model.core.errors import CheckpointError, ConfigError
 from ipu_model.jobs.job import OptimizerConfig
 from ipu_model.models.encoder import LowPrecisionCopies
 from ipu_model.models.modeling import is_exempt

@@ -25,9 +25,9 @@ import numpy as np
 import pyarrow as pa
 
 from ipu_model import row_kinds
-from ipu_model.errors import ConfigError, RowsError
-from ipu_model.files import read_json
-from ipu_model.strict import read_strictly
+from ipu_model.core.errors import ConfigError, RowsError
+from ipu_model.core.files import read_json
+from ipu_model.core.strict import read_strictly
 
 SCHEMA_VERSION = 2
 MANIFEST = "manifest.json"

@@ -20,8 +20,8 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 import torch
 from torch import Tensor, nn
 
-from ipu_model.errors import ConfigError
-from ipu_model.files import find_object, fingerprint, new_file, sha256_of, write_json
+from ipu_model.core.errors import ConfigError
+from ipu_model.core.files import find_object, fingerprint, new_file, sha256_of, write_json
 from ipu_model.ipu.program_folder import CACHE_VARIABLE
 from ipu_model.optim.optimizers import BlockedLamb, advance_lamb
 from ipu_model.runtimes.host import cpu_flags

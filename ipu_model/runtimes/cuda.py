@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from ipu_model.errors import ConfigError
+from ipu_model.core.errors import ConfigError
 from ipu_model.jobs.plan import Choice
 from ipu_model.models.encoder import Attention, Tokens
 from ipu_model.models.flat import FlatBatch

@@ -9,8 +9,8 @@ from typing import Optional, Set
 
 import torch
 
-from ipu_model.errors import ConfigError
-from ipu_model.files import find_value
+from ipu_model.core.errors import ConfigError
+from ipu_model.core.files import find_value
 
 # Options of mallopt, malloc.h of glibc.
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3

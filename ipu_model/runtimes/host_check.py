@@ -18,7 +18,7 @@ import platform
 import sys
 from typing import Any, Dict, Iterator, Mapping
 
-from ipu_model.errors import ConfigError, DeviceJobError
+from ipu_model.core.errors import ConfigError, DeviceJobError
 
 OLDEST_PYTHON = (3, 8)
 NEEDED = ("numpy", "pyarrow", "safetensors", "torch")

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model import heads
-from ipu_model.errors import CheckpointError, ConfigError, LoadFailure
+from ipu_model.core.errors import CheckpointError, ConfigError, LoadFailure
+from ipu_model.core.progress import Emit
 from ipu_model.ipu.call_columns import WHOLE_COUNTS, ProgramInputs, require_positions
 from ipu_model.ipu.compile_watch import CompileProfile, compile_timeout, watch_compile
 from ipu_model.ipu.device_model import DeviceModel, cut_table, join_pieces, poptorch_ops
@@ -45,7 +46,6 @@ from ipu_model.ipu.sdk import check_versions, explain_import_error
 from ipu_model.jobs.job import Job
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.head import Logits
-from ipu_model.progress import Emit
 from ipu_model.rows.row_folder import Batch, RowFolder, UpdateRows
 from ipu_model.runtimes.runtime import Runtime, StepMetrics
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 import torch
 from torch import nn
 
+from ipu_model.core.errors import ConfigError
+from ipu_model.core.progress import Emit
 from ipu_model.distributed.instances import Instances
 from ipu_model.distributed.poprun import PopRunInstances
-from ipu_model.errors import ConfigError
 from ipu_model.jobs.job import Job, OptimizerConfig
 from ipu_model.jobs.plan import Choice, JobPlan
 from ipu_model.models.config import ModelConfig
-from ipu_model.progress import Emit
 from ipu_model.rows.format import Manifest
 from ipu_model.runtimes.runtime import Runtime
 

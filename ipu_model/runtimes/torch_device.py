@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from ipu_model import heads
+from ipu_model.core.errors import ConfigError
 from ipu_model.distributed.instances import Instances
-from ipu_model.errors import ConfigError
 from ipu_model.jobs.job import OptimizerConfig
 from ipu_model.models.config import Distillation
 from ipu_model.models.encoder import LowPrecisionCopies, Tokens

@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ipu_model.errors import CheckpointError
-from ipu_model.files import PARTIAL, format_json, new_folder, read_json, sha256_of, write_json, write_text
+from ipu_model.core.errors import CheckpointError
+from ipu_model.core.files import PARTIAL, format_json, new_folder, read_json, sha256_of, write_json, write_text
+from ipu_model.core.progress import Emit
 from ipu_model.models.tensors import load_tensors, save_tensors
-from ipu_model.progress import Emit
 from ipu_model.train.checkpoint_process import HASHES
 
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"

@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import Dict, Iterator, List, Tuple, Union
 
+from ipu_model.core.files import new_folder, write_json
 from ipu_model.distributed.process import Terminated, die_with_parent
-from ipu_model.files import new_folder, write_json
 
 HASHES = "sha256.json"
 """File name -> SHA-256 of the other files of a checkpoint."""

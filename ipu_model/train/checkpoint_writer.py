@@ -15,19 +15,19 @@ from typing import Callable, Dict, Mapping, NoReturn, Optional
 
 from torch import Tensor
 
+from ipu_model.core.memory import free_memory
+from ipu_model.core.progress import Emit
+from ipu_model.core.units import format_bytes
 from ipu_model.distributed.companion import Companion, CompanionLost, shared_memory
 from ipu_model.distributed.process import StopRequest, Terminated
 from ipu_model.jobs.job import Job
-from ipu_model.memory import free_memory
 from ipu_model.models.tensors import lay_out, require_finite
-from ipu_model.progress import Emit
 from ipu_model.runtimes.runtime import Runtime
 from ipu_model.train.checkpoint import STATE, Checkpoint, Checkpoints
 from ipu_model.train.checkpoint_process import FileSpans, write_checkpoint, write_checkpoints
 from ipu_model.train.evaluation import Evaluator
 from ipu_model.train.history import History
 from ipu_model.train.training import Hook, TrainingState
-from ipu_model.units import format_bytes
 
 ASSUMED_SAVE_SECONDS = 60.0
 """Assumed time of the first checkpoint: more than BERT large needs on a slow disk."""

@@ -11,7 +11,7 @@ from typing import Any, Dict, Optional
 
 import torch
 
-from ipu_model.files import find_value
+from ipu_model.core.files import find_value
 from ipu_model.jobs.plan import JobPlan
 from ipu_model.train.training import Hook, TrainingState
 

@@ -16,12 +16,12 @@ import numpy as np
 from torch import Tensor
 
 from ipu_model import heads
-from ipu_model.errors import NonFiniteWeights
-from ipu_model.files import write_text
+from ipu_model.core.errors import NonFiniteWeights
+from ipu_model.core.files import write_text
+from ipu_model.core.progress import Emit
 from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import JobPlan
 from ipu_model.models.tensors import require_finite
-from ipu_model.progress import Emit
 from ipu_model.rows.row_folder import RowFolder
 from ipu_model.runtimes.runtime import Runtime
 from ipu_model.train.checkpoint import Checkpoint

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
+from ipu_model.core.files import write_text
+from ipu_model.core.progress import Emit
 from ipu_model.distributed.process import measure_memory
-from ipu_model.files import write_text
-from ipu_model.progress import Emit
 from ipu_model.train.training import Hook, TrainingState
 
 HISTORY = "history.csv"

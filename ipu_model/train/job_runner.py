@@ -16,27 +16,28 @@ import safetensors
 import torch
 
 from ipu_model import heads
+from ipu_model.core.errors import ConfigError, RowsError
+from ipu_model.core.files import new_file, new_folder, write_text
+from ipu_model.core.memory import reserve_memory
+from ipu_model.core.progress import Emit
+from ipu_model.core.units import format_bytes
 from ipu_model.distributed.instances import Instances
 from ipu_model.distributed.process import StopRequest, Terminated, peak_memory_mb
-from ipu_model.errors import ConfigError, RowsError
 from ipu_model.estimates.estimate import MEMORY, SECONDS, TOKENS
 from ipu_model.estimates.host import memory_terms
 from ipu_model.estimates.job import begin_record, finish_record, rows_per_step
-from ipu_model.files import new_file, new_folder, write_text
 from ipu_model.jobs.job import Job, JobResult
 from ipu_model.jobs.plan import JobPlan, make_plan, set_replicas
-from ipu_model.memory import reserve_memory
 from ipu_model.models import families
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.head import Logits
 from ipu_model.models.model_folder import ModelOrigin, write_model
 from ipu_model.models.tensors import require_finite
-from ipu_model.progress import Emit
 from ipu_model.rows.format import to_arrow
 from ipu_model.rows.row_folder import Batch, RowFolder, prefetch
-from ipu_model.runtimes.auto_precision import PRECISION_FIELD, resolve_precision
 from ipu_model.runtimes.runtime import Runtime
 from ipu_model.runtimes.selection import choose_precision, choose_runtime, make_runtime, plan_device
+from ipu_model.train.auto_precision import PRECISION_FIELD, resolve_precision
 from ipu_model.train.checkpoint import Checkpoints, Fingerprint
 from ipu_model.train.checkpoint_writer import CheckpointWriter, require_time
 from ipu_model.train.energy import EnergyMeter
@@ -44,7 +45,6 @@ from ipu_model.train.evaluation import Evaluator
 from ipu_model.train.history import History
 from ipu_model.train.preparation import check_job, make_fingerprint, make_model, open_rows, read_inputs
 from ipu_model.train.training import Totals, make_update_rows, train
-from ipu_model.units import format_bytes
 
 if TYPE_CHECKING:
     from ipu_model.ipu.planning import IpuPlan

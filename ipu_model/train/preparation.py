@@ -12,8 +12,9 @@ from typing import Any, Dict, Optional, Tuple
 from torch import nn
 
 from ipu_model import heads
-from ipu_model.errors import CheckpointError, ConfigError, RowsError
-from ipu_model.files import flatten_keys
+from ipu_model.core.errors import CheckpointError, ConfigError, RowsError
+from ipu_model.core.files import flatten_keys
+from ipu_model.core.progress import Emit
 from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import JobPlan
 from ipu_model.models import families
@@ -22,7 +23,6 @@ from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import ModelFolder, missing_parameters, read_model
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.models.tensors import UndrawnWeights
-from ipu_model.progress import Emit
 from ipu_model.rows.format import MANIFEST, get_columns, read_manifest
 from ipu_model.rows.row_folder import RowFolder
 from ipu_model.train.checkpoint import Fingerprint

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Sequence
 
-from ipu_model.errors import ConfigError, NonFiniteLoss
+from ipu_model.core.errors import ConfigError, NonFiniteLoss
 from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import JobPlan
 from ipu_model.rows.row_folder import NO_ROW, RowFolder, UpdateRows

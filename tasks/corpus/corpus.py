@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ipu_model.files import new_folder
+from ipu_model.core.files import new_folder
 from tasks.corpus.documents import add_grouping
 from tasks.corpus.duplicates import RULES, find_duplicates, join_keys, keys_file, open_keys
 from tasks.corpus.pieces import EMPTY, CorpusFile, PieceMaker, list_pieces, read_document, remove_rows

@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 
-from ipu_model.files import open_regular
+from ipu_model.core.files import open_regular
 from tasks.corpus.folders import JSON, list_usable_files
 from tasks.records import tables
 from tasks.records.interpretation import Interpretation

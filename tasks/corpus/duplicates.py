@@ -21,7 +21,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from ipu_model.files import new_file
+from ipu_model.core.files import new_file
 from tasks.params.sections import QualityParams
 from tasks.records.minhash import (
     PERMUTATIONS,

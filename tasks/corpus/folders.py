@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from ipu_model.units import format_bytes, shorten
+from ipu_model.core.units import format_bytes, shorten
 from tasks.records import tables
 from tasks.records.interpretation import SHOWN_CHANGES, Interpretation
 from tasks.records.json_files import read_objects

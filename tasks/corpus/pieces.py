@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ipu_model.files import new_file, new_folder
+from ipu_model.core.files import new_file, new_folder
 from tasks.corpus import world
 from tasks.corpus.documents import (
     Document,

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ipu_model.units import format_duration
+from ipu_model.core.units import format_duration
 from tasks.downstream.card_costs import name_hardware
 from tasks.downstream.gate.verdict_text import COMPARED, RECIPE, WITHOUT_FLOOR, format_figure, format_recipe
 from tasks.downstream.scoring.near_duplicates import FROM, WITHOUT

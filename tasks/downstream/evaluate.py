@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic
 
 import numpy as np
 
-from ipu_model.files import find_object, new_folder, sha256_of, write_json, write_text
+from ipu_model.core.files import find_object, new_folder, sha256_of, write_json, write_text
 from tasks.downstream.scoring.calibration import Bin, Calibration, calibrate
 from tasks.downstream.scoring.metrics import RATES, Array, Slice
 from tasks.downstream.scoring.near_duplicates import NearDuplicateScores, score_without_duplicates

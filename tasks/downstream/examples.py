@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ipu_model.files import new_folder
+from ipu_model.core.files import new_folder
 from tasks.params.downstream import OwnDataParams
 from tasks.params.entries import Entry, entry_argument, load_entry
 from tasks.plan.kinds import TRAIN, DownstreamTask, load_part

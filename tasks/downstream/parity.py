@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ipu_model.files import read_json, write_json
+from ipu_model.core.files import read_json, write_json
 from tasks.downstream.jobs.entry_jobs import PREDICT, build_predict_job, require_valid_rows
 from tasks.downstream.scoring.metrics import Array, changed_answers
 from tasks.downstream.scoring.scores import AnyScores

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ipu_model.files import new_folder, sha256_of
+from ipu_model.core.files import new_folder, sha256_of
 from tasks.params.entries import load_entry
 from tasks.plan.kinds import TRAIN, DownstreamTask, load_part
 from tasks.plan.main import run_main

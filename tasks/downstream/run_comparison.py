@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ipu_model.files import read_json
+from ipu_model.core.files import read_json
 from tasks.downstream.gate.gate import paired_differences
 from tasks.downstream.gate.released_scores import find_scores_file, mark_unanswered, read_released_outcomes
 from tasks.downstream.scoring.metrics import Array, Outcomes

@@ -20,8 +20,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ipu_model.core.errors import LAUNCHER, ROWS, VOCABULARY, DeviceJobError, OutOfMemory, RowsError
+from ipu_model.core.files import write_text
+from ipu_model.core.memory import free_memory, memory_limit
+from ipu_model.core.units import format_bytes
 from ipu_model.distributed.poprun import PopRunInstances
-from ipu_model.errors import LAUNCHER, ROWS, VOCABULARY, DeviceJobError, OutOfMemory, RowsError
 from ipu_model.estimates.estimate import (
     DOES_NOT_FIT,
     FITS,
@@ -36,12 +39,9 @@ from ipu_model.estimates.estimate import (
 )
 from ipu_model.estimates.job import MK2, estimate_job, job_shape, rows_per_step, suggest_layout
 from ipu_model.estimates.shapes import model_parameters
-from ipu_model.files import write_text
 from ipu_model.jobs.plan import Choice, JobPlan, make_plan
-from ipu_model.memory import free_memory, memory_limit
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.families import configure_model
-from ipu_model.units import format_bytes
 from tasks.estimates.planned_jobs import PlannedJob, PlannedRows, planned_jobs, write_manifests
 from tasks.host import ledger
 from tasks.host.launcher import device_python, launch_command, parse_poprun_options

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from ipu_model.errors import ConfigError
+from ipu_model.core.errors import ConfigError
 from ipu_model.ipu.config import read_ipu_config
 from ipu_model.jobs.job import Job
 from tasks.params.schema import DeviceParams

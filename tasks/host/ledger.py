@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from ipu_model.core.files import exclusive_lock, find_object, find_value, write_json
 from ipu_model.estimates.estimate import FIGURES, MEMORY, SECONDS, TOKENS, Interval
-from ipu_model.files import exclusive_lock, find_object, find_value, write_json
 
 LEDGER = "PODIUM_LEDGER"
 KEPT = 1000

@@ -26,12 +26,12 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
-from ipu_model.files import write_text
+from ipu_model.core.files import write_text
+from ipu_model.core.units import format_duration
 from ipu_model.ipu.config import read_ipu_config
 from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job, JobResult, OptimizerConfig, ScheduleConfig
 from ipu_model.models.config import Distillation, ModelConfig
 from ipu_model.models.families import configure_model
-from ipu_model.units import format_duration
 from tasks.host import ledger
 from tasks.host.launcher import DEVICE_PYTHON, device_python
 from tasks.stage.errors import DeviceJobFailed, StagePaused

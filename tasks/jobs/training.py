@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ipu_model.files import read_json, sha256_of, write_json, write_text
+from ipu_model.core.files import read_json, sha256_of, write_json, write_text
 from tasks.host.checkpoint_sync import sync_checkpoints
 from tasks.host.launcher import launch_command
 from tasks.jobs.device_job import (
@@ -153,12 +153,12 @@ def train(
     runs = root / artifacts.RUNS / name
     folder, code = runs / fingerprint(job), git_state(root)
     with start_trackers(tracking, job, name, folder.name, root) as trackers:
-        with sync_checkpoints(folder, remote, f"{name}/{folder.name}", root) as carry:
+        with sync_checkpoints(folder, remote, f"{name}/{folder.name}", root) as copies:
 
             def on_event(event: Event) -> None:
                 trackers.on_event(event)
-                if carry is not None:
-                    carry(event)
+                if copies is not None:
+                    copies.on_event(event)
 
             job = dataclasses.replace(job, run_folder=str(folder))
             result = run_device_job(job, launcher=launcher, on_event=on_event)

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ipu_model.files import open_regular
+from ipu_model.core.files import open_regular
 from tasks.params.sections import WORD
 from tasks.params.strict_yaml import MAX_BYTES, parse_yaml
 from tasks.stage.errors import ParamsError

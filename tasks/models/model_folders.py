@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipu_model.errors import DeviceJobError
-from ipu_model.files import sha256_of
+from ipu_model.core.errors import DeviceJobError
+from ipu_model.core.files import sha256_of
 from ipu_model.models.architecture import CONFIG, match_labels, read_class_name, read_config, read_model_config
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.families import get_family

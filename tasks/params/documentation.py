@@ -6,18 +6,23 @@ The docstring under a field is its meaning. `podium params list`, the schemas an
 
 import ast
 import inspect
+import json
 import textwrap
 from collections.abc import Mapping
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+from ipu_model.core.files import write_text
 from tasks.params.downstream import ENTRY_NAME, EntryParams, kind_names, kind_params
 from tasks.params.overlays import ENTRIES, PresetHeader
 from tasks.params.schema import Params, walk_parameters
 from tasks.params.sections import Section, is_left_out
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
+SCHEMAS = Path("schemas")
+"""Folder of the schemas that the first line of params.yaml and of each preset names."""
 
 
 @cache
@@ -51,6 +56,14 @@ def preset_schema() -> dict[str, Any]:
     values, head = _section(Params, whole=False), _section(PresetHeader, whole=False)
     merged = {**values, "properties": {**head["properties"], **values["properties"]}, "required": ["description"]}
     return _document("Podium preset", merged, whole=False)
+
+
+def write_schemas() -> list[Path]:
+    """Write the schemas for editors into the project and return their paths."""
+    schemas = {SCHEMAS / "params.json": params_schema(), SCHEMAS / "preset.json": preset_schema()}
+    for path, schema in schemas.items():
+        write_text(path, json.dumps(schema, indent=1, ensure_ascii=False) + "\n")
+    return list(schemas)
 
 
 def _document(title: str, schema: dict[str, Any], whole: bool) -> dict[str, Any]:

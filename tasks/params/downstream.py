@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
 
-from ipu_model.strict import nearest
+from ipu_model.core.strict import nearest
 from tasks.params.sections import (
     Distinct,
     FinetuneParams,

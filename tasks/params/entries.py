@@ -7,7 +7,7 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from ipu_model.strict import nearest
+from ipu_model.core.strict import nearest
 from tasks.params.downstream import PUBLISHED, UNCOMPARED, EntryParams, RowsParams
 from tasks.params.schema import PHASES, Params, apply_packing, load_sections
 from tasks.stage import artifacts

@@ -17,9 +17,9 @@ from typing import Any, Literal, NoReturn
 
 from pydantic.fields import FieldInfo
 
+from ipu_model.core.strict import nearest
 from ipu_model.ipu.config import IpuConfig
 from ipu_model.ipu.migration import migrate
-from ipu_model.strict import nearest
 from tasks.params.downstream import Points, defaults_of, kind_names
 from tasks.params.schema import default_values, types_at, validate_section
 from tasks.params.sections import Section, Text, get_default, is_left_out

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import Field, ValidationError, create_model, model_validator
 
-from ipu_model.strict import nearest
+from ipu_model.core.strict import nearest
 from tasks.params.downstream import Entries, defaults_of, kind_names, kind_params
 from tasks.params.sections import (
     PHASES,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ipu_model.files import write_text
+from ipu_model.core.files import write_text
 from tasks.params.entries import BASE, Entry, entries, find_upstream, learns_text, needs_corpus, start_model
 from tasks.params.schema import PHASES, Params
 from tasks.params.sections import PRETRAINING_HEADS, RuntimeSpec

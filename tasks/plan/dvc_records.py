@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from ipu_model.files import parse_json, read_json
+from ipu_model.core.files import parse_json, read_json
 from tasks.params.strict_yaml import value_at
 from tasks.plan.plan_file import Plan, differences, read_dvc_file, read_locked_stages
 from tasks.stage import artifacts

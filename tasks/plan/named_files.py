@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from ipu_model.units import shorten
+from ipu_model.core.units import shorten
 from tasks.params.downstream import PUBLISHED, UNCOMPARED
 from tasks.params.strict_yaml import leaves, value_at
 from tasks.plan.plan_file import Plan, Stage, read_plan

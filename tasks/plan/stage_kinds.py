@@ -10,7 +10,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from ipu_model.files import sha256_of
+from ipu_model.core.files import sha256_of
 from tasks.params.schema import load_params, load_sections
 from tasks.plan.composing import require_plan
 from tasks.plan.dvc_records import default_remote

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ipu_model.files import new_folder, sha256_of, write_json
+from ipu_model.core.files import new_folder, sha256_of, write_json
 from ipu_model.models.architecture import adopt_weights, architecture_differences
 from ipu_model.models.families import configure_model
 from tasks.models.model_card import CARD, read_origin

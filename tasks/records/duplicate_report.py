@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from ipu_model.files import read_json, write_json
+from ipu_model.core.files import read_json, write_json
 from tasks.stage.errors import InputError
 
 

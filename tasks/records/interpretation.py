@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ipu_model.files import read_json, write_json
-from ipu_model.units import shorten
+from ipu_model.core.files import read_json, write_json
+from ipu_model.core.units import shorten
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 

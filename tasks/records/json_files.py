@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ipu_model.files import parse_json, reject_duplicate_keys
+from ipu_model.core.files import parse_json, reject_duplicate_keys
 from tasks.records.interpretation import BLANK_LINES, Interpretation
 from tasks.records.text_files import BLOCK_BYTES, MAX_LINE_BYTES, WHOLE, ZERO_WIDTH, FileRange, file_suffix, read_text
 from tasks.stage.errors import InputError

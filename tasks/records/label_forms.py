@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ipu_model.files import parse_json
-from ipu_model.units import shorten
+from ipu_model.core.files import parse_json
+from ipu_model.core.units import shorten
 from tasks.records.names import fold_label
 from tasks.stage.errors import InputError
 

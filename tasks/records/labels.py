@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ipu_model.files import read_json, write_json
+from ipu_model.core.files import read_json, write_json
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 from tasks.stage.row_folders import read_manifest

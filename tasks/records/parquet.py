@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from ipu_model.files import open_regular
+from ipu_model.core.files import open_regular
 from tasks.stage.errors import InputError
 from tasks.stage.memory import iterate_limited
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ipu_model.units import shorten
+from ipu_model.core.units import shorten
 from tasks.records.parquet import read_batches
 from tasks.rows.held_out import choose_groups
 from tasks.stage.errors import InputError

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ipu_model.units import shorten
+from ipu_model.core.units import shorten
 from tasks.records.csv_files import QUOTED, Quoting, detect_quoting, read_rows
 from tasks.records.hub_inputs import name_classes, open_dataset, read_class_names
 from tasks.records.interpretation import BLANK_LINES, BY_MODEL, BY_NAME, BY_USER, NUMERIC_IDS, Interpretation

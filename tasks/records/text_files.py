@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from ipu_model.files import open_regular, require_regular
+from ipu_model.core.files import open_regular, require_regular
 from tasks.stage.errors import InputError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 
-from ipu_model.files import link_or_copy, new_folder, sha256_of, write_json
+from ipu_model.core.files import link_or_copy, new_folder, sha256_of, write_json
 from tasks.downstream.inference.fetched_releases import (
     CHOSEN,
     CONFIG,

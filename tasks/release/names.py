@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from ipu_model.files import exclusive_lock
-from ipu_model.strict import nearest
+from ipu_model.core.files import exclusive_lock
+from ipu_model.core.strict import nearest
 from tasks.models.model_card import read_results
 from tasks.release.release import CARD, PROVENANCE, folder_hashes, keep_release, list_kept, tag_of
 from tasks.release.signing import SIGNATURE

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, get_args, get_origin
 
-from ipu_model.files import find_object
-from ipu_model.files import read_json as read_json_file
+from ipu_model.core.files import find_object
+from ipu_model.core.files import read_json as read_json_file
 from tasks.downstream.card import WITHHELD
 from tasks.downstream.gate.subject import ReleaseSubject, expand_plan
 from tasks.params.downstream import kind_params

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ipu_model.files import format_json, sha256_of, write_json
-from ipu_model.units import shorten
+from ipu_model.core.files import format_json, sha256_of, write_json
+from ipu_model.core.units import shorten
 from tasks.downstream.card import CardFacts, CardTask
 from tasks.downstream.gate.exports import list_model_files
 from tasks.downstream.gate.gate import CODE, JUDGED, decide_on_files

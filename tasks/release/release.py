@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ipu_model.files import clear_partial, exclusive_lock, find_object, link_or_copy, new_folder, sha256_of
+from ipu_model.core.files import clear_partial, exclusive_lock, find_object, link_or_copy, new_folder, sha256_of
 from tasks.downstream.gate.subject import ReleaseSubject
 from tasks.downstream.inference.fetched_releases import TAG
 from tasks.params.schema import Params

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipu_model.files import format_json, parse_json, read_json, reject_duplicate_keys, sha256_of
+from ipu_model.core.files import format_json, parse_json, read_json, reject_duplicate_keys, sha256_of
 from tasks.stage.errors import InputError, PublishError
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ipu_model.files import read_json, sha256_of
-from ipu_model.units import shorten
+from ipu_model.core.files import read_json, sha256_of
+from ipu_model.core.units import shorten
 from tasks.downstream.card_costs import remove_costs
 from tasks.downstream.gate.exports import MAX_LOGIT_DIFFERENCE
 from tasks.downstream.gate.gate import COUNTED_ALIKE

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ipu_model.files import read_json, write_json
+from ipu_model.core.files import read_json, write_json
 from ipu_model.rows.format import ABSENT, MANIFEST, MAX_ROW_LENGTH, MAX_SEQUENCES, Manifest, row_schema, to_arrow
 from ipu_model.rows.format import FEATURE_IDS as FEATURE_IDS
 from ipu_model.rows.format import IGNORED as IGNORED

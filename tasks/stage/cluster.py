@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from ipu_model.files import partial_path
+from ipu_model.core.files import partial_path
 from tasks.stage.errors import ParamsError, PodiumError, require_packages
 from tasks.stage.exchange import FOLDER, Exchange, open_exchange, open_files, run_packed
 

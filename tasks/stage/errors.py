@@ -7,7 +7,7 @@ import contextlib
 import importlib.util
 from collections.abc import Iterator, Sequence
 
-from ipu_model.errors import DeviceJobError
+from ipu_model.core.errors import DeviceJobError
 
 DONE, FAILED, WRONG_USAGE, REJECTED, PAUSED = 0, 1, 2, 3, 4
 

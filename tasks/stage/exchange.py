@@ -25,7 +25,7 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from ipu_model.files import FOREIGN_SECONDS, new_file
+from ipu_model.core.files import FOREIGN_SECONDS, new_file
 from tasks.stage.errors import InputError, ParamsError
 from tasks.stage.scratch import make_scratch
 

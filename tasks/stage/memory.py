@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from ipu_model.memory import free_memory, read_memory
+from ipu_model.core.memory import free_memory, read_memory
 from tasks.stage.errors import InputError
 from tasks.stage.events import report
 from tasks.stage.process import python_path

@@ -21,8 +21,8 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ipu_model.memory import free_memory
-from ipu_model.units import format_duration
+from ipu_model.core.memory import free_memory
+from ipu_model.core.units import format_duration
 from tasks.stage.cluster import Pool, cluster_address, open_cluster
 from tasks.stage.errors import ParamsError, PodiumError
 from tasks.stage.events import report_progress

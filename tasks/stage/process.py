@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ipu_model.files import find_object, write_json
-from ipu_model.memory import read_memory
+from ipu_model.core.files import find_object, write_json
+from ipu_model.core.memory import read_memory
 from tasks.stage.artifacts import RUNS, stage_run_file
 
 PR_SET_PDEATHSIG = 1

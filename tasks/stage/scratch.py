@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from ipu_model.files import FOREIGN_SECONDS, HOST, is_alive
+from ipu_model.core.files import FOREIGN_SECONDS, HOST, is_alive
 
 LONGEST_FOR_SOCKETS = 48
 """Maximum characters of a folder for temporary folders with sockets, whose paths have at most 103 on macOS."""

@@ -64,7 +64,7 @@ class MLflow:
 
     def close(self, end: End) -> None:
         """Log numeric figures as metrics, and text as tags."""
-        self.log([Point(end.update, end.time, end.numbers)])
+        self.log([end.point])
         tags = [RunTag(name, x[:LONGEST_VALUE]) for name, x in end.texts.items()]
         self._client.log_batch(self._run, tags=tags)
         self._client.set_terminated(self._run, STATUS[end.status])

@@ -75,8 +75,8 @@ class TensorBoard:
 
     def close(self, end: End) -> None:
         """Write numeric figures as scalars."""
-        if end.numbers:
-            self.log([Point(end.update, end.time, end.numbers)])
+        if end.point.values:
+            self.log([end.point])
         if self._file is not None:
             self._file.close()
 

@@ -56,7 +56,7 @@ class Trackio:
         """Log numeric figures as metrics, and text as parameters."""
         if end.figures:
             self._config.update(end.texts)
-            self.log([Point(end.update, end.time, end.numbers)])
+            self.log([end.point])
 
 
 def _iso(seconds: float) -> str:

@@ -13,8 +13,9 @@ from typing import Any
 
 import wandb
 
-from ipu_model.files import read_json, write_json
-from tasks.tracking.trackers import End, Point, format_error
+from ipu_model.core.files import read_json, write_json
+from tasks.stage.background import format_error
+from tasks.tracking.trackers import End, Point
 
 INIT_SECONDS = 15.0
 """Seconds to wait for a server before the run is recorded offline."""

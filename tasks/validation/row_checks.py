@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ipu_model.files import sha256_of
-from ipu_model.units import shorten
+from ipu_model.core.files import sha256_of
+from ipu_model.core.units import shorten
 from tasks.records.interpretation import read_reading
 from tasks.records.parquet import read_batches
 from tasks.rows.row_files import (

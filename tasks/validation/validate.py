@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from ipu_model.files import new_folder, sha256_of, write_json, write_text
+from ipu_model.core.files import new_folder, sha256_of, write_json, write_text
 from tasks.pages.render import render_html
 from tasks.params.schema import PHASES, Params, load_sections
 from tasks.plan.main import run_main

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ipu_model.files import sha256_of
+from ipu_model.core.files import sha256_of
 from tasks.rows.row_files import concatenate_ranges
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError

@@ -17,7 +17,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from ipu_model.files import write_json
+from ipu_model.core.files import write_json
 from tasks.stage.bounded import run_bounded
 from tasks.stage.errors import InputError
 from tasks.vocabulary.wordpiece import MAX_CHARACTERS_PER_WORD, NAMES, PREFIX, SPECIAL_TOKENS, build_wordpiece

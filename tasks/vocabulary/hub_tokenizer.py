@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ipu_model.files import read_json
+from ipu_model.core.files import read_json
 from tasks.plan.named_files import require_readable
 from tasks.records.hub_inputs import download_files
 from tasks.records.text_files import read_lines

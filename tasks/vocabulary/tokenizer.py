@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ipu_model.files import new_folder
+from ipu_model.core.files import new_folder
 from tasks.params.schema import TokenizerParams, load_sections
 from tasks.plan.main import run_main
 from tasks.records.parquet import list_corpus_files

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from ipu_model.files import new_file
+from ipu_model.core.files import new_file
 from tasks.records.parquet import split_into_groups
 from tasks.records.shards import Shard, plan_shards, read_text_arrays
 from tasks.stage.parallel import StageProgress, ordered_map, useful_workers

@@ -18,7 +18,7 @@ from flows.runs.run_estimate import estimate_run
 from flows.runs.run_request import resolve_request
 from flows.views import compare_page, index_page, plan_page, run_page
 from flows.views.run_view import RunView
-from ipu_model.files import write_json, write_text
+from ipu_model.core.files import write_json, write_text
 from tasks.downstream.evaluate import EvaluationView
 from tasks.downstream.scoring.calibration import compute_calibration
 from tasks.downstream.scoring.metrics import Slice

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.runs.report import RunReport, StageRecord
-from ipu_model.files import write_json, write_text
+from ipu_model.core.files import write_json, write_text
 from tasks.stage.artifacts import stage_run_file
 from tests.browser.planted import EVIL, LONG
 from tests.places import ROOT

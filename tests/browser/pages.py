@@ -14,7 +14,7 @@ from flows.runs.run_estimate import estimate_run
 from flows.runs.run_request import resolve_request
 from flows.views import compare_page, index_page, plan_page, run_page
 from flows.views.run_view import RunView
-from ipu_model.files import write_text
+from ipu_model.core.files import write_text
 from tasks.validation import validate
 from tests.browser import evaluations, made_runs, parts_page
 from tests.browser.planted import EVIL, LONG, at, everywhere

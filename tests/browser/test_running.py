@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from flows.views import run_page
 from flows.views.run_view import RunView
-from ipu_model.files import write_text
+from ipu_model.core.files import write_text
 from tests.browser import chromium, made_runs
 
 

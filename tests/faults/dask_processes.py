@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ipu_model.files import sha256_of
+from ipu_model.core.files import sha256_of
 from tests.places import ROOT
 from tests.tasks.pretraining.row_inputs import random_texts, word_tokenizer, write_corpus
 

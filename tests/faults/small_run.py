@@ -22,7 +22,7 @@ import safetensors.numpy
 import yaml
 
 from flows.runs.checkout import CODE
-from ipu_model.files import write_json
+from ipu_model.core.files import write_json
 from tasks.downstream.inference.fetched_releases import RECORD
 from tasks.params.overlays import resolve
 from tasks.params.schema import validate_params

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ipu_model.files import read_json, sha256_of, write_text
+from ipu_model.core.files import read_json, sha256_of, write_text
 from tasks.params.overlays import resolve
 from tasks.params.strict_yaml import read_yaml, yaml_text
 from tests.faults.dask_processes import DaskProcesses

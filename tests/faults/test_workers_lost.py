@@ -6,7 +6,7 @@ stages are toys (tests/flows/workers/worker_hosts.py); one team serves all tests
 
 import pytest
 
-from ipu_model.files import read_json
+from ipu_model.core.files import read_json
 from tests.flows.workers.worker_hosts import is_alive, wait_until
 from tests.flows.workers.worker_team import a_team
 

@@ -16,7 +16,7 @@ import pytest
 from flows import cli
 from flows.views import index_page, run_page
 from flows.views.run_view import RunView
-from ipu_model.files import write_json, write_text
+from ipu_model.core.files import write_json, write_text
 from tasks.downstream.inference import job
 from tasks.params.schema import load_params
 from tasks.stage import artifacts

@@ -12,7 +12,7 @@ import transformers
 from samples import samples
 from tiny_jobs import LABELS, TINY, labels_of, make_columns, write_rows
 
-from ipu_model.errors import ConfigError
+from ipu_model.core.errors import ConfigError
 from ipu_model.models.families import configure_model, get_family, list_families
 from ipu_model.models.import_model import import_model
 from ipu_model.models.model_folder import ModelFolder, missing_parameters, read_model

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from ipu_model.files import write_text
+from ipu_model.core.files import write_text
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import ModelOrigin, write_model
 from ipu_model.models.modeling import build_model, initialise

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ipu_model.files import sha256_of, write_text
+from ipu_model.core.files import sha256_of, write_text
 from tasks.downstream.gate.gate import gate
 from tasks.downstream.gate.subject import ReleaseSubject, make_subject
 from tasks.downstream.texts.task_table import TASKS, TextTask

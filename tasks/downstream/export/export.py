@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ipu_model.files import new_folder, read_json, sha256_of, write_json, write_text
+from ipu_model.core.files import new_folder, read_json, sha256_of, write_json, write_text
 from tasks.downstream.export.onnx_files import (
     COMPARED,
     OPSET,

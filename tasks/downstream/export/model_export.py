@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ipu_model.files import new_folder
+from ipu_model.core.files import new_folder
 from tasks.downstream.export.onnx_files import (
     COMPARED,
     compare_with_transformers,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError
 
-from ipu_model.files import new_file
+from ipu_model.core.files import new_file
 from tasks.downstream.inference.onnx_answers import (
     EXPORTING,
     INPUTS,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ipu_model.files import find_value
+from ipu_model.core.files import find_value
 from tasks.downstream.inference.onnx_answers import count_threads, open_session, run_session
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.pages.plots import PlotLine, plot_lines

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ipu_model.files import find_object
+from ipu_model.core.files import find_object
 from tasks.downstream.gate.recipe import (
     GateCheck,
     ReasonedCheck,

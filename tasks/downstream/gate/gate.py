@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ipu_model.files import find_object, write_json
+from ipu_model.core.files import find_object, write_json
 from tasks.downstream.gate.advice import Advice, TrainingFacts, advise, read_losses
 from tasks.downstream.gate.exports import ExportEvidence, decide_export, gather_exports
 from tasks.downstream.gate.recipe import (

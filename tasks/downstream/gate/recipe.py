@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ipu_model.files import read_json
+from ipu_model.core.files import read_json
 from tasks.downstream.gate.released_scores import read_outcomes
 from tasks.downstream.gate.verdict_text import format_figure, held_out_score, signed_figure
 from tasks.downstream.scoring.metrics import Outcomes, make_interval

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ipu_model.files import read_json
+from ipu_model.core.files import read_json
 from tasks.downstream.scoring.metrics import Array, Outcomes
 from tasks.downstream.scoring.scores import AnyScores
 from tasks.stage.errors import InputError

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ipu_model.files import NotAFile, clear_partial, open_regular, partial_path, sha256_of
+from ipu_model.core.files import NotAFile, clear_partial, open_regular, partial_path, sha256_of
 from tasks.params.entries import find_upstream
 from tasks.params.schema import Params
 from tasks.plan.composing import compose

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ipu_model.files import read_json
-from ipu_model.strict import nearest
+from ipu_model.core.files import read_json
+from ipu_model.core.strict import nearest
 from tasks.downstream.inference.job import InferenceTask
 from tasks.downstream.inference.model import CONFIG, PROVENANCE, InferenceModel
 from tasks.params.downstream import EntryParams, defaults_of, kind_names, kind_params

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ipu_model.files import read_json, sha256_of
+from ipu_model.core.files import read_json, sha256_of
 from tasks.downstream.inference.model import CONFIG, IPU_CONFIG, PROVENANCE, WEIGHTS
 from tasks.stage.errors import InputError
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from ipu_model.files import find_object, read_json
+from ipu_model.core.files import find_object, read_json
 from tasks.downstream.inference.model import IPU_CONFIG, PROVENANCE, InferenceModel
 from tasks.downstream.inference.onnx_answers import answer_rows
 from tasks.downstream.rows import write_rows

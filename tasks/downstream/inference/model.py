@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ipu_model.files import read_json
+from ipu_model.core.files import read_json
 from tasks.models.model_folders import (
     NO_WEIGHTS,
     download_model,

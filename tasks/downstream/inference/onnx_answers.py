@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from ipu_model.files import new_file
+from ipu_model.core.files import new_file
 from tasks.rows.row_files import from_arrow
 from tasks.stage.errors import InputError, require_packages
 from tasks.stage.parallel import StageProgress

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ipu_model.files import new_file, new_folder, write_json, write_text
+from ipu_model.core.files import new_file, new_folder, write_json, write_text
 from tasks.downstream.evaluate import PageTask, format_scores, score_logits, write_evaluation
 from tasks.downstream.gate.released_scores import SCORES, scores_json
 from tasks.downstream.inference.job import (

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ipu_model.files import link_or_copy, new_folder, read_json, sha256_of, write_json, write_text
+from ipu_model.core.files import link_or_copy, new_folder, read_json, sha256_of, write_json, write_text
 from tasks.downstream.gate.released_scores import SCORES, read_scores, scores_json
 from tasks.downstream.inference.entry import infer_entry as entry_of_model
 from tasks.downstream.inference.fetched_releases import STATED_SCORES, FetchedRelease, read_fetched, verify_release

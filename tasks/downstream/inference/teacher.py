@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ipu_model.files import new_folder, sha256_of, write_json, write_text
+from ipu_model.core.files import new_folder, sha256_of, write_json, write_text
 from tasks.downstream.gate.released_scores import SCORES, scores_json
 from tasks.downstream.inference.entry import infer_entry
 from tasks.downstream.inference.job import load_ipu_config

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ipu_model.files import write_json
+from ipu_model.core.files import write_json
 from tasks.host.launcher import launch_command
 from tasks.jobs.device_job import (
     BatchGeometry,

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ipu_model.units import shorten
+from ipu_model.core.units import shorten
 from tasks.downstream.ner.params import NerDataParams
 from tasks.downstream.ner.sentences import NUMBERS, OPTION, ROW
 from tasks.downstream.ner.spec import FEATURES_SCHEMA, SCHEMA, NerSpec

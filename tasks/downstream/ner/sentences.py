@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ipu_model.files import parse_json
-from ipu_model.units import shorten
+from ipu_model.core.files import parse_json
+from ipu_model.core.units import shorten
 from tasks.downstream.ner.conll import MAX_WORDS, read_conll
 from tasks.downstream.ner.params import NerColumnParams, NerDataParams
 from tasks.downstream.ner.word_rows import ROW, describe_single, group_words

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from ipu_model.units import shorten
+from ipu_model.core.units import shorten
 from tasks.downstream.ner.conll import MAX_WORDS, NO_WORD
 from tasks.records.interpretation import Interpretation
 from tasks.records.label_forms import is_empty

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from ipu_model.files import read_json
+from ipu_model.core.files import read_json
 from tasks.downstream.scoring.metrics import Array, Metrics, Outcomes
 from tasks.plan.kinds import DownstreamTask
 from tasks.stage.errors import InputError

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ipu_model.files import read_json, sha256_of
+from ipu_model.core.files import read_json, sha256_of
 from tasks.downstream.scoring.metrics import Array, draw_counts
 from tasks.downstream.scoring.significance import RESAMPLES
 from tasks.stage import artifacts

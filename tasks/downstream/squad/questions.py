@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ipu_model.files import parse_json
+from ipu_model.core.files import parse_json
 from tasks.records.answer_places import (
     MOVED,
     NOTED_SHARE,

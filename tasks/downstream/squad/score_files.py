@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ipu_model.files import read_json
+from ipu_model.core.files import read_json
 from tasks.downstream.squad.questions import read_references
 from tasks.records.interpretation import Interpretation
 from tasks.stage.errors import InputError

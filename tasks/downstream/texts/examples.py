@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ipu_model.units import shorten
+from ipu_model.core.units import shorten
 from tasks.downstream.examples import ExamplesTask
 from tasks.downstream.texts.files import detect_labels, glue_files, read_split
 from tasks.downstream.texts.params import ClassificationColumnParams, ClassificationDataParams

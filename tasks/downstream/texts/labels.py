@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from ipu_model.units import shorten
+from ipu_model.core.units import shorten
 from tasks.downstream.texts.params import ClassificationDataParams
 from tasks.downstream.texts.task_table import TextTask
 from tasks.params.sections import SEPARATOR_NAMES

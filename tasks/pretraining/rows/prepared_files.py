@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory, text_format
 
-from ipu_model.files import open_regular
+from ipu_model.core.files import open_regular
 from tasks.params.sections import PhaseRowsParams
 from tasks.pretraining.rows.prepared_sequences import PreparedSequences, make_lists
 from tasks.records.hub_inputs import open_tables

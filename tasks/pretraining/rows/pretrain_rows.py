@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from ipu_model.files import new_folder, sha256_of
+from ipu_model.core.files import new_folder, sha256_of
 from tasks.params.schema import PHASES, PretrainRowsParams, apply_packing, load_sections
 from tasks.params.sections import PhaseRowsParams
 from tasks.plan.main import run_main

@@ -21,7 +21,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ipu_model.files import link_or_copy, new_folder, read_json, sha256_of, write_json
+from ipu_model.core.files import link_or_copy, new_folder, read_json, sha256_of, write_json
 from tasks.params.schema import PHASES, PretrainRowsParams
 from tasks.pretraining.rows import chunks
 from tasks.pretraining.rows.chunks import PARTS, TRAINING, Counts, read_chunks

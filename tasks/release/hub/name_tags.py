@@ -6,7 +6,7 @@ from typing import Any
 
 from huggingface_hub.errors import RevisionNotFoundError
 
-from ipu_model.files import sha256_of
+from ipu_model.core.files import sha256_of
 from tasks.downstream.inference.fetched_releases import TAG
 from tasks.release.hub.calls import Caller, CallFailed, status
 from tasks.release.hub.newest import order_releases, read_tags

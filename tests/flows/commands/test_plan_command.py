@@ -18,9 +18,9 @@ from flows.runs.run_estimate import estimate_run
 from flows.runs.run_request import RunRequest, resolve_request
 from flows.views import plan_page
 from flows.views.plan_page import JobView, format_interval, format_jobs, format_likely
+from ipu_model.core.units import format_bytes, format_seconds
 from ipu_model.estimates.estimate import FITS, TIGHT
 from ipu_model.models.families import configure_model, get_family
-from ipu_model.units import format_bytes, format_seconds
 from tasks.estimates.job_estimates import DOES_NOT_FIT, EstimateOptions, Interval
 from tasks.params.overlays import list_preset_names
 from tasks.stage.errors import InputError, ParamsError

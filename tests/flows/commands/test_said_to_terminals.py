@@ -14,7 +14,7 @@ from flows.commands import options
 from flows.runs import listing
 from flows.runs.report import RunReport, StageRecord
 from flows.views import screen
-from ipu_model.files import write_json
+from ipu_model.core.files import write_json
 from tasks.stage import streams
 from tests.places import ROOT
 

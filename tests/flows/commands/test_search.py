@@ -24,7 +24,7 @@ from flows.cli import cli
 from flows.commands.sweep import _take_space, parse_range
 from flows.commands.sweep_runs import COMPLETE, PRUNED, Sweep, Training, Trial, ask_trial, enter_scores
 from flows.runs.checkout import checkout_folder
-from ipu_model.files import write_json, write_text
+from ipu_model.core.files import write_json, write_text
 from tasks.downstream.gate.verdict_text import held_out_score
 from tasks.stage.errors import ParamsError
 from tests.places import ROOT

@@ -22,7 +22,7 @@ from flows.commands.sweep_runs import Sweep, Training, Trial, _run, run_sweep, w
 from flows.runs import checkout
 from flows.runs.listing import SWEEPS
 from flows.runs.run_params import require_same_params
-from ipu_model.files import write_json
+from ipu_model.core.files import write_json
 from tasks.downstream.gate.gate import gate
 from tasks.params.schema import PHASES, load_params, parameter_values
 from tasks.stage import artifacts

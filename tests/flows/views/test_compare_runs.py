@@ -9,7 +9,7 @@ import pytest
 
 from flows.runs import report
 from flows.views import compare_page
-from ipu_model.files import write_json
+from ipu_model.core.files import write_json
 from tasks.downstream.evaluate import evaluate
 from tasks.downstream.gate.released_scores import scores_json
 from tasks.downstream.squad.params import SquadEvaluateParams

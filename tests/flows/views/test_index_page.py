@@ -11,7 +11,7 @@ from flows import pipeline
 from flows.runs.listing import Run, find_changes, find_runs
 from flows.runs.report import RunReport
 from flows.views import index_page
-from ipu_model.files import write_json, write_text
+from ipu_model.core.files import write_json, write_text
 from tasks.stage import artifacts
 from tests.flows.runs.test_runs import FASTER, podium
 from tests.flows.test_pipeline import ACCEPTED

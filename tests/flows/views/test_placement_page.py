@@ -10,7 +10,7 @@ from flows.runs.run_estimate import estimate_run
 from flows.runs.run_request import resolve_request
 from flows.views import placement, plan_page
 from flows.views.run_view import RunView
-from ipu_model.files import write_json
+from ipu_model.core.files import write_json
 from ipu_model.ipu.placement import place_by_layers
 from tasks.plan.plan_file import read_plan
 from tests.places import ROOT, copy_project

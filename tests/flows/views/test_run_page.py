@@ -14,7 +14,7 @@ from flows import pipeline
 from flows.runs import listing, report
 from flows.views import curves, index_page, run_page
 from flows.views.run_view import RunView
-from ipu_model import files
+from ipu_model.core import files
 from tasks.params.overlays import resolve
 from tasks.params.strict_yaml import yaml_text
 from tasks.stage.artifacts import stage_run_file

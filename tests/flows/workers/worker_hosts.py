@@ -75,7 +75,7 @@ stages:
 TOY = """
 import json, os, signal, sys, time
 from pathlib import Path
-from ipu_model.files import write_json, write_text
+from ipu_model.core.files import write_json, write_text
 from tasks.plan.main import run_main
 from tasks.params.schema import load_params
 from tasks.stage.events import report

@@ -32,10 +32,10 @@ from tiny_jobs import (
 )
 
 from ipu_model.__main__ import detect_instances
+from ipu_model.core.errors import CheckpointError, ConfigError
 from ipu_model.distributed.instances import Instances
 from ipu_model.distributed.process import PAUSED, StopRequest
 from ipu_model.distributed.torchrun import TorchrunInstances, detect_torchrun, make_buckets
-from ipu_model.errors import CheckpointError, ConfigError
 from ipu_model.jobs.job import EvaluationConfig, Job, JobResult, ScheduleConfig
 from ipu_model.runtimes.torch_device import _seed_of
 from ipu_model.train.job_runner import run_job

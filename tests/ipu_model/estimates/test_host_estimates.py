@@ -9,7 +9,7 @@ from typing import Any, Tuple
 import pytest
 from tiny_jobs import make_job
 
-from ipu_model.errors import ConfigError
+from ipu_model.core.errors import ConfigError
 from ipu_model.estimates.estimate import DOES_NOT_FIT, FITS, TIGHT
 from ipu_model.estimates.host import MIB, estimate_host, memory_terms
 from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job

@@ -10,7 +10,7 @@ from typing import Any, Dict
 
 import pytest
 
-from ipu_model.errors import ConfigError, RowsError
+from ipu_model.core.errors import ConfigError, RowsError
 from ipu_model.estimates.ipu import estimate_ipus, moment_bytes, plan_for_estimate
 from ipu_model.estimates.ipu_constants import BOW, FITTED
 from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig

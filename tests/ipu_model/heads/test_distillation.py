@@ -24,7 +24,7 @@ from tiny_jobs import (
 from torch import Tensor
 
 from ipu_model import heads
-from ipu_model.errors import CheckpointError, RowsError
+from ipu_model.core.errors import CheckpointError, RowsError
 from ipu_model.jobs.job import Job
 from ipu_model.models.config import Distillation
 from ipu_model.models.flat import flatten

@@ -12,7 +12,7 @@ import torch
 from tiny_jobs import LABELS, TINY, make_columns, make_job, run_here, write_rows
 
 from ipu_model import heads
-from ipu_model.errors import ConfigError
+from ipu_model.core.errors import ConfigError
 from ipu_model.jobs.job import EvaluationConfig
 from ipu_model.models.config import read_head_spec
 from ipu_model.models.head import Head

@@ -13,7 +13,7 @@ import torch
 from tiny_jobs import LABELS, TINY, make_columns, make_job, run_here, write_rows
 
 from ipu_model import heads
-from ipu_model.errors import RowsError
+from ipu_model.core.errors import RowsError
 from ipu_model.jobs.job import EvaluationConfig, ScheduleConfig
 from ipu_model.models.import_model import import_model
 from ipu_model.models.model_folder import ModelOrigin, read_model, write_model

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from ipu_model import __main__ as program
-from ipu_model import progress
+from ipu_model.core import progress
 
 hvd: Any = importlib.import_module("horovod.torch")
 popdist: Any = importlib.import_module("popdist")

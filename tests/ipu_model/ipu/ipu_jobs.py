@@ -20,7 +20,8 @@ NUM_IPUS = ("PODIUM_DOUBLE_IPUS", "POPTORCH_STANDIN_NUM_IPUS")
 """Environment variables that say how many IPUs the double, and an emulated core, have."""
 DYING = """
 import os, signal, sys
-from ipu_model import __main__ as program, progress
+from ipu_model import __main__ as program
+from ipu_model.core import progress
 from ipu_model.train.checkpoint_writer import CheckpointWriter
 event, step = sys.argv.pop(), sys.argv.pop()
 save = CheckpointWriter.save

@@ -12,7 +12,7 @@ import pytest
 from tiny_ipu import ipu_job, ipu_runtime, make_batches
 from tiny_jobs import Finished, finish, make_columns, make_job, run_here, start_job, write_rows
 
-from ipu_model.errors import IpuFailure, LoadFailure
+from ipu_model.core.errors import IpuFailure, LoadFailure
 from ipu_model.jobs.job import BatchGeometry, Job
 from tests.optimizers import optimizer_config
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipu_model.errors import ConfigError
+from ipu_model.core.errors import ConfigError
 from ipu_model.ipu.placement import place_by_layers
 from ipu_model.ipu.planning import (
     check_accumulation,

@@ -8,8 +8,8 @@ from typing import Any, Dict, List
 import pytest
 from published_configs import BERT_BASE_IPU, BERT_BASE_UNCASED, BERT_LARGE_IPU, BERT_LARGE_UNCASED
 
-from ipu_model.errors import ConfigError
-from ipu_model.files import read_json, write_json
+from ipu_model.core.errors import ConfigError
+from ipu_model.core.files import read_json, write_json
 from ipu_model.ipu.config import IpuConfig, ModeConfig, read_ipu_config
 from ipu_model.ipu.executables import cache_root
 

@@ -17,8 +17,8 @@ from test_recorded_numbers import SUPPORTED, operations
 from tiny_ipu import FOUR_LAYERS, ipu_job, ipu_runtime, make_batches, make_model
 from tiny_jobs import head_of, run_here
 
+from ipu_model.core.errors import ConfigError
 from ipu_model.distributed.poprun import PopRunInstances
-from ipu_model.errors import ConfigError
 from ipu_model.ipu.planning import plan_ipu
 from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job, JobResult, ScheduleConfig
 from ipu_model.runtimes.ipu import IpuRuntime, load_poptorch

@@ -15,9 +15,9 @@ from typing import Any, Callable, Dict, List, Tuple
 
 import pytest
 
-from ipu_model import files
-from ipu_model.errors import ConfigError
-from ipu_model.files import fingerprint, flatten_keys
+from ipu_model.core import files
+from ipu_model.core.errors import ConfigError
+from ipu_model.core.files import fingerprint, flatten_keys
 from ipu_model.ipu import executables
 from ipu_model.ipu.executables import cache_root
 from ipu_model.ipu.program_folder import ProgramFolder

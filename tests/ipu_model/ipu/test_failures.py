@@ -8,7 +8,7 @@ from typing import Any, Dict, List
 
 import pytest
 
-from ipu_model.errors import ConfigError, DeviceJobError, IpuFailure
+from ipu_model.core.errors import ConfigError, DeviceJobError, IpuFailure
 from ipu_model.ipu.failures import WHOLE_TABLE, classify_error, translate_errors
 
 

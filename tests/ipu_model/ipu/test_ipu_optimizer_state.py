@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from toy_training import RATES, UPDATES, Device, config_of, make_line, rows, toy
 
-from ipu_model.errors import CheckpointError
+from ipu_model.core.errors import CheckpointError
 from ipu_model.ipu.optimizers import load_optimizer_tensors, make_ipu_optimizer, optimizer_tensors, set_learning_rate
 from tests.optimizers import optimizer_config
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from toy_training import MICRO_BATCHES, RATES, ROWS, UPDATES, Device, config_of, make_line, rows, toy
 
-from ipu_model.errors import ConfigError
+from ipu_model.core.errors import ConfigError
 from ipu_model.ipu.optimizers import make_ipu_optimizer, set_learning_rate
 from ipu_model.jobs.job import OptimizerConfig
 from ipu_model.optim.optimizers import clip_gradients, make_optimizer

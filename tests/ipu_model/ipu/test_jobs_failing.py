@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from tiny_ipu import FOUR_LAYERS
 from tiny_jobs import run_here
 
-from ipu_model.errors import NonFiniteLoss, NonFiniteWeights
+from ipu_model.core.errors import NonFiniteLoss, NonFiniteWeights
 from ipu_model.jobs.job import Job
 from ipu_model.rows.row_folder import UpdateRows
 from tests.optimizers import optimizer_config

@@ -17,8 +17,8 @@ from tiny_ipu import FOUR_LAYERS
 from tiny_jobs import Finished, run_here, start_job, stop_in_training
 
 import ipu_model.train.training
+from ipu_model.core.errors import CheckpointError
 from ipu_model.distributed.process import PAUSED, StopRequest, Terminated
-from ipu_model.errors import CheckpointError
 from ipu_model.jobs.job import Job, JobResult, ScheduleConfig
 from ipu_model.train.job_runner import run_job
 from ipu_model.train.training import learning_rate

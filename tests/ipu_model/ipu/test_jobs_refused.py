@@ -10,7 +10,7 @@ import pytest
 from ipu_jobs import NUM_IPUS, ipu_job, model_folder, rows_of, run_code, write_job
 from tiny_jobs import ROOT, finish, run_here, start_job
 
-from ipu_model.errors import ConfigError, DeviceJobError
+from ipu_model.core.errors import ConfigError, DeviceJobError
 from ipu_model.jobs.job import BatchGeometry, Job, JobResult, ScheduleConfig
 from tests.optimizers import optimizer_config
 

@@ -5,7 +5,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import pytest
 from published_configs import BERT_BASE_UNCASED, BERT_LARGE_IPU
 
-from ipu_model.errors import ConfigError
+from ipu_model.core.errors import ConfigError
 from ipu_model.ipu.config import IpuConfig, read_ipu_config
 from ipu_model.ipu.migration import FLIPPED_DEFAULTS
 

@@ -6,7 +6,7 @@ from typing import List, Optional, Tuple
 
 import pytest
 
-from ipu_model.errors import ConfigError
+from ipu_model.core.errors import ConfigError
 from ipu_model.ipu.placement import expand_layers, place_by_layers, place_by_stages
 
 BASE = (1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3)

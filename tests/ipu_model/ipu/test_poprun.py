@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from ipu_model.__main__ import detect_instances
+from ipu_model.core.errors import ConfigError
 from ipu_model.distributed.instances import Instances
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.distributed.process import StopRequest
-from ipu_model.errors import ConfigError
 
 DOUBLE = Path(__file__).resolve().parents[2] / "doubles" / "popdist_double"
 

@@ -19,9 +19,9 @@ from tiny_ipu import FOUR_LAYERS, make_model
 from tiny_jobs import ROOT, Finished, finish, run_here, start, start_job
 
 from ipu_model import heads
+from ipu_model.core.errors import CheckpointError, ConfigError
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.distributed.process import PAUSED, StopRequest
-from ipu_model.errors import CheckpointError, ConfigError
 from ipu_model.ipu.planning import plan_ipu
 from ipu_model.jobs.job import EvaluationConfig, Job, ScheduleConfig
 from ipu_model.rows.format import read_manifest

@@ -20,8 +20,8 @@ from tiny_ipu import FOUR_LAYERS
 from tiny_jobs import MASKED_KINDS, ROOT, head_of, labels_of, make_columns, start, write_rows
 
 from ipu_model import heads
+from ipu_model.core.errors import RowsError, RowWorkerLost
 from ipu_model.distributed.instances import Instances
-from ipu_model.errors import RowsError, RowWorkerLost
 from ipu_model.ipu.call_columns import ProgramInputs
 from ipu_model.ipu.host_calls import RowPrefetcher, TrainingFeed, prefetch_calls, single_call, training_inputs
 from ipu_model.rows.format import MANIFEST

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tiny_ipu import FOUR_LAYERS, RATES, ipu_job, ipu_runtime, join, make_batches, make_model, train
 
-from ipu_model.errors import ConfigError
+from ipu_model.core.errors import ConfigError
 from ipu_model.jobs.job import BatchGeometry, OptimizerConfig
 from ipu_model.runtimes.ipu import IpuRuntime
 from ipu_model.runtimes.torch_device import TorchRuntime

@@ -10,7 +10,7 @@ from typing import Any, List
 import pytest
 from tiny_jobs import make_columns, make_job, run_here, write_rows
 
-from ipu_model.files import read_json
+from ipu_model.core.files import read_json
 from ipu_model.ipu.config import read_ipu_config
 from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
 

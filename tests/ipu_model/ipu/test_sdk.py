@@ -6,7 +6,7 @@ from typing import Any, Callable, List
 
 import pytest
 
-from ipu_model.errors import ConfigError
+from ipu_model.core.errors import ConfigError
 from ipu_model.ipu.sdk import check_hardware, check_versions, count_ipus, detect_ipus, explain_import_error
 
 

@@ -14,15 +14,15 @@ from typing import Any, Dict, List, Optional
 import pytest
 from tiny_jobs import start
 
-from ipu_model.errors import ConfigError
+from ipu_model.core.errors import ConfigError
+from ipu_model.core.units import format_duration
 from ipu_model.ipu.compile_watch import compile_timeout, watch_compile
-from ipu_model.units import format_duration
 
 ROOT = Path(__file__).resolve().parents[3]
 HEAD = """
 import sys, time
 from ipu_model.ipu.compile_watch import watch_compile
-from ipu_model.progress import Progress
+from ipu_model.core.progress import Progress
 """
 
 

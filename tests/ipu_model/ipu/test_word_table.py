@@ -17,8 +17,8 @@ from tiny_jobs import run_here
 from torch import Tensor
 from torch.nn import functional
 
+from ipu_model.core.errors import CheckpointError
 from ipu_model.distributed.process import StopRequest, Terminated
-from ipu_model.errors import CheckpointError
 from ipu_model.ipu.device_model import TABLE, WordTable, cut_table, join_pieces
 from ipu_model.jobs.job import OptimizerConfig, ScheduleConfig
 from ipu_model.runtimes.ipu import IpuRuntime

@@ -8,7 +8,7 @@ from typing import Sequence, Tuple
 import pytest
 from tiny_jobs import make_job
 
-from ipu_model.errors import ConfigError, RowsError
+from ipu_model.core.errors import ConfigError, RowsError
 from ipu_model.jobs.job import BatchGeometry, Division, ScheduleConfig
 from ipu_model.jobs.plan import Choice, count_updates, divide, make_plan
 from ipu_model.rows.format import Manifest

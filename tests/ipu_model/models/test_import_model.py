@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from tiny_jobs import TINY
 from torch import Tensor
 
-from ipu_model.errors import CheckpointError
+from ipu_model.core.errors import CheckpointError
 from ipu_model.models import weight_files
 from ipu_model.models.architecture import architecture_differences
 from ipu_model.models.import_model import ImportReport, import_model

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from tiny_jobs import TINY
 from torch import Tensor
 
-from ipu_model.errors import CheckpointError
+from ipu_model.core.errors import CheckpointError
 from ipu_model.models.architecture import BOUNDS
 from ipu_model.models.family import CONFIG_KEYS
 from ipu_model.models.model_folder import ModelOrigin, missing_parameters, read_model, write_model

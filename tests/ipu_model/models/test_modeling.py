@@ -11,7 +11,7 @@ import torch
 from tiny_jobs import TINY, make_columns, write_rows
 
 from ipu_model import heads
-from ipu_model.errors import ConfigError
+from ipu_model.core.errors import ConfigError
 from ipu_model.jobs.job import OptimizerConfig
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.encoder import Tokens

@@ -15,8 +15,8 @@ import pytest
 import torch
 from test_damaged_files import write_tiny
 
-from ipu_model.errors import CheckpointError
-from ipu_model.files import open_regular, read_json
+from ipu_model.core.errors import CheckpointError
+from ipu_model.core.files import open_regular, read_json
 from ipu_model.models import weight_files
 from ipu_model.models.import_model import import_model
 from ipu_model.models.model_folder import read_model

@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ipu_model import heads
-from ipu_model.errors import CheckpointError, ConfigError
+from ipu_model.core.errors import CheckpointError, ConfigError
 from ipu_model.jobs.job import BatchGeometry, ScheduleConfig
 from ipu_model.models.architecture import read_config
 from ipu_model.models.config import ModelConfig

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ipu_model.errors import ConfigError
+from ipu_model.core.errors import ConfigError
 from ipu_model.optim.optimizers import Lamb, clip_gradients, load_optimizer_tensors, make_optimizer, optimizer_tensors
 from tests.optimizers import optimizer_config
 

@@ -6,7 +6,7 @@ from typing import List
 
 import pytest
 
-from ipu_model.errors import ConfigError
+from ipu_model.core.errors import ConfigError
 from ipu_model.train.training import learning_rate
 
 

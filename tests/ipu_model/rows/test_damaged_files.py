@@ -10,8 +10,8 @@ import pytest
 from test_checkpoint import FINGERPRINT, Told, state_at
 from tiny_jobs import TINY
 
-from ipu_model.errors import DeviceJobError, RowsError
-from ipu_model.files import sha256_of
+from ipu_model.core.errors import DeviceJobError, RowsError
+from ipu_model.core.files import sha256_of
 from ipu_model.models.model_folder import ModelOrigin, read_model, write_model
 from ipu_model.models.modeling import build_model
 from ipu_model.rows.format import MANIFEST, read_manifest

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tiny_jobs import MASK, TINY, make_columns, make_job, pausing, run_here, write_rows
 
-from ipu_model.errors import ConfigError, RowsError
+from ipu_model.core.errors import ConfigError, RowsError
 from ipu_model.jobs.job import EvaluationConfig
 from ipu_model.rows.masking import DynamicMasking
 from ipu_model.rows.row_folder import NO_ROW, Batch, RowFolder, UpdateRows

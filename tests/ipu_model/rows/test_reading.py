@@ -13,7 +13,7 @@ import pytest
 from tiny_jobs import TINY, make_columns, write_rows
 
 from ipu_model import heads
-from ipu_model.errors import ConfigError, RowsError
+from ipu_model.core.errors import ConfigError, RowsError
 from ipu_model.models.flat import TOKEN_TILE, flatten, pad_logits
 from ipu_model.rows.row_folder import NO_ROW, RowFolder, UpdateRows, row_order
 

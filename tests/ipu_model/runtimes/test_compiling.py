@@ -10,7 +10,7 @@ import pytest
 import torch
 from tiny_jobs import finish, make_columns, make_job, start_job, write_rows
 
-from ipu_model.errors import ConfigError
+from ipu_model.core.errors import ConfigError
 from ipu_model.runtimes.compilation import OLDEST, check_compiler
 from ipu_model.runtimes.selection import plan_device
 from tests.optimizers import optimizer_config

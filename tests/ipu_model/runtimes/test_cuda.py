@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from tiny_jobs import TINY, make_columns, make_job, run_here, write_rows
 
 from ipu_model import heads
+from ipu_model.core.errors import ConfigError
 from ipu_model.distributed.process import StopRequest, Terminated
-from ipu_model.errors import ConfigError
 from ipu_model.jobs.job import JobResult, ScheduleConfig
 from ipu_model.models.flat import flatten
 from ipu_model.models.modeling import build_model, initialise

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from ipu_model.core.errors import ConfigError
+from ipu_model.core.files import HOST, new_file, new_folder
+from ipu_model.core.progress import Progress
 from ipu_model.distributed.process import SPINS, limit_spinning
-from ipu_model.errors import ConfigError
-from ipu_model.files import HOST, new_file, new_folder
-from ipu_model.progress import Progress
 from ipu_model.runtimes.host import keep_freed_memory, set_threads
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from ipu_model.errors import CheckpointError
+from ipu_model.core.errors import CheckpointError
 from ipu_model.train.checkpoint import Checkpoint, Checkpoints
 
 FINGERPRINT = {"seed": 7, "plan.rows_per_update": 6}

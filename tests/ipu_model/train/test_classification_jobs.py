@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from tiny_jobs import LABELS, TINY, make_columns, make_job, run_here, write_rows
 
-from ipu_model.errors import ConfigError, RowsError
+from ipu_model.core.errors import ConfigError, RowsError
 from ipu_model.jobs.job import Job, ScheduleConfig
 from ipu_model.models.model_folder import read_model
 from tests.optimizers import optimizer_config

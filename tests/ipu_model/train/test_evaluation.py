@@ -18,9 +18,9 @@ from tiny_jobs import TINY, make_columns, make_job, run_here, write_rows
 from torch import Tensor
 
 from ipu_model import heads
+from ipu_model.core.errors import ConfigError, NonFiniteWeights, RowsError
 from ipu_model.distributed.instances import Instances
 from ipu_model.distributed.process import StopRequest, Terminated
-from ipu_model.errors import ConfigError, NonFiniteWeights, RowsError
 from ipu_model.jobs.job import EvaluationConfig, Job, JobResult, ScheduleConfig
 from ipu_model.models.flat import flatten
 from ipu_model.models.modeling import build_model, initialise

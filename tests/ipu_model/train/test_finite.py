@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tiny_jobs import make_job, run_here
 
-from ipu_model.errors import NonFiniteWeights
+from ipu_model.core.errors import NonFiniteWeights
 from ipu_model.runtimes.runtime import StepMetrics
 from ipu_model.runtimes.torch_device import TorchRuntime
 

@@ -9,8 +9,8 @@ from typing import Any, Generator, List, Tuple
 import numpy as np
 import pytest
 
+from ipu_model.core.errors import NonFiniteLoss
 from ipu_model.distributed.process import Terminated
-from ipu_model.errors import NonFiniteLoss
 from ipu_model.rows.row_folder import UpdateRows
 from ipu_model.runtimes.runtime import StepMetrics, UpdateAborted
 from ipu_model.train.history import History

@@ -18,8 +18,8 @@ import pytest
 from safetensors.torch import load_file
 from tiny_jobs import TINY, finish, make_columns, make_job, run_here, start, start_job, stop_in_training, write_rows
 
+from ipu_model.core.errors import CheckpointError, ConfigError, DeviceJobError, RowsError
 from ipu_model.distributed.process import PAUSED, StopRequest, Terminated, lock_run_folder
-from ipu_model.errors import CheckpointError, ConfigError, DeviceJobError, RowsError
 from ipu_model.jobs.job import BatchGeometry, Job, JobResult, ScheduleConfig
 from ipu_model.optim.optimizers import _has_fused_adamw
 from ipu_model.train.job_runner import run_job

@@ -15,7 +15,7 @@ import pytest
 import torch
 from tiny_jobs import LABELS, ROOT, TINY, head_of, labels_of, make_columns, make_job, write_rows
 
-from ipu_model.errors import ConfigError, OutOfMemory, RowsError
+from ipu_model.core.errors import ConfigError, OutOfMemory, RowsError
 from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job
 from ipu_model.jobs.plan import Choice
 from ipu_model.rows.format import MANIFEST, Manifest, get_columns, list_row_kinds, read_manifest

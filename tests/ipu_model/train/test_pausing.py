@@ -16,6 +16,7 @@ from typing import Any, Dict, List, Sequence
 import pytest
 from tiny_jobs import ROOT, finish, make_job, run_here, start_job
 
+from ipu_model.core.errors import ConfigError
 from ipu_model.distributed.instances import Instances
 from ipu_model.distributed.process import (
     PATIENCE_SECONDS,
@@ -25,7 +26,6 @@ from ipu_model.distributed.process import (
     lock_run_folder,
     parse_stop_time,
 )
-from ipu_model.errors import ConfigError
 from ipu_model.jobs.job import Job, ScheduleConfig
 from ipu_model.train.checkpoint_writer import ASSUMED_SAVE_SECONDS, ProcessUnavailable
 from ipu_model.train.job_runner import run_job

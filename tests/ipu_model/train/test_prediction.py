@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from tiny_jobs import TINY, make_columns, write_rows
 
+from ipu_model.core.errors import RowsError
 from ipu_model.distributed.process import StopRequest
-from ipu_model.errors import RowsError
 from ipu_model.models.head import Logits
 from ipu_model.rows.row_folder import Batch, RowFolder
 from ipu_model.train import job_runner

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tiny_jobs import make_columns, make_job, run_here, write_rows
 
-from ipu_model.errors import RowsError
+from ipu_model.core.errors import RowsError
 from ipu_model.rows.row_folder import Batch, RowFolder, prefetch
 from ipu_model.runtimes.torch_device import Device
 

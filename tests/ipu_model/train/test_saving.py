@@ -19,11 +19,11 @@ import torch
 from tiny_jobs import ROOT, Finished, finish, make_job, run_here, start_job
 from torch import Tensor
 
+from ipu_model.core.errors import ConfigError, NonFiniteWeights
+from ipu_model.core.files import HOST
+from ipu_model.core.memory import free_memory
 from ipu_model.distributed.process import StopRequest, Terminated
-from ipu_model.errors import ConfigError, NonFiniteWeights
-from ipu_model.files import HOST
 from ipu_model.jobs.job import ScheduleConfig
-from ipu_model.memory import free_memory
 from ipu_model.models.tensors import DTYPES
 from ipu_model.train import training as loop
 from ipu_model.train.checkpoint import STATE, Checkpoint, Checkpoints

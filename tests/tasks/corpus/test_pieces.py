@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ipu_model.files import read_json
+from ipu_model.core.files import read_json
 from tasks.corpus import corpus, documents, pieces
 from tasks.corpus.corpus import make_corpus
 from tasks.corpus.documents import FilePiece, divide_file, document_columns, plan_pieces, read_piece
@@ -288,7 +288,7 @@ def test_a_damaged_parquet_file_is_reported_by_its_reader(tmp_path: Path, monkey
 
 
 RUN = (
-    "import resource, sys; from pathlib import Path; from ipu_model.memory import read_memory\n"
+    "import resource, sys; from pathlib import Path; from ipu_model.core.memory import read_memory\n"
     "from tasks.corpus import documents; documents.PIECE_BYTES = 4 << 20\n"
     "from tests.tasks.corpus.test_corpus import params, make_corpus\n"
     "if __name__ == '__main__':\n"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ipu_model.files import read_json
+from ipu_model.core.files import read_json
 from tasks.corpus import duplicates, quality
 from tasks.corpus.corpus import make_corpus
 from tasks.corpus.documents import Document

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ipu_model.files import write_text
+from ipu_model.core.files import write_text
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
 from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_job

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from ipu_model.core.files import write_json
 from ipu_model.distributed.process import StopRequest, lock_run_folder
-from ipu_model.files import write_json
 from ipu_model.jobs.job import Job, JobResult
 from ipu_model.train.job_runner import run_job
 from tasks.downstream import parity

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ipu_model.errors import OutOfMemory
+from ipu_model.core.errors import OutOfMemory
 from tasks.estimates import job_estimates
 from tasks.estimates.job_estimates import (
     DOES_NOT_FIT,

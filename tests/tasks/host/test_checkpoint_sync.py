@@ -6,14 +6,20 @@ import contextlib
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from tasks.host import checkpoint_sync
-from tasks.host.checkpoint_sync import Remote, newest_whole, sync_checkpoints
+from tasks.host.checkpoint_sync import Remote, is_whole, sync_checkpoints
 from tasks.stage.errors import DeviceJobFailed, ParamsError, StagePaused
+from tests.places import ROOT
 
 KEY = "pretrain-phase1/0123456789ab"
 
@@ -44,144 +50,167 @@ def place(remote: Path) -> Remote:
     return Remote(str(remote / KEY))
 
 
-def nothing(text: str) -> None:
-    """No one listens."""
-
-
 def test_the_newest_two_stay_by_number(place: Remote, remote: Path, tmp_path: Path) -> None:
     for step in (90, 100, 110):
         place.push(write_checkpoint(tmp_path / "run", step))
     assert steps(remote / KEY) == [100, 110]
-    assert place.steps() == [110, 100]
+    assert place.names() == ["step-00000110", "step-00000100"]
 
 
-def test_what_has_no_manifest_is_no_checkpoint_and_goes(place: Remote, remote: Path, tmp_path: Path) -> None:
-    place.push(write_checkpoint(tmp_path / "run", 10))
-    place.push(write_checkpoint(tmp_path / "run", 20))
-    (remote / KEY / "step-00000020" / "sha256.json").unlink()  # a copy that was cut short
-    assert place.fetch(tmp_path / "other", nothing) == 10
-    place.push(write_checkpoint(tmp_path / "run", 30))
-    assert steps(remote / KEY) == [10, 30]
-
-
-def test_a_copy_that_breaks_off_is_none_until_it_is_made_again(
-    place: Remote, remote: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("lost", ["sha256.json", "state.json", "optimizer.safetensors"])
+def test_a_copy_that_was_cut_short_is_not_used_and_made_again(
+    place: Remote, remote: Path, tmp_path: Path, lost: str
 ) -> None:
-    run = tmp_path / "run"
-    place.push(write_checkpoint(run, 10))
-    path = write_checkpoint(run, 20)
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(type(place._files), "put_file", full)
-        with pytest.raises(OSError, match="No space"):
-            place.push(path)
-    assert place.steps() == [10]
-    place.push(path)
-    assert place.steps() == [20, 10]
+    for step in (10, 20):
+        place.push(write_checkpoint(tmp_path / "run", step))
+    (remote / KEY / "step-00000020" / lost).unlink()
+    place.fetch(tmp_path / "other")
+    assert steps(tmp_path / "other") == [10]
+    place.push(tmp_path / "run" / "step-00000020")
+    place.fetch(tmp_path / "other")
+    assert steps(tmp_path / "other") == [10, 20]
 
 
 def test_only_what_is_newer_than_the_newest_whole_one_is_fetched(place: Remote, tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     for step in (10, 20):
         place.push(write_checkpoint(there, step))
-    shutil.copytree(write_checkpoint(here, 20), tmp_path / "good")
-    assert place.fetch(here, nothing) is None
+    write_checkpoint(here, 20, "others")
+    place.fetch(here)
+    assert (here / "step-00000020" / "model.safetensors").read_text() == "others 20"
     (here / "step-00000020" / "model.safetensors").write_text("damaged")
-    assert newest_whole(here) == 0
-    assert place.fetch(here, nothing) == 20
-    assert newest_whole(here) == 20
-    assert not list(here.glob("*.partial"))
+    place.fetch(here)
+    assert is_whole(here / "step-00000020")
+    assert steps(here) == [20]
 
 
-def test_a_damaged_one_is_named_and_the_one_before_is_fetched(place: Remote, remote: Path, tmp_path: Path) -> None:
+def test_a_damaged_one_is_named_and_the_one_before_is_fetched(
+    place: Remote, remote: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for step in (10, 20):
         place.push(write_checkpoint(tmp_path / "there", step))
     (remote / KEY / "step-00000020" / "optimizer.safetensors").write_text("momentz")
-    said: list[str] = []
-    assert place.fetch(tmp_path / "here", said.append) == 10
-    assert steps(tmp_path / "here") == [10]
-    assert len(said) == 1
-    assert "step-00000020/optimizer.safetensors is damaged" in said[0]
+    place.fetch(tmp_path / "here")
+    assert [path.name for path in (tmp_path / "here").iterdir()] == ["step-00000010"]
+    assert capsys.readouterr().out == (
+        f"{remote / KEY}/step-00000020: fetched, damaged\n{remote / KEY}/step-00000010: fetched\n"
+    )
 
 
 @pytest.mark.parametrize("name", ["../../evil.json", "/etc/passwd", "a/b.json", "x.py"])
 def test_a_manifest_leads_nowhere_else(place: Remote, remote: Path, tmp_path: Path, name: str) -> None:
     place.push(write_checkpoint(tmp_path / "there", 10))
     (remote / KEY / "step-00000010" / "sha256.json").write_text(json.dumps({name: "0" * 64}))
-    assert place.fetch(tmp_path / "here", nothing) is None
+    place.fetch(tmp_path / "here")
     assert steps(tmp_path / "here") == []
 
 
 def test_other_file_systems_serve_too(tmp_path: Path) -> None:
     place = Remote("memory://bucket/run")
-    place.push(write_checkpoint(tmp_path / "there", 10))
-    place.push(write_checkpoint(tmp_path / "there", 20))
-    assert place.fetch(tmp_path / "here", nothing) == 20
+    for step in (10, 20):
+        place.push(write_checkpoint(tmp_path / "there", step))
+    place.fetch(tmp_path / "here")
     assert (tmp_path / "here" / "step-00000020" / "model.safetensors").read_text() == "weights 20"
-    place.remove_all()
-    assert place.steps() == []
+    place.remove()
+    assert place.names() == []
 
 
 def saved(path: Path) -> dict[str, str]:
     return {"event": "saved", "path": str(path)}
 
 
-def pause(
-    run: Path, remote: Path, *updates: int, say: Callable[[str], None] = nothing, in_a_hurry: bool = False
-) -> None:
+def pause(run: Path, remote: Path | str, *updates: int, in_a_hurry: bool = False) -> None:
     """A job that makes these checkpoints and pauses."""
-    with contextlib.suppress(StagePaused), sync_checkpoints(run, str(remote), KEY, say=say) as on_event:
-        assert on_event is not None
+    with contextlib.suppress(StagePaused), sync_checkpoints(run, str(remote), KEY) as copies:
+        assert copies is not None
         for step in updates:
-            on_event(saved(write_checkpoint(run, step)))
-        on_event(saved(run / "model"))
+            copies.on_event(saved(write_checkpoint(run, step)))
+        copies.on_event(saved(run / "model"))
         raise StagePaused("stopped on request", in_a_hurry)
 
 
-def test_a_job_that_pauses_leaves_its_newest_checkpoint_for_another_host(remote: Path, tmp_path: Path) -> None:
+def test_a_job_that_pauses_leaves_its_newest_checkpoint_for_another_host(
+    remote: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pause(tmp_path / "first", remote, 10, 20)
     assert 20 in steps(remote / KEY)
     assert not (tmp_path / "first" / "travelling").exists()
-    said: list[str] = []
-    with sync_checkpoints(tmp_path / "second", str(remote), KEY, say=said.append):
+    with sync_checkpoints(tmp_path / "second", str(remote), KEY):
         assert steps(tmp_path / "second") == [20]
-    assert said == [f"{remote / KEY}: fetched the checkpoint after update 20"]
+    assert capsys.readouterr().out == f"{remote / KEY}/step-00000020: fetched\n"
     assert not (remote / KEY).exists()  # the job ended well
 
 
 def test_a_checkpoint_that_the_job_removes_meanwhile_arrives(remote: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with contextlib.suppress(DeviceJobFailed), sync_checkpoints(run, str(remote), KEY) as on_event:
-        assert on_event is not None
+    with contextlib.suppress(DeviceJobFailed), sync_checkpoints(run, str(remote), KEY) as copies:
+        assert copies is not None
         path = write_checkpoint(run, 10)
-        on_event(saved(path))
+        copies.on_event(saved(path))
         shutil.rmtree(path)
         raise DeviceJobFailed("diverged")
     assert steps(remote / KEY) == [10]
 
 
-def test_a_remote_that_is_gone_is_named_once_and_costs_nothing(remote: Path, tmp_path: Path) -> None:
+def test_a_remote_that_is_gone_is_named_once_and_costs_nothing(
+    remote: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STORE_PASSWORD", remote.name)
     remote.write_text("no folder")
-    said: list[str] = []
-    pause(tmp_path / "run", remote, 10, 20, 30, say=said.append)
-    assert len(said) == 2, said
-    assert f"checkpoint.remote {remote / KEY}: the checkpoint after update 10 was not uploaded; " in said[0]
-    assert "lacks the checkpoint after update 30; this job uploaded none" in said[1]
+    pause(tmp_path / "run", remote, 10, 20, 30)
+    failed, missing = capsys.readouterr().out.splitlines()
+    assert failed.startswith(f"checkpoint.remote {remote / KEY}: step-00000010 was not copied; NotADirectoryError: ")
+    assert failed.endswith("/***/pretrain-phase1'"), "an error of a library may contain a secret"
+    assert missing.endswith(": step-00000030 is missing; another host continues from the start")
     remote.unlink()
     pause(tmp_path / "run", remote, 40)
     assert steps(remote / KEY) == [40]
 
 
+HANGS = threading.Event()
+
+
+class HangingFileSystem(MemoryFileSystem):
+    """A remote that accepts a connection and then never answers."""
+
+    protocol = "hangs"
+
+    def exists(self, path: str, **kwargs: object) -> bool:
+        return not HANGS.wait()
+
+    def put(self, *args: object, **kwargs: object) -> None:
+        HANGS.wait()
+
+
+@pytest.fixture
+def hanging() -> Iterator[str]:
+    fsspec.register_implementation("hangs", HangingFileSystem)
+    HANGS.clear()
+    yield "hangs://bucket"
+    HANGS.set()
+
+
 def test_a_remote_that_hangs_ends_with_the_time_there_is(
-    remote: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hanging: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(checkpoint_sync, "AFTER_SIGTERM_SECONDS", 0.0)
-    said: list[str] = []
-    pause(tmp_path / "run", remote, 10, say=said.append, in_a_hurry=True)
-    assert "lacks the checkpoint after update 10" in said[-1]
+    monkeypatch.setattr(checkpoint_sync, "COPY_SECONDS", 0.1)
+    monkeypatch.setattr(checkpoint_sync, "AFTER_SIGTERM_SECONDS", 0.1)
+    pause(tmp_path / "run", hanging, 10, 20, in_a_hurry=True)
+    fetched, missing = capsys.readouterr().out.splitlines()
+    assert fetched.endswith(": nothing was fetched within 0 s")
+    assert missing.endswith("step-00000020 is missing; another host continues from the start")
+
+
+def test_a_remote_that_hangs_does_not_keep_the_process(tmp_path: Path) -> None:
+    code = (
+        "from pathlib import Path; from tests.tasks.host.test_checkpoint_sync import *\n"
+        "fsspec.register_implementation('hangs', HangingFileSystem)\n"
+        f"checkpoint_sync.COPY_SECONDS = 0.1\npause(Path({str(tmp_path / 'run')!r}), 'hangs://bucket', 10)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert "step-00000010 is missing" in done.stdout
 
 
 def test_a_protocol_that_nothing_here_knows_is_refused_before_anything_runs(tmp_path: Path) -> None:
@@ -194,6 +223,6 @@ def test_a_protocol_that_nothing_here_knows_is_refused_before_anything_runs(tmp_
 
 
 def test_without_a_remote_nothing_travels(tmp_path: Path) -> None:
-    with sync_checkpoints(tmp_path / "run", None, KEY) as on_event:
-        assert on_event is None
+    with sync_checkpoints(tmp_path / "run", None, KEY) as copies:
+        assert copies is None
     assert not (tmp_path / "run").exists()

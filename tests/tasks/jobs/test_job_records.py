@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from flows.commands import ledger as flows_ledger
-from ipu_model.errors import OutOfMemory
+from ipu_model.core.errors import OutOfMemory
 from tasks.estimates import job_estimates
 from tasks.estimates.job_estimates import NotMeasured, measure
 from tasks.estimates.planned_jobs import PlannedRows

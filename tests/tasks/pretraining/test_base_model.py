@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
+from ipu_model.core.files import sha256_of
 from ipu_model.distributed.process import StopRequest, lock_run_folder
-from ipu_model.files import sha256_of
 from ipu_model.train.job_runner import run_job
 from tasks.downstream.jobs.entry_jobs import build_finetune_job
 from tasks.jobs.device_job import Job

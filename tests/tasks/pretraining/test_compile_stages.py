@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ipu_model.files import sha256_of, write_json
+from ipu_model.core.files import sha256_of, write_json
 from tasks.params.overlays import resolve
 from tasks.params.strict_yaml import read_yaml
 from tasks.plan.plan_file import read_plan

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ipu_model.files import write_json, write_text
+from ipu_model.core.files import write_json, write_text
 from ipu_model.jobs.job import BatchGeometry, Job, JobResult
 from ipu_model.rows.format import Manifest
 from tasks.downstream.jobs import entry_jobs as of_entries

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ipu_model import files
+from ipu_model.core import files
 from tasks.corpus.documents import document_columns, read_files
 from tasks.downstream.squad.ask import find_model
 from tasks.downstream.squad.params import SquadDataParams

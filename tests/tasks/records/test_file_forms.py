@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ipu_model.errors import DeviceJobError
+from ipu_model.core.errors import DeviceJobError
 from tasks.downstream.squad.examples import make_questions
 from tasks.downstream.squad.questions import read_references
 from tasks.downstream.squad.score_files import read_predictions

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ipu_model.files import sha256_of, write_json
+from ipu_model.core.files import sha256_of, write_json
 from tasks.params.entries import find_entry
 from tasks.params.schema import load_params, parameter_values
 from tasks.release.fetch import FetchResult, fetch, newest_on_hub

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ipu_model.files import read_json, sha256_of, write_json
+from ipu_model.core.files import read_json, sha256_of, write_json
 from tasks.downstream.inference.fetched_releases import read_fetched, verify_release
 from tasks.params.entries import find_entry
 from tasks.params.schema import load_params

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from flows import cli
-from ipu_model.files import sha256_of
+from ipu_model.core.files import sha256_of
 from tasks.release.hub.name_tags import HubReleases
 from tasks.release.hub.newest import newest_releases
 from tasks.release.names import FolderReleases, NamedReleases, find_named

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ipu_model.files import HOST, sha256_of, write_json
+from ipu_model.core.files import HOST, sha256_of, write_json
 from tasks.params.schema import parameter_values
 from tasks.release.publish import publish
 from tasks.stage import artifacts

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard
 
-from ipu_model.files import sha256_of, write_json
+from ipu_model.core.files import sha256_of, write_json
 from tasks.params.schema import load_params, parameter_values
 from tasks.plan.dvc_records import LOCK
 from tasks.release.publish import publish

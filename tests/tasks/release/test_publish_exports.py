@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ipu_model.files import read_json, sha256_of, write_json
+from ipu_model.core.files import read_json, sha256_of, write_json
 from tasks.downstream.export.export import export_scores
 from tasks.downstream.export.onnx_files import load_model, write_formats
 from tasks.params.entries import find_entry

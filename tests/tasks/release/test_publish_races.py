@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ipu_model.files import HOST, sha256_of
+from ipu_model.core.files import HOST, sha256_of
 from tests.hub_server import HubServer
 from tests.tasks.downstream.entries import change_parameters
 from tests.tasks.release.hub_publishing import NAME, TOKEN, commits, content

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ipu_model.files import sha256_of, write_json
+from ipu_model.core.files import sha256_of, write_json
 from tasks.params.schema import load_params, parameter_values
 from tasks.release.publish import publish
 from tasks.stage import artifacts

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ipu_model.files import write_json
+from ipu_model.core.files import write_json
 from tasks.corpus import corpus
 from tasks.downstream import evaluate, rows, validate_rows
 from tasks.downstream import examples as read_examples

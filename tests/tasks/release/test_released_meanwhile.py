@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ipu_model.files import exclusive_lock, read_json, sha256_of, write_json
+from ipu_model.core.files import exclusive_lock, read_json, sha256_of, write_json
 from tasks.downstream.inference.predict_released import predict_released
 from tasks.params.entries import find_entry
 from tasks.params.schema import load_params, parameter_values

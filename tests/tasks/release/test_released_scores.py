@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ipu_model.files import write_json, write_text
+from ipu_model.core.files import write_json, write_text
 from tasks.downstream.gate.gate import paired_differences
 from tasks.downstream.gate.released_scores import mark_unanswered, read_released_outcomes, read_scores, scores_json
 from tasks.downstream.squad.questions import SquadQuestion, read_questions

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from flows.runs.model_source import add_prefix_space, model_parameters
-from ipu_model.files import sha256_of
+from ipu_model.core.files import sha256_of
 from tasks.downstream.inference import job
 from tasks.downstream.inference.entry import infer_entry
 from tasks.downstream.inference.job import InferenceOptions, run_inference, scratch_checkout

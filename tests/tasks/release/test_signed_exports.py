@@ -21,7 +21,7 @@ if find_spec("onnxruntime") is None:  # importing it here would start its teleme
     pytest.skip("needs the extra export", allow_module_level=True)
 
 from flows.runs.checkout import CODE
-from ipu_model.files import write_json
+from ipu_model.core.files import write_json
 from tasks.params.strict_yaml import read_yaml
 from tasks.release.fetch import download_release
 from tasks.release.publish import publish

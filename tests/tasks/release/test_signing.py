@@ -22,7 +22,7 @@ pytest.importorskip("model_signing")
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from ipu_model.files import write_json
+from ipu_model.core.files import write_json
 from tasks.params.schema import parameter_values
 from tasks.release import verify as verification
 from tasks.release.fetch import download_release

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ipu_model.files import write_json, write_text
+from ipu_model.core.files import write_json, write_text
 from tasks.stage import artifacts
 from tests.parts import in_part
 from tests.tasks.downstream.entries import change_parameters

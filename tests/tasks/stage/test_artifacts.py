@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from ipu_model.files import FOREIGN_SECONDS, HOST, new_folder, sha256_of, write_json, write_text
+from ipu_model.core.files import FOREIGN_SECONDS, HOST, new_folder, sha256_of, write_json, write_text
 
 
 def test_a_folder_that_fails_in_the_middle_leaves_the_old_one_as_it_was(tmp_path):

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ipu_model.files import NotAFile, open_regular, parse_json, read_json, reject_duplicate_keys, sha256_of
+from ipu_model.core.files import NotAFile, open_regular, parse_json, read_json, reject_duplicate_keys, sha256_of
 from tasks.pretraining.rows import prepared_files
 from tasks.records import csv_files, tables
 from tasks.records.interpretation import Interpretation

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from ipu_model.files import HOST
+from ipu_model.core.files import HOST
 from tasks.stage import exchange
 from tasks.stage.errors import InputError
 from tasks.stage.exchange import Exchange, FilesOfPath

@@ -85,7 +85,6 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[pyte
         for name, value in SECRETS.items():
             patch.setenv(name, value)
         patch.setattr(tracking, "CLOSE_SECONDS", 300.0)  # a busy host takes its time; test_tracker.py looks at limits
-        patch.setattr(tracking, "TROUBLED_SECONDS", 300.0)
         for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
             patch.setenv(name, f"http://127.0.0.1:{proxy.port}")
         patch.setenv("NO_PROXY", "127.0.0.1")
@@ -265,7 +264,6 @@ def test_trackio_gets_everything_once_the_disk_takes_it(tmp_path: Path) -> None:
     assert said[0].startswith("tracking: trackio: cannot record now, retrying (FileExistsError: ")
     blocked.unlink()
     trackers.close("finished", {"finetune": {"steps": 10, "precision": "fp32"}}, 10)
-    trackers.stop()
     assert said[1:] == ["tracking: trackio: recording again, nothing was lost so far"]
     run = read_trackio(tmp_path)["finetune-0123"]
     assert (run.curves, run.summary["finetune/precision"]) == (
@@ -360,7 +358,6 @@ def test_an_mlflow_server_that_fails_and_then_hangs_is_said_and_costs_nothing(
             time.sleep(0.05)
         assert len(server.asked) == 2
         trackers.close("finished", {}, 10)
-        trackers.stop()
         assert len(server.asked) > 2
     assert "tracking: mlflow: cannot record now, retrying (MlflowException: API request to http://***@" in said[0]
     assert "history.csv has them" in said[-1]
@@ -377,7 +374,6 @@ def test_a_wandb_server_that_refuses_the_key_leaves_an_offline_run(
         trackers = Trackers(["wandb"], description_of(tmp_path), said.append)
         trackers.on_event({"event": "step", "step": 10, "steps": 100, "loss": 0.25})
         trackers.close("finished", {"finetune": {"steps": 10}}, 10)
-        trackers.stop()
         assert server.asked
     assert said[0].startswith("tracking: wandb: recording offline, as the server is not available (CommError: ")
     assert len(said) == 2
@@ -398,7 +394,6 @@ def test_a_wandb_run_goes_on_where_its_server_says_and_tells_nothing_of_the_host
         for update in (20, 30, 40, 50):
             trackers.on_event({"event": "step", "step": update, "steps": 100, "loss": 1 / update})
         trackers.close("finished", {"finetune": {"steps": 50}}, 50)
-        trackers.stop()
     assert [(line["_step"], line["loss"]) for line in server.history] == [(40, 1 / 40), (50, 1 / 50)]
     assert said == ["tracking: wandb: the run finetune-0123 already has updates up to 30; they are skipped"]
     assert server.exit_code == 0
@@ -418,7 +413,6 @@ def test_trainings_under_a_wandb_agent_are_runs_of_their_own(tmp_path: Path, mon
         trackers = Trackers(["wandb"], description_of(tmp_path) | {"id": stage}, print)
         trackers.on_event({"event": "step", "step": 10, "steps": 100, "loss": 0.5})
         trackers.close("finished", {}, 10)
-        trackers.stop()
     assert set(read_wandb(tmp_path)) == {"pretrain-0123", "finetune-0123"}
 
 
@@ -436,7 +430,6 @@ def test_a_wandb_server_that_stops_answering_is_given_up_at_the_end(
         trackers = Trackers(["wandb"], description_of(tmp_path), said.append)
         trackers.on_event({"event": "step", "step": 40, "steps": 100, "loss": 0.5})
         trackers.close("finished", {}, 40)
-        trackers.stop()
     [last] = said
     assert last.startswith("tracking: wandb: the server did not accept all data in 1 s; upload it with `wandb sync ")
     [folder] = (tmp_path / "wandb").glob("run-*")

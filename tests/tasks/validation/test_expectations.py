@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from ipu_model.files import sha256_of, write_json
+from ipu_model.core.files import sha256_of, write_json
 from tasks.params.schema import load_params
 from tasks.validation.checks import CheckCounts, CheckOutcome, DataCheck, Failure
 from tasks.validation.pretraining_checks import CorpusData

@@ -10,7 +10,7 @@ import pytest
 
 from flows.commands.run import suggest_next
 from flows.runs.report import DECIDED, RunReport
-from ipu_model.files import read_json
+from ipu_model.core.files import read_json
 from tasks.downstream.evaluate import evaluate
 from tasks.downstream.gate.advice import Advice, TrainingFacts, advise, read_losses
 from tasks.downstream.gate.verdict_text import format_advice

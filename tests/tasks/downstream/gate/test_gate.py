@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ipu_model.files import write_json
+from ipu_model.core.files import write_json
 from tasks.downstream.gate import gate
 from tasks.downstream.gate.gate import Evidence, compare_teacher, paired_differences
 from tasks.downstream.gate.recipe import ReleasedComparison, ScoreEvidence, check_scores

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ipu_model.files import sha256_of, write_json
+from ipu_model.core.files import sha256_of, write_json
 from tasks.downstream.gate.gate import gate
 from tasks.downstream.gate.recipe import SeedModel, check_recipe, recipe_record, score_recipe, seed_file_name
 from tasks.downstream.gate.released_scores import scores_json

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ipu_model.files import sha256_of, write_json
+from ipu_model.core.files import sha256_of, write_json
 from tasks.downstream.evaluate import evaluate
 from tasks.downstream.gate.gate import gate
 from tasks.downstream.gate.subject import make_subject

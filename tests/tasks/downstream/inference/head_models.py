@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ipu_model.files import sha256_of
+from ipu_model.core.files import sha256_of
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import ModelOrigin, write_model
 from ipu_model.models.modeling import build_model, initialise

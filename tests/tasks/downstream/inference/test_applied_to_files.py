@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from ipu_model.files import write_json
+from ipu_model.core.files import write_json
 from tasks.downstream import evaluate as evaluate_stage
 from tasks.downstream import examples, rows
 from tasks.downstream.inference import job, predict

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ipu_model.files import read_json, sha256_of, write_json
+from ipu_model.core.files import read_json, sha256_of, write_json
 from tasks.downstream.gate.released_scores import read_scores
 from tasks.downstream.gate.subject import make_subject
 from tasks.downstream.inference import job

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ipu_model.files import read_json, write_json
+from ipu_model.core.files import read_json, write_json
 from tasks.downstream.gate.gate import gate
 from tasks.downstream.squad import scores
 from tasks.downstream.squad.questions import SquadQuestion

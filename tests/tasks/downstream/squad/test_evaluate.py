@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ipu_model.files import write_json
+from ipu_model.core.files import write_json
 from tasks.downstream.evaluate import describe_run, evaluate
 from tasks.downstream.squad.params import SquadEvaluateParams
 from tasks.stage.errors import InputError

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ipu_model.files import write_json
+from ipu_model.core.files import write_json
 from tasks.downstream.evaluate import evaluate
 from tasks.downstream.gate.gate import gate
 from tasks.downstream.gate.released_scores import scores_json

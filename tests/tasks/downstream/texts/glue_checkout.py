@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from ipu_model.core.files import sha256_of, write_json
 from ipu_model.distributed.process import StopRequest
-from ipu_model.files import sha256_of, write_json
 from ipu_model.jobs.job import JobResult
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import ModelOrigin, write_model

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, f1_score
 
-from ipu_model.files import read_json
+from ipu_model.core.files import read_json
 from tasks.downstream.evaluate import evaluate
 from tasks.records.labels import add_labels
 from tasks.rows.held_out import is_held_out

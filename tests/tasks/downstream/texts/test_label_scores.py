@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import accuracy_score, f1_score, precision_recall_fscore_support
 
-from ipu_model.files import read_json, write_json
+from ipu_model.core.files import read_json, write_json
 from tasks.downstream.evaluate import evaluate
 from tasks.downstream.gate.gate import gate
 from tasks.downstream.gate.released_scores import scores_json

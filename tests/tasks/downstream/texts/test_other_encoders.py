@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from flows.runs.model_source import add_prefix_space, model_parameters
-from ipu_model.files import read_json
+from ipu_model.core.files import read_json
 from tasks.downstream.inference.entry import infer_entry
 from tasks.downstream.inference.job import InferenceOptions
 from tasks.downstream.inference.model import find_model

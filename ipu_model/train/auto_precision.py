@@ -13,13 +13,13 @@ from typing import List, Optional, Tuple
 import numpy as np
 import torch
 
+from ipu_model.core.files import find_object, fingerprint, write_json
+from ipu_model.core.progress import Emit
 from ipu_model.distributed.instances import Instances
 from ipu_model.estimates.shapes import dense_flops
-from ipu_model.files import find_object, fingerprint, write_json
 from ipu_model.jobs.plan import Choice, JobPlan
 from ipu_model.models.encoder import Layer, LowPrecisionCopies
 from ipu_model.models.flat import SequenceAttention, flatten
-from ipu_model.progress import Emit
 from ipu_model.rows.row_folder import RowFolder
 from ipu_model.train.checkpoint import Checkpoints, Fingerprint
 

@@ -21,17 +21,17 @@ from test_compiling import needs_compiler
 from test_torchrun import run_two
 from tiny_jobs import ROOT, TINY, make_columns, make_job, pausing, run_here, write_rows
 
+from ipu_model.core.errors import CheckpointError
 from ipu_model.distributed.instances import Instances
 from ipu_model.distributed.process import StopRequest
-from ipu_model.errors import CheckpointError
 from ipu_model.jobs.job import Job, JobResult, ScheduleConfig
 from ipu_model.jobs.plan import Choice, JobPlan, make_plan
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.encoder import Layer
 from ipu_model.models.flat import flatten
 from ipu_model.rows.row_folder import RowFolder
-from ipu_model.runtimes import auto_precision
-from ipu_model.runtimes.auto_precision import (
+from ipu_model.train import auto_precision
+from ipu_model.train.auto_precision import (
     LEAST_TOKENS,
     MIN_SPEEDUP,
     RECORD,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import List, Optional
 
-from ipu_model.units import shorten
+from ipu_model.core.units import shorten
 
 
 class DeviceJobError(ValueError):

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Callable, ContextManager, Iterator, List, Optional, Tuple
 
-from ipu_model.files import try_lock
+from ipu_model.core.files import try_lock
 
 POLL_SECONDS = 1.0
 

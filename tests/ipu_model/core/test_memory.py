@@ -14,15 +14,15 @@ from typing import Any, Dict, Iterator, List, Optional
 import pytest
 from tiny_jobs import ROOT, make_job
 
-from ipu_model import memory
+from ipu_model.core import memory
+from ipu_model.core.memory import memory_limit, reserve_memory
 from ipu_model.distributed.process import StopRequest, Terminated
-from ipu_model.memory import memory_limit, reserve_memory
 from ipu_model.train.job_runner import run_job
 
 HOLD = """
 import sys
 from pathlib import Path
-from ipu_model.memory import reserve_memory
+from ipu_model.core.memory import reserve_memory
 with reserve_memory(600, exit, Path(sys.argv[1])):
     print("holds", flush=True)
     sys.stdin.read()

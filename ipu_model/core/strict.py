@@ -10,7 +10,7 @@ import difflib
 import typing
 from typing import Any, Mapping, Optional, Sequence, Type, TypeVar
 
-from ipu_model.errors import ConfigError
+from ipu_model.core.errors import ConfigError
 
 T = TypeVar("T")
 JSON_TYPES = (str, int, float, bool, dict, list)

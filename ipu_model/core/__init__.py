@@ -1,0 +1,1 @@
+"""Helpers that need only the standard library, for every part of the project."""
