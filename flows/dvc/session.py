@@ -100,7 +100,7 @@ class Listener:
 
 @dataclass
 class _Output:
-    """What arrives while a request is answered: lines, and events of a stage."""
+    """Receiver of what arrives while a request is answered: lines, and events of a stage."""
 
     listener: Listener
     paused: str | None = None

@@ -122,23 +122,14 @@ def run_plan(
                 use_fork_server(session, [known[one] for one in plan if one not in found.unchanged], root)
             )
         others = [] if found.is_complete else [one for one in known.with_upstream(plan) if one not in plan]
-
-        def bring(stage: str) -> str:
-            if stage in found.unchanged:
-                get_run_logger().info("nothing changed")
-                return "skipped"
-            needed = [one for one in known.with_upstream([stage]) if one in others]
-            for one in (*needed, stage):
-                try:
-                    verdict = _update(known[one], session, run.progress)
-                finally:  # its outs have been pushed
-                    locks.release()
-            others[:] = [one for one in others if one not in needed]
-            return verdict
-
         try:
             for stage in plan:
-                _record("stage", stage, functools.partial(bring, stage), run, on_end, root)
+                upstream = [one for one in known.with_upstream([stage]) if one in others]
+                others = [one for one in others if one not in upstream]
+                left = [] if stage in found.unchanged else [known[one] for one in (*upstream, stage)]
+                _record(
+                    "stage", stage, functools.partial(_bring, left, session, locks, run.progress), run, on_end, root
+                )
         finally:
             run.read_results(root)  # of a failed run too
         if remote and (kept := [stage.name for stage in run.stages if stage.status != "ran"]):
@@ -199,6 +190,19 @@ def _run_task(kind: str, name: str, body: Callable[[], str]) -> str:
     if raised:
         raise raised[0]
     return cast(str, state.result())
+
+
+def _bring(stages: Sequence[Stage], session: DvcSession, locks: StageLock, shown: dict[str, str]) -> str:
+    """Bring stages up to date, one after the other, and return the status of the last one; none: nothing changed."""
+    if not stages:
+        get_run_logger().info("nothing changed")
+    verdict = "skipped"
+    for stage in stages:
+        try:
+            verdict = _update(stage, session, shown)
+        finally:  # its outs have been pushed
+            locks.release()
+    return verdict
 
 
 def _update(stage: Stage, session: DvcSession, shown: dict[str, str]) -> str:

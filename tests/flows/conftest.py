@@ -45,7 +45,7 @@ if os.environ.get("TOY_FAILS") == name:
     pathlib.Path("data/second").write_text("half of it")
     report("failed", text="the toy stage was told to fail")
     sys.exit("error: the toy stage was told to fail")
-print("at work")
+print("stage output")
 report("progress", percent=50, text="half way")
 report("progress", percent=100, text="all the way")
 pathlib.Path("metrics").mkdir(exist_ok=True)

@@ -21,7 +21,7 @@ def rwlock(toy_project):
 
 @contextlib.contextmanager
 def a_dvc_in(folder):
-    """The ID of a process that looks like a DVC running there, and is no child of this one."""
+    """The ID of a process that looks like a DVC running there, and is not a child of this one."""
     waits = [sys.executable, "-c", "import os; print(os.getpid(), flush=True); input()", "dvc"]
     words = ["/bin/sh", "-c", '"$@"; exit', "sh", *waits]
     with subprocess.Popen(words, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

@@ -54,7 +54,7 @@ def test_lines_and_progress_are_passed_on_without_dvcs_bookkeeping(toy_project):
     said, shares = [], []
     repro("first", toy_project, said, shares)
     assert shares == [50, 100]
-    assert said == ["Running stage 'first':", "at work"]
+    assert said == ["Running stage 'first':", "stage output"]
     assert not [line for line in said if "lock" in line]
 
 
@@ -197,7 +197,7 @@ def test_one_process_updates_all_stages_and_each_hears_its_own_lines(toy_project
     assert len(started) == 1
     assert ran() == ["first", "second"]
     for stage in plan:
-        assert said[stage] == [f"Running stage '{stage}':", "at work"]
+        assert said[stage] == [f"Running stage '{stage}':", "stage output"]
         assert shares[stage] == [50, 100]
     (toy_project / "data" / "second").unlink()
     lock = yaml.safe_load((toy_project / "dvc.lock").read_text())

@@ -132,7 +132,7 @@ def test_without_colours_and_without_a_terminal_nobody_gets_them(toy_project, en
     assert "second: started\nsecond                           failed " in done.stdout
     assert done.stderr == "error: stage second failed (exit code 1): the toy stage was told to fail\n"
     shown = subprocess.run(words("--verbose"), cwd=toy_project, env=environment, text=True, capture_output=True).stdout
-    assert "second: started\nRunning stage 'second':\nat work\n[ 50%] half way\n" in shown
+    assert "second: started\nRunning stage 'second':\nstage output\n[ 50%] half way\n" in shown
     assert "Podium run: rejected\n" in shown
 
 
