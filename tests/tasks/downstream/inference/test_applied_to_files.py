@@ -22,7 +22,6 @@ from tasks.downstream.inference.model import InferenceModel, find_model
 from tasks.downstream.inference.predict import PredictionOutput, evaluate
 from tasks.downstream.jobs import entry_jobs
 from tasks.params.sections import RuntimeSpec
-from tasks.records.duplicate_report import NearDuplicateReport, write_report
 from tasks.stage import artifacts
 from tests.places import SHARED
 from tests.tasks.downstream.entries import values_with, write_parameters
@@ -105,7 +104,6 @@ def staged(folder: Path, entry: Mapping[str, Any], model: Path, monkeypatch: pyt
     (folder / artifacts.TOKENIZER).parent.mkdir(parents=True)
     (folder / artifacts.TOKENIZER).symlink_to(model)
     write_json(folder / artifacts.validation_report("plan-rows"), {"valid": True})
-    write_report(folder / artifacts.near_duplicates_file("plan"), NearDuplicateReport(None, ()))
     monkeypatch.chdir(folder)
     for module, stage in ((examples, "plan"), (rows, "plan"), (entry_jobs, "predict@plan"), (evaluate_stage, "plan")):
         run_stage(module, stage)

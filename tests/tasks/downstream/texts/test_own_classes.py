@@ -17,7 +17,7 @@ from sklearn.metrics import accuracy_score, f1_score
 from transformers import pipeline
 
 from flows.cli import cli
-from tasks.downstream import evaluate, examples, parity, rows, validate, validate_rows
+from tasks.downstream import evaluate, examples, parity, rows
 from tasks.downstream.gate import gate
 from tasks.downstream.inference import job as inference_job
 from tasks.downstream.jobs import entry_jobs as jobs
@@ -44,9 +44,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """All stages up to the gate; the metrics."""
     monkeypatch.chdir(folder)
     run_stage(examples, NAME)
-    run_stage(validate, NAME)
     run_stage(rows, NAME)
-    run_stage(validate_rows, NAME)
     for module, stage in ((jobs, "finetune"), (jobs, "predict"), (evaluate, "evaluate"), (gate, "gate")):
         run_stage(module, f"{stage}@{NAME}")
     found: dict[str, Any] = read_json(folder / f"metrics/{NAME}.json")
