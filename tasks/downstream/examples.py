@@ -1,4 +1,6 @@
-"""Stage examples: write the examples of an entry as Parquet, one file per split, after checking each one and all.
+"""Stage examples: write the examples of an entry as Parquet, one file per split, after checking each one.
+
+The examples of all splits are validated before they replace older ones.
 
 Without a development set, a part of the training examples is set aside. A limit keeps a sample of a split.
 
@@ -118,7 +120,7 @@ class ExamplesTask(DownstreamTask):
         """
 
 
-def make_examples(task: ExamplesTask, folder: Path, validate: Callable[[Path], object] = bool) -> str:
+def make_examples(task: ExamplesTask, folder: Path, validate: Callable[[Path], None] = lambda folder: None) -> str:
     """Write the examples of an entry to `folder`, a Parquet file for each split, all or none.
 
     Args:
