@@ -444,9 +444,9 @@ def test_plan_yaml_belongs_to_params_yaml():
     assert require_plan(ROOT, load_params(ROOT / "params.yaml")) is None
 
 
-MODULES = {"compile_pretrain": 2, "predict_released": 2, "validate_rows": 3}
-"""Stages that do part of the work of others: jobs of pre-training, examples and rows for another model, the examples
-that rows were made from."""
+MODULES = {"compile_pretrain": 2, "predict_released": 2, "examples": 2, "rows": 2}
+"""Stages that do part of the work of others: jobs of pre-training, examples and rows for another model, and stages that
+validate what they make."""
 
 
 def test_dvc_yaml_and_its_stages_stay_a_table_of_contents():

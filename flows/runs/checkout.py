@@ -122,8 +122,8 @@ def prepare_checkout(checkout: Checkout, say: Callable[[str], None] = print) -> 
         (folder / "inputs").symlink_to(os.path.relpath(root / "inputs", folder))
     share_cache(root, folder)
     write_text(folder / artifacts.PARAMS, yaml_text(checkout.values))
-    if write_plan(folder, checkout.composed):
-        remove_stale(folder, say)  # of parameters that failed before their first training
+    write_plan(folder, checkout.composed)
+    remove_stale(folder, say)
     _mark_resolved(checkout)
 
 

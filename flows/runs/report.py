@@ -43,7 +43,7 @@ OPTIONAL = (
 """Fields that the record lacks if they are empty, as they are for most runs."""
 MOST_EARLIER = 20
 NAMES = 32
-"""Length of the longest name of a stage, validate_examples@classification."""
+"""Width of the names of stages; the longest is predict_released@classification."""
 HEADER = f"{'stage':<{NAMES}} {'status':<9} seconds"
 SECONDS_FOR_GIT = 5.0
 GENERATED = ("dvc.lock", "plan.yaml")

@@ -10,6 +10,8 @@ from tasks.stage.errors import InputError, ParamsError
 
 PUBLISH = "publish"
 """Last step of a run. It is not a stage of dvc.yaml, as it changes things outside the project."""
+MERGED = {"validate_examples": "examples", "validate_rows": "rows"}
+"""Former stage -> the stage that does its work."""
 ALL, PRETRAINING, FINETUNING = "all", "pretraining", "finetuning"
 """Built-in parts of the pipeline; the `meta` of stages names more. `finetuning` is all but pre-training."""
 
@@ -80,7 +82,10 @@ def _match_stages(name: str, plan: Plan, definitions: Mapping[str, Any]) -> list
     found = [stage.name for stage in plan.values() if name in (stage.name, stage.group)]
     if found:
         return found
-    group = name.partition("@")[0]
+    group, at, item = name.partition("@")
+    if group in MERGED:
+        new = f"{MERGED[group]}{at}{item}"
+        raise ParamsError(f"--to {name}: {new} validates what it makes; use --to {new}")
     if group == PUBLISH:
         raise ParamsError(f"--to {name}: publishing is not a stage; use podium publish after the run")
     if group in definitions:

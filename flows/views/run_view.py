@@ -493,12 +493,16 @@ def _describe_device(result: Mapping[str, Any]) -> str | None:
 
 
 def _find_data_docs(page: Path, root: Path) -> Path | None:
-    """Return Great Expectations' own page of the verdict on a page; None if missing or of another verdict."""
+    """Return Great Expectations' own page of the verdict on a page; None if missing or of another verdict.
+
+    Without a verdict, the stage failed, and both pages are of its data.
+    """
     folder, verdict = root / artifacts.DATA_DOCS / page.stem, page.with_suffix(".json")
     digest = folder / artifacts.VERDICT_HASH
-    if page.parent != root / artifacts.VALIDATION or not digest.is_file() or not verdict.is_file():
+    if page.parent != root / artifacts.VALIDATION or not digest.is_file():
         return None
-    return folder / "index.html" if digest.read_text(encoding="utf-8") == sha256_of(verdict) else None
+    is_current = not verdict.is_file() or digest.read_text(encoding="utf-8") == sha256_of(verdict)
+    return folder / "index.html" if is_current else None
 
 
 def format_moment(time_of_record: str | None) -> str:

@@ -69,6 +69,11 @@ def partial_path(path: Path, kind: str = "") -> Path:
     return path.with_name(f"{path.name}.{HOST}-{os.getpid()}{kind}{PARTIAL}")
 
 
+def complete_path(path: Path) -> Path:
+    """Return the path that a file in a partial folder has once the folder is complete."""
+    return Path(re.sub(rf"\.[0-9a-f]{{8}}-\d+{re.escape(PARTIAL)}(?=/|$)", "", str(path)))
+
+
 @contextlib.contextmanager
 def new_folder(path: Path, replace: bool = True) -> Iterator[Path]:
     """Replace the folder `path` atomically: yield a temporary folder next to it, which is then synced and renamed.

@@ -6,12 +6,13 @@ python -m tasks.downstream.evaluate NAME
 import importlib
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic
 
 import numpy as np
+import pyarrow as pa
 
 from ipu_model.core.files import find_object, new_folder, sha256_of, write_json, write_text
 from tasks.downstream.scoring.calibration import Bin, Calibration, calibrate
@@ -21,13 +22,19 @@ from tasks.downstream.scoring.page_parts import group_bars, plot_reliability, pl
 from tasks.downstream.scoring.scores import A, E, L, ScoresTask
 from tasks.downstream.scoring.thresholds import RiskCoverage, risk_coverage
 from tasks.pages.markup import csv_text
-from tasks.params.entries import Entry, entry_argument, load_entry
-from tasks.plan.kinds import load_part
+from tasks.params.entries import ENTRY_SECTIONS, Entry, entry_argument, find_entry, learns_text
+from tasks.params.schema import Params, load_sections
+from tasks.plan.kinds import TRAIN, load_part
 from tasks.plan.main import run_main
-from tasks.records.duplicate_report import read_report
+from tasks.records.duplicate_report import NearDuplicateReport
 from tasks.records.interpretation import read_reading
+from tasks.records.parquet import read_batches
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
+from tasks.validation.near_duplicates import find_near_duplicates
+
+READ_AT_ONCE = 8192
+NOT_SEARCHED = NearDuplicateReport(None, ())
 
 
 @dataclass(frozen=True)
@@ -56,10 +63,17 @@ class EvaluationView(Generic[E, A]):
 class PageTask(ScoresTask[E, L, A]):
     """Report of an evaluation."""
 
+    compared_columns: ClassVar[tuple[str, ...]]
+    """Columns of the text that development and training examples should not share."""
     probability: ClassVar[str] = ""
     """Sentence on what an answer's probability is."""
     bar_titles: ClassVar[Mapping[str, str]] = {}
     """Metric -> short title next to the bars of slices, in this order; empty: all metrics."""
+
+    def compared_texts(self, batch: pa.RecordBatch) -> list[str]:
+        """Return that text for each example of a batch with these columns."""
+        parts = zip(*(batch.column(name).to_pylist() for name in self.compared_columns), strict=True)
+        return ["\t".join(part for part in some if part is not None) for some in parts]
 
     def bar_notes(self) -> dict[str, str]:
         """Return name of a group -> its note next to its bar."""
@@ -115,8 +129,31 @@ class PageTask(ScoresTask[E, L, A]):
         return {}
 
 
-def evaluate(task: PageTask[E, Any, A], root: Path = Path()) -> dict[str, Any]:
+def search_near_duplicates(task: PageTask[Any, Any, Any], params: Params, root: Path = Path()) -> NearDuplicateReport:
+    """Find the development examples with a near-duplicate in the training data or pre-training corpus of an entry.
+
+    Raises:
+        InputError: examples or corpus are missing or damaged.
+    """
+    threshold = params.validate_.near_duplicates
+    if threshold is None:
+        return NOT_SEARCHED
+
+    def read(split: str) -> Iterator[list[str]]:
+        path, made_by = task.examples_file(split, root), task.entry.stage("examples")
+        return map(task.compared_texts, read_batches(path, task.compared_columns, READ_AT_ONCE, made_by))
+
+    corpus = root / artifacts.CORPUS if learns_text(task.entry, params) else None
+    return find_near_duplicates(read, TRAIN, task.development, corpus, threshold, task.record)
+
+
+def evaluate(
+    task: PageTask[E, Any, A], root: Path = Path(), report: NearDuplicateReport = NOT_SEARCHED
+) -> dict[str, Any]:
     """Score the logits of an entry's development sets; write its predictions, scores, plots and report.
+
+    Args:
+        report: the near-duplicates of its development examples.
 
     Returns:
         The content of the metrics file: every official metric in percent with its 95% interval, the score of the
@@ -129,7 +166,6 @@ def evaluate(task: PageTask[E, Any, A], root: Path = Path()) -> dict[str, Any]:
     weights = root / artifacts.model_folder(name) / "model.safetensors"
     if not weights.is_file():
         raise InputError(f"{weights} not found. Run the stage {task.entry.stage('finetune')}")
-    report = read_report(root / artifacts.near_duplicates_file(name), task.entry.stage("validate_examples"))
     baseline = task.choose_baseline(root)
     found = score_logits(task, root)
     near = score_without_duplicates(task, report, found.outcomes)
@@ -264,9 +300,10 @@ def main() -> None:
     name = entry_argument(
         "Score the logits of a downstream task and write its report. To score other answers to questions: podium score"
     )
-    task: PageTask[Any, Any, Any] = load_part(load_entry(name), "page")
+    params = load_sections(*ENTRY_SECTIONS, "tokenizer", "pretrain_rows", "validate_")
+    task: PageTask[Any, Any, Any] = load_part(find_entry(params, name), "page")
     started_at = time.perf_counter()
-    found = evaluate(task)
+    found = evaluate(task, report=search_near_duplicates(task, params))
     took = f"{found[task.counted]:,} {task.record}s in {time.perf_counter() - started_at:.1f} s"
     print(f"{task.entry.name}: {took}", *format_scores(task, found), sep="\n")
 

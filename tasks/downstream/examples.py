@@ -1,5 +1,7 @@
 """Stage examples: write the examples of an entry as Parquet, one file per split, after checking each one.
 
+The examples of all splits are validated before they replace older ones.
+
 Without a development set, a part of the training examples is set aside. A limit keeps a sample of a split.
 
 python -m tasks.downstream.examples NAME
@@ -8,13 +10,14 @@ python -m tasks.downstream.examples NAME
 import time
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 from ipu_model.core.files import new_folder
 from tasks.params.downstream import OwnDataParams
-from tasks.params.entries import Entry, entry_argument, load_entry
+from tasks.params.entries import ENTRY_SECTIONS, Entry, entry_argument, find_entry
+from tasks.params.schema import load_sections
 from tasks.plan.kinds import TRAIN, DownstreamTask, load_part
 from tasks.plan.main import run_main
 from tasks.records.interpretation import Interpretation, add_to_reading, read_reading
@@ -117,24 +120,28 @@ class ExamplesTask(DownstreamTask):
         """
 
 
-def make_examples(task: ExamplesTask, folder: Path) -> str:
+def make_examples(task: ExamplesTask, folder: Path, validate: Callable[[Path], None] = lambda folder: None) -> str:
     """Write the examples of an entry to `folder`, a Parquet file for each split, all or none.
+
+    Args:
+        validate: called with the complete examples before they become `folder`.
 
     Returns:
         A summary line.
 
     Raises:
         InputError: see `ExamplesTask.write_examples` and `ExamplesTask.complete`.
+        DataInvalid: `validate` rejects them.
     """
     with new_folder(folder) as partial:
         said = [task.write_examples(partial)]
         notes = [*_set_apart(task, partial), *_sampled(task, partial)]
         numbers = task.complete(partial)
         add_to_reading(partial, {**dict(notes), **numbers}, [note for note, _ in notes])
-        remarks = read_reading(partial)["remarks"]
-    known = [f"{count:,} {what}" for what, count in numbers.items() if count]
-    for text in (*remarks, *known):
-        streams.note(text)
+        known = [f"{count:,} {what}" for what, count in numbers.items() if count]
+        for text in (*read_reading(partial)["remarks"], *known):
+            streams.note(text)
+        validate(partial)
     return "; ".join([*said, *(f"{count:,} {what}" for what, count in notes if count), *known])
 
 
@@ -159,11 +166,15 @@ def _sampled(task: ExamplesTask, folder: Path) -> list[tuple[str, int]]:
 
 
 def main() -> None:
-    entry = load_entry(entry_argument("Read or generate the examples of a downstream task."))
+    params = load_sections(*ENTRY_SECTIONS, "validate_")
+    entry = find_entry(params, entry_argument("Read or generate, and validate, the examples of a downstream task."))
     task: ExamplesTask = load_part(entry, "examples")
+    checks = load_part(entry, "checks")
     started_at = time.perf_counter()
-    said = make_examples(task, artifacts.EXAMPLES / task.entry.name)
-    print(f"{task.entry.name}: {said}; {time.perf_counter() - started_at:.1f} s")
+    said = make_examples(
+        task, artifacts.EXAMPLES / entry.name, lambda folder: print(checks.validate_examples(folder, params))
+    )
+    print(f"{entry.name}: {said}; {time.perf_counter() - started_at:.1f} s")
 
 
 if __name__ == "__main__":

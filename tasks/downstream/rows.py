@@ -1,15 +1,14 @@
 """Stage rows: write the examples of an entry as packed rows, one folder per split.
 
-    python -m tasks.downstream.rows NAME [SPLIT ...]
+    python -m tasks.downstream.rows NAME
 
 Examples are read in chunks of a fixed size, smaller if they are long, and each chunk is packed separately, so that
 memory use is constant. A fraction of the training examples may be held out; their rows are in a subfolder of the
-training rows.
+training rows. The rows of all splits are validated before they replace older ones.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import logging
 import os
@@ -26,7 +25,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ipu_model.core.files import new_folder, sha256_of
-from tasks.params.entries import load_entry
+from tasks.params.entries import ENTRY_SECTIONS, entry_argument, find_entry
+from tasks.params.schema import load_sections
 from tasks.plan.kinds import TRAIN, DownstreamTask, load_part
 from tasks.plan.main import run_main
 from tasks.records.parquet import count_rows, read_batches
@@ -323,14 +323,16 @@ def format_summary(task: RowsTask, split: str, made: PackedSplit) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Write the packed rows of a downstream task.")
-    parser.add_argument("name", help="the entry or its stage")
-    parser.add_argument("splits", nargs="*", help="splits to write (default: all)")
-    arguments = parser.parse_args()
+    name = entry_argument("Write and validate the packed rows of a downstream task.")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    task: RowsTask = load_part(load_entry(arguments.name), "rows")
-    for split in arguments.splits or task.splits:
-        print(format_summary(task, split, write_rows(task, split)))
+    params = load_sections(*ENTRY_SECTIONS, "model", "validate_")
+    entry = find_entry(params, name)
+    task: RowsTask = load_part(entry, "rows")
+    checks = load_part(entry, "checks")
+    with new_folder(artifacts.rows_folder(entry.name)) as folder:
+        for split in task.splits:
+            print(format_summary(task, split, write_rows(task, split, folder=folder / split)))
+        print(checks.validate_rows(folder, params))
 
 
 if __name__ == "__main__":

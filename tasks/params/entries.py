@@ -41,7 +41,7 @@ class Entry:
         return ".".join(word for word in words if word)
 
     def stage(self, what: str) -> str:
-        """Return the stage in dvc.yaml for this entry: examples, validate_examples, rows, and so on."""
+        """Return the stage in dvc.yaml for this entry: examples, rows, and so on."""
         return f"{what}@{self.name}"
 
     @property

@@ -13,7 +13,7 @@ is named after folder and module, such as `SquadRows` in squad/rows.py:
     card        CardTask          model card
     inference   InferenceTask     podium evaluate and podium predict
 
-The base classes are in the modules that use them: examples.py, validate.py, rows.py, evaluate.py, card.py,
+The base classes are in the modules that use them: examples.py, checks.py, rows.py, evaluate.py, card.py,
 scoring/scores.py and inference/job.py. No stage depends on this file.
 """
 

@@ -1,12 +1,6 @@
-"""Report of near-duplicates: development examples that also occur in training data. validate_examples writes it."""
+"""Report of near-duplicates: development examples that also occur in training data."""
 
-from dataclasses import asdict, dataclass
-from pathlib import Path
-
-from pydantic import TypeAdapter, ValidationError
-
-from ipu_model.core.files import read_json, write_json
-from tasks.stage.errors import InputError
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -58,19 +52,3 @@ class NearDuplicateReport:
     threshold: float | None
     """Similarity from which two texts are near-duplicates; None: there was no search."""
     sources: tuple[SourceReport, ...]
-
-
-def write_report(path: Path, report: NearDuplicateReport) -> None:
-    """Write a report as JSON."""
-    write_json(path, asdict(report))
-
-
-def read_report(path: Path, made_by: str) -> NearDuplicateReport:
-    """Read a report, which the stage `made_by` writes."""
-    try:
-        return TypeAdapter(NearDuplicateReport).validate_python(read_json(path))
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist: run the stage {made_by}") from None
-    except ValueError as error:
-        problem = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
-        raise InputError(f"{path} cannot be read ({problem}): rerun the stage {made_by}") from None

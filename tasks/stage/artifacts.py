@@ -15,7 +15,6 @@ newlines)."""
 READING = "reading.json"
 """File next to a corpus, examples or prepared rows: how many records their stage read, skipped and changed."""
 TOKENIZER = Path("data/tokenizer")
-NEAR_DUPLICATES = Path("data/near_duplicates")
 EXAMPLES = Path("data/examples")
 """Folders of entries with train.parquet and one file per development set."""
 TEACHER = Path("data/teacher")
@@ -97,11 +96,6 @@ def held_out_plot(training: str) -> Path:
 def examples_file(name: str, split: str) -> Path:
     """Return the examples of one split of an entry."""
     return EXAMPLES / name / f"{split}.parquet"
-
-
-def near_duplicates_file(name: str) -> Path:
-    """Return the file that lists an entry's development examples with near-duplicates in the training data."""
-    return NEAR_DUPLICATES / f"{name}.json"
 
 
 def model_folder(name: str) -> Path:
@@ -187,3 +181,8 @@ def compile_report(job: str) -> Path:
 def validation_report(name: str) -> Path:
     """Return the JSON verdict of a data set; the page next to it ends in `.html`."""
     return VALIDATION / f"{name}.json"
+
+
+def expectations_file(name: str) -> Path:
+    """Return the expectation suite of a data set."""
+    return EXPECTATIONS / f"{name}.json"

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ipu_model.core.files import sha256_of
+from ipu_model.core.files import complete_path, sha256_of
 from ipu_model.core.units import shorten
 from tasks.records.interpretation import read_reading
 from tasks.records.parquet import read_batches
@@ -228,7 +228,7 @@ class RowData(DataSet):
         self.record_checks = (*self._sequence_checks(), *self._column_checks())
 
     def _prerequisites(self, vocabulary: TokenizerInfo) -> tuple[DataCheck, ...]:
-        changed = f"{self.folder} was changed or half-written: delete it; {self.advice}"
+        changed = f"{complete_path(self.folder)} was changed or half-written: delete it; {self.advice}"
         columns = f"the columns and types of a {self.manifest.kind} row, {self.manifest.row_length} tokens long"
         tokenizer = f"the tokenizer of data/tokenizer: SHA-256 of tokenizer.json {self.tokenizer_sha256}"
         later = f"the tokenizer changed after the rows were made: {self.advice}"

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ipu_model.core.files import complete_path
 from tasks.records.interpretation import read_reading
 from tasks.records.parquet import MAX_LISTED, open_stage_file, read_batches, split_into_groups
 from tasks.stage.errors import InputError
@@ -36,6 +37,7 @@ _OTHER_FORMAT = r"(?i)^\s*(\{\s*\"|<!doctype html|<html[\s>]|%pdf-|\{\\rtf)"
 
 def _find_stage(path: Path) -> str:
     """Return the stage that writes a file: corpus, or that of an entry, such as examples@squad."""
+    path = complete_path(path)
     for group, folder in (("examples", path.parent), ("rows", path.parent.parent)):
         if folder.parent.name == group:
             return f"{group}@{folder.name}"
@@ -217,7 +219,7 @@ class ParquetFiles(DataSet):
         self.reading: dict[str, int] = reading["numbers"]
         self.examples: dict[str, str] = reading["examples"]
         self._described: list[str] = reading["described"]
-        advice = f"{folder} was not written by {stage}: delete it and run that stage"
+        advice = f"{complete_path(folder)} was not written by {stage}: delete it and run that stage"
         self.prerequisites = (DataCheck("schema", ", ".join(schema.names), columns, advice),)
 
     def described(self) -> list[str]:

@@ -216,16 +216,21 @@ def open_data_sets(name: str, params: Params, root: Path = Path()) -> list[DataS
     ]
 
 
-def validate_and_report(
-    name: str,
-    open_sets: Callable[[], Sequence[DataSet]],
-    data_docs: bool,
-    more: Callable[[], Mapping[str, float]] = dict,
-) -> str:
-    """Validate data sets that share a verdict, write it with its page and suite, and return the stage's last line.
+def validate_new_data(name: str, open_sets: Callable[[], Sequence[DataSet]], data_docs: bool) -> str:
+    """Validate data sets before they become outs; of the verdict on invalid ones, only the page stays.
 
-    Args:
-        more: returns further figures of valid data for the page, by name.
+    See `validate_and_report`.
+    """
+    try:
+        return validate_and_report(name, open_sets, data_docs)
+    except DataInvalid:
+        for path in (artifacts.validation_report(name), artifacts.expectations_file(name)):
+            path.unlink()
+        raise
+
+
+def validate_and_report(name: str, open_sets: Callable[[], Sequence[DataSet]], data_docs: bool) -> str:
+    """Validate data sets that share a verdict, write it with its page and suite, and return the stage's last line.
 
     Raises:
         DataInvalid: the data are not valid; the message and the page list the failed checks.
@@ -241,13 +246,11 @@ def validate_and_report(
     for other in others:
         found = found.with_another(validate_data(other, validator), HELD_OUT if other.name == name else other.name)
     found = replace(found, name=name)
-    if found.verdict["valid"]:
-        found = replace(found, numbers={**found.numbers, **more()})
     values = found.verdict
     html = report.with_suffix(".html")
     write_json(report, values)
     write_text(html, render_page({**values, "samples": found.samples}))
-    write_json(artifacts.EXPECTATIONS / f"{name}.json", make_suite(name, found.checks))
+    write_json(artifacts.expectations_file(name), make_suite(name, found.checks))
     if data_docs:
         write_data_docs(name, found.checks, found.outcomes, report, artifacts.DATA_DOCS / name)
     for text in values["notes"]:

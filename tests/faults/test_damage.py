@@ -21,7 +21,7 @@ from tests.faults.small_run import PUBLISH, Case
 
 HANDED_ON = (
     ("tokenizer", "data/corpus/part-00000.parquet"),
-    ("validate_examples@squad", "data/examples/squad/train.parquet"),
+    ("rows@squad", "data/examples/squad/train.parquet"),
     ("pretrain_rows@phase1", "data/tokenizer/tokenizer.json"),
     ("validate@phase1", "data/rows/phase1/rows-00000.arrow"),
     ("pretrain@phase1", "data/rows/phase1/rows-00000.arrow"),

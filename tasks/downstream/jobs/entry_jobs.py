@@ -142,7 +142,7 @@ def require_valid_rows(task: DownstreamTask) -> None:
     Raises:
         InputError: names the stage that writes the verdict.
     """
-    require_verdict(task.entry.verdict("rows"), stage=task.entry.stage("validate_rows"))
+    require_verdict(task.entry.verdict("rows"), stage=task.entry.stage("rows"))
 
 
 def build_programs(task: DownstreamTask, params: Params) -> str:

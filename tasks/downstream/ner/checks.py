@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ipu_model.core.units import shorten
+from tasks.downstream.checks import ChecksTask
 from tasks.downstream.ner.params import NerDataParams
 from tasks.downstream.ner.sentences import NUMBERS, OPTION, ROW
 from tasks.downstream.ner.spec import FEATURES_SCHEMA, SCHEMA, NerSpec
-from tasks.downstream.validate import ChecksTask
 from tasks.plan.kinds import TRAIN
 from tasks.records.labels import read_row_labels
 from tasks.records.names import fold_labels
@@ -43,12 +43,6 @@ SHOWN_TAGS = 10
 
 class NerChecks(NerSpec, ChecksTask):
     """Validation of sentences and their rows."""
-
-    text_columns: ClassVar[tuple[str, ...]] = ("tokens",)
-
-    def texts(self, batch: pa.RecordBatch) -> list[str]:
-        """Return the words of each sentence."""
-        return [" ".join(words) for words in batch.column("tokens").to_pylist()]
 
     def data(self, folder: Path) -> DataSet:
         least, section = self.entry.params.data.min_examples, self.entry.key("data")

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
 
 from tasks.downstream.evaluate import EvaluationView, PageTask
 from tasks.downstream.ner.scores import (
@@ -37,9 +38,13 @@ _WORDS = ((5, "up to 5 words"), (10, "6-10 words"), (20, "11-20 words"), (40, "2
 class NerPage(NerScores, PageTask[NerDevSet, WordLogits, NerAnswers]):
     """Report with scores by type, sentence length and known entities, and the worst mistakes."""
 
+    compared_columns: ClassVar[tuple[str, ...]] = ("tokens",)
     probability = "The probability of a predicted entity is the mean of those of its words, as in podium predict."
     _known: frozenset[str] | None = None
     """Entities of the training sentences; None without these."""
+
+    def compared_texts(self, batch: pa.RecordBatch) -> list[str]:
+        return [" ".join(words) for words in batch.column("tokens").to_pylist()]
 
     def prepare(self, root: Path) -> None:
         if (path := self.examples_file(TRAIN, root)).is_file():

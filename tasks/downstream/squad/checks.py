@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tasks.downstream.checks import ChecksTask
 from tasks.downstream.squad.score_files import normalize_answer
 from tasks.downstream.squad.spec import FEATURES_SCHEMA, SCHEMA, SquadSpec
-from tasks.downstream.validate import ChecksTask
 from tasks.records.parquet import read_group_batches
 from tasks.rows.row_files import IGNORED, from_arrow
 from tasks.validation import text_features
@@ -49,9 +49,6 @@ NONE = -1
 
 class SquadChecks(SquadSpec, ChecksTask):
     """Validation of questions and their rows."""
-
-    # A model trained on a context has an advantage on any question about it.
-    text_columns: ClassVar[tuple[str, ...]] = ("context",)
 
     def data(self, folder: Path) -> DataSet:
         return QuestionData(folder, self.entry.params.data.min_examples, nullable=self.nullable)

@@ -42,6 +42,8 @@ _WINDOWS = ((1, "1 window"), (2, "2 windows"))
 class SquadPage(SquadScores, PageTask[list[SquadQuestion], WindowFiles, list[list[Answer]]]):
     """Report with scores by kind of question, calibration, and the worst mistakes in context."""
 
+    # A model trained on a context has an advantage on any question about it.
+    compared_columns: ClassVar[tuple[str, ...]] = ("context",)
     probability = "The probability is that of the best answer among the n best."
     bar_titles: ClassVar[Mapping[str, str]] = {"f1": "F1", "exact_match": "EM"}
     _curve: RiskCoverage | None = None

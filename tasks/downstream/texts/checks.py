@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.downstream.checks import ChecksTask
 from tasks.downstream.texts.answers import make_flags
 from tasks.downstream.texts.spec import TextsSpec, join_texts
-from tasks.downstream.validate import ChecksTask
 from tasks.plan.kinds import TRAIN
 from tasks.records.labels import read_parquet_labels, read_row_labels
 from tasks.records.parquet import has_first_value
@@ -31,8 +31,6 @@ LABELLED = "train with labels"
 
 class TextsChecks(TextsSpec, ChecksTask):
     """Validation of texts, their labels and their rows."""
-
-    text_columns: ClassVar[tuple[str, ...]] = TEXTS
 
     def data(self, folder: Path) -> DataSet:
         return TextsData(self, folder)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -26,6 +26,8 @@ _WORDS = ((5, "up to 5 words"), (10, "6-10 words"), (20, "11-20 words"), (40, "2
 
 class TextsPage(TextsScores, PageTask[TextsDevSet, Array, Array]):
     """Report with scores by class or label and by text length, confusion matrix, and the worst mistakes."""
+
+    compared_columns: ClassVar[tuple[str, ...]] = ("first", "second")
 
     @property
     def probability(self) -> str:  # type: ignore[override]

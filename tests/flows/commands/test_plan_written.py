@@ -214,3 +214,23 @@ def test_a_run_writes_the_plan_and_says_what_went_away(project):
     require_plan(project, load_params(project / "params.yaml"))
     assert "data/corpus" in "".join(said)
     assert not (project / "data/corpus").exists()
+
+
+def test_a_checkout_forgets_the_stages_that_only_an_older_dvc_yaml_has(toy_project):
+    values = resolved_params(toy_project, None, [])
+    one = checkout.describe_checkout(toy_project, values, validate_params(values), toy_project / "runs/checkouts/one")
+    checkout.prepare_checkout(one)
+    done(one.folder)
+    before = everything(one.folder)
+    lock, old = yaml.safe_load((one.folder / LOCK).read_text()), one.folder / "data/near_duplicates/squad.json"
+    kept = [{**out, "md5": "0" * 32} for stage in lock["stages"].values() for out in stage["outs"]]
+    old.parent.mkdir(parents=True)
+    old.write_text("{}")
+    gone = {"path": str(old.relative_to(one.folder)), "hash": "md5", "md5": compute_md5(old)}
+    lock["stages"]["validate_examples@squad"] = {"cmd": "", "outs": [*kept, gone]}
+    (one.folder / LOCK).write_text(yaml.safe_dump(lock))
+    checkout.prepare_checkout(one)
+    assert not old.exists()
+    after = everything(one.folder)
+    assert before.keys() == after.keys()
+    assert "validate_examples@squad" not in stages_of_lock(one.folder)

@@ -46,7 +46,7 @@ def test_a_run_to_a_stage_is_that_stage_and_what_it_needs():
 
 
 def test_fine_tuning_of_a_given_model_has_neither_text_nor_pre_training():
-    of_squad = ("examples", "validate_examples", "rows", "validate_rows", "finetune", "predict")
+    of_squad = ("examples", "rows", "finetune", "predict")
     of_squad += ("predict_released", "evaluate", "gate")
     asked = values_with(*GIVEN_MODEL)
     plan = stages_of(asked, to=["gate@squad"])
@@ -73,6 +73,8 @@ def test_an_entry_that_is_taken_away_takes_its_stages_with_it():
         ("all", ["pretrain@phase3"], "no such stage; it depends on pretrain.enabled"),
         ("all", ["compile"], "no such stage; it depends on device.runtime"),
         ("all", ["publish@squad"], "publishing is not a stage; use podium publish"),
+        ("all", ["validate_examples@squad"], "examples@squad validates what it makes; use --to examples@squad$"),
+        ("all", ["validate_rows"], "rows validates what it makes; use --to rows$"),
         ("all", ["publish"], "publishing is not a stage; use podium publish"),
         ("pretraining", ["gate"], "--to gate and --part pretraining cannot be combined"),
     ],

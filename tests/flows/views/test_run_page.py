@@ -551,7 +551,7 @@ def test_data_docs_are_linked_as_long_as_they_speak_of_the_verdict_that_is_there
     page, docs = tmp_path / "reports/validation/squad-rows.html", tmp_path / "reports/data_docs/squad-rows"
     for path in (page, page.with_suffix(".json"), docs / "index.html"):
         files.write_text(path, "{}")
-    stage = dataclasses.replace(TRAINING, name="validate_rows@squad", meta={"page": str(page.relative_to(tmp_path))})
+    stage = dataclasses.replace(TRAINING, name="rows@squad", meta={"page": str(page.relative_to(tmp_path))})
     record = report.RunReport(".", stages=[report.StageRecord(stage.name, "ran", 1.0)])
 
     def linked():
@@ -565,6 +565,8 @@ def test_data_docs_are_linked_as_long_as_they_speak_of_the_verdict_that_is_there
     assert linked() == (page, docs / "index.html")
     page.with_suffix(".json").write_text('{"valid": false}')
     assert linked() == (page, None)
+    page.with_suffix(".json").unlink()  # its stage failed
+    assert linked() == (page, docs / "index.html")
 
 
 def test_a_run_that_is_at_work_is_not_taken_for_a_killed_one():

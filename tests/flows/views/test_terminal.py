@@ -276,11 +276,11 @@ def test_lines_that_stay_say_how_far_a_stage_is_from_time_to_time(monkeypatch):
 def test_the_share_of_a_stage_is_visible_on_a_narrow_terminal(columns):
     console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=columns)
     bars = screen.BarScreen(console, verbose=False)
-    bars.begin("validate_examples@an-entry-with-a-long-name")
-    bars.progress("validate_examples@an-entry-with-a-long-name", 42, "update 3/7  loss 5.1234  1 h 12 min left")
+    bars.begin("predict_released@an-entry-with-a-long-name")
+    bars.progress("predict_released@an-entry-with-a-long-name", 42, "update 3/7  loss 5.1234  1 h 12 min left")
     bars._progress.refresh()  # else a thread does it, a tenth of a second later
     bars.close()
-    assert " 42% validate_examples@" in console.file.getvalue()
+    assert " 42% predict_released@" in console.file.getvalue()
 
 
 def test_what_a_stage_prints_is_no_command_for_a_terminal_and_no_markup(toy_project, environment):

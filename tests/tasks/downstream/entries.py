@@ -22,7 +22,6 @@ from tasks.params.strict_yaml import read_yaml
 from tasks.plan.composing import compose, write_plan
 from tasks.plan.kinds import load_part
 from tasks.records.answer_places import ReferenceAnswer
-from tasks.records.duplicate_report import NearDuplicateReport, SourceReport, write_report
 from tasks.stage import artifacts
 from tests.places import ROOT
 
@@ -54,12 +53,6 @@ def lay_over(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
             lay_over(values[key], value)
         else:
             values[key] = value
-
-
-def no_near_duplicates(root: Path, name: str = "squad") -> None:
-    """What the stage validate_examples leaves for the evaluation of an entry in a checkout, where it found none."""
-    source = SourceReport("training examples", compared=3, passed_over=0, pairs=(), shown=())
-    write_report(root / artifacts.near_duplicates_file(name), NearDuplicateReport(0.8, (source,)))
 
 
 def write_parameters(root: Path, values: Mapping[str, Any]) -> Params:

@@ -15,8 +15,8 @@ import pytest
 from sklearn.utils.class_weight import compute_class_weight
 
 from tasks.downstream import rows
+from tasks.downstream.checks import row_data_sets
 from tasks.downstream.examples import make_examples
-from tasks.downstream.validate_rows import row_data_sets
 from tasks.params.entries import find_entry
 from tasks.params.schema import validate_params
 from tasks.plan.kinds import load_part, load_spec
@@ -99,7 +99,10 @@ def judged(data: Mapping[str, Path], kind: str, form: str = "classes", damage: D
         rows.write_rows(task, split)
     if damage is not None:
         damage_rows(task.rows_folder("train"), damage)
-    return {one.name: validate(one, judge()) for one in row_data_sets(load_part(found, "checks"), params, task.splits)}
+    return {
+        one.name: validate(one, judge())
+        for one in row_data_sets(load_part(found, "checks"), params, artifacts.rows_folder("mine"))
+    }
 
 
 def damage_rows(folder: Path, damage: Damage) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tasks.downstream.checks import row_data_sets
 from tasks.downstream.squad.checks import AnswerRows
-from tasks.downstream.validate_rows import row_data_sets
 from tasks.params.schema import load_params
 from tasks.stage import artifacts
 from tasks.stage.row_folders import HELD_OUT
@@ -20,7 +20,8 @@ def test_rows_to_learn_from_need_an_answer_and_so_do_those_held_out_of_them(tmp_
     train, dev = (task.rows_folder(split, tmp_path) for split in task.splits)
     for folder in (train, train / HELD_OUT, dev):
         write_rows(folder, kind, row_columns(kind), tokenizer, window_columns())
-    found = {data.name: data for data in row_data_sets(task, load_params(ROOT / "params.yaml"), task.splits, tmp_path)}
+    params, rows = load_params(ROOT / "params.yaml"), tmp_path / artifacts.rows_folder("squad")
+    found = {data.name: data for data in row_data_sets(task, params, rows, tmp_path)}
     assert {type(data) for data in found.values()} == {AnswerRows}
     checks = {name: {check.name: check for check in data.total_checks} for name, data in found.items()}
     assert {name: each["answers"].minimum for name, each in checks.items()} == {"train": 1, HELD_OUT: 1, "dev": 0}

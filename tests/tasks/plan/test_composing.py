@@ -22,9 +22,7 @@ GIVEN = ("pretrain.enabled=false", "base_model.source=folder", "tokenizer.source
 """A model that one has, with its vocabulary."""
 STAGES = (
     "examples",
-    "validate_examples",
     "rows",
-    "validate_rows",
     "finetune",
     "predict",
     "predict_released",

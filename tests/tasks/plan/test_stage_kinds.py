@@ -82,7 +82,7 @@ def test_a_stage_of_another_kind_refuses_and_names_its_outs_and_the_remote(check
     said, errors = start("rows@squad", checkout, PODIUM_STAGE_KINDS="ipu").communicate(timeout=30)
     assert said == ""
     assert "stage rows@squad needs a worker of kind cpu; this worker offers ipu" in errors
-    assert "(data/rows/squad)" in errors
+    assert "(data/rows/squad, reports/validation/squad-rows.json, " in errors
     assert "the remote store (ssh://podium:***@host/srv/store)" in errors
     assert "geheim" not in errors
 

@@ -83,7 +83,7 @@ def squad_parquet(questions: list[tuple[str, str, str, int]]) -> bytes:
 def folder_with(root: Path, **sections: dict[str, Any]) -> Path:
     """A checkout of parameters only, with other values in some sections; `questions` are the data of the entry."""
     data = sections.pop("questions", {})
-    write_parameters(root, values_with({"squad": {"data": data}}, **sections))
+    write_parameters(root, values_with({"squad": {"data": {"min_examples": 1, **data}}}, **sections))
     return root
 
 

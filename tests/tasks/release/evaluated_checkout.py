@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.stage import artifacts
-from tests.tasks.downstream.entries import no_near_duplicates
 from tests.tasks.downstream.squad.window_files import Window, words, write_windows
 
 CONTEXTS = ("the red house by the sea", "one cat and two dogs", "from Ærø & <b>Fyn</b> to Lolland")
@@ -73,5 +72,4 @@ def write_checkout(root: Path, answers: Mapping[str, Sequence[str]] | None = Non
     (root / "written").rmdir()
     inputs.weights.parent.mkdir(parents=True)
     inputs.weights.write_bytes(b"weights")
-    no_near_duplicates(root)
     return root

@@ -13,9 +13,8 @@ import pytest
 
 from ipu_model.core.files import write_json
 from tasks.corpus import corpus
-from tasks.downstream import evaluate, rows, validate_rows
+from tasks.downstream import evaluate, rows
 from tasks.downstream import examples as read_examples
-from tasks.downstream import validate as validate_entry
 from tasks.downstream.gate import gate
 from tasks.downstream.jobs import entry_jobs as jobs
 from tasks.jobs import training
@@ -152,9 +151,7 @@ def run_questions(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run_entry(name: str) -> None:
     """The stages of an entry, and publish."""
     run_stage(read_examples, name)
-    run_stage(validate_entry, name)
     run_stage(rows, name)
-    run_stage(validate_rows, name)
     for stage in ("finetune", "predict"):
         run_stage(jobs, f"{stage}@{name}")
     for module in (evaluate, gate, publish):

@@ -16,15 +16,17 @@ import pytest
 
 from ipu_model.core.files import write_json
 from tasks.downstream import evaluate as evaluate_stage
-from tasks.downstream import examples, rows
+from tasks.downstream.examples import make_examples
 from tasks.downstream.inference import job, predict
 from tasks.downstream.inference.entry import infer_entry
 from tasks.downstream.inference.job import InferenceOptions, read_training_columns
 from tasks.downstream.inference.model import PROVENANCE, InferenceModel, find_model
 from tasks.downstream.inference.predict import PredictionOutput, evaluate
 from tasks.downstream.jobs import entry_jobs
+from tasks.downstream.rows import write_rows
+from tasks.params.entries import find_entry
 from tasks.params.sections import RuntimeSpec
-from tasks.records.duplicate_report import NearDuplicateReport, write_report
+from tasks.plan.kinds import load_part
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 from tests.places import SHARED
@@ -98,19 +100,22 @@ CASES: dict[str, tuple[Any, str, str, tuple[str, ...], list[str]]] = {
 
 
 def staged(folder: Path, entry: Mapping[str, Any], model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout in which the stages of an entry, from examples to evaluate, ran with this model; it has no words of
-    its own."""
-    values = values_with({"squad": None, "plan": {**entry, "rows": SHAPES[entry["kind"]]}})
-    write_parameters(folder, values)
+    """A checkout in which an entry's examples and rows, which are not validated as it learns from what it is scored on,
+    and the stages from predict to evaluate were made with this model; it has no words of its own."""
+    plan = {**entry, "rows": SHAPES[entry["kind"]]}
+    params = write_parameters(folder, values_with({"squad": None, "plan": plan}, validate={"near_duplicates": None}))
     (folder / "inputs/ipu").mkdir(parents=True)
     (folder / artifacts.MODELS).mkdir()
     (folder / artifacts.model_folder("plan")).symlink_to(model)
     (folder / artifacts.TOKENIZER).parent.mkdir(parents=True)
     (folder / artifacts.TOKENIZER).symlink_to(model)
     write_json(folder / artifacts.validation_report("plan-rows"), {"valid": True})
-    write_report(folder / artifacts.near_duplicates_file("plan"), NearDuplicateReport(None, ()))
     monkeypatch.chdir(folder)
-    for module, stage in ((examples, "plan"), (rows, "plan"), (entry_jobs, "predict@plan"), (evaluate_stage, "plan")):
+    found = find_entry(params, "plan")
+    make_examples(load_part(found, "examples"), artifacts.EXAMPLES / "plan")
+    for split in load_part(found, "rows").splits:
+        write_rows(load_part(found, "rows"), split)
+    for module, stage in ((entry_jobs, "predict@plan"), (evaluate_stage, "plan")):
         run_stage(module, stage)
     return folder
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from test_ner_tags import conlleval
 
-from tasks.downstream import evaluate, examples, parity, rows, validate, validate_rows
+from tasks.downstream import evaluate, examples, parity, rows
 from tasks.downstream.gate import gate
 from tasks.downstream.jobs import entry_jobs as jobs
 from tasks.jobs import training
@@ -34,9 +34,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All stages up to the gate."""
     monkeypatch.chdir(folder)
     run_stage(examples, NAME)
-    run_stage(validate, NAME)
     run_stage(rows, NAME)
-    run_stage(validate_rows, NAME)
     for module, stage in ((jobs, "finetune"), (jobs, "predict"), (evaluate, "evaluate"), (gate, "gate")):
         run_stage(module, f"{stage}@{NAME}")
 

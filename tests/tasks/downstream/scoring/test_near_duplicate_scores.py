@@ -10,16 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.downstream.evaluate import evaluate
+from tasks.downstream.evaluate import evaluate, search_near_duplicates
 from tasks.downstream.scoring.near_duplicates import diff_words
 from tasks.downstream.squad.params import SquadEvaluateParams
-from tasks.downstream.validate import search_near_duplicates
 from tasks.params.entries import find_entry, learns_text
 from tasks.params.schema import validate_params
 from tasks.plan.kinds import load_part
-from tasks.records.duplicate_report import Duplicate, NearDuplicateReport, PairExcerpt, SourceReport, write_report
+from tasks.records.duplicate_report import Duplicate, NearDuplicateReport, PairExcerpt, SourceReport
 from tasks.stage import artifacts
-from tasks.stage.errors import InputError
 from tests.tasks.downstream.entries import task_with, values_with
 from tests.tasks.release.evaluated_checkout import write_checkout
 
@@ -35,8 +33,8 @@ def source(name: str, examples: list[int], shown: tuple[PairExcerpt, ...] = (), 
 def evaluated(root: Path, *sources: SourceReport, threshold: float | None = 0.8) -> tuple[dict[str, Any], str]:
     """Metrics and page of three questions with exact matches 1, 0, 1 and F1 of 1, 2/3, 1."""
     write_checkout(root)
-    write_report(root / artifacts.near_duplicates_file("squad"), NearDuplicateReport(threshold, sources))
-    return evaluate(TASK, root), (root / artifacts.evaluation_page("squad")).read_text(encoding="utf-8")
+    report = NearDuplicateReport(threshold, sources)
+    return evaluate(TASK, root, report), (root / artifacts.evaluation_page("squad")).read_text(encoding="utf-8")
 
 
 def test_scores_without_them_are_those_of_the_other_examples(tmp_path: Path) -> None:
@@ -98,15 +96,6 @@ def test_words_that_only_one_text_has_are_told_and_long_common_parts_are_left_ou
     assert diff_words("", "x") == ([], [(True, "x")])
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"threshold": 0.8}', '{"threshold": 0.8, "sources": [{"name": "x"}]}'])
-def test_a_damaged_file_is_refused_with_the_stage_that_writes_it(tmp_path: Path, text: str) -> None:
-    write_checkout(tmp_path)
-    artifacts_file = tmp_path / artifacts.near_duplicates_file("squad")
-    artifacts_file.write_text(text, encoding="utf-8")
-    with pytest.raises(InputError, match=r"near_duplicates/squad\.json .*rerun the stage validate_examples@squad"):
-        evaluate(TASK, tmp_path)
-
-
 KINDS: list[tuple[dict[str, Any], dict[str, list[dict[str, Any]]], str]] = [
     (
         {"kind": "glue", "task": "mrpc"},
@@ -149,7 +138,7 @@ def test_each_kind_says_which_text_of_an_example_counts(
     tmp_path: Path, stated: dict[str, Any], splits: dict[str, list[dict[str, Any]]], record: str
 ) -> None:
     params = validate_params(values_with({"squad": None, "it": stated}, pretrain={"enabled": False}))
-    task = load_part(find_entry(params, "it"), "checks")
+    task = load_part(find_entry(params, "it"), "page")
     for split, rows in splits.items():
         path = tmp_path / artifacts.examples_file("it", split)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -161,7 +150,7 @@ def test_each_kind_says_which_text_of_an_example_counts(
 def test_off_means_that_nothing_is_read(tmp_path: Path) -> None:
     params = validate_params(values_with(validate={"near_duplicates": None}))
     assert search_near_duplicates(
-        load_part(find_entry(params, "squad"), "checks"), params, tmp_path
+        load_part(find_entry(params, "squad"), "page"), params, tmp_path
     ) == NearDuplicateReport(None, ())
 
 

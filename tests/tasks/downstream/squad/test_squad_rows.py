@@ -244,13 +244,14 @@ def test_missing_inputs_are_told_with_the_stage_that_makes_them(tmp_path: Path) 
 
 
 def test_the_stage_runs_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_questions(tmp_path / "data/examples/squad/dev.parquet", questions_on(random_texts(30)))
+    for split in ("train", "dev"):
+        write_questions(tmp_path / f"data/examples/squad/{split}.parquet", questions_on(random_texts(30)))
     word_tokenizer(tmp_path / "data/tokenizer")
     params = yaml.safe_load((ROOT / "params.yaml").read_text("utf-8"))
     params["downstream"]["squad"]["rows"]["row_length"] = 144
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    command = [sys.executable, "-m", "tasks.downstream.rows", "squad", "dev"]
+    command = [sys.executable, "-m", "tasks.downstream.rows", "squad"]
     finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
     assert "of 60 questions" in finished.stdout

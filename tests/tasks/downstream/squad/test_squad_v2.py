@@ -23,7 +23,7 @@ from tasks.params.schema import validate_params
 from tasks.plan.kinds import load_part
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
-from tests.tasks.downstream.entries import no_near_duplicates, values_with
+from tests.tasks.downstream.entries import values_with
 from tests.tasks.downstream.squad.window_files import Window, words, write_windows
 from tests.tasks.pretraining.row_inputs import (
     read_rows,
@@ -87,7 +87,6 @@ def checkout(tmp_path: Path) -> Path:
     predicted(tmp_path, "dev", questions("d", DEV), DEV_ODDS)
     (tmp_path / "models/squad").mkdir(parents=True)
     (tmp_path / "models/squad/model.safetensors").write_bytes(b"weights")
-    no_near_duplicates(tmp_path)
     return tmp_path
 
 

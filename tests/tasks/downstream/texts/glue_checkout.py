@@ -27,7 +27,6 @@ from tasks.vocabulary.hub_tokenizer import read_vocabulary
 from tests.tasks.downstream.entries import (
     change_parameters,
     lay_over,
-    no_near_duplicates,
     task_with,
     values_with,
     write_parameters,
@@ -104,7 +103,6 @@ def make_checkout(
         model.state_dict(),
         ModelOrigin(sha, "pretrain", "pretraining", 0, 1),
     )
-    no_near_duplicates(folder, task)
     text = {name: pa.array(["x"], pa.string()) for name in ("document_id", "title", "text")}
     (folder / artifacts.CORPUS).mkdir(parents=True)
     pq.write_table(pa.table(text), folder / artifacts.CORPUS / "part-00000.parquet")

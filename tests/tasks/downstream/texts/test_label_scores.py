@@ -27,7 +27,7 @@ from tasks.records.labels import add_labels
 from tasks.rows.held_out import is_held_out
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
-from tests.tasks.downstream.entries import no_near_duplicates, values_with
+from tests.tasks.downstream.entries import values_with
 
 NAME = "mine"
 LABELS = ("art", "sport", "war", "weather")
@@ -69,7 +69,6 @@ def write_logits(root: Path, split: str, logits: np.ndarray) -> None:
 def write_model(root: Path) -> None:
     (root / "models" / NAME).mkdir(parents=True)
     (root / "models" / NAME / "model.safetensors").write_bytes(b"weights")
-    no_near_duplicates(root, NAME)
 
 
 def draw(count: int, seed: int, shift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:

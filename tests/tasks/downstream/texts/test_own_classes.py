@@ -17,13 +17,14 @@ from sklearn.metrics import accuracy_score, f1_score
 from transformers import pipeline
 
 from flows.cli import cli
-from tasks.downstream import evaluate, examples, parity, rows, validate, validate_rows
+from ipu_model.core.files import PARTIAL
+from tasks.downstream import evaluate, examples, parity, rows
 from tasks.downstream.gate import gate
 from tasks.downstream.inference import job as inference_job
 from tasks.downstream.jobs import entry_jobs as jobs
 from tasks.jobs import training
 from tasks.release import publish
-from tasks.stage.errors import GateRejected
+from tasks.stage.errors import DataInvalid, GateRejected
 from tests.tasks.downstream.texts.classification_checkout import (
     CLASSES,
     NAME,
@@ -31,7 +32,8 @@ from tests.tasks.downstream.texts.classification_checkout import (
     write_csv,
     write_texts,
 )
-from tests.tasks.downstream.texts.glue_checkout import device_job_here, read_json, run_stage
+from tests.tasks.downstream.texts.glue_checkout import change, device_job_here, read_json, run_stage
+from tests.tasks.pretraining.row_inputs import WORDS
 
 
 @pytest.fixture(autouse=True)
@@ -44,13 +46,47 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """All stages up to the gate; the metrics."""
     monkeypatch.chdir(folder)
     run_stage(examples, NAME)
-    run_stage(validate, NAME)
     run_stage(rows, NAME)
-    run_stage(validate_rows, NAME)
     for module, stage in ((jobs, "finetune"), (jobs, "predict"), (evaluate, "evaluate"), (gate, "gate")):
         run_stage(module, f"{stage}@{NAME}")
     found: dict[str, Any] = read_json(folder / f"metrics/{NAME}.json")
     return found
+
+
+@pytest.mark.parametrize(
+    ("module", "changes", "page", "failed"),
+    [
+        (examples, {"downstream": {NAME: {"data": {"min_examples": 500}}}}, NAME, "lower min_examples"),
+        (rows, {"validate": {"max_cut_share": 0.0}}, f"{NAME}-rows", "cut_share"),
+    ],
+)
+def test_of_data_that_are_not_valid_the_page_alone_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, changes: dict[str, Any], page: str, failed: str
+) -> None:
+    path = tmp_path / "texts.csv"
+    texts = write_texts(path, 240, seed=0)
+    write_csv(path, ["text", "label"], [*texts, [" ".join(WORDS[:40]), "sad"]])
+    folder = make_checkout(tmp_path / "checkout", {"train_path": str(path), "dev_path": str(path)})
+    change(folder, changes)
+    monkeypatch.chdir(folder)
+    if module is rows:
+        run_stage(examples, NAME)
+    before = {path for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(DataInvalid, match=rf"(?s)see reports/validation/{page}\.html.*{failed}"):
+        run_stage(module, NAME)
+    made = {path for path in folder.rglob("*") if path.is_file()} - before
+    assert made == {folder / f"reports/validation/{page}.html"}
+
+
+def test_no_verdict_page_or_suite_names_a_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_texts(tmp_path / "texts.csv", 40, seed=0)
+    data = {"train_path": str(tmp_path / "texts.csv"), "dev_path": str(tmp_path / "texts.csv")}
+    monkeypatch.chdir(make_checkout(tmp_path / "checkout", data))
+    run_stage(examples, NAME)
+    run_stage(rows, NAME)
+    written = [path.read_text() for path in Path("reports").rglob("*") if path.is_file()]
+    assert len(written) == 6
+    assert not [text for text in written if PARTIAL in text]
 
 
 def own_logits(folder: Path) -> np.ndarray:
