@@ -16,10 +16,10 @@ from ipu_model.distributed.instances import Instances
 from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
 from ipu_model.jobs.plan import JobPlan, make_plan
 from ipu_model.rows.row_folder import Batch, RowFolder, UpdateRows
-from ipu_model.runtimes.auto_precision import choose_faster
 from ipu_model.runtimes.host import keep_freed_memory
 from ipu_model.runtimes.runtime import Runtime
 from ipu_model.runtimes.selection import choose_precision, choose_runtime, make_runtime, plan_device
+from ipu_model.train.auto_precision import choose_faster
 from ipu_model.train.preparation import make_model
 from ipu_model.train.training import learning_rate
 

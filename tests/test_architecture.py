@@ -84,7 +84,7 @@ MADE_BY_RUNS = (
 )  # fmt: skip
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
-MAX_ROOMS = {"flows": 10, "tasks": 17}
+MAX_ROOMS = {"flows": 10, "tasks": 17, "ipu_model": 14}
 SMALL_LINES = 60
 MAY_BE_SMALL = re.compile(
     r"flows/(__main__|commands/\w+)|ipu_model/(heads|row_kinds|models/families)/\w+|tasks/downstream/\w+/(about|card|logits|spec)"

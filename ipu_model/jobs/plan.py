@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional, Protocol, Tuple
 
 from ipu_model.core.errors import ConfigError, RowsError
 from ipu_model.jobs.job import BatchGeometry, Division, Job, ScheduleConfig
 from ipu_model.rows.format import Manifest
-
-if TYPE_CHECKING:  # needed by jobs on IPUs alone
-    from ipu_model.ipu.planning import IpuPlan
 
 
 @dataclass(frozen=True)
@@ -125,8 +122,34 @@ def count_updates(schedule: ScheduleConfig, rows: int, rows_per_update: int, per
     return updates, visits if updates == needed else updates * rows_per_update
 
 
+class DevicePlan(Protocol):
+    """Decisions of a device, which a plan takes over (ipu/planning.py)."""
+
+    @property
+    def replicas(self) -> int:
+        """Replicas over all processes."""
+
+    @property
+    def updates_per_call(self) -> int:
+        """Updates in one host call."""
+
+    @property
+    def division(self) -> Division:
+        """Division of the rows of one update."""
+
+    @property
+    def rows_per_call(self) -> int:
+        """Rows of one call in predict."""
+
+    def suggest_batch(self, rows: int, packing_factor: float) -> str:
+        """Return advice on a global batch that `rows` rows can fill."""
+
+    def as_dict(self) -> Dict[str, Any]:
+        """Return the device's part as plain data."""
+
+
 def make_plan(
-    job: Job, manifest: Manifest, runtime: Choice, precision: Choice, device: Optional[IpuPlan] = None
+    job: Job, manifest: Manifest, runtime: Choice, precision: Choice, device: Optional[DevicePlan] = None
 ) -> JobPlan:
     """Resolve a job against its rows.
 

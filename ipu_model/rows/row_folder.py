@@ -11,13 +11,26 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Deque, Dict, Generator, Iterable, Iterator, List, Optional, Sequence, Tuple, TypeVar
+from typing import (
+    Any,
+    Callable,
+    Deque,
+    Dict,
+    Generator,
+    Iterable,
+    Iterator,
+    List,
+    Optional,
+    Protocol,
+    Sequence,
+    Tuple,
+    TypeVar,
+)
 
 import numpy as np
 import pyarrow as pa
 
 from ipu_model.core.errors import ConfigError, RowsError
-from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import ABSENT, IGNORED, MANIFEST, from_arrow, read_manifest
 from ipu_model.rows.masking import DynamicMasking
 
@@ -67,6 +80,22 @@ class Batch:
         )
 
 
+class ModelSizes(Protocol):
+    """Limits of a model on the rows that it reads, from its config."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens."""
+
+    @property
+    def max_positions(self) -> int:
+        """Most tokens in a row."""
+
+    @property
+    def type_vocab_size(self) -> int:
+        """Number of token types; 0 if it ignores them."""
+
+
 class RowFolder:
     """Access to the rows of a folder by number.
 
@@ -88,7 +117,7 @@ class RowFolder:
         self,
         folder: Path,
         kind: str,
-        model: ModelConfig,
+        model: ModelSizes,
         labels: int = 0,
         masking_seed: Optional[int] = None,
         class_weights: Optional[Sequence[float]] = None,
@@ -96,7 +125,7 @@ class RowFolder:
         self.folder = Path(folder)
         self.manifest = read_manifest(self.folder)
         self.sha256 = hashlib.sha256((self.folder / MANIFEST).read_bytes()).hexdigest()
-        self.model = model
+        self.model: Any = model
         self.class_weights = None if class_weights is None else np.array(class_weights, dtype=np.float64)
         self._check_against_job(kind, labels)
         self.masking_seed = masking_seed

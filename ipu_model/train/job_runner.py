@@ -35,9 +35,9 @@ from ipu_model.models.model_folder import ModelOrigin, write_model
 from ipu_model.models.tensors import require_finite
 from ipu_model.rows.format import to_arrow
 from ipu_model.rows.row_folder import Batch, RowFolder, prefetch
-from ipu_model.runtimes.auto_precision import PRECISION_FIELD, resolve_precision
 from ipu_model.runtimes.runtime import Runtime
 from ipu_model.runtimes.selection import choose_precision, choose_runtime, make_runtime, plan_device
+from ipu_model.train.auto_precision import PRECISION_FIELD, resolve_precision
 from ipu_model.train.checkpoint import Checkpoints, Fingerprint
 from ipu_model.train.checkpoint_writer import CheckpointWriter, require_time
 from ipu_model.train.energy import EnergyMeter

@@ -27,9 +27,9 @@ from ipu_model.jobs.plan import JobPlan, make_plan
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import FEATURE_IDS, PREDICTIONS, TOKENS, Manifest, read_manifest
 from ipu_model.rows.row_folder import Batch, RowFolder
-from ipu_model.runtimes.auto_precision import choose_faster
 from ipu_model.runtimes.runtime import Runtime
 from ipu_model.runtimes.selection import choose_precision, choose_runtime, make_runtime
+from ipu_model.train.auto_precision import choose_faster
 from ipu_model.train.preparation import make_model
 
 MIN_SEQUENCE_TOKENS = 3
