@@ -224,7 +224,8 @@ print(choose_faster(*make_inputs(Path(sys.argv[1]), "pretrain", SMALL)).reason)
 @pytest.mark.parametrize("limit", ["AVX512_CORE", "AVX2"])
 def test_a_cpu_without_bf16_instructions_is_no_error(tmp_path: Path, limit: str) -> None:
     """oneDNN held to what it had before bf16: computed in emulation, or not at all (torch 2.0 with AVX2)."""
-    paths = [ROOT, Path(__file__).parent, ROOT / "tests" / "ipu_model", ROOT / "tests" / "ipu_model" / "distributed"]
+    tests = ROOT / "tests" / "ipu_model"
+    paths = [ROOT, tests, *(tests / room for room in ("distributed", "runtimes", "train"))]
     environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": limit, "PYTHONPATH": os.pathsep.join(map(str, paths))}
     command = [sys.executable, "-c", LIMITED, str(tmp_path)]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, text=True)
