@@ -1,9 +1,9 @@
 """Fork server: starts the stages of a run in processes that have imported their packages already.
 
-    python -m tasks.stage.fork_server SOCKETS MODULES
+    python -m tasks.stage.fork_server SOCKET MODULES
 
 Most stages import packages for longer than they work. This process imports the modules of the coming stages once, and
-calls `preload` of those that have it, while the first stages run. It then sends READY on each socket. A request makes
+calls `preload` of those that have it, while the first stages run. It then sends READY on the socket. A request makes
 it fork; the new process runs a module as `python -m` does. The answer is the exit code, or null if the requester must
 start the process itself, because a file has changed since its import.
 
@@ -19,7 +19,7 @@ import importlib
 import json
 import os
 import runpy
-import selectors
+import select
 import signal
 import socket
 import sys
@@ -27,7 +27,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, cast
+from typing import IO
 
 from ipu_model.distributed.process import limit_spinning
 from tasks.stage.errors import FAILED, PodiumError
@@ -197,40 +197,30 @@ def _preload(name: str) -> None:
         getattr(importlib.import_module(name), "preload", lambda: None)()
 
 
-def serve(requesters: Sequence[socket.socket], files: SourceFiles) -> tuple[ModuleCommand, list[int]] | None:
+def serve(requester: socket.socket, files: SourceFiles) -> tuple[ModuleCommand, list[int]] | None:
     """Fork for each request while `files` are current, and return the request in the new process.
 
-    The server ends when its requesters have ended. The process of a requester that ends gets SIGTERM.
+    The server ends when its requester has ended. The process of a requester that ends gets SIGTERM.
     """
-    processes, selector = dict[int, int](), selectors.DefaultSelector()
-    for requester in requesters:
-        selector.register(requester, selectors.EVENT_READ)
-        _send(requester, READY)
-    while selector.get_map():
-        for key, _ in selector.select():
-            if key.data is not None:  # the process of a requester has ended
-                selector.unregister(key.fd)
-                os.close(key.fd)
-                _send(key.data, os.waitstatus_to_exitcode(os.waitpid(processes.pop(key.data.fileno()), 0)[1]))
-                continue
-            requester = cast(socket.socket, key.fileobj)
-            if (received := receive(requester)) is None:
-                if pid := processes.get(requester.fileno()):
-                    os.kill(pid, signal.SIGTERM)
-                selector.unregister(requester)
-                continue
-            if not files.are_current():
-                _send(requester, None)
-            elif pid := os.fork():
-                processes[requester.fileno()] = pid
-                selector.register(os.pidfd_open(pid), selectors.EVENT_READ, requester)
-            else:
-                for other in [*selector.get_map().values()]:
-                    os.close(other.fd) if other.data else cast(socket.socket, other.fileobj).close()
-                return received
-            for stream in received[1]:
-                os.close(stream)
+    _send(requester, READY)
+    while (received := receive(requester)) is not None:
+        pid = os.fork() if files.are_current() else None
+        if pid == 0:
+            requester.close()
+            return received
+        for stream in received[1]:
+            os.close(stream)
+        _send(requester, None if pid is None else _wait(requester, pid))
     return None
+
+
+def _wait(requester: socket.socket, pid: int) -> int:
+    """Return the exit code of a process, which gets SIGTERM when the requester ends."""
+    end = os.pidfd_open(pid)
+    if end not in select.select([end, requester.fileno()], [], [])[0]:
+        os.kill(pid, signal.SIGTERM)
+    os.close(end)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def _send(requester: socket.socket, message: int | str | None) -> None:
@@ -241,7 +231,7 @@ def _send(requester: socket.socket, message: int | str | None) -> None:
 def main() -> None:
     """Serve, and in a forked process, run its command."""
     parser = argparse.ArgumentParser(description="Start the stages of a run in forks that have imported their modules.")
-    parser.add_argument("sockets", help="descriptors of the requesters' sockets, separated by commas")
+    parser.add_argument("socket", type=int, help="descriptor of the requester's socket")
     parser.add_argument("modules", nargs="*", help="modules to import")
     words = parser.parse_args()
     atexit.register(_exit)
@@ -252,8 +242,7 @@ def main() -> None:
     for name in words.modules:
         _preload(name)
     gc.freeze()
-    requesters = [socket.socket(fileno=int(number)) for number in words.sockets.split(",")]
-    received = serve(requesters, SourceFiles(began_ns))
+    received = serve(socket.socket(fileno=words.socket), SourceFiles(began_ns))
     if received is not None:
         command, streams = received
         command.enter(streams)
