@@ -169,7 +169,7 @@ def test_the_head_compares_a_score_with_the_run_before_of_the_same_name(before, 
 def test_the_head_of_a_run_at_work_has_its_stage_share_time_left_loss_and_the_score_before(tmp_path):
     record, root = made_runs.run(tmp_path, "running")
     head = head_of(record, root, at_work=True)
-    assert "progress 33 % pretrain@phase1, 2 min 05 s left stage 12 of 17" in head
+    assert "progress 33 % pretrain@phase1, 2 min 05 s left stage 10 of 15" in head
     assert re.search(r"loss of pretrain \d\.\d+ update 500 of 1,500 down from", head)
     assert "squad: f1 before 84.00" in head
     record.progress["pretrain@phase1"] = "[  2%] update 30/1500  loss 2.9  2 h 05 min left"
