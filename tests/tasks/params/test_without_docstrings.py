@@ -20,7 +20,7 @@ STAGES = {
     VALIDATE: "",
     "vocabulary.tokenizer": "2",
     "pretraining.rows.pretrain_rows phase1": "2",
-    "downstream.examples squad": "2",
+    "downstream.examples squad": "1",
 }
 """Command -> PYTHONOPTIMIZE; Great Expectations does not go without docstrings."""
 
