@@ -218,9 +218,11 @@ def require_whole(project: Path) -> None:
 
 def require_published_once(project: Path) -> None:
     """Raises: HalfPublished, unless published/ holds one release, whole, and the receipt is about it."""
-    names = sorted(path.name for path in (project / "published").iterdir())
-    if names != ["small"]:
-        raise HalfPublished(f"published/ holds {names}")
+    published = project / "published"
+    names = sorted(path.relative_to(published).as_posix() for path in published.glob("small*"))
+    kept = [path.name for path in (published / "small.releases").glob("release-*")]
+    if names != ["small", "small.releases"] or len(kept) != 1:
+        raise HalfPublished(f"published/ holds {names}, and the releases {kept}")
     receipt = json.loads((project / "reports" / "publish-squad.json").read_text())
     folder = project / "published" / "small"
     found = {
