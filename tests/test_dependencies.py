@@ -118,6 +118,7 @@ def status_after(project: Path, edits: dict[str, list[str]]) -> dict[str, list[s
     return found
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_comment_in_what_says_how_stages_run_runs_none_of_them_again(project: Path) -> None:
     frame = [file for place in FRAME for file in modules_of(place)]

@@ -89,6 +89,7 @@ def loss_of(theirs: BertForPreTraining, batch: Batch) -> torch.Tensor:
     )
 
 
+@pytest.mark.soak
 def test_fp32_and_bf16_end_where_plain_training_ends(tmp_path: Path) -> None:
     columns = make_columns("pretrain", 64, seed=5)
     columns["masked_labels"][columns["masked_labels"] >= 0] %= 7  # something to learn

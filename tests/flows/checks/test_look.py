@@ -34,6 +34,7 @@ def test_up_to_date_are_stages_before_the_first_that_changed(toy_project):
     assert look(toy_project, plan) == PlanStatus([], False), "DVC says what is wrong"
 
 
+@pytest.mark.soak
 def test_a_plan_is_complete_where_it_makes_all_that_it_needs_or_that_is_up_to_date(toy_project):
     assert look(toy_project, ["second", "gate@squad"]) == PlanStatus([], False), "first has never run"
     repro("first", toy_project)

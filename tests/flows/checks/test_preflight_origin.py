@@ -43,6 +43,7 @@ def refused(project: Path, *overrides: str, **choices: bool) -> str:
     return str(error)
 
 
+@pytest.mark.soak
 def test_a_model_from_scratch_states_its_own(project: Path, hub: HubServer) -> None:
     assert ("hub", "problem") not in look(project, *HUB)
     said = refused(project, *HUB, *UNSTATED)
@@ -56,6 +57,7 @@ def test_a_model_from_scratch_states_its_own(project: Path, hub: HubServer) -> N
     assert ("hub", "problem") not in look(project, *UNSTATED), "to a folder"
 
 
+@pytest.mark.soak
 def test_the_card_of_a_given_folder_answers(project: Path, hub: HubServer, tmp_path: Path) -> None:
     folder = write_config(tmp_path / "model", **SIZES)
     given = (*HUB, *UNSTATED, "base_model.source=folder", f"base_model.path={folder}")

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -92,20 +93,22 @@ def test_a_run_that_is_at_work_stays_whatever_is_asked(two, capsys):
 
 def test_a_run_in_which_somebody_calls_dvc_is_in_use(two, capsys):
     folder = two / "runs/checkouts/fast"
-    (folder / "stage.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n")
-
+    script = "import os, time\nparent = os.getppid()\nprint('here', flush=True)\n"
+    (folder / "stage.py").write_text(f"{script}while os.getppid() == parent:\n    time.sleep(0.1)\n")
+    called = f"{sys.executable} -m dvc repro first & echo $!; wait"  # DVC is not a child of this process
     with subprocess.Popen(
-        [sys.executable, "-m", "dvc", "repro", "first"],
+        ["/bin/sh", "-c", called],
         cwd=folder,
         env=dvc.stage_environment(),
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
+        dvc_process = int(process.stdout.readline())
         assert any(line == "here\n" for line in process.stdout)
         code, said = podium(capsys, "clean", "fast", "--yes")
-        assert (code, f"DVC is running there (process {process.pid})" in said.err) == (1, True)
+        assert (code, f"DVC is running there (process {dvc_process})" in said.err) == (1, True)
         assert folder.is_dir()
-        process.terminate()
+        os.kill(dvc_process, signal.SIGTERM)
 
 
 def test_what_was_published_stays_and_its_checkout_unless_it_is_named(two, capsys):
@@ -169,6 +172,7 @@ def test_age_takes_runs_logs_and_damaged_files_of_that_age(two, capsys):
     assert (code, "'soon' is not an age: use a number and h, d or w" in said.err) == (2, True)
 
 
+@pytest.mark.soak
 def test_orphans_are_what_dvc_itself_would_remove_and_what_is_left_restores(two, capsys, ran):
     podium(capsys, "clean", "good", "--yes")
     before = objects(two)

@@ -384,6 +384,7 @@ def test_a_path_of_odd_characters_does_not_end_a_run(clone):
     finished(machine.run(*CORPUS, "--set", "corpus.demo_documents=61"))
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_container_in_which_most_is_missing_at_once(clone, proxy):
     machine = clone("clone of mine", git=False)

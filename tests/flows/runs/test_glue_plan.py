@@ -76,6 +76,7 @@ def test_the_report_tells_scores_gate_and_place_of_each_task_and_no_older_answer
     assert run.packing["finetune@glue-sst2"]["packing_factor"] == 3.0
 
 
+@pytest.mark.soak
 def test_each_accepting_gate_publishes_its_own_model_and_no_other_does(tmp_path, monkeypatch):
     from flows import dvc
     from flows.dvc import stages

@@ -69,6 +69,7 @@ def test_a_run_is_judged_by_its_name_or_its_folder(
     assert '<a hidden data-up="run">' in page, "no run evaluated it, so nothing leads back to one"
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("said", ["mine", "runs/checkouts/mine/models/moods"])
 def test_a_model_is_evaluated_in_the_precision_of_its_run(
     project: Path, said: str, capsys: pytest.CaptureFixture[str]

@@ -202,6 +202,7 @@ def test_a_run_that_is_cancelled_in_prefect_stops_and_is_cancelled_everywhere(to
     assert (run_outcome(record), record.interrupted) == ("cancelled", "a cancellation in Prefect")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("stage", "code", "status"), [(TRAINS, 4, "paused"), (WAITS + WORKS, 129, "cancelled")])
 def test_a_run_whose_terminal_is_lost_stops_as_by_sigterm_and_reports_it(toy_project, environment, stage, code, status):
     (toy_project / "stage.py").write_text(stage)
@@ -235,6 +236,7 @@ def test_a_command_in_the_background_of_a_script_hears_sigterm_and_its_stage_end
     wait_until_gone(int((toy_project / "here").read_text()))
 
 
+@pytest.mark.soak
 def test_a_second_ctrl_c_waits_for_nothing_and_leaves_nothing_behind(toy_project, environment):
     (toy_project / "stage.py").write_text(IS_DEAF)
     terminal = Terminal(words(), toy_project, environment)

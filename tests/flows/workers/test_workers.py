@@ -79,6 +79,7 @@ def test_the_automation_covers_the_runs_of_the_deployments_and_no_others(team):
         assert {event.resource.id for event in sent if trigger.covers(event)} == ours, kind
 
 
+@pytest.mark.soak
 def test_a_worker_of_the_pool_flows_runs_what_a_deployment_asks_for(team):
     leading = team.host("leading")
     leading.start_worker("flows", "default", "cpu")
@@ -147,6 +148,7 @@ def test_equal_stages_on_two_hosts_run_once_and_the_other_host_restores_them(tea
     preparing.start_worker("cpu", "default", "cpu")
 
 
+@pytest.mark.soak
 def test_a_run_to_a_stage_sends_what_that_needs_and_nothing_else(team):
     before = team.report()["folder"]
     words = ("flows", "run", "--on-workers", "--device-queue", "cpu/trainer", "--to", "pretrain")

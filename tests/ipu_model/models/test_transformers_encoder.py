@@ -229,6 +229,7 @@ def test_a_killed_training_that_is_run_again_ends_with_the_same_weights(tmp_path
         assert (Path(job.output) / name).read_bytes() == (Path(straight.output) / name).read_bytes()
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_two_processes_train_as_one(tmp_path: Path) -> None:
     optimizer = optimizer_config(name="sgd", learning_rate=1e-1, max_grad_norm=1.0)

@@ -358,6 +358,7 @@ def test_nothing_is_measured_where_it_decides_nothing(
     assert not (Path(many.run_folder) / RECORD).exists()
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_two_processes_take_what_the_first_one_recorded(tmp_path: Path, answer_rows: Path) -> None:
     job = make_job(tmp_path / "two", "finetune", answer_rows, precision="auto")

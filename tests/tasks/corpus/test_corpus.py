@@ -212,6 +212,7 @@ def test_row_groups_and_parts_are_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     assert [name for name, _, _ in documents(tmp_path / "out")] == [f"demo:{number}" for number in range(20)]
 
 
+@pytest.mark.soak
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     """Ten times the text, the same peak: what stays per document is eight bytes of id checksum."""
     code = (

@@ -200,6 +200,7 @@ def make_all(folder: Path, **rules: Any) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in made.iterdir()}
 
 
+@pytest.mark.soak
 def test_the_corpus_is_the_same_bytes_with_any_number_of_processes_and_on_a_cluster(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,6 +133,7 @@ def test_next_sentences_need_berts_head() -> None:
         params_with("model.family=roberta")
 
 
+@pytest.mark.soak
 def test_the_stages_of_a_plan_pre_train_in_one_phase(tmp_path: Path) -> None:
     """The preset `mosaic`, made small, on generated text."""
     small = [override for override in SMALL if override.startswith(("model.", "pretrain"))]

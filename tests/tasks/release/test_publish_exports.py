@@ -85,6 +85,7 @@ def rows(folder: Path) -> list[str]:
     return re.findall(r"^\| (`.*`.* (?:accepted|rejected).*) \|$", section, re.MULTILINE)
 
 
+@pytest.mark.soak
 def test_all_accepted_files_are_published_and_the_card_runs_the_smallest(checkout: Path) -> None:
     folder = release(checkout, RIGHT, prefer="smallest")
     assert (folder / ONNX).is_file()

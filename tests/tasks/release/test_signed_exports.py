@@ -34,6 +34,8 @@ from tests.tasks.release.hub_publishing import NAME
 from tests.tasks.release.test_signing import replace_text, verify, write_key
 from tests.tasks.tiny_model import write_tiny_model
 
+pytestmark = pytest.mark.soak
+
 RUN = "finetune classification --model my-bert --train train.csv --dev dev.csv --name signed"
 SET = (
     "publish.signing=key",

@@ -333,6 +333,7 @@ def test_an_encrypted_key_signs_with_its_password(checkout: Path, tmp_path: Path
     assert results(checkout / FOLDER, tmp_path / "own.pub")["signature"] == "ok"
 
 
+@pytest.mark.soak
 def test_exported_models_are_those_that_the_gate_accepted_and_compute_what_the_model_does(
     release: Path, keys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -192,6 +192,7 @@ def test_an_edited_lock_does_not_help(project: Path) -> None:
     require_rejected(project)
 
 
+@pytest.mark.soak
 def test_what_a_remote_restores_is_refused_until_its_object_is_gone(project: Path) -> None:
     store = project.parent / "store"
     (project / ".dvc/config.local").write_text(f"[core]\n    remote = far\n['remote \"far\"']\n    url = {store}\n")

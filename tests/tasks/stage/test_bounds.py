@@ -302,6 +302,7 @@ def test_what_is_no_file_on_the_command_line(tmp_path: Path, words: list[str], k
     assert isinstance(found.exception, InputError), found.exception
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_questions_of_many_empty_values(tmp_path: Path) -> None:
     (tmp_path / "train.json").write_text('{"data": [{"id": [' + "[]," * (60 << 20) + "0]}]}")

@@ -189,6 +189,7 @@ def test_vocabularies_are_the_same_bytes_here_and_on_the_cluster(
     assert found == [found[0]] * 4
 
 
+@pytest.mark.soak
 def test_a_scheduler_that_goes_away_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = "from distributed import LocalCluster; import time\nif __name__ == '__main__':\n" + (
         "    local = LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None)\n"

@@ -204,6 +204,7 @@ def leaks(folder: Path) -> list[str]:
     ]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("read", BACKENDS)
 def test_a_training_that_paused_is_one_run_with_every_update_once(watched: Watched, read: Any) -> None:
     runs: dict[str, Recorded] = read(watched.folder)
@@ -287,6 +288,7 @@ def test_without_its_package_a_tracker_says_what_brings_it(
     assert f"pip install {backend}" in missing
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("backend", "address", "expected"),
     [

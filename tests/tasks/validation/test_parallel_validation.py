@@ -77,6 +77,7 @@ def write_damaged_corpus(folder: Path) -> CorpusData:
     return CorpusData(folder, LIMITS)
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("many_parts")
 def test_a_corpus_with_failures_in_several_parts(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = write_damaged_corpus(Path("corpus"))

@@ -112,6 +112,7 @@ def test_every_command_reads_every_form(plain: tuple[Path, list[object]], tmp_pa
     assert answers(other, tmp_path) == plain[1]
 
 
+@pytest.mark.soak
 def test_a_model_with_one_token_type_reads_single_texts_and_refuses_pairs_by_name(tmp_path: Path) -> None:
     """podium finetune: tests/flows/checks/test_given_models.py."""
     how = InferenceOptions(RuntimeSpec("cpu", "fp32"), 8, lambda text: None)
