@@ -12,9 +12,8 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from dvc.stage.exceptions import StageCmdFailedError
 
-from flows.dvc.child import ForkServerClient
+from flows.dvc.child import ForkServerClient, StageCmdFailedError
 from tasks.stage import fork_server
 from tests.places import ROOT
 
