@@ -58,6 +58,17 @@ def test_lines_and_progress_are_passed_on_without_dvcs_bookkeeping(toy_project):
     assert not [line for line in said if "lock" in line]
 
 
+def test_notes_of_a_stage_reach_users_when_its_other_lines_are_not_shown(toy_project):
+    script = toy_project / "stage.py"
+    noted = 'report("note", text="3 dev examples with labels not in train")\nprint("stage output")'
+    script.write_text(script.read_text().replace('print("stage output")', noted))
+    lines, notes = [], []
+    with DvcSession(toy_project) as session:
+        assert session.update("first", Listener(lines.append, notes.append)) == "ran"
+    assert notes == ["3 dev examples with labels not in train"]
+    assert lines == ["Running stage 'first':", "stage output"]
+
+
 def test_a_failed_stage_names_itself_repeats_its_last_lines_and_leaves_no_output(toy_project, monkeypatch):
     monkeypatch.setenv("TOY_FAILS", "second")
     with pytest.raises(StageFailed, match="stage second failed") as failure:

@@ -10,7 +10,14 @@ import pytest
 
 from tasks.stage import parallel, process
 from tasks.stage.errors import InputError, ParamsError, PodiumError
-from tasks.stage.parallel import WAITING_PER_WORKER, StageProgress, ordered_map, useful_workers, worker_count
+from tasks.stage.parallel import (
+    WAITING_PER_WORKER,
+    StageProgress,
+    ordered_map,
+    runs_at_once,
+    useful_workers,
+    worker_count,
+)
 from tests.places import ROOT
 
 
@@ -164,3 +171,25 @@ def test_progress_says_how_long_the_rest_takes(
     progress.update(1000, ", 20 features")
     assert len(caplog.messages) == 1
     assert caplog.messages[0].endswith(" per second, 20 features, 0 s left")
+
+
+def test_a_system_that_does_not_say_which_cores_are_ours_has_as_many_as_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr("os.sched_getaffinity")
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    monkeypatch.setattr("tasks.stage.parallel.free_memory", lambda: None)
+    assert (worker_count(), runs_at_once("cpu")) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("pool", "cores", "free", "runs"),
+    [("ipu", 64, 1e12, 1), ("cuda", 64, 1e12, 1), ("cpu", 8, 2.5e10, 6), ("cpu", 2, 2.5e10, 2), ("cpu", 8, 1e9, 1)]
+    + [("flows", 2, 2.1e9, 5), ("flows", 2, 1e11, 32), ("cpu", 8, None, 8)],
+)
+def test_a_worker_takes_as_many_runs_as_its_host_has_room_for(
+    monkeypatch: pytest.MonkeyPatch, pool: str, cores: int, free: float | None, runs: int
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(cores)))
+    monkeypatch.setattr("tasks.stage.parallel.free_memory", lambda: free)
+    assert runs_at_once(pool) == runs
