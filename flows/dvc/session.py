@@ -56,8 +56,8 @@ FULL_BELOW = 64 * 1024
 READ_BYTES = 1 << 18
 """Maximum size of a datagram, and of a part of a stream that is read at once."""
 
-StageLock = Callable[[str, str], bool]
-"""Function of a stage's name and the hash of its command, parameters and inputs; returns whether it had to wait."""
+StageLock = Callable[[str, str], object]
+"""Function of a stage's name and the hash of its command, parameters and inputs, which waits for the lock."""
 
 
 class StageFailed(RunFailed):
@@ -112,6 +112,10 @@ class _Output:
         if line.strip():
             self.tail.append(line)
             self.listener.line(line.rstrip())
+
+    def take_lines(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self.take_line(line)
 
     def take_event(self, event: dict[str, Any]) -> None:
         if event["event"] == "progress":
@@ -195,6 +199,7 @@ class DvcSession(contextlib.AbstractContextManager["DvcSession"]):
             raise RunStopped(stage)
         output, say = _Output(listener), listener.line
         self.start().close_forks()
+        run = {} if self.run is None else {RUN: self.run}
         reply: dict[str, Any] = {"away": True}
         with contextlib.ExitStack() as locks:
             is_locked = False
@@ -207,7 +212,6 @@ class DvcSession(contextlib.AbstractContextManager["DvcSession"]):
                 if (key := reply["answer"]) is not None and not is_locked:
                     locks.enter_context(self._hold(stage, key, say))
                     is_locked = True
-                run = {} if self.run is None else {RUN: self.run}
                 with stop.forward_to(self.start().process):
                     reply = self._send("update", output, stage=stage, key=key, pull=pull, run=run)
         return self._judge(stage, reply, output)
@@ -392,27 +396,29 @@ class _Child:
             self._replies.sendall(f"{json.dumps(request)}\n".encode())
         while True:
             ready = {key.fileobj for key, _ in self._selector.select()}
-            if self._replies in ready:
-                part = b""
-                with contextlib.suppress(ConnectionResetError):  # it ended before it read the request
-                    part = self._replies.recv(READ_BYTES)
-                if not part:
-                    return self._end(output)
-                for kind, content in map(json.loads, self._messages.split(part)):
-                    if kind == "running":
-                        output.take_line(f"Running stage '{content}':")
-                        continue
-                    self._read_output(output)  # what a stage wrote before
-                    if kind == "say":
-                        for line in content.split("\n"):
-                            output.take_line(line)
-                    else:
-                        self._read_events(output)
-                        for line in self._lines.split(b""):
-                            output.take_line(line)
-                        return {"answer": content} if kind == "answer" else content
+            if self._replies in ready and (reply := self._read_replies(output)) is not None:
+                return reply
             self._read_events(output)
             self._read_output(output)
+
+    def _read_replies(self, output: _Output) -> dict[str, Any] | None:
+        """Pass on the messages that are there; return the reply that ends the request, if it is there."""
+        part = b""
+        with contextlib.suppress(ConnectionResetError):  # it ended before it read the request
+            part = self._replies.recv(READ_BYTES)
+        if not part:
+            return self._end(output)
+        for kind, content in map(json.loads, self._messages.split(part)):
+            if kind == "running":
+                output.take_line(f"Running stage '{content}':")
+                continue
+            self._read_output(output)  # what a stage wrote before
+            if kind != "say":
+                self._read_events(output)
+                output.take_lines(self._lines.split(b""))
+                return {"answer": content} if kind == "answer" else content
+            output.take_lines(content.split("\n"))
+        return None
 
     def _end(self, output: _Output) -> dict[str, Any]:
         """Pass on the last output of a process that ended, and of its stage, which ends then."""
@@ -426,8 +432,7 @@ class _Child:
         with contextlib.suppress(BlockingIOError):
             while not self._has_ended:
                 part = os.read(self._output, READ_BYTES)
-                for line in self._lines.split(part):
-                    output.take_line(line)
+                output.take_lines(self._lines.split(part))
                 if not part:
                     self._has_ended = True
                     self._selector.unregister(self._output)

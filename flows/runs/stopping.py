@@ -91,7 +91,6 @@ class StopSignal:
         command: list[str],
         root: Path,
         env: dict[str, str],
-        stdin: int = subprocess.DEVNULL,
         descriptors: Sequence[int] = (),
     ) -> subprocess.Popen[str]:
         """Start a child process whose output is read by lines. See `forward_to` for signals.
@@ -106,7 +105,7 @@ class StopSignal:
             encoding="utf-8",
             errors="replace",
             bufsize=1,
-            stdin=stdin,
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             pass_fds=descriptors,

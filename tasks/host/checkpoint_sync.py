@@ -23,6 +23,7 @@ KEPT = 2
 COPY_SECONDS, REMOVE_SECONDS = 1800.0, 60.0
 AFTER_FAILURE_SECONDS, AFTER_SIGTERM_SECONDS = 60.0, 10.0
 """Time limits of the last copy; after SIGTERM, the host is about to kill the process."""
+OnEvent = Callable[[Mapping[str, Any]], None]
 
 
 class Remote:
@@ -132,16 +133,20 @@ class Copies:
 
 
 @contextlib.contextmanager
-def sync_checkpoints(folder: Path, remote: str | None, key: str, root: Path = Path()) -> Iterator[Copies | None]:
-    """Fetch the newest checkpoint before a training, and copy those of its events; `key`: its folder at the remote."""
+def sync_checkpoints(folder: Path, remote: str | None, key: str, root: Path = Path()) -> Iterator[OnEvent]:
+    """Fetch the newest checkpoint before a training, and yield a function of its events that copies what they saved.
+
+    Args:
+        key: folder of the run at the remote.
+    """
     if remote is None:
-        yield None
+        yield lambda event: None
         return
     copies = Copies(folder, f"{address_of(remote, root)}/{key}")
     if not copies.start(lambda place: place.fetch(folder), "nothing was fetched").ends(COPY_SECONDS):
         copies.complain(f"nothing was fetched within {COPY_SECONDS:.0f} s")
     try:
-        yield copies
+        yield copies.on_event
         copies.start(Remote.remove, "checkpoints of this run remain there").ends(REMOVE_SECONDS)
     except StagePaused as paused:
         copies.finish(AFTER_SIGTERM_SECONDS if paused.in_a_hurry else COPY_SECONDS)

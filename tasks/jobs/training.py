@@ -153,12 +153,11 @@ def train(
     runs = root / artifacts.RUNS / name
     folder, code = runs / fingerprint(job), git_state(root)
     with start_trackers(tracking, job, name, folder.name, root) as trackers:
-        with sync_checkpoints(folder, remote, f"{name}/{folder.name}", root) as copies:
+        with sync_checkpoints(folder, remote, f"{name}/{folder.name}", root) as copy_saved:
 
             def on_event(event: Event) -> None:
                 trackers.on_event(event)
-                if copies is not None:
-                    copies.on_event(event)
+                copy_saved(event)
 
             job = dataclasses.replace(job, run_folder=str(folder))
             result = run_device_job(job, launcher=launcher, on_event=on_event)

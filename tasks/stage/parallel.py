@@ -50,7 +50,10 @@ def worker_count() -> int:
     Raises:
         ParamsError: PODIUM_WORKERS is not a positive integer.
     """
-    return _stated_number(WORKERS, "processes") or count_cores()
+    text = os.environ.get(WORKERS, "").strip()
+    if text and (not text.isdecimal() or int(text) < 1):
+        raise ParamsError(f"{WORKERS}={text!r} must be a whole number of processes, at least 1 (or unset)")
+    return int(text) if text else count_cores()
 
 
 def count_cores() -> int:
@@ -73,14 +76,6 @@ def _count_fitting(size: float, most: int) -> int:
     """Return how many times `size` bytes fit into free memory, at least 1 and at most `most`."""
     free = free_memory()
     return max(1, most if free is None else min(most, int(free / size)))
-
-
-def _stated_number(name: str, counted: str) -> int | None:
-    """Return the number in an environment variable; None if it is not set."""
-    text = os.environ.get(name, "").strip()
-    if text and (not text.isdecimal() or int(text) < 1):
-        raise ParamsError(f"{name}={text!r} must be a whole number of {counted}, at least 1 (or unset)")
-    return int(text) if text else None
 
 
 def useful_workers(items: int, least: int) -> int:

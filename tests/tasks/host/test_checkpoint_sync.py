@@ -121,11 +121,10 @@ def saved(path: Path) -> dict[str, str]:
 
 def pause(run: Path, remote: Path | str, *updates: int, in_a_hurry: bool = False) -> None:
     """A job that makes these checkpoints and pauses."""
-    with contextlib.suppress(StagePaused), sync_checkpoints(run, str(remote), KEY) as copies:
-        assert copies is not None
+    with contextlib.suppress(StagePaused), sync_checkpoints(run, str(remote), KEY) as copy_saved:
         for step in updates:
-            copies.on_event(saved(write_checkpoint(run, step)))
-        copies.on_event(saved(run / "model"))
+            copy_saved(saved(write_checkpoint(run, step)))
+        copy_saved(saved(run / "model"))
         raise StagePaused("stopped on request", in_a_hurry)
 
 
@@ -143,10 +142,9 @@ def test_a_job_that_pauses_leaves_its_newest_checkpoint_for_another_host(
 
 def test_a_checkpoint_that_the_job_removes_meanwhile_arrives(remote: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with contextlib.suppress(DeviceJobFailed), sync_checkpoints(run, str(remote), KEY) as copies:
-        assert copies is not None
+    with contextlib.suppress(DeviceJobFailed), sync_checkpoints(run, str(remote), KEY) as copy_saved:
         path = write_checkpoint(run, 10)
-        copies.on_event(saved(path))
+        copy_saved(saved(path))
         shutil.rmtree(path)
         raise DeviceJobFailed("diverged")
     assert steps(remote / KEY) == [10]
@@ -223,6 +221,6 @@ def test_a_protocol_that_nothing_here_knows_is_refused_before_anything_runs(tmp_
 
 
 def test_without_a_remote_nothing_travels(tmp_path: Path) -> None:
-    with sync_checkpoints(tmp_path / "run", None, KEY) as copies:
-        assert copies is None
+    with sync_checkpoints(tmp_path / "run", None, KEY) as copy_saved:
+        copy_saved(saved(tmp_path / "run" / "step-00000010"))
     assert not (tmp_path / "run").exists()
