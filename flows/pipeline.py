@@ -17,12 +17,14 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed
 
 from flows.checks import device
-from flows.dvc import stages
+from flows.dvc import leftovers
+from flows.dvc.session import DvcSession, use_fork_server
+from flows.engine import Engine
 from flows.runs import checkout, environment, listing, locks, report, run_estimate, run_params
 from flows.runs.log import check_log
 from flows.runs.run_request import CPU_QUEUE, RunRequest, resolve_request
 from flows.runs.stage_plan import ALL
-from flows.runs.stopping import RESUME_HINT, Interrupted, stop
+from flows.runs.stopping import RESUME_HINT, Interrupted, RunFailed, RunPaused, RunStopped, stop
 from flows.server import run_artifacts
 from flows.server.run_artifacts import (
     NO_KIND,
@@ -37,6 +39,7 @@ from flows.server.run_artifacts import (
     strip_items,
     strip_text,
 )
+from flows.server.stage_tasks import CANCELLED, PAUSED_STATE, PrefectFollower, describe_cancellation
 from flows.views import index_page, run_page
 from flows.workers import dispatch
 from tasks.params.overlays import Setting
@@ -47,8 +50,9 @@ from tasks.stage.streams import printable
 
 REJECTED_STATE = "Rejected"
 UNEXPECTED = "the run ended early: it was cancelled or failed unexpectedly (see its log)"
-_request: ContextVar[RunRequest | None] = ContextVar("request", default=None)
-"""Request of a run started in this process. For runs started by a server, the flow resolves its own parameters."""
+_prepared: ContextVar[tuple[RunRequest | None, DvcSession | None]] = ContextVar("prepared", default=(None, None))
+"""Request of a run started in this process, and its DVC session if it has started. For runs started by a server, the
+flow resolves its own parameters."""
 FormParser = Callable[..., tuple[str, Sequence[str | Setting]]]
 _parse_form: ContextVar[FormParser] = ContextVar("form parser")
 """Returns preset and overrides for the form's fields of a fine-tuning (flows/commands/finetune.py)."""
@@ -114,7 +118,8 @@ def pipeline(
             environment.prepare_run(project, get_run_logger().info)  # for workers; podium run has already done it
             checkout.require_project(project)
             log = check_log(log) if is_sent() else log
-            if (request := _request.get()) is None:
+            request, session = _prepared.get()
+            if request is None:
                 words: Sequence[str | Setting] = strip_items(overrides)
                 if kind != NO_KIND:
                     fields = {"task": task, "model": model, "train": train, "dev": dev, "name": called}
@@ -122,7 +127,7 @@ def pipeline(
                 ends, sent = strip_items(to), queues is not None
                 request = resolve_request(project, recipe, words, part, ends, publish, sent, name=called, force=force)
             checkout.check_inputs(project, request.values, request.plan)
-            return _run(request, queues, command, log)
+            return _run(request, session, queues, command, log)
     except Interrupted:
         return Cancelled(message=f"cancelled by {stop.reason()} before the first stage")
     except PodiumError as error:
@@ -134,25 +139,26 @@ def pipeline(
 
 
 @contextlib.contextmanager
-def use_request(request: RunRequest) -> Iterator[None]:
-    """Pass a resolved request to the flow that is called inside the context."""
-    token = _request.set(request)
-    try:
-        yield
-    finally:
-        _request.reset(token)
+def use_request(request: RunRequest, say: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Pass a resolved request to the flow that is called inside the context.
 
-
-@contextlib.contextmanager
-def start_early(request: RunRequest, say: Callable[[str], None]) -> Iterator[None]:
-    """Prepare the checkout of a request, and start its DVC process, for the flow that the body calls.
-
-    `podium run` does this while its server starts. It has locked and checked the run.
+    Args:
+        say: receives messages about the checkout, which is prepared here, and its DVC process started, which takes a
+            second. None: the flow does so. `podium run` has locked and checked the run, and its server is starting.
     """
-    checkout.prepare_checkout(request.checkout, say)
-    expected = [request.plan[one.stage] for one in device.find_stages_to_run(request)]
-    with stages.start_session(expected, request.root, say):
-        yield
+    with contextlib.ExitStack() as held:
+        session = None
+        if say is not None:
+            checkout.prepare_checkout(request.checkout, say)
+            leftovers.repair(request.root, say)
+            session = held.enter_context(DvcSession(request.root))
+            expected = [request.plan[one.stage] for one in device.find_stages_to_run(request)]
+            held.enter_context(use_fork_server(session, expected, request.root))
+        token = _prepared.set((request, session))
+        try:
+            yield
+        finally:
+            _prepared.reset(token)
 
 
 def use_form_parser(parse: FormParser) -> None:
@@ -160,33 +166,44 @@ def use_form_parser(parse: FormParser) -> None:
     _parse_form.set(parse)
 
 
-def _run(request: RunRequest, queues: tuple[str, str | None] | None, command: str | None, log: str | None) -> State:
+def _run(
+    request: RunRequest,
+    session: DvcSession | None,
+    queues: tuple[str, str | None] | None,
+    command: str | None,
+    log: str | None,
+) -> State:
     """Run a request, on workers if `queues` names those for the CPU and for devices."""
-    project, name = request.project, request.explicit_name
+    project, name, follower = request.project, request.explicit_name, PrefectFollower()
     values, root, plan = request.values, request.root, list(request.target)
     run_artifacts.label_flow_run(tags=run_artifacts.make_tags(values, request.preset, project))
     if is_sent():  # podium run has checked this and more before it started the flow
-        device.require_fit(request, stages.log_line)
+        device.require_fit(request, follower.say)
     words, folder = list(request.overrides), os.path.relpath(root, project)
     command = command or f"podium run{request.command_options}{' --on-workers' if queues is not None else ''}"
     run = report.RunReport(folder, request.preset, words, command=command, log=log, plan=plan)
     run.options = {**request.options, "queues": queues}
     run.details = index_page.describe_parameters(values)
     kind = locks.CHECKOUT_LOCK if queues is None else locks.DISPATCH_LOCK
-    with locks.hold_run(project, run.name, stages.log_line, kind):
+    with locks.hold_run(project, run.name, follower.say, kind):
         run_params.require_same_params(project, values, name)
         found = None if queues is None else dispatch.resolve_queues(values["device"]["runtime"], *queues)
         for queue in found or ():
             dispatch.require_deployment(queue)
-        if not stages.has_session():
-            checkout.prepare_checkout(request.checkout, stages.log_line)
+        if session is None:
+            checkout.prepare_checkout(request.checkout, follower.say)
         if found is None:
             if note := run_estimate.describe_preparation(request):
-                stages.log_line(note)
-            return _supervise(run, project, root, name, lambda: stages.run_plan(plan, root, run, request.publish))
+                follower.say(note)
+
+            def run_here() -> None:
+                with Engine(root, run, follower, session) as engine:
+                    engine.run_plan(plan, request.publish)
+
+            return _supervise(run, project, root, name, run_here)
         code, checkout_name = checkout.hash_code(project), checkout.default_name(values, name or request.preset)
         told = {"values": values, "checkout_name": checkout_name, "code": code}
-        sender = dispatch.Dispatcher(root, told, run, stages.log_line, flow_run.id)
+        sender = dispatch.Dispatcher(root, told, run, follower.say, flow_run.id)
         return _supervise(run, project, root, name, lambda: sender.run_plan(plan, *found, request.publish))
 
 
@@ -199,22 +216,22 @@ def _supervise(run: report.RunReport, project: Path, root: Path, name: str | Non
         with run_page.keep_updated(run, project, root):
             body()
         run.error = None
-    except stages.RunFailed as error:
+    except RunFailed as error:
         run.error = str(error)
         return Failed(message=run.error)
-    except stages.RunPaused as paused:
+    except RunPaused as paused:
         if stop.is_cancelled:
             run.interrupted, run.error = stop.reason(), f"cancelled in Prefect: {paused}; {RESUME_HINT}"
             return Cancelled(message=run.error)
         run.error, run.paused = None, f"{paused}; {RESUME_HINT}"
-        return Completed(name=stages.PAUSED_STATE, message=run.paused)
-    except stages.CANCELLED as stopped:
-        run.interrupted = stages.describe_cancellation(stopped)
-        place = f" in stage {stopped}" if isinstance(stopped, stages.RunStopped) else ""
+        return Completed(name=PAUSED_STATE, message=run.paused)
+    except CANCELLED as stopped:
+        run.interrupted = describe_cancellation(stopped)
+        place = f" in stage {stopped}" if isinstance(stopped, RunStopped) else ""
         cause = f"{run.interrupted}{place}"
         how = "ended early by" if run.interrupted == report.WORKER_ENDED else "was cancelled by"
         run.error = f"the run {how} {cause}: nothing half-written was kept; {RESUME_HINT}"
-        if not isinstance(stopped, (stages.RunStopped, Interrupted)):
+        if not isinstance(stopped, (RunStopped, Interrupted)):
             raise  # a signal to a worker's run: the worker reports the state
         return Cancelled(message=run.error)
     finally:

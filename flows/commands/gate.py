@@ -6,19 +6,18 @@ that its stage wrote, so that no decision rests on another model, other data or 
 
 import contextlib
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from flows import dvc
 from flows.commands import options, publish
 from flows.commands.project import enter_project
 from flows.commands.run import FINISHED_OUTCOMES, suggest_next
 from flows.dvc import releases
-from flows.dvc.session import DvcSession, Listener
+from flows.dvc.session import PlanStatus
+from flows.engine import Engine
 from flows.runs import listing, locks, report, run_params
 from flows.runs.stopping import RunFailed
 from flows.views.screen import print_end
@@ -119,9 +118,9 @@ def _decide(project: Path, found: listing.Run, record: report.RunReport, limits:
     plan = read_plan(root)
     upstream = [stage for stage in plan.with_upstream(gates) if stage not in gates]
     releases.fetch_releases(upstream, root, streams.say_line, unchanged=upstream)
-    with DvcSession(root) as session:
-        session.run = record.identity
-        unchanged = session.check_plan(upstream).unchanged
+    receipts = {gate: result["published"] for gate, result in record.results.items()}
+    with Engine(root, record) as engine:
+        unchanged = engine.session.check_plan(upstream).unchanged
         if unchanged != upstream:
             raise InputError(
                 f"run {found.name} is not up to date: {upstream[len(unchanged)]} would run again, so the gate would "
@@ -130,24 +129,22 @@ def _decide(project: Path, found: listing.Run, record: report.RunReport, limits:
         if damaged := find_gate_damage(gates, root):
             raise InputError("\n".join(damaged))
         with run_params.change_params(project, found, limits) as values:
-            for gate in gates:
-                began = time.time()
-                status = session.update(gate, Listener(lambda line: None))
-                record.add_stage(report.StageRecord(gate, status, round(time.time() - began, 2), began=round(began, 2)))
-            if dvc.has_remote(root):
-                session.push(gates, streams.say_line)
-    _record_decision(project, root, record, values, limits)
+            engine.bring(gates, PlanStatus([], True))
+    _record_decision(project, root, record, values, limits, receipts)
     return record
 
 
 def _record_decision(
-    project: Path, root: Path, record: report.RunReport, values: dict[str, Any], limits: Sequence[Setting]
+    project: Path,
+    root: Path,
+    record: report.RunReport,
+    values: dict[str, Any],
+    limits: Sequence[Setting],
+    receipts: dict[str, Any],
 ) -> None:
     """Write the decisions of a run's gates and its new parameters into its record and pages."""
     from flows.views.index_page import describe_parameters  # slow to import
 
-    receipts = {gate: result["published"] for gate, result in record.results.items()}
-    record.read_results(root)
     for gate, receipt in receipts.items():
         if record.accepts(gate):
             record.results[gate]["published"] = receipt

@@ -15,21 +15,19 @@ from flows import dvc
 from flows.checks.server import import_prefect
 from flows.commands import options
 from flows.commands.project import CommandContext, enter_project
-from flows.dvc import releases
-from flows.dvc.session import DvcSession
+from flows.engine import Engine
 from flows.runs import checkout, listing, locks, report, run_params
 from flows.runs.environment import is_writable, prepare_run
 from flows.runs.log import new_log, redirect_logging
 from flows.runs.run_request import CPU_QUEUE, RunRequest, resolve_request
-from flows.runs.stage_plan import ALL, PUBLISH, publish_step
-from flows.runs.stopping import RESUME_HINT, Interrupted, stop
+from flows.runs.stage_plan import ALL, PUBLISH
+from flows.runs.stopping import RESUME_HINT, Interrupted, RunFailed, stop
 from flows.server.local_server import LocalServer, connect_server, may_be_configured, start_early
 from flows.views import run_page
 from flows.views.screen import current_screen, make_screen, print_end, print_reason, use_screen
 from tasks.downstream.gate.verdict_text import format_advice
 from tasks.plan.dvc_records import find_gate_damage
 from tasks.plan.named_files import find_dvc_files, list_input_paths
-from tasks.plan.plan_file import Stage
 from tasks.stage import artifacts, process, streams
 from tasks.stage.errors import DONE, FAILED, REJECTED, PodiumError
 
@@ -209,8 +207,8 @@ def _run(request: RunRequest, others: dict[str, Any], log: Path, started: LocalS
 
     project, context = request.project, click.get_current_context().find_object(CommandContext)
     others.setdefault("command", None if context is None else context.command_line)
-    early = contextlib.nullcontext() if started is None else pipeline.start_early(request, current_screen().tell)
-    with redirect_logging(project / log), early, connect_server(project / log, started) as is_own:
+    prepared = pipeline.use_request(request, None if started is None else current_screen().tell)
+    with redirect_logging(project / log), prepared, connect_server(project / log, started) as is_own:
         silence_outages()
         flow = pipeline.pipeline
         if not is_own:
@@ -219,8 +217,7 @@ def _run(request: RunRequest, others: dict[str, Any], log: Path, started: LocalS
         shown = {name: getattr(request, name) for name in ("preset", "part", "on_workers", "force")}
         shown |= {"name": request.explicit_name, "overrides": list(request.overrides), "to": list(request.to)}
         try:
-            with pipeline.use_request(request):
-                state = flow(**shown, **others, log=str(log), return_state=True)
+            state = flow(**shown, **others, log=str(log), return_state=True)
         except SERVER_ERRORS as error:  # the final state did not reach the server
             run = _read_ended(request, log)
             code = FAILED if run is None else print_end(run, [report.format_total(run)], log)
@@ -290,46 +287,28 @@ def finish_if_unchanged(request: RunRequest) -> int | None:
     if find_dvc_files(project, list_input_paths(request.values)):
         return None  # the checks before a run refuse it, together with all other problems
     checkout.prepare_checkout(request.checkout, current_screen().tell)  # its code may be older than the project's
-    gates = [stage for stage in request.stages if stage.is_gate]
-    for text in find_gate_damage([gate.name for gate in gates], root):
+    for text in find_gate_damage([stage.name for stage in request.stages if stage.is_gate], root):
         current_screen().tell(text)
-    with DvcSession(root) as session:
-        if session.check_plan(plan).unchanged != plan:
-            return None
-    try:
-        if releases.fetch_releases(plan, root, lambda line: None, unchanged=plan):
-            return None
-    except releases.ReleaseFailed:  # the run reports it
-        return None
     made = {name: getattr(before, name) for name in KEPT_FIELDS}
     run = report.RunReport(os.path.relpath(root, project), request.preset, list(request.overrides), plan=plan, **made)
-    run.stages = [report.StageRecord(name, "skipped", 0.0) for name in plan]
-    run.read_results(root)
-    with streams.outlive_output():
-        streams.say(f"nothing changed: all {len(plan)} stages are up to date\n")
     published = False
-    try:
-        published = request.publish and _publish(gates, root, run)
-    except releases.ReleaseFailed as error:
-        run.error = str(error)
+    with Engine(root, run) as engine:
+        try:
+            found = engine.look(plan)
+        except RunFailed:  # the run reports it
+            return None
+        if found.unchanged != plan:
+            return None
+        engine.bring(plan, found)
+        with streams.outlive_output():
+            streams.say(f"nothing changed: all {len(plan)} stages are up to date\n")
+        try:
+            published = request.publish and engine.publish(plan)
+        except RunFailed as error:
+            run.error = str(error)
     if run.error is None and not published:
         before.write(project)
     else:
         run.write(project)
         run_page.write_ended(run, project, root)
     return print_end(run, [report.format_stage(stage) for stage in run.stages[len(plan) :]])
-
-
-def _publish(gates: Sequence[Stage], root: Path, run: report.RunReport) -> bool:
-    """Publish the accepted models; return whether a release was missing or had changed."""
-    changed = False
-    for gate in gates:
-        if not run.accepts(gate.name):
-            continue
-        began = time.perf_counter()
-        receipt = releases.publish_release(gate, root, current_screen().tell)
-        run.add_receipt(receipt, gate.name)
-        status = "skipped" if receipt.get("unchanged") else "ran"
-        run.add_stage(report.StageRecord(publish_step(gate), status, round(time.perf_counter() - began, 2)))
-        changed = changed or status == "ran"
-    return changed

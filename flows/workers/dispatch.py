@@ -27,11 +27,11 @@ from prefect.states import Cancelled, Cancelling
 from flows import dvc
 from flows.dvc import releases
 from flows.dvc.session import restore_outputs
-from flows.dvc.stages import PAUSED_STATE, RunStopped
 from flows.runs.report import RunReport
 from flows.runs.stage_plan import publish_step
-from flows.runs.stopping import RunFailed
+from flows.runs.stopping import RunFailed, RunStopped
 from flows.server.api import SERVER_ERRORS, is_cancelled, retry_call
+from flows.server.stage_tasks import PAUSED_STATE
 from flows.workers import reports, stage_flow
 from ipu_model.core.files import read_json
 from tasks.plan.plan_file import Plan, read_plan

@@ -19,12 +19,16 @@ from typing import Any
 from prefect import flow, get_run_logger
 from prefect.artifacts import Artifact
 from prefect.client.schemas.objects import State
+from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
-from flows.dvc import stages
+from flows import dvc
+from flows.engine import Engine
 from flows.runs import checkout, environment, locks, policy
 from flows.runs.report import RunReport, StageRecord
-from flows.server.api import call_optional, retry_call
+from flows.runs.stopping import RunFailed, RunPaused
+from flows.server.api import StageLock, call_optional, retry_call
+from flows.server.stage_tasks import CANCELLED, PAUSED_STATE, PrefectFollower, describe_cancellation
 from flows.views import curves, index_page
 from flows.workers import reports
 from tasks.plan.dvc_records import LOCK
@@ -75,16 +79,18 @@ def run_stages(
         return Failed(message=f"on {socket.gethostname()}: {error}")
     with locks.hold_run(project, checkout_name, log.info), _record_run(project, checkout_name, values) as run:
         checkout.prepare_checkout(place)
-        root = place.folder
+        root, follower = place.folder, PrefectFollower()
+        lock = StageLock(str(flow_run.id), follower.say) if dvc.has_remote(root) else None
+        engine = Engine(root, run, follower, allowed=names, lock=lock, on_end=lambda record: _send_record(record, root))
         try:
-            with _send_evaluations(names, root):
-                stages.run_plan(names, root, run, publish, True, lambda record: _send_record(record, root), released)
-        except stages.RunFailed as error:
+            with _send_evaluations(names, root), engine:
+                engine.run_plan(names, publish, released)
+        except RunFailed as error:
             run.error = str(error)
             return Failed(message=f"on {socket.gethostname()}: {error}")
-        except stages.RunPaused as paused:
+        except RunPaused as paused:
             run.paused = str(paused)
-            return Completed(name=stages.PAUSED_STATE, message=run.paused)
+            return Completed(name=PAUSED_STATE, message=run.paused)
         _send_files(f"dvc.lock after {names[-1]}", [LOCK], root)  # lets others pull all outs of the stages so far
     return Completed(message=f"{len(names)} stages up to date on {socket.gethostname()}")
 
@@ -97,8 +103,8 @@ def _record_run(project: Path, name: str, values: dict[str, Any]) -> Iterator[Ru
     run.begin(project)
     try:
         yield run
-    except stages.CANCELLED as stopped:
-        run.interrupted = stages.describe_cancellation(stopped)
+    except CANCELLED as stopped:
+        run.interrupted = describe_cancellation(stopped)
         run.end()
         run.save(project)
         raise

@@ -131,7 +131,7 @@ def test_a_run_that_ends_unexpectedly_names_the_cause(prefect_session, toy_proje
     def fail(*arguments):
         raise cause
 
-    monkeypatch.setattr(pipeline.stages, "run_plan", fail)
+    monkeypatch.setattr(pipeline.Engine, "run_plan", fail)
     assert run().is_failed()
     assert said in run_json(toy_project)["error"]
 

@@ -6,7 +6,8 @@ import shutil
 import pytest
 import yaml
 
-from flows.dvc import stages
+from flows import pipeline
+from flows.runs.run_request import resolve_request
 from tests.flows.checks.test_unchanged_run import command  # noqa: F401 (a fixture)
 from tests.flows.test_pipeline import run, run_json, statuses
 
@@ -55,8 +56,8 @@ def test_a_verdict_changed_in_place_is_made_anew(prefect_session, linked, comman
 def test_a_run_that_goes_the_whole_way_makes_it_anew_too(prefect_session, linked):
     run()
     accept(linked / "metrics" / "squad-gate.json")
-    with stages.start_session([], linked, print):  # its own DVC is not another one that works here
-        run()
+    with pipeline.use_request(resolve_request(linked, None, []), print):  # its DVC is not another one that works here
+        pipeline.pipeline(return_state=True)
     assert statuses(linked)["gate@squad"] == "ran"
     assert run_json(linked)["results"]["gate@squad"]["decision"]["accepted"] is False
     assert not (linked / "published").exists()

@@ -1,7 +1,6 @@
 """Which stages tasks of GLUE add to a run, and what the run says of several entries."""
 
 import json
-import logging
 
 import pytest
 
@@ -78,28 +77,28 @@ def test_the_report_tells_scores_gate_and_place_of_each_task_and_no_older_answer
 
 @pytest.mark.soak
 def test_each_accepting_gate_publishes_its_own_model_and_no_other_does(tmp_path, monkeypatch):
-    from flows import dvc
-    from flows.dvc import stages
-    from flows.dvc.session import DvcSession, PlanStatus
+    from flows.dvc import releases
+    from flows.dvc.session import PlanStatus
+    from flows.engine import Engine
 
     for task, accepted in (("sst2", True), ("rte", False)):
         write(tmp_path / f"metrics/glue-{task}-gate.json", {"accepted": accepted, "reasons": []})
     write(tmp_path / "metrics/squad-gate.json", {"accepted": True, "reasons": []})
-    monkeypatch.setattr(stages, "get_run_logger", logging.getLogger)
-    monkeypatch.setattr(DvcSession, "check_plan", lambda session, plan: PlanStatus(plan, True))
-    monkeypatch.setattr(dvc, "has_remote", lambda root: False)
-    monkeypatch.setattr(stages, "_update", lambda stage, session, single, progress: "ran")
-    monkeypatch.setattr(stages, "_run_task", lambda kind, name, body: body())
-    monkeypatch.setattr(stages, "_publish", lambda gate, root, run, on_end: {"folder": f"published/x-{gate.item}"})
+    monkeypatch.setattr(Engine, "look", lambda engine, plan, released: PlanStatus(plan, True))
+    monkeypatch.setattr(
+        releases, "publish_release", lambda gate, root, say: {"folder": f"published/x-{gate.item}", "unchanged": True}
+    )
     in_checkout(tmp_path, "sst2", "rte")
     run = report.RunReport(".")
-    stages.run_plan(stages_of("all", "sst2", "rte"), tmp_path, run, publish=True)
+    with Engine(tmp_path, run) as engine:
+        engine.run_plan(stages_of("all", "sst2", "rte"), publish=True)
     assert {gate: result["published"] for gate, result in run.results.items()} == {
-        "gate@squad": {"folder": "published/x-squad"},
-        "gate@glue-sst2": {"folder": "published/x-glue-sst2"},
+        "gate@squad": {"folder": "published/x-squad", "unchanged": True},
+        "gate@glue-sst2": {"folder": "published/x-glue-sst2", "unchanged": True},
         "gate@glue-rte": None,
     }
     assert report.run_outcome(run) == "rejected"
     alone = report.RunReport(".")
-    stages.run_plan(stages_of("all"), tmp_path, alone, publish=False)
+    with Engine(tmp_path, alone) as engine:
+        engine.run_plan(stages_of("all"), publish=False)
     assert {gate: result["published"] for gate, result in alone.results.items()} == {"gate@squad": None}

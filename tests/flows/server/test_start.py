@@ -6,9 +6,8 @@ import subprocess
 
 import pytest
 
-from flows import cli
+from flows import cli, pipeline
 from flows.commands import run as run_command
-from flows.dvc import stages
 from flows.server import local_server
 from tasks.stage.errors import InputError, PodiumError
 
@@ -29,7 +28,7 @@ def order(toy_project, monkeypatch, capsys):
 
     @contextlib.contextmanager
     def connect(log, started):
-        processes = [stages._early.get().start().process]
+        processes = [pipeline._prepared.get()[1].start().process]
         seen.append(f"DVC: {processes[0].poll()}")
         try:
             raise PodiumError("Prefect's temporary server does not answer")

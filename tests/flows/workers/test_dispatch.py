@@ -11,11 +11,12 @@ from prefect.states import Cancelled, Running, Scheduled
 from flows import pipeline
 from flows.commands import worker_entry
 from flows.dvc import stages
-from flows.dvc.stages import RunFailed, RunStopped, describe_cancellation
 from flows.runs import report
 from flows.runs.log import check_log
 from flows.runs.report import RunReport, StageRecord, run_outcome
+from flows.runs.stopping import RunFailed, RunStopped
 from flows.server import api
+from flows.server.stage_tasks import describe_cancellation
 from flows.workers import dispatch, stage_flow
 from flows.workers.dispatch import Queue, group_by_queue, resolve_queues
 from tasks.params.schema import validate_params

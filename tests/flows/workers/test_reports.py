@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.dvc.stages import RunFailed
 from flows.runs.report import StageRecord
+from flows.runs.stopping import RunFailed
 from flows.workers import reports
 from tasks.plan.plan_file import read_plan
 from tests.places import ROOT

@@ -1,0 +1,209 @@
+"""The engine: brings stages of a checkout up to date, and publishes the models that their gates accept.
+
+Every command and flow that runs stages here uses it: DVC decides which stages have to run (flows/dvc/session.py), and a
+follower shows what happens, on a terminal or on a Prefect server (flows/server/stage_tasks.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+from flows import dvc
+from flows.dvc import leftovers, releases
+from flows.dvc.session import DvcSession, Listener, PlanStatus, use_fork_server
+from flows.runs.report import RunReport, StageRecord
+from flows.runs.stage_plan import PUBLISH, publish_step
+from flows.runs.stopping import RunFailed, RunPaused
+from flows.views.screen import current_screen
+from tasks.plan.dvc_records import find_gate_damage
+from tasks.plan.plan_file import Stage, read_plan
+from tasks.stage.process import read_usage, usage_file
+
+StageCallback = Callable[[StageRecord], None]
+"""Callback with the record of each stage when it ends."""
+
+
+class HostLock(Protocol):
+    """Lock of a stage on all hosts."""
+
+    def take(self, stage: str, fingerprint: str) -> object:
+        """Wait for the lock of a stage and take it."""
+
+    def release(self) -> None:
+        """Release the lock, if it is held."""
+
+
+class Follower:
+    """Receiver of what happens in a run; this one shows messages on the terminal."""
+
+    def say(self, text: str) -> None:
+        """Show a line about the run."""
+        current_screen().tell(text)
+
+    def run_step(self, kind: str, name: str, body: Callable[[], str]) -> str:
+        """Call the body of a step, `stage` or `publish`; return its status or raise its error."""
+        return body()
+
+    def describe_error(self, error: BaseException) -> str:
+        """Return the status of a step that ended with an error."""
+        return "paused" if isinstance(error, RunPaused) else "failed"
+
+    def listen(self, stage: Stage, run: RunReport) -> Listener:
+        """Return the receiver of what a running stage says."""
+        return Listener(current_screen().line)
+
+
+class Engine(contextlib.AbstractContextManager["Engine"]):
+    """Stages of one checkout, and the DVC process that brings them up to date. Use it as a context manager."""
+
+    def __init__(
+        self,
+        root: Path,
+        run: RunReport,
+        follower: Follower | None = None,
+        session: DvcSession | None = None,
+        *,
+        allowed: Sequence[str] | None = None,
+        lock: HostLock | None = None,
+        on_end: StageCallback = lambda record: None,
+    ) -> None:
+        """Repair the checkout and start DVC's session, unless one was started before.
+
+        Args:
+            run: receives the records of stages, the decisions of gates and the receipts.
+            session: session that started before, in a repaired checkout.
+            allowed: stages that may run here; others must be restored. None: all may run.
+            lock: lock of equal stages on all hosts, which is held until the outs of a stage are pushed.
+        """
+        self.root, self.run, self._follower, self._lock, self._on_end = root, run, follower or Follower(), lock, on_end
+        self._held, self._is_early = contextlib.ExitStack(), session is not None
+        if session is None:
+            leftovers.repair(root, self._follower.say)
+            session = self._held.enter_context(DvcSession(root, allowed, None if lock is None else lock.take))
+        self.session = session
+        session.run = run.identity
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._held.close()
+
+    def run_plan(self, plan: Sequence[str], publish: bool, released: releases.ReleaseSelection | None = None) -> None:
+        """Bring the stages of a plan up to date, then publish the models that gates accept.
+
+        Args:
+            released: releases to fetch, with which gates compare; None: the newest ones.
+
+        Raises:
+            RunFailed: a stage or publishing failed; the message has its error.
+            RunPaused: a stage stopped at a checkpoint.
+            RunStopped, Interrupted: a signal stopped the run, and there was nothing to keep.
+        """
+        for text in find_gate_damage(self._find_gates(plan), self.root):
+            self._follower.say(text)
+        self.session.require_dvc()
+        self.bring(plan, self.look(plan, released))
+        if publish:
+            self.publish(plan)
+
+    def look(self, plan: Sequence[str], released: releases.ReleaseSelection | None = None) -> PlanStatus:
+        """Fetch the releases that gates compare with, and return which stages have changed.
+
+        Raises:
+            ReleaseFailed: a release could not be fetched.
+        """
+        found = self.session.check_plan(plan)
+        if releases.fetch_releases(plan, self.root, self._follower.say, released, found.unchanged):
+            found = self.session.check_plan(plan)
+        return found
+
+    def bring(self, plan: Sequence[str], found: PlanStatus) -> None:
+        """Bring the stages of a plan up to date, in order.
+
+        With a default DVC remote, the outs of each stage are pushed before the next one starts.
+
+        Args:
+            found: status of the plan (`look`).
+
+        Raises:
+            RunFailed, RunPaused, RunStopped, Interrupted: see `run_plan`.
+        """
+        known = read_plan(self.root)
+        if not self._is_early:
+            changed = [known[stage] for stage in plan if stage not in found.unchanged]
+            self._held.enter_context(use_fork_server(self.session, changed, self.root))
+        others = [] if found.is_complete else [one for one in known.with_upstream(plan) if one not in plan]
+        try:
+            for stage in plan:
+                upstream = [one for one in known.with_upstream([stage]) if one in others]
+                others = [one for one in others if one not in upstream]
+                left = [] if stage in found.unchanged else [known[one] for one in (*upstream, stage)]
+                self._record("stage", stage, functools.partial(self._update_all, left))
+        finally:
+            self.run.read_results(self.root)  # of a failed run too
+        there = [stage for stage in self.run.stages if stage.name in plan and stage.status != "ran"]
+        if there and dvc.has_remote(self.root):  # outs from this host's cache, which the remote may lack
+            self.session.push([stage.name for stage in there], self._follower.say)
+        restored = any(stage.status == "restored" for stage in there)
+        if restored and (damaged := find_gate_damage(self._find_gates(plan), self.root)):
+            self.run.results.clear()  # no gate wrote this verdict
+            raise RunFailed("\n".join(damaged))
+
+    def publish(self, plan: Sequence[str]) -> bool:
+        """Publish the models that gates of a plan accepted; return whether a release was missing or had changed.
+
+        Raises:
+            ReleaseFailed: publishing failed.
+        """
+        known, changed = read_plan(self.root), False
+        for name in self._find_gates(plan):
+            if not self.run.accepts(name):
+                continue
+
+            def publish(gate: Stage = known[name]) -> str:
+                receipt = releases.publish_release(gate, self.root, self._follower.say)
+                self.run.add_receipt(receipt, gate.name)
+                return "skipped" if receipt.get("unchanged") else "ran"
+
+            changed = self._record(PUBLISH, publish_step(known[name]), publish) == "ran" or changed
+        return changed
+
+    def _find_gates(self, plan: Sequence[str]) -> list[str]:
+        known = read_plan(self.root)
+        return [stage for stage in plan if known[stage].is_gate]
+
+    def _record(self, kind: str, name: str, body: Callable[[], str]) -> str:
+        """Run a step, add its status and time to the report, and return the status."""
+        status, started_at, began = "failed", time.perf_counter(), round(time.time(), 2)
+        self.run.at_work[name] = began
+        current_screen().begin(name)
+        try:
+            status = self._follower.run_step(kind, name, body)
+        except BaseException as error:
+            status = self._follower.describe_error(error)
+            raise
+        finally:
+            seconds = round(time.perf_counter() - started_at, 2)
+            usage = read_usage(self.root / usage_file(name), began)
+            record = StageRecord(name, status, seconds, None, began, **usage)
+            self.run.add_stage(record)
+            self._on_end(record)
+            current_screen().end(record)
+        return status
+
+    def _update_all(self, stages: Sequence[Stage]) -> str:
+        """Bring stages up to date in order; return the status of the last one, or "skipped"."""
+        verdict, pull = "skipped", dvc.has_remote(self.root)
+        for stage in stages:
+            try:
+                verdict = self.session.update(stage.name, self._follower.listen(stage, self.run), pull=pull)
+                if verdict == "ran" and pull:
+                    self.session.push([stage.name], self._follower.say)
+            finally:  # its outs have been pushed
+                if self._lock is not None:
+                    self._lock.release()
+        return verdict
