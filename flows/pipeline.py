@@ -18,8 +18,8 @@ from prefect.states import Cancelled, Completed, Failed
 
 from flows.checks import device
 from flows.dvc import leftovers
+from flows.dvc.engine import Engine
 from flows.dvc.session import DvcSession, use_fork_server
-from flows.engine import Engine
 from flows.runs import checkout, environment, listing, locks, report, run_estimate, run_params
 from flows.runs.log import check_log
 from flows.runs.run_request import CPU_QUEUE, RunRequest, resolve_request

@@ -16,8 +16,8 @@ from flows.commands import options, publish
 from flows.commands.project import enter_project
 from flows.commands.run import FINISHED_OUTCOMES, suggest_next
 from flows.dvc import releases
+from flows.dvc.engine import Engine
 from flows.dvc.session import PlanStatus
-from flows.engine import Engine
 from flows.runs import listing, locks, report, run_params
 from flows.runs.stopping import RunFailed
 from flows.views.screen import print_end

@@ -15,7 +15,7 @@ from flows import dvc
 from flows.checks.server import import_prefect
 from flows.commands import options
 from flows.commands.project import CommandContext, enter_project
-from flows.engine import Engine
+from flows.dvc.engine import Engine
 from flows.runs import checkout, listing, locks, report, run_params
 from flows.runs.environment import is_writable, prepare_run
 from flows.runs.log import new_log, redirect_logging

@@ -21,7 +21,7 @@ from prefect.states import Failed
 
 from flows.commands import finetune
 from flows.pipeline import pipeline, use_form_parser
-from flows.server.api import silence_outages
+from flows.server.api import retry_call, silence_outages
 from flows.workers.stage_flow import run_stages
 from tasks.stage.process import STARTED_BY_A_WORKER, die_with_parent, parse_no_arguments
 
@@ -33,7 +33,7 @@ def run_own_flow(run_id: UUID, worker: int) -> None:
         run_id: id of the run.
         worker: process id of the worker.
     """
-    run, flows = load_flow_run(run_id), (pipeline, run_stages)
+    run, flows = retry_call(lambda: load_flow_run(run_id), print), (pipeline, run_stages)
     with get_client(sync_client=True) as client:
         name = client.read_flow(run.flow_id).name
         wanted = next((flow for flow in flows if flow.name == name), None)

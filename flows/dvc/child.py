@@ -169,7 +169,7 @@ class CheckoutRepo(Repo):
                 f"if you replaced it on purpose, remove {record}"
             )
 
-    def push(self, targets: Sequence[str], **options: Any) -> Any:
+    def push(self, targets: Sequence[str]) -> Any:
         """Copy outputs and the run-cache entries of their stages to the remote.
 
         The remote is checked again afterwards: if its folder was moved meanwhile, DVC has created a new one.
@@ -177,7 +177,9 @@ class CheckoutRepo(Repo):
         self.require_store(make=True)
         stages = [stage for target in targets for stage in self.stage.collect(target)]
         self.stage_cache.keys = [key for stage in stages if (key := self.stage_cache.key_of(stage))]
-        pushed = super().push(targets, **options)
+        # DVC copies an entry before its outputs: a host that is lost in between would leave an entry without them.
+        pushed = super().push(targets)
+        super().push(targets, run_cache=True)
         self.require_store()
         return pushed
 

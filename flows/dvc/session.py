@@ -294,7 +294,7 @@ class DvcSession(contextlib.AbstractContextManager["DvcSession"]):
             RemoteFailed: the remote did not accept them. They are safe in the cache of this host.
         """
         what = f"the remote {{remote}} did not accept the outs of {', '.join(stages)}"
-        self._send_to_remote(what, say, "push", targets=list(stages), run_cache=True)
+        self._send_to_remote(what, say, "push", targets=list(stages))
 
     def _send_to_remote(self, what: str, say: Say, request: str, **arguments: Any) -> None:
         """Send a request that uses the default remote, with a few retries.

@@ -13,8 +13,8 @@ from prefect.exceptions import TerminationSignal
 from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed
 
+from flows.dvc.engine import Follower
 from flows.dvc.session import Listener
-from flows.engine import Follower
 from flows.runs.report import WORKER_ENDED, RunReport
 from flows.runs.stopping import CANCELLED_IN_PREFECT, RunFailed, RunPaused, RunStopped, stop
 from flows.server.api import call_optional, is_cancelled

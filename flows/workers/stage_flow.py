@@ -23,7 +23,7 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
 from flows import dvc
-from flows.engine import Engine
+from flows.dvc.engine import Engine
 from flows.runs import checkout, environment, locks, policy
 from flows.runs.report import RunReport, StageRecord
 from flows.runs.stopping import RunFailed, RunPaused

@@ -104,6 +104,22 @@ def test_of_the_run_cache_a_push_copies_what_it_knows_of_its_stages(toy_project,
         assert len(list((remote / "runs").glob("*/*"))) == 2
 
 
+def test_an_entry_of_the_run_cache_arrives_after_its_outputs(toy_project, tmp_path, monkeypatch):
+    remote = tmp_path / "remote"
+    remote.mkdir()
+    (remote / "files").write_text("no folder")  # no data arrives
+    with_remote(toy_project, remote)
+    monkeypatch.setattr(sessions, "REMOTE_WAITS", (0.0,))
+    with DvcSession(toy_project) as session:
+        session.update("first", Listener(print))
+        with pytest.raises(RemoteFailed, match="did not accept the outs of first"):
+            session.push(["first"], print)
+        assert not (remote / "runs").exists()
+        (remote / "files").unlink()
+        session.push(["first"], print)
+    assert (remote / "runs").exists()
+
+
 def test_a_remote_is_made_by_a_push_alone(toy_project, tmp_path):
     with_remote(toy_project, tmp_path / "remote")
     with DvcSession(toy_project) as session:
@@ -119,7 +135,7 @@ def test_a_push_to_a_remote_that_goes_away_meanwhile_did_not_succeed(toy_project
     with DvcSession(toy_project) as session:
         session.update("first", Listener(print), pull=True)
         session.push(["first"], print)
-    monkeypatch.setattr("dvc.repo.Repo.push", lambda *_, **__: remote.rename(tmp_path / "away"))
+    monkeypatch.setattr("dvc.repo.Repo.push", lambda *_, **__: remote.exists() and remote.rename(tmp_path / "away"))
     with pytest.raises(RemoteChanged, match="podium-store is missing: restore"):
         CheckoutRepo(print).push(["first"])
 

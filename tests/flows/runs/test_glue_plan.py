@@ -78,8 +78,8 @@ def test_the_report_tells_scores_gate_and_place_of_each_task_and_no_older_answer
 @pytest.mark.soak
 def test_each_accepting_gate_publishes_its_own_model_and_no_other_does(tmp_path, monkeypatch):
     from flows.dvc import releases
+    from flows.dvc.engine import Engine
     from flows.dvc.session import PlanStatus
-    from flows.engine import Engine
 
     for task, accepted in (("sst2", True), ("rte", False)):
         write(tmp_path / f"metrics/glue-{task}-gate.json", {"accepted": accepted, "reasons": []})

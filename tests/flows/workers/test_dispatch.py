@@ -10,12 +10,11 @@ from prefect.states import Cancelled, Running, Scheduled
 
 from flows import pipeline
 from flows.commands import worker_entry
-from flows.dvc import stages
 from flows.runs import report
 from flows.runs.log import check_log
 from flows.runs.report import RunReport, StageRecord, run_outcome
 from flows.runs.stopping import RunFailed, RunStopped
-from flows.server import api
+from flows.server import api, stage_tasks
 from flows.server.stage_tasks import describe_cancellation
 from flows.workers import dispatch, stage_flow
 from flows.workers.dispatch import Queue, group_by_queue, resolve_queues
@@ -202,7 +201,7 @@ def test_a_worker_reads_the_parameters_of_a_run_as_the_flow_states_them(flow, se
 @pytest.mark.parametrize(("cancelled", "word"), [(True, "cancelled"), (False, "interrupted")])
 def test_a_run_whose_worker_ended_is_interrupted_and_not_cancelled(tmp_path, monkeypatch, cancelled, word):
     monkeypatch.setenv(STARTED_BY_A_WORKER, "of a test")
-    monkeypatch.setattr(stages, "is_cancelled", lambda run: cancelled)
+    monkeypatch.setattr(stage_tasks, "is_cancelled", lambda run: cancelled)
     with pytest.raises(TerminationSignal), stage_flow._record_run(tmp_path, "of-a-test", values_with()) as run:
         raise TerminationSignal(15)
     assert run_outcome(report.read_report(tmp_path, tmp_path / run.folder)) == word
