@@ -12,11 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
 
 from flows import dvc
 from flows.dvc import leftovers, releases
-from flows.dvc.session import DvcSession, Listener, PlanStatus, use_fork_server
+from flows.dvc.session import DvcSession, Listener, PlanStatus, StageLock, use_fork_server
 from flows.runs.report import RunReport, StageRecord
 from flows.runs.stage_plan import PUBLISH, publish_step
 from flows.runs.stopping import RunFailed, RunPaused
@@ -27,16 +26,6 @@ from tasks.stage.process import read_usage, usage_file
 
 StageCallback = Callable[[StageRecord], None]
 """Callback with the record of each stage when it ends."""
-
-
-class HostLock(Protocol):
-    """Lock of a stage on all hosts."""
-
-    def take(self, stage: str, fingerprint: str) -> object:
-        """Wait for the lock of a stage and take it."""
-
-    def release(self) -> None:
-        """Release the lock, if it is held."""
 
 
 class Follower:
@@ -70,7 +59,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         session: DvcSession | None = None,
         *,
         allowed: Sequence[str] | None = None,
-        lock: HostLock | None = None,
+        lock: StageLock | None = None,
         on_end: StageCallback = lambda record: None,
     ) -> None:
         """Repair the checkout and start DVC's session, unless one was started before.
@@ -79,13 +68,13 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
             run: receives the records of stages, the decisions of gates and the receipts.
             session: session that started before, in a repaired checkout.
             allowed: stages that may run here; others must be restored. None: all may run.
-            lock: lock of equal stages on all hosts, which is held until the outs of a stage are pushed.
+            lock: see `DvcSession`.
         """
-        self.root, self.run, self._follower, self._lock, self._on_end = root, run, follower or Follower(), lock, on_end
+        self.root, self.run, self._follower, self._on_end = root, run, follower or Follower(), on_end
         self._held, self._is_early = contextlib.ExitStack(), session is not None
         if session is None:
             leftovers.repair(root, self._follower.say)
-            session = self._held.enter_context(DvcSession(root, allowed, None if lock is None else lock.take))
+            session = self._held.enter_context(DvcSession(root, allowed, lock))
         self.session = session
         session.run = run.identity
 
@@ -199,11 +188,5 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         """Bring stages up to date in order; return the status of the last one, or "skipped"."""
         verdict, pull = "skipped", dvc.has_remote(self.root)
         for stage in stages:
-            try:
-                verdict = self.session.update(stage.name, self._follower.listen(stage, self.run), pull=pull)
-                if verdict == "ran" and pull:
-                    self.session.push([stage.name], self._follower.say)
-            finally:  # its outs have been pushed
-                if self._lock is not None:
-                    self._lock.release()
+            verdict = self.session.update(stage.name, self._follower.listen(stage, self.run), pull=pull)
         return verdict

@@ -56,8 +56,8 @@ FULL_BELOW = 64 * 1024
 READ_BYTES = 1 << 18
 """Maximum size of a datagram, and of a part of a stream that is read at once."""
 
-StageLock = Callable[[str, str], object]
-"""Function of a stage's name and the hash of its command, parameters and inputs, which waits for the lock."""
+StageLock = Callable[[str, str], contextlib.AbstractContextManager[None]]
+"""Function of a stage's name and the hash of its command, parameters and inputs; it waits for the lock and holds it."""
 
 
 class StageFailed(RunFailed):
@@ -153,7 +153,7 @@ class DvcSession(contextlib.AbstractContextManager["DvcSession"]):
 
         Args:
             allowed: stages that may run here; others must be restored. None: all may run.
-            lock: called before a stage that has changed; returns once no other host runs an equal one.
+            lock: lock of equal stages on all hosts, held until a stage that has changed has run and is pushed.
         """
         self.root, self._lock = root, lock
         self.run: str | None = None
@@ -183,7 +183,7 @@ class DvcSession(contextlib.AbstractContextManager["DvcSession"]):
 
         Args:
             stage: a name in dvc.yaml, such as `pretrain@phase1`.
-            pull: restore outputs from the remote if possible.
+            pull: restore outputs from the remote if possible; otherwise push them.
 
         Returns:
             "ran", "restored" (from DVC's run-cache or the remote) or "skipped" (nothing had changed).
@@ -193,7 +193,7 @@ class DvcSession(contextlib.AbstractContextManager["DvcSession"]):
                 next run makes them again.
             RunPaused: the command stopped at a checkpoint on purpose; run it again to continue.
             RunStopped: Ctrl-C or SIGTERM ended it, or came before it began, and there is no checkpoint.
-            RemoteFailed: the remote is missing or is not the one seen before.
+            RemoteFailed: the remote is missing, is not the one seen before, or did not accept the outputs.
         """
         if stop.number:
             raise RunStopped(stage)
@@ -214,7 +214,10 @@ class DvcSession(contextlib.AbstractContextManager["DvcSession"]):
                     is_locked = True
                 with stop.forward_to(self.start().process):
                     reply = self._send("update", output, stage=stage, key=key, pull=pull, run=run)
-        return self._judge(stage, reply, output)
+            verdict = self._judge(stage, reply, output)
+            if verdict == "ran" and pull:
+                self.push([stage], listener.note)
+        return verdict
 
     @contextlib.contextmanager
     def _hold(self, stage: str, key: str, say: Say) -> Iterator[None]:
@@ -227,9 +230,8 @@ class DvcSession(contextlib.AbstractContextManager["DvcSession"]):
             except BlockingIOError:
                 say(f"stage {stage}: an equal stage is running on this host; waiting for it")
                 fcntl.flock(file, fcntl.LOCK_EX)
-            if self._lock is not None:
-                self._lock(stage, key)
-            yield
+            with contextlib.nullcontext() if self._lock is None else self._lock(stage, key):
+                yield
 
     def _judge(self, stage: str, reply: dict[str, Any], output: _Output) -> str:
         """Return the verdict in the reply to an update, or raise the error that it stands for."""

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NoReturn, TypeVar
 from uuid import UUID
 
@@ -109,10 +109,13 @@ class StageLock:
 
     def __init__(self, run: str, say: Callable[[str], None]) -> None:
         """Create an object without a lock for the flow run with the ID `run`."""
-        self._run, self._say, self._name = run, say, ""
+        self._run, self._say = run, say
 
-    def take(self, stage: str, fingerprint: str) -> bool:
-        """Wait for the lock of a stage and take it; return whether another run had it.
+    @contextlib.contextmanager
+    def __call__(self, stage: str, fingerprint: str) -> Iterator[None]:
+        """Wait for the lock of a stage, and hold it within the context.
+
+        If the server is away at the end, the lock expires with the run.
 
         Args:
             stage: name of the stage, for messages.
@@ -129,13 +132,9 @@ class StageLock:
                     self._say(f"stage {stage}: another host is running the same stage; waiting for it")
                 waited = True
                 time.sleep(LOCK_POLL_S)
-        self._name = name
-        return waited
-
-    def release(self) -> None:
-        """Release the lock, if this run has one; if the server is away, the lock expires with the run."""
-        if name := self._name:
-            self._name = ""
+        try:
+            yield
+        finally:
             with contextlib.suppress(*SERVER_ERRORS), get_client(sync_client=True) as client:
                 _delete(client, name)
 

@@ -46,11 +46,10 @@ def test_a_remote_that_takes_nothing_ends_with_its_name_and_the_outs_stay(toy_pr
     blocked.write_text("no folder")
     with_remote(toy_project, f"{blocked}/store")
     monkeypatch.setattr(sessions, "REMOTE_WAITS", (0.0,))
-    repro("first", toy_project)
     said = []
     failed = pytest.raises(RemoteFailed, match=r"the remote store \(\S+file/store\) did not accept the outs of first")
     with DvcSession(toy_project) as session, failed as failure:
-        session.push(["first"], said.append)
+        session.update("first", Listener(print, note=said.append), pull=True)
     assert "Not a directory" in str(failure.value)
     assert len(said) == 1
     assert (toy_project / "data" / "first").read_text() == "done"
@@ -123,9 +122,9 @@ def test_an_entry_of_the_run_cache_arrives_after_its_outputs(toy_project, tmp_pa
 def test_a_remote_is_made_by_a_push_alone(toy_project, tmp_path):
     with_remote(toy_project, tmp_path / "remote")
     with DvcSession(toy_project) as session:
-        session.update("first", Listener(print), pull=True)
+        session.request("require_store")
         assert not (tmp_path / "remote").exists()
-        session.push(["first"], print)
+        session.update("first", Listener(print), pull=True)
     assert (tmp_path / "remote" / "podium-store").exists()
 
 
