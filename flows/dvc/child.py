@@ -2,7 +2,7 @@
 
 flows/dvc/session.py starts this file by its path, in the checkout:
 
-    python -P child.py dvc DESCRIPTOR [--forks DESCRIPTOR]
+    python -P child.py dvc DESCRIPTOR
 
 A reply is [kind, content]. `running` has the name of a stage whose command DVC runs; `say` a message for the user;
 `answer` or `failed` ends a request. Stages write to the standard output of this process, which nothing else uses. The
@@ -18,16 +18,13 @@ import json
 import logging
 import os
 import re
-import signal
 import socket
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import dvc.stage.run
 from dvc.dependency.param import BadParamFileError, ParamsDependency
-from dvc.env import DVC_STAGE
 from dvc.exceptions import DvcException
 from dvc.fs import HTTPFileSystem, generic
 from dvc.logger import ColorFormatter
@@ -39,43 +36,10 @@ LOGGERS = ("dvc", "dvc_data", "dvc_objects")
 """Loggers whose handlers, set by DVC, write to standard output and error."""
 EXIT_CODE = re.compile(r"exited with (-?[0-9]+)$")
 """End of DVC's error of a command, which has the exit code only in its text."""
-MODULE_COMMAND = re.compile(r'python -m ([a-z_.]+)( "\$DVC_STAGE")?')
-"""Commands of stages that the fork server can run."""
 MARKER = "podium-store"
 """File in each remote that identifies it. It is missing if the remote's folder was moved or is not mounted."""
 
 Reply = Callable[[str, Any], None]
-
-
-class ForkServerClient:
-    """Connection to the fork server of the run (tasks/stage/fork_server.py), which starts stages quickly."""
-
-    def __init__(self, requests: socket.socket) -> None:
-        self._requests, self._is_ready = requests, False
-        self._start_command = dvc.stage.run._run
-
-    def run(self, executable: str, command: str, env: dict[str, str], **options: Any) -> None:
-        """Run the command of a stage in the fork server, or as DVC does if the server cannot."""
-        module = MODULE_COMMAND.fullmatch(command)
-        if module is None or (code := self._fork(module[1], [env[DVC_STAGE]] if module[2] else [], env)) is None:
-            self._start_command(executable, command, env=env, **options)
-        elif code:
-            raise StageCmdFailedError(command, code)
-
-    def _fork(self, module: str, arguments: list[str], environment: dict[str, str]) -> int | None:
-        """Return the exit code, or None if there is no server, or it did not start the stage."""
-        command = {"module": module, "arguments": arguments, "environment": environment, "group": os.getpgrp()}
-        try:
-            self._is_ready = self._is_ready or bool(self._requests.recv(64, socket.MSG_DONTWAIT))  # or BlockingIOError
-            socket.send_fds(self._requests, [json.dumps(command).encode()], (0, 1, 2))
-        except OSError:  # no server, it is still importing, or the environment is too long for it
-            return None
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as DVC does: only the stage handles it
-        try:
-            reply = self._requests.recv(64)
-        finally:
-            signal.signal(signal.SIGINT, before)
-        return json.loads(reply) if reply else -signal.SIGKILL
 
 
 class RemoteChanged(DvcException):
@@ -274,9 +238,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Answer requests about a checkout on a socket.")
     parser.add_argument("dvc", help="the word dvc, which marks the process as a running DVC")
     parser.add_argument("descriptor", type=int, help="descriptor of the socket")
-    parser.add_argument("--forks", type=int, help="descriptor of the socket to the fork server")
     arguments = parser.parse_args()
-    if arguments.forks is not None:
-        dvc.stage.run._run = ForkServerClient(socket.socket(fileno=arguments.forks)).run
     with contextlib.suppress(KeyboardInterrupt):  # stopped while no stage is running here
         main(socket.socket(fileno=arguments.descriptor))

@@ -35,9 +35,10 @@ from tasks.stage.errors import PAUSED, InputError
 from tasks.stage.events import EVENTS
 from tasks.stage.process import RUN, Say, describe_exit
 from tasks.stage.scratch import make_scratch
+from tasks.stage.start import FORKS
 
 CHILD = (sys.executable, "-P", str(Path(__file__).with_name("child.py")), "dvc")
-MODULE = re.compile(r"python -m (\S+)")
+MODULE = re.compile(r"python -m tasks\.stage\.start (\S+)")
 """Command of a stage, with its module."""
 FORKED_MODULES = 3
 """Number of modules from which on a fork server saves more time than it takes."""
@@ -198,7 +199,6 @@ class DvcSession(contextlib.AbstractContextManager["DvcSession"]):
         if stop.number:
             raise RunStopped(stage)
         output, say = _Output(listener), listener.line
-        self.start().close_forks()
         run = {} if self.run is None else {RUN: self.run}
         reply: dict[str, Any] = {"away": True}
         with contextlib.ExitStack() as locks:
@@ -357,16 +357,12 @@ class _Child:
         self._events = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._events.bind(str(self._folder / "events"))
         self._replies, theirs = socket.socketpair()
-        self.forks: socket.socket | None = None
-        """Other end of the socket on which the process asks the fork server for stages; closed without a server."""
-        environment = {**environment, EVENTS: str(self._folder / "events")}
-        with theirs, contextlib.ExitStack() as held:
-            command, descriptors = [*CHILD, str(theirs.fileno())], [theirs.fileno()]
-            if sys.platform == "linux":
-                self.forks, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                descriptors.append(held.enter_context(end).fileno())
-                command += ["--forks", str(end.fileno())]
-            self.process = stop.start(command, root, environment, descriptors=descriptors)
+        self.forks = self._folder / "forks"
+        """Socket of the fork server, which may be missing."""
+        environment = {**environment, EVENTS: str(self._folder / "events"), FORKS: str(self.forks)}
+        with theirs:
+            command = [*CHILD, str(theirs.fileno())]
+            self.process = stop.start(command, root, environment, descriptors=[theirs.fileno()])
         assert self.process.stdout is not None
         self._output = self.process.stdout.fileno()
         os.set_blocking(self._output, False)
@@ -380,17 +376,10 @@ class _Child:
         self.process.kill()
         self.process.wait()
         self._selector.close()
-        self.close_forks()
         for stream in (self._replies, self._events, self.process.stdout):
             assert stream is not None
             stream.close()
         shutil.rmtree(self._folder, ignore_errors=True)
-
-    def close_forks(self) -> None:
-        """Close the socket to the fork server, in this process."""
-        if self.forks is not None:
-            self.forks.close()
-            self.forks = None
 
     def ask(self, request: dict[str, Any], output: _Output) -> dict[str, Any]:
         """Send a request; return its reply (`DvcSession._send`) after everything that came before it."""
@@ -453,12 +442,11 @@ def use_fork_server(session: DvcSession, stages: Sequence[Stage], root: Path) ->
     """Within the context, a fork server starts the stages of the session (tasks/stage/fork_server.py)."""
     modules = dict.fromkeys(match[1] for stage in stages if (match := MODULE.match(stage.cmd)))
     forks = session.start().forks
-    if len(modules) < FORKED_MODULES or forks is None:
+    if len(modules) < FORKED_MODULES or sys.platform != "linux":
         yield
         return
-    command = [sys.executable, "-m", "tasks.stage.fork_server", str(forks.fileno()), *modules]
-    server = stop.start(command, root, dvc.stage_environment(), descriptors=[forks.fileno()])
-    session.start().close_forks()
+    command = [sys.executable, "-m", "tasks.stage.fork_server", str(forks), *modules]
+    server = stop.start(command, root, dvc.stage_environment())
     try:
         yield
     finally:

@@ -3,9 +3,9 @@
     python -m tasks.stage.fork_server SOCKET MODULES
 
 Most stages import packages for longer than they work. This process imports the modules of the coming stages once, and
-calls `preload` of those that have it, while the first stages run. It then sends READY on the socket. A request makes
-it fork; the new process runs a module as `python -m` does. The answer is the exit code, or null if the requester must
-start the process itself, because a file has changed since its import.
+calls `preload` of those that have it, while the first stages run. Only then it listens on the socket. A request
+(tasks/stage/start.py) makes it fork; the new process runs a module as `python -m` does. The answer is the exit code, or
+null if the requester must run the module itself, because a file has changed since its import.
 
 A forked process keeps a second process in reserve for its device job, because it may have threads by then, and a
 process with threads must not fork.
@@ -33,7 +33,6 @@ from ipu_model.distributed.process import limit_spinning
 from tasks.stage.errors import FAILED, PodiumError
 from tasks.stage.process import die_with_parent
 
-READY = "ready"
 MESSAGE_BYTES = 1 << 20
 """Maximum size of a request, of which the environment is the largest part."""
 
@@ -197,21 +196,25 @@ def _preload(name: str) -> None:
         getattr(importlib.import_module(name), "preload", lambda: None)()
 
 
-def serve(requester: socket.socket, files: SourceFiles) -> tuple[ModuleCommand, list[int]] | None:
+def serve(listener: socket.socket, files: SourceFiles) -> tuple[ModuleCommand, list[int]]:
     """Fork for each request while `files` are current, and return the request in the new process.
 
-    The server ends when its requester has ended. The process of a requester that ends gets SIGTERM.
+    The process of a requester that ends gets SIGTERM.
     """
-    _send(requester, READY)
-    while (received := receive(requester)) is not None:
-        pid = os.fork() if files.are_current() else None
-        if pid == 0:
-            requester.close()
-            return received
-        for stream in received[1]:
-            os.close(stream)
-        _send(requester, None if pid is None else _wait(requester, pid))
-    return None
+    while True:
+        requester, _ = listener.accept()
+        with requester:
+            if (received := receive(requester)) is None:
+                continue
+            pid = os.fork() if files.are_current() else None
+            if pid == 0:
+                listener.close()
+                return received
+            for stream in received[1]:
+                os.close(stream)
+            code = None if pid is None else _wait(requester, pid)
+            with contextlib.suppress(OSError):  # it has ended
+                requester.send(json.dumps(code).encode())
 
 
 def _wait(requester: socket.socket, pid: int) -> int:
@@ -223,15 +226,10 @@ def _wait(requester: socket.socket, pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def _send(requester: socket.socket, message: int | str | None) -> None:
-    with contextlib.suppress(OSError):  # it has ended
-        requester.send(json.dumps(message).encode())
-
-
 def main() -> None:
     """Serve, and in a forked process, run its command."""
     parser = argparse.ArgumentParser(description="Start the stages of a run in forks that have imported their modules.")
-    parser.add_argument("socket", type=int, help="descriptor of the requester's socket")
+    parser.add_argument("socket", help="path of the socket to listen on")
     parser.add_argument("modules", nargs="*", help="modules to import")
     words = parser.parse_args()
     atexit.register(_exit)
@@ -242,12 +240,13 @@ def main() -> None:
     for name in words.modules:
         _preload(name)
     gc.freeze()
-    received = serve(socket.socket(fileno=words.socket), SourceFiles(began_ns))
-    if received is not None:
-        command, streams = received
-        command.enter(streams)
-        _reserve.append(ReserveProcess())
-        command.run()
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(words.socket)
+    listener.listen()
+    command, streams = serve(listener, SourceFiles(began_ns))
+    command.enter(streams)
+    _reserve.append(ReserveProcess())
+    command.run()
 
 
 if __name__ == "__main__":

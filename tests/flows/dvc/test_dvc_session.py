@@ -342,7 +342,7 @@ pathlib.Path("made.txt").write_text(f"{sys.argv[1:]} {'fork_server' in parent}")
 """
 FORKED_PLAN = """
 stages:
-  forked: {cmd: 'python -m forked "$DVC_STAGE"', outs: [made.txt], always_changed: true}
+  forked: {cmd: 'python -m tasks.stage.start forked "$DVC_STAGE"', outs: [made.txt], always_changed: true}
 """
 
 
@@ -350,7 +350,7 @@ stages:
 def test_stages_run_in_the_fork_server_as_soon_as_it_has_imported_their_modules(toy_project):
     (toy_project / "forked.py").write_text(FORKED_STAGE)
     (toy_project / "dvc.yaml").write_text(FORKED_PLAN)
-    commands = ["python -m forked", "python -m colorsys", "python -m graphlib"]
+    commands = [f"python -m tasks.stage.start {module}" for module in ("forked", "colorsys", "graphlib")]
     stages = [Stage(command, command, (), {}, (), (), (), {}) for command in commands]
     with DvcSession(toy_project) as session, sessions.use_fork_server(session, stages, toy_project):
         for _ in range(60):  # until the server is ready, DVC itself starts the command

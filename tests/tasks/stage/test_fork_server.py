@@ -1,20 +1,16 @@
 """The fork server: what a forked module sees and returns, and that neither side outlives the other."""
 
-import contextlib
 import importlib
-import json
 import os
-import select
 import signal
 import socket
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from flows.dvc.child import ForkServerClient, StageCmdFailedError
-from tasks.stage import fork_server
+from tasks.stage import fork_server, start
+from tests.faults.processes import wait_for
 from tests.places import ROOT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descriptors of processes exist on Linux only")
@@ -65,47 +61,56 @@ def folder(tmp_path):
 
 @pytest.fixture
 def server(folder):
-    """A client of a fork server that is ready, the server, and the environment of its stages."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}", "LINE": str(folder / "line"), "GROUP": str(os.getpgrp())}
-    command = [sys.executable, "-m", "tasks.stage.fork_server", str(theirs.fileno()), "work"]
-    with theirs, ours, open(folder / "imports", "w") as out:
-        streams = {"stdin": subprocess.DEVNULL, "stdout": out, "pass_fds": [theirs.fileno()]}
+    """A fork server that listens, and the environment of its stages."""
+    place = folder / "forks"
+    group = {"GROUP": str(os.getpgrp()), start.FORKS: str(place)}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}", "LINE": str(folder / "line"), **group}
+    command = [sys.executable, "-m", "tasks.stage.fork_server", str(place), "work"]
+    with open(folder / "imports", "w") as out:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": out}
         process = subprocess.Popen(command, cwd=folder, env=environment, process_group=0, **streams)
-        theirs.close()
-        assert select.select([ours], [], [], 60)[0]
-        yield ForkServerClient(ours), process, environment
+        wait_for(lambda: connects(place), 60, "the server listens")
+        yield process, environment
         process.kill()
         process.wait()
 
 
-def run(server, stage, module="work"):
-    """Run a stage in the server. The command that DVC would start instead fails with exit code 1."""
-    client, _, environment = server
-    client.run("/bin/false", f'python -m {module} "$DVC_STAGE"', {**environment, "DVC_STAGE": stage})
+def connects(place):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as ours:
+        return ours.connect_ex(str(place)) == 0
+
+
+def command_of(module, stage):
+    return [sys.executable, "-m", "tasks.stage.start", module, stage]
+
+
+def run(folder, environment, stage, module="work"):
+    """Start a stage; return its exit code."""
+    streams = {"cwd": folder, "env": {**environment, "DVC_STAGE": stage}, "stdin": subprocess.DEVNULL}
+    return subprocess.run(command_of(module, stage), check=False, **streams).returncode
 
 
 def test_a_forked_module_does_what_python_m_does(server, folder, capfd):
+    _, environment = server
     assert "imported by work" in (folder / "imports").read_text()
     for stage, code in (("works", 0), ("pauses", 4), ("fails", 1), ("crashes", 1)):
-        with contextlib.nullcontext() if code == 0 else pytest.raises(StageCmdFailedError) as failure:
-            run(server, stage)
+        assert run(folder, environment, stage) == code
         forked = capfd.readouterr()
-        assert code == 0 or str(failure.value).endswith(f", exited with {code}")
-        command, environment = [sys.executable, "-m", "work", stage], {**server[2], "DVC_STAGE": stage}
-        started = subprocess.run(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, check=False)
+        assert run(folder, {**environment, start.FORKS: ""}, stage) == code
         plain = capfd.readouterr()
-        assert started.returncode == code
+        assert "False True" in plain.out
         assert forked.out == plain.out.replace("False True", "True True")  # what `preload` imports is there
         assert forked.err.splitlines()[-1] == plain.err.splitlines()[-1]
 
 
 def test_code_that_changed_after_its_import_does_not_run_in_the_server(server, folder, capfd):
-    run(server, "works")
+    assert run(folder, server[1], "works") == 0
     (folder / "work.py").write_text(WORK.replace("standard error", "nowhere"))
-    with pytest.raises(StageCmdFailedError):  # of /bin/false, so the command was started as DVC does
-        run(server, "works")
-    assert "to nowhere" not in capfd.readouterr().err
+    capfd.readouterr()
+    assert run(folder, server[1], "works") == 0
+    said = capfd.readouterr()
+    assert "False True" in said.out
+    assert "to nowhere" in said.err
 
 
 def test_code_that_changed_while_the_server_was_importing_does_not_run_in_it(folder, monkeypatch):
@@ -117,36 +122,32 @@ def test_code_that_changed_while_the_server_was_importing_does_not_run_in_it(fol
     assert not fork_server.SourceFiles(changed).are_current()
 
 
-def test_other_commands_and_a_missing_server_are_left_to_dvc(server, folder):
-    client, process, environment = server
-    client.run("/bin/true", "python work.py", environment)
+def test_a_stage_whose_server_is_gone_runs_by_itself(server, folder, capfd):
+    process, environment = server
     process.kill()
     process.wait()
-    client.run("/bin/true", 'python -m work "$DVC_STAGE"', {**environment, "DVC_STAGE": "works"})
+    assert run(folder, environment, "pauses") == 4
+    assert "False True" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize("ends", ["requester", "process"])
 def test_neither_the_requester_nor_the_process_outlives_the_other_unnoticed(server, folder, ends):
-    client, process, environment = server
-    with ThreadPoolExecutor(1) as threads:
-        command = {"module": "waits", "arguments": [], "environment": environment, "group": os.getpgrp()}
-        requester = client._requests
-        requester.recv(64)
-        socket.send_fds(requester, [json.dumps(command).encode()], (0, 1, 2))
-        with open(folder / "line") as line:
-            _, pid, parent = line.readline().split()
-            assert int(parent) == process.pid
-            if ends == "process":
-                os.kill(int(pid), signal.SIGKILL)
-                assert threads.submit(requester.recv, 64).result(60) == b"-9"
-            else:
-                requester.close()
-                assert line.read() == ""  # it got SIGTERM, long before its sleep ends
-                assert process.wait(60) == 0
+    process, environment = server
+    waiting = subprocess.Popen(command_of("waits", "waits"), cwd=folder, env=environment)
+    with waiting as requester, open(folder / "line") as line:
+        _, pid, parent = line.readline().split()
+        assert int(parent) == process.pid
+        if ends == "process":
+            os.kill(int(pid), signal.SIGKILL)
+            assert requester.wait(60) == -signal.SIGKILL
+        else:
+            requester.kill()
+            assert line.read() == ""  # it got SIGTERM, long before its sleep ends
+    assert run(folder, environment, "works") == 0, "the server goes on"
 
 
 def test_a_device_job_runs_in_the_reserve_of_its_stage_and_in_its_current_folder(server, folder, capfd):
-    run(server, "works", "job")
+    assert run(folder, server[1], "works", "job") == 0
     lines = capfd.readouterr().out.splitlines()
     assert lines[-4].startswith(f"pauses ['of the job'] {folder}/scratch ")
     assert lines[-3:] == ["True True", "to standard error", "4 4"]
