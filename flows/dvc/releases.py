@@ -102,7 +102,8 @@ def _run(failed: str, module: Sequence[str], root: Path, say: Callable[[str], No
 
     def take(line: str) -> None:
         lines.append(line)
-        say(line)
+        if not stop.number:  # a module that a signal ends while it imports prints a traceback
+            say(line)
 
     code = stop.run_child([sys.executable, "-m", *module], root, dvc.stage_environment(), take)
     if code:
