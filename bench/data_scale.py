@@ -34,8 +34,9 @@ from tasks.corpus import world
 from tasks.params.overlays import resolve
 from tasks.params.schema import validate_params
 from tasks.params.strict_yaml import read_yaml, yaml_text
-from tasks.plan.composing import compose, write_plan
+from tasks.plan import stages
 from tasks.plan.main import run_main
+from tasks.plan.writing import write_plan
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 from tasks.stage.parallel import worker_count
@@ -122,7 +123,7 @@ def prepare(folder: Path, megabytes: int, source: str) -> None:
         values = resolve(base, None, overrides)
         write_text(partial / artifacts.PARAMS, yaml_text(values))
         shutil.copy2(ROOT / "dvc.yaml", partial)
-        write_plan(partial, compose(validate_params(values)))
+        write_plan(partial, stages.define(validate_params(values)))
 
 
 def measure(stage: str, folder: Path) -> StageCost:

@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
 
 TRACKED = (
-    *("params.yaml", "plan.yaml", "dvc.yaml", "pyproject.toml", ".dvcignore", ".dvc/config", "presets", "inputs"),
+    *("params.yaml", "dvc.yaml", "pyproject.toml", ".dvcignore", ".dvc/config", "presets", "inputs"),
     *("flows", "tasks", "ipu_model"),
 )
 """What a run reads of the project, and git tracks."""

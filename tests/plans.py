@@ -13,8 +13,8 @@ from tasks.downstream.texts.task_table import TASKS
 from tasks.params.overlays import read_base, resolve
 from tasks.params.schema import Params, validate_params
 from tasks.params.strict_yaml import read_yaml
-from tasks.plan.composing import compose
-from tasks.plan.plan_file import Plan, read_plan
+from tasks.plan import stages
+from tasks.plan.plan_file import Plan, make_plan
 from tests.places import ROOT
 
 EVERYTHING = (
@@ -44,12 +44,12 @@ def resolved_params(root: Path, preset: str | None, overrides: list[str]) -> dic
 
 def plan_of(values: dict[str, Any]) -> Plan:
     """All stages of these parameters."""
-    return read_plan(ROOT, compose(validate_params(values)))
+    return make_plan(stages.define(validate_params(values)))
 
 
 def stages_of(values: dict[str, Any], part: str = ALL, to: Sequence[str] = ()) -> list[str]:
     """The stages that a run of these parameters brings up to date."""
-    return select_stages(ROOT, plan_of(values), part, to)
+    return select_stages(plan_of(values), part, to)
 
 
 def checkout_of(project: Path, values: dict[str, Any], name: str) -> checkout.Checkout:
@@ -73,4 +73,4 @@ def everything() -> Params:
 @functools.cache
 def whole_plan() -> Plan:
     """All stages of these."""
-    return read_plan(ROOT, compose(everything()))
+    return make_plan(stages.define(everything()))

@@ -8,16 +8,16 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import yaml
 
 from ipu_model.models.config import ModelConfig
 from tasks.downstream.gate.subject import make_subject
 from tasks.params.downstream import kind_names, kind_params
 from tasks.params.entries import entries
 from tasks.params.schema import load_params
-from tasks.plan.composing import compose, require_plan
 from tasks.plan.kinds import load_spec
 from tasks.plan.plan_file import VARIABLE
+from tasks.plan.stages import OPTIONS, STAGES, define
+from tasks.plan.writing import plan_text
 from tasks.stage import artifacts
 from tests.plans import everything, whole_plan
 
@@ -163,7 +163,6 @@ def dvc_stages():
         name: {
             "cmd": stage.cmd, "deps": stage.deps, "outs": stage.outs, "metrics": stage.metrics,
             "params": [*stage.params.get("params.yaml", ()), *({f: k} for f, k in stage.params.items() if "/" in f)],
-            "planned": "plan.yaml" in stage.params,
         }
         for name, stage in whole_plan().items()
     }  # fmt: skip
@@ -176,10 +175,9 @@ def parameter_files(stage):
 
 def folder_of(name):
     """The folder that knows the kind of the entry that a stage is of; None for one before all entries."""
-    planned = compose(everything())["plan"]
+    known = {entry.name: ROOT / entry.params.package().replace(".", "/") for entry in entries(everything())}
     item = name.partition("@")[2]
-    found = planned["downstream"].get(item) or planned["parity"].get(item)
-    return ROOT / found["code"] if found else None
+    return known.get(item.removesuffix("-cpu:bf16"))
 
 
 WITHOUT_CIRCLES = ("flows", "tasks", "ipu_model")
@@ -360,7 +358,7 @@ def code_of(stage):
 def makers_of(name):
     """The project's files that decide what a stage makes: all that its command can import, the frame left out.
 
-    What a kind says of an entry (its module `about`) is in plan.yaml, where the stage depends on it.
+    Of the spec of a kind, only its module and that of its labels: the rest says nothing that options do not.
     """
     stage = dvc_stages()[name]
     module = re.fullmatch(r"python -m (tasks\.[\w.]+)( \S+)*", stage["cmd"])
@@ -369,8 +367,9 @@ def makers_of(name):
     if starts_device_jobs(stage):
         needed = needed | import_closure(ROOT / "ipu_model/__main__.py")
     made = {file for file in needed | parts_of(name) if not file.endswith("/__init__.py")}
-    if stage["planned"]:
-        made -= import_closure(folder_of(name) / "spec.py")
+    if (folder := folder_of(name)) is not None:
+        tables = {load_spec(entry).label_table for entry in entries(everything())} - {""}
+        made -= {file for file in import_closure(folder / "spec.py") if Path(file).name not in {"spec.py", *tables}}
     return {file for file in made if not lies_in(file, FRAME)}
 
 
@@ -403,7 +402,7 @@ def test_a_stage_names_the_packages_it_imports(name):
 
 @pytest.mark.parametrize("group", sorted({name.partition("@")[0] for name in dvc_stages()}))
 def test_stages_of_a_group_name_no_package_that_none_of_them_imports(group):
-    """dvc.yaml writes the dependencies of a group once, for every kind of entry."""
+    """The table has the dependencies of a group once, for every kind of entry."""
     names = [name for name in dvc_stages() if name.partition("@")[0] == group]
     needed = set().union(*map(makers_of, names))
     stated = set.intersection(*(code_of(dvc_stages()[name]) for name in names))
@@ -432,25 +431,31 @@ def test_every_template_is_filled_by_a_module_of_its_package():
 
 
 def test_no_command_has_a_word_that_params_yaml_may_choose():
-    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
-    written = [stage["do"]["cmd"] if "do" in stage else stage["cmd"] for stage in stages.values()]
-    assert len(written) > 10
-    assert [cmd for cmd in written if "${" in cmd] == []
-    paths = VARIABLE.findall((ROOT / "dvc.yaml").read_text(encoding="utf-8"))
-    assert [one for one in paths if one.partition(".")[0] not in ("plan", "item", "key")] == []
+    assert {stage.module for stage in STAGES if not re.fullmatch(r"[a-z_.]+", stage.module)} == set()
+    text = plan_text(define(everything()))
+    assert {one.partition(".")[0] for one in VARIABLE.findall(text)} == {"item", "key"}
 
 
-def test_plan_yaml_belongs_to_params_yaml():
-    assert require_plan(ROOT, load_params(ROOT / "params.yaml")) is None
+def test_dvc_yaml_is_that_of_params_yaml():
+    text = (ROOT / "dvc.yaml").read_text(encoding="utf-8")
+    assert text == plan_text(define(load_params(ROOT / "params.yaml"))), "write it with podium plan --write"
+    assert len(text.splitlines()) < 200
+    assert max(map(len, text.splitlines())) < 140
 
 
-MODULES = {"compile_pretrain": 2, "predict_released": 2, "examples": 2, "rows": 2}
-"""Stages that do part of the work of others: jobs of pre-training, examples and rows for another model, and stages that
-validate what they make."""
+def test_no_kind_has_more_options_than_the_table_has_fields():
+    assert max(len(entry.params.option_names) for entry in entries(everything())) <= OPTIONS
 
 
-def test_dvc_yaml_and_its_stages_stay_a_table_of_contents():
-    assert len((ROOT / "dvc.yaml").read_text(encoding="utf-8").splitlines()) < 340
+MODULES = {
+    **{"compile_pretrain": 2, "predict_released": 2, "examples": 2, "rows": 2},
+    **{"compile": 2, "finetune": 2, "predict": 2},
+}
+"""Stages that do part of the work of others: jobs of pre-training, examples and rows for another model, stages that
+validate what they make, and jobs that take labels from their kind."""
+
+
+def test_the_stages_stay_a_table_of_contents():
     for name in dvc_stages():
         single = {dep for dep in code_of(dvc_stages()[name]) if dep.startswith("tasks/") and dep.endswith(".py")}
         assert len(single) <= MODULES.get(name.split("@")[0], 1), f"{name}: name packages, not modules"

@@ -14,8 +14,9 @@ import pytest
 import yaml
 
 from tasks.params.schema import validate_params
-from tasks.plan.composing import compose, write_plan
-from tasks.plan.plan_file import Stage, read_plan
+from tasks.plan.plan_file import Stage, make_plan, read_plan
+from tasks.plan.stages import define
+from tasks.plan.writing import write_plan
 from tests import reruns
 from tests.places import ROOT
 from tests.plans import values_with, whole_plan
@@ -60,7 +61,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / name, root / name)
     values = values_with(*WANTED)
     (root / "params.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
-    write_plan(root, compose(validate_params(values)))
+    write_plan(root, define(validate_params(values)))
     for path, text in sorted(_data(read_plan(root).values()).items(), key=lambda one: -len(one[0].parts)):
         if not (root / path).exists():  # a folder of what lies deeper
             (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -84,7 +85,7 @@ def _data(stages: Iterable[Stage]) -> dict[Path, str]:
         found |= {Path(path): "made\n" for path in (*read, *stage.outs)}
         for path, keys in stage.params.items():
             parameters[Path(path)] = json.dumps(dict.fromkeys(keys, 1))
-    del parameters[Path("params.yaml")], parameters[Path("plan.yaml")]
+    del parameters[Path("params.yaml")]
     return found | parameters
 
 
@@ -141,7 +142,7 @@ def test_a_new_kind_of_task_a_new_head_and_a_new_preset_run_nothing_again(projec
 
 @pytest.mark.soak
 def test_a_comment_in_a_package_runs_those_stages_again_that_depend_on_it(project: Path) -> None:
-    stages = read_plan(ROOT, compose(validate_params(values_with(*WANTED))))
+    stages = make_plan(define(validate_params(values_with(*WANTED))))
     places = sorted({dep for stage in stages.values() for dep in code_of(stage)})
     edits = {place: modules_of(place)[:1] for place in places}
     found = status_after(project, edits)

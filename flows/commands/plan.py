@@ -14,8 +14,10 @@ from flows.views import plan_page
 from ipu_model.core.files import write_text
 from tasks.estimates.job_estimates import MK2, EstimateOptions
 from tasks.params.schema import load_params
-from tasks.plan.composing import compose, remove_stale, write_plan
+from tasks.plan import stages
 from tasks.plan.named_files import list_input_paths
+from tasks.plan.plan_file import PLAN_FILE
+from tasks.plan.writing import remove_stale, write_plan
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import WRONG_USAGE, ParamsError
 
@@ -35,7 +37,7 @@ GB = 1e9
 @click.option("--bow", is_flag=True, help="plan for Bow IPUs instead of Mk2")
 @click.option("--measure", is_flag=True, help="time a few updates of each job on a CPU or GPU, and record the results")
 @click.option("--page", type=options.FILE, metavar="FILE", help="write the plan as an HTML page")
-@click.option("--write", is_flag=True, help="only write plan.yaml, which `dvc repro` reads, from params.yaml")
+@click.option("--write", is_flag=True, help="only write dvc.yaml, for `dvc repro`, from params.yaml")
 @options.json_option
 @click.pass_context
 def command(
@@ -61,7 +63,7 @@ def command(
     request = resolve_request(project, preset, overrides, part, to, name=name)
     checkout.check_inputs(project, request.values, request.plan)
     if page is not None:
-        own = (artifacts.PARAMS, artifacts.PLAN, artifacts.PRESETS, Path("dvc.yaml"))
+        own = (artifacts.PARAMS, artifacts.PRESETS, PLAN_FILE)
         read = [*own, *map(Path, list_input_paths(request.values))]
         page = resolve_output(ctx, page, [project / one for one in read])
     limit = None if memory is None else memory * GB
@@ -101,7 +103,7 @@ def _write(project: Path, laid_over: bool) -> None:
         raise ParamsError(
             "--write uses params.yaml only: leave out --preset, --set and --name, or put them into params.yaml"
         )
-    changed = write_plan(project, compose(load_params(project / artifacts.PARAMS)))
+    changed = write_plan(project, stages.define(load_params(project / artifacts.PARAMS)))
     remove_stale(project, print)
-    streams.say(f"{artifacts.PLAN} {'written' if changed else 'is already up to date with params.yaml'}\n")
+    streams.say(f"{PLAN_FILE} {'written' if changed else 'is already up to date with params.yaml'}\n")
     options.print_next("dvc repro, or podium run")

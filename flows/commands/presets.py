@@ -6,9 +6,10 @@ from flows.commands import options, params
 from flows.commands.project import enter_project
 from tasks.params import tables as parameters
 from tasks.params.overlays import Preset, list_preset_names, read_preset
+from tasks.params.sections import PHASES
 from tasks.stage import artifacts
 
-SCORES = ("f1", "accuracy", "phase2_mlm_accuracy", "phase1_mlm_accuracy")
+SCORES = ("f1", "accuracy", *(f"{phase}_mlm_accuracy" for phase in reversed(PHASES)))
 """Published scores by priority. The list shows the first that a preset has."""
 
 

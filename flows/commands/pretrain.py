@@ -49,6 +49,14 @@ def command(ctx: click.Context, **args: Any) -> None:
     finetune.run_preset(ctx, project, PRESET, build_overrides(ctx, project, args), args)
 
 
+def split_steps(steps: int) -> dict[str, int]:
+    """Return the updates of each phase: most for the first, the others share the rest."""
+    first = round(steps * FIRST_PHASE_SHARE)
+    each, left = divmod(steps - first, len(PHASES) - 1)
+    others = [each + (number < left) for number in range(len(PHASES) - 1)]
+    return {f"pretrain.{phase}.steps": count for phase, count in zip(PHASES, (first, *others), strict=True)}
+
+
 def build_overrides(ctx: click.Context, project: Path, args: dict[str, Any]) -> list[str | Setting]:
     """Return the overrides of a command line. Those of `--set` come last and replace defaults.
 
@@ -65,8 +73,7 @@ def build_overrides(ctx: click.Context, project: Path, args: dict[str, Any]) -> 
     said = {name: args[name] or defaults.get(name) for name in ("steps", "learning_rate")}
     values = {"corpus.source": "files", "corpus.path": project_path(text, project), **finetune.device_parameters(args)}
     if said["steps"] is not None:
-        first = round(said["steps"] * FIRST_PHASE_SHARE)
-        values |= {"pretrain.phase1.steps": first, "pretrain.phase2.steps": said["steps"] - first}
+        values |= split_steps(int(said["steps"]))
     for name, value in (("learning_rate", said["learning_rate"]), ("global_batch_size", args["global_batch_size"])):
         values |= {f"pretrain.{phase}.{name}": value for phase in PHASES if value is not None}
     if model.get("model.family", NEXT_SENTENCE_FAMILY) != NEXT_SENTENCE_FAMILY:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ipu_model.core.files import read_json
 from tasks.plan.dvc_records import LOCK, find_cache, find_dvc_processes, uses_cache
-from tasks.plan.plan_file import OUTS, read_definitions, read_dvc_file
+from tasks.plan.plan_file import read_dvc_file, read_plan
 from tasks.stage.artifacts import RUNS
 from tasks.stage.errors import ParamsError
 
@@ -53,9 +53,7 @@ def _remove_temporary(root: Path, say: Callable[[str], None]) -> None:
 
 def output_folders(root: Path) -> set[Path]:
     """Return the top-level folders of the checkout that contain outs."""
-    stages = read_definitions(root).values()
-    outs = [out for stage in stages for part in OUTS for out in stage.get("do", stage).get(part, [])]
-    return {root / Path(next(iter(out)) if isinstance(out, dict) else out).parts[0] for out in outs}
+    return {root / Path(out).parts[0] for stage in read_plan(root).values() for out in stage.outs}
 
 
 def _repair_lock(root: Path, say: Callable[[str], None]) -> None:

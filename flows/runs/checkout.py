@@ -18,11 +18,12 @@ from ipu_model.core.files import sha256_of, write_text
 from tasks.params.overlays import read_base
 from tasks.params.schema import Params, replace_value
 from tasks.params.strict_yaml import value_at, yaml_text
-from tasks.plan.composing import compose, remove_stale, write_plan
+from tasks.plan import stages
 from tasks.plan.dvc_records import find_cache, read_settings
 from tasks.plan.named_files import NAMED, READ, WRITTEN, check_input_paths, check_output_folders, find_parameters
-from tasks.plan.plan_file import Plan, read_plan
+from tasks.plan.plan_file import Plan, make_plan
 from tasks.plan.stage_kinds import RESOLVED, hash_of_parameters
+from tasks.plan.writing import remove_stale, write_plan
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
 
@@ -54,10 +55,10 @@ class Checkout:
     """The project itself, or a folder under runs/."""
     values: dict[str, Any]
     """Values of params.yaml in the folder, with paths relative to it."""
-    composed: dict[str, Any]
-    """Values of plan.yaml in the folder."""
+    definitions: dict[str, Any]
+    """All stages with these values as in dvc.yaml."""
     plan: Plan
-    """All stages of dvc.yaml with these values."""
+    """The same stages in order."""
 
     @property
     def name(self) -> str:
@@ -73,17 +74,14 @@ def describe_checkout(project: Path, values: dict[str, Any], params: Params, fol
         values: resolved parameters.
         params: the same parameters, validated.
         folder: folder from `choose_folder`.
-
-    Raises:
-        InputError: dvc.yaml is invalid.
     """
     if folder != project:
         # `runs` may be a link. Then ".." of a checkout is not the folder its path suggests.
         values = rebase_paths(values, project.resolve(), folder.resolve())
         for name in find_parameters(values, (*READ, *WRITTEN, *NAMED)):
             params = replace_value(params, name.split("."), value_at(values, name))
-    composed = compose(params)
-    return Checkout(project, folder, values, composed, read_plan(project, composed))
+    definitions = stages.define(params)
+    return Checkout(project, folder, values, definitions, make_plan(definitions))
 
 
 def check_inputs(root: Path, values: dict[str, Any], plan: Plan) -> None:
@@ -106,7 +104,7 @@ def prepare_checkout(checkout: Checkout, say: Callable[[str], None] = print) -> 
         say: called with a message for each output removed because its stage is no longer in the plan.
     """
     if checkout.folder == checkout.project:
-        write_plan(checkout.folder, checkout.composed)
+        write_plan(checkout.folder, checkout.definitions)
         remove_stale(checkout.folder, say)
         _mark_resolved(checkout)
         return
@@ -122,7 +120,7 @@ def prepare_checkout(checkout: Checkout, say: Callable[[str], None] = print) -> 
         (folder / "inputs").symlink_to(os.path.relpath(root / "inputs", folder))
     share_cache(root, folder)
     write_text(folder / artifacts.PARAMS, yaml_text(checkout.values))
-    write_plan(folder, checkout.composed)
+    write_plan(folder, checkout.definitions)
     remove_stale(folder, say)
     _mark_resolved(checkout)
 

@@ -12,8 +12,8 @@ from urllib.parse import quote
 from flows.runs import locks, report
 from flows.runs.checkout import checkout_folder
 from ipu_model.core.strict import nearest
-from tasks.plan.composing import FOLDERS
 from tasks.plan.dvc_records import LOCK
+from tasks.plan.writing import FOLDERS
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
 

@@ -46,7 +46,7 @@ NAMES = 32
 """Width of the names of stages; the longest is predict_released@classification."""
 HEADER = f"{'stage':<{NAMES}} {'status':<9} seconds"
 SECONDS_FOR_GIT = 5.0
-GENERATED = ("dvc.lock", "plan.yaml")
+GENERATED = ("dvc.lock", "dvc.yaml")
 """Files written by runs. If git tracks them, their changes do not count as changes to the project."""
 
 

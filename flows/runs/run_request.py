@@ -13,7 +13,7 @@ from flows.runs.stage_plan import ALL, select_stages
 from tasks.params.overlays import Setting, read_base, resolve
 from tasks.params.schema import Params, unify_numbers, validate_params
 from tasks.plan.dvc_records import StageStatus, compute_statuses
-from tasks.plan.plan_file import COMPOSED_FILE, PARAMS_FILE, Plan, Stage
+from tasks.plan.plan_file import PARAMS_FILE, Plan, Stage
 from tasks.stage import artifacts
 from tasks.stage.process import is_sent
 
@@ -103,7 +103,7 @@ class RunRequest:
         Raises:
             OSError: an input file cannot be read.
         """
-        stated = {PARAMS_FILE: self.checkout.values, COMPOSED_FILE: self.checkout.composed}
+        stated = {PARAMS_FILE: self.checkout.values}
         return compute_statuses(self.project, self.root, self.plan, stated, self.target)
 
     def makes(self, *names: str) -> bool:
@@ -127,7 +127,7 @@ def resolve_request(
     """Resolve the options of a command line, or the fields of a form.
 
     Args:
-        project: folder with params.yaml, presets and dvc.yaml.
+        project: folder with params.yaml and presets.
         overrides: values of `--set` and of other options.
         part: part of the pipeline; see `flows.runs.stage_plan.select_stages`.
         to: last stages of the run; nothing is published then.
@@ -146,7 +146,7 @@ def resolve_request(
     values = unify_numbers(values, params)
     folder = choose_folder(project, values, preset, overrides, name, on_workers)
     place = describe_checkout(project, values, params, folder)
-    target = tuple(select_stages(project, place.plan, part, to))
+    target = tuple(select_stages(place.plan, part, to))
     run_params.require_same_params(project, values, name)
     publish = publish and not to and any(place.plan[stage].is_gate for stage in target)
     words = tuple(map(str, overrides))

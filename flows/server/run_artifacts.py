@@ -8,7 +8,6 @@ A run's name has its preset or name, its result and its start: `bert f1 88.41 20
 are optional: if the server does not answer, the run continues without them.
 """
 
-import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -32,9 +31,7 @@ from flows.views.run_view import UNREADABLE, RunView
 from tasks.pages.markup import replace_hidden
 from tasks.params.downstream import kind_names
 from tasks.params.overlays import list_preset_names
-from tasks.plan.plan_file import read_definitions
 from tasks.stage import artifacts
-from tasks.stage.errors import InputError
 from tasks.stage.process import is_sent
 
 FORMATTED_NAME = re.compile(r" \d{4}-\d\d-\d\d \d\d:\d\d$")
@@ -45,19 +42,12 @@ SCORED = ("finished", "proposed", "published")
 """Outcomes for which a name has a score instead."""
 
 
-def _part_names() -> list[str]:
-    """Return the parts of the project; an invalid dvc.yaml is not reported here but when a run starts."""
-    with contextlib.suppress(OSError, InputError):
-        return known_parts(read_definitions(Path()), kind_names())
-    return known_parts({}, kind_names())
-
-
 NO_PRESET = str(artifacts.PARAMS)
 """Choice in the form for params.yaml instead of a preset."""
 Preset = Annotated[str | None, WithJsonSchema({"type": "string", "enum": [NO_PRESET, *list_preset_names()]})]
 """Presets of the folder in which the flow is loaded."""
 Text = Annotated[str | None, WithJsonSchema({"type": "string"})]
-Part = Annotated[str, WithJsonSchema({"type": "string", "enum": _part_names()})]
+Part = Annotated[str, WithJsonSchema({"type": "string", "enum": known_parts(kind_names())})]
 NO_KIND = "none"
 """Choice in the form for the entries of the preset or params.yaml."""
 Kind = Annotated[str, WithJsonSchema({"type": "string", "enum": [NO_KIND, *kind_names()]})]

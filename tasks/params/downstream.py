@@ -14,12 +14,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
 
 from ipu_model.core.strict import nearest
 from tasks.params.sections import (
+    PHASES,
     Distinct,
     FinetuneParams,
     HeldOut,
@@ -36,7 +37,7 @@ from tasks.params.sections import (
 )
 
 ENTRY_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-RESERVED = ("base", "corpus", "phase1", "phase2", "publish", "tokenizer")
+RESERVED = ("base", "corpus", *PHASES, "publish", "tokenizer")
 """Names of files next to those of entries."""
 ENDINGS = ("-rows", "-finetune", "-predict", "-export", "-gate", "-released")
 """Suffixes of the files that belong to an entry."""
@@ -45,6 +46,10 @@ PUBLISHED: Literal["published"] = "published"
 UNCOMPARED = "none"
 """Value of `gate.released` that means: no released model, so that publishing replaces whatever is there."""
 Points = Annotated[float, Field(ge=0, le=100)]
+if TYPE_CHECKING:
+    Start = str
+else:
+    Start = Literal["auto", "base", *PHASES]
 
 
 @dataclass(frozen=True)
@@ -249,7 +254,7 @@ class EntryParams(Section):
 
     kind: str
     """Kind of task, which decides the entry's sections and defaults (docs/downstream.md)."""
-    start: Literal["auto", "base", "phase1", "phase2"] = "auto"
+    start: Start = "auto"
     """Weights to start from: base (base_model), phase1, phase2, or auto: the last phase if pre-training is enabled,
     otherwise base_model, otherwise random weights."""
     data: DataParams
@@ -302,6 +307,11 @@ class EntryParams(Section):
     def options(self) -> dict[str, Any]:
         """Settings that only this kind has, such as the name of a task."""
         return {name: getattr(self, name) for name in type(self).model_fields if name not in EntryParams.model_fields}
+
+    @property
+    def option_names(self) -> tuple[str, ...]:
+        """Parameters of the entry that set its options."""
+        return tuple(self.options)
 
 
 @cache

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ipu_model.core.strict import nearest
 from tasks.params.downstream import PUBLISHED, UNCOMPARED, EntryParams, RowsParams
-from tasks.params.schema import PHASES, Params, apply_packing, load_sections
+from tasks.params.schema import Params, apply_packing, load_sections
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
 
@@ -143,7 +143,8 @@ class Upstream:
 
 def find_upstream(entry: Entry, params: Params) -> Upstream:
     """Return the upstream parts of an entry's release."""
-    phases = PHASES[: PHASES.index(entry.start) + 1] if entry.start in PHASES else ()
+    known = params.pretrain.phases
+    phases = known[: known.index(entry.start) + 1] if entry.start in known else ()
     given = params.base_model.source != "none" and bool(entry.start)
     return Upstream(phases, given, needs_corpus(params, phases))
 

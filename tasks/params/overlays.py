@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType, NoneType
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from pydantic.fields import FieldInfo
 
@@ -22,16 +22,18 @@ from ipu_model.ipu.config import IpuConfig
 from ipu_model.ipu.migration import migrate
 from tasks.params.downstream import Points, defaults_of, kind_names
 from tasks.params.schema import default_values, types_at, validate_section
-from tasks.params.sections import Section, Text, get_default, is_left_out
+from tasks.params.sections import PHASES, Section, Text, get_default, is_left_out
 from tasks.params.strict_yaml import leaves, parse_yaml, read_yaml
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
 
-ScoreName = Literal[
-    "exact_match", "f1", "accuracy", "phase1_mlm_loss", "phase1_mlm_accuracy", "phase1_nsp_loss", "phase1_nsp_accuracy",
-    "phase2_mlm_loss", "phase2_mlm_accuracy", "phase2_nsp_loss", "phase2_nsp_accuracy",
-]  # fmt: skip
-"""Name of one of Podium's metrics."""
+PHASE_SCORES = ("mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy")
+if TYPE_CHECKING:
+    ScoreName = str
+else:
+    of_phases = (f"{phase}_{name}" for phase in PHASES for name in PHASE_SCORES)
+    ScoreName = Literal["exact_match", "f1", "accuracy", *of_phases]
+    """Name of one of Podium's metrics."""
 
 
 class PresetHeader(Section):

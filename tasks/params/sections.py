@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -265,6 +266,11 @@ class PretrainRowsParams(Section):
     phase2: Phase2RowsParams = Phase2RowsParams()
     """Rows of the second phase, long by default."""
 
+    def get_phase(self, phase: str) -> PhaseRowsParams:
+        """Return the rows of a phase."""
+        found: PhaseRowsParams = getattr(self, phase)
+        return found
+
     @property
     def row_kind(self) -> str:
         """Kind of the rows, one of PRETRAINING_HEADS."""
@@ -326,9 +332,6 @@ class OptimizerParams(Section):
     """Maximum gradient norm; larger gradients are clipped. null: no clipping."""
 
 
-PHASES = ("phase1", "phase2")
-
-
 class PretrainParams(OptimizerParams):
     enabled: bool = True
     """Run pre-training; false: fine-tune from base_model, or from random weights without one."""
@@ -352,10 +355,25 @@ class PretrainParams(OptimizerParams):
     phase2: Phase2Params = Phase2Params()
     """Training of the second phase, which starts from the weights of the first."""
 
+    @classmethod
+    def list_phases(cls) -> tuple[str, ...]:
+        """Return the names of all phases, in order."""
+        types = {name: field.annotation for name, field in cls.model_fields.items()}
+        return tuple(name for name, one in types.items() if isinstance(one, type) and issubclass(one, PhaseParams))
+
+    def get_phase(self, phase: str) -> PhaseParams:
+        """Return the training of a phase."""
+        found: PhaseParams = getattr(self, phase)
+        return found
+
     @property
     def phases(self) -> tuple[str, ...]:
-        """Phases in order; none without pre-training."""
-        return PHASES[: 1 + (self.phase2.steps > 0)] if self.enabled else ()
+        """Phases of the run, in order, up to the first without updates; none without pre-training."""
+        return tuple(takewhile(lambda phase: self.get_phase(phase).steps, self.list_phases() if self.enabled else ()))
+
+
+PHASES = PretrainParams.list_phases()
+"""Names of pre-training phases; each but the first starts from the one before it."""
 
 
 class FinetuneParams(OptimizerParams, BatchParams):

@@ -23,6 +23,8 @@ MAX_BYTES = 1 << 20
 DEEPEST = 100
 """Maximum nesting; libyaml takes minutes for 100,000 levels."""
 YAML_VERSION = (1, 2)
+LINE = 100
+"""Characters after which a list continues in the next line."""
 
 
 class _Writer(yaml.SafeDumper):
@@ -30,6 +32,13 @@ class _Writer(yaml.SafeDumper):
 
     def ignore_aliases(self, data: Any) -> bool:
         return True  # the reader refuses them
+
+
+class _ListWriter(_Writer):
+    """Writer of short lists in one line, and of long ones in full lines."""
+
+    def represent_sequence(self, tag: str, sequence: Any, flow_style: bool | None = None) -> Any:
+        return super().represent_sequence(tag, sequence, True)
 
 
 for _versions, _tag, _pattern, _first in implicit_resolvers:
@@ -96,12 +105,16 @@ def _require_plain(reader: YAML, text: str) -> None:
             raise ParamsError(f"line {line}: nested too deeply")
 
 
-def yaml_text(values: Any, flow: bool = False) -> str:
-    """Return plain values as YAML that parses to the same values, also in YAML 1.1."""
+def yaml_text(values: Any, flow: bool = False, lists: bool = False) -> str:
+    """Return plain values as YAML that parses to the same values, also in YAML 1.1.
+
+    Args:
+        flow: write everything in one line.
+        lists: write the items of a list next to each other.
+    """
+    writer, width = (_ListWriter, LINE) if lists else (_Writer, float("inf"))
     return str(
-        yaml.dump(
-            values, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=float("inf"), default_flow_style=flow
-        )
+        yaml.dump(values, Dumper=writer, sort_keys=False, allow_unicode=True, width=width, default_flow_style=flow)
     )
 
 

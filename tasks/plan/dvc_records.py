@@ -309,6 +309,11 @@ class StageStatus:
     why: tuple[str, ...]
 
 
+def names_read(record: Record) -> tuple[set[str], dict[str, set[str]]]:
+    """Return inputs, and parameters by file, of a stage in dvc.lock."""
+    return {dep["path"] for dep in record.get("deps", ())}, {k: set(v) for k, v in record.get("params", {}).items()}
+
+
 @dataclass(frozen=True)
 class _Needs:
     """Stage with all values filled in: everything that decides if it runs."""
@@ -332,6 +337,8 @@ class _Needs:
                     found.append(f"{place} {json.dumps(was)} -> {json.dumps(now)}")
         if set(known) != set(self.deps):
             found.append("its inputs changed")
+        elif names_read(record)[1] != {file: set(values or {}) for file, values in self.params.items()}:
+            found.append("its parameters changed")
         if {out["path"] for out in record.get("outs", ())} != set(self.outs):
             found.append("its outputs changed")
         return found

@@ -34,6 +34,8 @@ class DownstreamTask(ABC):
 
     record: ClassVar[str] = "example"
     """Name of one example in messages."""
+    label_table: ClassVar[str] = ""
+    """Module of the package with labels that training writes, if any."""
 
     def __init__(self, entry: Entry) -> None:
         self.entry = entry

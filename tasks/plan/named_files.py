@@ -24,7 +24,7 @@ from typing import Any, Literal
 from ipu_model.core.units import shorten
 from tasks.params.downstream import PUBLISHED, UNCOMPARED
 from tasks.params.strict_yaml import leaves, value_at
-from tasks.plan.plan_file import Plan, Stage, read_plan
+from tasks.plan.plan_file import PLAN_FILE, Plan, Stage, read_plan
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 
@@ -63,7 +63,7 @@ RELEASED = ("downstream.*.publish.folder",)
 """Parameters that name the folder of a release, which publishing replaces as a whole."""
 WRITTEN = (*RELEASED, "checkpoint.remote", "tracking.folder")
 """Parameters that name outputs."""
-KEPT = (*artifacts.SOURCES, ".git", ".dvc", "presets", str(artifacts.FETCHED))
+KEPT = (*artifacts.SOURCES, str(PLAN_FILE), ".git", ".dvc", "presets", str(artifacts.FETCHED))
 """Contents of a checkout other than outs of stages and files of users."""
 OF_RUNS = artifacts.CHECKOUTS.parts
 

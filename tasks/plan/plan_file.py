@@ -1,7 +1,7 @@
 """Stages of dvc.yaml: what each reads and writes, their order, and the kind of host for each.
 
-dvc.yaml is parsed without DVC, whose import takes a second: every `foreach` is expanded with the values of plan.yaml
-(tasks/plan/composing.py). The `meta` of a stage has what the graph of paths does not show:
+dvc.yaml is written from the table in tasks/plan/stages.py. It is parsed without DVC, whose import takes a second. The
+`meta` of a stage has what the graph of paths does not show:
 
     host     `device`: the stage runs on the device of device.runtime; `compiler`: it needs the tools of the device, but
              no free device; `cpu:bf16` and so on: this runtime and precision, whatever device.runtime is. Default: any.
@@ -11,7 +11,6 @@ dvc.yaml is parsed without DVC, whose import takes a second: every `foreach` is 
     because  parameter that decides if, or for which items, the stage exists.
 """
 
-import contextlib
 import functools
 import json
 import re
@@ -29,11 +28,11 @@ from tasks.params.strict_yaml import value_at
 from tasks.stage.errors import InputError, ParamsError
 
 PLAN_FILE = Path("dvc.yaml")
-PARAMS_FILE, COMPOSED_FILE = "params.yaml", "plan.yaml"
+PARAMS_FILE = "params.yaml"
 OUTS = ("outs", "metrics", "plots")
 """Keys of a stage with the paths that it writes."""
 DEVICE, COMPILER, ANYWHERE = "device", "compiler", "cpu"
-VARIABLE = re.compile(r"\$\{([\w.]+)\}")
+VARIABLE = re.compile(r"(?<!\\)\$\{([\w.]+)\}")
 
 
 @dataclass(frozen=True)
@@ -90,8 +89,13 @@ class Stage:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Paths that the stage depends on, including parameter files other than params.yaml and plan.yaml."""
-        return (*self.deps, *(file for file in self.params if file not in (PARAMS_FILE, COMPOSED_FILE)))
+        """Paths that the stage depends on, including parameter files other than params.yaml."""
+        return (*self.deps, *(file for file in self.params if file != PARAMS_FILE))
+
+    @property
+    def names_read(self) -> tuple[set[str], dict[str, set[str]]]:
+        """Inputs, and parameters by file."""
+        return set(self.deps), {file: set(names) for file, names in self.params.items()}
 
 
 class Plan(dict[str, Stage]):
@@ -161,26 +165,23 @@ def _tier(stage: Stage, before: int) -> int:
     return before + (stage.uses_device == bool(before % 2))
 
 
-def read_plan(root: Path, composed: Mapping[str, Any] | None = None) -> Plan:
+def read_plan(root: Path) -> Plan:
     """Return the stages of the dvc.yaml in `root`.
-
-    Args:
-        composed: content to use for plan.yaml; None: read plan.yaml, if it exists.
 
     Raises:
         InputError: dvc.yaml is invalid, or its stages form a cycle.
     """
-    values = {} if composed is None else composed
-    if composed is None:
-        with contextlib.suppress(ParamsError):  # DVC reports the error
-            values = read_dvc_file(root / COMPOSED_FILE)
-    return _plan_of(json.dumps(read_definitions(root), default=str), json.dumps(values, default=str))
+    return make_plan(read_definitions(root))
+
+
+def make_plan(definitions: Mapping[str, Any]) -> Plan:
+    """Return the stages of these definitions; the same ones are expanded only once, for all folders."""
+    return _expand_plan(json.dumps(definitions, default=str))
 
 
 @functools.lru_cache(maxsize=4)
-def _plan_of(definitions: str, values: str) -> Plan:
-    """Expand the same definitions with the same values only once, for all folders."""
-    return Plan(expand(json.loads(definitions), json.loads(values)))
+def _expand_plan(definitions: str) -> Plan:
+    return Plan(expand(json.loads(definitions)))
 
 
 def read_definitions(root: Path) -> dict[str, Any]:
@@ -197,22 +198,16 @@ def read_definitions(root: Path) -> dict[str, Any]:
     return stages if isinstance(stages, dict) else {}
 
 
-def expand(definitions: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[Stage]:
-    """Yield every stage of dvc.yaml's `definitions`, one per item of a `foreach`, with `values` filled in.
-
-    A missing value stays as written, such as `${corpus.path}`.
-    """
+def expand(definitions: Mapping[str, Any]) -> Iterator[Stage]:
+    """Yield every stage of dvc.yaml's `definitions`, one per item of a `foreach`."""
     for group, body in definitions.items():
         if "foreach" not in body:
-            yield _stage(group, body, values)
+            yield _stage(group, body, {})
             continue
-        foreach = body["foreach"]
-        if isinstance(foreach, str) and (named := VARIABLE.fullmatch(foreach)):
-            foreach = value_at(values, named[1]) or ()
-        for key in map(str, foreach):
-            item = fill(foreach[key], values) if isinstance(foreach, Mapping) else key
-            own = {"key": key, "item": item if isinstance(item, Mapping) else key}
-            yield _stage(f"{group}@{key}", body["do"], {**values, **own})
+        items = body["foreach"]
+        for key in items:
+            item = fill(items[key], {}) if isinstance(items, Mapping) else key
+            yield _stage(f"{group}@{key}", body["do"], {"key": key, "item": item})
 
 
 def _stage(name: str, definition: Mapping[str, Any], values: Mapping[str, Any]) -> Stage:
@@ -220,12 +215,12 @@ def _stage(name: str, definition: Mapping[str, Any], values: Mapping[str, Any]) 
     params: dict[str, tuple[str, ...]] = {}
     for entry in filled.get("params") or ():
         for file, keys in entry.items() if isinstance(entry, dict) else [(PARAMS_FILE, [entry])]:
-            params[file] = (*params.get(file, ()), *keys)
+            params[file] = tuple(dict.fromkeys((*params.get(file, ()), *keys)))
     written = {key: tuple(map(_path, filled.get(key) or ())) for key in OUTS}
     return Stage(
         name,
         filled.get("cmd", ""),
-        tuple(map(_path, filled.get("deps") or ())),
+        tuple(dict.fromkeys(map(_path, filled.get("deps") or ()))),
         params,
         tuple(path for key in OUTS for path in written[key]),
         written["metrics"],
@@ -240,19 +235,15 @@ def _path(entry: Any) -> str:
 
 
 def fill(part: Any, values: Mapping[str, Any]) -> Any:
-    """Return a part of dvc.yaml with its variables replaced by values."""
+    """Return a part of dvc.yaml with its variables replaced by values; a missing value stays as written."""
     if isinstance(part, Mapping):
         return {fill(name, values): fill(value, values) for name, value in part.items()}
     if isinstance(part, list):
         return [fill(value, values) for value in part]
-    if not isinstance(part, str) or "${" not in part:
+    if not isinstance(part, str):
         return part
-
-    def format_value(found: re.Match[str]) -> str:
-        value = value_at(values, found[1])
-        return found[0] if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-    return VARIABLE.sub(format_value, part)
+    found = VARIABLE.sub(lambda one: one[0] if (value := value_at(values, one[1])) is None else str(value), part)
+    return found.replace("\\${", "${")
 
 
 def differences(place: str, stated: Any, now: Any, absent: Any = None) -> Iterator[tuple[str, Any, Any]]:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from ipu_model.core.files import sha256_of
 from tasks.params.schema import load_params, load_sections
-from tasks.plan.composing import require_plan
 from tasks.plan.dvc_records import default_remote
 from tasks.plan.plan_file import PLAN_FILE, Stage, read_plan
+from tasks.plan.writing import require_plan
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, WrongWorker
 
@@ -59,7 +59,7 @@ def enter_stage() -> None:
     runtime: str = load_sections("device", path=root / artifacts.PARAMS).device.runtime
     stage = read_plan(root).get(os.environ["DVC_STAGE"])
     if stage is None:
-        raise InputError(f"{root / PLAN_FILE} has no stage {os.environ['DVC_STAGE']} with {root / artifacts.PLAN}")
+        raise InputError(f"{root / PLAN_FILE} has no stage {os.environ['DVC_STAGE']}")
     sent = os.environ.get(STAGES_SENT)
     if sent is not None and stage.name not in sent.split():
         # DVC would run missing upstream stages, which must be restored instead.
@@ -80,8 +80,8 @@ def enter_stage() -> None:
 
 
 def hash_of_parameters(root: Path) -> str:
-    """Return a hash of params.yaml and plan.yaml."""
-    return " ".join(sha256_of(root / name) for name in (artifacts.PARAMS, artifacts.PLAN) if (root / name).is_file())
+    """Return a hash of params.yaml and dvc.yaml."""
+    return " ".join(sha256_of(root / name) for name in (artifacts.PARAMS, PLAN_FILE) if (root / name).is_file())
 
 
 def _missing(stage: Stage, root: Path) -> str:

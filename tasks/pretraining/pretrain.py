@@ -1,4 +1,4 @@
-"""Stages pretrain@phase1 and pretrain@phase2: train a BERT with its pre-training head on rows.
+"""Stages pretrain@PHASE: train a BERT with its pre-training head on rows.
 
     python -m tasks.pretraining.pretrain phase1|phase2
 
@@ -40,16 +40,15 @@ def make_pretrain_job(
 
     Args:
         params: sections pretrain, model, device and ipu are used.
-        base: phase 1 starts from the model of stage base_model.
-        untrained: only compile or estimate: phase 2 also starts from random weights, and nothing is masked.
+        base: the first phase starts from the model of stage base_model.
+        untrained: only compile or estimate: every phase starts from random weights, and nothing is masked.
     """
     training, device = params.pretrain, params.device
-    settings = training.phase1 if phase == "phase1" else training.phase2
+    settings, before = training.get_phase(phase), PHASES[: PHASES.index(phase)]
     rows = root / artifacts.rows_folder(phase)
     manifest = read_manifest(rows)
-    first = phase == PHASES[0]
-    start = artifacts.BASE_MODEL if first else artifacts.MODELS / PHASES[0]
-    fresh = untrained or (first and not base)
+    start = artifacts.MODELS / before[-1] if before else artifacts.BASE_MODEL
+    fresh = untrained or not (before or base)
     return Job(
         kind="pretrain",
         head=PRETRAINING_HEADS[manifest.kind],
@@ -63,7 +62,7 @@ def make_pretrain_job(
         recompute=device.recompute,
         seed=training.seed,
         masking="static" if untrained else training.masking,
-        model=model_config(params.model, manifest) if first or untrained else None,
+        model=None if before and not untrained else model_config(params.model, manifest),
         init_checkpoint=None if fresh else str(root / start),
         optimizer=optimizer_config(training, settings),
         schedule=ScheduleConfig(

@@ -39,12 +39,11 @@ from tasks.params.entries import Entry, find_entry, only_entry
 from tasks.params.schema import Params, load_params, parameter_values, validate_params
 from tasks.params.strict_yaml import value_at
 from tasks.plan.code_state import project_of
-from tasks.plan.composing import compose
 from tasks.plan.dvc_records import LOCK, verify_gate
 from tasks.plan.kinds import load_part, load_spec
 from tasks.plan.main import run_main
 from tasks.plan.named_files import check_output_folders
-from tasks.plan.plan_file import COMPOSED_FILE, PARAMS_FILE, differences, read_locked_stages
+from tasks.plan.plan_file import PARAMS_FILE, differences, read_locked_stages
 from tasks.release.fetch import list_folder_releases
 from tasks.release.names import FolderReleases
 from tasks.release.provenance import StageRuns, describe_changes, hash_of, provenance, read_json, stage_runs
@@ -299,18 +298,17 @@ def require_same_parameters(params: Params, subject: ReleaseSubject, lock: Path)
     Raises:
         PublishError: a stage ran with other parameters, or did not run.
     """
-    values = {PARAMS_FILE: parameter_values(params), COMPOSED_FILE: compose(params)}
-    plan, gate, stages, differing = expand_plan(params), subject.stages["gate"], read_locked_stages(lock), list[str]()
+    now, plan, gate = parameter_values(params), expand_plan(params), subject.stages["gate"]
+    stages, differing = read_locked_stages(lock), list[str]()
     for name in plan.with_upstream([gate]):
         if name not in stages:
             differing.append(f"stage {name} has not run")
             continue
-        ran_with = stages[name].get("params", {})
+        ran_with = stages[name].get("params", {}).get(PARAMS_FILE, {})
         differing += [
             f"{place} is {here!r}, but stage {name} ran with {stated!r}"
-            for file, now in values.items()
-            for key in plan[name].params.get(file, ())
-            for place, stated, here in differences(key, ran_with.get(file, {}).get(key), value_at(now, key), ABSENT)
+            for key in plan[name].params.get(PARAMS_FILE, ())
+            for place, stated, here in differences(key, ran_with.get(key), value_at(now, key), ABSENT)
         ]
     if differing:
         raise PublishError(

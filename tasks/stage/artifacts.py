@@ -3,10 +3,8 @@
 from pathlib import Path
 
 PARAMS = Path("params.yaml")
-PLAN = Path("plan.yaml")
-"""Items of the stages in dvc.yaml, derived from params.yaml (tasks/plan/composing.py)."""
 PRESETS = Path("presets")
-SOURCES = ("flows", "tasks", "ipu_model", "dvc.yaml")
+SOURCES = ("flows", "tasks", "ipu_model")
 """Code that determines results, together with parameters and data."""
 
 CORPUS = Path("data/corpus")

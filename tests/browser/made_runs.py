@@ -54,7 +54,7 @@ def checkout(folder: Path, finished: bool = True, **evaluated: Any) -> Path:
         finished: with fine-tuning, scores and a verdict; else it ended within pre-training.
         evaluated: see `_judged`.
     """
-    for name in ("params.yaml", "plan.yaml", "dvc.yaml"):
+    for name in ("params.yaml", "dvc.yaml"):
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     for name, (steps, first, last) in TRAININGS.items():

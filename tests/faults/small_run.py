@@ -27,7 +27,8 @@ from tasks.downstream.inference.fetched_releases import RECORD
 from tasks.params.overlays import resolve
 from tasks.params.schema import validate_params
 from tasks.params.strict_yaml import read_yaml
-from tasks.plan.composing import compose, write_plan
+from tasks.plan.stages import define
+from tasks.plan.writing import write_plan
 from tasks.release.release import CARD, STAGE_RUNS
 from tasks.stage.artifacts import FETCHED
 from tests.faults import processes
@@ -90,7 +91,7 @@ def make_project(folder: Path) -> Path:
     (folder / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
     values = resolve(read_yaml(folder / "params.yaml"), None, SMALL)
     (folder / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
-    write_plan(folder, compose(validate_params(values)))
+    write_plan(folder, define(validate_params(values)))
     # As the flow fetches it before the first release; `dvc repro` alone would record that nothing was fetched.
     (folder / FETCHED / "squad").mkdir(parents=True)
     write_json(folder / FETCHED / "squad" / RECORD, {"releases": []})

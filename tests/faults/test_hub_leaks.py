@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from tests.faults import table
+from tests.flows.conftest import TOY_PLAN
 from tests.hub_server import HubServer
 from tests.places import ROOT
 from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture `hub`)
@@ -44,19 +45,18 @@ if not verdict.exists():
     verdict.write_text('{"accepted": false, "reasons": []}')
 sys.exit(os.environ.get("TOY_FAILS"))
 """
-PUBLISH = """
-from pathlib import Path
+PUBLISH = f"""
 from tasks.plan.main import run_main
-from tasks.downstream.gate import subject
 from tasks.release import publish
-subject.PROJECT = Path.cwd()  # whose plan ran: the toy gate alone
+{TOY_PLAN}
 run_main(publish.main)
 """
-FLOW = """
+FLOW = f"""
 import sys
 from flows import cli
 from flows.runs import checkout
-checkout.CODE = ("dvc.yaml", "stage.py", "publish_toy.py")
+checkout.CODE = ("stage.py", "publish_toy.py")
+{TOY_PLAN}
 cli.main(["run", *sys.argv[1:]])
 """
 REFUSED = {"method": "GET", "pattern": "whoami", "status": 401, "times": 99}

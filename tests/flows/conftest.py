@@ -9,6 +9,8 @@ from prefect.testing.utilities import prefect_test_harness
 
 from flows.commands import run as run_command
 from flows.server.local_server import LocalServer
+from tasks.plan import stages
+from tasks.plan.plan_file import read_definitions
 from tests.places import ROOT
 from tests.prefect_home import make_home
 
@@ -35,6 +37,14 @@ stages:
       params: [downstream.squad.gate]
       metrics: [metrics/squad-gate.json]
 """
+
+TOY_PLAN = """
+from pathlib import Path
+from tasks.plan import plan_file, stages
+PROJECT = Path.cwd()
+stages.define = lambda params: plan_file.read_definitions(PROJECT)
+"""
+"""In a process of its own, the stages are those of the dvc.yaml in its folder, as in `toy_project`."""
 
 STAGE = """
 import json, os, pathlib, sys
@@ -97,7 +107,8 @@ def prefect_session(prefect_server, monkeypatch):
 
 @pytest.fixture
 def toy_project(tmp_path, monkeypatch):
-    """A project folder with three stages, the real params.yaml, and DVC kept apart from the user's."""
+    """A project folder with the three stages of its dvc.yaml, the real params.yaml, and DVC kept apart from the
+    user's."""
     project = tmp_path / "project"
     (project / ".dvc").mkdir(parents=True)
     (project / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
@@ -110,14 +121,19 @@ def toy_project(tmp_path, monkeypatch):
         # It comes before the installed one; what it lacks is the real one's.
         (project / package / "__init__.py").write_text(f"__path__.append({str(ROOT / package)!r})\n")
     (project / "tasks/release/publish.py").write_text(PUBLISH)
-    for name in ("params.yaml", "plan.yaml", ".dvcignore", "pyproject.toml"):
+    for name in ("params.yaml", ".dvcignore", "pyproject.toml"):
         shutil.copy(ROOT / name, project / name)
     shutil.copytree(ROOT / "inputs", project / "inputs")
     shutil.copytree(ROOT / "presets", project / "presets")
     for name in ("DVC_SITE_CACHE_DIR", "DVC_GLOBAL_CONFIG_DIR", "DVC_SYSTEM_CONFIG_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
     monkeypatch.setenv("TOY_LOG", str(tmp_path / "ran.txt"))
-    monkeypatch.setattr("flows.runs.checkout.CODE", ("dvc.yaml", "stage.py", "tasks", ".dvcignore"))
+    monkeypatch.setattr("flows.runs.checkout.CODE", ("stage.py", "tasks", ".dvcignore"))
+
+    def define(params):
+        return read_definitions(project)
+
+    monkeypatch.setattr(stages, "define", define)
     monkeypatch.chdir(project)
     return project
 

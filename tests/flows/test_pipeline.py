@@ -224,8 +224,7 @@ def test_a_pull_request_is_called_a_proposal_and_not_a_publication():
 
 
 def copy_plan(folder):
-    for name in ("dvc.yaml", "plan.yaml"):
-        shutil.copy(ROOT / name, folder)
+    shutil.copy(ROOT / "dvc.yaml", folder)
 
 
 def test_the_page_draws_the_curves_and_escapes_what_it_is_told(tmp_path):

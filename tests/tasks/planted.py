@@ -70,7 +70,7 @@ def plant_host(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def make_checkout(folder: Path, downstream: dict[str, Any] | None = None, **sections: dict[str, Any]) -> Path:
-    """params.yaml, plan.yaml and what stages need next to them, in a folder whose own name is planted.
+    """params.yaml, dvc.yaml and what stages need next to them, in a folder whose own name is planted.
 
     Args:
         folder: it is made in it.

@@ -20,10 +20,11 @@ from tasks.params.downstream import EntryPublishParams, defaults_of
 from tasks.params.entries import find_entry
 from tasks.params.schema import Params, load_params, parameter_values, validate_params
 from tasks.params.strict_yaml import parse_yaml, read_yaml, value_at
-from tasks.plan.composing import compose, write_plan
 from tasks.plan.dvc_records import LOCK
 from tasks.plan.kinds import load_part, load_spec
-from tasks.plan.plan_file import read_plan
+from tasks.plan.plan_file import make_plan
+from tasks.plan.stages import define
+from tasks.plan.writing import write_plan
 from tasks.stage import artifacts
 from tasks.vocabulary.fast_tokenizer import make_wordpiece
 from tests.places import ROOT as PROJECT
@@ -42,7 +43,7 @@ def make_checkout(root: Path, *, seed: int = 0, accepted: bool = True) -> Path:
     """Fill `root` with model, tokenizer, questions, predictions, metrics, gate verdict, reports and parameters."""
     root.mkdir(parents=True, exist_ok=True)
     (root / artifacts.PARAMS).write_text(params_text(), encoding="utf-8")
-    write_plan(root, compose(load_params(root / artifacts.PARAMS)))
+    write_plan(root, define(load_params(root / artifacts.PARAMS)))
     (root / artifacts.TOKENIZER).mkdir(parents=True)
     make_wordpiece((*SPECIAL, *WORDS), lowercase=True).write(512, root / artifacts.TOKENIZER)
     write_entry(root, "squad", seed)
@@ -156,8 +157,7 @@ def write_gate(
 
 def write_lock(root: Path, params: Params) -> None:
     """A dvc.lock as if every stage had run with these parameters; it says nothing of files."""
-    composed = compose(params)
-    values = {artifacts.PARAMS.name: parameter_values(params), artifacts.PLAN.name: composed}
+    values = {artifacts.PARAMS.name: parameter_values(params)}
     stages = {
         stage.name: {
             "cmd": stage.cmd,
@@ -167,7 +167,7 @@ def write_lock(root: Path, params: Params) -> None:
                 if file in values
             },
         }
-        for stage in read_plan(PROJECT, composed).values()
+        for stage in make_plan(define(params)).values()
     }
     lock = json.dumps({"schema": "2.0", "stages": stages}, indent=1)  # JSON is YAML, and faster
     write_text(root / LOCK, lock)

@@ -13,9 +13,9 @@ from pathlib import Path
 from ipu_model.core.files import NotAFile, clear_partial, open_regular, partial_path, sha256_of
 from tasks.params.entries import find_upstream
 from tasks.params.schema import Params
-from tasks.plan.composing import compose
+from tasks.plan import stages
 from tasks.plan.kinds import DownstreamTask
-from tasks.plan.plan_file import Plan, expand, read_definitions
+from tasks.plan.plan_file import Plan, make_plan
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 
@@ -23,8 +23,6 @@ RELEASED = Path("released")
 """Placeholder for the released model's folder, wherever the gate's parameters put it."""
 SEEDS = Path("seeds")
 """Placeholder for the folder with the scores of other seeds."""
-PROJECT = Path(__file__).resolve().parents[3]
-"""Folder with the dvc.yaml of this code."""
 
 Hashes = Mapping[str, str | None]
 """Name -> SHA-256; None: the file does not exist."""
@@ -144,7 +142,7 @@ def make_subject(task: DownstreamTask, params: Params) -> ReleaseSubject:
 
 def expand_plan(params: Params) -> Plan:
     """Return all stages for these parameters, as this code runs them."""
-    return Plan(expand(read_definitions(PROJECT), compose(params)))
+    return make_plan(stages.define(params))
 
 
 def hash_files(files: Mapping[str, Path]) -> dict[str, str | None]:

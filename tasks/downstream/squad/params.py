@@ -159,6 +159,10 @@ class SquadParams(EntryParams):
         """Options of the kind: unanswerable, if it is use, because it affects every stage."""
         return {"unanswerable": "use"} if self.data.unanswerable == "use" else {}
 
+    @property
+    def option_names(self) -> tuple[str, ...]:
+        return tuple(f"data.{name}" for name in self.options)
+
     @model_validator(mode="after")
     def _what_is_of_no_answer_has_its_questions(self) -> SquadParams:
         if self.data.unanswerable == "use":

@@ -23,6 +23,7 @@ class TextsSpec(DownstreamTask):
     """Class, several labels, or value of a text or a pair of texts."""
 
     head: ClassVar[str] = "sequence_classification"
+    label_table: ClassVar[str] = "task_table.py"
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry)

@@ -71,7 +71,7 @@ def write_prepared_rows(
     Raises:
         InputError: no data, invalid data (with the sequence), or another vocabulary.
     """
-    own = params.phase1 if phase == "phase1" else params.phase2
+    own = params.get_phase(phase)
     section, predictions = f"pretrain_rows.{phase}", own.max_predictions_per_row
     if predictions is None:  # every sequence of a row rounds its share up
         predictions = default_max_predictions(own.row_length, params.masked_fraction) + params.max_sequences_per_row - 1

@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 def resolve_row_settings(params: PretrainRowsParams, phase: str, tokenizer: Path) -> RowSettings:
     """Return the row settings of `phase`, with P resolved; refuse sizes that rows cannot have."""
-    own = params.phase1 if phase == "phase1" else params.phase2
+    own = params.get_phase(phase)
     predictions = own.max_predictions_per_row
     if predictions is None:
         predictions = max(params.max_sequences_per_row, default_max_predictions(own.row_length, params.masked_fraction))

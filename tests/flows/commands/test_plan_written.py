@@ -1,4 +1,4 @@
-"""`podium plan --write`, and the effect of a plan.yaml that is not written again; real files, real DVC."""
+"""`podium plan --write`, and the effect of a dvc.yaml that is not written again; real files, real DVC."""
 
 import shutil
 
@@ -9,14 +9,14 @@ from flows import cli
 from flows.dvc.session import StageFailed
 from flows.runs import checkout
 from tasks.params.schema import load_params, validate_params
-from tasks.params.strict_yaml import yaml_text
-from tasks.plan.composing import HEADER, compose, require_plan
 from tasks.plan.dvc_records import LOCK, compute_md5
+from tasks.plan.stages import define
+from tasks.plan.writing import plan_text, require_plan
 from tasks.stage.errors import InputError, ParamsError
 from tests.flows.dvc.toy_repro import repro
 from tests.places import ROOT
 from tests.plans import resolved_params, values_with
-from tests.tasks.plan.test_composing import GIVEN, done
+from tests.tasks.plan.test_writing import GIVEN, done
 
 UNKNOWN_NOW = ("data/corpus", "data/rows/phase1", "models/phase1", "metrics/pretrain-phase2.json")
 STILL_KNOWN = ("data/tokenizer", "data/rows/squad", "models/squad", "metrics/squad.json")
@@ -27,7 +27,7 @@ def project(tmp_path, monkeypatch):
     """The plan of this project, as if all of it had run."""
     folder = tmp_path / "project"
     folder.mkdir()
-    for name in ("params.yaml", "plan.yaml", "dvc.yaml"):
+    for name in ("params.yaml", "dvc.yaml"):
         shutil.copy(ROOT / name, folder / name)
     shutil.copytree(ROOT / "presets", folder / "presets")
     done(folder)
@@ -58,17 +58,17 @@ def test_the_plan_is_written_and_what_went_away_goes_with_its_lines_of_the_lock(
     params = write_params(project, *GIVEN)
     write()
     said = capsys.readouterr()
-    assert (project / "plan.yaml").read_text() == HEADER + yaml_text(compose(params))
-    assert said.out.splitlines()[-1] == "plan.yaml written"
+    assert (project / "dvc.yaml").read_text() == plan_text(define(params))
+    assert said.out.splitlines()[-1] == "dvc.yaml written"
     assert said.err == "next: dvc repro, or podium run\n"
     assert [path for path in UNKNOWN_NOW if (project / path).exists()] == []
     assert [path for path in STILL_KNOWN if not (project / path).exists()] == []
     assert all(path in said.out for path in UNKNOWN_NOW)
     assert not [name for name in stages_of_lock(project) if "phase" in name or "corpus" in name]
-    assert "gate@squad" in stages_of_lock(project)
+    assert "examples@squad" in stages_of_lock(project)
     before = everything(project)
     write()
-    assert capsys.readouterr().out == "plan.yaml is already up to date with params.yaml\n"
+    assert capsys.readouterr().out == "dvc.yaml is already up to date with params.yaml\n"
     assert everything(project) == before
 
 
@@ -179,18 +179,31 @@ def test_no_name_of_params_yaml_leads_out_of_the_plan(project, changes):
     assert everything(project) == before
 
 
+TABLE = """
+from pathlib import Path
+from tasks.plan import plan_file, stages
+
+def define(params):
+    toys = plan_file.read_dvc_file(Path("{}"))["stages"]
+    return toys if params.pretrain.enabled else toys | {{"more": {{"cmd": "true"}}}}
+
+stages.define = define
+"""
+
+
 @pytest.fixture
 def entering(toy_project):
     """The toy stages, each entered as those of this project are."""
-    stage = toy_project / "stage.py"
-    enter = f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom tasks.plan.main import run_main\n"
+    stage, table = toy_project / "stage.py", TABLE.format(shutil.copy(toy_project / "dvc.yaml", toy_project / "toys"))
+    enter = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{table}\nfrom tasks.plan.main import run_main\n"
     stage.write_text(f"{enter}run_main(lambda: None)\n{stage.read_text()}")
+    exec(table, {})  # `toy_project` takes it back
     return toy_project
 
 
 def test_a_stage_under_dvc_refuses_a_plan_of_other_parameters_and_names_the_command(entering, ran):
     write_params(entering, "pretrain.enabled=false")
-    with pytest.raises(StageFailed, match=r"(?s)plan.yaml does not match .*params.yaml: .*podium plan --write"):
+    with pytest.raises(StageFailed, match=r"(?s)dvc.yaml does not match .*params.yaml: .*podium plan --write"):
         repro("first", entering)
     assert ran() == []
     write()

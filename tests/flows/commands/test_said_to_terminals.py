@@ -27,7 +27,7 @@ WRITERS = ("print", "click.echo", "click.secho", "sys.stdout.write", "sys.stderr
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project with a run whose record and folder are hostile."""
-    for name in ("dvc.yaml", "params.yaml", "plan.yaml"):
+    for name in ("dvc.yaml", "params.yaml"):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     (tmp_path / "presets").mkdir()
     (tmp_path / "presets/mine.yaml").write_text('description: "a \\x1b[31mred one"\n')

@@ -18,10 +18,10 @@ from flows.runs import checkout
 from flows.runs.run_request import resolve_request
 from tasks.params import schema
 from tasks.params.schema import validate_params
-from tasks.plan import composing, plan_file
+from tasks.plan import plan_file, stages, writing
 from tests.tasks.tiny_model import write_tiny_model
 
-ONCE = {"validate_params": 1, "compose": 1, "expand": 1}
+ONCE = {"validate_params": 1, "define": 1, "expand": 1}
 FASTER = "downstream.squad.finetune.learning_rate=3e-5"
 
 
@@ -38,12 +38,12 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         return counting
 
-    for function in (schema.validate_params, composing.compose, plan_file.expand):
+    for function in (schema.validate_params, stages.define, plan_file.expand):
         counting = count(function)
         for module in [one for name, one in sys.modules.items() if name.startswith(("flows", "tasks"))]:
             for name in [name for name, value in vars(module).items() if value is function]:
                 monkeypatch.setattr(module, name, counting)
-    plan_file._plan_of.cache_clear()
+    plan_file._expand_plan.cache_clear()
     return calls
 
 
@@ -63,7 +63,7 @@ def test_a_run_resolves_its_parameters_once(
     assert podium(monkeypatch, "run", *words) == (0 if "--to" in words else 3)
     assert counted == ONCE
     counted.clear()
-    plan_file._plan_of.cache_clear()
+    plan_file._expand_plan.cache_clear()
     podium(monkeypatch, "run", *words)
     assert counted == ONCE, "nor more often where nothing has changed"
 
@@ -113,10 +113,10 @@ def test_a_checkout_has_what_its_own_parameters_would_compose_to(toy_project: Pa
     request = resolve_request(toy_project, None, words, name="mine")
     assert request.values["corpus"]["path"] == "../mine.txt" == request.params.corpus.path
     assert request.checkout.values["corpus"]["path"] == "../../../../mine.txt"
-    assert request.checkout.composed == composing.compose(validate_params(request.checkout.values))
+    assert request.checkout.definitions == stages.define(validate_params(request.checkout.values))
     checkout.prepare_checkout(request.checkout)
     assert json.loads(json.dumps(request.checkout.values)) == checkout.read_base(None, request.root)
-    composing.require_plan(request.root, schema.load_params(request.root / "params.yaml"))
+    writing.require_plan(request.root, schema.load_params(request.root / "params.yaml"))
 
 
 def test_0_and_0_0_are_one_value_of_a_parameter(toy_project: Path) -> None:

@@ -6,10 +6,8 @@ import pytest
 from click.shell_completion import BashComplete
 
 from flows import cli, pipeline
-from flows.runs.stage_plan import list_parts, select_stages
-from tasks.plan.plan_file import read_definitions, read_plan
-from tasks.stage.errors import InputError, ParamsError
-from tests.places import ROOT
+from flows.runs.stage_plan import list_parts
+from tasks.stage.errors import ParamsError
 from tests.plans import plan_of, stages_of, values_with, whole_plan
 
 SST2, RTE = (f"downstream.glue-{task}={{kind: glue, task: {task}}}" for task in ("sst2", "rte"))
@@ -89,9 +87,8 @@ def test_a_part_that_these_parameters_leave_empty_says_which_of_them_does():
         stages_of(values_with("pretrain.enabled=false"), "pretraining")
 
 
-def test_the_parts_are_those_that_dvc_yaml_names_and_the_kinds_of_entries():
-    definitions = read_definitions(ROOT)
-    assert list_parts(whole_plan(), definitions) == [
+def test_the_parts_are_those_that_the_table_names_and_the_kinds_of_entries():
+    assert list_parts(whole_plan()) == [
         "all",
         "pretraining",
         "squad",
@@ -100,17 +97,12 @@ def test_the_parts_are_those_that_dvc_yaml_names_and_the_kinds_of_entries():
         "glue",
         "finetuning",
     ]
-    assert list_parts(plan_of(values_with()), definitions) == [
+    assert list_parts(plan_of(values_with())) == [
         "all",
         "pretraining",
         "squad",
         "finetuning",
     ]
-
-
-def test_a_project_without_stages_is_refused(tmp_path):
-    with pytest.raises(InputError, match="has no stages"):
-        select_stages(tmp_path, read_plan(tmp_path, {}))
 
 
 @pytest.mark.slow

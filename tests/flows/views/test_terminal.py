@@ -22,6 +22,7 @@ from rich.console import Console
 from flows.runs.report import StageRecord, read_report, run_outcome
 from flows.runs.stopping import RESUME_HINT
 from flows.views import screen
+from tests.flows.conftest import TOY_PLAN
 from tests.flows.views.terminal import CTRL_C, Terminal
 from tests.places import ROOT
 
@@ -32,7 +33,8 @@ import sys
 sys.path.insert(0, {str(ROOT)!r})
 from flows import cli
 from flows.runs import checkout
-checkout.CODE = ("dvc.yaml", "stage.py", "tasks", ".dvcignore")
+checkout.CODE = ("stage.py", "tasks", ".dvcignore")
+{TOY_PLAN}
 cli.main(["run", *sys.argv[1:]])
 """
 RED = "\x1b[31m"

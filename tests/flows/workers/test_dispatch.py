@@ -19,15 +19,14 @@ from flows.server.stage_tasks import describe_cancellation
 from flows.workers import dispatch, stage_flow
 from flows.workers.dispatch import Queue, group_by_queue, resolve_queues
 from tasks.params.schema import validate_params
-from tasks.plan.composing import compose
-from tasks.plan.plan_file import read_plan
+from tasks.plan.plan_file import make_plan
+from tasks.plan.stages import define
 from tasks.stage.errors import ParamsError
 from tasks.stage.process import STARTED_BY_A_WORKER
-from tests.places import ROOT
 from tests.plans import values_with
 
 CPU, POD = Queue("cpu", "default"), Queue("ipu", "pod-a")
-KNOWN = read_plan(ROOT, compose(validate_params(values_with())))
+KNOWN = make_plan(define(validate_params(values_with())))
 
 
 def test_consecutive_stages_of_one_queue_travel_together():

@@ -23,7 +23,6 @@ COPIED = (
     "inputs",
     "presets",
     "params.yaml",
-    "plan.yaml",
     "prefect.yaml",
     "pyproject.toml",
     ".dvcignore",
@@ -31,7 +30,6 @@ COPIED = (
 
 ALL = ["corpus", "validate@corpus", "pretrain@phase1", "evaluate@squad", "gate@squad"]
 DVC_YAML = """
-vars: [plan.yaml]
 stages:
   corpus:
     cmd: python -m tasks.toy corpus
@@ -41,35 +39,43 @@ stages:
   validate:
     foreach: [corpus]
     do:
-      cmd: python -m tasks.toy validate ${item}
-      meta: {page: "reports/validation/${item}.json"}
+      cmd: python -m tasks.toy validate corpus
+      meta: {page: "reports/validation/corpus.json"}
       deps: [tasks/toy.py, data/corpus]
-      outs: ["reports/validation/${item}.json"]
+      outs: [reports/validation/corpus.json]
   pretrain:
     foreach: [phase1]
     do:
-      cmd: python -m tasks.toy pretrain ${item}
+      cmd: python -m tasks.toy pretrain phase1
       meta: {host: device, part: pretraining}
       deps: [tasks/toy.py, data/corpus, reports/validation/corpus.json]
       params: [device, pretrain.seed]
-      outs: ["models/${item}"]
-      metrics: ["metrics/pretrain-${item}.json"]
+      outs: [models/phase1]
+      metrics: [metrics/pretrain-phase1.json]
   evaluate:
-    foreach: ${plan.downstream}
+    foreach: [squad]
     do:
       cmd: python -m tasks.toy evaluate
-      meta: {page: "evaluation/${key}/report.html"}
+      meta: {page: "evaluation/squad/report.html"}
       deps: [tasks/toy.py, models/phase1]
-      outs: ["evaluation/${key}"]
-      metrics: ["metrics/${key}.json"]
+      outs: ["evaluation/squad"]
+      metrics: ["metrics/squad.json"]
   gate:
-    foreach: ${plan.downstream}
+    foreach: [squad]
     do:
       cmd: python -m tasks.toy gate
       meta: {publish: tasks.release.publish}
-      deps: [tasks/toy.py, "metrics/${key}.json"]
-      params: ["downstream.${key}.gate"]
-      metrics: ["metrics/${key}-gate.json"]
+      deps: [tasks/toy.py, "metrics/squad.json"]
+      params: ["downstream.squad.gate"]
+      metrics: ["metrics/squad-gate.json"]
+"""
+TOY_TABLE = """
+
+from tasks.plan import plan_file
+
+
+def define(params):
+    return plan_file.read_dvc_file(Path(__file__).parents[1] / "toys.yaml")["stages"]
 """
 # Every stage names itself and its process in TOY_LOG, a file of its host; training waits while TOY_HOLD is there.
 TOY = """
@@ -218,7 +224,10 @@ class Host:
         for name in COPIED:
             copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
             copy(ROOT / name, self.project / name)
-        (self.project / "dvc.yaml").write_text(DVC_YAML)
+        for place in ("dvc.yaml", "tasks/toys.yaml"):
+            (self.project / place).write_text(DVC_YAML)
+        with (self.project / "tasks/plan/stages.py").open("a") as table:
+            table.write(TOY_TABLE)
         (self.project / "tasks" / "toy.py").write_text(TOY)
         (self.project / "tasks/release/publish.py").write_text(PUBLISH)
 

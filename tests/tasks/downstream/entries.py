@@ -19,8 +19,9 @@ from tasks.params.downstream import defaults_of
 from tasks.params.entries import find_entry
 from tasks.params.schema import Params, validate_params
 from tasks.params.strict_yaml import read_yaml
-from tasks.plan.composing import compose, write_plan
+from tasks.plan import stages
 from tasks.plan.kinds import load_part
+from tasks.plan.writing import write_plan
 from tasks.records.answer_places import ReferenceAnswer
 from tasks.stage import artifacts
 from tests.places import ROOT
@@ -56,17 +57,17 @@ def lay_over(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
 
 
 def write_parameters(root: Path, values: Mapping[str, Any]) -> Params:
-    """params.yaml and the plan.yaml that belongs to it."""
+    """params.yaml and the dvc.yaml that belongs to it."""
     root.mkdir(parents=True, exist_ok=True)
     own = json.loads(json.dumps(values))  # no part stands there twice, which YAML would write as an alias
     (root / artifacts.PARAMS).write_text(yaml.safe_dump(own, sort_keys=False), encoding="utf-8")
     params = validate_params(dict(values))
-    write_plan(root, compose(params))
+    write_plan(root, stages.define(params))
     return params
 
 
 def change_parameters(root: Path, changes: Mapping[str, Any]) -> Params:
-    """Other values in the params.yaml of a checkout, key by key, and the plan.yaml that belongs to it."""
+    """Other values in the params.yaml of a checkout, key by key, and the dvc.yaml that belongs to it."""
     values = read_yaml(root / artifacts.PARAMS)
     lay_over(values, changes)
     return write_parameters(root, values)

@@ -15,12 +15,11 @@ from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_j
 from tasks.jobs.training import fingerprint
 from tasks.params.entries import find_entry, only_entry
 from tasks.params.schema import Params, validate_params
-from tasks.plan.composing import compose
 from tasks.plan.kinds import load_spec
-from tasks.plan.plan_file import Plan, read_plan
+from tasks.plan.plan_file import Plan, make_plan
+from tasks.plan.stages import define
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
-from tests.places import ROOT
 from tests.tasks.downstream.entries import values_with
 
 VOCABULARY = 321
@@ -130,7 +129,7 @@ def stages_of_entry(plan: Plan, name: str) -> Plan:
 
 def test_the_stages_of_two_entries_have_own_parameters_and_own_paths() -> None:
     params = validate_params(values_with({"second": SECOND}))
-    plan = read_plan(ROOT, compose(params))
+    plan = make_plan(define(params))
     outs = [out for stage in plan.values() for out in stage.outs]
     assert len(outs) == len(set(outs))
     first, second = (stages_of_entry(plan, name) for name in ("squad", "second"))

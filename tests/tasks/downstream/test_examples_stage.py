@@ -14,9 +14,9 @@ import pytest
 from tasks.downstream.examples import ExamplesTask, make_examples
 from tasks.params.entries import find_entry
 from tasks.params.schema import validate_params
-from tasks.plan.composing import compose
 from tasks.plan.kinds import load_part
 from tasks.plan.named_files import check_input_paths
+from tasks.plan.stages import define
 from tasks.records.interpretation import read_reading
 from tasks.records.labels import read_example_labels
 from tasks.stage.errors import InputError
@@ -129,7 +129,7 @@ def test_limits_leave_a_sample_of_each_split_of_every_kind(tmp_path: Path) -> No
 
 def test_a_plan_without_a_development_file_reads_the_one_there_is(tmp_path: Path) -> None:
     values = values_with({"own": {"kind": "ner", "data": {"train_path": "inputs/ner", "dev_path": None}}})
-    assert compose(validate_params(values))["plan"]["downstream"]["own"]["given"] == {
+    assert define(validate_params(values))["plan"]["downstream"]["own"]["given"] == {
         "train": "inputs/ner",
         "dev": "inputs/ner",
     }

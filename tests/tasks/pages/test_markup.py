@@ -319,7 +319,7 @@ def test_the_artifacts_of_a_run_have_the_structure_of_one_of_plain_words(text: s
 def artifacts_of(run: RunReport, root: Path, text: str) -> list[str]:
     """The three tables of a run in whose project every text is hostile."""
     root.mkdir(parents=True)
-    for name in ("dvc.yaml", "plan.yaml", "params.yaml"):
+    for name in ("dvc.yaml", "params.yaml"):
         shutil.copy(ROOT / name, root)
     checks = [{"name": text, "ok": False, "found": text, "required": text}]
     run.folder, run.command, run.overrides, run.log = ".", text, [text], f"runs/logs/{text}"

@@ -1,4 +1,4 @@
-"""dvc.yaml as the one list of stages: what a foreach makes, what is filled in, what needs what, and in which order."""
+"""Stages as dvc.yaml has them: what a foreach makes, what is filled in, what needs what, and in which order."""
 
 import json
 import subprocess
@@ -15,40 +15,42 @@ from tests.plans import everything, whole_plan
 from tests.tasks.downstream.entries import write_parameters
 
 
-def plan_of(text, **values):
-    return Plan(expand(yaml.safe_load(text), values))
+def plan_of(text):
+    return Plan(expand(yaml.safe_load(text)))
 
 
 FOREACH = """
 rows:
-  foreach: ${tasks}
-  do:
-    desc: rows of ${item}
-    cmd: rows "$DVC_STAGE"
-    deps: ["${data.path}", "in/${item}"]
-    params: [packing, {"in/${item}.json": [length]}, "rows.${item}"]
-    outs: ["rows/${item}", {"list/${item}": {cache: true}}]
-    plots: [{"plots/${item}.csv": {x: step}}]
-train:
   foreach:
-    one: {from: "${data.path}", fast: true}
-    two: {from: rows}
-  do: {cmd: "train ${key}", deps: ["${item.from}"], meta: {host: "${item.fast}"}, metrics: ["${key}.json"]}
+    a: {from: in}
+    b: {from: "in \\\\${x}", length: rows.b}
+  do:
+    desc: rows of ${key}
+    cmd: rows "$DVC_STAGE"
+    deps: ["${item.from}", "in/${key}", in]
+    params: [packing, {"in/${key}.json": [length]}, "rows.${key}"]
+    outs: ["rows/${key}", {"list/${key}": {cache: true}}]
+    plots: [{"plots/${key}.csv": {x: step}}]
+train:
+  foreach: [one]
+  do: {cmd: train, deps: [in], meta: {host: cpu:bf16}, metrics: [one.json]}
 """
 
 
-def test_a_stage_is_made_for_each_item_with_the_parameters_filled_in():
-    plan = plan_of(FOREACH, tasks=["a", "b"], data={"path": "in"})
-    assert sorted(plan) == ["rows@a", "rows@b", "train@one", "train@two"]
+def test_a_stage_is_made_for_each_item_with_its_values_filled_in():
+    plan = plan_of(FOREACH)
+    assert sorted(plan) == ["rows@a", "rows@b", "train@one"]
     rows = plan["rows@a"]
     assert (rows.group, rows.item, rows.cmd) == ("rows", "a", 'rows "$DVC_STAGE"')
-    assert rows.deps == ("in", "in/a")
+    assert rows.deps == ("in", "in/a"), "an input counts once"
     assert rows.params == {"params.yaml": ("packing", "rows.a"), "in/a.json": ("length",)}
     assert rows.outs == ("rows/a", "list/a", "plots/a.csv")
-    assert (plan["train@one"].deps, plan["train@one"].host, plan["train@one"].outs) == (("in",), "true", ("one.json",))
-    assert sorted(plan_of(FOREACH, tasks=[])) == ["train@one", "train@two"]
-    assert plan_of(FOREACH)["train@one"].deps == ("${data.path}",), "a value that is missing stays as it is written"
-    assert sorted(plan_of(FOREACH, tasks={"c": {}})) == ["rows@c", "train@one", "train@two"]
+    assert plan["rows@b"].deps == ("in ${x}", "in/b", "in"), "as DVC reads it"
+    assert (plan["train@one"].deps, plan["train@one"].host, plan["train@one"].outs) == (
+        ("in",),
+        "cpu:bf16",
+        ("one.json",),
+    )
 
 
 def test_a_stage_needs_what_writes_its_files_the_folder_they_are_in_or_something_in_its_folder():

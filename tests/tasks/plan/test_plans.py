@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -14,8 +15,9 @@ import pytest
 import yaml
 
 from tasks.params.schema import validate_params
-from tasks.plan.composing import compose
 from tasks.plan.named_files import check_input_paths, find_dvc_files, list_files
+from tasks.plan.stages import define
+from tasks.plan.writing import write_plan
 from tests.parts import in_part
 from tests.places import ROOT as PROJECT
 from tests.tasks.plan.test_given_paths import params
@@ -79,8 +81,8 @@ def deep(project: Path) -> None:
 
 
 def linked(project: Path) -> None:
-    foreign(project, "../elsewhere/plan.yaml")
-    (project / "inputs/corpus/dvc.yaml").symlink_to("../../../elsewhere/plan.yaml")
+    foreign(project, "../elsewhere/stages.yaml")
+    (project / "inputs/corpus/dvc.yaml").symlink_to("../../../elsewhere/stages.yaml")
 
 
 def unhidden(project: Path) -> None:
@@ -306,24 +308,24 @@ def test_a_link_from_inside_counts_as_inside(project: Path) -> None:
     assert check_input_paths(params(corpus__path=str(outside / "text")), project) == []
 
 
-# -------------------------------------------------------------------------------------- what plan.yaml says
+# ---------------------------------------------------------------------------- what dvc.yaml has of parameters
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "word", in_part(["1; touch {}", "$(touch {})", "`touch {}`", '"; touch {}; "', "'; touch {}; '"], 2)
+    "word",
+    in_part(["1; touch {}", "$(touch {})", "`touch {}`", '"; touch {}; "', "'; touch {}; '", "${{corpus.seed}}{}"], 2),
 )
-def test_no_word_of_the_plan_is_run_by_plain_dvc(project: Path, word: str) -> None:
-    """`podium` makes plan.yaml of values that it checked; here DVC makes stages of one that someone else wrote."""
-    said, ran = compose(validate_params(params())), project / "ran"
+def test_no_path_of_the_parameters_is_run_or_filled_in_by_plain_dvc(project: Path, word: str) -> None:
+    ran = project / "ran"
     named = word.format(ran)
-    said["plan"] |= {"parity": {named: {}}, "downstream": {named: {}}}
-    (project / "plan.yaml").write_text(yaml.safe_dump(said))
-    plan = yaml.safe_load((PROJECT / "dvc.yaml").read_text())["stages"]
-    stages = {}
-    for name in ("parity", "examples", "gate"):  # the command is what matters, not what it reads
-        stages[name] = {"foreach": plan[name]["foreach"], "do": {"cmd": plan[name]["do"]["cmd"]}}
-    (project / "dvc.yaml").write_text(yaml.safe_dump({"vars": ["plan.yaml"], "stages": stages}))
-    said = dvc(project, "repro", "--keep-going").stdout
+    (project / named).mkdir(parents=True)
+    values = params(corpus__source="files", corpus__path=named)
+    (project / "params.yaml").write_text(yaml.safe_dump(values))
+    for place in ("tasks/corpus", "tasks/records"):
+        (project / place).mkdir(parents=True)
+    write_plan(project, {"corpus": define(validate_params(values))["corpus"]})
+    assert json.loads(dvc(project, "status", "--json").stdout.splitlines()[-1])["corpus@text"][0]["changed deps"][named]
+    said = dvc(project, "repro").stdout
     assert not ran.exists(), said
-    assert said.count("Running stage ") == len(stages), said
+    assert said.count("Running stage ") == 1, said

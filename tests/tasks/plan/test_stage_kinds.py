@@ -9,10 +9,10 @@ import pytest
 
 from tasks.params.schema import validate_params
 from tasks.plan import stage_kinds
-from tasks.plan.composing import compose
 from tasks.plan.dvc_records import default_remote
-from tasks.plan.plan_file import read_plan
+from tasks.plan.plan_file import make_plan
 from tasks.plan.stage_kinds import offered_kinds
+from tasks.plan.stages import define
 from tasks.stage.errors import InputError
 from tests.places import ROOT
 from tests.plans import values_with
@@ -22,7 +22,7 @@ REMOTE = "[core]\n    remote = store\n['remote \"store\"']\n    url = ssh://podi
 
 @pytest.fixture
 def checkout(tmp_path):
-    for name in ("params.yaml", "plan.yaml", "dvc.yaml"):
+    for name in ("params.yaml", "dvc.yaml"):
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / ".dvc").mkdir()
     return tmp_path
@@ -60,7 +60,7 @@ def start(stage, checkout, **environment):
 )
 def test_a_stage_without_a_device_job_is_of_kind_cpu_and_others_of_their_runtime(stage, runtime, kind):
     values = values_with("downstream.squad.parity.against=[cpu:bf16,ipu]", "device.runtime=ipu")
-    assert read_plan(ROOT, compose(validate_params(values)))[stage].kind(runtime) == kind
+    assert make_plan(define(validate_params(values)))[stage].kind(runtime) == kind
 
 
 def test_a_kind_that_is_none_is_refused(monkeypatch):
@@ -114,7 +114,7 @@ def test_two_device_stages_of_a_host_take_turns(checkout):
     first.communicate()
 
 
-@pytest.mark.parametrize("name", ["params.yaml", "plan.yaml"])
+@pytest.mark.parametrize("name", ["params.yaml", "dvc.yaml"])
 def test_a_stage_checks_a_plan_that_no_flow_has_checked_for_it(checkout, monkeypatch, name):
     """What the flow resolved it takes, as long as neither file was touched since."""
     checked = []

@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 
 from tasks.params.schema import validate_params
-from tasks.plan.composing import compose, write_plan
 from tasks.plan.named_files import check_output_folders
-from tasks.plan.plan_file import read_plan
+from tasks.plan.plan_file import make_plan
+from tasks.plan.stages import define
+from tasks.plan.writing import write_plan
 from tests.places import ROOT
 from tests.tasks.plan.test_given_paths import params
 
 
 def written_problems(values: dict[str, Any], project: Path) -> list[str]:
     """What is wrong with the folders of these parameters."""
-    return check_output_folders(values, project, read_plan(project, compose(validate_params(values))))
+    return check_output_folders(values, project, make_plan(define(validate_params(values))))
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def project(tmp_path: Path) -> Path:
     for folder, entry in ((tmp_path, "squad"), (tmp_path / "runs/checkouts/mine", "other")):
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / "dvc.yaml", folder)
-        write_plan(folder, compose(validate_params({**values, "downstream": {entry: values["downstream"]["squad"]}})))
+        write_plan(folder, define(validate_params({**values, "downstream": {entry: values["downstream"]["squad"]}})))
     return tmp_path
 
 

@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from ipu_model.core.files import sha256_of, write_json
 from tasks.params.overlays import resolve
 from tasks.params.strict_yaml import read_yaml
 from tasks.plan.plan_file import read_plan
+from tasks.plan.stage_kinds import RESOLVED, hash_of_parameters
+from tasks.plan.stages import define
+from tasks.plan.writing import write_plan
 from tasks.stage import artifacts
 from tasks.stage.row_folders import HELD_OUT
 from tests.ipu_model.tiny_jobs import make_columns, write_rows
@@ -67,9 +69,6 @@ class Host:
             shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / ".dvcignore", folder)
         (folder / "inputs" / "ipu").mkdir(parents=True)
-        plan = read_yaml(ROOT / "dvc.yaml")["stages"]
-        stages = {name: plan[name] for name in STAGES}
-        (folder / "dvc.yaml").write_text(yaml.safe_dump({"vars": ["plan.yaml"], "stages": stages}))
         self.set()
         for name, kind in (
             ("phase1", "pretrain"),
@@ -89,8 +88,10 @@ class Host:
         )
 
     def set(self, *overrides: str) -> None:
-        """Write params.yaml, and plan.yaml of it."""
-        write_parameters(self.folder, resolve(read_yaml(ROOT / "params.yaml"), None, [*TINY, *overrides]))
+        """Write params.yaml, and a dvc.yaml that has STAGES alone."""
+        values = resolve(read_yaml(ROOT / "params.yaml"), None, [*TINY, *overrides])
+        definitions = define(write_parameters(self.folder, values))
+        write_plan(self.folder, {name: definitions[name] for name in STAGES})
 
     def dvc(self, *words: str) -> str:
         """Run DVC; its output."""
@@ -100,6 +101,7 @@ class Host:
             "DVC_SITE_CACHE_DIR": str(home / "site"),
             "DVC_GLOBAL_CONFIG_DIR": str(home / "global"),
             "DVC_SYSTEM_CONFIG_DIR": str(home / "system"),
+            RESOLVED: hash_of_parameters(self.folder),
             "PODIUM_DEVICE_PYTHON": sys.executable,
             "PODIUM_EXECUTABLE_CACHE": str(self.live),
             "PODIUM_THREADS": "1",

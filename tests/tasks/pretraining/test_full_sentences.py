@@ -16,7 +16,8 @@ from tasks.jobs import training
 from tasks.jobs.training import train
 from tasks.params.overlays import resolve
 from tasks.params.schema import validate_params
-from tasks.plan.composing import compose, write_plan
+from tasks.plan.stages import define
+from tasks.plan.writing import write_plan
 from tasks.pretraining.pretrain import make_pretrain_job
 from tasks.pretraining.rows.pair_rows import fill_sequences
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
@@ -141,7 +142,7 @@ def test_the_stages_of_a_plan_pre_train_in_one_phase(tmp_path: Path) -> None:
     values = resolve({}, "mosaic", [*small, *text, "device={runtime: cpu, precision: fp32}"], ROOT / "presets")
     project = copy_project(tmp_path / "project")
     (project / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
-    write_plan(project, compose(validate_params(values)))
+    write_plan(project, define(validate_params(values)))
     (project / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
     command = [sys.executable, "-m", "dvc", "repro"]
     done = subprocess.run(

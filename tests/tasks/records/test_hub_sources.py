@@ -274,7 +274,7 @@ def test_a_hub_that_cannot_give_it_is_one_clear_error_and_nothing_half_written(
     assert BAD[stage][0] in result["err"]
     assert "Traceback" not in result["err"]
     left = [
-        path for path in (failures["root"] / case / stage).rglob("*") if path.name not in ("params.yaml", "plan.yaml")
+        path for path in (failures["root"] / case / stage).rglob("*") if path.name not in ("params.yaml", "dvc.yaml")
     ]
     assert [path for path in left if path.is_file() or ".partial" in path.name] == []
 

@@ -20,6 +20,9 @@ import pytest
 import yaml
 
 from ipu_model.core.files import write_json, write_text
+from tasks.plan.plan_file import read_definitions
+from tasks.plan.stage_kinds import RESOLVED, hash_of_parameters
+from tasks.plan.writing import write_plan
 from tasks.stage import artifacts
 from tests.parts import in_part
 from tests.tasks.downstream.entries import change_parameters
@@ -60,10 +63,9 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (root / name).rename(root / "made" / name)
     (root / "inputs/released").mkdir(parents=True)
     (root / "inputs/released/README.md").write_text("nothing was released")
-    plan = yaml.safe_load((PROJECT / "dvc.yaml").read_text())
-    gate = plan["stages"]["gate"]
+    gate = read_definitions(root)["gate"]
     make = {"cmd": "cp -r made/. .", "deps": ["made"], "outs": list(MADE)}
-    (root / "dvc.yaml").write_text(yaml.safe_dump({"vars": plan["vars"], "stages": {"make": make, "gate": gate}}))
+    write_plan(root, {"make": make, "gate": gate})
     (root / ".dvc").mkdir()
     (root / ".dvc/config").write_text(CONFIG)
     assert "gate of squad: rejected" in dvc(root, "repro", "gate@squad")
@@ -89,7 +91,14 @@ def environment(root: Path) -> dict[str, str]:
         for name in ("DVC_SITE_CACHE_DIR", "DVC_GLOBAL_CONFIG_DIR", "DVC_SYSTEM_CONFIG_DIR")
     }
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, **folders, "PATH": path, "DVC_NO_ANALYTICS": "1", "DO_NOT_TRACK": "1"}
+    return {
+        **os.environ,
+        **folders,
+        "PATH": path,
+        "DVC_NO_ANALYTICS": "1",
+        "DO_NOT_TRACK": "1",
+        RESOLVED: hash_of_parameters(root),
+    }
 
 
 def run(root: Path, *words: str) -> subprocess.CompletedProcess[str]:

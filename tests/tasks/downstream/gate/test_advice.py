@@ -16,10 +16,9 @@ from tasks.downstream.gate.advice import Advice, TrainingFacts, advise, read_los
 from tasks.downstream.gate.verdict_text import format_advice
 from tasks.downstream.scoring.scores import ClassCounts
 from tasks.downstream.scoring.significance import ConfidenceInterval
-from tasks.params.strict_yaml import read_yaml
 from tasks.records.labels import add_labels
 from tasks.stage import artifacts
-from tests.places import ROOT
+from tests.plans import whole_plan
 from tests.tasks.downstream.texts import test_label_scores as labels
 
 BALANCED = ClassCounts(
@@ -166,6 +165,5 @@ def test_the_verdict_has_the_advice_and_commands_that_follow_it(checkout: Path) 
 
 def test_the_curves_that_the_gate_reads_are_its_dependencies() -> None:
     """Otherwise a worker may lack them, and a rejection says less there."""
-    deps = read_yaml(ROOT / "dvc.yaml")["stages"]["gate"]["do"]["deps"]
-    plots = [artifacts.PLOTS / "${key}-finetune.csv", artifacts.held_out_plot("${key}-finetune")]
-    assert {str(path) for path in plots} <= set(deps)
+    plots = [artifacts.PLOTS / "squad-finetune.csv", artifacts.held_out_plot("squad-finetune")]
+    assert {str(path) for path in plots} <= set(whole_plan()["gate@squad"].deps)

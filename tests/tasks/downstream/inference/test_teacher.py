@@ -15,12 +15,11 @@ from tasks.downstream.inference.teacher import add_logits, find_teacher, require
 from tasks.params.entries import Entry, entries
 from tasks.params.overlays import resolve
 from tasks.params.schema import validate_params
-from tasks.plan.composing import compose
-from tasks.plan.plan_file import read_plan
+from tasks.plan.plan_file import make_plan
+from tasks.plan.stages import define
 from tasks.stage.errors import InputError, ParamsError
 from tasks.vocabulary.hub_tokenizer import load_local_vocabulary
 from tests.ipu_model.tiny_jobs import TAUGHT, TINY, L, S, head_of, labels_of, make_columns, write_rows
-from tests.places import ROOT
 from tests.tasks.downstream.inference.head_models import write_head_model
 
 CLASSES = "sequence_classification"
@@ -88,18 +87,20 @@ def test_a_plan_has_a_teacher_only_if_there_is_one_and_the_student_does_not_run_
     def planned(*settings: str) -> Any:
         values = resolve({}, "finetune", ['downstream.own={"kind": "classification"}', *settings])
         params = validate_params(values)
-        return values, read_plan(ROOT, compose(params))
+        return values, make_plan(define(params))
 
     values, plan = planned()
     assert "distill" not in values["downstream"]["own"]
     assert not any(stage.startswith("teacher") for stage in plan)
-    assert set(plan["finetune@own"].params["plan.yaml"]) == {"plan.downstream.own.facts"}
+    assert not any(".distill." in key for key in plan["finetune@own"].params["params.yaml"])
     _, taught = planned(f"downstream.own.distill.teacher={tmp_path}")
     assert str(tmp_path) in taught["teacher@own"].deps
     assert "data/teacher/own/train" in taught["finetune@own"].deps
     assert "data/teacher/own" in taught["gate@own"].deps
-    assert "plan.downstream.own.student" in taught["finetune@own"].params["plan.yaml"]
-    assert not any("student" in key for key in taught["teacher@own"].params["plan.yaml"])
+    found = {name: [key for key in taught[name].params["params.yaml"] if ".distill." in key] for name in taught}
+    own = "downstream.own.distill."
+    assert found["finetune@own"] == [f"{own}temperature", f"{own}alpha"]
+    assert found["teacher@own"] == [f"{own}repository", f"{own}revision"]
     with pytest.raises(ParamsError, match=r"distill\.layers=13 exceeds model\.num_layers=12"):
         planned("downstream.own.distill.layers=13")
     with pytest.raises(ParamsError, match="gate.max_teacher_drop needs a teacher"):

@@ -1,19 +1,18 @@
-"""plan.yaml: which stages parameters make, what each starts from, and what becomes of those that go away."""
+"""dvc.yaml: which stages parameters make, what each starts from, and what becomes of those that go away."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from tasks.params.schema import validate_params
-from tasks.plan.composing import compose, remove_stale, require_plan, write_plan
 from tasks.plan.dvc_records import LOCK, compute_md5
-from tasks.plan.plan_file import Plan, read_plan
-from tasks.stage import artifacts
+from tasks.plan.plan_file import PLAN_FILE, Plan, make_plan, read_plan
+from tasks.plan.stages import define
+from tasks.plan.writing import remove_stale, require_plan, write_plan
 from tasks.stage.errors import InputError, ParamsError
 from tests.places import ROOT
 from tests.plans import values_with
@@ -34,12 +33,11 @@ PRETRAINING = {f"{what}@{phase}" for what in OF_PHASES for phase in ("phase1", "
 
 
 def plan_of(*overrides: str) -> Plan:
-    return read_plan(ROOT, compose(validate_params(values_with(*overrides))))
+    return make_plan(define(validate_params(values_with(*overrides))))
 
 
-def entry_of(*overrides: str, name: str = "squad") -> dict[str, Any]:
-    found: dict[str, Any] = compose(validate_params(values_with(*overrides)))["plan"]["downstream"][name]
-    return found
+def start_of(*overrides: str) -> list[str]:
+    return [dep for dep in plan_of(*overrides)["finetune@squad"].deps if dep.startswith("models/")]
 
 
 def test_the_demo_has_a_corpus_two_phases_and_one_entry() -> None:
@@ -47,28 +45,27 @@ def test_the_demo_has_a_corpus_two_phases_and_one_entry() -> None:
 
 
 def test_only_a_gate_that_compares_scores_the_released_model() -> None:
-    for one, place in (("none", "data/tokenizer"), ("inputs/released", "inputs/released")):
-        uncompared = f"downstream.squad.gate.released={one}"
-        assert "predict_released@squad" not in plan_of(uncompared)
-        assert entry_of(uncompared)["released"] == place
+    for one, places in (("none", []), ("inputs/released", ["inputs/released"])):
+        plan = plan_of(f"downstream.squad.gate.released={one}")
+        assert "predict_released@squad" not in plan
+        assert [dep for dep in plan["gate@squad"].deps if "released" in dep] == places
 
 
 def test_a_given_model_needs_no_corpus_and_no_pre_training() -> None:
     assert set(plan_of(*GIVEN)) == {"tokenizer", "base_model@given", *OF_AN_ENTRY}
-    assert entry_of(*GIVEN)["start"] == "models/base"
+    assert start_of(*GIVEN) == ["models/base"]
 
 
 def test_fresh_weights_need_a_vocabulary_alone() -> None:
-    plan = plan_of("pretrain.enabled=false")
-    assert set(plan) == {"corpus@text", "validate@corpus", "tokenizer", *OF_AN_ENTRY}
-    assert not [dep for dep in plan["finetune@squad"].deps if dep.startswith("models/")]
+    assert set(plan_of("pretrain.enabled=false")) == {"corpus@text", "validate@corpus", "tokenizer", *OF_AN_ENTRY}
+    assert start_of("pretrain.enabled=false") == []
 
 
 def test_without_updates_there_is_no_second_phase() -> None:
     one = ("pretrain.phase2.steps=0", "pretrain_rows.phase2.row_length=4096")
     second = {name for name in PRETRAINING if name.endswith("phase2")}
     assert set(plan_of(*one)) == {"corpus@text", "validate@corpus", "tokenizer", *PRETRAINING, *OF_AN_ENTRY} - second
-    assert entry_of(*one)["start"] == "models/phase1"
+    assert start_of(*one) == ["models/phase1"]
     with pytest.raises(ParamsError, match=r"squad\.start: phase2 needs .* pretrain\.phase2\.steps above 0"):
         validate_params(values_with(*one, "downstream.squad.start=phase2"))
 
@@ -141,7 +138,7 @@ def test_what_cannot_be_composed_is_refused(overrides: list[str], said: str) -> 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    for name in ("params.yaml", "plan.yaml", "dvc.yaml"):
+    for name in ("params.yaml", "dvc.yaml"):
         shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
 
@@ -151,13 +148,13 @@ def test_a_plan_of_other_parameters_is_refused_with_the_command_that_writes_it(p
     require_plan(project, validate_params(values_with("downstream.squad.finetune.epochs=1")))  # no other stages
     with pytest.raises(InputError, match="podium plan --write"):
         require_plan(project, other)
-    assert write_plan(project, compose(other))
-    assert not write_plan(project, compose(other)), "it says so already"
+    assert write_plan(project, define(other))
+    assert not write_plan(project, define(other)), "it says so already"
     require_plan(project, other)
-    (project / artifacts.PLAN).write_text("plan: [")
+    (project / PLAN_FILE).write_text("stages: [")
     with pytest.raises(InputError, match="(?s)is not YAML.*podium plan --write"):
         require_plan(project, other)
-    (project / artifacts.PLAN).unlink()
+    (project / PLAN_FILE).unlink()
     with pytest.raises(InputError, match="podium plan --write"):
         require_plan(project, other)
 
@@ -169,8 +166,10 @@ def done(project: Path) -> None:
         for out in stage.outs:
             (project / out).parent.mkdir(parents=True, exist_ok=True)
             (project / out).write_text(f"{out} by {name}")
+        deps = [{"path": dep, "hash": "md5", "md5": "0" * 32} for dep in stage.deps]
+        params = {file: dict.fromkeys(keys) for file, keys in stage.params.items()}
         outs = [{"path": out, "hash": "md5", "md5": compute_md5(project / out)} for out in stage.outs]
-        stages[name] = {"cmd": stage.cmd, "outs": outs}
+        stages[name] = {"cmd": stage.cmd, "deps": deps, "params": params, "outs": outs}
     (project / LOCK).write_text(yaml.safe_dump({"schema": "2.0", "stages": stages}))
 
 
@@ -180,13 +179,36 @@ def test_outs_of_stages_that_went_away_are_removed_and_those_of_others_stay(proj
     remove_stale(project, said.append)
     assert said == [], "nothing went away"
     (project / "models/phase2").write_text("changed by hand")
-    write_plan(project, compose(validate_params(values_with(*GIVEN))))
+    write_plan(project, define(validate_params(values_with(*GIVEN))))
     remove_stale(project, said.append)
     there = ("models/phase1", "data/corpus", "models/squad", "metrics/squad-gate.json")
     assert [(project / path).exists() for path in there] == [False, False, True, True]
     assert (project / "models/phase2").read_text() == "changed by hand"
     assert [text for text in said if text.startswith("models/phase2 ") and "was kept" in text]
-    assert set(yaml.safe_load((project / LOCK).read_text())["stages"]) == {"tokenizer", *OF_AN_ENTRY}
+    same = {"examples@squad", "rows@squad", "predict@squad", "predict_released@squad"}
+    assert set(yaml.safe_load((project / LOCK).read_text())["stages"]) == same, "the others read something else now"
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["pretrain.enabled=false", "downstream.squad.gate.seeds=inputs/seeds", "downstream.squad.distill={layers: 1}"],
+)
+def test_a_stage_that_reads_less_than_before_runs_again(project: Path, override: str) -> None:
+    """DVC itself compares only what dvc.yaml still names."""
+    with_more, plan = project / "more", plan_of(override)
+    values = [values_with(override), values_with()]
+    if override == "pretrain.enabled=false":
+        values.reverse()
+    with_more.mkdir()
+    write_plan(with_more, define(validate_params(values[0])))
+    done(with_more)
+    before = set(yaml.safe_load((with_more / LOCK).read_text())["stages"])
+    write_plan(with_more, define(validate_params(values[1])))
+    remove_stale(with_more, lambda text: None)
+    after = set(yaml.safe_load((with_more / LOCK).read_text())["stages"])
+    changed = "gate@squad" if "seeds" in override else "finetune@squad"
+    assert changed in before - after
+    assert "examples@squad" in after & set(plan)
 
 
 @pytest.mark.parametrize("path", ["../outside", "data/../../outside", "inputs/mine", "/etc/hostname"])
