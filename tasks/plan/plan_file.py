@@ -199,13 +199,16 @@ def read_definitions(root: Path) -> dict[str, Any]:
 
 
 def expand(definitions: Mapping[str, Any]) -> Iterator[Stage]:
-    """Yield every stage of dvc.yaml's `definitions`, one per item of a `foreach`."""
+    """Yield every stage of dvc.yaml's `definitions`, one per item of a `foreach`.
+
+    A `foreach` whose items are in another file, as older versions of Podium wrote it, has none here.
+    """
     for group, body in definitions.items():
         if "foreach" not in body:
             yield _stage(group, body, {})
             continue
         items = body["foreach"]
-        for key in items:
+        for key in () if isinstance(items, str) else items:
             item = fill(items[key], {}) if isinstance(items, Mapping) else key
             yield _stage(f"{group}@{key}", body["do"], {"key": key, "item": item})
 
