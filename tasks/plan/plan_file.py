@@ -187,22 +187,23 @@ def _expand_plan(definitions: str) -> Plan:
 def read_definitions(root: Path) -> dict[str, Any]:
     """Return the stages of dvc.yaml as written, by group.
 
+    In finished runs of older versions, `vars` names the file with the items of the stages.
+
     Raises:
         InputError: the file is invalid.
     """
     try:
         content = read_dvc_file(root / PLAN_FILE)
+        stages = content.get("stages") if isinstance(content, dict) else None
+        if not isinstance(stages, dict):
+            return {}
+        return fill(stages, read_dvc_file(root / content["vars"][0])) if "vars" in content else stages
     except ParamsError as error:
         raise InputError(str(error)) from None
-    stages = content.get("stages") if isinstance(content, dict) else None
-    return stages if isinstance(stages, dict) else {}
 
 
 def expand(definitions: Mapping[str, Any]) -> Iterator[Stage]:
-    """Yield every stage of dvc.yaml's `definitions`, one per item of a `foreach`.
-
-    A `foreach` whose items are in another file, as older versions of Podium wrote it, has none here.
-    """
+    """Yield every stage of dvc.yaml's `definitions`, one per item of a `foreach`."""
     for group, body in definitions.items():
         if "foreach" not in body:
             yield _stage(group, body, {})
@@ -245,6 +246,8 @@ def fill(part: Any, values: Mapping[str, Any]) -> Any:
         return [fill(value, values) for value in part]
     if not isinstance(part, str):
         return part
+    if (whole := VARIABLE.fullmatch(part)) and isinstance(value := value_at(values, whole[1]), Mapping | list):
+        return value
     found = VARIABLE.sub(lambda one: one[0] if (value := value_at(values, one[1])) is None else str(value), part)
     return found.replace("\\${", "${")
 

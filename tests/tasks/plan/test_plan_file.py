@@ -116,6 +116,25 @@ def test_a_broken_plan_is_said(tmp_path):
     assert list(read_plan(tmp_path)) == []
 
 
+OLDER = """
+vars: [plan.yaml]
+stages:
+  rows: {foreach: "${plan.rows}", do: {cmd: rows, deps: ["${item.from}", "${plan.code}"], outs: ["rows/${key}"]}}
+  build: {foreach: "${plan.built}", do: {cmd: build, outs: ["built/${item}"]}}
+"""
+
+
+def test_the_stages_of_a_finished_run_of_an_older_version_are_known(tmp_path):
+    (tmp_path / "dvc.yaml").write_text(OLDER)
+    assert list(read_plan(tmp_path)) == [], "its items are lost"
+    (tmp_path / "plan.yaml").write_text("plan: {code: tasks/rows, built: [a], rows: {a: {from: in}}}")
+    plan = read_plan(tmp_path)
+    assert {name: (stage.deps, stage.outs) for name, stage in plan.items()} == {
+        "rows@a": (("in", "tasks/rows"), ("rows/a",)),
+        "build@a": ((), ("built/a",)),
+    }
+
+
 def test_reading_it_loads_no_large_library():
     code = "import sys; import tasks.plan.plan_file; print(*{'dvc', 'prefect', 'pydantic'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
