@@ -286,6 +286,23 @@ def test_no_family_of_encoders_is_named_outside_its_own_file():
     assert found == []
 
 
+NAME_A_PHASE = {"flows/runs/run_estimate.py": "times that were measured with two phases"}
+
+
+def test_no_phase_is_named_outside_of_the_parameters():
+    """Another phase is another field; each starts from the one before it."""
+    found = set()
+    for path in sources("flows", "tasks", "ipu_model"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        named = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in texts]
+        named = [node.value for node in named if isinstance(node.value, str)]
+        named += [node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+        if any(re.search(r"\bphase\d", text) for text in named):
+            found.add(path.relative_to(ROOT).as_posix())
+    assert found == set(NAME_A_PHASE)
+
+
 NAME_A_KIND = {
     "flows/commands/ask.py": "a command about questions",
     "flows/commands/compare.py": "a command about questions",

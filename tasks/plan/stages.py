@@ -270,35 +270,27 @@ INFERENCE_CODE = """
 INFERENCE_PARAMS = " device.runtime device.precision device.micro_batch_size "
 DEVICE_PARAMS = INFERENCE_PARAMS + " device.compile device.processes "
 OPTION_PARAMS = " ".join(f" {{option{number}}} " for number in range(OPTIONS))
+OPTIMIZER = (
+    *("optimizer", "weight_decay", "beta1", "beta2", "eps", "bias_correction", "first_moment_precision"),
+    *("max_grad_norm", "evaluate_every_updates"),
+)
+ROW_SHAPE = "kind row_length max_sequences vocab_size packing_factor "
 STUDENT_PARAMS = " {layers} {temperature} {alpha} "
 LOSS = {"x": "step", "y": "loss"}
 
+# fmt: off
 STAGES = (
     StageGroup(
-        "corpus",
-        "download or generate the corpus",
-        "tasks.corpus.corpus",
-        _corpus,
-        inputs="{given} tasks/corpus tasks/records",
-        params="corpus",
-        outs="data/corpus",
-        names_stage=False,
+        "corpus", "download or generate the corpus", "tasks.corpus.corpus", _corpus,
+        inputs="{given} tasks/corpus tasks/records", params="corpus", outs="data/corpus", names_stage=False,
     ),
     StageGroup(
-        "tokenizer",
-        "train a WordPiece vocabulary, or import one",
-        "tasks.vocabulary.tokenizer",
-        _tokenizer,
-        inputs="{source} {verdict} tasks/records tasks/vocabulary",
-        params="tokenizer model.max_positions",
-        outs="data/tokenizer",
-        names_stage=False,
+        "tokenizer", "train a WordPiece vocabulary, or import one", "tasks.vocabulary.tokenizer", _tokenizer,
+        inputs="{source} {verdict} tasks/records tasks/vocabulary", params="tokenizer model.max_positions",
+        outs="data/tokenizer", names_stage=False,
     ),
     StageGroup(
-        "validate",
-        "validate {key}; invalid data fail here",
-        "tasks.validation.validate",
-        _validated,
+        "validate", "validate {key}; invalid data fail here", "tasks.validation.validate", _validated,
         inputs="""
             {data} {tokenizer} {row_code} ipu_model/rows tasks/pages tasks/records tasks/rows tasks/validation
             tasks/vocabulary""",
@@ -307,13 +299,11 @@ STAGES = (
         page="reports/validation/{key}.html",
     ),
     StageGroup(
-        "pretrain_rows",
-        "build rows (sequences of sentences, masking, packing), or pack prepared data",
-        "tasks.pretraining.rows.pretrain_rows",
-        _phases,
+        "pretrain_rows", "build rows (sequences of sentences, masking, packing), or pack prepared data",
+        "tasks.pretraining.rows.pretrain_rows", _phases,
         inputs="""
-            {source} {verdict} data/tokenizer {row_code} ipu_model/rows tasks/pretraining/rows tasks/records tasks/rows
-            tasks/vocabulary""",
+            {source} {verdict} data/tokenizer {row_code} ipu_model/rows tasks/pretraining/rows tasks/records
+            tasks/rows tasks/vocabulary""",
         params="""
             packing pretrain_rows.source pretrain_rows.seed pretrain_rows.masked_fraction pretrain_rows.next_sentence
             pretrain_rows.short_sequence_probability pretrain_rows.max_sequences_per_row
@@ -321,63 +311,37 @@ STAGES = (
         outs="data/rows/{key}",
     ),
     StageGroup(
-        "base_model",
-        "import a BERT, verify it and rename its weights",
-        "tasks.pretraining.base_model",
-        _base_model,
+        "base_model", "import a BERT, verify it and rename its weights", "tasks.pretraining.base_model", _base_model,
         inputs="""
             {path} data/tokenizer ipu_model/heads/masked_lm.py ipu_model/heads/pretraining.py
             ipu_model/heads/question_answering.py ipu_model/heads/sequence_classification.py ipu_model/models
             ipu_model/rows tasks/pretraining/base_model.py tasks/models tasks/records tasks/rows tasks/vocabulary""",
-        params="base_model model",
-        outs="models/base",
-        because="base_model.source",
-        names_stage=False,
+        params="base_model model", outs="models/base", because="base_model.source", names_stage=False,
     ),
     StageGroup(
-        "compile_pretrain",
-        "compile IPU programs before training; other hosts restore them",
-        "tasks.pretraining.compile",
-        lambda params: _phases(params) if _compiles_ahead(params) else {},
+        "compile_pretrain", "compile IPU programs before training; other hosts restore them",
+        "tasks.pretraining.compile", lambda params: _phases(params) if _compiles_ahead(params) else {},
         inputs=DEVICE_CODE + "{ipu_config} tasks/pretraining/compile.py tasks/pretraining/pretrain.py",
         # Only the shape of the rows; no learning rate, number of updates, seed or weights.
-        keys={
-            "data/rows/{key}/manifest.json": "kind row_length max_sequences max_predictions vocab_size packing_factor"
-        },
-        params=DEVICE_PARAMS
-        + """
-            model ipu.{key} ipu.inference_execution pretrain.optimizer pretrain.weight_decay pretrain.beta1
-            pretrain.beta2 pretrain.eps pretrain.bias_correction pretrain.first_moment_precision pretrain.max_grad_norm
-            pretrain.evaluate_every_updates pretrain.{key}.global_batch_size pretrain.{key}.micro_batch_size""",
-        outs="executables/{key} reports/compile-{key}.json",
-        host=COMPILER,
-        because="device.runtime",
+        keys={"data/rows/{key}/manifest.json": ROW_SHAPE + "max_predictions"},
+        params=DEVICE_PARAMS + " ".join(f"pretrain.{name}" for name in OPTIMIZER) + """
+            model ipu.{key} ipu.inference_execution pretrain.{key}.global_batch_size
+            pretrain.{key}.micro_batch_size""",
+        outs="executables/{key} reports/compile-{key}.json", host=COMPILER, because="device.runtime",
     ),
     StageGroup(
-        "pretrain",
-        "pre-train; each phase starts from the one before it",
-        "tasks.pretraining.pretrain",
-        _phases,
-        inputs="data/rows/{key} {start} {program} reports/validation/{key}.json data/tokenizer"
-        + DEVICE_CODE
-        + "tasks/pretraining/pretrain.py",
-        params=DEVICE_PARAMS
-        + """
-            model ipu.{key} pretrain.seed pretrain.optimizer pretrain.weight_decay pretrain.beta1 pretrain.beta2
-            pretrain.eps pretrain.bias_correction pretrain.first_moment_precision pretrain.max_grad_norm
-            pretrain.evaluate_every_updates pretrain.evaluate_rows pretrain.masking pretrain.{key}""",
-        outs="models/{key}",
-        metrics="metrics/pretrain-{key}.json measurements/pretrain-{key}.json",
-        plots={"plots/pretrain-{key}.csv": LOSS, "plots/pretrain-{key}-held-out.csv": LOSS},
-        host=DEVICE,
-        part="pretraining",
-        because="pretrain.enabled",
+        "pretrain", "pre-train; each phase starts from the one before it", "tasks.pretraining.pretrain", _phases,
+        inputs="data/rows/{key} {start} {program} reports/validation/{key}.json data/tokenizer" + DEVICE_CODE + """
+            tasks/pretraining/pretrain.py""",
+        params=DEVICE_PARAMS + " ".join(f"pretrain.{name}" for name in OPTIMIZER) + """
+            model ipu.{key} pretrain.seed pretrain.evaluate_rows pretrain.masking pretrain.{key}""",
+        outs="models/{key}", metrics="metrics/pretrain-{key}.json measurements/pretrain-{key}.json",
+        plots={"plots/pretrain-{key}.csv": LOSS, "plots/pretrain-{key}-held-out.csv": LOSS}, host=DEVICE,
+        part="pretraining", because="pretrain.enabled",
     ),
     StageGroup(
-        "examples",
-        "read and validate the examples of {key}, one Parquet file per split; invalid data fail here",
-        "tasks.downstream.examples",
-        _entries(),
+        "examples", "read and validate the examples of {key}, one Parquet file per split; invalid data fail here",
+        "tasks.downstream.examples", _entries(),
         inputs="""
             {train} {dev} {code} tasks/downstream/checks.py tasks/downstream/examples.py ipu_model/rows tasks/corpus
             tasks/pages tasks/records tasks/rows tasks/validation tasks/vocabulary""",
@@ -388,136 +352,87 @@ STAGES = (
         page="reports/validation/{key}.html",
     ),
     StageGroup(
-        "rows",
-        "pack the examples of {key} into rows and validate them",
-        "tasks.downstream.rows",
-        _entries(),
+        "rows", "pack the examples of {key} into rows and validate them", "tasks.downstream.rows", _entries(),
         inputs="""
             data/examples/{key} data/tokenizer {row_code} ipu_model/rows {code} tasks/downstream/checks.py
             tasks/downstream/rows.py tasks/pages tasks/records tasks/rows tasks/validation tasks/vocabulary""",
         params="""
             packing downstream.{key}.rows model.max_positions validate.data_docs validate.max_cut_share
-            validate.max_unknown_share"""
-        + OPTION_PARAMS,
+            validate.max_unknown_share""" + OPTION_PARAMS,
         outs="""
             data/rows/{key} reports/validation/{key}-rows.json reports/validation/{key}-rows.html
             reports/expectations/{key}-rows.json""",
         page="reports/validation/{key}-rows.html",
     ),
     StageGroup(
-        "teacher",
-        "predict the examples of {key} with the teacher of its model",
-        "tasks.downstream.inference.teacher",
-        _entries(lambda entry, params: entry.params.distill.has_teacher),
+        "teacher", "predict the examples of {key} with the teacher of its model",
+        "tasks.downstream.inference.teacher", _entries(lambda entry, params: entry.params.distill.has_teacher),
         inputs="{teacher} data/examples/{key} data/rows/{key} data/tokenizer reports/validation/{key}-rows.json"
-        + DEVICE_CODE
-        + INFERENCE_CODE
-        + "tasks/downstream/jobs",
+        + " tasks/downstream/jobs" + DEVICE_CODE + INFERENCE_CODE,
         params="downstream.{key}.distill.repository downstream.{key}.distill.revision"
-        + INFERENCE_PARAMS
-        + OPTION_PARAMS,
-        outs="data/teacher/{key}",
-        host=DEVICE,
-        because="downstream.*.distill.teacher",
+        + INFERENCE_PARAMS + OPTION_PARAMS,
+        outs="data/teacher/{key}", host=DEVICE, because="downstream.*.distill.teacher",
     ),
     StageGroup(
-        "compile",
-        "compile the IPU programs of {key}",
-        "tasks.downstream.jobs.entry_jobs",
+        "compile", "compile the IPU programs of {key}", "tasks.downstream.jobs.entry_jobs",
         _entries(lambda entry, params: _compiles_ahead(params)),
         inputs=DEVICE_CODE + "{ipu_config} tasks/downstream/jobs {taught}" + SPEC,
-        keys={
-            "data/rows/{key}/train/manifest.json": "kind row_length max_sequences vocab_size packing_factor num_labels"
-        },
-        params=DEVICE_PARAMS
-        + """
-            model downstream.{key}.ipu ipu.inference_execution downstream.{key}.finetune.optimizer
-            downstream.{key}.finetune.weight_decay downstream.{key}.finetune.beta1 downstream.{key}.finetune.beta2
-            downstream.{key}.finetune.eps downstream.{key}.finetune.bias_correction
-            downstream.{key}.finetune.first_moment_precision downstream.{key}.finetune.max_grad_norm
-            downstream.{key}.finetune.evaluate_every_updates downstream.{key}.finetune.global_batch_size
+        keys={"data/rows/{key}/train/manifest.json": ROW_SHAPE + "num_labels"},
+        params=DEVICE_PARAMS + " ".join(f"downstream.{{key}}.finetune.{name}" for name in OPTIMIZER) + """
+            model downstream.{key}.ipu ipu.inference_execution downstream.{key}.finetune.global_batch_size
             downstream.{key}.finetune.micro_batch_size downstream.{key}.finetune.hidden_dropout
-            downstream.{key}.finetune.attention_dropout"""
-        + OPTION_PARAMS
-        + STUDENT_PARAMS,
+            downstream.{key}.finetune.attention_dropout""" + OPTION_PARAMS + STUDENT_PARAMS,
         outs="""
             executables/{key}-finetune executables/{key}-predict reports/compile-{key}-finetune.json
             reports/compile-{key}-predict.json""",
-        host=COMPILER,
-        because="device.runtime",
+        host=COMPILER, because="device.runtime",
     ),
     StageGroup(
-        "finetune",
-        "fine-tune on {key}",
-        "tasks.downstream.jobs.entry_jobs",
-        _entries(),
+        "finetune", "fine-tune on {key}", "tasks.downstream.jobs.entry_jobs", _entries(),
         inputs="data/rows/{key} {start} {finetune} reports/validation/{key}-rows.json tasks/downstream/jobs {taught}"
-        + DEVICE_CODE
-        + SPEC,
+        + DEVICE_CODE + SPEC,
         params="downstream.{key}.finetune downstream.{key}.ipu.finetune model"
-        + DEVICE_PARAMS
-        + OPTION_PARAMS
-        + STUDENT_PARAMS,
-        outs="models/{key}",
-        metrics="metrics/{key}-finetune.json measurements/{key}-finetune.json",
-        plots={"plots/{key}-finetune.csv": LOSS, "plots/{key}-finetune-held-out.csv": LOSS},
-        host=DEVICE,
+        + DEVICE_PARAMS + OPTION_PARAMS + STUDENT_PARAMS,
+        outs="models/{key}", metrics="metrics/{key}-finetune.json measurements/{key}-finetune.json",
+        plots={"plots/{key}-finetune.csv": LOSS, "plots/{key}-finetune-held-out.csv": LOSS}, host=DEVICE,
     ),
     StageGroup(
-        "predict",
-        "predict the logits of the development sets of {key}",
-        "tasks.downstream.jobs.entry_jobs",
+        "predict", "predict the logits of the development sets of {key}", "tasks.downstream.jobs.entry_jobs",
         _entries(),
         inputs="data/rows/{key} models/{key} {predict} reports/validation/{key}-rows.json tasks/downstream/jobs"
-        + DEVICE_CODE
-        + SPEC,
+        + DEVICE_CODE + SPEC,
         params="device.compile downstream.{key}.ipu.predict ipu.inference_execution {held_out}"
-        + INFERENCE_PARAMS
-        + OPTION_PARAMS,
-        outs="predictions/{key}",
-        metrics="metrics/{key}-predict.json measurements/{key}-predict.json",
-        host=DEVICE,
+        + INFERENCE_PARAMS + OPTION_PARAMS,
+        outs="predictions/{key}", metrics="metrics/{key}-predict.json measurements/{key}-predict.json", host=DEVICE,
     ),
     StageGroup(
-        "parity",
-        "recompute the model of {entry} in {place} and compare with predict",
-        "tasks.downstream.parity",
+        "parity", "recompute the model of {entry} in {place} and compare with predict", "tasks.downstream.parity",
         _parity,
         inputs="""
             data/examples/{entry} data/rows/{entry} models/{entry} predictions/{entry} metrics/{entry}-predict.json
             {program} reports/validation/{entry}-rows.json {code} tasks/downstream/jobs tasks/downstream/parity.py
-            tasks/downstream/scoring tasks/records"""
-        + DEVICE_CODE,
+            tasks/downstream/scoring tasks/records""" + DEVICE_CODE,
         params="""
             downstream.{entry}.parity.max_logit_difference downstream.{entry}.evaluate downstream.{entry}.ipu.predict
-            device.micro_batch_size ipu.inference_execution"""
-        + OPTION_PARAMS,
-        metrics="metrics/{entry}-parity-{place}.json",
-        host="{place}",
-        because="downstream.*.parity.against",
+            device.micro_batch_size ipu.inference_execution""" + OPTION_PARAMS,
+        metrics="metrics/{entry}-parity-{place}.json", host="{place}", because="downstream.*.parity.against",
     ),
     StageGroup(
         "predict_released",
         "score the released model on the development sets of {key}, unless its release contains the scores",
-        "tasks.downstream.inference.predict_released",
-        _entries(lambda entry, params: entry.fetches_released),
+        "tasks.downstream.inference.predict_released", _entries(lambda entry, params: entry.fetches_released),
         inputs="released data/examples/{key} models/{key}" + DEVICE_CODE + INFERENCE_CODE,
-        params=INFERENCE_PARAMS + OPTION_PARAMS,
-        outs="predictions/{key}-released",
-        host=DEVICE,
+        params=INFERENCE_PARAMS + OPTION_PARAMS, outs="predictions/{key}-released", host=DEVICE,
         because="downstream.*.gate.released",
     ),
     StageGroup(
-        "evaluate",
-        "evaluate {key} with official metrics, intervals, a page and plots",
-        "tasks.downstream.evaluate",
+        "evaluate", "evaluate {key} with official metrics, intervals, a page and plots", "tasks.downstream.evaluate",
         _entries(),
         inputs="""
             data/examples/{key} {text} data/rows/{key} models/{key} predictions/{key} {code}
             tasks/downstream/evaluate.py tasks/downstream/scoring tasks/pages tasks/records tasks/rows
             tasks/validation""",
-        params="downstream.{key}.evaluate validate.near_duplicates" + OPTION_PARAMS,
-        outs="evaluation/{key}",
+        params="downstream.{key}.evaluate validate.near_duplicates" + OPTION_PARAMS, outs="evaluation/{key}",
         metrics="metrics/{key}.json",
         plots={
             "plots/{key}-slices.csv": {"x": "score", "y": "slice", "template": "bar_horizontal"},
@@ -526,9 +441,7 @@ STAGES = (
         page="evaluation/{key}/report.html",
     ),
     StageGroup(
-        "export",
-        "export the model of {key} to ONNX, and score the exported files",
-        "tasks.downstream.export.export",
+        "export", "export the model of {key} to ONNX, and score the exported files", "tasks.downstream.export.export",
         _entries(lambda entry, params: entry.params.export.formats),
         inputs="""
             data/examples/{key} data/rows/{key} data/tokenizer models/{key} predictions/{key} evaluation/{key} {code}
@@ -537,25 +450,19 @@ STAGES = (
         params="downstream.{key}.export downstream.{key}.evaluate downstream.{key}.gate.confidence" + OPTION_PARAMS,
         outs="exports/{key} measurements/export/{key}",
         metrics="metrics/{key}-export.json measurements/{key}-export.json",
-        page="measurements/export/{key}/report.html",
-        because="downstream.*.export.formats",
+        page="measurements/export/{key}/report.html", because="downstream.*.export.formats",
     ),
     StageGroup(
-        "gate",
-        "decide whether {key} may be published, with reasons",
-        "tasks.downstream.gate.gate",
-        _entries(),
+        "gate", "decide whether {key} may be published, with reasons", "tasks.downstream.gate.gate", _entries(),
         inputs="""
             {released} {seeds} data/tokenizer data/examples/{key} data/rows/{key} evaluation/{key} models/{key}
-            metrics/{key}.json metrics/{key}-finetune.json plots/{key}-finetune.csv
-            plots/{key}-finetune-held-out.csv reports/validation/{key}.json reports/validation/{key}-rows.json
-            {exports} {exported} {corpus} {base_model} {scores} {code} tasks/downstream/gate tasks/downstream/scoring
-            tasks/records tasks/rows """
+            metrics/{key}.json metrics/{key}-finetune.json plots/{key}-finetune.csv plots/{key}-finetune-held-out.csv
+            reports/validation/{key}.json reports/validation/{key}-rows.json {exports} {exported} {corpus}
+            {base_model} {scores} {code} tasks/downstream/gate tasks/downstream/scoring tasks/records tasks/rows """
         + " ".join(f"{{{name}}}" for phase in PHASES for name in _of_phase(phase)),
-        params="downstream.{key}.gate downstream.{key}.finetune" + OPTION_PARAMS,
-        metrics="metrics/{key}-gate.json",
-        part="{kind}",
-        publish="tasks.release.publish",
+        params="downstream.{key}.gate downstream.{key}.finetune" + OPTION_PARAMS, metrics="metrics/{key}-gate.json",
+        part="{kind}", publish="tasks.release.publish",
     ),
 )
+# fmt: on
 """All stages, in the order of dvc.yaml."""

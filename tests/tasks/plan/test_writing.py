@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from tasks.params.schema import validate_params
+from tasks.params.sections import Phase2Params, Phase2RowsParams, PretrainParams, PretrainRowsParams
 from tasks.plan.dvc_records import LOCK, compute_md5
 from tasks.plan.plan_file import PLAN_FILE, Plan, make_plan, read_plan
 from tasks.plan.stages import define
@@ -68,6 +69,24 @@ def test_without_updates_there_is_no_second_phase() -> None:
     assert start_of(*one) == ["models/phase1"]
     with pytest.raises(ParamsError, match=r"squad\.start: phase2 needs .* pretrain\.phase2\.steps above 0"):
         validate_params(values_with(*one, "downstream.squad.start=phase2"))
+
+
+class ThreeTrainings(PretrainParams):
+    phase3: Phase2Params = Phase2Params()
+
+
+class ThreeRows(PretrainRowsParams):
+    phase3: Phase2RowsParams = Phase2RowsParams()
+
+
+def test_a_third_phase_is_one_more_field_and_starts_from_the_second() -> None:
+    params = validate_params(values_with())
+    trainings, rows = (ThreeTrainings(**dict(params.pretrain)), ThreeRows(**dict(params.pretrain_rows)))
+    plan = make_plan(define(params.model_copy(update={"pretrain": trainings, "pretrain_rows": rows})))
+    assert PRETRAINING | {f"{what}@phase3" for what in OF_PHASES} <= set(plan)
+    starts = {name: [dep for dep in stage.deps if dep.startswith("models/")] for name, stage in plan.items()}
+    found = [starts[name] for name in ("pretrain@phase1", "pretrain@phase2", "pretrain@phase3", "finetune@squad")]
+    assert found == [[], ["models/phase1"], ["models/phase2"], ["models/phase3"]]
 
 
 def test_prepared_rows_need_no_corpus() -> None:
