@@ -378,9 +378,7 @@ def makers_of(name):
     Of the spec of a kind, only its module and that of its labels: the rest says nothing that options do not.
     """
     stage = dvc_stages()[name]
-    module = re.fullmatch(r"python -m (tasks\.[\w.]+)( \S+)*", stage["cmd"])
-    assert module, f"one simple command, found {stage['cmd']!r}"
-    needed = import_closure(module_file(module[1]))
+    needed = import_closure(module_file(module_of(stage)))
     if starts_device_jobs(stage):
         needed = needed | import_closure(ROOT / "ipu_model/__main__.py")
     made = {file for file in needed | parts_of(name) if not file.endswith("/__init__.py")}
@@ -390,8 +388,14 @@ def makers_of(name):
     return {file for file in made if not lies_in(file, FRAME)}
 
 
+def module_of(stage):
+    found = re.fullmatch(r"python -m tasks\.stage\.start (tasks\.[\w.]+)( \"\$DVC_STAGE\")?", stage["cmd"])
+    assert found, f"one simple command, found {stage['cmd']!r}"
+    return found[1]
+
+
 def starts_device_jobs(stage):
-    return "tasks/jobs/device_job.py" in import_closure(module_file(stage["cmd"].split()[2]))
+    return "tasks/jobs/device_job.py" in import_closure(module_file(module_of(stage)))
 
 
 def parts_of(name):
@@ -399,7 +403,7 @@ def parts_of(name):
     stage, folder = dvc_stages()[name], folder_of(name)
     if folder is None:
         return set()
-    source = module_file(stage["cmd"].split()[2]).read_text(encoding="utf-8")
+    source = module_file(module_of(stage)).read_text(encoding="utf-8")
     parts = re.findall(r"\bload_part\(.*\"(\w+)\"\)", source) + (["spec"] if "load_spec(" in source else [])
     files = [import_closure(folder / f"{part}.py") for part in parts]
     return {file for closure in files for file in closure if not file.endswith("/__init__.py")}
@@ -491,7 +495,7 @@ def test_a_stage_that_starts_device_jobs_depends_on_the_heads_of_its_own_jobs():
 
 
 def test_a_stage_reads_its_own_sections_of_the_parameters_a_gate_all_that_it_judges_by():
-    commands = {stage["cmd"].split()[2] for stage in dvc_stages().values()}
+    commands = {module_of(stage) for stage in dvc_stages().values()}
     whole = {name for name in commands if "load_params" in module_file(name).read_text(encoding="utf-8")}
     assert whole == {"tasks.downstream.gate.gate"}
 

@@ -83,7 +83,7 @@ class StageGroup:
         params = [text for text in self.params.split() if any(_has(fields, text) for fields in items.values())]
         stated = {
             "desc": self.desc,
-            "cmd": f"python -m {self.module}" + (' "$DVC_STAGE"' if self.names_stage else ""),
+            "cmd": f"python -m tasks.stage.start {self.module}" + (' "$DVC_STAGE"' if self.names_stage else ""),
             "meta": {name: value for name in META if (value := getattr(self, name))},
             "deps": self.inputs.split(),
             "params": [*params, *({file: keys.split()} for file, keys in self.keys.items())],
