@@ -15,6 +15,7 @@ from flows.dvc import session as sessions
 from flows.dvc.session import DvcFailed, DvcSession, Listener, PlanStatus, StageFailed
 from flows.runs.stopping import RunPaused, RunStopped, stop
 from tasks.plan.plan_file import Stage
+from tests.flows.conftest import TOY_PLAN
 from tests.flows.dvc.toy_repro import repro
 from tests.places import ROOT
 
@@ -90,10 +91,8 @@ def test_a_stage_that_paused_is_told_from_one_that_failed(toy_project):
 
 def test_only_stages_that_were_sent_may_run(toy_project, ran):
     script = (toy_project / "stage.py").read_text()
-    enter = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom tasks.plan.main import run_main\nrun_main(lambda: None)\n"
-    )
-    (toy_project / "stage.py").write_text(enter + script)
+    enter = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{TOY_PLAN}\nfrom tasks.plan.main import run_main\n"
+    (toy_project / "stage.py").write_text(f"{enter}run_main(lambda: None)\n{script}")
     with pytest.raises(StageFailed, match="stage first was not sent to this worker, only second"):
         repro("second", toy_project, sent=["second"])
     assert ran() == []

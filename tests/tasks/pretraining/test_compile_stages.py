@@ -91,7 +91,7 @@ class Host:
         """Write params.yaml, and a dvc.yaml that has STAGES alone."""
         values = resolve(read_yaml(ROOT / "params.yaml"), None, [*TINY, *overrides])
         definitions = define(write_parameters(self.folder, values))
-        write_plan(self.folder, {name: definitions[name] for name in STAGES})
+        write_plan(self.folder, {name: definitions[name] for name in STAGES if name in definitions})
 
     def dvc(self, *words: str) -> str:
         """Run DVC; its output."""
