@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import yaml
 
-from tasks.plan.plan_file import Plan, expand
+from tasks.plan.plan_file import Plan, expand, fill
 from tests.places import ROOT
 from tests.plans import whole_plan
 from tests.test_architecture import lies_in
@@ -76,7 +76,7 @@ def counted(plan: Plan, commits: dict[str, list[str]]) -> Counted:
 def then_and_now(last: str = LAST, count: int = COUNT) -> tuple[Counted, Counted, dict[str, list[str]]]:
     """The counts with the dependencies of `last` and of now, and the files of each commit as they are called now."""
     commits = changed_files(last, count)
-    then = Plan(expand(yaml.safe_load(git("show", f"{last}:dvc.yaml"))["stages"], THEN))
+    then = Plan(expand(fill(yaml.safe_load(git("show", f"{last}:dvc.yaml"))["stages"], THEN)))
     of_then, of_now = (_as_called_in(revision, commits) for revision in (last, "HEAD"))
     return counted(then, of_then), counted(whole_plan(), of_now), of_now
 

@@ -17,7 +17,7 @@ from tasks.params.schema import load_params
 from tasks.plan import stages
 from tasks.plan.named_files import list_input_paths
 from tasks.plan.plan_file import PLAN_FILE
-from tasks.plan.writing import remove_stale, write_plan
+from tasks.plan.writing import remove_stale, write_project_plan
 from tasks.stage import artifacts, streams
 from tasks.stage.errors import WRONG_USAGE, ParamsError
 
@@ -103,7 +103,7 @@ def _write(project: Path, laid_over: bool) -> None:
         raise ParamsError(
             "--write uses params.yaml only: leave out --preset, --set and --name, or put them into params.yaml"
         )
-    changed = write_plan(project, stages.define(load_params(project / artifacts.PARAMS)))
+    changed = write_project_plan(project, stages.define(load_params(project / artifacts.PARAMS)))
     remove_stale(project, print)
     streams.say(f"{PLAN_FILE} {'written' if changed else 'is already up to date with params.yaml'}\n")
     options.print_next("dvc repro, or podium run")

@@ -294,7 +294,7 @@ def finish_if_unchanged(request: RunRequest) -> int | None:
     published = False
     with Engine(root, run) as engine:
         try:
-            found = engine.look(plan)
+            found = engine.check_plan(plan)
         except RunFailed:  # the run reports it
             return None
         if found.unchanged != plan:

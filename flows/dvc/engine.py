@@ -95,11 +95,11 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         for text in find_gate_damage(self._find_gates(plan), self.root):
             self._follower.say(text)
         self.session.require_dvc()
-        self.bring(plan, self.look(plan, released))
+        self.bring(plan, self.check_plan(plan, released))
         if publish:
             self.publish(plan)
 
-    def look(self, plan: Sequence[str], released: releases.ReleaseSelection | None = None) -> PlanStatus:
+    def check_plan(self, plan: Sequence[str], released: releases.ReleaseSelection | None = None) -> PlanStatus:
         """Fetch the releases that gates compare with, and return which stages have changed.
 
         Raises:
@@ -116,7 +116,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         With a default DVC remote, the outs of each stage are pushed before the next one starts.
 
         Args:
-            found: status of the plan (`look`).
+            found: status of the plan (`check_plan`).
 
         Raises:
             RunFailed, RunPaused, RunStopped, Interrupted: see `run_plan`.

@@ -23,7 +23,7 @@ from tasks.plan.dvc_records import find_cache, read_settings
 from tasks.plan.named_files import NAMED, READ, WRITTEN, check_input_paths, check_output_folders, find_parameters
 from tasks.plan.plan_file import Plan, make_plan
 from tasks.plan.stage_kinds import RESOLVED, hash_of_parameters
-from tasks.plan.writing import remove_stale, write_plan
+from tasks.plan.writing import remove_stale, write_plan, write_project_plan
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
 
@@ -104,7 +104,7 @@ def prepare_checkout(checkout: Checkout, say: Callable[[str], None] = print) -> 
         say: called with a message for each output removed because its stage is no longer in the plan.
     """
     if checkout.folder == checkout.project:
-        write_plan(checkout.folder, checkout.definitions)
+        write_project_plan(checkout.folder, checkout.definitions)
         remove_stale(checkout.folder, say)
         _mark_resolved(checkout)
         return

@@ -8,6 +8,7 @@ still see them. So are the records of stages that had other inputs or parameters
 dvc.yaml still names. DVC's cache has the results for a plan with these stages again.
 """
 
+import contextlib
 import shutil
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path, PurePosixPath
@@ -18,7 +19,7 @@ from tasks.params.schema import Params
 from tasks.params.strict_yaml import yaml_text
 from tasks.plan import stages
 from tasks.plan.dvc_records import LOCK, compute_md5, names_read
-from tasks.plan.plan_file import PLAN_FILE, Stage, read_dvc_file, read_locked_stages, read_plan
+from tasks.plan.plan_file import PLAN_FILE, Stage, read_definitions, read_dvc_file, read_locked_stages, read_plan
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
 
@@ -50,6 +51,23 @@ def plan_text(definitions: Mapping[str, Any]) -> str:
         definitions: stages from `stages.define`.
     """
     return HEADER + yaml_text({"stages": definitions}, lists=True)
+
+
+def write_project_plan(root: Path, definitions: Mapping[str, Any]) -> bool:
+    """Write dvc.yaml of the project as `write_plan` does, unless a user has added stages to it.
+
+    Raises:
+        InputError: it has stages that are not in the table and would be lost.
+    """
+    known, found = {group.name for group in stages.STAGES} | definitions.keys(), {}
+    with contextlib.suppress(InputError):  # it is not YAML, and is written again
+        found = read_definitions(root)
+    if own := [name for name in found if name not in known]:
+        raise InputError(
+            f"{root / PLAN_FILE} is written from the table of stages, which lacks {', '.join(own)}: move them to "
+            "tasks/plan/stages.py (docs/extend.md)"
+        )
+    return write_plan(root, definitions)
 
 
 def write_plan(root: Path, definitions: Mapping[str, Any]) -> bool:

@@ -84,7 +84,7 @@ def test_each_accepting_gate_publishes_its_own_model_and_no_other_does(tmp_path,
     for task, accepted in (("sst2", True), ("rte", False)):
         write(tmp_path / f"metrics/glue-{task}-gate.json", {"accepted": accepted, "reasons": []})
     write(tmp_path / "metrics/squad-gate.json", {"accepted": True, "reasons": []})
-    monkeypatch.setattr(Engine, "look", lambda engine, plan, released: PlanStatus(plan, True))
+    monkeypatch.setattr(Engine, "check_plan", lambda engine, plan, released: PlanStatus(plan, True))
     monkeypatch.setattr(
         releases, "publish_release", lambda gate, root, say: {"folder": f"published/x-{gate.item}", "unchanged": True}
     )

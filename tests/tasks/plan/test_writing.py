@@ -13,7 +13,7 @@ from tasks.params.sections import Phase2Params, Phase2RowsParams, PretrainParams
 from tasks.plan.dvc_records import LOCK, compute_md5
 from tasks.plan.plan_file import PLAN_FILE, Plan, make_plan, read_plan
 from tasks.plan.stages import define
-from tasks.plan.writing import remove_stale, require_plan, write_plan
+from tasks.plan.writing import remove_stale, require_plan, write_plan, write_project_plan
 from tasks.stage.errors import InputError, ParamsError
 from tests.places import ROOT
 from tests.plans import values_with
@@ -190,6 +190,16 @@ def done(project: Path) -> None:
         outs = [{"path": out, "hash": "md5", "md5": compute_md5(project / out)} for out in stage.outs]
         stages[name] = {"cmd": stage.cmd, "deps": deps, "params": params, "outs": outs}
     (project / LOCK).write_text(yaml.safe_dump({"schema": "2.0", "stages": stages}))
+
+
+def test_stages_that_a_user_added_are_not_overwritten(project: Path) -> None:
+    definitions, path = define(validate_params(values_with())), project / "dvc.yaml"
+    write_project_plan(project, definitions)
+    path.write_text(path.read_text() + "  mine: {cmd: touch mine, outs: [mine]}\n")
+    with pytest.raises(InputError, match=r"lacks mine: move them to tasks/plan/stages.py"):
+        write_project_plan(project, definitions)
+    path.write_text("<<<<<<< HEAD\n")
+    assert write_project_plan(project, definitions)
 
 
 def test_outs_of_stages_that_went_away_are_removed_and_those_of_others_stay(project: Path) -> None:

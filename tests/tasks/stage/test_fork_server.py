@@ -143,7 +143,7 @@ def test_neither_the_requester_nor_the_process_outlives_the_other_unnoticed(serv
         else:
             requester.kill()
             assert line.read() == ""  # it got SIGTERM, long before its sleep ends
-    assert run(folder, environment, "works") == 0, "the server goes on"
+    assert run(folder, environment, "works") == 0, "the server stays"
 
 
 def test_a_device_job_runs_in_the_reserve_of_its_stage_and_in_its_current_folder(server, folder, capfd):
