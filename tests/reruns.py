@@ -17,7 +17,7 @@ import yaml
 from tasks.plan.plan_file import Plan, expand, fill
 from tests.places import ROOT
 from tests.plans import whole_plan
-from tests.test_architecture import lies_in
+from tests.source_files import lies_in
 
 LAST, COUNT = "00ded13", 150
 THEN = {"parity": {"against": ["cpu:bf16"]}, "glue": {"tasks": ["sst2"]}}

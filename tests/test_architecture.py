@@ -19,10 +19,22 @@ from tasks.plan.plan_file import VARIABLE
 from tasks.plan.stages import OPTIONS, STAGES, define
 from tasks.plan.writing import plan_text
 from tasks.stage import artifacts
+from tests.places import ROOT
 from tests.plans import everything, whole_plan
-
-ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("flows", "tasks", "ipu_model", "bench")
+from tests.source_files import (
+    FRAME,
+    HELPERS,
+    PACKAGES,
+    import_closure,
+    imported_modules,
+    lies_in,
+    module_file,
+    name_of,
+    named_templates,
+    nodes_of,
+    sources,
+    tree_of,
+)
 
 # package imported -> files that may import it (a folder ends in "/")
 ALLOWED = {
@@ -72,8 +84,6 @@ ALLOWED = {
     "bench": ("bench/", "tests/bench/"),
     "pickle": ("ipu_model/models/weight_files.py", "tasks/stage/exchange.py"),  # an exception of it
 }
-HELPERS = "ipu_model/core"
-"""Modules that need the standard library alone; everybody may import them."""
 DOCUMENTS = (
     "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "bench/README.md",
     *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
@@ -90,70 +100,6 @@ MAY_BE_SMALL = re.compile(
     r"flows/(__main__|commands/\w+)|ipu_model/(heads|row_kinds|models/families)/\w+|tasks/downstream/\w+/(about|card|logits|spec)"
 )
 """Commands, heads, kinds of rows, families of models, and parts that every kind of downstream task has."""
-
-
-def sources(*folders):
-    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
-
-
-@functools.cache
-def imported_modules(path, as_program=True):
-    """Every dotted name a file imports, at its top or inside a function; what only its own command line imports
-    (under `if __name__ == "__main__"`) where it is run as a program."""
-    names = set()
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    if not as_program:
-        tree.body = [
-            node for node in tree.body
-            if not (isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'")
-        ]  # fmt: skip
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            names.add(node.module)
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
-
-
-def module_file(name):
-    """The project's file of a dotted module name, or None."""
-    path = ROOT.joinpath(*name.split("."))
-    for candidate in (path.with_suffix(".py"), path / "__init__.py"):
-        if candidate.is_file():
-            return candidate
-    return None
-
-
-TEMPLATE = re.compile(r"\"([\w.]+\.j2)\"")
-"""How a module names the template it fills, and a template another one."""
-
-
-def named_templates(path):
-    """The files of the templates that a module or a template names: next to it, or shared by all pages."""
-    folder = path.parent if path.suffix == ".j2" else path.parent / "templates"
-    for name in TEMPLATE.findall(path.read_text(encoding="utf-8")):
-        places = [place / name for place in (folder, ROOT / "tasks/pages/templates")]
-        yield next((place for place in places if place.is_file()), places[0])
-
-
-@functools.cache
-def import_closure(path):
-    """The project's files that importing `path` can load, `path` included, and the templates that they fill."""
-    found, todo = set(), [path]
-    while todo:
-        current = todo.pop()
-        if current in found:
-            continue
-        found.add(current)
-        todo += named_templates(current)
-        if current.suffix == ".j2":
-            continue
-        for name in imported_modules(current, current == path):
-            if name.split(".")[0] in PACKAGES and (target := module_file(name)) is not None:
-                todo.append(target)
-    return {file.relative_to(ROOT).as_posix() for file in found}
 
 
 @functools.cache
@@ -228,7 +174,7 @@ def test_nothing_imports_in_a_circle():
     """Imports inside functions count: a circle that only they hide is one all the same."""
     files = sources(*WITHOUT_CIRCLES)
     found = circles({path: imported_files(path) & set(files) for path in files})
-    assert [[path.relative_to(ROOT).as_posix() for path in circle] for circle in found] == []
+    assert [[name_of(path) for path in circle] for circle in found] == []
 
 
 @pytest.mark.parametrize("package", MAX_ROOMS)
@@ -247,7 +193,7 @@ def test_a_small_module_has_several_importers():
     importers = Counter(target for path in files for target in imported_files(path))
     small = []
     for path in files:
-        name, text = path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
+        name, text = name_of(path), path.read_text(encoding="utf-8")
         if text.count("\n") < SMALL_LINES and importers[path] < 2 and "def main()" not in text:
             small += [] if path.name == "__init__.py" or MAY_BE_SMALL.match(name) else [name]
     assert small == []
@@ -262,7 +208,7 @@ def test_no_head_of_bert_is_named_outside_its_own_file():
         f"{path.relative_to(ROOT)}:{node.lineno}: {node.value}"
         for path in sources("ipu_model")
         if path.parent != folder
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes_of(path)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in names
     ]
     assert found == []
@@ -279,7 +225,7 @@ def test_no_family_of_encoders_is_named_outside_its_own_file():
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {node.value}"
         for path in sources("flows", "tasks", "ipu_model")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes_of(path)
         if isinstance(node, ast.Constant) and node.value in names
         if path != folder / f"{node.value.replace('-', '_')}.py"
     ]
@@ -316,11 +262,10 @@ def test_no_kind_of_task_is_named_outside_its_own_folder():
     found = set()
     for path in sources("flows", "tasks", "ipu_model"):
         own = {name for name in kind_names() if ROOT / kind_params(name).package().replace(".", "/") in path.parents}
-        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-        words = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+        constants = {node.value for node in nodes_of(path) if isinstance(node, ast.Constant)}
         imports = {part for name in imported_modules(path) for part in name.split(".")[2:3] if "downstream" in name}
-        if ((words | imports) & set(kind_names())) - own:
-            found.add(path.relative_to(ROOT).as_posix())
+        if ((constants | imports) & set(kind_names())) - own:
+            found.add(name_of(path))
     assert found == set(NAME_A_KIND)
 
 
@@ -339,28 +284,22 @@ def test_nothing_uses_a_private_module_of_prefect():
     """Neither by an import nor by its name in a text: what is not documented may be another with any version."""
     found = []
     for path in sources(*PACKAGES, "tests"):
-        named = re.findall(r"\bprefect(?:\.\w+)*\._\w+", path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        named = re.findall(r"\bprefect(?:\.\w+)*\._\w+", text) if "prefect" in text else []
         imported = [name for name in imported_modules(path) if re.match(r"prefect\b.*\._", name)]
         found += [f"{path.relative_to(ROOT)}: {name}" for name in (*named, *imported)]
     assert found == []
 
 
-@pytest.mark.parametrize("path", sources(*PACKAGES, "tests"), ids=lambda p: str(p.relative_to(ROOT)))
-def test_imports_point_down_only(path):
-    here = path.relative_to(ROOT).as_posix()
-    for name in imported_modules(path):
-        allowed = None if is_helper(name) else ALLOWED.get(name.split(".")[0])
-        if allowed is not None:
-            assert any(here == rule or (rule.endswith("/") and here.startswith(rule)) for rule in allowed), (
-                f"{here} imports {name}; only {allowed or 'no one'} may"
-            )
+def may_import(here, name):
+    """Whether a file may import a dotted name."""
+    allowed = None if is_helper(name) else ALLOWED.get(name.split(".")[0])
+    return allowed is None or any(here == rule or (rule.endswith("/") and here.startswith(rule)) for rule in allowed)
 
 
-FRAME = (
-    "tasks/stage", "tasks/params", "tasks/plan", "tasks/host", "tasks/tracking",
-    "ipu_model/__main__.py", "ipu_model/estimates", HELPERS,
-)  # fmt: skip
-"""Packages and modules that say how a stage runs, never what it makes."""
+def test_imports_point_down_only():
+    found = {name_of(path): imported_modules(path) for path in sources(*PACKAGES, "tests")}
+    assert [f"{here}: {name}" for here, names in found.items() for name in names if not may_import(here, name)] == []
 
 
 BY_NAME = ("ipu_model/row_kinds", "ipu_model/heads")
@@ -407,10 +346,6 @@ def parts_of(name):
     parts = re.findall(r"\bload_part\(.*\"(\w+)\"\)", source) + (["spec"] if "load_spec(" in source else [])
     files = [import_closure(folder / f"{part}.py") for part in parts]
     return {file for closure in files for file in closure if not file.endswith("/__init__.py")}
-
-
-def lies_in(file, deps):
-    return any(file == dep or file.startswith(f"{dep}/") for dep in deps)
 
 
 @pytest.mark.parametrize("name", sorted(dvc_stages()))
@@ -546,23 +481,26 @@ def test_every_training_stage_depends_on_the_verdict_of_its_rows():
                 assert f"reports/validation/{rows.rsplit('/', 1)[1]}{ending}.json" in stage["deps"], name
 
 
-@pytest.mark.parametrize("path", sources(*PACKAGES), ids=lambda p: str(p.relative_to(ROOT)))
-def test_files_and_functions_stay_small(path):
-    text = path.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= MAX_FILE_LINES, f"{path.name} has more than {MAX_FILE_LINES} lines"
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef):
-            body = node.end_lineno - node.body[0].lineno + 1
-            assert body <= MAX_FUNCTION_LINES, f"{path.name}: {node.name} has {body} lines"
+def test_files_and_functions_stay_small():
+    found = []
+    for path in sources(*PACKAGES):
+        if len(path.read_text(encoding="utf-8").splitlines()) > MAX_FILE_LINES:
+            found.append(name_of(path))
+        functions = [node for node in nodes_of(path) if isinstance(node, ast.FunctionDef)]
+        long = [one for one in functions if one.end_lineno - one.body[0].lineno >= MAX_FUNCTION_LINES]
+        found += [f"{name_of(path)}: {function.name}" for function in long]
+    assert found == []
 
 
-@pytest.mark.parametrize("path", sources(*PACKAGES), ids=lambda p: str(p.relative_to(ROOT)))
-def test_public_functions_are_documented(path):
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and node.name != "main":
-            # What a command says with --help; a docstring would be gone under PYTHONOPTIMIZE=2.
-            of_command = any("help=" in ast.unparse(decorator) for decorator in node.decorator_list)
-            assert ast.get_docstring(node) or of_command, f"{path.name}: {node.name} has no docstring"
+def test_public_functions_are_documented():
+    found = []
+    for path in sources(*PACKAGES):
+        for node in tree_of(path).body:
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and node.name != "main":
+                # What a command says with --help; a docstring would be gone under PYTHONOPTIMIZE=2.
+                of_command = any("help=" in ast.unparse(decorator) for decorator in node.decorator_list)
+                found += [] if ast.get_docstring(node) or of_command else [f"{name_of(path)}: {node.name}"]
+    assert found == []
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -577,7 +515,7 @@ def test_what_the_documents_name_exists(name):
         linked = (ROOT / name).parent / target if target else ROOT / name
         assert linked.exists(), f"{name} links {target}"
         assert not heading or heading in headings(linked), f"{name} links {target}#{heading}"
-    code = "".join(path.read_text(encoding="utf-8") for path in sources(*PACKAGES, "tests"))
+    code = all_code()
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for module in re.findall(r"python -m ((?:flows|tasks)(?:\.[a-z_]+)+|ipu_model(?:\.[a-z_]+)*)", text):
         stem = ROOT / module.replace(".", "/")
@@ -590,6 +528,12 @@ def test_what_the_documents_name_exists(name):
         assert variable in code, f"{name} names {variable}"
 
 
+@functools.cache
+def all_code():
+    return "".join(path.read_text(encoding="utf-8") for path in sources(*PACKAGES, "tests"))
+
+
+@functools.cache
 def headings(path):
     """Anchors of a Markdown file, as GitHub makes them."""
     lines = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
@@ -604,29 +548,39 @@ BY_HAND = re.compile(
 
 def test_json_is_read_and_files_are_replaced_in_one_place():
     by_hand = [path for path in sources(*PACKAGES) if BY_HAND.search(path.read_text(encoding="utf-8"))]
-    found = {path.relative_to(ROOT).as_posix() for path in by_hand}
+    found = {name_of(path) for path in by_hand}
     gives_a_name_to_what_goes = {"ipu_model/ipu/executables.py", "ipu_model/core/memory.py"}
     assert found == {"ipu_model/core/files.py"} | gives_a_name_to_what_goes
 
 
-@pytest.mark.parametrize("path", sources(*PACKAGES), ids=lambda p: str(p.relative_to(ROOT)))
-def test_nothing_from_outside_can_become_code(path):
+def becomes_code(path, node):
+    """Whether a node switches on code of a repository, or calls a loader that builds objects."""
+    if isinstance(node, ast.keyword):
+        return node.arg in ("trust_remote_code", "allow_pickle")
+    if not isinstance(node, ast.Call):
+        return False
+    called, words = ast.unparse(node.func), {word.arg: ast.unparse(word.value) for word in node.keywords}
+    if called == "torch.load":
+        return (path.name, words.get("weights_only")) != ("weight_files.py", "True")
+    if called == "yaml.load":
+        return words.get("Loader") != "_PlainValues"
+    return called in ("eval", "exec", "yaml.unsafe_load", "yaml.full_load")
+
+
+def test_nothing_from_outside_can_become_code():
     """No switch that runs code of a repository, no loader that builds objects, no archive unpacked."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.keyword):
-            assert node.arg not in ("trust_remote_code", "allow_pickle"), f"{path.name}: {node.arg}"
-        if isinstance(node, ast.Call):
-            called = ast.unparse(node.func)
-            if called == "torch.load":
-                words = {word.arg: ast.unparse(word.value) for word in node.keywords}
-                assert (path.name, words.get("weights_only")) == ("weight_files.py", "True"), path.name
-                continue
-            assert called not in ("eval", "exec", "yaml.unsafe_load", "yaml.full_load"), called
-            if called == "yaml.load":
-                assert [word.value.id for word in node.keywords if word.arg == "Loader"] == ["_PlainValues"], path.name
-    unpacking = {"zipfile", "tarfile", "shelve", "marshal", "dill", "joblib", "cloudpickle"} & {
-        name.split(".")[0] for name in imported_modules(path)
+    calls = [
+        f"{name_of(path)}:{node.lineno}"
+        for path in sources(*PACKAGES)
+        for node in nodes_of(path)
+        if isinstance(node, ast.keyword | ast.Call) and becomes_code(path, node)
+    ]
+    assert calls == []
+    unpacking = {"zipfile", "tarfile", "shelve", "marshal", "dill", "joblib", "cloudpickle"}
+    found = {
+        (name_of(path), top)
+        for path in sources(*PACKAGES)
+        for top in unpacking & {name.split(".")[0] for name in imported_modules(path)}
     }
-    if path.name == "weight_files.py":  # it lists what a file of torch holds, to refuse what is packed in it
-        unpacking -= {"zipfile"}
-    assert not unpacking, f"{path.name} imports {unpacking}"
+    # It lists what a file of torch holds, to refuse what is packed in it.
+    assert found == {("ipu_model/models/weight_files.py", "zipfile")}

@@ -20,7 +20,7 @@ from tasks.plan.writing import write_plan
 from tests import reruns
 from tests.places import ROOT
 from tests.plans import values_with, whole_plan
-from tests.test_architecture import FRAME, PACKAGES, lies_in
+from tests.source_files import FRAME, PACKAGES, lies_in
 
 WANTED = (
     "device.runtime=ipu",

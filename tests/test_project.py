@@ -12,7 +12,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.test_architecture import PACKAGES, ROOT, imported_modules, sources
+from tests.places import ROOT
+from tests.source_files import PACKAGES, imported_modules, sources
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 WITHOUT_IMPORT = {

@@ -17,8 +17,9 @@ from tasks.pretraining.rows.row_builder import ShardBuilder
 from tasks.records import shards as shards_module
 from tasks.records.shards import plan_shards, read_texts
 from tasks.stage.row_folders import HELD_OUT, read_manifest
+from tests.places import ROOT
+from tests.source_files import import_closure
 from tests.tasks.pretraining.row_inputs import pretrain_params, random_texts, word_tokenizer, write_corpus
-from tests.test_architecture import ROOT, import_closure
 
 SMALL = 4000
 """Bytes of a shard here; the corpus has six of them."""

@@ -1,0 +1,97 @@
+"""The project's own sources: their trees, and which of them imports which."""
+
+import ast
+import functools
+import re
+
+from tests.places import ROOT
+
+PACKAGES = ("flows", "tasks", "ipu_model", "bench")
+HELPERS = "ipu_model/core"
+"""Modules that need the standard library alone; everybody may import them."""
+FRAME = (
+    "tasks/stage", "tasks/params", "tasks/plan", "tasks/host", "tasks/tracking",
+    "ipu_model/__main__.py", "ipu_model/estimates", HELPERS,
+)  # fmt: skip
+"""Packages and modules that say how a stage runs, never what it makes."""
+
+
+def sources(*folders):
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def tree_of(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def nodes_of(path):
+    """Every node of a file, in the order of ast.walk."""
+    return tuple(ast.walk(tree_of(path)))
+
+
+def name_of(path):
+    return path.relative_to(ROOT).as_posix()
+
+
+@functools.cache
+def imported_modules(path, as_program=True):
+    """Every dotted name a file imports, at its top or inside a function; what only its own command line imports
+    (under `if __name__ == "__main__"`) where it is run as a program."""
+    names, nodes = set(), nodes_of(path)
+    if not as_program:
+        own = [
+            node for node in tree_of(path).body
+            if not (isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'")
+        ]  # fmt: skip
+        nodes = [node for top in own for node in ast.walk(top)]
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names.add(node.module)
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def module_file(name):
+    """The project's file of a dotted module name, or None."""
+    path = ROOT.joinpath(*name.split("."))
+    for candidate in (path.with_suffix(".py"), path / "__init__.py"):
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+TEMPLATE = re.compile(r"\"([\w.]+\.j2)\"")
+"""How a module names the template it fills, and a template another one."""
+
+
+def named_templates(path):
+    """The files of the templates that a module or a template names: next to it, or shared by all pages."""
+    folder = path.parent if path.suffix == ".j2" else path.parent / "templates"
+    for name in TEMPLATE.findall(path.read_text(encoding="utf-8")):
+        places = [place / name for place in (folder, ROOT / "tasks/pages/templates")]
+        yield next((place for place in places if place.is_file()), places[0])
+
+
+@functools.cache
+def import_closure(path):
+    """The project's files that importing `path` can load, `path` included, and the templates that they fill."""
+    found, todo = set(), [path]
+    while todo:
+        current = todo.pop()
+        if current in found:
+            continue
+        found.add(current)
+        todo += named_templates(current)
+        if current.suffix == ".j2":
+            continue
+        for name in imported_modules(current, current == path):
+            if name.split(".")[0] in PACKAGES and (target := module_file(name)) is not None:
+                todo.append(target)
+    return {file.relative_to(ROOT).as_posix() for file in found}
+
+
+def lies_in(file, deps):
+    return any(file == dep or file.startswith(f"{dep}/") for dep in deps)
