@@ -6,6 +6,7 @@ and tests/flows/checks/test_preflight_server.py a server of another version.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -72,12 +73,16 @@ PROFILE = 'active = "team"\n[profiles.team]\n' + "\n".join(f'{name} = "{value}"'
 @pytest.mark.parametrize(
     ("variables", "files"),
     [
-        ({**TEAM, "PREFECT_TEST_MODE": "1", "PREFECT_DEBUG_MODE": "1"}, {}),
-        ({"PYTHONWARNINGS": "error", "PYTHONDEVMODE": "1", "PYTHONASYNCIODEBUG": "1"}, {}),
-        ({}, {".env": "\n".join(f"{name}={value}" for name, value in TEAM.items()), "home/profiles.toml": PROFILE}),
-        ({}, {"prefect.toml": SERVER_TABLE + RESULTS_TABLE}),
+        (
+            {**TEAM, "PREFECT_TEST_MODE": "1", "PREFECT_DEBUG_MODE": "1", "PYTHONWARNINGS": "error"},
+            {"prefect.toml": SERVER_TABLE + RESULTS_TABLE},
+        ),
+        (
+            {"PYTHONDEVMODE": "1", "PYTHONASYNCIODEBUG": "1"},
+            {".env": "\n".join(f"{name}={value}" for name, value in TEAM.items()), "home/profiles.toml": PROFILE},
+        ),
     ],
-    ids=["prefect-environment", "prefect-python", "prefect-profile", "prefect-file"],
+    ids=["prefect-environment-file", "prefect-python-profile"],
 )
 def test_a_plain_run_uses_its_own_prefect_whatever_a_team_configured(
     tmp_path: Path, variables: Mapping[str, str], files: Mapping[str, str]
@@ -106,42 +111,56 @@ def test_a_plain_run_uses_its_own_prefect_whatever_a_team_configured(
     assert sqlite3.connect(home / "prefect.db").execute("select count(*) from flow_run").fetchone() == users
 
 
-@pytest.mark.parametrize(
-    ("variables", "files"),
-    [
-        ({}, {"home/.config/dvc/config": "/team"}),
-        ({"XDG_CONFIG_HOME": "HERE/own"}, {"own/dvc/config": "/team", "home/.config/dvc/config": "/unread"}),
-        ({"DVC_GLOBAL_CONFIG_DIR": "HERE/own"}, {"own/config": "/team"}),
-        ({"DVC_SYSTEM_CONFIG_DIR": "HERE/all"}, {"all/config": "/team"}),
-        ({}, {"home/.config/dvc/config": "/team", "project/.dvc/config": "/ours"}),
-        ({}, {"project/.dvc/config": "/ours", "project/.dvc/config.local": "/here"}),
-        ({}, {}),
-    ],
-    ids=[f"dvc-{name}" for name in ("user", "XDG", "environment", "system", "project", "local file", "none")],
-)
+CACHES: dict[str, tuple[Mapping[str, str], Mapping[str, str]]] = {
+    "user": ({}, {"home/.config/dvc/config": "/team"}),
+    "XDG": ({"XDG_CONFIG_HOME": "HERE/own"}, {"own/dvc/config": "/team", "home/.config/dvc/config": "/unread"}),
+    "environment": ({"DVC_GLOBAL_CONFIG_DIR": "HERE/own"}, {"own/config": "/team"}),
+    "system": ({"DVC_SYSTEM_CONFIG_DIR": "HERE/all"}, {"all/config": "/team"}),
+    "project": ({}, {"home/.config/dvc/config": "/team", "project/.dvc/config": "/ours"}),
+    "local file": ({}, {"project/.dvc/config": "/ours", "project/.dvc/config.local": "/here"}),
+    "none": ({}, {}),
+}
+"""Variables of an environment, and files that configure a cache."""
+USED = """
+import json, os, sys
+from dvc.repo import Repo
+for folder, variables in json.load(sys.stdin):
+    os.environ.update(variables)
+    print(Repo(folder).cache.local.path)
+    for name in variables:
+        del os.environ[name]
+"""
+
+
 def test_the_cache_is_the_one_that_dvc_uses_whoever_configured_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str], files: Mapping[str, str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    project = tmp_path / "project"
-    for name in ("project/.dvc", "home"):
-        (tmp_path / name).mkdir(parents=True)
-    (project / ".dvc/config").write_text("[core]\n    no_scm = true\n")
-    for name, cache in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        with (tmp_path / name).open("a") as stream:
-            stream.write(f"[cache]\n    dir = {tmp_path}{cache}\n")
     for name in ("XDG_CONFIG_HOME", "XDG_CONFIG_DIRS", "DVC_GLOBAL_CONFIG_DIR", "DVC_SYSTEM_CONFIG_DIR"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value.replace("HERE", str(tmp_path)))
-    words = [sys.executable, "-c", "from dvc.repo import Repo; print(Repo('.').cache.local.path)"]
-    used = subprocess.run(words, cwd=project, text=True, stdout=subprocess.PIPE, check=True).stdout.strip()
-    assert Path(used) == find_cache(project) / "files" / "md5"
-    checkout = project / "runs/checkouts/one"
-    checkout.mkdir(parents=True)
-    share_cache(project, checkout)
-    assert find_cache(checkout).resolve() == find_cache(project).resolve()
+    asked, found = [], []
+    for situation, (variables, files) in CACHES.items():
+        here = tmp_path / situation
+        project, checkout = here / "project", here / "project/runs/checkouts/one"
+        for folder in (project / ".dvc", here / "home", checkout):
+            folder.mkdir(parents=True)
+        (project / ".dvc/config").write_text("[core]\n    no_scm = true\n")
+        for name, cache in files.items():
+            (here / name).parent.mkdir(parents=True, exist_ok=True)
+            with (here / name).open("a") as stream:
+                stream.write(f"[cache]\n    dir = {here}{cache}\n")
+        own = {name: value.replace("HERE", str(here)) for name, value in variables.items()} | {
+            "HOME": str(here / "home")
+        }
+        asked.append((str(project), own))
+        with monkeypatch.context() as patch:
+            for name, value in own.items():
+                patch.setenv(name, value)
+            found.append(str(find_cache(project) / "files" / "md5"))
+            share_cache(project, checkout)
+            assert find_cache(checkout).resolve() == find_cache(project).resolve(), situation
+    words = [sys.executable, "-c", USED]
+    done = subprocess.run(words, input=json.dumps(asked), text=True, stdout=subprocess.PIPE, check=True, cwd=tmp_path)
+    assert dict(zip(CACHES, found, strict=True)) == dict(zip(CACHES, done.stdout.splitlines(), strict=True))
 
 
 def git(folder: Path, *words: str) -> str:
