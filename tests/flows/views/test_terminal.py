@@ -138,7 +138,9 @@ def test_without_colours_and_without_a_terminal_nobody_gets_them(toy_project, en
     assert "Podium run: rejected\n" in shown
 
 
-@pytest.mark.parametrize("how", ["keys", pytest.param(signal.SIGINT, marks=pytest.mark.soak), signal.SIGTERM])
+@pytest.mark.parametrize(
+    "how", ["keys", *(pytest.param(number, marks=pytest.mark.soak) for number in (signal.SIGINT, signal.SIGTERM))]
+)
 def test_a_run_that_is_stopped_waits_for_the_checkpoint_says_what_it_holds_and_ends_with_4(
     toy_project, environment, how
 ):
@@ -163,7 +165,7 @@ def test_a_run_that_is_stopped_waits_for_the_checkpoint_says_what_it_holds_and_e
 @pytest.mark.parametrize(
     ("stage", "how", "code", "name"),
     [
-        (WAITS + WORKS, "keys", 130, "Ctrl-C"),
+        pytest.param(WAITS + WORKS, "keys", 130, "Ctrl-C", marks=pytest.mark.soak),
         pytest.param(WAITS + WORKS, signal.SIGTERM, 143, "SIGTERM", marks=pytest.mark.soak),
         (BEFORE_ANY_UPDATE, "keys", 130, "Ctrl-C"),
     ],
@@ -185,7 +187,11 @@ def test_where_nothing_was_kept_a_stopped_run_ends_as_the_signal_does(toy_projec
 
 
 @pytest.mark.parametrize(
-    ("stage", "end"), [(WAITS + WORKS, "nothing half-written was kept"), (TRAINS, "checkpoint saved")]
+    ("stage", "end"),
+    [
+        pytest.param(WAITS + WORKS, "nothing half-written was kept", marks=pytest.mark.soak),
+        (TRAINS, "checkpoint saved"),
+    ],
 )
 def test_a_run_that_is_cancelled_in_prefect_stops_and_is_cancelled_everywhere(toy_project, environment, stage, end):
     (toy_project / "stage.py").write_text(stage)
