@@ -213,8 +213,8 @@ def dropping_job(folder: Path, model_type: str, updates: int, **changes: Any) ->
     )  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("model_type", [pytest.param("deberta-v2", marks=pytest.mark.soak), "modernbert"])
+@pytest.mark.soak
+@pytest.mark.parametrize("model_type", ["deberta-v2", "modernbert"])
 def test_a_killed_training_that_is_run_again_ends_with_the_same_weights(tmp_path: Path, model_type: str) -> None:
     job = dropping_job(tmp_path, model_type, 60, checkpoint_every_updates=5)
     straight = dataclasses.replace(job, run_folder=str(tmp_path / "straight"), output=str(tmp_path / "other"))
