@@ -7,14 +7,19 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ipu_model.core.files import HOST, sha256_of
+from tasks.params.schema import load_params, parameter_values
+from tasks.release.publish import publish
+from tasks.stage.errors import PodiumError
 from tests.hub_server import HubServer
 from tests.tasks.downstream.entries import change_parameters
-from tests.tasks.release.hub_publishing import NAME, TOKEN, commits, content
+from tests.tasks.release.hub_publishing import NAME, commits, content
 from tests.tasks.trained_checkout import PROJECT, make_checkout
 
 SWAPPED = {
@@ -31,28 +36,6 @@ SWAPPED = {
     "reports/validation/corpus.json": None,
 }
 """File of the checkout -> its name in the release."""
-SWAP = """
-import os, runpy, sys
-target, other, at, modules = os.path.abspath(sys.argv[1]), sys.argv[2], int(sys.argv[3]), set(sys.modules)
-opened = 0
-
-def swap(event, arguments):
-    global opened
-    if event != "open" or not isinstance(arguments[0], (str, os.PathLike)):
-        return
-    if os.path.abspath(os.fspath(arguments[0])) == target:
-        opened += 1
-        if opened == at:
-            os.replace(other, target)
-
-sys.addaudithook(swap)
-sys.argv = ["tasks.release.publish"]
-try:
-    runpy.run_module("tasks.release.publish", run_name="__main__")
-finally:
-    print(f"opened {opened} times", file=sys.stderr)
-"""
-"""Publish, with another file in the place of one from its n-th opening on."""
 REWRITE = """
 import itertools, pathlib, sys
 path = pathlib.Path(sys.argv[1])
@@ -78,25 +61,49 @@ def checkout(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "checkout"))
 
 
-def run(root: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1", **more}
-    return subprocess.run(
-        [sys.executable, *words], cwd=root, env=environment, capture_output=True, text=True, check=False
-    )
+@dataclass
+class Swap:
+    """Another file in the place of one that is opened, from its n-th opening on."""
+
+    target: str = ""
+    other: str = ""
+    at: int = 0
+    opened: int = 0
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event != "open" or not self.target or not isinstance(arguments[0], str | os.PathLike):
+            return
+        if os.path.abspath(os.fspath(arguments[0])) == self.target:
+            self.opened += 1
+            if self.opened == self.at:
+                os.replace(self.other, self.target)
 
 
-def publish_swapped(root: Path, name: str, at: int, **more: str) -> subprocess.CompletedProcess[str]:
-    """Publish with a file of the same size, other by its last byte but one, in place from the n-th opening on."""
+SWAP = Swap()
+sys.addaudithook(SWAP)  # which stays as long as the process
+
+
+def publish_here(root: Path) -> str:
+    """Publish; returns what was wrong."""
+    try:
+        publish(parameter_values(load_params(root / "params.yaml")), "squad", root)
+    except PodiumError as error:
+        return str(error)
+    return ""
+
+
+def publish_swapped(root: Path, name: str, at: int) -> tuple[str, int]:
+    """Publish with a file of the same size, other by its last byte but one, in place from the n-th opening on.
+
+    Returns what was wrong, and how often the file was opened.
+    """
     text = (root / name).read_bytes()
     (root / "other").write_bytes(text[:-2] + bytes([text[-2] ^ 1]) + text[-1:])
-    return run(root, "-c", SWAP, name, "other", str(at), **more)
-
-
-def to_hub(root: Path, hub: HubServer) -> dict[str, str]:
-    """Sets the Hub as target; returns the environment for it."""
-    to = {"publish": {"target": "hub"}, "downstream": {"squad": {"publish": {"repository": NAME}}}}
-    change_parameters(root, to)
-    return {"HF_ENDPOINT": hub.endpoint, "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_TELEMETRY": "1"}
+    SWAP.other, SWAP.at, SWAP.opened, SWAP.target = str(root / "other"), at, 0, str(root / name)
+    try:
+        return publish_here(root), SWAP.opened
+    finally:
+        SWAP.target = ""
 
 
 @pytest.mark.slow
@@ -107,11 +114,9 @@ def test_a_file_that_is_replaced_at_any_opening_is_never_sent_to_a_folder(checko
     for at in range(1, 6):
         shutil.rmtree(checkout)
         shutil.copytree(pristine, checkout)
-        done = publish_swapped(checkout, name, at)
-        opened = int(done.stderr.rpartition("opened ")[2].split()[0])
+        error, opened = publish_swapped(checkout, name, at)
         published = checkout / "published/podium-demo"
-        if done.returncode:
-            assert done.stderr.startswith("error: "), done.stderr
+        if error:
             assert not published.exists()
         elif (sent := SWAPPED[name]) is not None:
             assert sha256_of(published / sent) == judged[name]
@@ -119,7 +124,7 @@ def test_a_file_that_is_replaced_at_any_opening_is_never_sent_to_a_folder(checko
             "once; the verdict is asked for its answer before"
         )
         if opened < at:
-            assert done.returncode == 0, "nothing was replaced"
+            assert not error, "nothing was replaced"
             return
     raise AssertionError(f"{name} was opened too often")
 
@@ -130,14 +135,14 @@ def test_a_file_that_is_replaced_at_any_opening_is_never_sent_to_the_hub(
     checkout: Path, hub: HubServer, name: str
 ) -> None:
     judged = json.loads((checkout / "metrics/squad-gate.json").read_text())["judged"]
-    environment = to_hub(checkout, hub)
+    to = {"publish": {"target": "hub"}, "downstream": {"squad": {"publish": {"repository": NAME}}}}
+    change_parameters(checkout, to)
     before = (checkout / name).read_bytes()
-    refused = publish_swapped(checkout, name, 1, **environment)
-    assert (refused.returncode, hub.sent("POST", "commit")) == (1, [])
-    assert f"{name} has SHA-256" in refused.stderr
+    error, _ = publish_swapped(checkout, name, 1)
+    assert f"{name} has SHA-256" in error
+    assert hub.sent("POST", "commit") == []
     (checkout / name).write_bytes(before)
-    done = publish_swapped(checkout, name, 2, **environment)
-    assert done.returncode == 0, done.stderr
+    assert publish_swapped(checkout, name, 2)[0] == ""
     (commit,) = commits(hub)
     (checkout / "sent").write_bytes(content(hub, commit)[SWAPPED[name]])
     assert sha256_of(checkout / "sent") == judged[name]
@@ -154,11 +159,10 @@ def test_weights_that_another_process_rewrites_all_the_time_are_refused_or_are_t
             assert writer.stdout is not None
             assert writer.stdout.readline() == b"running\n"
             for _ in range(8):
-                done = run(checkout, "-m", "tasks.release.publish")
-                assert done.returncode in (0, 1), done.stderr
+                error = publish_here(checkout)
                 published = checkout / "published/podium-demo/model.safetensors"
                 assert not published.exists() or sha256_of(published) == judged
-                assert published.exists() or "model.safetensors has SHA-256" in done.stderr
+                assert published.exists() or "model.safetensors has SHA-256" in error
         finally:
             writer.kill()
 
@@ -181,6 +185,7 @@ sys.argv = ["tasks.release.publish"]
 runpy.run_module("tasks.release.publish", run_name="__main__")
 print(sorted(seen))
 """
-    done = run(checkout, "-c", watch)
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
+    done = subprocess.run([sys.executable, "-c", watch], cwd=checkout, env=environment, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "['0o700']", done.stderr
     assert [path.name for path in (checkout / "runs").iterdir()] == [running.name]
