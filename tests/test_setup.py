@@ -40,7 +40,7 @@ def make_wheel(folder, name, version, *needs):
     ("needs", "installed"),
     [
         (['nvidia_thing==2.0; platform_system == "Linux"', 'other==1.0; extra == "opt"'], {"nvidia_thing", "deeper"}),
-        (["small"], set()),
+        pytest.param(["small"], set(), marks=pytest.mark.soak),
     ],
     ids=["a CUDA build", "a CPU build"],
 )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.dvc.session import DvcSession, PlanStatus
+from flows.dvc.session import DvcSession, Listener, PlanStatus
 from tasks.params.overlays import resolve
 from tasks.params.strict_yaml import read_yaml
 from tests.flows.dvc.toy_repro import repro
@@ -18,20 +18,21 @@ def look(root, plan):
 
 def test_up_to_date_are_stages_before_the_first_that_changed(toy_project):
     plan = ["first", "second", "gate@squad"]
-    assert look(toy_project, plan) == PlanStatus([], True)
-    repro("second", toy_project)
-    assert look(toy_project, plan) == PlanStatus(["first", "second"], True), "gate has never run"
-    repro("gate@squad", toy_project)
-    assert look(toy_project, plan) == PlanStatus(plan, True)
-    params = toy_project / "params.yaml"
-    params.write_text(params.read_text().replace("learning_rate: ", "learning_rate: 1"))
-    assert look(toy_project, plan) == PlanStatus(["first"], True)
-    assert look(toy_project, ["gate@squad"]) == PlanStatus([], False), "second, which it needs, changed"
-    repro("gate@squad", toy_project)
-    (toy_project / "data" / "second").unlink()
-    assert look(toy_project, plan) == PlanStatus(["first"], True)
-    (toy_project / "dvc.yaml").write_text("stages: nonsense")
-    assert look(toy_project, plan) == PlanStatus([], False), "DVC says what is wrong"
+    with DvcSession(toy_project) as session:
+        for done in range(4):
+            assert session.check_plan(plan) == PlanStatus(plan[:done], True)
+            if done < 3:
+                session.update(plan[done], Listener(print))
+        params = toy_project / "params.yaml"
+        params.write_text(params.read_text().replace("learning_rate: ", "learning_rate: 1"))
+        assert session.check_plan(plan) == PlanStatus(["first"], True)
+        assert session.check_plan(["gate@squad"]) == PlanStatus([], False), "second, which it needs, changed"
+        for stage in plan:
+            session.update(stage, Listener(print))
+        (toy_project / "data" / "second").unlink()
+        assert session.check_plan(plan) == PlanStatus(["first"], True)
+        (toy_project / "dvc.yaml").write_text("stages: nonsense")
+        assert session.check_plan(plan) == PlanStatus([], False), "DVC says what is wrong"
 
 
 @pytest.mark.soak
