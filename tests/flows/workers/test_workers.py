@@ -63,6 +63,7 @@ def test_the_server_names_and_tags_the_run_and_keeps_its_tables(team):
     assert "| squad | f1 | 91.00 |" in tables["podium-metrics"]
 
 
+@pytest.mark.soak
 def test_the_automation_covers_the_runs_of_the_deployments_and_no_others(team):
     """Judged by the server's own trigger on what real runs sent; with time, in test_shared_server.py."""
     with contextlib.closing(Stranger(team)) as stranger:
@@ -121,6 +122,7 @@ async def look_for_lost_runs():
         await looking.get_and_submit_flow_runs()
 
 
+@pytest.mark.soak
 def test_equal_stages_on_two_hosts_run_once_and_the_other_host_restores_them(team):
     preparing, second = team.hosts["preparing"], team.host("second")
     preparing.lose()
