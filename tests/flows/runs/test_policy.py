@@ -1,8 +1,11 @@
 """What a worker does with a run whose sender may send anything: real parameters, files and links, real DVC."""
 
 import copy
+import functools
+import logging
 import os
 import shutil
+from unittest import mock
 
 import pytest
 import yaml
@@ -187,8 +190,8 @@ def test_values_that_are_no_plain_yaml_are_refused(project):
         policy.require_parameters({**values, "corpuss": 1}, project)
 
 
-def sent(project, **parameters):
-    """The result of a run that was sent to this checkout."""
+def sent(project, flow=stage_flow.run_stages.fn, **parameters):
+    """The result of a run that was sent to this checkout; refused ones need no server."""
     values = read_yaml(project / "params.yaml")
     honest = {
         "names": ["first"],
@@ -196,7 +199,8 @@ def sent(project, **parameters):
         "checkout_name": checkout.default_name(values, None),
         "code": checkout.hash_code(project),
     }
-    return stage_flow.run_stages(**{**honest, **parameters}, return_state=True)
+    with mock.patch.object(stage_flow, "get_run_logger", logging.getLogger):
+        return flow(**{**honest, **parameters})
 
 
 def everything(folder):
@@ -208,7 +212,7 @@ def everything(folder):
 @pytest.mark.parametrize(
     "name", ["../..", "../../tasks", "/tmp/x", "", ".", "-set-{key}", "set-{key}/..", "set-0", "a/set-{key}"]
 )
-def test_a_checkout_of_another_name_is_refused_and_nothing_is_touched(prefect_session, toy_project, ran, name):
+def test_a_checkout_of_another_name_is_refused_and_nothing_is_touched(toy_project, ran, name):
     before = everything(toy_project)
     key = checkout.params_key(read_yaml(toy_project / "params.yaml"))
     state = sent(toy_project, checkout_name=name.format(key=key))
@@ -222,7 +226,7 @@ def test_a_checkout_of_another_name_is_refused_and_nothing_is_touched(prefect_se
 @pytest.mark.parametrize(
     "names", [["--help"], ["--all-pipelines", "first"], ["first;id"], ["publish"], [], ["first"] * 2]
 )
-def test_what_is_no_stage_of_the_parameters_is_refused(prefect_session, toy_project, ran, names):
+def test_what_is_no_stage_of_the_parameters_is_refused(toy_project, ran, names):
     state = sent(toy_project, names=names)
     assert state.is_failed()
     assert "names=" in state.message
@@ -247,9 +251,7 @@ def changed(project, **downstream):
         {"squad": {"start": "../../docs"}},
     ],
 )
-def test_a_sent_entry_whose_words_lead_elsewhere_is_refused_and_nothing_is_written(
-    prefect_session, toy_project, ran, downstream
-):
+def test_a_sent_entry_whose_words_lead_elsewhere_is_refused_and_nothing_is_written(toy_project, ran, downstream):
     before = everything(toy_project)
     values = changed(toy_project, **downstream)
     state = sent(toy_project, values=values, checkout_name=checkout.default_name(values, None))
@@ -260,7 +262,7 @@ def test_a_sent_entry_whose_words_lead_elsewhere_is_refused_and_nothing_is_writt
     assert ran() == []
 
 
-def test_parameters_of_unknown_names_that_are_sent_are_refused(prefect_session, toy_project, ran):
+def test_parameters_of_unknown_names_that_are_sent_are_refused(toy_project, ran):
     values = read_yaml(toy_project / "params.yaml")
     unknown = {**values, "finetune": values["downstream"]["squad"]["finetune"]}
     state = sent(toy_project, values=unknown, checkout_name=checkout.default_name(unknown, None))
@@ -271,13 +273,12 @@ def test_parameters_of_unknown_names_that_are_sent_are_refused(prefect_session, 
 
 def test_an_honest_run_under_a_presets_name_does_its_stages(prefect_session, toy_project, ran):
     values = read_yaml(toy_project / "params.yaml")
-    assert sent(toy_project, checkout_name=checkout.default_name(values, "cpu-base")).is_completed()
+    flow = functools.partial(stage_flow.run_stages, return_state=True)
+    assert sent(toy_project, flow, checkout_name=checkout.default_name(values, "cpu-base")).is_completed()
     assert ran() == ["first"]
 
 
-def test_a_sent_run_names_no_file_of_the_host_and_does_not_even_look_for_it(
-    prefect_session, toy_project, tmp_path, ran
-):
+def test_a_sent_run_names_no_file_of_the_host_and_does_not_even_look_for_it(toy_project, tmp_path, ran):
     values = resolve(read_yaml(toy_project / "params.yaml"), None, [f"corpus.path={tmp_path}/nowhere"])
     state = sent(toy_project, values=values, checkout_name=checkout.default_name(values, None))
     assert state.is_failed()
@@ -285,7 +286,7 @@ def test_a_sent_run_names_no_file_of_the_host_and_does_not_even_look_for_it(
     assert "is not there" not in state.message
 
 
-def test_other_code_is_refused_however_it_is_named(prefect_session, toy_project):
+def test_other_code_is_refused_however_it_is_named(toy_project):
     code = checkout.hash_code(toy_project)
     assert "dvc.yaml of the checkout" in sent(toy_project, code={**code, "dvc.yaml": "0"}).message
     assert "x of the checkout" in sent(toy_project, code={**code, "x": "0"}).message

@@ -56,7 +56,7 @@ def podium(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     return 0
 
 
-@pytest.mark.parametrize("words", [(), ("--set", FASTER), ("--name", "mine"), ("--to", "second")])
+@pytest.mark.parametrize("words", [(), ("--name", "mine", "--set", FASTER, "--to", "second")])
 def test_a_run_resolves_its_parameters_once(
     prefect_session: None, toy_project: Path, monkeypatch: pytest.MonkeyPatch, counted: Counter[str], words: list[str]
 ) -> None:

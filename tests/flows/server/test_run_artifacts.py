@@ -70,7 +70,9 @@ def row(text, first):
 
 
 def test_a_published_run_is_named_by_its_score_and_has_three_tables(prefect_session, toy_project, gate_with_checks):
-    found = run("downstream.squad.gate.min_f1=80.0", name="mine")
+    """Space around what is typed into the form counts for nothing."""
+    found = run(" downstream.squad.gate.min_f1=80.0\n", name="mine\n")
+    assert json.loads((toy_project / "reports/run.json").read_text())["folder"] == "runs/checkouts/mine"
     assert re.fullmatch(rf"mine f1 80\.50 {DATE}", found.name)
     assert set(found.tags) == {"task:squad", "device:cpu"}
     tables = tables_of(found)
@@ -91,7 +93,11 @@ def test_a_published_run_is_named_by_its_score_and_has_three_tables(prefect_sess
 
 
 def test_runs_that_end_otherwise_are_named_by_that(prefect_session, toy_project, monkeypatch):
-    assert re.fullmatch(rf"params\.yaml rejected {DATE}", run().name)
+    """What the form leaves empty counts as not said."""
+    found = run("", " ", to=["\n"], name=" \n", device_queue="")
+    assert re.fullmatch(rf"params\.yaml rejected {DATE}", found.name)
+    record = json.loads((toy_project / "reports/run.json").read_text())
+    assert (record["folder"], record["preset"], record["command"]) == (".", None, "podium run")
     monkeypatch.setenv("TOY_FAILS", "second")
     failed = run("downstream.squad.finetune.learning_rate=3e-5")
     assert failed.name.startswith("params.yaml failed ")
@@ -165,12 +171,10 @@ def test_no_path_is_cut(tmp_path):
 def test_figures_that_somebody_broke_cost_the_run_its_tables_and_nothing_else(
     prefect_session, toy_project, monkeypatch, caplog
 ):
-    run("downstream.squad.gate.min_f1=80.0", name="mine")
-    gate = toy_project / "runs/checkouts/mine/metrics/squad-gate.json"
     for table in ("render_metrics", "render_gates"):
         monkeypatch.setattr(run_view, table, lambda run: json.loads("["))
     found = run("downstream.squad.gate.min_f1=80.0", name="mine")
-    assert gate.exists()
+    assert (toy_project / "runs/checkouts/mine/metrics/squad-gate.json").exists()
     assert set(tables_of(found)) == {"podium-run"}
     assert found.state.is_completed()
     assert "cannot create podium-gate of this run on the server: JSONDecodeError" in caplog.text
@@ -240,20 +244,6 @@ def test_the_form_offers_presets_and_explains_every_parameter():
     assert not [name for name, one in schema.items() if "anyOf" in one], "a field that may be null is shown as two"
     for name, one in schema.items():
         assert len(one["description"]) > 20, name
-
-
-def test_what_the_form_leaves_empty_counts_as_not_said(prefect_session, toy_project):
-    state = pipeline.pipeline(overrides=["", " "], to=["\n"], name=" \n", device_queue="", return_state=True)
-    assert state.name == "Rejected"
-    assert last_run().name.startswith("params.yaml rejected ")
-    record = json.loads((toy_project / "reports/run.json").read_text())
-    assert (record["folder"], record["preset"], record["command"]) == (".", None, "podium run")
-
-
-def test_space_around_what_is_typed_into_the_form_counts_for_nothing(prefect_session, toy_project):
-    found = run(" downstream.squad.gate.min_f1=80.0\n", name="mine\n")
-    assert found.name.startswith("mine exact_match 70.00 ")
-    assert json.loads((toy_project / "reports/run.json").read_text())["folder"] == "runs/checkouts/mine"
 
 
 def test_a_bad_value_in_the_form_is_answered_in_our_words(prefect_session, toy_project, monkeypatch, caplog):
