@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from flows.runs import checkout
 from flows.runs.stage_plan import ALL, select_stages
 from tasks.downstream.texts.task_table import TASKS
@@ -74,3 +76,8 @@ def everything() -> Params:
 def whole_plan() -> Plan:
     """All stages of these."""
     return make_plan(stages.define(everything()))
+
+
+def params_of(preset: str | None, *overrides: str) -> Params:
+    base = yaml.safe_load((ROOT / "params.yaml").read_text("utf-8")) if preset is None else {}
+    return validate_params(resolve(base, preset, list(overrides), ROOT / "presets"))

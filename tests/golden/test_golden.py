@@ -26,14 +26,14 @@ from tasks.validation.validators import GxValidator
 from tests.browser import evaluations, made_runs
 from tests.browser.planted import EVIL, LONG
 from tests.flows.conftest import prefect_server, prefect_session, toy_project  # noqa: F401 (fixtures)
-from tests.flows.runs.test_runs import FASTER
+from tests.flows.toy_runs import FASTER
+from tests.flows.views.compared_runs import made
 from tests.flows.views.shown_runs import shown
-from tests.flows.views.test_compare_runs import made
 from tests.golden.compare_commits import differences, outputs
 from tests.golden.masking import DURATION, NUMBER, SIZE, Masks, mask, require_same, text_of
 from tests.places import ROOT, copy_project
+from tests.tasks.downstream.inference.applied_models import GOOD
 from tests.tasks.downstream.inference.head_models import write_head_model
-from tests.tasks.downstream.inference.test_apply_commands import GOOD
 from tests.tasks.downstream.texts.glue_checkout import WORDS, device_job_here
 from tests.tasks.validation.validation_data import (
     corpus_columns,

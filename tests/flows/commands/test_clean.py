@@ -15,8 +15,8 @@ from flows import dvc
 from flows.commands import clean
 from flows.runs import listing, report
 from tests.flows.dvc.toy_repro import call
-from tests.flows.runs.test_runs import FASTER, Holding, podium, run
 from tests.flows.test_pipeline import ACCEPTED, statuses
+from tests.flows.toy_runs import FASTER, Holding, podium, run
 
 pytestmark = pytest.mark.usefixtures("prefect_session")
 
@@ -96,19 +96,24 @@ def test_a_run_in_which_somebody_calls_dvc_is_in_use(two, capsys):
     script = "import os, time\nparent = os.getppid()\nprint('here', flush=True)\n"
     (folder / "stage.py").write_text(f"{script}while os.getppid() == parent:\n    time.sleep(0.1)\n")
     called = f"{sys.executable} -m dvc repro first & echo $!; wait"  # DVC is not a child of this process
-    with subprocess.Popen(
+    environment = dvc.stage_environment()
+    process = subprocess.Popen(
         ["/bin/sh", "-c", called],
         cwd=folder,
-        env=dvc.stage_environment(),
+        env=environment,
         stdout=subprocess.PIPE,
         text=True,
-    ) as process:
+        start_new_session=True,
+    )
+    try:
         dvc_process = int(process.stdout.readline())
         assert any(line == "here\n" for line in process.stdout)
         code, said = podium(capsys, "clean", "fast", "--yes")
         assert (code, f"DVC is running there (process {dvc_process})" in said.err) == (1, True)
         assert folder.is_dir()
-        os.kill(dvc_process, signal.SIGTERM)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)  # whatever was asserted: nothing waits for it
+        process.communicate()
 
 
 def test_what_was_published_stays_and_its_checkout_unless_it_is_named(two, capsys):

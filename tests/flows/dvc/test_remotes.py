@@ -12,7 +12,7 @@ from moto.server import ThreadedMotoServer
 from flows.dvc.session import DvcSession
 from tasks.host.checkpoint_sync import Remote, is_whole
 from tests.flows.dvc.toy_repro import repro
-from tests.tasks.host.test_checkpoint_sync import write_checkpoint
+from tests.tasks.host.made_checkpoints import write_checkpoint
 
 
 class SshServer:

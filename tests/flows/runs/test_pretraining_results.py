@@ -10,7 +10,7 @@ from flows.runs import listing, report
 from flows.views import run_page
 from flows.views.run_view import RunView, format_end
 from ipu_model.core.files import write_json, write_text
-from tests.flows.runs.test_runs import podium
+from tests.flows.toy_runs import podium
 from tests.places import ROOT
 from tests.plans import prepare_own, resolved_params
 

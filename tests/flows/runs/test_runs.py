@@ -3,70 +3,24 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 
-from flows import cli, pipeline
 from flows.runs import listing, locks, report
 from flows.views import screen
 from flows.views.run_view import RunView
 from tasks.stage.errors import ParamsError
 from tests.flows.test_pipeline import ACCEPTED, run_json
-from tests.places import ROOT
+from tests.flows.toy_runs import FASTER, Holding, podium, run
 from tests.plans import prepare_own, resolved_params
-
-FASTER = "downstream.squad.finetune.learning_rate=3e-5"
-HOLDS = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from pathlib import Path
-from flows.runs import locks
-from tests.plans import prepare_own
-with locks.hold_run(Path.cwd(), sys.argv[2], print):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
-def run(*overrides, **options):
-    return pipeline.pipeline(None, list(overrides), return_state=True, **options)
-
-
-def podium(capsys, *words):
-    """Exit code and output of a command."""
-    try:
-        cli.main(words)
-        code = 0
-    except SystemExit as end:
-        code = end.code
-    return code, capsys.readouterr()
 
 
 def listed(capsys, *words):
     code, said = podium(capsys, "runs", *words, "--json")
     assert code == 0, said.err
     return json.loads(said.out)
-
-
-class Holding:
-    """Another process that holds a run, as a running one does."""
-
-    def __init__(self, name):
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", HOLDS, str(ROOT), name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert self.process.stdout.readline() == "held\n"
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.communicate()
 
 
 def test_a_name_goes_on_with_the_same_parameters_and_refuses_others(prefect_session, toy_project, capsys, ran):

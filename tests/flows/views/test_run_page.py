@@ -19,8 +19,8 @@ from tasks.params.overlays import resolve
 from tasks.params.strict_yaml import yaml_text
 from tasks.stage.artifacts import stage_run_file
 from tests.browser import made_runs
-from tests.flows.runs.test_runs import podium
 from tests.flows.test_pipeline import ACCEPTED, run_json
+from tests.flows.toy_runs import podium
 from tests.places import ROOT
 from tests.tasks.hostile import HOSTILE, Page, without_own_script
 
@@ -45,7 +45,7 @@ def status_of(html):
     return re.search(r'<h1>.*?<span class="badge[^"]*">(.*?)</span>', html)[1]
 
 
-def test_a_rejected_run_shows_the_check_that_failed_with_its_margin_and_what_to_do(prefect_session, toy_project):
+def test_a_rejected_run_shows_the_check_that_failed_and_the_next_one_what_its_stages_took(prefect_session, toy_project):
     checks = [{"name": "f1", "ok": False, "found": 80.5, "required": 85.0}]
     run(command="podium run <b>")
     record = report.read_report(toy_project, toy_project)
@@ -63,6 +63,17 @@ def test_a_rejected_run_shows_the_check_that_failed_with_its_margin_and_what_to_
     assert record.host in text
     assert "lowered" not in text
     assert 'http-equiv="refresh"' not in html
+
+    # A run that skips all shows what the stages took in the run that made them.
+    for number, stage in enumerate(("first", "second"), 1):
+        made_runs.recorded(toy_project, stage, number * 1.5, None if number == 2 else "evening")
+    run()
+    text = text_of(html_of(toy_project))
+    assert "first skipped 1.5 s 2 s 90 MB" in text
+    assert "second skipped 3 s" in text
+    assert "gate@squad skipped Wall" in text, "it has no record"
+    assert "1 stage reused, with figures from the run of 2026-11-22 10:00:00 +0000 (evening)" in text
+    assert "with figures from the run of dvc repro." in text
 
 
 def head_of(record, project, at_work=False):
@@ -195,24 +206,24 @@ def test_the_head_of_a_pretraining_has_its_results_and_their_change(toy_project)
 
 
 def test_a_lowered_floor_is_shown_as_lowered_beside_the_default(prefect_session, toy_project):
-    run(*ACCEPTED)
+    """And of a section that was null, its keys."""
+    run(*ACCEPTED, "ipu.phase1={layers_per_ipu: [1, 1]}")
     checks = [{"name": "f1", "ok": True, "found": 80.5, "required": 80.0}]
     root = toy_project / run_json(toy_project)["folder"]
     record = report.read_report(toy_project, root)
     record.results["gate@squad"]["checks"] = checks
-    text = text_of(run_page.render_run(RunView(record, root, toy_project)))
+    html = run_page.render_run(RunView(record, root, toy_project))
+    text = text_of(html)
     assert "f1 passed 80.5 80 lowered from 85 +0.5" in text
     assert "published floor lowered" in text, "next to the outcome"
     assert "squad accepted floor lowered" in text
     assert "params.yaml set for this run downstream.squad.gate.min_f1 85 80" in text
     assert "Published: published/podium-demo" in text
-
-
-def test_a_section_that_was_null_shows_its_keys_and_no_row_of_nothing_beside_nothing(prefect_session, toy_project):
-    run("ipu.phase1={layers_per_ipu: [1, 1]}")
-    text = text_of(html_of(toy_project))
-    assert "params.yaml set for this run ipu.phase1.layers_per_ipu [1, 1]" in text
+    assert re.search(r"set for this run .*\bipu\.phase1\.layers_per_ipu \[1, 1\]", text)
     assert "ipu.phase1 none none" not in text
+    heights = re.findall(r'y="([\d.]+)" text-anchor="middle">((?:gate|publish)@squad)', html)
+    top = {name: float(y) for y, name in heights}
+    assert top["gate@squad"] < top["publish@squad"]
 
 
 def test_the_parameters_of_a_recipe_are_no_rows_of_none(toy_project):
@@ -253,19 +264,6 @@ def test_a_paused_run_says_why_and_the_run_that_goes_on_is_complete(prefect_sess
     html = html_of(toy_project)
     assert status_of(html) == "finished"
     assert "paused" not in text_of(html)
-
-
-def test_a_run_that_skips_all_shows_what_the_stages_took_in_the_run_that_made_them(prefect_session, toy_project):
-    run()
-    for number, stage in enumerate(("first", "second"), 1):
-        made_runs.recorded(toy_project, stage, number * 1.5, None if number == 2 else "evening")
-    run()
-    text = text_of(html_of(toy_project))
-    assert "first skipped 1.5 s 2 s 90 MB" in text
-    assert "second skipped 3 s" in text
-    assert "gate@squad skipped Wall" in text, "it has no record"
-    assert "1 stage reused, with figures from the run of 2026-11-22 10:00:00 +0000 (evening)" in text
-    assert "with figures from the run of dvc repro." in text
 
 
 def copies_of(project):
@@ -327,15 +325,6 @@ def test_a_run_that_goes_on_says_from_which_runs_and_one_after_an_end_does_not(
     run(to=["first"])
     assert "earlier" not in run_json(toy_project)
     assert "Resumed" not in text_of(html_of(toy_project))
-
-
-def test_publish_stands_below_its_gate(prefect_session, toy_project):
-    run(*ACCEPTED)
-    html = html_of(toy_project)
-    top = {
-        name: float(y) for y, name in re.findall(r'y="([\d.]+)" text-anchor="middle">((?:gate|publish)@squad)', html)
-    }
-    assert top["gate@squad"] < top["publish@squad"]
 
 
 def test_a_release_on_a_server_is_linked_and_one_that_names_another_scheme_is_not():

@@ -16,59 +16,11 @@ import pytest
 
 from tasks.corpus import pieces
 from tasks.corpus.corpus import make_corpus
-from tasks.params.schema import CorpusParams
 from tasks.records import text_files
 from tasks.stage.errors import InputError
 from tests.hub_server import HubServer
 from tests.places import ROOT
-
-WIKITEXT = ROOT / "../shared/data/wikitext/wikitext-2-valid.txt"
-
-
-def params(**values: Any) -> CorpusParams:
-    defaults: dict[str, Any] = {
-        "source": "files",
-        "path": "nowhere",
-        "text_column": "text",
-        "title_column": None,
-        "id_column": None,
-        "layout": "auto",
-        "seed": 1,
-        "demo_documents": 20,
-        "dataset": None,
-        "dataset_config": None,
-        "dataset_split": "train",
-        "dataset_revision": None,
-    }
-    return CorpusParams(**{**defaults, **values})
-
-
-def documents(folder: Path) -> list[tuple[str, str, str]]:
-    """(id, title, text) of every document of a corpus folder."""
-    table = pa.concat_tables([pq.read_table(part) for part in sorted(folder.glob("part-*.parquet"))])
-    assert table.schema.equals(pieces.SCHEMA)
-    return [tuple(row.values()) for row in table.to_pylist()]
-
-
-def read(tmp_path: Path, path: Path, **values: Any) -> list[tuple[str, str, str]]:
-    make_corpus(params(path=str(path), **values), tmp_path / "out")
-    return documents(tmp_path / "out")
-
-
-def refusal(tmp_path: Path, path: Path, **values: Any) -> str:
-    """The message of the refusal, after checking that nothing was left behind."""
-    with pytest.raises(InputError) as caught:
-        make_corpus(params(path=str(path), **values), tmp_path / "made" / "out")
-    left = list((tmp_path / "made").iterdir()) if (tmp_path / "made").exists() else []
-    assert left == [], "nothing half-written"
-    return str(caught.value)
-
-
-def write(path: Path, content: str | bytes) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return path
-
+from tests.tasks.corpus.made_corpus import WIKITEXT, documents, params, read, refusal, write
 
 # ------------------------------------------------------------------------------------------------ reading
 
@@ -217,7 +169,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     """Ten times the text, the same peak: what stays per document is eight bytes of id checksum."""
     code = (
         "import resource, sys; from pathlib import Path\n"
-        "from tests.tasks.corpus.test_corpus import params, make_corpus\n"
+        "from tests.tasks.corpus.made_corpus import params; from tasks.corpus.corpus import make_corpus\n"
         "make_corpus(params(source='demo', demo_documents=int(sys.argv[1])), Path(sys.argv[2]))\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )
@@ -420,7 +372,8 @@ def test_a_data_set_is_streamed_from_a_hub_and_nothing_else_is_asked_of_it(tmp_p
     first = hub.store.add_files(repository, {path.name: path.read_bytes() for path in folder.iterdir()})
     hub.store.add_files(repository, {"train.jsonl": b'{"text": "Newer."}\n'})
     code = (
-        "import sys; from pathlib import Path; from tests.tasks.corpus.test_corpus import params, make_corpus\n"
+        "import sys; from pathlib import Path; from tasks.corpus.corpus import make_corpus\n"
+        "from tests.tasks.corpus.made_corpus import params\n"
         "make_corpus(params(source='hub', dataset='user/animals', dataset_revision=sys.argv[1]), Path(sys.argv[2]))"
     )
     environment = {**os.environ, "HF_HOME": str(tmp_path / "home")}

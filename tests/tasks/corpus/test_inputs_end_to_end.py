@@ -20,9 +20,9 @@ from tasks.downstream.squad.examples import make_questions
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.stage.row_folders import read_manifest
 from tests.ipu_model.tiny_jobs import make_job, run_here
-from tests.tasks.corpus.test_corpus import params as corpus_params
-from tests.tasks.downstream.squad.test_question_tables import as_flat, as_json_text, as_struct, write_table
-from tests.tasks.downstream.squad.test_questions import params as question_params
+from tests.tasks.corpus.made_corpus import params as corpus_params
+from tests.tasks.downstream.squad.question_files import as_flat, as_json_text, as_struct, write_table
+from tests.tasks.downstream.squad.question_files import params as question_params
 from tests.tasks.pretraining.row_inputs import (
     pretrain_params,
     random_texts,

@@ -25,8 +25,8 @@ from tasks.records.shards import SentenceLines, plan_shards, read_texts
 from tasks.records.tables import open_file
 from tasks.vocabulary.encoding import load_tokenizer
 from tests.places import SHARED
-from tests.tasks.corpus.test_corpus import WIKITEXT, params, read, refusal, write
-from tests.tasks.corpus.test_corpus import documents as corpus_documents
+from tests.tasks.corpus.made_corpus import WIKITEXT, params, read, refusal, write
+from tests.tasks.corpus.made_corpus import documents as corpus_documents
 from tests.tasks.pretraining.row_inputs import word_tokenizer
 
 CASES = SHARED / "data/cases/corpora"

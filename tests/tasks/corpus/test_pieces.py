@@ -26,8 +26,8 @@ from tasks.stage import cluster, exchange
 from tasks.stage.errors import InputError
 from tests.faults.processes import wait_for
 from tests.places import ROOT
-from tests.tasks.corpus.test_corpus import documents as documents_of
-from tests.tasks.corpus.test_corpus import params, write
+from tests.tasks.corpus.made_corpus import documents as documents_of
+from tests.tasks.corpus.made_corpus import params, write
 
 COLUMNS = document_columns("text")
 TEXTS = {
@@ -89,7 +89,7 @@ def test_parts_of_any_size_have_the_documents_of_the_whole_file(
     file = write_input(tmp_path, name)
     whole, most = read([file]), 0
     assert len(whole[0]) > 0
-    for size in range(1, 400):
+    for size in (*range(1, 60), *range(60, 400, 7)):
         monkeypatch.setattr(documents, "PIECE_BYTES", size)
         parts = divide_file(file)
         assert read(parts) == whole, f"{size}: {parts}"
@@ -102,7 +102,7 @@ def test_every_cut_of_arbitrary_lines_keeps_the_documents(
     layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = ("\n", "a\n", "= B =\n", "\u200b\n", "= = c = =\r\n", " \r\n")
-    for number, some in enumerate(itertools.product(lines, repeat=4)):
+    for number, some in enumerate([*itertools.product(lines, repeat=4)][::5]):
         path = write(tmp_path / f"{number}.txt", "".join(some) + "end")
         file = FilePiece(path, str(path), "a", layout)
         whole = read([file])
@@ -234,14 +234,14 @@ def test_pieces_change_names_of_documents_and_files_only(tmp_path: Path, monkeyp
     monkeypatch.setenv("PODIUM_WORKERS", "1")
     for rules in ({}, {"exact_duplicates": True}, {"near_duplicates": 0.8}):
         found = []
-        for size in (64 << 20, 6000, 2000):
+        for size in (64 << 20, 2000):
             monkeypatch.setattr(documents, "PIECE_BYTES", size)
             parts = len(make_all(tmp_path, **rules)) - 1
             reading = read_json(tmp_path / "out/reading.json")
             reading.pop("examples", None)  # with ids
             reading["inputs"]["corpus"].pop("examples", None)
             found.append((reading, [row[1:] for row in documents_of(tmp_path / "out")]))
-        assert found[1:] == [found[0]] * 2
+        assert found[0] == found[1]
         assert parts > 9
 
 
@@ -291,7 +291,7 @@ def test_a_damaged_parquet_file_is_reported_by_its_reader(tmp_path: Path, monkey
 RUN = (
     "import resource, sys; from pathlib import Path; from ipu_model.core.memory import read_memory\n"
     "from tasks.corpus import documents; documents.PIECE_BYTES = 4 << 20\n"
-    "from tests.tasks.corpus.test_corpus import params, make_corpus\n"
+    "from tests.tasks.corpus.made_corpus import params; from tasks.corpus.corpus import make_corpus\n"
     "if __name__ == '__main__':\n"
     "    make_corpus(params(path=sys.argv[1]), Path(sys.argv[2]))\n"
     "    print(*read_memory(Path('/proc/self/status'), 'VmHWM'))\n"

@@ -25,7 +25,7 @@ from tasks.validation.pretraining_checks import CorpusData
 from tasks.validation.validate import render_page, validate_data
 from tasks.validation.validators import LimitValidator
 from tests.plans import values_with
-from tests.tasks.corpus.test_corpus import documents
+from tests.tasks.corpus.made_corpus import documents
 
 ENGLISH = (
     "The river flows through the old town and turns to the south below the bridge, where the people of the valley have "

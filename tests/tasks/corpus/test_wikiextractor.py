@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.tasks.corpus.test_corpus import documents, make_corpus, params, read, refusal, write
+from tasks.corpus.corpus import make_corpus
+from tests.tasks.corpus.made_corpus import documents, params, read, refusal, write
 from tests.tasks.pretraining.row_inputs import wikitext_documents
 
 BLOCKS = """<doc id="12" url="https://en.wikipedia.org/wiki?curid=12" title="AT&T "Long Lines"">

@@ -31,7 +31,7 @@ from tasks.stage import artifacts
 from tasks.stage.errors import ParityLost
 from tests.places import ROOT
 from tests.tasks.downstream.entries import task_with
-from tests.tasks.downstream.squad.test_ask import SHORT, VOCABULARY
+from tests.tasks.downstream.squad.question_files import SHORT, VOCABULARY
 from tests.tasks.downstream.squad.window_files import write_logits
 from tests.tasks.pretraining.row_inputs import squad_params, write_questions, write_squad_rows
 from tests.tasks.release.evaluated_checkout import inputs_of, write_checkout

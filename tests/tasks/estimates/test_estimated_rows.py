@@ -6,19 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tasks.estimates.planned_jobs import FILL, NAMELESS, RowEstimator, planned_jobs, take_share, text_packing_factor
-from tasks.params.overlays import resolve
-from tasks.params.schema import Params, validate_params
 from tasks.stage import artifacts
 from tests.ipu_model.tiny_jobs import make_columns, write_rows
 from tests.places import ROOT
-
-
-def params_of(preset: str | None, *overrides: str) -> Params:
-    base = yaml.safe_load((ROOT / "params.yaml").read_text("utf-8")) if preset is None else {}
-    return validate_params(resolve(base, preset, list(overrides), ROOT / "presets"))
+from tests.plans import params_of
 
 
 def test_what_a_recipe_says_is_taken_and_the_rest_is_said(tmp_path: Path) -> None:

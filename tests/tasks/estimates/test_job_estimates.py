@@ -20,7 +20,7 @@ from tasks.estimates.job_estimates import (
 )
 from tasks.host import ledger
 from tests.places import ROOT
-from tests.tasks.estimates.test_estimated_rows import params_of
+from tests.plans import params_of
 
 DEMO = ["pretrain@phase1"]
 DEVICE = "CPU, 1 process"

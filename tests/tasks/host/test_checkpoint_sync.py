@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import shutil
 import subprocess
@@ -20,20 +19,9 @@ from tasks.host import checkpoint_sync
 from tasks.host.checkpoint_sync import Remote, is_whole, sync_checkpoints
 from tasks.stage.errors import DeviceJobFailed, ParamsError, StagePaused
 from tests.places import ROOT
+from tests.tasks.host.made_checkpoints import write_checkpoint
 
 KEY = "pretrain-phase1/0123456789ab"
-
-
-def write_checkpoint(run: Path, step: int, text: str = "weights") -> Path:
-    """A checkpoint as ipu_model.train.checkpoint writes it, with small files."""
-    folder = run / f"step-{step:08d}"
-    folder.mkdir(parents=True)
-    contents = {"model.safetensors": f"{text} {step}", "optimizer.safetensors": "moments", "state.json": "{}"}
-    for name, content in contents.items():
-        (folder / name).write_text(content)
-    hashes = {name: hashlib.sha256(content.encode()).hexdigest() for name, content in contents.items()}
-    (folder / "sha256.json").write_text(json.dumps(hashes))
-    return folder
 
 
 def steps(folder: Path) -> list[int]:

@@ -14,11 +14,12 @@ from tasks.host.launcher import launch_command, parse_poprun_options
 from tasks.jobs.device_job import BatchGeometry, Job, ModelConfig, ScheduleConfig
 from tasks.jobs.training import geometry
 from tasks.params.overlays import resolve
-from tasks.params.schema import DeviceParams, validate_params
+from tasks.params.schema import validate_params
 from tasks.params.strict_yaml import read_yaml
 from tasks.stage.errors import ParamsError
 from tests.ipu_model.tiny_jobs import TORCHRUN
 from tests.optimizers import optimizer_config
+from tests.tasks.host.device_program import device, params
 from tests.tasks.trained_checkout import PROJECT
 
 JOB = Job(
@@ -33,16 +34,6 @@ JOB = Job(
     schedule=ScheduleConfig(steps=3),
     ipu_config={"layers_per_ipu": [0, 4, 4, 4], "replication_factor": 16},
 )
-
-
-def device(**values: Any) -> DeviceParams:
-    return params(**values).device
-
-
-def params(**values: Any) -> Any:
-    content = read_yaml(PROJECT / "params.yaml")
-    content["device"].update(values)
-    return validate_params(content)
 
 
 def test_without_a_launcher_the_job_is_one_process() -> None:

@@ -14,7 +14,7 @@ from tasks.host.launcher import launch_command
 from tasks.jobs.device_job import run_device_job
 from tasks.stage.errors import DeviceJobFailed
 from tests.ipu_model.tiny_jobs import make_columns, make_job, write_rows
-from tests.tasks.host.test_launcher import device
+from tests.tasks.host.device_program import device
 from tests.tasks.trained_checkout import PROJECT
 
 DOOR = """

@@ -45,9 +45,9 @@ from tasks.validation import validate
 from tests.places import ROOT
 from tests.tasks.downstream.entries import dev_set, make_question, task_with
 from tests.tasks.hostile import HOSTILE, Page, markdown_tokens, structure, words
-from tests.tasks.release.test_card import CHECKS, ORIGIN, facts, model_card
+from tests.tasks.release.card_facts import CHECKS, ORIGIN, facts, model_card
 from tests.tasks.trained_checkout import params_with
-from tests.tasks.validation.test_validation_page import VERDICT
+from tests.tasks.validation.verdicts import VERDICT
 
 PLAIN = "plain"
 every_text = pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)

@@ -18,7 +18,7 @@ from tasks.params.entries import find_entry
 from tasks.plan.kinds import load_spec
 from tasks.stage import artifacts
 from tests.places import ROOT
-from tests.tasks.params.test_recipes import SQUAD_PACKING_FACTOR, manifest, planned, resolved
+from tests.tasks.params.recipe_plans import SQUAD_PACKING_FACTOR, manifest, planned, resolved
 
 FAST = ("ipu-base-pod16-run-qa-fast", "ipu-large-pod16-notebook-fast")
 SECTION = (ROOT / "docs/ipu.md").read_text(encoding="utf-8").split("## Fine-tuning: memory and speed")[1]

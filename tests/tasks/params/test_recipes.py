@@ -10,67 +10,30 @@ from typing import Any
 import pytest
 
 from flows.runs.stopping import STOP_TIMEOUT_S
-from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.estimates.ipu import build_program, describe_evaluations
 from ipu_model.estimates.ipu_time import call_interval
 from ipu_model.estimates.shapes import RowShape
-from ipu_model.ipu.planning import IpuPlan, plan_ipu
+from ipu_model.ipu.planning import IpuPlan
 from ipu_model.jobs.job import EvaluationConfig, Job
 from ipu_model.models.config import ModelConfig
-from ipu_model.rows.format import Manifest
 from ipu_model.train.checkpoint_writer import ASSUMED_SAVE_SECONDS, SAVE_MARGIN
 from tasks.downstream.jobs.entry_jobs import build_finetune_job, build_predict_job
 from tasks.jobs.training import model_config
 from tasks.params.entries import find_entry
-from tasks.params.overlays import read_preset, resolve
-from tasks.params.schema import Params, validate_params
+from tasks.params.overlays import read_preset
+from tasks.params.schema import Params
 from tasks.plan.kinds import load_spec
 from tasks.pretraining.pretrain import make_pretrain_job
 from tasks.stage import artifacts
 from tasks.stage.row_folders import read_manifest
 from tests.places import ROOT
+from tests.tasks.params.recipe_plans import PRESETS, SQUAD_PACKING_FACTOR, manifest, planned, resolved
 from tests.tasks.params.recipe_table import PORTABLE, RECIPES, Phase, Row, Squad
 
-PRESETS = ROOT / "presets"
-VOCABULARY = 30522
 PACKING_FACTOR = {128: 1.17, 384: 1.7, 512: 2.0}
 """Sequences in a row on Wikipedia, at most 3: graphcore/examples:nlp/bert/pytorch/configs_pretraining.yml."""
-SQUAD_PACKING_FACTOR = {384: 2.18, 512: 2.2}
-"""Windows in a row. 384 tokens: what best-fit packing of SQuAD's 88,641 features reaches with 3 in a row or more
-(LPFHP of graphcore/examples:tutorials/blogs_code/packedBERT on their histogram); 512: Optimum's packed notebook."""
 BASE_MODEL = (768, 12, 12, 3072)
 LARGE_MODEL = (1024, 24, 16, 4096)
-
-
-def resolved(name: str) -> Params:
-    return validate_params(resolve({}, name, [], PRESETS))
-
-
-def manifest(name: str, row_length: int, factor: float) -> Manifest:
-    rows = 1_000_000
-    kind = "question_answering" if name.startswith("squad") else "pretrain"
-    return Manifest(
-        kind=kind,
-        row_length=row_length,
-        max_sequences=3,
-        max_predictions=20,
-        vocab_size=VOCABULARY,
-        tokenizer_sha256="0",
-        seed=0,
-        rows=rows,
-        sequences=round(rows * factor),
-        real_tokens=rows,
-        files={},
-    )
-
-
-def planned(job: Job, model: ModelConfig, factor: float) -> IpuPlan:
-    """The plan of the IPU runtime, which refuses what cannot run; `say` fails on a key it had to translate."""
-
-    def say(text: str) -> None:
-        assert "ipu_config" not in text, text
-
-    return plan_ipu(job, model, factor, True, PopRunInstances(), say)
 
 
 def layers_of(plan: IpuPlan) -> tuple[int, ...]:

@@ -7,24 +7,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from ipu_model.distributed.process import StopRequest, lock_run_folder
-from ipu_model.jobs.job import Job, JobResult
-from ipu_model.train.job_runner import run_job
 from tasks.downstream.jobs.entry_jobs import build_finetune_job
 from tasks.jobs import training
 from tasks.jobs.device_job import format_event
 from tasks.jobs.training import fingerprint, summary, train
 from tasks.params.entries import find_entry
-from tasks.params.overlays import resolve
-from tasks.params.schema import Params, validate_params
-from tasks.params.strict_yaml import read_yaml
 from tasks.plan.kinds import load_spec
 from tasks.pretraining.pretrain import make_pretrain_job
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.stage import artifacts
 from tasks.stage.errors import ParamsError
 from tasks.stage.row_folders import HELD_OUT
-from tests.places import ROOT
 from tests.tasks.pretraining.row_inputs import (
     random_texts,
     word_tokenizer,
@@ -32,39 +25,7 @@ from tests.tasks.pretraining.row_inputs import (
     write_questions,
     write_squad_rows,
 )
-
-SMALL = (
-    "model.hidden_size=32",
-    "model.intermediate_size=64",
-    "model.num_layers=1",
-    "model.num_heads=2",
-    "pretrain_rows.held_out_fraction=0.1",
-    "pretrain_rows.phase1.row_length=48",
-    "pretrain.phase1.steps=25",
-    "pretrain.phase1.global_batch_size=16",
-    "pretrain.evaluate_every_updates=10",
-    "pretrain.evaluate_rows=20",
-    "downstream.squad.rows.row_length=64",
-    "downstream.squad.rows.max_question_length=16",
-    "downstream.squad.rows.doc_stride=8",
-    "downstream.squad.rows.held_out_fraction=0.2",
-    "downstream.squad.finetune.epochs=6.0",
-    "downstream.squad.finetune.global_batch_size=16",
-    "downstream.squad.finetune.evaluate_every_updates=4",
-    "downstream.squad.finetune.keep=best",
-    "downstream.squad.finetune.patience=3",
-    "downstream.squad.finetune.learning_rate=0.01",
-)
-
-
-def params_with(*overrides: str) -> Params:
-    return validate_params(resolve(read_yaml(ROOT / "params.yaml"), None, list(overrides)))
-
-
-def in_this_process(job: Job, **_: object) -> JobResult:
-    torch.set_num_threads(1)  # more would wait for one another on a busy machine
-    with lock_run_folder(Path(job.run_folder)):
-        return run_job(job, lambda event, **fields: None, StopRequest())
+from tests.tasks.pretraining.small_training import SMALL, in_this_process, params_with
 
 
 @pytest.fixture(scope="module")

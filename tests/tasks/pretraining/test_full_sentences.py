@@ -33,8 +33,7 @@ from tests.tasks.pretraining.row_inputs import (
     word_tokenizer,
     write_corpus,
 )
-from tests.tasks.pretraining.test_evaluated_training import SMALL, in_this_process, params_with
-from tests.tasks.pretraining.test_pairs import documents_of, random_documents
+from tests.tasks.pretraining.small_training import SMALL, documents_of, in_this_process, params_with, random_documents
 
 
 def filled(sentence_lengths: list[int], budget: int) -> list[int]:

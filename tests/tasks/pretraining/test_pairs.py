@@ -6,16 +6,7 @@ import numpy as np
 import pytest
 
 from tasks.pretraining.rows.pair_rows import TokenizedDocuments, make_pairs, split_long_sentences
-
-
-def documents_of(sentence_lengths: list[list[int]]) -> TokenizedDocuments:
-    """Documents whose tokens are 0, 1, 2, ...: a token names its own place."""
-    flat = [length for document in sentence_lengths for length in document]
-    return TokenizedDocuments(
-        np.arange(sum(flat)),
-        [0, *np.cumsum(flat).tolist()],
-        [0, *np.cumsum([len(document) for document in sentence_lengths]).tolist()],
-    )
+from tests.tasks.pretraining.small_training import documents_of, random_documents
 
 
 class Pairs(NamedTuple):
@@ -29,11 +20,6 @@ class Pairs(NamedTuple):
 def pairs_of(documents: TokenizedDocuments, row_length: int, short: float = 0.0, seed: int = 0) -> Pairs:
     made = make_pairs(documents, row_length - 3, short, np.random.default_rng(seed))
     return Pairs(*made.segments[0], *made.segments[1], made.labels)
-
-
-def random_documents(seed: int, count: int, longest: int = 40) -> list[list[int]]:
-    draw = random.Random(seed)
-    return [[draw.randint(1, longest) for _ in range(draw.randint(1, 30))] for _ in range(count)]
 
 
 def document_of(documents: TokenizedDocuments, token: int) -> int:

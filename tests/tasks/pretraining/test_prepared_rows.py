@@ -24,16 +24,8 @@ from tasks.stage.row_folders import find_held_out_rows, read_manifest
 from tasks.validation.validators import GxValidator
 from tests.ipu_model.tiny_jobs import TINY, make_job, run_here
 from tests.tasks.pretraining.prepared_data import LENGTH, google_features, hub_columns, own_rows, table, tfrecord
-from tests.tasks.pretraining.row_inputs import pretrain_params, random_texts, read_rows, word_tokenizer
+from tests.tasks.pretraining.row_inputs import GOLDEN, pretrain_params, random_texts, read_rows, word_tokenizer
 from tests.tasks.validation.validation_data import pretrain_data, validate
-
-GOLDEN = bytes.fromhex(
-    "cb000000000000008461617b0ac8010a1d0a146e6578745f73656e74656e63655f6c6162656c7312051a030a01010a180a0a696e7075745f6d"
-    "61736b120a1a080a060101010101000a190a0b7365676d656e745f696473120a1a080a060000000101000a170a0d6d61736b65645f6c6d5f69"
-    "647312061a040a0209000a210a116d61736b65645f6c6d5f77656967687473120c120a0a080000803f000000000a170a09696e7075745f6964"
-    "73120a1a080a060207040803000a1d0a136d61736b65645f6c6d5f706f736974696f6e7312061a040a020200e7c951aa"
-)
-"""One record of the features of create_pretraining_data, written by the package `tfrecord` 1.14.6."""
 
 
 @dataclass

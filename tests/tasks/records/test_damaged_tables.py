@@ -19,8 +19,7 @@ from tasks.pretraining.rows.prepared_sequences import RowLimits, validate_and_un
 from tasks.records.interpretation import Interpretation
 from tasks.stage.errors import PodiumError
 from tests.fuzzing import damaged_bytes, require_clean
-from tests.tasks.pretraining.row_inputs import pretrain_params, word_tokenizer
-from tests.tasks.pretraining.test_prepared_rows import GOLDEN
+from tests.tasks.pretraining.row_inputs import GOLDEN, pretrain_params, word_tokenizer
 
 COUNT = 60
 TEXTS = pa.table({"title": ["Ada", None, "é"] * 9, "text": ["She came.", "", "Then\nwent."] * 9})

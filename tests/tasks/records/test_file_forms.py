@@ -18,7 +18,7 @@ from tasks.params.schema import load_params, validate_params
 from tasks.pretraining.base_model import write_base_model
 from tasks.stage.errors import InputError, ParamsError
 from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary, read_vocabulary
-from tests.tasks.downstream.squad.test_questions import params as question_params
+from tests.tasks.downstream.squad.question_files import params as question_params
 from tests.tasks.downstream.texts.glue_checkout import make_glue_data
 from tests.tasks.plan.test_given_paths import documents_of, params
 from tests.tasks.tiny_model import write_tiny_model

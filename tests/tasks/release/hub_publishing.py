@@ -52,3 +52,12 @@ def commits(hub: HubServer) -> list[Commit]:
 
 def content(hub: HubServer, commit: Commit) -> dict[str, bytes]:
     return {path: hub.store.read(blob.sha256) for path, blob in commit.tree.items() if path != ".gitattributes"}
+
+
+def open_requests(hub: HubServer) -> list[int]:
+    return sorted(number for number, pull in repository(hub).pulls.items() if pull["status"] == "open")
+
+
+def merge(hub: HubServer, number: int) -> None:
+    repository(hub).branches["main"] = repository(hub).branches[f"refs/pr/{number}"]
+    repository(hub).pulls[number]["status"] = "merged"

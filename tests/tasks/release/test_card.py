@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import subprocess
 from pathlib import Path
@@ -12,52 +11,13 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
-from tasks.downstream.card import CardFacts
 from tasks.downstream.card_costs import remove_costs
-from tasks.params.entries import find_entry
 from tasks.params.schema import parameter_values
 from tasks.release.provenance import WITHHELD, git_state, provenance
 from tasks.release.publish import publish
 from tasks.stage.errors import PublishError
-from tests.tasks.downstream.entries import task_with
+from tests.tasks.release.card_facts import ORIGIN, facts, model_card
 from tests.tasks.trained_checkout import METRICS, make_checkout, params_with, subject_in, write_gate
-
-CONFIG = {"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 4, "vocab_size": 2000}
-CHECKS = [{"name": "f1", "ok": True, "found": 94.5678, "required": 85.0}]
-ORIGIN: dict[str, Any] = {
-    "git": {"revision": "f" * 40, "dirty": True, "changed": ["tasks/gate.py"]},
-    "stages_sha256": "a" * 64,
-    "parameters_sha256": "b" * 64,
-    "data": {
-        "verdicts": {"corpus": {"valid": True}, "squad": {"valid": True}},
-        "rows": {"phase1": {"sequences": 123456, "real_tokens": 7890123}},
-    },
-    "base_model": None,
-    "training": {
-        "pretrain-phase1": {"steps": 600, "final_loss": 2.34567, "runtime": "cpu", "precision": "fp32"},
-        "pretrain-phase2": {"steps": 200},
-    },
-}
-
-
-def model_card(known: CardFacts) -> str:
-    return str(task_with("squad", "card").card(known))
-
-
-def facts(**changed: Any) -> CardFacts:
-    known = CardFacts(
-        entry=find_entry(params_with(), "squad"),
-        name="user/demo",
-        title="demo",
-        license="apache-2.0",
-        language="en",
-        parameters=parameter_values(params_with()),
-        metrics=METRICS,
-        gate={"accepted": True, "reasons": [], "checks": CHECKS},
-        config=CONFIG,
-        provenance=ORIGIN,
-    )
-    return dataclasses.replace(known, **changed)
 
 
 def front_matter(card: str) -> Any:

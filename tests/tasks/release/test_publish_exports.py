@@ -144,7 +144,7 @@ def test_a_rejected_file_is_not_published_and_the_card_says_why(checkout: Path) 
 def test_the_signed_attestation_names_the_preferred_file(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("OpenSSL", reason="model-signing needs it and does not declare it")
     pytest.importorskip("model_signing")
-    from tests.tasks.release.test_signing import write_key
+    from tests.tasks.release.signed import write_key
 
     monkeypatch.setenv("PODIUM_SIGNING_KEY", str(write_key(checkout / "ours.pem")))
     folder = release(checkout, RIGHT, prefer="smallest", signing="key")

@@ -11,12 +11,17 @@ from tasks.params.schema import parameter_values
 from tasks.release.publish import publish
 from tasks.stage.errors import ParamsError, PublishError
 from tests.hub_server import HubServer
-from tests.tasks.release.hub_publishing import CALLS, NAME, commits, publish_small, repository, small_release
+from tests.tasks.release.hub_publishing import (
+    CALLS,
+    NAME,
+    commits,
+    merge,
+    open_requests,
+    publish_small,
+    repository,
+    small_release,
+)
 from tests.tasks.trained_checkout import make_checkout, params_with
-
-
-def open_requests(hub: HubServer) -> list[int]:
-    return sorted(number for number, pull in repository(hub).pulls.items() if pull["status"] == "open")
 
 
 def proposed(hub: HubServer, number: int) -> dict[str, bytes]:
@@ -30,11 +35,6 @@ def open_by_another_publisher(hub: HubServer) -> None:
     target.branches["refs/pr/1"] = target.branches["main"]
     files = {name: hub.store.blob(name, file.source) for name, file in small_release().files.items()}
     hub.store.commit(target, "refs/pr/1", files, (), None, "the other publisher")
-
-
-def merge(hub: HubServer, number: int) -> None:
-    repository(hub).branches["main"] = repository(hub).branches[f"refs/pr/{number}"]
-    repository(hub).pulls[number]["status"] = "merged"
 
 
 def test_a_release_for_review_is_a_pull_request_and_neither_main_nor_a_tag_moves(hub: HubServer) -> None:

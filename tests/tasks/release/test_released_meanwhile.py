@@ -21,9 +21,8 @@ from tasks.stage import artifacts
 from tasks.stage.errors import GateRejected, PublishError
 from tests.hub_server import HubServer
 from tests.tasks.downstream.entries import change_parameters
-from tests.tasks.release.hub_publishing import NAME, commits, repository
+from tests.tasks.release.hub_publishing import NAME, commits, merge, open_requests, repository
 from tests.tasks.release.released_checkout import fetch_here, state
-from tests.tasks.release.test_publish_review import merge, open_requests
 from tests.tasks.trained_checkout import make_checkout, write_gate, write_model
 
 FOLDER = "published/podium-demo"

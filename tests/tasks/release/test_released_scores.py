@@ -15,7 +15,7 @@ from tasks.downstream.squad.questions import SquadQuestion, read_questions
 from tasks.records.answer_places import ReferenceAnswer
 from tasks.stage.errors import InputError
 from tests.tasks.downstream.entries import dev_set, make_question, task_with
-from tests.tasks.downstream.gate.test_gate_stage import LIMITS, checkout, decide_on  # noqa: F401 (a fixture)
+from tests.tasks.downstream.gate.gate_checkout import LIMITS, decide_on, passing_checkout  # noqa: F401 (a fixture)
 
 SQUAD = task_with("squad", "scores")
 WORDS = ("red", "blue", "green", "house", "river", "the", "a", "St.", "1990")

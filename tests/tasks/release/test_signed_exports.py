@@ -31,7 +31,7 @@ from tests.places import ROOT
 from tests.prefect_home import make_home
 from tests.tasks.downstream.texts.classification_checkout import WORDS, write_texts
 from tests.tasks.release.hub_publishing import NAME
-from tests.tasks.release.test_signing import replace_text, verify, write_key
+from tests.tasks.release.signed import replace_text, verify, write_key
 from tests.tasks.tiny_model import write_tiny_model
 
 pytestmark = pytest.mark.soak

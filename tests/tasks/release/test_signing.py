@@ -19,8 +19,7 @@ import pytest
 pytest.importorskip("OpenSSL", reason="model-signing needs it and does not declare it")
 pytest.importorskip("model_signing")
 
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 
 from ipu_model.core.files import write_json
 from tasks.params.schema import parameter_values
@@ -31,21 +30,13 @@ from tasks.release.publish import publish
 from tasks.release.signing import Signer, Trust, open_signer
 from tasks.stage.errors import PublishError
 from tests.hub_server import HubServer
+from tests.podium_here import call_podium
 from tests.tasks.release.hub_publishing import NAME, commits
-from tests.tasks.trained_checkout import PROJECT, make_checkout, params_with
+from tests.tasks.release.signed import replace_text, verify, write_key
+from tests.tasks.trained_checkout import make_checkout, params_with
 
 FOLDER = "published/podium-demo"
 SECRET = "correct horse battery staple"
-
-
-def write_key(path: Path, key: Any = None, password: str | None = None) -> Path:
-    """A new private key, and its public key next to it."""
-    key = key or ec.generate_private_key(ec.SECP256R1())
-    how = serialization.BestAvailableEncryption(password.encode()) if password else serialization.NoEncryption()
-    path.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, how))
-    public = (serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    path.with_suffix(".pub").write_bytes(key.public_key().public_bytes(*public))
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -78,11 +69,6 @@ def release(made: Path, tmp_path: Path) -> Path:
 
 def publish_here(root: Path, **how: Any) -> dict[str, Any]:
     return publish(parameter_values(params_with(**{"signing": "key", **how})), "squad", root)
-
-
-def verify(folder: Path, key: Path | None, **known: Any) -> dict[str, verification.ReleaseCheck]:
-    trust = Trust(key) if key else None
-    return {one.name: one for one in verification.verify(verification.ReceivedRelease(folder, trust, **known))}
 
 
 def results(folder: Path, key: Path | None, **known: Any) -> dict[str, str]:
@@ -136,12 +122,6 @@ def test_another_key_or_a_changed_signature_signs_again(checkout: Path, keys: Pa
     (checkout / FOLDER / "README.md").write_text("a better card")
     assert publish_here(checkout)["unchanged"] is False
     assert set(results(checkout / FOLDER, keys / "theirs.pub").values()) == {"ok", "skipped"}
-
-
-def replace_text(path: Path, old: str, new: str) -> None:
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new))
 
 
 def one_byte_of_weights(folder: Path, keys: Path) -> None:
@@ -482,29 +462,29 @@ def test_without_a_network_sigstore_publishes_nothing_and_verifies_nothing(
 
 
 def test_the_command_prints_a_line_a_check_and_a_name_of_a_file_cannot_forge_one(release: Path, keys: Path) -> None:
-    def run(*words: Any) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "flows", "verify", str(release), "--key", *map(str, words)]
-        return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    def run(*words: Any) -> tuple[int, str, str]:
+        done = call_podium("verify", str(release), "--key", *map(str, words))
+        return done.returncode, done.stdout, done.stderr
 
-    good = run(keys / "ours.pub")
-    assert (good.returncode, good.stdout.splitlines()[-1]) == (0, "verified")
-    facts = dict(line.split(maxsplit=1) for line in good.stdout.splitlines()[:4])
+    code, out, _ = run(keys / "ours.pub")
+    assert (code, out.splitlines()[-1]) == (0, "verified")
+    facts = dict(line.split(maxsplit=1) for line in out.splitlines()[:4])
     tag = facts["tag"]
     assert facts == {"title": "podium-demo", "tag": tag, "day": "unknown", "signer": str(keys / "ours.pub")}
-    assert run(keys / "ours.pub", "--tag", tag).returncode == 0
-    older = run(keys / "ours.pub", "--tag", "release-000000000000")
-    assert (older.returncode, f"these files are {tag}, release-000000000000 is required" in older.stdout) == (1, True)
+    assert run(keys / "ours.pub", "--tag", tag)[0] == 0
+    code, out, _ = run(keys / "ours.pub", "--tag", "release-000000000000")
+    assert (code, f"these files are {tag}, release-000000000000 is required" in out) == (1, True)
     (release / "x\nsignature    ok       of the owner").write_text("")
     (release / "model.sig").write_text("[" * 200_000)
-    bad = run(keys / "ours.pub")
-    assert (bad.returncode, bad.stderr) == (1, "")
-    assert not [line for line in bad.stdout.splitlines() if re.match("signature +ok", line)]
-    assert bad.stdout.splitlines()[-1].startswith("NOT VERIFIED")
-    values = json.loads(run(keys / "ours.pub", "--json").stdout)
+    code, out, err = run(keys / "ours.pub")
+    assert (code, err) == (1, "")
+    assert not [line for line in out.splitlines() if re.match("signature +ok", line)]
+    assert out.splitlines()[-1].startswith("NOT VERIFIED")
+    values = json.loads(run(keys / "ours.pub", "--json")[1])
     assert values["verified"] is False
     assert {one["result"] for one in values["checks"]} <= {"ok", "failed", "skipped"}
-    wrong = run(keys / "ours.pem")
-    assert (wrong.returncode, wrong.stderr.count("is not a public key")) == (1, 1)
+    code, _, err = run(keys / "ours.pem")
+    assert (code, err.count("is not a public key")) == (1, 1)
 
 
 def test_a_signed_release_on_the_hub_is_one_commit_and_its_tag_has_the_signature(

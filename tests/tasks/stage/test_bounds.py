@@ -9,8 +9,6 @@ import resource
 import signal
 import socket
 import struct
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,27 +27,13 @@ from tasks.records.tables import ColumnSpec, match_columns
 from tasks.records.text_files import read_lines
 from tasks.stage.errors import InputError
 from tasks.stage.memory import iterate_limited, limit_memory
-from tests.places import ROOT as PROJECT
+from tests.tasks.stage.bounded import run
 from tests.tasks.tiny_model import write_tiny_model
 
 MOST_MB = 1536
 """Above the 200 MB or so of a process with its libraries, a gigabyte, and room for neither to be exact."""
 SECONDS = 300
 """Of a host that is busy; alone each takes one or two, and what is not bounded hours."""
-
-
-def run(code: str, *words: str) -> tuple[subprocess.CompletedProcess[str], int]:
-    """Run `code` as a stage does; how it ended, and its peak memory in MB."""
-    peak = "next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM'))"
-    script = (
-        "import sys; from pathlib import Path; from tasks.plan.main import run_main\n"
-        f"def main():\n    {code}\ntry:\n    run_main(main)\nfinally:\n    print({peak})"
-    )
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    process = subprocess.run(
-        [sys.executable, "-c", script, *words], cwd=PROJECT, env=environment, capture_output=True, text=True
-    )
-    return process, int(process.stdout or 0) >> 10
 
 
 def refused(code: str, *words: str, most_mb: int = MOST_MB, ends: tuple[int, ...] = (1,)) -> str:

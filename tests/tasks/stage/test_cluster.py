@@ -20,7 +20,7 @@ from tasks.vocabulary import word_counts
 from tasks.vocabulary.tokenizer import make_tokenizer
 from tests.places import ROOT
 from tests.tasks.pretraining.row_inputs import pretrain_params, random_texts, word_tokenizer, write_corpus
-from tests.tasks.stage.test_parallel import dies_on_three, fails_on_three, process_id, slow_first
+from tests.tasks.stage.mapped import dies_on_three, fails_on_three, process_id, slow_first
 
 distributed = pytest.importorskip("distributed", reason="needs the extra cluster")
 
@@ -171,6 +171,7 @@ def test_a_url_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         list(ordered_map(process_id, range(4)))
 
 
+@pytest.mark.soak
 def test_vocabularies_are_the_same_bytes_here_and_on_the_cluster(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,7 @@ from tasks.stage import memory
 from tasks.stage.errors import InputError
 from tasks.stage.memory import describe_shortage, limit_memory, memory_left, require_memory
 from tests.places import ROOT
-from tests.tasks.stage.test_bounds import run
+from tests.tasks.stage.bounded import run
 
 KEY = "downstream.squad.data.train_path"
 MB = 1 << 20

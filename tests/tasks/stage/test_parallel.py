@@ -1,5 +1,4 @@
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -19,32 +18,11 @@ from tasks.stage.parallel import (
     worker_count,
 )
 from tests.places import ROOT
-
-
-def slow_first(item: int) -> int:
-    if item == 0:
-        time.sleep(0.2)  # later items finish earlier
-    return item * 10
-
-
-def fails_on_three(item: int) -> int:
-    if item == 3:
-        raise InputError("three was found, another is required")
-    return item
-
-
-def dies_on_three(item: int) -> int:
-    if item == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return item
+from tests.tasks.stage.mapped import dies_on_three, fails_on_three, process_id, slow_first
 
 
 def sleep_a_tenth(item: int) -> None:
     time.sleep(0.1)
-
-
-def process_id(item: int) -> int:
-    return os.getpid()
 
 
 def test_results_come_in_the_order_of_the_items_with_any_number_of_processes() -> None:
@@ -108,7 +86,7 @@ def test_a_killed_process_is_reported_with_the_knob() -> None:
 def test_workers_do_not_outlive_a_killed_parent() -> None:
     code = (
         "import time\n"
-        "from tests.tasks.stage.test_parallel import process_id\n"
+        "from tests.tasks.stage.mapped import process_id\n"
         "from tasks.stage.parallel import ordered_map\n"
         "results = ordered_map(process_id, range(1000), workers=2)\n"
         "print(next(results), flush=True)\n"

@@ -19,7 +19,7 @@ from tasks.downstream.scoring.significance import ConfidenceInterval
 from tasks.records.labels import add_labels
 from tasks.stage import artifacts
 from tests.plans import whole_plan
-from tests.tasks.downstream.texts import test_label_scores as labels
+from tests.tasks.downstream.texts import label_scores as labels
 
 BALANCED = ClassCounts(
     {"negative": 400, "positive": 400}, {"negative": 150, "positive": 150}, {"negative": 97, "positive": 203}

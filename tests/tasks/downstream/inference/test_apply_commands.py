@@ -24,18 +24,10 @@ from flows.runs import environment
 from tasks.downstream.inference import job
 from tasks.stage.errors import PodiumError
 from tests.places import ROOT
+from tests.tasks.downstream.inference.applied_models import GOOD
 from tests.tasks.downstream.inference.head_models import write_head_model
 from tests.tasks.downstream.texts.glue_checkout import WORDS, device_job_here
 
-GOOD = {
-    "questions.csv": "question,context\nword1 ?,word1 word2 word3\nword4 ?,word5 word4\n",
-    "sentences.csv": "sentence\nword1 word2\nword3\n",
-    "labelled.tsv": "word1 word2\t1\nword3\t0\n",
-    "semicolon.csv": "Sentence;label\nword1, word2;1\nword3;0\n",
-    "rows.json": '[{"id": 7, "sentence": "word1 word2", "label": 1}, {"id": 8, "sentence": "word3", "label": 0}]',
-    "unknown.csv": "text,label\nword1,red\nword2,pink\nword3,green\n",
-    "tagged.csv": "tokens;tags\nword1 word2;B-red O\nword3;B-pink\n",
-}
 BAD = {
     "open.csv": 'question,context\n"a,b\nc,d\n',
     "questions.json": '{"data": [{"paragraphs": [{"qas": [{"id": "1", "answers": [{"text": "a"}]}]}]}]}',
@@ -198,9 +190,12 @@ def test_what_cannot_be_is_one_clear_error_and_leaves_nothing(
 
 
 @pytest.mark.parametrize(
-    "words", [["predict", "sst2", "sentences.csv", "out.csv"], ["evaluate", "sst2", "labelled.tsv", "--output", "made"]]
+    ("largest", "words"),
+    [
+        (100, ["predict", "sst2", "sentences.csv", "out.csv"]),
+        (2500, ["evaluate", "sst2", "labelled.tsv", "--output", "made"]),
+    ],
 )
-@pytest.mark.parametrize("largest", [100, 2500])
 def test_a_full_disk_leaves_nothing(place: Path, tmp_path: Path, words: Sequence[str], largest: int) -> None:
     before = sorted(place.rglob("*"))
     done = podium(place, *words, largest=largest, tmp=tmp_path)
@@ -211,42 +206,44 @@ def test_a_full_disk_leaves_nothing(place: Path, tmp_path: Path, words: Sequence
     assert list(tmp_path.iterdir()) == []
 
 
-def test_tables_of_people_are_read_and_what_was_found_is_said(place: Path, tmp_path: Path) -> None:
-    done = podium(place, "predict", "sst2", "semicolon.csv")
-    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == ["line 2", "line 3"], done.stderr
-    assert "semicolon.csv: CSV, UTF-8, fields separated by semicolons; text is 'Sentence' (by name)" in done.stderr
-    made = podium(place, "evaluate", "sst2", "rows.json", "--output", str(tmp_path / "made"), "--json")
-    assert json.loads(made.stdout)["examples"] == 2, made.stderr
+def test_tables_of_people_are_read_and_what_was_found_is_said(
+    call: Callable[..., tuple[str, str]], tmp_path: Path
+) -> None:
+    out, said = call("predict", "sst2", "semicolon.csv")
+    assert [json.loads(line)["id"] for line in out.splitlines()] == ["line 2", "line 3"]
+    assert "semicolon.csv: CSV, UTF-8, fields separated by semicolons; text is 'Sentence' (by name)" in said
+    out, said = call("evaluate", "sst2", "rows.json", "--output", str(tmp_path / "made"), "--json")
+    assert json.loads(out)["examples"] == 2, said
 
 
 @pytest.mark.parametrize(("model", "name", "count"), [("colours", "unknown.csv", 2), ("names", "tagged.csv", 1)])
 def test_labels_that_the_model_does_not_have_are_counted(
-    place: Path, tmp_path: Path, model: str, name: str, count: int
+    call: Callable[..., tuple[str, str]], tmp_path: Path, model: str, name: str, count: int
 ) -> None:
-    done = podium(place, "evaluate", model, name, "--output", str(tmp_path / "made"))
-    assert f"{count} labels unknown to the model, counted as wrong" in done.stderr
+    _, said = call("evaluate", model, name, "--output", str(tmp_path / "made"))
+    assert f"{count} labels unknown to the model, counted as wrong" in said
 
 
-def test_standard_streams_hold_records_and_nothing_else_in_any_format(place: Path) -> None:
+def test_standard_streams_hold_records_and_nothing_else_in_any_format(
+    place: Path, call: Callable[..., tuple[str, str]]
+) -> None:
     lines = podium(place, "predict", "qa", "-", "--format", "csv", given=GOOD["questions.csv"])
     assert lines.stdout.splitlines()[0] == "id,answer,score,probability,start,end", lines.stderr
     assert [line.split(",")[0] for line in lines.stdout.splitlines()[1:]] == ["line 2", "line 3"]
-    answers = podium(place, "predict", "qa", "questions.csv", "--format", "json")
-    assert json.loads(answers.stdout) == {
-        line.split(",")[0]: line.split(",")[1] for line in lines.stdout.splitlines()[1:]
-    }
-    assert "2 answers in" in answers.stderr
+    answers, said = call("predict", "qa", "questions.csv", "--format", "json")
+    assert json.loads(answers) == {line.split(",")[0]: line.split(",")[1] for line in lines.stdout.splitlines()[1:]}
+    assert "2 answers in" in said
 
 
-def test_the_figures_of_evaluate_are_those_of_score(place: Path, tmp_path: Path) -> None:
+def test_the_figures_of_evaluate_are_those_of_score(call: Callable[..., tuple[str, str]], tmp_path: Path) -> None:
     answers = ({"text": "word2", "answer_start": 6}, {"text": "word3", "answer_start": 12})
     qas = [{"id": str(n), "question": "word1 ?", "answers": [answer]} for n, answer in enumerate(answers)]
     dev = {"data": [{"title": "t", "paragraphs": [{"context": "word1 word2 word3", "qas": qas}]}]}
     (tmp_path / "dev.json").write_text(json.dumps(dev))
-    made = podium(place, "evaluate", "qa", str(tmp_path / "dev.json"), "--output", str(tmp_path / "made"), "--json")
-    found = json.loads(made.stdout)
-    said = podium(place, "score", str(tmp_path / "dev.json"), str(tmp_path / "made/predictions.json"), "--json")
-    assert {name: found[name] for name in ("exact_match", "f1", "total")} == json.loads(said.stdout)
+    made, _ = call("evaluate", "qa", str(tmp_path / "dev.json"), "--output", str(tmp_path / "made"), "--json")
+    found = json.loads(made)
+    scored, _ = call("score", str(tmp_path / "dev.json"), str(tmp_path / "made/predictions.json"), "--json")
+    assert {name: found[name] for name in ("exact_match", "f1", "total")} == json.loads(scored)
     assert found == json.loads((tmp_path / "made/metrics.json").read_text())
     names = {"metrics.json", "mistakes.csv", "nbest.json", "predictions.json", "report.html", "scores.json"}
     assert {path.name for path in (tmp_path / "made").iterdir()} == names
@@ -268,12 +265,13 @@ def test_misplaced_reference_answers_are_refused_with_an_option_that_drops_them(
     assert json.loads(out)["total"] == 1, said
 
 
-def test_what_is_there_is_written_over_only_by_force(place: Path, tmp_path: Path) -> None:
+def test_what_is_there_is_written_over_only_by_force(call: Callable[..., tuple[str, str]], tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     out.write_text("mine")
-    assert podium(place, "predict", "sst2", "sentences.csv", str(out)).returncode == 2
+    with pytest.raises(click.ClickException, match="already exists"):
+        call("predict", "sst2", "sentences.csv", str(out))
     assert out.read_text() == "mine"
-    assert podium(place, "predict", "sst2", "sentences.csv", str(out), "--force").returncode == 0
+    call("predict", "sst2", "sentences.csv", str(out), "--force")
     assert len(out.read_text().splitlines()) == 2
 
 

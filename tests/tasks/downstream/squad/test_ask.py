@@ -21,30 +21,11 @@ from tasks.downstream.squad.rows import make_features
 from tasks.stage.errors import InputError
 from tasks.vocabulary.encoding import load_tokenizer
 from tests.places import ROOT
-from tests.tasks.downstream.squad.test_features import windows
+from tests.podium_here import call_podium
+from tests.tasks.downstream.squad.question_files import SHORT, VOCABULARY, windows
 from tests.tasks.downstream.squad.transformers_4 import transformers_4
 from tests.tasks.tiny_model import write_tiny_model, write_tokenizer
 
-VOCABULARY = [
-    *"abcdefghijklmnopqrstuvwxyz0123456789.,?!'-",
-    *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz0123456789"),
-    "the",
-    "town",
-    "was",
-    "founded",
-    "by",
-    "in",
-    "river",
-    "mill",
-    "##er",
-    "##ing",
-    "who",
-    "when",
-    "of",
-    "and",
-    "market",
-]
-SHORT = "The town of Łódź-Mill was founded by Émile O'Brien, a miller, in 1423; the market and the river came later."
 LONG = " ".join(f"In {1400 + i} the miller of town {i} was marketing the river-mill no. {i}." for i in range(40))
 CASES = [
     ("Who founded the town?", SHORT),
@@ -363,7 +344,4 @@ def test_an_unreachable_hub_repository_is_one_clear_message(monkeypatch: pytest.
     ],
 )
 def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "flows", "ask", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 2
+    assert call_podium("ask", *arguments).returncode == 2

@@ -18,6 +18,7 @@ from tasks.downstream.evaluate import describe_run, evaluate
 from tasks.downstream.squad.params import SquadEvaluateParams
 from tasks.stage.errors import InputError
 from tests.places import ROOT
+from tests.podium_here import call_podium
 from tests.tasks.downstream.entries import task_with
 from tests.tasks.hostile import without_own_script
 from tests.tasks.release.evaluated_checkout import CONTEXTS, inputs_of, write_checkout
@@ -41,13 +42,7 @@ def run(folder: Path, questions: Any, predictions: Any, *more: str) -> subproces
         if content is not None:
             text = content if isinstance(content, (str, bytes)) else json.dumps(content)
             (folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
-    return run_command(str(folder / "questions.json"), str(folder / "predictions.json"), "--json", *more)
-
-
-def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "flows", "score", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
+    return call_podium("score", str(folder / "questions.json"), str(folder / "predictions.json"), "--json", *more)
 
 
 def test_standard_output_is_the_scores_as_json_and_nothing_else(tmp_path: Path) -> None:
@@ -108,7 +103,7 @@ def test_bad_input_is_one_clear_message(tmp_path: Path, questions: Any, predicti
 
 @pytest.mark.parametrize("arguments", [[], ["x"], ["x", "y", "z"], ["x", "y", "--output"], ["x", "y", "--nonsense"]])
 def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
-    assert run_command(*arguments).returncode == 2
+    assert call_podium("score", *arguments).returncode == 2
 
 
 def test_no_output_folder_is_half_written_when_the_input_is_bad(tmp_path: Path) -> None:

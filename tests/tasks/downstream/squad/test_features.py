@@ -7,6 +7,7 @@ from tokenizers import Tokenizer
 from tasks.downstream.squad.rows import Features, find_answers, make_features
 from tasks.stage.errors import InputError
 from tasks.vocabulary.encoding import load_tokenizer
+from tests.tasks.downstream.squad.question_files import windows
 from tests.tasks.pretraining.row_inputs import (
     CLS,
     SEP,
@@ -32,18 +33,6 @@ def offsets_of(features: Features, feature: int) -> np.ndarray:
     """int32[context tokens, 2] of one feature."""
     end = int(features.context_lengths[: feature + 1].sum())
     return features.offsets[end - int(features.context_lengths[feature]) : end]
-
-
-def windows(context_length: int, window: int, doc_stride: int) -> list[tuple[int, int]]:
-    """Spans (start, stop) of context tokens, each `doc_stride` tokens shared with the one before.
-
-    windows(10, window=6, doc_stride=2) == [(0, 6), (4, 10)]; an empty context has one empty window.
-    """
-    spans = [(0, min(window, context_length))]
-    while spans[-1][1] < context_length:
-        start = spans[-1][0] + window - doc_stride
-        spans.append((start, min(start + window, context_length)))
-    return spans
 
 
 def test_windows_share_the_stride_and_end_with_the_context() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 import unicodedata
@@ -32,10 +31,21 @@ from tasks.records.interpretation import NUMERIC_IDS, Interpretation, describe_i
 from tasks.stage.artifacts import READING
 from tasks.stage.errors import InputError, ParamsError
 from tests.tasks.downstream.entries import task_with
-from tests.tasks.downstream.squad.test_questions import CONTEXT, params, qa, squad, write, written
+from tests.tasks.downstream.squad.question_files import (
+    CONTEXT,
+    Rows,
+    as_flat,
+    as_json_text,
+    as_struct,
+    params,
+    qa,
+    squad,
+    write,
+    write_table,
+    written,
+)
 from tests.tasks.pretraining.row_inputs import squad_questions
 
-Rows = list[dict[str, Any]]
 ONE: dict[str, Any] = {
     "id": "q1",
     "title": "Animals",
@@ -52,34 +62,6 @@ def columns(**names: str) -> SquadColumnParams:
 
 def without(column: str) -> dict[str, Any]:
     return {name: value for name, value in ONE.items() if name != column}
-
-
-def as_struct(row: dict[str, Any]) -> dict[str, Any]:
-    given = row["answers"]
-    return {**row, "answers": {key: [answer[key] for answer in given] for key in ("text", "answer_start")}}
-
-
-def as_json_text(row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, "answers": json.dumps(as_struct(row)["answers"])}
-
-
-def as_flat(row: dict[str, Any]) -> dict[str, Any]:
-    flat = {f"answer_{key.removeprefix('answer_')}": value for key, value in row["answers"][0].items()}
-    return {**{key: value for key, value in row.items() if key != "answers"}, **flat}
-
-
-def write_table(path: Path, rows: Rows) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    elif path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    else:
-        with path.open("w", newline="", encoding="utf-8") as stream:
-            writer = csv.DictWriter(stream, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
-    return path
 
 
 def make(folder: Path, train: Path, dev: Path | None = None, **values: Any) -> dict[str, Rows]:

@@ -12,53 +12,13 @@ import pytest
 
 from tasks.downstream.squad import examples as questions
 from tasks.downstream.squad.examples import make_questions
-from tasks.downstream.squad.params import SquadColumnParams, SquadDataParams
 from tasks.records.answer_places import CONVERTED
 from tasks.records.interpretation import Interpretation, read_reading
 from tasks.stage.errors import InputError
 from tests.places import SHARED
+from tests.tasks.downstream.squad.question_files import CONTEXT, params, qa, squad, write, written
 
 SQUAD = SHARED / "data/squad"
-CONTEXT = "Ants dig deep. Bees hum, and bees dance."
-
-
-def params(**values: Any) -> SquadDataParams:
-    defaults: dict[str, Any] = {
-        "source": "files",
-        "train_path": "nowhere",
-        "dev_path": "nowhere",
-        "seed": 2,
-        "demo_train": 40,
-        "demo_dev": 20,
-        "dataset": None,
-        "dataset_config": None,
-        "dataset_revision": None,
-        "columns": dict.fromkeys(SquadColumnParams.model_fields),
-    }
-    return SquadDataParams(**{**defaults, **values})
-
-
-def qa(
-    name: str = "q1", question: str = "What do bees do?", answers: Any = (("hum", 20),), **extra: Any
-) -> dict[str, Any]:
-    """A question on CONTEXT; "hum" stands at characters 20 to 22."""
-    return {
-        "id": name,
-        "question": question,
-        "answers": [{"text": text, "answer_start": start} for text, start in answers],
-        **extra,
-    }
-
-
-def squad(*qas: dict[str, Any], context: str = CONTEXT, **extra: Any) -> dict[str, Any]:
-    article = {"title": "Animals", "paragraphs": [{"context": context, "qas": list(qas)}], **extra}
-    return {"version": "1.1", "data": [article]}
-
-
-def write(path: Path, values: Any) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(values if isinstance(values, bytes) else json.dumps(values).encode())
-    return path
 
 
 def make(tmp_path: Path, train: Any, dev: Any = None) -> dict[str, list[dict[str, Any]]]:
@@ -68,12 +28,6 @@ def make(tmp_path: Path, train: Any, dev: Any = None) -> dict[str, list[dict[str
     }
     make_questions(params(**paths), tmp_path / "made/out")
     return written(tmp_path / "made/out")
-
-
-def written(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    tables = {name: pq.read_table(folder / f"{name}.parquet") for name in ("train", "dev")}
-    assert all(table.schema.equals(questions.SCHEMA) for table in tables.values())
-    return {name: table.to_pylist() for name, table in tables.items()}
 
 
 def refusal(tmp_path: Path, train: Any, dev: Any = None) -> str:

@@ -21,7 +21,7 @@ from tasks.stage.errors import InputError
 from tasks.stage.row_folders import read_manifest
 from tests.places import ROOT
 from tests.tasks.downstream.entries import task_with
-from tests.tasks.downstream.squad.test_questions import params as file_params
+from tests.tasks.downstream.squad.question_files import params as file_params
 from tests.tasks.pretraining.row_inputs import (
     CLS,
     bert_tokenizer,

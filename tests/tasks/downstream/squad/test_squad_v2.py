@@ -32,7 +32,7 @@ from tests.tasks.pretraining.row_inputs import (
     write_questions,
     write_squad_rows,
 )
-from tests.tasks.release.test_card import facts
+from tests.tasks.release.card_facts import facts
 from tests.tasks.tiny_model import write_tiny_model
 
 CONTEXT = "by the sea " * 6 + "the red house"

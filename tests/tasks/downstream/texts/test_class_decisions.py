@@ -16,8 +16,8 @@ from tasks.records.labels import add_labels
 from tasks.rows.held_out import is_held_out
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
-from tests.tasks.downstream.texts import test_label_scores as labels
-from tests.tasks.downstream.texts.test_label_scores import CHOSEN, NAME
+from tests.tasks.downstream.texts import label_scores as labels
+from tests.tasks.downstream.texts.label_scores import CHOSEN, NAME
 
 CLASSES = ("ham", "spam")
 CHOICE: dict[str, Any] = {"evaluate": {"threshold": "auto"}, **CHOSEN}

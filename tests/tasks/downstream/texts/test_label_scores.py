@@ -16,59 +16,25 @@ from sklearn.metrics import accuracy_score, f1_score, precision_recall_fscore_su
 
 from ipu_model.core.files import read_json, write_json
 from tasks.downstream.evaluate import evaluate
-from tasks.downstream.gate.gate import gate
 from tasks.downstream.gate.released_scores import scores_json
 from tasks.downstream.inference.predict import open_writer
 from tasks.downstream.texts.inference import TextsInference
-from tasks.params.entries import find_entry
-from tasks.params.schema import validate_params
-from tasks.plan.kinds import load_part
 from tasks.records.labels import add_labels
 from tasks.rows.held_out import is_held_out
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError, ParamsError
-from tests.tasks.downstream.entries import values_with
+from tests.tasks.downstream.texts.label_scores import (
+    CHOSEN,
+    NAME,
+    decided,
+    part,
+    write_logits,
+    write_model,
+    write_split,
+)
 
-NAME = "mine"
 LABELS = ("art", "sport", "war", "weather")
 """No example has the label war."""
-
-
-def entry_values(**sections: Any) -> dict[str, Any]:
-    entry = {"kind": "classification", "multilabel": True, "data": {"train_path": "a.csv", "dev_path": "b.csv"}}
-    return values_with({"squad": None, NAME: {**entry, **sections}}, pretrain={"enabled": False})
-
-
-def part(name: str, **sections: Any) -> Any:
-    return load_part(find_entry(validate_params(entry_values(**sections)), NAME), name)
-
-
-def write_split(root: Path, split: str, labels: list[Any], schema: pa.Schema) -> None:
-    """Examples whose texts are numbers."""
-    names = [f"{split} text {number}" for number in range(len(labels))]
-    columns = {"first": names, "second": [None] * len(names), "label": labels, "id": names}
-    path = root / artifacts.examples_file(NAME, split)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table({name: columns[name] for name in schema.names}, schema=schema), path)
-
-
-def write_logits(root: Path, split: str, logits: np.ndarray) -> None:
-    """Logits as stage predict leaves them, and the features that they belong to."""
-    rows = part("spec").rows_folder(split, root)
-    rows.mkdir(parents=True, exist_ok=True)
-    numbers = pa.array(range(len(logits)), pa.int32())
-    pq.write_table(pa.table({"feature_id": numbers, "example_index": numbers}), rows / artifacts.FEATURES)
-    path = root / artifacts.logits_file(NAME, split)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    values = pa.array(logits.astype(np.float32).tolist(), pa.list_(pa.float32()))
-    table = pa.table({"feature_id": numbers, "logits": values})
-    with pa.ipc.new_file(str(path), table.schema) as file:
-        file.write_table(table)
-
-
-def write_model(root: Path) -> None:
-    (root / "models" / NAME).mkdir(parents=True)
-    (root / "models" / NAME / "model.safetensors").write_bytes(b"weights")
 
 
 def draw(count: int, seed: int, shift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
@@ -114,9 +80,6 @@ def mark(lists: list[list[int]]) -> np.ndarray:
     for row, some in zip(found, lists, strict=True):
         row[some] = 1
     return found
-
-
-CHOSEN = {"rows": {"held_out_fraction": 0.5}}
 
 
 @pytest.mark.parametrize("threshold", [None, 0.3, "auto", "per_label"])
@@ -171,14 +134,6 @@ def test_a_chosen_threshold_scores_better_than_a_half_where_logits_are_low(check
         evaluate(part("page", evaluate={"threshold": one}, **CHOSEN), checkout)["micro_f1"] for one in (None, "auto")
     ]
     assert found[1] > found[0] + 5
-
-
-def decided(root: Path, **sections: Any) -> dict[str, Any]:
-    """The gate's decision where all data are valid."""
-    for name in ("corpus", NAME, f"{NAME}-rows"):
-        write_json(root / artifacts.validation_report(name), {"data": name, "valid": True})
-    write_json(root / f"metrics/{NAME}-finetune.json", {"final_loss": 0.5, "steps": 10})
-    return gate(entry_values(**sections), NAME, root)
 
 
 def test_the_gate_has_floors_by_label_and_compares_with_the_best_set_of_labels(checkout: Path) -> None:
@@ -249,7 +204,7 @@ def test_the_page_has_a_row_per_label_and_names_in_the_mistakes(checkout: Path) 
     metrics = evaluate(part("page", evaluate={"threshold": "per_label"}, **CHOSEN), checkout)
     page = (checkout / f"evaluation/{NAME}/report.html").read_text(encoding="utf-8")
     by_label = {one["label"]: one["threshold"] for one in metrics["thresholds"]}
-    for one in (part for part in metrics["slices"] if part["by"] == "label"):
+    for one in (found for found in metrics["slices"] if found["by"] == "label"):
         bounds = {name: f"{one[f'{name}_low']:.1f}–{one[f'{name}_high']:.1f}" for name in ("f1", "precision", "recall")}
         cells = [f"{one[name]:.1f} <small>{interval}</small>" for name, interval in bounds.items()]
         cells.append(f"{one['examples']:,}")

@@ -23,9 +23,9 @@ from tasks.release import publish
 from tasks.vocabulary import tokenizer
 from tasks.vocabulary.hub_tokenizer import load_local_vocabulary
 from tests.tasks.downstream.entries import values_with, write_parameters
+from tests.tasks.downstream.texts.class_runs import _jobs_in_this_process, own_logits, published_logits, run
 from tests.tasks.downstream.texts.classification_checkout import CLASSES, NAME, values_of, write_texts
 from tests.tasks.downstream.texts.glue_checkout import run_stage
-from tests.tasks.downstream.texts.test_own_classes import _jobs_in_this_process, own_logits, published_logits, run
 from tests.tasks.pretraining.row_inputs import WORDS
 from tests.tasks.tiny_model import write_tokenizer
 from tests.tasks.trained_checkout import write_lock

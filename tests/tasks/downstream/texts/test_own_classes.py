@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
 from click.testing import CliRunner
 from scipy.stats import pearsonr
 from sklearn.metrics import accuracy_score, f1_score
@@ -18,13 +17,10 @@ from transformers import pipeline
 
 from flows.cli import cli
 from ipu_model.core.files import PARTIAL
-from tasks.downstream import evaluate, examples, parity, rows
-from tasks.downstream.gate import gate
-from tasks.downstream.inference import job as inference_job
-from tasks.downstream.jobs import entry_jobs as jobs
-from tasks.jobs import training
+from tasks.downstream import examples, parity, rows
 from tasks.release import publish
 from tasks.stage.errors import DataInvalid, GateRejected
+from tests.tasks.downstream.texts.class_runs import own_logits, published_logits, run
 from tests.tasks.downstream.texts.classification_checkout import (
     CLASSES,
     NAME,
@@ -32,25 +28,8 @@ from tests.tasks.downstream.texts.classification_checkout import (
     write_csv,
     write_texts,
 )
-from tests.tasks.downstream.texts.glue_checkout import change, device_job_here, read_json, run_stage
+from tests.tasks.downstream.texts.glue_checkout import change, read_json, run_stage
 from tests.tasks.pretraining.row_inputs import WORDS
-
-
-@pytest.fixture(autouse=True)
-def _jobs_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (training, jobs, parity, inference_job):
-        monkeypatch.setattr(module, "run_device_job", device_job_here)
-
-
-def run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """All stages up to the gate; the metrics."""
-    monkeypatch.chdir(folder)
-    run_stage(examples, NAME)
-    run_stage(rows, NAME)
-    for module, stage in ((jobs, "finetune"), (jobs, "predict"), (evaluate, "evaluate"), (gate, "gate")):
-        run_stage(module, f"{stage}@{NAME}")
-    found: dict[str, Any] = read_json(folder / f"metrics/{NAME}.json")
-    return found
 
 
 @pytest.mark.parametrize(
@@ -87,22 +66,6 @@ def test_no_verdict_page_or_suite_names_a_temporary_folder(tmp_path: Path, monke
     written = [path.read_text() for path in Path("reports").rglob("*") if path.is_file()]
     assert len(written) == 6
     assert not [text for text in written if PARTIAL in text]
-
-
-def own_logits(folder: Path) -> np.ndarray:
-    with pa.memory_map(str(folder / f"predictions/{NAME}/dev.arrow")) as source:
-        return np.array(pa.ipc.open_file(source).read_all()["logits"].to_pylist())
-
-
-def published_logits(folder: Path, texts: list[list[str]]) -> tuple[np.ndarray, Any]:
-    """Logits of the released model in transformers, and its configuration."""
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
-    with torch.no_grad():
-        found = [model(**tokenizer(*one, return_tensors="pt")).logits[0].numpy() for one in texts]
-    return np.array(found), model.config
 
 
 @pytest.mark.parametrize("pairs", [False, True])

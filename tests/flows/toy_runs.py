@@ -1,0 +1,52 @@
+"""Runs of the toy project: started, asked for by commands, and held by another process."""
+
+import subprocess
+import sys
+
+from flows import cli, pipeline
+from tests.places import ROOT
+
+FASTER = "downstream.squad.finetune.learning_rate=3e-5"
+
+
+HOLDS = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from flows.runs import locks
+from tests.plans import prepare_own
+with locks.hold_run(Path.cwd(), sys.argv[2], print):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def run(*overrides, **options):
+    return pipeline.pipeline(None, list(overrides), return_state=True, **options)
+
+
+def podium(capsys, *words):
+    """Exit code and output of a command."""
+    try:
+        cli.main(words)
+        code = 0
+    except SystemExit as end:
+        code = end.code
+    return code, capsys.readouterr()
+
+
+class Holding:
+    """Another process that holds a run, as a running one does."""
+
+    def __init__(self, name):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", HOLDS, str(ROOT), name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout.readline() == "held\n"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.communicate()

@@ -1,0 +1,63 @@
+"""Corpora made of files of a test, and what is in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.corpus import pieces
+from tasks.corpus.corpus import make_corpus
+from tasks.params.schema import CorpusParams
+from tasks.stage.errors import InputError
+from tests.places import ROOT
+
+WIKITEXT = ROOT / "../shared/data/wikitext/wikitext-2-valid.txt"
+
+
+def params(**values: Any) -> CorpusParams:
+    defaults: dict[str, Any] = {
+        "source": "files",
+        "path": "nowhere",
+        "text_column": "text",
+        "title_column": None,
+        "id_column": None,
+        "layout": "auto",
+        "seed": 1,
+        "demo_documents": 20,
+        "dataset": None,
+        "dataset_config": None,
+        "dataset_split": "train",
+        "dataset_revision": None,
+    }
+    return CorpusParams(**{**defaults, **values})
+
+
+def documents(folder: Path) -> list[tuple[str, str, str]]:
+    """(id, title, text) of every document of a corpus folder."""
+    table = pa.concat_tables([pq.read_table(part) for part in sorted(folder.glob("part-*.parquet"))])
+    assert table.schema.equals(pieces.SCHEMA)
+    return [tuple(row.values()) for row in table.to_pylist()]
+
+
+def read(tmp_path: Path, path: Path, **values: Any) -> list[tuple[str, str, str]]:
+    make_corpus(params(path=str(path), **values), tmp_path / "out")
+    return documents(tmp_path / "out")
+
+
+def refusal(tmp_path: Path, path: Path, **values: Any) -> str:
+    """The message of the refusal, after checking that nothing was left behind."""
+    with pytest.raises(InputError) as caught:
+        make_corpus(params(path=str(path), **values), tmp_path / "made" / "out")
+    left = list((tmp_path / "made").iterdir()) if (tmp_path / "made").exists() else []
+    assert left == [], "nothing half-written"
+    return str(caught.value)
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path

@@ -1,0 +1,128 @@
+"""Files of questions, and the parameters that name them."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.downstream.squad import examples as questions
+from tasks.downstream.squad.params import SquadColumnParams, SquadDataParams
+
+CONTEXT = "Ants dig deep. Bees hum, and bees dance."
+
+
+def params(**values: Any) -> SquadDataParams:
+    defaults: dict[str, Any] = {
+        "source": "files",
+        "train_path": "nowhere",
+        "dev_path": "nowhere",
+        "seed": 2,
+        "demo_train": 40,
+        "demo_dev": 20,
+        "dataset": None,
+        "dataset_config": None,
+        "dataset_revision": None,
+        "columns": dict.fromkeys(SquadColumnParams.model_fields),
+    }
+    return SquadDataParams(**{**defaults, **values})
+
+
+def qa(
+    name: str = "q1", question: str = "What do bees do?", answers: Any = (("hum", 20),), **extra: Any
+) -> dict[str, Any]:
+    """A question on CONTEXT; "hum" stands at characters 20 to 22."""
+    return {
+        "id": name,
+        "question": question,
+        "answers": [{"text": text, "answer_start": start} for text, start in answers],
+        **extra,
+    }
+
+
+def squad(*qas: dict[str, Any], context: str = CONTEXT, **extra: Any) -> dict[str, Any]:
+    article = {"title": "Animals", "paragraphs": [{"context": context, "qas": list(qas)}], **extra}
+    return {"version": "1.1", "data": [article]}
+
+
+def write(path: Path, values: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(values if isinstance(values, bytes) else json.dumps(values).encode())
+    return path
+
+
+def written(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    tables = {name: pq.read_table(folder / f"{name}.parquet") for name in ("train", "dev")}
+    assert all(table.schema.equals(questions.SCHEMA) for table in tables.values())
+    return {name: table.to_pylist() for name, table in tables.items()}
+
+
+Rows = list[dict[str, Any]]
+
+
+def as_struct(row: dict[str, Any]) -> dict[str, Any]:
+    given = row["answers"]
+    return {**row, "answers": {key: [answer[key] for answer in given] for key in ("text", "answer_start")}}
+
+
+def as_json_text(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "answers": json.dumps(as_struct(row)["answers"])}
+
+
+def as_flat(row: dict[str, Any]) -> dict[str, Any]:
+    flat = {f"answer_{key.removeprefix('answer_')}": value for key, value in row["answers"][0].items()}
+    return {**{key: value for key, value in row.items() if key != "answers"}, **flat}
+
+
+def write_table(path: Path, rows: Rows) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    else:
+        with path.open("w", newline="", encoding="utf-8") as stream:
+            writer = csv.DictWriter(stream, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    return path
+
+
+VOCABULARY = [
+    *"abcdefghijklmnopqrstuvwxyz0123456789.,?!'-",
+    *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz0123456789"),
+    "the",
+    "town",
+    "was",
+    "founded",
+    "by",
+    "in",
+    "river",
+    "mill",
+    "##er",
+    "##ing",
+    "who",
+    "when",
+    "of",
+    "and",
+    "market",
+]
+
+
+SHORT = "The town of Łódź-Mill was founded by Émile O'Brien, a miller, in 1423; the market and the river came later."
+
+
+def windows(context_length: int, window: int, doc_stride: int) -> list[tuple[int, int]]:
+    """Spans (start, stop) of context tokens, each `doc_stride` tokens shared with the one before.
+
+    windows(10, window=6, doc_stride=2) == [(0, 6), (4, 10)]; an empty context has one empty window.
+    """
+    spans = [(0, min(window, context_length))]
+    while spans[-1][1] < context_length:
+        start = spans[-1][0] + window - doc_stride
+        spans.append((start, min(start + window, context_length)))
+    return spans
