@@ -218,6 +218,7 @@ def trained(here, monkeypatch):
         write_json(checkout_folder(project, requests[-1].name) / metrics_file(job), {"held_out": held_out})
         return 0
 
+    monkeypatch.setenv("PODIUM_STAGE_KINDS", "cpu")  # or each would ask the device of this host, for a second
     monkeypatch.setattr("flows.commands.run._run_locked", start)
     monkeypatch.setattr("flows.commands.sweep_runs._run", try_recipe)
     monkeypatch.setattr("flows.commands.sweep_runs.write_seed_scores", lambda *told: None)
@@ -266,8 +267,13 @@ def shell(here, tmp_path_factory):
 @pytest.mark.slow
 def test_commands_that_take_seconds_do_what_is_said(shell, here):
     for command in HERE:
-        done = shell(command)
-        assert done.returncode == 0, (command, done.stdout, done.stderr)
+        words = podium_words(command)
+        if words and not re.search("[$>&|]", command):
+            told = CliRunner().invoke(cli, words, catch_exceptions=False)
+            assert told.exit_code == 0, (command, told.output)
+        else:
+            done = shell(command)
+            assert done.returncode == 0, (command, done.stdout, done.stderr)
     assert json.loads((here / "comparison.json").read_text())
     assert "hidden_size: 768" in (here / "params.yaml").read_text()
     assert "store" in (here / ".dvc" / "config.local").read_text()

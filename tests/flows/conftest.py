@@ -7,6 +7,7 @@ import pytest
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.testing.utilities import prefect_test_harness
 
+from flows import cli
 from flows.commands import run as run_command
 from flows.server.local_server import LocalServer
 from tasks.plan import stages
@@ -151,3 +152,30 @@ def ran(tmp_path):
         return new
 
     return since
+
+
+@pytest.fixture
+def command(toy_project, monkeypatch, capsys):
+    """Calls `podium run` where no Prefect may start; returns its exit code and what it printed, None where it would."""
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setenv("PREFECT_HOME", str(toy_project.parent / "home"))
+
+    class WouldStart(Exception):
+        pass
+
+    def start(*arguments):
+        raise WouldStart
+
+    def call(*words):
+        monkeypatch.setattr(run_command, "start_early", lambda log: None)
+        monkeypatch.setattr(run_command, "_run", start)
+        try:
+            cli.main(["run", *words])
+        except SystemExit as end:
+            return end.code, capsys.readouterr()
+        except WouldStart:
+            capsys.readouterr()  # the first line of the run
+            return None
+        return 0, capsys.readouterr()
+
+    return call

@@ -1,11 +1,13 @@
 """Runs of the toy project: started, asked for by commands, and held by another process."""
 
+import json
 import subprocess
 import sys
 
 from flows import cli, pipeline
 from tests.places import ROOT
 
+ACCEPTED = ["downstream.squad.gate.min_f1=80.0"]
 FASTER = "downstream.squad.finetune.learning_rate=3e-5"
 
 
@@ -23,6 +25,14 @@ with locks.hold_run(Path.cwd(), sys.argv[2], print):
 
 def run(*overrides, **options):
     return pipeline.pipeline(None, list(overrides), return_state=True, **options)
+
+
+def run_json(project):
+    return json.loads((project / "reports" / "run.json").read_text())
+
+
+def statuses(project):
+    return {stage["name"]: stage["status"] for stage in run_json(project)["stages"]}
 
 
 def podium(capsys, *words):

@@ -29,7 +29,7 @@ def free_port():
 
 @pytest.fixture(name="project")
 def empty_clone(tmp_path, monkeypatch):
-    """An empty clone, and an environment that says nothing."""
+    """An empty clone, and an environment that says nothing; its host has no device, which is not asked for then."""
     folder = tmp_path / "project"
     (folder / ".dvc").mkdir(parents=True)
     (folder / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
@@ -41,7 +41,14 @@ def empty_clone(tmp_path, monkeypatch):
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PODIUM_CHECK_SECONDS", "120")  # hosts of tests are busy
+    monkeypatch.setenv("PODIUM_STAGE_KINDS", "cpu")
     return folder
+
+
+@pytest.fixture
+def asks_device(project, monkeypatch):
+    """The device of this host is asked, for a second."""
+    monkeypatch.delenv("PODIUM_STAGE_KINDS")
 
 
 def look(project, *overrides, **choices):

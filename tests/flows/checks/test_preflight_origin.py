@@ -17,13 +17,6 @@ from tests.flows.checks.preflight_project import (
 from tests.hub_server import HubServer
 from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture `hub`)
 
-
-@pytest.fixture(autouse=True)
-def _no_device(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each look would ask the device of this host, for a second."""
-    monkeypatch.setenv("PODIUM_STAGE_KINDS", "cpu")
-
-
 UNSTATED = ("publish.license=null", "publish.language=null")
 SIZES = {
     "hidden_size": 128,

@@ -5,40 +5,9 @@ import os
 import subprocess
 import sys
 
-import pytest
-
-from flows import cli
-from flows.commands import run as run_command
 from flows.server.local_server import may_be_configured
-from tests.flows.test_pipeline import ACCEPTED, run, run_json, statuses
+from tests.flows.toy_runs import ACCEPTED, run, run_json, statuses
 from tests.places import ROOT
-
-
-@pytest.fixture
-def command(toy_project, monkeypatch, capsys):
-    """Calls `podium run` where no Prefect may start; returns its exit code and what it printed, None where it would."""
-    monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    monkeypatch.setenv("PREFECT_HOME", str(toy_project.parent / "home"))
-
-    class WouldStart(Exception):
-        pass
-
-    def start(*arguments):
-        raise WouldStart
-
-    def call(*words):
-        monkeypatch.setattr(run_command, "start_early", lambda log: None)
-        monkeypatch.setattr(run_command, "_run", start)
-        try:
-            cli.main(["run", *words])
-        except SystemExit as end:
-            return end.code, capsys.readouterr()
-        except WouldStart:
-            capsys.readouterr()  # the first line of the run
-            return None
-        return 0, capsys.readouterr()
-
-    return call
 
 
 def published(*overrides):

@@ -15,8 +15,7 @@ from flows import dvc
 from flows.commands import clean
 from flows.runs import listing, report
 from tests.flows.dvc.toy_repro import call
-from tests.flows.test_pipeline import ACCEPTED, statuses
-from tests.flows.toy_runs import FASTER, Holding, podium, run
+from tests.flows.toy_runs import ACCEPTED, FASTER, Holding, podium, run, statuses
 
 pytestmark = pytest.mark.usefixtures("prefect_session")
 

@@ -8,8 +8,7 @@ import yaml
 
 from flows import pipeline
 from flows.runs.run_request import resolve_request
-from tests.flows.checks.test_unchanged_run import command  # noqa: F401 (a fixture)
-from tests.flows.test_pipeline import run, run_json, statuses
+from tests.flows.toy_runs import run, run_json, statuses
 
 REJECTED, ACCEPTED = b'"accepted": false', b'"accepted": true '
 
@@ -53,6 +52,7 @@ def test_a_verdict_changed_in_place_is_made_anew(prefect_session, linked, comman
     assert command()[0] == 3, "rejected, and nothing to do"
 
 
+@pytest.mark.soak
 def test_a_run_that_goes_the_whole_way_makes_it_anew_too(prefect_session, linked):
     run()
     accept(linked / "metrics" / "squad-gate.json")

@@ -12,8 +12,7 @@ from flows.runs import listing, locks, report
 from flows.views import screen
 from flows.views.run_view import RunView
 from tasks.stage.errors import ParamsError
-from tests.flows.test_pipeline import ACCEPTED, run_json
-from tests.flows.toy_runs import FASTER, Holding, podium, run
+from tests.flows.toy_runs import ACCEPTED, FASTER, Holding, podium, run, run_json
 from tests.plans import prepare_own, resolved_params
 
 

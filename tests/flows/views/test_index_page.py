@@ -13,8 +13,7 @@ from flows.runs.report import RunReport
 from flows.views import index_page
 from ipu_model.core.files import write_json, write_text
 from tasks.stage import artifacts
-from tests.flows.test_pipeline import ACCEPTED
-from tests.flows.toy_runs import FASTER, podium
+from tests.flows.toy_runs import ACCEPTED, FASTER, podium
 from tests.flows.views.shown_runs import shown
 from tests.tasks.hostile import HOSTILE, Page, without_own_script
 

@@ -19,8 +19,7 @@ from tasks.params.overlays import resolve
 from tasks.params.strict_yaml import yaml_text
 from tasks.stage.artifacts import stage_run_file
 from tests.browser import made_runs
-from tests.flows.test_pipeline import ACCEPTED, run_json
-from tests.flows.toy_runs import podium
+from tests.flows.toy_runs import ACCEPTED, podium, run_json
 from tests.places import ROOT
 from tests.tasks.hostile import HOSTILE, Page, without_own_script
 
