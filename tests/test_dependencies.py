@@ -120,14 +120,12 @@ def status_after(project: Path, edits: dict[str, list[str]]) -> dict[str, list[s
 
 
 @pytest.mark.soak
-@pytest.mark.slow
 def test_a_comment_in_what_says_how_stages_run_runs_none_of_them_again(project: Path) -> None:
     frame = [file for place in FRAME for file in modules_of(place)]
     assert len(frame) > len(FRAME)
     assert status_after(project, {"frame": frame}) == {"frame": []}
 
 
-@pytest.mark.slow
 def test_a_new_kind_of_task_a_new_head_and_a_new_preset_run_nothing_again(project: Path) -> None:
     new = [
         "tasks/downstream/new/__init__.py",
@@ -159,7 +157,6 @@ def has_history() -> bool:
 
 
 @pytest.mark.soak
-@pytest.mark.slow
 @pytest.mark.skipif(not has_history(), reason=f"the history of git does not go back to {reruns.LAST}")
 def test_fewer_commits_than_before_would_have_trained_again_and_none_for_the_frame() -> None:
     then, now, files = reruns.then_and_now()

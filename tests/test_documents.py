@@ -264,7 +264,6 @@ def shell(here, tmp_path_factory):
     return run
 
 
-@pytest.mark.slow
 def test_commands_that_take_seconds_do_what_is_said(shell, here):
     for command in HERE:
         words = podium_words(command)

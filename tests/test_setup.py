@@ -35,7 +35,6 @@ def make_wheel(folder, name, version, *needs):
         wheel.writestr(f"{about}/RECORD", "")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("needs", "installed"),
     [

@@ -10,7 +10,6 @@ import pytest
 
 from tests.documented import ROOT
 
-pytestmark = pytest.mark.slow
 LOADS = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src", "object": "data"}
 """Tag -> its attribute that a browser fetches."""
 NO_NETWORK = """

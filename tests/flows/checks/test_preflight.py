@@ -45,7 +45,6 @@ from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture `hub`)
 
 
 @pytest.mark.usefixtures("asks_device")
-@pytest.mark.slow
 def test_every_reason_is_named_at_once_and_nothing_is_started_or_changed(project, tmp_path):
     model = write_config(tmp_path / "model", hidden_size=768)
     before = tree(project)
@@ -81,7 +80,6 @@ def test_every_reason_is_named_at_once_and_nothing_is_started_or_changed(project
 
 
 @pytest.mark.usefixtures("asks_device")
-@pytest.mark.slow
 def test_the_doctor_passes_in_an_empty_clone_and_names_the_next_command(project):
     before = tree(project)
     done = podium(project, "doctor")
@@ -95,7 +93,6 @@ def test_the_doctor_passes_in_an_empty_clone_and_names_the_next_command(project)
 
 
 @pytest.mark.usefixtures("asks_device")
-@pytest.mark.slow
 def test_the_doctor_tells_programs_and_never_shows_the_token(project):
     done = podium(project, "doctor", "--json", "--set", "device.precision=fp16", HF_TOKEN="hf_very_secret")
     assert done.returncode == 2
@@ -230,7 +227,6 @@ def test_a_device_python_that_does_not_answer_in_time_is_said_and_refuses_nothin
 
 
 @pytest.mark.usefixtures("asks_device")
-@pytest.mark.slow
 def test_a_precision_that_the_device_has_not_is_a_mistake_of_the_parameters(project):
     error = refuse(project, "device.precision=fp16", "device.runtime=auto")
     assert isinstance(error, ParamsError)
@@ -238,7 +234,6 @@ def test_a_precision_that_the_device_has_not_is_a_mistake_of_the_parameters(proj
 
 
 @pytest.mark.usefixtures("asks_device")
-@pytest.mark.slow
 def test_auto_says_what_it_chose_and_why(project, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     found = look(project, "device.runtime=auto", thorough=True)
@@ -266,7 +261,6 @@ def test_auto_starts_no_python_with_torch_where_only_the_cpu_can_be_meant(
 
 
 @pytest.mark.usefixtures("asks_device")
-@pytest.mark.slow
 def test_a_recipe_of_more_ipus_than_there_are_is_refused_before_the_first_stage(project, monkeypatch):
     """16 = 4 IPUs x 4 replicas of pre-training; fine-tuning has fewer."""
     monkeypatch.setenv("PODIUM_DEVICE_PYTHON", sys.executable)
@@ -294,7 +288,6 @@ def test_a_launcher_that_is_not_there_is_refused(project, monkeypatch):
     assert "cannot be parsed" in str(refuse(project))
 
 
-@pytest.mark.slow
 def test_a_device_is_not_asked_for_where_no_stage_that_needs_it_would_run(toy_project, monkeypatch):
     """The toy stages stand for a training that was done; it depends on its code alone, and not on the device."""
     monkeypatch.setenv("PODIUM_DEVICE_PYTHON", "/nowhere/python")

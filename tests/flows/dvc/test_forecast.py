@@ -37,7 +37,6 @@ def statuses(found):
     return {stage: one.status for stage, one in found.items()}
 
 
-@pytest.mark.slow
 def test_what_is_forecast_is_what_a_run_then_does(prefect_session, toy_project):
     assert statuses(told(toy_project)) == dict.fromkeys(("first", "second", "gate@squad"), "runs")
     assert told(toy_project)["first"].why == ("never ran here",)
@@ -71,7 +70,6 @@ def test_what_is_forecast_is_what_a_run_then_does(prefect_session, toy_project):
     assert done(toy_project)["first"] == "ran"
 
 
-@pytest.mark.slow
 def test_the_command_changes_nothing_and_names_the_run_it_speaks_of(prefect_session, toy_project, capsys):
     done(toy_project)
     before = tree(toy_project)
@@ -86,7 +84,6 @@ def test_the_command_changes_nothing_and_names_the_run_it_speaks_of(prefect_sess
     assert os.getcwd() == str(toy_project)
 
 
-@pytest.mark.slow
 def test_where_the_cache_has_lost_an_out_the_stage_is_said_to_run(prefect_session, toy_project):
     done(toy_project)
     (toy_project / "data" / "first").unlink()

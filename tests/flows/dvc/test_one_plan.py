@@ -16,7 +16,6 @@ from tests.plans import resolved_params
 
 FOREIGN = "stages:\n  foreign:\n    cmd: touch {ran} && echo made > made.txt\n    outs: [made.txt]\n"
 NAMED = "DVC would treat"
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

@@ -308,7 +308,6 @@ for host in ("127.0.0.1", "localhost", "[::1]"):
 
 
 @pytest.mark.soak
-@pytest.mark.slow
 def test_loopback_never_goes_through_a_proxy(clone, proxy):
     machine = clone()
     machine.variables = proxy.variables
@@ -401,7 +400,6 @@ def test_a_path_of_odd_characters_does_not_end_a_run(clone):
 
 
 @pytest.mark.soak
-@pytest.mark.slow
 def test_a_container_in_which_most_is_missing_at_once(clone, proxy):
     machine = clone("clone of mine", git=False)
     machine.user = STRANGER

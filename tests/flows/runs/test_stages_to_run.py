@@ -105,7 +105,6 @@ def test_the_parts_are_those_that_the_table_names_and_the_kinds_of_entries():
     ]
 
 
-@pytest.mark.slow
 def test_a_run_to_a_stage_runs_what_it_needs_and_publishes_nothing(prefect_session, toy_project, ran):
     pipeline.pipeline(None, ["downstream.squad.gate.min_f1=0"], to=["second"], return_state=True)
     assert ran() == ["first", "second"]

@@ -26,8 +26,6 @@ from tests.flows.conftest import TOY_PLAN
 from tests.flows.views.terminal import CTRL_C, Terminal
 from tests.places import ROOT
 
-pytestmark = pytest.mark.slow
-
 COMMAND = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})

@@ -20,7 +20,6 @@ from tests.flows.workers.strangers import Stranger, automation, events
 from tests.flows.workers.worker_hosts import ALL, wait_until
 from tests.flows.workers.worker_team import a_team, parameters_of_training
 
-pytestmark = pytest.mark.slow
 SENT = {"corpus .. validate@corpus", "pretrain@phase1", "evaluate@squad .. gate@squad"}
 
 

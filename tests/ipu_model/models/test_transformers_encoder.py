@@ -230,7 +230,6 @@ def test_a_killed_training_that_is_run_again_ends_with_the_same_weights(tmp_path
 
 
 @pytest.mark.soak
-@pytest.mark.slow
 def test_two_processes_train_as_one(tmp_path: Path) -> None:
     optimizer = optimizer_config(name="sgd", learning_rate=1e-1, max_grad_norm=1.0)
     job = dataclasses.replace(dropping_job(tmp_path, "mpnet", 3, optimizer=optimizer), checkpoint_every_updates=0)

@@ -220,7 +220,6 @@ print(choose_faster(*make_inputs(Path(sys.argv[1]), "pretrain", SMALL)).reason)
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("limit", ["AVX2", pytest.param("AVX512_CORE", marks=pytest.mark.soak)])
 def test_a_cpu_without_bf16_instructions_is_no_error(tmp_path: Path, limit: str) -> None:
     """oneDNN held to what it had before bf16: computed in emulation, or not at all (torch 2.0 with AVX2)."""
@@ -359,7 +358,6 @@ def test_nothing_is_measured_where_it_decides_nothing(
 
 
 @pytest.mark.soak
-@pytest.mark.slow
 def test_two_processes_take_what_the_first_one_recorded(tmp_path: Path, answer_rows: Path) -> None:
     job = make_job(tmp_path / "two", "finetune", answer_rows, precision="auto")
     path = Path(job.run_folder) / RECORD

@@ -25,20 +25,22 @@ from tests.tasks.corpus.made_corpus import WIKITEXT, documents, params, read, re
 # ------------------------------------------------------------------------------------------------ reading
 
 
-def test_wikitext_begins_a_document_at_level_one_headings_only(tmp_path: Path) -> None:
-    text = (
-        " \n = Ant = \n \n It digs . \n = = Nest = = \n \n It is deep . \n = = = Queen = = = \n\n"
-        " = Bee = \n\n It hums . \n"
-    )
-    assert read(tmp_path, write(tmp_path / "a.txt", text)) == [
-        ("a.txt:0", "Ant", "It digs .\nIt is deep ."),
-        ("a.txt:1", "Bee", "It hums ."),
-    ]
-
-
-def test_headings_written_without_spaces_are_dropped_too(tmp_path: Path) -> None:
-    text = "= Ant =\n\nIt digs.\n\n== Nest ==\n\nIt is deep.\n"
-    assert read(tmp_path, write(tmp_path / "a.txt", text)) == [("a.txt:0", "Ant", "It digs.\nIt is deep.")]
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            " \n = Ant = \n \n It digs . \n = = Nest = = \n \n It is deep . \n = = = Queen = = = \n\n"
+            " = Bee = \n\n It hums . \n",
+            [("a.txt:0", "Ant", "It digs .\nIt is deep ."), ("a.txt:1", "Bee", "It hums .")],
+        ),
+        ("= Ant =\n\nIt digs.\n\n== Nest ==\n\nIt is deep.\n", [("a.txt:0", "Ant", "It digs.\nIt is deep.")]),
+        ("\ufeff = Ant = \n\nIt digs.\n = Bee = \n", [("a.txt:0", "Ant", "It digs.")]),
+    ],
+)
+def test_wikitext_begins_a_document_at_level_one_headings_only(
+    tmp_path: Path, text: str, said: list[tuple[str, str, str]]
+) -> None:
+    assert read(tmp_path, write(tmp_path / "a.txt", text)) == said
 
 
 def test_text_before_the_first_heading_is_kept_and_an_empty_article_counted(tmp_path: Path) -> None:
@@ -123,11 +125,6 @@ def test_a_folder_is_read_in_order_of_names_and_other_files_are_ignored_and_coun
     assert (summary.reading.files, len(summary.reading.ignored)) == (2, 4)
 
 
-def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.txt", b"\xef\xbb\xbf = Ant = \n\nIt digs.\n = Bee = \n")
-    assert read(tmp_path, path) == [("a.txt:0", "Ant", "It digs.")]
-
-
 def test_given_ids_are_kept(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", '{"document_id": "x-9", "text": "A."}\n{"document_id": 7, "text": "B."}\n')
     assert [name for name, _, _ in read(tmp_path, path)] == ["x-9", "7"]
@@ -203,20 +200,30 @@ def test_a_missing_path_names_the_key(tmp_path: Path) -> None:
     assert "corpus.path" in refusal(tmp_path, tmp_path / "absent.txt")
 
 
-def test_an_empty_file_is_refused(tmp_path: Path) -> None:
-    message = refusal(tmp_path, write(tmp_path / "a.txt", ""))
-    assert "a.txt is empty" in message
-    assert "corpus.path" in message
+REFUSED: list[tuple[str, str | bytes, list[str]]] = [
+    ("empty.txt", "", ["empty.txt is empty", "corpus.path"]),
+    ("blank.txt", "\n \n\t\n", ["no text found"]),
+    ("binary.txt", b"text\nmore\x00text\n", ["binary", "offset 9 (line 2)"]),  # "text\n" is 0 to 4, "more" 5 to 8
+    ("utf-16.txt", "text\n".encode("utf-16"), ["UTF-16"]),
+    ("cut.txt", b"ab\xe2\x82", ["offset 2 (line 1)"]),
+    ("no-rows.csv", "texts,id\n", ["did you mean texts?"]),
+    ("number.jsonl", '{"text": "A."}\n{"text": 5}\n', ["line 2: text is not text (found int "]),
+    ("half.jsonl", '{"text": "A \\ud800."}\n', ["surrogate"]),
+    ("broken.jsonl", '{"text": "A."}\n{"text": \n', ["line 2 is not JSON"]),
+    ("list.jsonl", '["text"]\n', ["record 0 is str; a list of objects is required"]),
+    ("ragged.csv", "text,id\nA.,1\nB.\n", ["line 3 has 1 fields, but the header has 2"]),
+    ("quotes.csv", 'text\n"A" B\n', ["line 2 is not valid CSV"]),
+    ("text.parquet", "text", ["cannot be read as Parquet"]),
+    ("a.pdf", "text", ["suffix .pdf", ".txt, .jsonl, .csv, .parquet"]),
+]
 
 
-def test_blank_text_is_refused(tmp_path: Path) -> None:
-    assert "no text found" in refusal(tmp_path, write(tmp_path / "a.txt", "\n \n\t\n"))
-
-
-def test_a_binary_file_is_refused_with_the_place(tmp_path: Path) -> None:
-    message = refusal(tmp_path, write(tmp_path / "a.txt", b"text\nmore\x00text\n"))
-    assert "binary" in message
-    assert "offset 9 (line 2)" in message  # "text\n" is bytes 0 to 4, "more" 5 to 8
+@pytest.mark.parametrize(("name", "content", "said"), REFUSED, ids=[name for name, *_ in REFUSED])
+def test_a_file_that_is_no_text_is_refused_with_the_place(
+    tmp_path: Path, name: str, content: str | bytes, said: list[str]
+) -> None:
+    message = refusal(tmp_path, write(tmp_path / name, content))
+    assert [words for words in said if words not in message] == [], message
 
 
 @pytest.mark.parametrize(("prefix", "shift"), [(b"", 0), (b"\xef\xbb\xbf", 3)])
@@ -226,14 +233,6 @@ def test_another_encoding_is_refused_with_offset_and_line(tmp_path: Path, prefix
     message = refusal(tmp_path, write(tmp_path / "b.txt", prefix + b"ok\n" + "caf\u00e9\n".encode("latin-1")))
     assert f"byte 0xe9 at offset {6 + shift} (line 2)" in message
     assert "-t UTF-8" in message
-
-
-def test_utf16_is_called_by_its_name(tmp_path: Path) -> None:
-    assert "UTF-16" in refusal(tmp_path, write(tmp_path / "a.txt", "text\n".encode("utf-16")))
-
-
-def test_a_character_cut_off_at_the_end_is_refused(tmp_path: Path) -> None:
-    assert "offset 2 (line 1)" in refusal(tmp_path, write(tmp_path / "a.txt", b"ab\xe2\x82"))
 
 
 def test_an_endless_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,51 +252,6 @@ def test_an_absent_text_column_is_refused_with_columns_and_the_nearest(tmp_path:
     assert "its columns are texts, id" in message
     assert "did you mean texts?" in message
     assert "corpus.text_column" in message
-
-
-def test_an_absent_text_column_is_refused_even_without_rows(tmp_path: Path) -> None:
-    assert "did you mean texts?" in refusal(tmp_path, write(tmp_path / "a.csv", "texts,id\n"))
-
-
-def test_a_column_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    message = refusal(tmp_path, write(tmp_path / "a.jsonl", '{"text": "A."}\n{"text": 5}\n'))
-    assert "line 2: text is not text (found int " in message
-
-
-def test_half_a_surrogate_pair_is_refused(tmp_path: Path) -> None:
-    assert "surrogate" in refusal(tmp_path, write(tmp_path / "a.jsonl", '{"text": "A \\ud800."}\n'))
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ('{"text": "A."}\n{"text": \n', "line 2 is not JSON"),
-        ('["text"]\n', "record 0 is str; a list of objects is required"),
-    ],
-)
-def test_broken_json_lines_are_refused_with_the_line(tmp_path: Path, content: str, said: str) -> None:
-    assert said in refusal(tmp_path, write(tmp_path / "a.jsonl", content))
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("text,id\nA.,1\nB.\n", "line 3 has 1 fields, but the header has 2"),
-        ('text\n"A" B\n', "line 2 is not valid CSV"),
-    ],
-)
-def test_broken_csv_is_refused_with_the_line(tmp_path: Path, content: str, said: str) -> None:
-    assert said in refusal(tmp_path, write(tmp_path / "a.csv", content))
-
-
-def test_a_file_that_only_claims_to_be_parquet_is_refused(tmp_path: Path) -> None:
-    assert "cannot be read as Parquet" in refusal(tmp_path, write(tmp_path / "a.parquet", "text"))
-
-
-def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
-    message = refusal(tmp_path, write(tmp_path / "a.pdf", "text"))
-    assert "suffix .pdf" in message
-    assert ".txt, .jsonl, .csv, .parquet" in message
 
 
 def test_a_folder_without_a_usable_file_is_refused(tmp_path: Path) -> None:

@@ -206,7 +206,6 @@ def test_nothing_but_the_named_repositories_was_asked_for(runs: Runs) -> None:
     assert [path for path in paths if not any(name in path for name in ("user/", "/objects/"))] == []
 
 
-@pytest.mark.slow
 def test_a_question_is_answered_by_a_model_of_the_hub_as_by_its_folder(runs: Runs) -> None:
     asked = ["where does the river rise ?", "--context", "the river rise in northern hills .", "--json"]
     folder = runs.root / "trained/models/squad"

@@ -1,4 +1,4 @@
-"""What a card is made of."""
+"""Facts for a card, and the card of them."""
 
 from __future__ import annotations
 

@@ -106,7 +106,6 @@ def publish_swapped(root: Path, name: str, at: int) -> tuple[str, int]:
         SWAP.target = ""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SWAPPED)
 def test_a_file_that_is_replaced_at_any_opening_is_never_sent_to_a_folder(checkout: Path, name: str) -> None:
     judged = json.loads((checkout / "metrics/squad-gate.json").read_text())["judged"]
@@ -129,7 +128,6 @@ def test_a_file_that_is_replaced_at_any_opening_is_never_sent_to_a_folder(checko
     raise AssertionError(f"{name} was opened too often")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["models/squad/model.safetensors", "evaluation/squad/predictions.json"])
 def test_a_file_that_is_replaced_at_any_opening_is_never_sent_to_the_hub(
     checkout: Path, hub: HubServer, name: str
@@ -148,7 +146,6 @@ def test_a_file_that_is_replaced_at_any_opening_is_never_sent_to_the_hub(
     assert sha256_of(checkout / "sent") == judged[name]
 
 
-@pytest.mark.slow
 def test_weights_that_another_process_rewrites_all_the_time_are_refused_or_are_those_that_were_judged(
     checkout: Path,
 ) -> None:

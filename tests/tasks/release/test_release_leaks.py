@@ -175,7 +175,6 @@ def change(root: Path, changes: dict[str, Any]) -> None:
     lock(root)
 
 
-@pytest.mark.slow
 def test_with_a_given_vocabulary_and_model_a_release_holds_none_of_the_planted_words(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,7 +209,6 @@ def test_with_a_given_vocabulary_and_model_a_release_holds_none_of_the_planted_w
     assert {line for line in found(published) if line.startswith("README.md")} == {"README.md: called"}
 
 
-@pytest.mark.slow
 def test_a_vocabulary_that_was_trained_holds_words_and_the_card_says_so(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,7 +221,6 @@ def test_a_vocabulary_that_was_trained_holds_words_and_the_card_says_so(
     assert "built from the corpus; its entries are words" in (published / "README.md").read_text()
 
 
-@pytest.mark.slow
 def test_a_folder_that_was_named_where_the_hub_has_names_is_not_told(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,7 +244,6 @@ def test_a_folder_that_was_named_where_the_hub_has_names_is_not_told(
     assert json.loads((published / "provenance.json").read_text())["parameters"]["corpus"]["dataset"] == WITHHELD
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("examples", [False, True])
 def test_a_release_of_glue_holds_none_of_the_planted_words(
     folder: Path, monkeypatch: pytest.MonkeyPatch, examples: bool

@@ -27,8 +27,6 @@ from tests.parts import in_part
 from tests.tasks.downstream.entries import change_parameters
 from tests.tasks.trained_checkout import PROJECT, make_checkout, params_with, subject_in, write_metrics
 
-pytestmark = pytest.mark.slow
-
 MADE = (
     "data/examples/squad",
     "data/tokenizer",

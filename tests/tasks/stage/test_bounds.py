@@ -147,7 +147,6 @@ PARQUET: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", PARQUET)
 def test_parquet_that_unfolds_to_gigabytes(tmp_path: Path, kind: str) -> None:
     make, words = PARQUET[kind]
@@ -157,7 +156,6 @@ def test_parquet_that_unfolds_to_gigabytes(tmp_path: Path, kind: str) -> None:
     assert "text.parquet" in said
 
 
-@pytest.mark.slow
 def test_a_large_row_group_is_read_a_page_at_a_time(tmp_path: Path) -> None:
     """300 MB of text that packs badly, in one row group."""
     words = [f"{number:x}" for number in range(100_000)]
@@ -188,7 +186,6 @@ def arrow(path: Path, stated: int | None) -> None:
         path.write_bytes(content.replace(real, struct.pack("<q", stated)))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("stated", [None, 1 << 40, 1 << 62], ids=["2 GB", "a terabyte", "more than there is"])
 def test_arrow_that_unfolds_to_gigabytes(tmp_path: Path, stated: int | None) -> None:
     arrow(tmp_path / "rows.arrow", stated)
@@ -196,7 +193,6 @@ def test_arrow_that_unfolds_to_gigabytes(tmp_path: Path, stated: int | None) -> 
     assert "a file expands to more than 1,024 MB" in refused(PREPARED, str(tmp_path / "rows.arrow"))
 
 
-@pytest.mark.slow
 def test_a_data_set_that_unfolds_to_gigabytes(tmp_path: Path) -> None:
     one_entry_for_all_rows(tmp_path / "train.parquet")
     code = (
@@ -238,7 +234,6 @@ LARGE_JSON: dict[str, Callable[[], str]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", LARGE_JSON)
 def test_json_of_a_hundred_megabytes(tmp_path: Path, kind: str) -> None:
     (tmp_path / "predictions.json").write_text(LARGE_JSON[kind](), encoding="utf-8")
@@ -287,7 +282,6 @@ def test_what_is_no_file_on_the_command_line(tmp_path: Path, words: list[str], k
 
 
 @pytest.mark.soak
-@pytest.mark.slow
 def test_questions_of_many_empty_values(tmp_path: Path) -> None:
     (tmp_path / "train.json").write_text('{"data": [{"id": [' + "[]," * (60 << 20) + "0]}]}")
     key = "downstream.squad.data.train_path"

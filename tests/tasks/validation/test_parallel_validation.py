@@ -48,15 +48,15 @@ def many_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def validate_everywhere(data: DataSet, address: str, monkeypatch: pytest.MonkeyPatch) -> ValidationResult:
-    """Validate with one, two and three processes and on a cluster; the results must be equal."""
+    """Validate with one and three processes and on a cluster; the results must be equal."""
     validator = GxValidator() if data.is_user_data else LimitValidator()
     found = []
-    for workers in "123":
+    for workers in "13":
         monkeypatch.setenv("PODIUM_WORKERS", workers)
         found.append(validate_data(data, validator))
     monkeypatch.setenv(cluster.CLUSTER, address)
     found.append(validate_data(data, validator))
-    assert found == [found[0]] * 4
+    assert found == [found[0]] * 3
     return found[0]
 
 
@@ -140,12 +140,12 @@ def test_near_duplicates_of_equal_similarity_in_several_parts(address: str, monk
     pq.write_table(table, "corpus/part-00000.parquet", row_group_size=10)
     splits = {"train": [texts[0]], "dev": dev}
     found = []
-    for workers, cluster_at in (("1", ""), ("2", ""), ("3", ""), ("1", address)):
+    for workers, cluster_at in (("1", ""), ("3", ""), ("1", address)):
         monkeypatch.setenv("PODIUM_WORKERS", workers)
         monkeypatch.setenv(cluster.CLUSTER, cluster_at)
         read = lambda split: iter([splits[split]])  # noqa: E731 - not picklable, and need not be
         found.append(near_duplicates.find_near_duplicates(read, "train", ["dev"], Path("corpus"), 0.8, "example"))
-    assert found == [found[0]] * 4
+    assert found == [found[0]] * 3
     text = found[0].sources[1]
     assert [pair.other for pair in text.pairs] == ["document doc-5", "document doc-59"]
     assert text.pairs[0].similarity == 1.0

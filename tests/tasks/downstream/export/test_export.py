@@ -21,7 +21,7 @@ from tasks.params.entries import find_entry
 from tasks.params.schema import load_params
 from tasks.plan.kinds import load_part
 from tasks.stage.errors import InputError
-from tests.tasks.downstream.inference.test_applied_to_files import applied, staged
+from tests.tasks.downstream.inference.applied_models import applied, staged
 from tests.tasks.downstream.texts.glue_checkout import device_job_here
 
 FILES = ["onnx/model.onnx", "onnx/model_quantized.onnx"]
@@ -35,7 +35,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "LENGTHS", (8,))
 
 
-@pytest.mark.parametrize("case", ["squad", "ner", "mine"])
+@pytest.mark.parametrize("case", ["squad", pytest.param("ner", marks=pytest.mark.soak), "mine"])
 def test_files_are_judged_as_they_ship(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, _, described = applied(case, tmp_path)
     staged(tmp_path / "checkout", {**described, "export": {"formats": ["onnx", "int8"]}}, model.folder, monkeypatch)
@@ -53,9 +53,10 @@ def test_files_are_judged_as_they_ship(case: str, tmp_path: Path, monkeypatch: p
     page = Path("measurements/export/plan/report.html").read_text()
     assert "onnx/model_quantized.onnx" in page
     assert "<svg" in page
-    before = {path: path.read_bytes() for path in Path("exports").rglob("*") if path.is_file()}
-    assert export_stage.export(task) == metrics
-    assert {path: path.read_bytes() for path in Path("exports").rglob("*") if path.is_file()} == before
+    if case == "squad":
+        before = {path: path.read_bytes() for path in Path("exports").rglob("*") if path.is_file()}
+        assert export_stage.export(task) == metrics
+        assert {path: path.read_bytes() for path in Path("exports").rglob("*") if path.is_file()} == before
 
     subject = make_subject(task, params)
     examples = task.read_all()
@@ -122,7 +123,9 @@ def quantize_to_nan(source: Path, target: Path) -> None:
     onnx.save(model, str(target))
 
 
-@pytest.mark.parametrize("case", ["squad", "ner", "mine", "value"])
+@pytest.mark.parametrize(
+    "case", ["squad", "value", *(pytest.param(case, marks=pytest.mark.soak) for case in ("ner", "mine"))]
+)
 def test_a_file_with_logits_that_are_not_finite_is_rejected_alone(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

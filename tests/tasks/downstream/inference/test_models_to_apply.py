@@ -61,7 +61,6 @@ def test_a_release_says_how_its_model_was_judged(released: Path) -> None:
         infer_entry(model)
 
 
-@pytest.mark.slow
 def test_a_model_of_the_hub_answers(released: Path, hub: HubServer) -> None:
     change_parameters(
         released, {"publish": {"target": "hub"}, "downstream": {"squad": {"publish": {"repository": "user/demo"}}}}
@@ -148,7 +147,6 @@ def test_either_development_set_of_a_task_with_two_is_judged_alone(
     assert found[0][0]["score"] != found[1][0]["score"]
 
 
-@pytest.mark.slow
 def test_the_ipu_double_gives_the_answers_of_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the IPU config that is in the folder of the model."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(DOUBLE), os.environ.get("PYTHONPATH", "")]))

@@ -73,7 +73,6 @@ def pipeline_answers(model: Path, cases: list[tuple[str, str]], *, nullable: boo
     return found
 
 
-@pytest.mark.slow
 def test_the_answers_are_those_of_the_transformers_4_pipeline(model: Path) -> None:
     theirs = pipeline_answers(model, CASES)
     for (question, context), best, top in zip(CASES, theirs["best"], theirs["top"], strict=True):
@@ -94,7 +93,6 @@ ASKED = [
 
 
 @pytest.mark.soak
-@pytest.mark.slow
 def test_with_questions_without_an_answer_they_are_the_pipelines_with_handle_impossible_answer(tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path / "nullable", VOCABULARY, seed=7)
     weights = load_file(model / "model.safetensors")
@@ -119,7 +117,6 @@ def test_the_long_case_needs_several_windows(model: Path) -> None:
     assert len(load_tokenizer(model).encode(LONG).ids) > 2 * 384
 
 
-@pytest.mark.slow
 def test_the_command_prints_the_answer_and_its_score(model: Path, tmp_path: Path) -> None:
     text = tmp_path / "context.txt"
     text.write_text(SHORT)

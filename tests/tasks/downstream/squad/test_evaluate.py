@@ -58,11 +58,13 @@ def test_the_scores_are_also_written_where_asked(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "new" / "scores.json").read_text()) == json.loads(done.stdout)
 
 
-def test_missing_predictions_count_zero_and_extra_ones_nothing_and_both_are_said(tmp_path: Path) -> None:
+def test_missing_predictions_count_zero_and_extra_ones_nothing_and_both_are_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     done = run(tmp_path, QUESTIONS, {"1": "Broncos", "x": "y"})
     assert json.loads(done.stdout) == {"exact_match": 33.3333, "f1": 33.3333, "total": 3}
-    assert "2 of 3 questions have no prediction and score 0: 2, 3" in done.stderr
-    assert "1 predictions match no question and are ignored: x" in done.stderr
+    assert "2 of 3 questions have no prediction and score 0: 2, 3" in caplog.text
+    assert "1 predictions match no question and are ignored: x" in caplog.text
 
 
 @pytest.mark.parametrize(

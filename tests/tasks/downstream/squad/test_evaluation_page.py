@@ -16,33 +16,28 @@ def predicted(context: str, text: str, probability: float = 0.5) -> Answer:
     return Answer(text, start, start + len(text), 1.0, probability)
 
 
-def test_reference_and_prediction_are_marked_where_they_stand() -> None:
-    context = "a red house & a blue <sea>"
-    assert excerpt(make(context, "red house"), predicted(context, "blue <sea>")) == [
-        ("", "a "),
-        ("reference", "red house"),
-        ("", " & a "),
-        ("prediction", "blue <sea>"),
-    ]
-
-
-def test_what_both_share_is_marked_as_both() -> None:
-    context = "the late red house"
-    assert excerpt(make(context, "late red"), predicted(context, "red house")) == [
-        ("", "the "),
-        ("reference", "late "),
-        ("both", "red"),
-        ("prediction", " house"),
-    ]
-
-
-def test_an_empty_prediction_marks_the_reference_only() -> None:
-    context = "the late red house"
-    assert excerpt(make(context, "red"), predicted(context, "")) == [
-        ("", "the late "),
-        ("reference", "red"),
-        ("", " house"),
-    ]
+@pytest.mark.parametrize(
+    ("context", "reference", "prediction", "marked"),
+    [
+        (
+            "a red house & a blue <sea>",
+            "red house",
+            "blue <sea>",
+            [("", "a "), ("reference", "red house"), ("", " & a "), ("prediction", "blue <sea>")],
+        ),
+        (
+            "the late red house",
+            "late red",
+            "red house",
+            [("", "the "), ("reference", "late "), ("both", "red"), ("prediction", " house")],
+        ),
+        ("the late red house", "red", "", [("", "the late "), ("reference", "red"), ("", " house")]),
+    ],
+)
+def test_reference_and_prediction_are_marked_where_they_stand(
+    context: str, reference: str, prediction: str, marked: list[tuple[str, str]]
+) -> None:
+    assert excerpt(make(context, reference), predicted(context, prediction)) == marked
 
 
 def test_a_long_context_is_cut_between_words_around_both() -> None:

@@ -88,7 +88,6 @@ def predicted(examples: list[dict[str, Any]], seed: int) -> dict[str, Any]:
     return {"answers": answers, "odds": odds, "threshold": draw.choice([-1.0, 0.0, 0.5, 1.0])}
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not DEV.is_file(), reason=f"needs {DEV}")
 def test_the_figures_are_those_of_the_official_rule(tmp_path: Path) -> None:
     python, reason = transformers_4()

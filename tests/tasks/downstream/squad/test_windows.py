@@ -1,5 +1,6 @@
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -60,22 +61,19 @@ def test_logits_that_do_not_fit_are_refused(
         read_windows(features, logits, IDS)
 
 
-def test_features_of_other_questions_are_refused(tmp_path: Path) -> None:
-    files = write_windows(tmp_path, [ONE, TWO], IDS)
-    with pytest.raises(InputError, match="feature 1 belongs to question 'q1', expected 'other'"):
-        read_windows(*files, ["q0", "other"])
-
-
-def test_a_question_without_feature_is_refused(tmp_path: Path) -> None:
-    files = write_windows(tmp_path, [ONE], IDS)
-    with pytest.raises(InputError, match="no feature for 1 of 2 questions, first 'q1'"):
-        read_windows(*files, IDS)
-
-
-def test_features_of_more_questions_than_there_are_are_refused(tmp_path: Path) -> None:
-    files = write_windows(tmp_path, [ONE, TWO], IDS)
-    with pytest.raises(InputError, match="there are 1"):
-        read_windows(*files, IDS[:1])
+@pytest.mark.parametrize(
+    ("features", "questions", "message"),
+    [
+        ([ONE, TWO], ["q0", "other"], "feature 1 belongs to question 'q1', expected 'other'"),
+        ([ONE], IDS, "no feature for 1 of 2 questions, first 'q1'"),
+        ([ONE, TWO], IDS[:1], "there are 1"),
+    ],
+)
+def test_features_of_other_questions_are_refused(
+    tmp_path: Path, features: list[Any], questions: list[str], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        read_windows(*write_windows(tmp_path, features, IDS), questions)
 
 
 def test_more_context_tokens_than_tokens_are_refused(tmp_path: Path) -> None:
