@@ -9,8 +9,6 @@ from tests.places import ROOT
 
 ACCEPTED = ["downstream.squad.gate.min_f1=80.0"]
 FASTER = "downstream.squad.finetune.learning_rate=3e-5"
-
-
 HOLDS = """
 import sys
 sys.path.insert(0, sys.argv[1])

@@ -12,11 +12,7 @@ from tasks.params.schema import Params, validate_params
 from tests.places import ROOT
 
 PRESETS = ROOT / "presets"
-
-
 VOCABULARY = 30522
-
-
 SQUAD_PACKING_FACTOR = {384: 2.18, 512: 2.2}
 """Windows in a row. 384 tokens: what best-fit packing of SQuAD's 88,641 features reaches with 3 in a row or more
 (LPFHP of graphcore/examples:tutorials/blogs_code/packedBERT on their histogram); 512: Optimum's packed notebook."""

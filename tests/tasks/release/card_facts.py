@@ -12,11 +12,7 @@ from tests.tasks.downstream.entries import task_with
 from tests.tasks.trained_checkout import METRICS, params_with
 
 CONFIG = {"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 4, "vocab_size": 2000}
-
-
 CHECKS = [{"name": "f1", "ok": True, "found": 94.5678, "required": 85.0}]
-
-
 ORIGIN: dict[str, Any] = {
     "git": {"revision": "f" * 40, "dirty": True, "changed": ["tasks/gate.py"]},
     "stages_sha256": "a" * 64,

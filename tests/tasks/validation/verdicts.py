@@ -11,8 +11,6 @@ CHECK = {
     "examples": [],
     "advice": "check corpus.path",
 }
-
-
 VERDICT = {
     "data": "corpus",
     "valid": True,

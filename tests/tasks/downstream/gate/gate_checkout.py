@@ -16,11 +16,7 @@ from tests.tasks.downstream.entries import task_with, values_with
 from tests.tasks.release.evaluated_checkout import write_checkout
 
 SUBJECT = make_subject(task_with("squad"), validate_params(values_with()))
-
-
 VERDICTS, TRAININGS = SUBJECT.verdicts, SUBJECT.trainings
-
-
 LIMITS: dict[str, Any] = {
     "min_f1": 85.0,
     "min_exact_match": None,

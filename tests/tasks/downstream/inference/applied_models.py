@@ -27,8 +27,6 @@ from tests.tasks.downstream.texts.glue_checkout import write_examples as write_g
 from tests.tasks.pretraining.row_inputs import WORDS as NER_WORDS
 
 QUESTIONS = 60
-
-
 SPLITS = ("train", "dev")
 
 
@@ -64,16 +62,12 @@ def own(folder: Path, **form: bool) -> dict[str, Any]:
 
 
 TAGS = ("O", *(f"{prefix}-{name}" for name in sorted(TYPES) for prefix in "BI"))
-
-
 SHAPES: dict[str, dict[str, Any]] = {
     "squad": {"row_length": 48, "max_sequences_per_row": 2, "doc_stride": 8, "max_question_length": 16},
     "ner": {"row_length": 32, "max_sequences_per_row": 4, "overlap": 8},
     "glue": {"row_length": 32, "max_sequences_per_row": 4},
     "classification": {"row_length": 32, "max_sequences_per_row": 4},
 }
-
-
 CASES: dict[str, tuple[Any, str, str, tuple[str, ...], list[str]]] = {
     "squad": (squad, "dev.json", "question_answering", (), WORDS),
     "ner": (ner, "dev.conll", "token_classification", TAGS, NER_WORDS),

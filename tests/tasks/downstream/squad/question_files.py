@@ -111,8 +111,6 @@ VOCABULARY = [
     "and",
     "market",
 ]
-
-
 SHORT = "The town of Łódź-Mill was founded by Émile O'Brien, a miller, in 1423; the market and the river came later."
 
 

@@ -15,9 +15,7 @@ from tasks.downstream.gate import gate
 from tasks.downstream.inference import job as inference_job
 from tasks.downstream.jobs import entry_jobs as jobs
 from tasks.jobs import training
-from tests.tasks.downstream.texts.classification_checkout import (
-    NAME,
-)
+from tests.tasks.downstream.texts.classification_checkout import NAME
 from tests.tasks.downstream.texts.glue_checkout import device_job_here, read_json, run_stage
 
 

@@ -20,7 +20,12 @@ from ipu_model.core.files import PARTIAL
 from tasks.downstream import examples, parity, rows
 from tasks.release import publish
 from tasks.stage.errors import DataInvalid, GateRejected
-from tests.tasks.downstream.texts.class_runs import own_logits, published_logits, run
+from tests.tasks.downstream.texts.class_runs import (
+    _jobs_in_this_process,  # noqa: F401 (a fixture)
+    own_logits,
+    published_logits,
+    run,
+)
 from tests.tasks.downstream.texts.classification_checkout import (
     CLASSES,
     NAME,
