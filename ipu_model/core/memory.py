@@ -1,18 +1,10 @@
-"""Free memory and memory limits of this host, and memory reservations between jobs. Does not import torch."""
+"""Free memory and memory limits of this host. Does not import torch."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import resource
-import tempfile
-import time
 from pathlib import Path
-from typing import Callable, ContextManager, Iterator, List, Optional, Tuple
-
-from ipu_model.core.files import try_lock
-
-POLL_SECONDS = 1.0
+from typing import Iterator, List, Optional, Tuple
 
 
 def free_memory(root: Path = Path("/")) -> Optional[int]:
@@ -48,53 +40,6 @@ def memory_limit(root: Path = Path("/"), others: int = 0) -> Optional[int]:
     limits = [max(0, most - others) for most in limits]
     data = resource.getrlimit(resource.RLIMIT_DATA)[0]
     return min(limits + ([data] if data != resource.RLIM_INFINITY else []), default=None)
-
-
-@contextlib.contextmanager
-def reserve_memory(size: float, wait: Callable[[], None], folder: Optional[Path] = None) -> Iterator[None]:
-    """Reserve `size` bytes of this host for the body, which starts once the reservations of this user leave that much.
-
-    Free memory cannot be used instead: a job that has just started has not allocated its memory yet. If there is no
-    other job, the body starts regardless of the size. A reservation ends with its process, however that ends.
-
-    Args:
-        size: bytes.
-        wait: called each second until the body starts; may raise.
-        folder: of the reservations; by default in the folder for temporary files.
-    """
-    folder = folder or Path(tempfile.gettempdir()) / f"podium-memory-{os.getuid()}"
-    own: ContextManager[object] = contextlib.nullcontext()
-    with contextlib.suppress(OSError):  # no folder, no space or no locks: the job runs without a reservation
-        folder.mkdir(mode=0o700, exist_ok=True)
-        limit = memory_limit()
-        if limit is not None and folder.stat().st_uid == os.getuid():  # else another user owns the name
-            own = _reserve(size, limit, wait, folder)
-    with own:
-        yield
-
-
-def _reserve(size: float, limit: int, wait: Callable[[], None], folder: Path) -> ContextManager[object]:
-    with (folder / "turn").open("a") as turn:  # locked while waiting, so that small jobs do not overtake large ones
-        while not (try_lock(turn) and (not (reserved := _reserved_bytes(folder)) or reserved + size <= limit)):
-            wait()
-            time.sleep(POLL_SECONDS)
-        own = tempfile.NamedTemporaryFile("w", dir=folder, prefix="job-")  # noqa: SIM115 -- closed by the caller
-        own.write(f"{size:.0f}")
-        own.flush()
-        try_lock(own)
-    return own
-
-
-def _reserved_bytes(folder: Path) -> int:
-    """Sum the reservations of running jobs; call it with the lock on `turn`."""
-    reserved = 0
-    for path in folder.glob("job-*"):
-        with contextlib.suppress(FileNotFoundError), path.open() as stream:  # that job ended meanwhile
-            if try_lock(stream):
-                path.unlink()  # its process was killed
-            else:
-                reserved += int(stream.read())
-    return reserved
 
 
 def read_memory(file: Path, name: str) -> List[int]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import platform
 import time
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ContextManager, Dict, Optional
+from typing import TYPE_CHECKING, Any, Dict, Optional
 
 import numpy as np
 import pyarrow as pa
@@ -18,13 +18,10 @@ import torch
 from ipu_model import heads
 from ipu_model.core.errors import ConfigError, RowsError
 from ipu_model.core.files import new_file, new_folder, write_text
-from ipu_model.core.memory import reserve_memory
 from ipu_model.core.progress import Emit
-from ipu_model.core.units import format_bytes
 from ipu_model.distributed.instances import Instances
-from ipu_model.distributed.process import StopRequest, Terminated, peak_memory_mb
+from ipu_model.distributed.process import StopRequest, peak_memory_mb
 from ipu_model.estimates.estimate import MEMORY, SECONDS, TOKENS
-from ipu_model.estimates.host import memory_terms
 from ipu_model.estimates.job import begin_record, finish_record, rows_per_step
 from ipu_model.jobs.job import Job, JobResult
 from ipu_model.jobs.plan import JobPlan, make_plan, set_replicas
@@ -109,43 +106,22 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
             text = describe_evaluations(job, config, device, rows.manifest, len(held_out), plan.updates)
             emit("message", text=text)
     record = begin_record(job, plan, config, rows.manifest, instances.count)
-    with _reserve_job_memory(job, plan, config, rows, instances, emit, stop):
-        model = make_model(job, config, base, emit)
-        del base  # its weights are in the model, so the pages of its file can be dropped
-        runtime = make_runtime(plan, job, model, config, device, emit, instances, stop.deadline_near)
-        with closing(runtime):
-            run = _Run(job, plan, config, rows, held_out, record, runtime, instances, emit, stop)
-            if job.compile_only:
-                result = _result(run, Totals(), compiling=_compile(run))
-            elif job.kind == "predict":
-                compile_seconds = _compile(run)
-                totals = predict(runtime, rows, job.head, plan.rows_per_call, Path(job.output), emit, stop)
-                emit("saved", path=job.output)
-                result = _result(run, totals, compiling=compile_seconds)
-            else:
-                result = _train(run, device, fingerprint)
+    model = make_model(job, config, base, emit)
+    del base  # its weights are in the model, so the pages of its file can be dropped
+    runtime = make_runtime(plan, job, model, config, device, emit, instances, stop.deadline_near)
+    with closing(runtime):
+        run = _Run(job, plan, config, rows, held_out, record, runtime, instances, emit, stop)
+        if job.compile_only:
+            result = _result(run, Totals(), compiling=_compile(run))
+        elif job.kind == "predict":
+            compile_seconds = _compile(run)
+            totals = predict(runtime, rows, job.head, plan.rows_per_call, Path(job.output), emit, stop)
+            emit("saved", path=job.output)
+            result = _result(run, totals, compiling=compile_seconds)
+        else:
+            result = _train(run, device, fingerprint)
     write_text(Path(job.run_folder) / RESULT, result.to_json())
     return result
-
-
-def _reserve_job_memory(
-    job: Job, plan: JobPlan, config: ModelConfig, rows: RowFolder, instances: Instances, emit: Emit, stop: StopRequest
-) -> ContextManager[None]:
-    """Reserve the job's upper memory bound on a CPU; several processes cannot wait for other jobs, so they skip it."""
-    if plan.runtime != "cpu" or job.compile_only or instances.count > 1:
-        return nullcontext()
-    resolved = dataclasses.replace(job, runtime=plan.runtime, precision=plan.precision)
-    size, announced = sum(term.amount for term in memory_terms(resolved, config, rows.manifest)), False
-
-    def wait() -> None:
-        nonlocal announced
-        if stop.requested or stop.time_is_up(0.0):
-            raise Terminated(stop.reason())
-        if not announced:
-            emit("message", text=f"waiting for {format_bytes(size)} of memory that other jobs on this host reserve")
-        announced = True
-
-    return reserve_memory(size, wait)
 
 
 def _train(run: _Run, device: Optional[IpuPlan], fingerprint: Fingerprint) -> JobResult:
