@@ -255,6 +255,7 @@ CARRIED_OUT_BY = {
     "promote": ("tests/tasks/release/test_names.py", "test_the_commands_of_the_documents"),
     "publish": ("tests/flows/runs/test_runs.py", "test_publish_takes_a_run_by_its_name_alone"),
     "releases": ("tests/tasks/release/test_names.py", "test_the_commands_of_the_documents"),
+    "reproduce": ("tests/flows/commands/test_reproduce.py", "test_a_run_is_repeated_from_its_own_revision"),
     "resume": RUN_BY["podium resume slow"],
     "rollback": ("tests/tasks/release/test_names.py", "test_the_commands_of_the_documents"),
     "run": ("tests/test_end_to_end.py", "test_a_small_model_of_real_text_is_rejected_and_not_published"),

@@ -1,0 +1,61 @@
+"""A finished run that is repeated from the revision that it recorded."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.places import ROOT
+from tests.tasks.tiny_model import SPECIAL, write_tiny_model
+
+TEXTS = ["text,label"] + [f"{'good' if number % 2 else 'bad'} food {number},{number % 2}" for number in range(40)]
+RUN = ("finetune", "classification", "--train", "texts.csv", "--epochs", "1", "--labels", "no,yes")
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """A clone of this project, whose commands run its own code."""
+    folder = tmp_path / "clone"
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
+    (folder / "texts.csv").write_text("\n".join(TEXTS))
+    write_tiny_model(tmp_path / "my-bert", [*SPECIAL, "good", "bad", "food"])
+    return folder
+
+
+def podium(clone, *words):
+    without = ("PYTHONPATH", "PREFECT_API_URL")
+    environment = {name: value for name, value in os.environ.items() if name not in without}
+    command = [sys.executable, "-m", "flows", *words]
+    done = subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def git(clone, *words):
+    who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+    subprocess.run(["git", *who, "-C", str(clone), *words], check=True, capture_output=True)
+
+
+@pytest.mark.soak
+def test_a_run_is_repeated_from_its_own_revision(clone, tmp_path):
+    code, said = podium(clone, *RUN, "--model", str(tmp_path / "my-bert"), "--name", "first")
+    assert code in (0, 3), said
+    (clone / "tasks" / "downstream" / "checks.py").write_text("raise SystemExit('the code of today')\n")
+    git(clone, "commit", "--all", "--message", "a later revision")
+    code, said = podium(clone, "reproduce", "first")
+    assert code == 0, said
+    assert "models/classification: same bytes" in said
+    assert "outputs of first have the same bytes" in said
+    assert not list((clone / "runs" / "reproduced").iterdir())
+    git(clone, "checkout", "--quiet", "--orphan", "other")
+    git(clone, "commit", "--message", "another history")
+    git(clone, "branch", "--delete", "--force", *branches(clone))
+    code, said = podium(clone, "reproduce", "first")
+    assert code == 1
+    assert "is on no branch here" in said
+
+
+def branches(clone):
+    words = ["git", "-C", str(clone), "branch", "--format", "%(refname:short)"]
+    found = subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()
+    return [name for name in found if name != "other"]
