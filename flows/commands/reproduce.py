@@ -31,7 +31,7 @@ from tasks.stage.errors import FAILED, InputError
 
 OF_TODAY = ("checkpoint", "tracking", "publish")
 """Sections of today's params.yaml that replace those of the run: they name places that it writes to."""
-COMPARED = (artifacts.MODELS.name, "predictions", artifacts.METRICS.name)
+COMPARED = ("models/", "predictions/", "metrics/")
 """Folders whose outputs are compared."""
 LAST = ("pretrain", "evaluate")
 """Groups of the stages up to which the run is repeated: the gate also depends on releases made since."""
@@ -61,14 +61,14 @@ def command(ctx: click.Context, name: str) -> None:
             raise SystemExit(stop.exit_code()) from None
         if code:
             raise SystemExit(code)
-        first, again = (_list_outputs(place) for place in (found.folder, folder))
-        differ = [path for path, md5 in again.items() if md5 != first.get(path)]
-        for path in again:
-            streams.say_line(f"{path}: {'differs' if path in differ else 'same bytes'}")
-        for path in (path for path in differ if path.endswith(".json")):
-            rows = find_differing([read_json(found.folder / path), read_json(folder / path)])
+        first, again = (_read_outputs(place) for place in (found.folder, folder))
+    differ = [path for path in again if again[path] != first.get(path)]
+    for path in again:
+        streams.say_line(f"{path}: {'differs' if path in differ else 'the same'}")
+        if path in differ and isinstance(again[path], dict):
+            rows = find_differing([first.get(path, {}), again[path]])
             streams.say(run_params.format_differences(rows, (name, "again")))
-    streams.say_line(f"{len(again) - len(differ)} of {len(again)} outputs of {name} have the same bytes")
+    streams.say_line(f"{len(again) - len(differ)} of {len(again)} outputs of {name} are the same")
     if differ:
         raise SystemExit(FAILED)
 
@@ -109,7 +109,13 @@ def _repeat_params(project: Path, found: listing.Run, folder: Path) -> dict[str,
     return rebase_paths({**values, **{name: today[name] for name in OF_TODAY if name in today}}, project, folder)
 
 
-def _list_outputs(root: Path) -> dict[str, str]:
-    """Return path -> MD5 of the outputs of a checkout that are compared."""
+def _read_outputs(root: Path) -> dict[str, Any]:
+    """Return path -> MD5 of models and predictions, and the content of metrics without their job's fingerprint.
+
+    The fingerprint has the precision as it was stated, so that a chosen one differs from a repeated one.
+    """
     outs = [out for stage in read_locked_stages(root / LOCK).values() for out in stage.get("outs", ())]
-    return {out["path"]: out.get("md5", "") for out in outs if out["path"].split("/")[0] in COMPARED}
+    found: dict[str, Any] = {out["path"]: out.get("md5", "") for out in outs if out["path"].startswith(COMPARED)}
+    for path in (path for path in found if path.endswith(".json")):
+        found[path] = {key: value for key, value in read_json(root / path).items() if key != "fingerprint"}
+    return found
