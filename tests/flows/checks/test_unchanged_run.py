@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 from flows.server.local_server import may_be_configured
+from tests.flows.conftest import TOY_PLAN
 from tests.flows.toy_runs import ACCEPTED, run, run_json, statuses
 from tests.places import ROOT
 
@@ -91,6 +92,7 @@ def test_prefect_is_not_even_imported(prefect_session, toy_project, command):
     code = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
+{TOY_PLAN}
 from flows import cli
 from flows.runs import checkout
 try:

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -123,6 +124,7 @@ def test_a_damaged_file_of_parameters_is_named_and_made_again(toy_project, ran):
 SLOW_STAGE = """
 import os, sys, time
 sys.path.insert(0, {root!r})
+{plan}
 from tasks.plan.main import run_main
 def main():
     line = open("lifeline", "w")
@@ -138,7 +140,7 @@ run_main(main)
 )
 def test_a_stage_dies_with_the_process_that_runs_the_flow(toy_project, shell):
     """Whatever shell DVC finds: services have no $SHELL, and dash stays between DVC and the stage."""
-    (toy_project / "stage.py").write_text(SLOW_STAGE.format(root=str(ROOT)))
+    (toy_project / "stage.py").write_text(SLOW_STAGE.format(root=str(ROOT), plan=TOY_PLAN))
     os.mkfifo(toy_project / "lifeline")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "SHELL": shell or ""}
     if shell is None:
@@ -151,7 +153,10 @@ def test_a_stage_dies_with_the_process_that_runs_the_flow(toy_project, shell):
         ],
         env=environment,
     )
-    with open(toy_project / "lifeline") as line:
+    pipe = os.open(toy_project / "lifeline", os.O_RDONLY | os.O_NONBLOCK)
+    assert select.select([pipe], [], [], 60)[0], "no stage has started"
+    os.set_blocking(pipe, True)
+    with open(pipe) as line:
         assert line.readline() == "started\n"
         flow.send_signal(signal.SIGKILL)
         flow.wait()

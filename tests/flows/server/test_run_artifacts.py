@@ -26,6 +26,7 @@ from flows.server import run_artifacts
 from flows.views import run_view
 from flows.views.run_view import RunView
 from tasks.stage import artifacts
+from tests.flows.conftest import TOY_PLAN
 from tests.places import ROOT
 
 DATE = r"\d{4}-\d\d-\d\d \d\d:\d\d"
@@ -112,7 +113,7 @@ def test_tasks_are_named_by_their_stages_and_have_no_tag_that_the_server_would_c
     where what it keeps for all flows of a process was broken by another."""
     params = toy_project / "params.yaml"
     params.write_text(params.read_text().replace("min_f1: 85", "min_f1: 80"))
-    flow = "from flows import pipeline; pipeline.pipeline(return_state=True)"
+    flow = f"{TOY_PLAN}\nfrom flows import pipeline; pipeline.pipeline(return_state=True)"
     place = {"PREFECT_API_URL": PREFECT_API_URL.value(), "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-P", "-c", flow], cwd=toy_project, env={**os.environ, **place}, check=True)
     found = last_run()
@@ -131,14 +132,15 @@ def test_tasks_are_named_by_their_stages_and_have_no_tag_that_the_server_would_c
 def test_the_commit_is_a_tag_where_git_keeps_the_project(tmp_path):
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c"]
     subprocess.run([*git, "init", "-q"], check=True)
-    (tmp_path / "dvc.yaml").write_text("1")
-    subprocess.run([*git, "add", "dvc.yaml"], check=True)
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "a.py").write_text("1")
+    subprocess.run([*git, "add", "tasks"], check=True)
     subprocess.run([*git, "commit", "-qm", "one"], check=True)
     commit = read_revision(tmp_path)[0]
     values = {"downstream": {"a": {"kind": "squad"}, "b": {"kind": "squad"}}, "device": {"runtime": "ipu"}}
     tags = ["task:squad", "device:ipu", f"commit:{commit}", "preset:bert"]
     assert run_artifacts.make_tags(values, "bert", tmp_path) == tags
-    (tmp_path / "dvc.yaml").write_text("2")
+    (tmp_path / "tasks" / "a.py").write_text("2")
     assert f"commit:{commit}-changed" in run_artifacts.make_tags(values, "bert", tmp_path)
 
 

@@ -121,7 +121,7 @@ def test_parameters_of_a_stage_behind_the_gate_that_differ_are_named(
 def test_the_task_of_a_glue_entry_is_a_parameter_of_its_stages(tmp_path: Path) -> None:
     root = make_glue_checkout(tmp_path / "checkout")
     change_parameters(root, {"downstream": {"glue-sst2": {"task": "cola"}}})
-    assert "plan.downstream.glue-sst2.facts.task is 'cola'" in refusal(root, "glue-sst2")
+    assert "downstream.glue-sst2.task is 'cola'" in refusal(root, "glue-sst2")
 
 
 @pytest.mark.parametrize("stage", ["corpus@text", "tokenizer", "validate@phase2", "finetune@squad", "gate@squad"])
