@@ -143,7 +143,7 @@ class CheckoutRepo(Repo):
         self.stage_cache.keys = [key for stage in stages if (key := self.stage_cache.key_of(stage))]
         # DVC copies an entry before its outputs: a host that is lost in between would leave an entry without them.
         pushed = super().push(targets)
-        super().push(targets, run_cache=True)
+        self.stage_cache.push(None)
         self.require_store()
         return pushed
 

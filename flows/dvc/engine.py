@@ -121,17 +121,18 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         Raises:
             RunFailed, RunPaused, RunStopped, Interrupted: see `run_plan`.
         """
-        known = read_plan(self.root)
-        if not self._is_early:
-            changed = [known[stage] for stage in plan if stage not in found.unchanged]
-            self._held.enter_context(use_fork_server(self.session, changed, self.root))
+        known, has_forks = read_plan(self.root), self._is_early
         others = [] if found.is_complete else [one for one in known.with_upstream(plan) if one not in plan]
         try:
             for stage in plan:
                 upstream = [one for one in known.with_upstream([stage]) if one in others]
                 others = [one for one in others if one not in upstream]
                 left = [] if stage in found.unchanged else [known[one] for one in (*upstream, stage)]
-                self._record("stage", stage, functools.partial(self._update_all, left))
+                status = self._record("stage", stage, functools.partial(self._update_all, left))
+                if status == "ran" and not has_forks:  # not earlier: all may be restored, as on most workers
+                    coming = [known[one] for one in plan[plan.index(stage) + 1 :]]
+                    self._held.enter_context(use_fork_server(self.session, coming, self.root))
+                    has_forks = True
         finally:
             self.run.read_results(self.root)  # of a failed run too
         there = [stage for stage in self.run.stages if stage.name in plan and stage.status != "ran"]
