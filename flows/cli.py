@@ -43,7 +43,7 @@ COMMANDS = {
     "clean": "remove runs and leftover files, after confirmation",
     "presets": "list and show presets",
     "gate": "decide again on a finished run, with other limits",
-    "reproduce": "run a finished run again from its own revision, and compare bytes and scores",
+    "reproduce": "repeat a finished run from its own revision, and compare",
     "publish": "publish the model of a finished run that its gate accepted",
     "verify": "check the files, signature, card and scores of a release",
     "releases": "list the releases of a published model",

@@ -516,7 +516,7 @@ BY_HAND = re.compile(
 def test_json_is_read_and_files_are_replaced_in_one_place():
     by_hand = [path for path in sources(*PACKAGES) if BY_HAND.search(path.read_text(encoding="utf-8"))]
     found = {name_of(path) for path in by_hand}
-    gives_a_name_to_what_goes = {"ipu_model/ipu/executables.py", "ipu_model/core/memory.py"}
+    gives_a_name_to_what_goes = {"ipu_model/ipu/executables.py"}
     assert found == {"ipu_model/core/files.py"} | gives_a_name_to_what_goes
 
 
