@@ -14,7 +14,7 @@ import click
 
 from flows.commands import options, publish
 from flows.commands.project import enter_project
-from flows.commands.run import FINISHED_OUTCOMES, suggest_next
+from flows.commands.run import suggest_next
 from flows.dvc import releases
 from flows.dvc.engine import Engine
 from flows.dvc.session import PlanStatus
@@ -54,7 +54,7 @@ def command(ctx: click.Context, name: str, overrides: tuple[str, ...], entry: st
         raise ParamsError(f"run {name} has its limits in {artifacts.PARAMS}: change them there, then podium run")
     if found.at_work:
         raise InputError(f"run {name} is running: wait until it ends")
-    if found.record is None or found.status not in (*FINISHED_OUTCOMES, "proposed"):
+    if found.record is None or found.status not in listing.FINISHED:
         raise InputError(f"run {name} is {found.status}: podium resume {name} finishes it")
     run_params.require_known_params(project, found)
     to_json = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()

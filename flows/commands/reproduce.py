@@ -16,7 +16,6 @@ import click
 from flows import dvc
 from flows.commands import options
 from flows.commands.project import enter_project
-from flows.commands.run import FINISHED_OUTCOMES
 from flows.runs import listing, locks, run_params
 from flows.runs.checkout import rebase_paths
 from flows.runs.stopping import Interrupted, stop
@@ -48,7 +47,7 @@ PRIVATE = "[core]\n    analytics = false\n    no_scm = true\n"
 def command(ctx: click.Context, name: str) -> None:
     project = enter_project(ctx)
     [found] = listing.find_runs(project, [name])
-    if found.record is None or found.status not in (*FINISHED_OUTCOMES, "proposed"):
+    if found.record is None or found.status not in listing.FINISHED:
         raise InputError(f"run {name} is {found.status}: only a finished run can be reproduced")
     with stop.listen(), locks.hold_run(project, name, streams.note), _checkout(project, found) as folder:
         ends = [stage for stage in found.record.plan if stage.partition("@")[0] in LAST]
@@ -83,7 +82,8 @@ def _checkout(project: Path, found: listing.Run) -> Iterator[Path]:
     commit = found.record.commit if found.record is not None else None
     if not commit or not (run_git(project, "branch", "--contains", commit) or "").strip():
         raise InputError(f"the revision of run {found.name} ({commit or 'none recorded'}) is on no branch here")
-    folder = project / artifacts.RUNS / "reproduced" / found.name
+    own = "_project" if found.name == listing.PROJECT else found.name  # no name of a run begins so
+    folder = project / artifacts.RUNS / "reproduced" / own
     try:
         run_git(project, "worktree", "remove", "--force", str(folder))  # of a command that was killed
         done = call_git(project, "worktree", "add", "--force", "--detach", str(folder), commit)

@@ -26,7 +26,6 @@ from flows.server.local_server import LocalServer, connect_server, may_be_config
 from flows.views import run_page
 from flows.views.screen import current_screen, make_screen, print_end, print_reason, use_screen
 from tasks.downstream.gate.verdict_text import format_advice
-from tasks.plan.dvc_records import find_gate_damage
 from tasks.plan.named_files import find_dvc_files, list_input_paths
 from tasks.stage import artifacts, process, streams
 from tasks.stage.errors import DONE, FAILED, REJECTED, PodiumError
@@ -287,8 +286,6 @@ def finish_if_unchanged(request: RunRequest) -> int | None:
     if find_dvc_files(project, list_input_paths(request.values)):
         return None  # the checks before a run refuse it, together with all other problems
     checkout.prepare_checkout(request.checkout, current_screen().tell)  # its code may be older than the project's
-    for text in find_gate_damage([stage.name for stage in request.stages if stage.is_gate], root):
-        current_screen().tell(text)
     made = {name: getattr(before, name) for name in KEPT_FIELDS}
     run = report.RunReport(os.path.relpath(root, project), request.preset, list(request.overrides), plan=plan, **made)
     published = False

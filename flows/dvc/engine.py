@@ -21,7 +21,7 @@ from flows.runs.stage_plan import PUBLISH, publish_step
 from flows.runs.stopping import RunFailed, RunPaused
 from flows.views.screen import current_screen
 from tasks.plan.dvc_records import find_gate_damage
-from tasks.plan.plan_file import Stage, read_plan
+from tasks.plan.plan_file import Plan, Stage, read_plan
 from tasks.stage.process import read_usage, usage_file
 
 StageCallback = Callable[[StageRecord], None]
@@ -92,19 +92,19 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
             RunPaused: a stage stopped at a checkpoint.
             RunStopped, Interrupted: a signal stopped the run, and there was nothing to keep.
         """
-        for text in find_gate_damage(self._find_gates(plan), self.root):
-            self._follower.say(text)
         self.session.require_dvc()
         self.bring(plan, self.check_plan(plan, released))
         if publish:
             self.publish(plan)
 
     def check_plan(self, plan: Sequence[str], released: releases.ReleaseSelection | None = None) -> PlanStatus:
-        """Fetch the releases that gates compare with, and return which stages have changed.
+        """Verify what gates read, fetch the releases that they compare with, and return which stages have changed.
 
         Raises:
             ReleaseFailed: a release could not be fetched.
         """
+        for text in find_gate_damage(self._find_gates(plan), self.root):
+            self._follower.say(text)
         found = self.session.check_plan(plan)
         if releases.fetch_releases(plan, self.root, self._follower.say, released, found.unchanged):
             found = self.session.check_plan(plan)
@@ -121,16 +121,16 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         Raises:
             RunFailed, RunPaused, RunStopped, Interrupted: see `run_plan`.
         """
-        known, has_forks = read_plan(self.root), self._is_early
+        known, has_forks = self._plan, self._is_early
         others = [] if found.is_complete else [one for one in known.with_upstream(plan) if one not in plan]
         try:
-            for stage in plan:
+            for number, stage in enumerate(plan, 1):
                 upstream = [one for one in known.with_upstream([stage]) if one in others]
                 others = [one for one in others if one not in upstream]
                 left = [] if stage in found.unchanged else [known[one] for one in (*upstream, stage)]
                 status = self._record("stage", stage, functools.partial(self._update_all, left))
                 if status == "ran" and not has_forks:  # not earlier: all may be restored, as on most workers
-                    coming = [known[one] for one in plan[plan.index(stage) + 1 :]]
+                    coming = [known[one] for one in plan[number:]]
                     self._held.enter_context(use_fork_server(self.session, coming, self.root))
                     has_forks = True
         finally:
@@ -149,22 +149,26 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         Raises:
             ReleaseFailed: publishing failed.
         """
-        known, changed = read_plan(self.root), False
+        changed = False
         for name in self._find_gates(plan):
             if not self.run.accepts(name):
                 continue
 
-            def publish(gate: Stage = known[name]) -> str:
+            def publish(gate: Stage = self._plan[name]) -> str:
                 receipt = releases.publish_release(gate, self.root, self._follower.say)
                 self.run.add_receipt(receipt, gate.name)
                 return "skipped" if receipt.get("unchanged") else "ran"
 
-            changed = self._record(PUBLISH, publish_step(known[name]), publish) == "ran" or changed
+            changed = self._record(PUBLISH, publish_step(self._plan[name]), publish) == "ran" or changed
         return changed
 
+    @functools.cached_property
+    def _plan(self) -> Plan:
+        """All stages of the checkout."""
+        return read_plan(self.root)
+
     def _find_gates(self, plan: Sequence[str]) -> list[str]:
-        known = read_plan(self.root)
-        return [stage for stage in plan if known[stage].is_gate]
+        return [stage for stage in plan if self._plan[stage].is_gate]
 
     def _record(self, kind: str, name: str, body: Callable[[], str]) -> str:
         """Run a step, add its status and time to the report, and return the status."""

@@ -20,6 +20,8 @@ from tasks.stage.errors import ParamsError
 PROJECT = "."
 """Name of the run in the project folder. No other run can have it."""
 RUNNING, NEVER = "running", "never started"
+FINISHED = ("finished", "published", "proposed", "rejected")
+"""Statuses of runs whose stages are all up to date."""
 STATUSES = (
     RUNNING,
     "finished",

@@ -25,18 +25,20 @@ def run_in_fork(module: str, arguments: Sequence[str]) -> int | None:
         return None
     place = {"group": os.getpgrp(), "folder": os.getcwd()}
     command = {"module": module, "arguments": [*arguments], "environment": {**os.environ}, **place}
+    handler = signal.getsignal(signal.SIGINT)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         try:
             server.connect(path)
+            from tasks.stage.process import die_with_parent  # slow to import
+
+            die_with_parent()
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the stage, which is in this process group, handles it
             socket.send_fds(server, [json.dumps(command).encode()], (0, 1, 2))
         except OSError:  # or the environment is too long for a message
+            signal.signal(signal.SIGINT, handler)
             return None
-        from tasks.stage.process import die_with_parent  # slow to import
-
-        die_with_parent()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the stage, which is in this process group, handles it
         reply = server.recv(64)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, handler)
     return json.loads(reply) if reply else -signal.SIGKILL
 
 
