@@ -66,8 +66,10 @@ def read_flow_runs(client: SyncPrefectClient, flow: str) -> list[Any]:
 
 def read_records(client: SyncPrefectClient) -> Records:
     """Return what ended on workers."""
+    # The checkout has the name of its run, or `set`, and a hash of the parameters.
     of_run: dict[UUID, str] = {
-        run.id: run.parameters["checkout_name"] for run in read_flow_runs(client, stage_flow.FLOW_NAME)
+        run.id: run.parameters["checkout_name"].rpartition("-")[2]
+        for run in read_flow_runs(client, stage_flow.FLOW_NAME)
     }
     wanted = ArtifactFilter(key=ArtifactFilterKey(any_=[stage_flow.REPORT_KEY]))
     read = lambda offset: client.read_artifacts(artifact_filter=wanted, limit=AT_ONCE, offset=offset)  # noqa: E731
