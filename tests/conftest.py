@@ -11,6 +11,7 @@ import os
 import pytest
 
 import tasks  # noqa: F401 (it says which memory pyarrow takes, before a test imports pyarrow)
+from ipu_model.distributed.process import limit_spinning
 
 LONGEST = (
     "test_workers.py",
@@ -44,6 +45,9 @@ LONGEST = (
 
 gc.disable()
 os.environ["PODIUM_LEDGER"] = ""  # jobs of tests do not count as jobs of this host
+# Before a test imports torch: several processes of tests share the cores, and threads that wait would take them.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+limit_spinning()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
