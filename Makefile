@@ -84,7 +84,7 @@ worker: $(HOST)  ## start a worker of this checkout: KIND=cpu, cuda, ipu or flow
 bench: $(HOST)  ## compare speed with Hugging Face's Trainer; BENCH="--quick", "--data FOLDER", ...
 	@python -m bench $(BENCH)
 
-gpu:  ## measure this project on this host's GPU in nine minutes: tests, parity, speed beside Trainer (docs/cuda.md); GPU="--seconds 300"
+gpu:  ## measure this project on this host's GPU in nine minutes: tests, parity, speed compared with Trainer (docs/cuda.md); GPU="--seconds 300"
 	@"$${PODIUM_DEVICE_PYTHON:-python3}" -m bench.gpu $(GPU)
 
 test: $(HOST)  ## run the tests, except those of make soak and make faults

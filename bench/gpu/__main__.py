@@ -1,4 +1,4 @@
-"""`python -m bench.gpu` (`make gpu`): tests, parity, speed beside Trainer, where time goes, and estimates, on one GPU.
+"""`python -m bench.gpu` (`make gpu`): tests, parity, speed compared with Trainer, profile and estimates, on one GPU.
 
 Each part is a process of its own with a time limit, and writes its results item by item: a part that fails, or whose
 time ends, keeps what it has, and the next part starts. No network, no Prefect and no DVC are needed.
@@ -7,9 +7,9 @@ time ends, keeps what it has, and the next part starts. No network, no Prefect a
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import itertools
-import json
 import os
 import signal
 import subprocess
@@ -22,6 +22,7 @@ from typing import Any
 
 from bench.gpu.cases import CASES, CPU, CUDA, TEST_CASES, GpuCase
 from bench.gpu.report import write_pictures, write_report
+from ipu_model.core.files import write_json
 
 NEEDED = ("torch", "numpy", "pyarrow", "safetensors", "pytest")
 OF_PEERS = ("transformers", "accelerate")
@@ -130,11 +131,11 @@ def compare_speed(case: GpuCase, device: str, left: Callable[[], float]) -> dict
     try:
         for name, (worker, settings) in list_variants(device).items():
             found[name] = {"rounds": []}
-            attempt(name, lambda name=name, worker=worker, settings=settings: start(name, worker, settings))
+            attempt(name, functools.partial(start, name, worker, settings))
         for number in range(ROUNDS):
             for name in list(children):
                 if left() > 0:
-                    attempt(name, lambda name=name, number=number: measure(name, number))
+                    attempt(name, functools.partial(measure, name, number))
     finally:
         for child in children.values():
             child.kill()
@@ -174,9 +175,7 @@ def run_part(part: Part, device: str, seconds: float, folder: Path) -> None:
     until = time.monotonic() + seconds
     for one in part.measure(device, lambda: until - time.monotonic()):
         results.append(one)
-        partial = folder / f"{part.name}.json.partial"
-        partial.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-        partial.replace(folder / f"{part.name}.json")
+        write_json(folder / f"{part.name}.json", results)
 
 
 def start_part(part: Part, device: str, seconds: float, folder: Path) -> str:

@@ -17,7 +17,7 @@ from ipu_model.rows.row_folder import Batch
 from ipu_model.train.measurement import GeneratedRows
 
 CPU, CUDA = "cpu", "cuda"
-SIZES: dict[str, dict[str, int]] = {
+SIZES: dict[str, dict[str, Any]] = {
     "test": {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 32},
     "minilm": {"num_layers": 6, "hidden_size": 384, "num_heads": 12, "intermediate_size": 1536},
     "base": {"num_layers": 12, "hidden_size": 768, "num_heads": 12, "intermediate_size": 3072},
@@ -53,8 +53,8 @@ class GpuCase:
     def model(self) -> ModelConfig:
         """Architecture, with random weights."""
         vocabulary = 60 if self.size == "test" else VOCABULARY
-        rates = {"hidden_dropout": self.dropout, "attention_dropout": self.dropout}
-        return ModelConfig(vocabulary, max_positions=512, **SIZES[self.size], **rates)
+        dropouts: dict[str, Any] = {"hidden_dropout": self.dropout, "attention_dropout": self.dropout}
+        return ModelConfig(vocabulary, max_positions=512, **SIZES[self.size], **dropouts)
 
     @property
     def labels(self) -> list[str] | None:

@@ -1,4 +1,4 @@
-"""What `podium plan --measure` says of a job beside what it then takes, and the bound on memory beside the peak."""
+"""What `podium plan --measure` says of a job next to what it then takes, and the bound on memory next to the peak."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Three updates of every head and family on the device beside the CPU, without dropout."""
+"""Three updates of every head and family on the device compared with the CPU, without dropout."""
 
 from __future__ import annotations
 

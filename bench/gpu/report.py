@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from ipu_model.core.files import read_json
 
 REPORT = "gpu.md"
 PODIUM = "podium"
@@ -40,7 +41,7 @@ def write_report(folder: Path, failures: Mapping[str, str]) -> str:
 def read_results(folder: Path, part: str) -> list[dict[str, Any]]:
     """Return the results of a part; none if it wrote none."""
     path = folder / f"{part}.json"
-    found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+    found: list[dict[str, Any]] = read_json(path) if path.is_file() else []
     return found
 
 

@@ -55,7 +55,7 @@ class JobPlan:
     updates_per_call: int = 1
     """Updates per device call, all with one learning rate; 1 except on IPU."""
     compile: str = "none"
-    """What inductor compiles: none, optimizer, or model; auto until it is measured."""
+    """Part that inductor compiles: none, optimizer, or model; auto until it is measured."""
     compile_reason: str = ""
     device: Dict[str, Any] = field(default_factory=dict)
     """Device-specific part of the plan: on IPU placement, config and numbers of IPUs."""

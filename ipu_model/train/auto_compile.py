@@ -1,4 +1,4 @@
-"""Compilation `auto` on a GPU: try one compiled encoder layer of the job before it starts, beside a plain one.
+"""Compilation `auto` on a GPU: try one compiled encoder layer of the job before it starts, and a plain one.
 
 The trial also serves `model`: what cannot be compiled here, or gives other numbers, stays plain, with the reason.
 """
@@ -37,7 +37,7 @@ Call = Callable[[Any, Tensor, Any], Tensor]
 
 
 @dataclass(frozen=True)
-class Trial:
+class LayerTrial:
     """An encoder layer of a job with random weights and inputs on the job's device.
 
     Args:
@@ -133,7 +133,7 @@ def choose_compilation(
         return time.perf_counter()
 
     lengths = flatten(rows.take(np.arange(min(len(rows), plan.micro_batch_size)))).lengths.tolist()
-    trial = Trial(config, dtype, lengths, plan.kind != "predict", device, attention, clock)
+    trial = LayerTrial(config, dtype, lengths, plan.kind != "predict", device, attention, clock)
     has_vocabulary = "masked_labels" in {x.name for x in rows.manifest.columns}
     with torch.random.fork_rng(devices=[device]):
         if requested == "auto" and (short := describe_short_job(plan, trial)):
@@ -142,7 +142,7 @@ def choose_compilation(
         return try_compiled(trial, shared_layers(), requested, shared_differentiate() if has_vocabulary else None)
 
 
-def compare_losses(trial: Trial, differentiate: Differentiate) -> float:
+def compare_losses(trial: LayerTrial, differentiate: Differentiate) -> float:
     """Return the largest difference of plain and compiled gradients of vocabulary logits, which are below 1."""
     differences = []
     for count in (64, 192):
@@ -157,7 +157,7 @@ def compare_losses(trial: Trial, differentiate: Differentiate) -> float:
     return max(differences)
 
 
-def describe_short_job(plan: JobPlan, trial: Trial) -> Optional[str]:
+def describe_short_job(plan: JobPlan, trial: LayerTrial) -> Optional[str]:
     """Return why compiling could not earn its time; None if it could."""
     layer = trial.make_layer(dropout=True)
     seconds = min(trial.run(layer, call_layer)[0] for _ in range(3))
@@ -170,7 +170,9 @@ def describe_short_job(plan: JobPlan, trial: Trial) -> Optional[str]:
     return f"auto: the layers take about {remaining:.0f} s in all, and compiling as much as {COMPILE_SECONDS:.0f} s"
 
 
-def try_compiled(trial: Trial, compiled: Call, requested: str, differentiate: Optional[Differentiate] = None) -> Choice:
+def try_compiled(
+    trial: LayerTrial, compiled: Call, requested: str, differentiate: Optional[Differentiate] = None
+) -> Choice:
     """Return `model` if the compiled layer runs, gives the numbers of the plain one and, for `auto`, is faster.
 
     Args:

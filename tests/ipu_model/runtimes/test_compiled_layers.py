@@ -32,7 +32,7 @@ from ipu_model.runtimes.cuda import PaddedAttention
 from ipu_model.runtimes.selection import plan_compilation
 from ipu_model.runtimes.torch_device import TorchRuntime
 from ipu_model.train import auto_compile
-from ipu_model.train.auto_compile import COMPILE, Trial, describe_short_job, try_compiled
+from ipu_model.train.auto_compile import COMPILE, LayerTrial, describe_short_job, try_compiled
 from tests.optimizers import optimizer_config
 
 VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
@@ -226,9 +226,9 @@ def test_the_loss_in_chunks_never_holds_all_logits(monkeypatch: pytest.MonkeyPat
     assert max(x.numel() for x in kept) < 50 * 60
 
 
-def make_trial(training: bool = True) -> Trial:
+def make_trial(training: bool = True) -> LayerTrial:
     ticks = iter(range(10**6))
-    return Trial(
+    return LayerTrial(
         TINY, torch.float32, [9, 7, 5, 5], training, torch.device("cpu"), Attending, lambda: float(next(ticks))
     )
 
