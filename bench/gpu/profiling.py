@@ -1,4 +1,4 @@
-"""Where the time of an update goes on the device: its kernels, and the gaps between them."""
+"""Time of an update by kernel of the device, and the gaps between them."""
 
 from __future__ import annotations
 
