@@ -26,7 +26,7 @@ KIND ?= cpu
 QUEUE ?= default
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 
-.PHONY: help setup demo docs server worker bench test soak faults load test-fresh test-device-env test-poptorch check refresh-constraints audit clean
+.PHONY: help setup demo docs server worker bench gpu test soak faults load test-fresh test-device-env test-poptorch check refresh-constraints audit clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -83,6 +83,9 @@ worker: $(HOST)  ## start a worker of this checkout: KIND=cpu, cuda, ipu or flow
 
 bench: $(HOST)  ## compare speed with Hugging Face's Trainer; BENCH="--quick", "--data FOLDER", ...
 	@python -m bench $(BENCH)
+
+gpu:  ## measure this project on this host's GPU in nine minutes: tests, parity, speed compared with Trainer (docs/cuda.md); GPU="--seconds 300"
+	@"$${PODIUM_DEVICE_PYTHON:-python3}" -m bench.gpu $(GPU)
 
 test: $(HOST)  ## run the tests, except those of make soak and make faults
 	@echo "test: all but make test-device-env, make soak and make faults"

@@ -31,9 +31,11 @@ WORKERS = {
     "pretraining-rows": "bench.prepare:measure_pretraining_rows",
     "start": "bench.starts:measure_start",
     "packing": "bench.prepare:measure_packing",
+    "gpu-ours": "bench.gpu.ours:train",
+    "gpu-peer": "bench.gpu.peer:train",
 }
 """Worker of a spec -> module:function(spec, session)."""
-JOBS = ("ours", "predict-ours", "start")
+JOBS = ("ours", "predict-ours", "start", "gpu-ours")
 """Workers that run a device job, with the thread settings of `python -m ipu_model`."""
 
 

@@ -25,7 +25,7 @@ PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 OPTIMIZERS = ("adamw", "adam", "lamb", "sgd")
 STATE_PRECISIONS = ("auto", "fp32", "fp16")
 INFERENCE_MODES = ("auto", "sharded", "pipelined")
-COMPILE_MODES = ("none", "optimizer")
+COMPILE_MODES = ("auto", "none", "optimizer", "model")
 KEEP_CHOICES = ("last", "best")
 MASKINGS = ("static", "dynamic")
 SCHEDULES = ("linear", "cosine", "square_root", "constant")
@@ -191,8 +191,9 @@ class Job:
     inference_execution: str = "auto"
     """On ipu: sharded (one IPU of a replica computes at a time), pipelined (all compute; needs enough
     inference_device_iterations), or auto (pipelined if the config allows it)."""
-    compile: str = "none"
-    """Compilation with inductor on a CPU: none, or optimizer (LAMB's update); ipu always compiles the whole model."""
+    compile: str = "auto"
+    """Compilation with inductor: none, optimizer (LAMB's update, on cpu), model (the layers, on cuda), or auto: the
+    faster of none and model on cuda, else none. ipu always compiles the whole model."""
     recompute: bool = False
     """On cpu and cuda: recompute layers in the backward pass instead of storing activations; ipu: see ipu_config."""
     compile_only: bool = False

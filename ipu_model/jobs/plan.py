@@ -54,12 +54,19 @@ class JobPlan:
     """Rows per device call of predict."""
     updates_per_call: int = 1
     """Updates per device call, all with one learning rate; 1 except on IPU."""
+    compile: str = "none"
+    """Part that inductor compiles: none, optimizer, or model; auto until it is measured."""
+    compile_reason: str = ""
     device: Dict[str, Any] = field(default_factory=dict)
     """Device-specific part of the plan: on IPU placement, config and numbers of IPUs."""
 
     def with_precision(self, choice: Choice) -> JobPlan:
         """Return the plan with this precision and its reason."""
         return dataclasses.replace(self, precision=choice.value, precision_reason=choice.reason)
+
+    def with_compilation(self, choice: Choice) -> JobPlan:
+        """Return the plan with this compilation and its reason."""
+        return dataclasses.replace(self, compile=choice.value, compile_reason=choice.reason)
 
 
 MICRO_BATCHES_PER_CALL = 4

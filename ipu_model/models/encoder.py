@@ -160,12 +160,20 @@ class Layer(nn.Module):
         return self.output(inner, hidden, keep_output, dropout)
 
 
+def call_layer(layer: nn.Module, hidden: Tensor, attention: Attention) -> Tensor:
+    """Compute [..., H] -> [..., H]."""
+    result: Tensor = layer(hidden, attention)
+    return result
+
+
 class Bert(nn.Module):
     """Embeddings and encoder, with the pooler only if a head reads it."""
 
     recompute = False
     """True if training keeps only the input of each layer and recomputes the layer, with the same dropout, in the
     backward pass: the same numbers with less memory and more time."""
+    run_layer: Callable[[nn.Module, Tensor, Any], Tensor] = staticmethod(call_layer)
+    """Calls a layer with its input and the attention; compiled_layers.py replaces it."""
 
     def __init__(self, config: ModelConfig, pooler: bool) -> None:
         super().__init__()
@@ -192,9 +200,9 @@ class Bert(nn.Module):
         hidden = self.embeddings_project(self.embeddings(tokens)).to(self.precision)
         for layer in self.encoder["layer"].children():
             if self.recompute and torch.is_grad_enabled():
-                hidden = checkpoint(layer, hidden, tokens.attention, use_reentrant=False)
+                hidden = checkpoint(self.run_layer, layer, hidden, tokens.attention, use_reentrant=False)
             else:
-                hidden = layer(hidden, tokens.attention)
+                hidden = self.run_layer(layer, hidden, tokens.attention)
         return hidden
 
     def pool(self, first_tokens: Tensor) -> Tensor:

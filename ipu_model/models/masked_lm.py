@@ -6,13 +6,14 @@ positions, V vocabulary size.
 Vocabulary logits of masked tokens and their loss are the most expensive part of a small BERT. Plain torch allocates six
 fp32 tensors [M, V] for the logits and their gradient. Here the gradient replaces the logits in place, while a few rows
 of them are in the cache: 23 ms for M = 640, V = 30522 in bf16 on one core of a Xeon (Sapphire Rapids), where
-log_softmax and its gradient alone took 56 ms of a step.
+log_softmax and its gradient alone took 56 ms of a step. On accelerators, where memory is what ends, the logits exist in
+chunks only, and the gradients of the word table are added up chunk by chunk.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 import torch
@@ -29,8 +30,64 @@ MAX_LOGITS = 1 << 24
 """Limit on the vocabulary logits of masked tokens in evaluation: fp32 numbers, 64 MB."""
 LOGITS_IN_CACHE = 1 << 18
 """fp32 numbers that fit the cache of a core, 1 MB."""
-LOGITS_ON_ACCELERATOR = 1 << 28
-"""fp32 numbers per block on an accelerator, 1 GB: the number of calls matters there, not the cache."""
+LOGITS_PER_CHUNK = 1 << 26
+"""Logits that an accelerator holds at once, 128 MB in bf16: enough rows for a product at full speed."""
+
+
+Differentiate = Callable[[Tensor, Tensor, Tensor], Tuple[Tensor, Tensor]]
+"""(logits [M, V] without bias, bias [V], labels [M]) -> the sum of the losses, and its gradient by the logits."""
+
+
+def differentiate_in_place(logits: Tensor, bias: Tensor, labels: Tensor) -> Tuple[Tensor, Tensor]:
+    """Replace logits [M, V] by the gradient of the loss, softmax(logits + bias) - onehot for real labels, 0 for others.
+
+    Args:
+        bias: [V], in fp32 or wider.
+        labels: [M] int64, -100 = none.
+
+    Returns:
+        The sum of -log softmax(logits + bias)[label] over the real labels, in the precision of `bias`, and `logits`.
+    """
+    real = (labels != IGNORED)[:, None]
+    index = labels.clamp(min=0)[:, None]
+    at_label = logits.gather(1, index) + bias[index]
+    largest, total = to_gradient(logits, bias, real)
+    probability = (at_label - largest).exp() / total
+    logits.scatter_(1, index, ((probability - 1) * real).to(logits.dtype))
+    return ((total.log() + largest - at_label) * real).sum(), logits
+
+
+def softmax_gradient(logits: Tensor, bias: Tensor, labels: Tensor) -> Tuple[Tensor, Tensor]:
+    """Return what `differentiate_in_place` returns, in a form that a compiler joins to one pass."""
+    wide, real = logits + bias, (labels != IGNORED)[:, None]
+    index = labels.clamp(min=0)[:, None]
+    total = torch.logsumexp(wide, 1, keepdim=True)
+    onehot = torch.arange(logits.shape[1], device=logits.device) == index
+    gradient = ((wide - total).exp() - onehot.to(wide.dtype)) * real
+    return ((total - wide.gather(1, index)) * real).sum(), gradient.to(logits.dtype)
+
+
+def to_gradient(logits: Tensor, bias: Tensor, real: Tensor) -> Tuple[Tensor, Tensor]:
+    """Turn logits [M, V] without bias into softmax(logits + bias), 0 in rows without a label, in place.
+
+    Args:
+        bias: [V], in fp32 or wider, like the results.
+        real: [M, 1] bool.
+
+    Returns:
+        The largest logit, and the sum of exponentials of all logits minus the largest; [M, 1] each.
+    """
+    count, vocabulary = logits.shape
+    rows = max(1, (LOGITS_IN_CACHE if logits.device.type == "cpu" else LOGITS_PER_CHUNK) // vocabulary)
+    largest, total = bias.new_empty(count, 1), bias.new_empty(count, 1)
+    buffer = bias.new_empty(min(rows, count), vocabulary)
+    for start in range(0, count, rows):
+        part = slice(start, min(start + rows, count))
+        wide = torch.add(logits[part], bias, out=buffer[: part.stop - start])
+        torch.amax(wide, 1, keepdim=True, out=largest[part])
+        torch.sum(wide.sub_(largest[part]).exp_(), 1, keepdim=True, out=total[part])
+        torch.mul(wide, real[part] / total[part], out=logits[part])
+    return largest, total
 
 
 class PredictionHead(TiedDecoder):
@@ -54,6 +111,9 @@ class PredictionHead(TiedDecoder):
 
 class BertForMaskedLM(nn.Module):
     """Encoder with an MLM head, and with one for next sentences if `next_sentence` is set."""
+
+    differentiate: Differentiate = staticmethod(differentiate_in_place)
+    """Loss and gradient of the logits on accelerators; compiled_layers.py replaces it."""
 
     def __init__(self, config: ModelConfig, next_sentence: bool = False) -> None:
         super().__init__()
@@ -117,8 +177,10 @@ class MaskedLmHead(Head):
 
     def sum_losses(self, model: Any, outputs: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> Losses:
         """Return the sum of the losses over labels by part, from the outputs of the model."""
-        words, bias = model.decoder()
-        return {"mlm_loss": MaskedTokenLoss.apply(outputs["masked_hidden"], words, bias, labels["masked_labels"])}
+        hidden, (words, bias), masked = outputs["masked_hidden"], model.decoder(), labels["masked_labels"]
+        if hidden.device.type == "cpu":
+            return {"mlm_loss": MaskedTokenLoss.apply(hidden, words, bias, masked)}
+        return {"mlm_loss": ChunkedTokenLoss.apply(hidden, words, bias, masked, model.differentiate)}
 
     def add_up(self, model: Any, flat: FlatBatch) -> Tensor:
         outputs = model(flat.tokens, flat.labels["masked_index"], flat.starts)
@@ -149,52 +211,53 @@ class MaskedLmHead(Head):
 
 
 class MaskedTokenLoss(torch.autograd.Function):
-    """Sum of -log softmax(hidden words^T + bias)[label] over the real labels, a scalar in fp32 or wider.
-
-    d loss / d logits is softmax - onehot for real labels, 0 for others.
-    """
+    """Sum of -log softmax(hidden words^T + bias)[label] over the real labels, a scalar in fp32 or wider."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, words: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
         """Args: hidden [M, E] in the precision of `words`, words [V, E], bias [V], labels [M] int64, -100 = none."""
-        logits = torch.mm(hidden, words.t())
-        real = (labels != IGNORED)[:, None]
-        index = labels.clamp(min=0)[:, None]
-        at_label = logits.gather(1, index) + bias[index]
-        largest, total = to_gradient(logits, bias, real)
-        probability = (at_label - largest).exp() / total
-        logits.scatter_(1, index, ((probability - 1) * real).to(logits.dtype))
-        ctx.save_for_backward(hidden, words, logits)
-        return ((total.log() + largest - at_label) * real).sum()
+        loss, d_logits = differentiate_in_place(torch.mm(hidden, words.t()), bias, labels)
+        ctx.save_for_backward(hidden, words, d_logits)
+        return loss
 
     @staticmethod
     def backward(ctx: Any, d_loss: Tensor) -> Tuple[Any, ...]:
         hidden, words, d_logits = ctx.saved_tensors
         d_hidden = torch.mm(d_logits, words).mul_(d_loss)
         d_words = torch.mm(d_logits.t(), hidden * d_loss)
-        # A sum over rows as a product: four times as fast as sum() on a CPU, and accumulated in fp32.
-        d_bias = torch.mm(d_logits.new_ones(1, len(hidden)), d_logits)[0]
-        return d_hidden, d_words, d_bias.to(d_loss.dtype) * d_loss, None
+        return d_hidden, d_words, sum_rows(d_logits).to(d_loss.dtype) * d_loss, None
 
 
-def to_gradient(logits: Tensor, bias: Tensor, real: Tensor) -> Tuple[Tensor, Tensor]:
-    """Turn logits [M, V] without bias into softmax(logits + bias), 0 in rows without a label, in place.
+class ChunkedTokenLoss(torch.autograd.Function):
+    """The same sum on an accelerator, where no more than LOGITS_PER_CHUNK logits exist at once.
 
-    Args:
-        bias: [V], in fp32 or wider, like the results.
-        real: [M, 1] bool.
-
-    Returns:
-        The largest logit, and the sum of exponentials of all logits minus the largest; [M, 1] each.
+    Gradients are computed with the loss. They are added up in the precision of `bias`.
     """
-    count, vocabulary = logits.shape
-    rows = max(1, (LOGITS_IN_CACHE if logits.device.type == "cpu" else LOGITS_ON_ACCELERATOR) // vocabulary)
-    largest, total = bias.new_empty(count, 1), bias.new_empty(count, 1)
-    buffer = bias.new_empty(min(rows, count), vocabulary)
-    for start in range(0, count, rows):
-        part = slice(start, min(start + rows, count))
-        wide = torch.add(logits[part], bias, out=buffer[: part.stop - start])
-        torch.amax(wide, 1, keepdim=True, out=largest[part])
-        torch.sum(wide.sub_(largest[part]).exp_(), 1, keepdim=True, out=total[part])
-        torch.mul(wide, real[part] / total[part], out=logits[part])
-    return largest, total
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, words: Tensor, bias: Tensor, labels: Tensor, differentiate: Differentiate
+    ) -> Tensor:
+        """Args: see MaskedTokenLoss."""
+        d_hidden, d_words = torch.empty_like(hidden), torch.zeros_like(words, dtype=bias.dtype)
+        d_bias, total = torch.zeros_like(bias), bias.new_zeros(())
+        rows = max(1, LOGITS_PER_CHUNK // len(words))
+        for part in (slice(first, first + rows) for first in range(0, len(hidden), rows)):
+            loss, d_logits = differentiate(torch.mm(hidden[part], words.t()), bias, labels[part])
+            torch.mm(d_logits, words, out=d_hidden[part])
+            d_words += torch.mm(d_logits.t(), hidden[part])
+            d_bias += sum_rows(d_logits)
+            total += loss
+        ctx.save_for_backward(d_hidden, d_words, d_bias)
+        ctx.precision = words.dtype
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, d_loss: Tensor) -> Tuple[Any, ...]:
+        d_hidden, d_words, d_bias = ctx.saved_tensors
+        return d_hidden * d_loss, (d_words * d_loss).to(ctx.precision), d_bias * d_loss, None, None
+
+
+def sum_rows(values: Tensor) -> Tensor:
+    """Sum [M, V] -> [V] as a product: four times as fast as sum() on a CPU, and accumulated in fp32."""
+    return torch.mm(values.new_ones(1, len(values)), values)[0]

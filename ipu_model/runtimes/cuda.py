@@ -171,11 +171,11 @@ class VarlenAttention:
     """
 
     def __init__(self, offsets: Tensor, longest: int) -> None:
-        self._offsets, self._longest = offsets, longest
+        self.offsets, self.longest = offsets, longest
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, heads: int, dropout: float) -> Tensor:
         """query, key, value and the result: [T, H] fp16 or bf16. `dropout` acts on the attention probabilities."""
-        split, offsets, longest = (len(query), heads, -1), self._offsets, self._longest
+        split, offsets, longest = (len(query), heads, -1), self.offsets, self.longest
         views = [x.view(split) for x in (query, key, value)]
         attend = torch.ops.aten._flash_attention_forward
         context = attend(*views, offsets, offsets, longest, longest, dropout, False, False)[0]

@@ -78,6 +78,20 @@ def choose_precision(requested: str, runtime: str) -> Choice:
     return Choice("auto", "measured before the job starts")  # auto_precision.py
 
 
+def plan_compilation(requested: str, runtime: str) -> Choice:
+    """Choose what inductor compiles; `auto` remains if it must be measured.
+
+    Raises:
+        ConfigError: the runtime cannot compile it.
+    """
+    if requested == "model" and runtime != "cuda":
+        why = "IPUs always compile the whole model" if runtime == "ipu" else "on a CPU it is not faster"
+        raise ConfigError(f"compile: model is for the cuda runtime ({why}): set device.compile to auto or none")
+    if requested in ("auto", "model") and runtime == "cuda":
+        return Choice("auto", "measured before the job starts")  # auto_compile.py
+    return Choice("none", "auto: for cuda only") if requested == "auto" else Choice(requested, "as requested")
+
+
 def plan_device(
     job: Job, manifest: Manifest, config: ModelConfig, runtime: str, precision: str, instances: Instances, emit: Emit
 ) -> Optional[IpuPlan]:
@@ -88,9 +102,9 @@ def plan_device(
     """
     poprun = instances if isinstance(instances, PopRunInstances) else PopRunInstances()
     if runtime != "ipu":
-        if job.compile_only and job.compile == "none":
+        if job.compile_only and job.compile != "optimizer":
             raise ConfigError(f"compile_only: the {runtime} runtime does not compile; set device.compile to optimizer")
-        if job.compile != "none":
+        if job.compile == "optimizer":
             from ipu_model.runtimes.compilation import check_compiler
 
             check_compiler(runtime, os.environ)
@@ -163,7 +177,11 @@ def make_runtime(
     instances.join(plan.runtime)
     optimizer: Optional[OptimizerConfig] = job.optimizer if job.kind != "predict" else None
     compiling: Optional[Callable[[Optional[torch.optim.Optimizer]], None]] = None
-    if job.compile != "none":
+    if plan.compile == "model":
+        from ipu_model.runtimes.compiled_layers import compile_model
+
+        compile_model(model)
+    if job.compile == "optimizer":
         from ipu_model.runtimes.compilation import compile_optimizer
 
         compiling = partial(compile_optimizer, environ=os.environ, say=lambda text: emit("message", text=text))

@@ -1,30 +1,21 @@
-"""Precision `auto` on a CPU: time one encoder layer of the job in fp32 and in bf16 before the job starts.
-
-A second measurement could give another result, and a run must not change its precision. So the choice is recorded in
-the run folder before training, and in every checkpoint, which also carries it to other hosts.
-"""
+"""Precision `auto` on a CPU: time one encoder layer of the job in fp32 and in bf16 before the job starts."""
 
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import List, Optional, Tuple
 
 import numpy as np
 import torch
 
-from ipu_model.core.files import find_object, fingerprint, write_json
-from ipu_model.core.progress import Emit
-from ipu_model.distributed.instances import Instances
 from ipu_model.estimates.shapes import dense_flops
 from ipu_model.jobs.plan import Choice, JobPlan
 from ipu_model.models.encoder import Layer, LowPrecisionCopies
 from ipu_model.models.flat import SequenceAttention, flatten
 from ipu_model.rows.row_folder import RowFolder
-from ipu_model.train.checkpoint import Checkpoints, Fingerprint
+from ipu_model.train.measured_choices import MeasuredSetting
 
-RECORD = "precision.json"
-PRECISION_FIELD = "plan.precision"
+PRECISION = MeasuredSetting("precision", ("fp32", "bf16"))
 MIN_SPEEDUP = 1.05
 """Minimum speedup of bf16: below it, fp32 costs next to nothing and rounds less."""
 SHORT_FLOPS = 2e10
@@ -34,39 +25,6 @@ FIRST_TOKENS, LEAST_TOKENS, ROUNDS, SECONDS = 8, 64, 5, 1.0
 half the time is used."""
 MAX_SLOWDOWN = 4
 """Slowdown of bf16 on the first tokens that ends the measurement: emulated bf16 would take seconds on more tokens."""
-
-
-def resolve_precision(
-    plan: JobPlan, run_fingerprint: Fingerprint, run_folder: Path, rows: RowFolder, instances: Instances, emit: Emit
-) -> Choice:
-    """Resolve `auto` for a job: the precision that its training started with, else the faster one.
-
-    Instance 0 chooses for all. `run_fingerprint` is that of a training with `auto`; a prediction records nothing.
-    """
-    if plan.kind == "predict":
-        return choose_faster(plan, rows)
-    instances.join(plan.runtime)
-    choice = Choice("fp32", "auto: chosen by instance 0")
-    if instances.is_writer:
-        choice = find_recorded(run_folder, run_fingerprint, emit) or choose_faster(plan, rows)
-        record = {"job": fingerprint(run_fingerprint), "precision": choice.value, "reason": choice.reason}
-        write_json(run_folder / RECORD, record)
-    (low,) = instances.any_instance([instances.is_writer and choice.value == "bf16"])
-    return Choice("bf16" if low else "fp32", choice.reason)
-
-
-def find_recorded(run_folder: Path, run_fingerprint: Fingerprint, emit: Emit) -> Optional[Choice]:
-    """Return the precision that this job started with, from its newest checkpoint or, without one, from its record."""
-    record = find_object(run_folder / RECORD) or {}
-    recorded, precision, reason = (record.get(name) for name in ("job", "precision", "reason"))
-    state = Checkpoints(run_folder, run_fingerprint, emit).read_newest_state()
-    if state is not None:
-        recorded = fingerprint({**state["fingerprint"], PRECISION_FIELD: "auto"})
-        precision, reason = state["fingerprint"].get(PRECISION_FIELD), state.get("precision_reason")
-    if recorded != fingerprint(run_fingerprint) or precision not in ("fp32", "bf16"):
-        return None
-    emit("message", text=f"precision: {precision}, recorded when this run started")
-    return Choice(str(precision), str(reason or "auto: recorded when this run started"))
 
 
 def choose_faster(plan: JobPlan, rows: RowFolder) -> Choice:

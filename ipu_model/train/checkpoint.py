@@ -16,7 +16,7 @@ import re
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
 import torch
@@ -69,14 +69,19 @@ class Checkpoints:
         fingerprint: Of the run that writes and reads here.
         emit: Receives a message for each skipped checkpoint.
         writer: True for the one process of a training that saves and removes checkpoints for all.
-        precision_reason: Why the run has its precision; a resumed run reports it.
+        reasons: Why the run has the settings that were measured, by name; a resumed run reports them.
     """
 
     def __init__(
-        self, run_folder: Path, fingerprint: Fingerprint, emit: Emit, writer: bool = True, precision_reason: str = ""
+        self,
+        run_folder: Path,
+        fingerprint: Fingerprint,
+        emit: Emit,
+        writer: bool = True,
+        reasons: Optional[Mapping[str, str]] = None,
     ) -> None:
         self._folder, self._fingerprint, self._emit, self.is_writer = Path(run_folder), fingerprint, emit, writer
-        self._precision_reason = precision_reason
+        self._reasons = dict(reasons or {})
 
     def path_of(self, step: int) -> Path:
         """Return the folder of the checkpoint after that update."""
@@ -102,7 +107,7 @@ class Checkpoints:
         state = {
             "step": checkpoint.step,
             "fingerprint": self._fingerprint,
-            "precision_reason": self._precision_reason,
+            **self._reasons,
             "history": checkpoint.history,
             "evaluations": checkpoint.evaluations,
             "rng": checkpoint.host_rng,

@@ -33,8 +33,15 @@ from ipu_model.models.tensors import require_finite
 from ipu_model.rows.format import to_arrow
 from ipu_model.rows.row_folder import Batch, RowFolder, prefetch
 from ipu_model.runtimes.runtime import Runtime
-from ipu_model.runtimes.selection import choose_precision, choose_runtime, make_runtime, plan_device
-from ipu_model.train.auto_precision import PRECISION_FIELD, resolve_precision
+from ipu_model.runtimes.selection import (
+    choose_precision,
+    choose_runtime,
+    make_runtime,
+    plan_compilation,
+    plan_device,
+)
+from ipu_model.train.auto_compile import COMPILE, choose_compilation
+from ipu_model.train.auto_precision import PRECISION, choose_faster
 from ipu_model.train.checkpoint import Checkpoints, Fingerprint
 from ipu_model.train.checkpoint_writer import CheckpointWriter, require_time
 from ipu_model.train.energy import EnergyMeter
@@ -89,11 +96,15 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
     if device is None:
         job = dataclasses.replace(job, geometry=set_replicas(job.geometry, instances.count))
     plan = make_plan(job, rows.manifest, chosen, precision, device)
+    plan = plan.with_compilation(plan_compilation(job.compile, chosen.value))
     plan = dataclasses.replace(plan, device={**plan.device, **families.get_family(config.family).describe()})
     fingerprint = make_fingerprint(job, plan, config, rows, base) if job.kind != "predict" else {}
+    where = (fingerprint, Path(job.run_folder), instances, emit)
     if plan.precision == "auto":
-        precision = resolve_precision(plan, fingerprint, Path(job.run_folder), rows, instances, emit)
-        plan = plan.with_precision(precision)
+        plan = plan.with_precision(PRECISION.resolve(plan, *where, lambda: choose_faster(plan, rows)))
+    if plan.compile == "auto":
+        measured = (plan, config, rows, instances.local_index, emit, job.compile)
+        plan = plan.with_compilation(COMPILE.resolve(plan, *where, lambda: choose_compilation(*measured)))
     emit("plan", **dataclasses.asdict(plan))
     held_out = None
     if job.evaluation is not None and plan.updates:
@@ -126,9 +137,11 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
 
 def _train(run: _Run, device: Optional[IpuPlan], fingerprint: Fingerprint) -> JobResult:
     job, plan, runtime, instances, emit = run.job, run.plan, run.runtime, run.instances, run.emit
-    run_folder, identity = Path(job.run_folder), {**fingerprint, PRECISION_FIELD: plan.precision}
+    run_folder = Path(job.run_folder)
+    identity = {**fingerprint, PRECISION.field: plan.precision, COMPILE.field: plan.compile}
+    reasons = {"precision_reason": plan.precision_reason, "compile_reason": plan.compile_reason}
     shared = instances.shared_folder(run_folder)
-    checkpoints = Checkpoints(shared, identity, emit, instances.is_writer, plan.precision_reason)
+    checkpoints = Checkpoints(shared, identity, emit, instances.is_writer, reasons)
     saved = checkpoints.load_latest()
     first_step, curve = (saved.step, saved.history) if saved is not None else (0, None)
     mean = instances.mean({"first_step": first_step}, "first_step")["first_step"]

@@ -28,7 +28,8 @@ from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import FEATURE_IDS, PREDICTIONS, TOKENS, Manifest, read_manifest
 from ipu_model.rows.row_folder import Batch, RowFolder
 from ipu_model.runtimes.runtime import Runtime
-from ipu_model.runtimes.selection import choose_precision, choose_runtime, make_runtime
+from ipu_model.runtimes.selection import choose_precision, choose_runtime, make_runtime, plan_compilation
+from ipu_model.train.auto_compile import choose_compilation
 from ipu_model.train.auto_precision import choose_faster
 from ipu_model.train.preparation import make_model
 
@@ -143,6 +144,9 @@ def _measure(job: Job, emit: Emit) -> Dict[str, Any]:
     plan = make_plan(job, manifest, chosen, choose_precision(job.precision, chosen.value))
     if plan.precision == "auto":
         plan = plan.with_precision(choose_faster(plan, rows))
+    plan = plan.with_compilation(plan_compilation(job.compile, chosen.value))
+    if plan.compile == "auto":
+        plan = plan.with_compilation(choose_compilation(plan, model, rows, 0, emit, job.compile))
     on_gpu = plan.runtime == "cuda"
     free = torch.cuda.mem_get_info()[0] if on_gpu else None  # after CUDA has allocated its own memory
     with closing(make_runtime(plan, job, make_model(job, model, None, emit), model, None, emit)) as runtime:

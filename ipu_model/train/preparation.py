@@ -32,7 +32,7 @@ COMPILATION = ("recompute", "compile_only", "executables", "inference_execution"
 """Fields of a job that do not change the weights, as those above."""
 RESOLVED = ("rows", "init_checkpoint", "model", "runtime", "precision", "ipu_config", "evaluation")
 """Fields whose content or resolved value is in the fingerprint instead."""
-REASONS = ("runtime_reason", "precision_reason")
+REASONS = ("runtime_reason", "precision_reason", "compile_reason")
 EXCLUDED_PREFIXES = (
     "plan.rows_per_call",  # prediction only
     "plan.device.config.inference_",  # prediction only

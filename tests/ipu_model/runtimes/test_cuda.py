@@ -34,8 +34,8 @@ WIDE = dataclasses.replace(TINY, hidden_size=128, intermediate_size=256)
 
 def make_batch(folder: Path, head: str, rows: int = 12) -> Batch:
     kind = "pretrain" if head == "pretraining" else head
-    write_rows(folder, kind, make_columns(kind, rows))
-    return RowFolder(folder, kind, TINY).take(np.arange(rows))
+    manifest = write_rows(folder, kind, make_columns(kind, rows))
+    return RowFolder(folder, kind, TINY, manifest.num_labels).take(np.arange(rows))
 
 
 def test_without_a_gpu_the_job_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,11 +34,10 @@ from ipu_model.train import auto_precision
 from ipu_model.train.auto_precision import (
     LEAST_TOKENS,
     MIN_SPEEDUP,
-    RECORD,
+    PRECISION,
     SECONDS,
     choose_faster,
     measure_rates,
-    resolve_precision,
     time_pass,
 )
 from ipu_model.train.job_runner import run_job
@@ -253,10 +252,10 @@ class Follower(Instances):
 def test_other_processes_take_what_the_first_one_chose_and_measure_nothing(rates: Rates, tmp_path: Path) -> None:
     follower, rates.given = Follower(), FP32
     plan, rows = make_inputs(tmp_path, "pretrain")
-    choice = resolve_precision(plan, {}, tmp_path, rows, follower, ignore)
+    choice = PRECISION.resolve(plan, {}, tmp_path, follower, ignore, lambda: choose_faster(plan, rows))
     assert choice == Choice("bf16", "auto: chosen by instance 0")
     assert (rates.calls, follower.votes) == (0, [False])
-    assert not (tmp_path / RECORD).exists()
+    assert not (tmp_path / PRECISION.record).exists()
 
 
 @pytest.fixture
@@ -264,7 +263,7 @@ def job(tmp_path: Path, pretrain_rows: Path) -> Job:
     return make_job(tmp_path / "auto", "pretrain", pretrain_rows, precision="auto")
 
 
-@pytest.mark.parametrize("lost", [None, RECORD], ids=["here", "on a host that only the checkpoints came to"])
+@pytest.mark.parametrize("lost", [None, PRECISION.record], ids=["here", "on a host that only the checkpoints came to"])
 def test_a_resumed_run_keeps_its_precision_whatever_is_measured_now(
     rates: Rates, tmp_path: Path, pretrain_rows: Path, job: Job, lost: Optional[str]
 ) -> None:
@@ -300,7 +299,7 @@ def test_a_run_that_ended_before_its_first_update_keeps_its_precision(rates: Rat
 @pytest.mark.parametrize("damage", ["", "[]", '{"precision": []}', None])
 def test_a_damaged_record_is_made_again(rates: Rates, tmp_path: Path, job: Job, damage: Optional[str]) -> None:
     run_here(job)
-    path = Path(job.run_folder) / RECORD
+    path = Path(job.run_folder) / PRECISION.record
     kept = json.loads(path.read_text())
     path.write_text(json.dumps({**kept, "precision": ["bf16"]}) if damage is None else damage)
     rates.given = FP32
@@ -354,13 +353,13 @@ def test_nothing_is_measured_where_it_decides_nothing(
     many = make_job(tmp_path / "many", "predict", answer_rows, **settings)
     assert planned(run_here(many))[0] == "bf16"
     assert rates.calls == 1
-    assert not (Path(many.run_folder) / RECORD).exists()
+    assert not (Path(many.run_folder) / PRECISION.record).exists()
 
 
 @pytest.mark.soak
 def test_two_processes_take_what_the_first_one_recorded(tmp_path: Path, answer_rows: Path) -> None:
     job = make_job(tmp_path / "two", "finetune", answer_rows, precision="auto")
-    path = Path(job.run_folder) / RECORD
+    path = Path(job.run_folder) / PRECISION.record
     value = "bf16"
     for number in range(2):
         first, second = run_two(job)

@@ -1,0 +1,1 @@
+"""Everything that CUDA must prove, in one command: `python -m bench.gpu` (`make gpu`)."""

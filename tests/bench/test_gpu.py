@@ -1,0 +1,120 @@
+"""bench.gpu on a CPU with tiny models: everything but its figures."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bench.gpu import __main__ as command
+from bench.gpu import parity
+from bench.gpu.report import read_results, write_report
+from tests.places import ROOT
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "bench.gpu", "--device", "cpu", "--output", str(folder), *words]
+    return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.soak  # a minute; its parts are below
+def test_the_whole_command_measures_every_part(tmp_path: Path) -> None:
+    done = run(tmp_path, "--seconds", "400")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for part in command.PARTS:
+        assert read_results(tmp_path, part.name), part.name
+    assert read_results(tmp_path, "tests")[0]["passed"]
+    assert all(one["equal"] for one in read_results(tmp_path, "parity"))
+    _, *cases = read_results(tmp_path, "speed")
+    assert [one["case"] for one in cases] == [case.name for case in command.list_cases("cpu")]
+    for variant in (variant for one in cases for variant in one["variants"].values()):
+        assert len(variant["rounds"]) == command.ROUNDS
+        assert all(one["tokens"] > 0 and one["seconds"] > 0 for one in variant["rounds"])
+    assert {"gpu.md", "speed.png", "profile.png"} <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_a_part_writes_what_it_has_and_the_report_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        parity, "list_pairs", lambda: iter([("pretraining", "bert"), ("token_classification", "roberta")])
+    )
+    part = next(one for one in command.PARTS if one.name == "parity")
+    command.run_part(part, "cpu", 60.0, tmp_path)
+    found = read_results(tmp_path, "parity")
+    assert [(one["head"], one["precision"], one["equal"]) for one in found] == [
+        ("pretraining", "fp32", True),
+        ("pretraining", "bf16", True),
+        ("token_classification", "fp32", True),
+        ("token_classification", "bf16", True),
+    ]
+    text = write_report(tmp_path, {"parity": "", "speed": "its 9 s were over"})
+    assert "4 of 4 are within the tolerance." in text
+    assert "Not complete: its 9 s were over" in text
+
+
+def test_parity_tells_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    train = parity.train
+
+    def disturbed(*asked: Any) -> tuple[list[float], dict[str, Any]]:
+        losses, weights = train(*asked)
+        return [loss + (asked[-1] == "bf16") for loss in losses], weights
+
+    monkeypatch.setattr(parity, "train", disturbed)
+    assert not parity.compare("pretraining", "bert", "cpu", "bf16")["equal"]
+    assert parity.compare("pretraining", "bert", "cpu", "fp32")["equal"]
+
+
+def test_a_part_that_fails_says_why_and_one_that_hangs_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = command.Part("nothing", 1.0, command.measure_parity)
+    assert "invalid choice: 'nothing'" in command.start_part(missing, "cpu", 20.0, tmp_path)
+    speed = next(one for one in command.PARTS if one.name == "speed")
+    monkeypatch.setattr(command, "LAST_SECONDS", 0.0)
+    assert command.start_part(speed, "cpu", 0.5, tmp_path) == "its 0 s were over"
+
+
+def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.gpu", "--output", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if not torch.cuda.is_available():
+        assert (done.returncode, done.stdout.startswith(f"torch {torch.__version__} finds no GPU here")) == (2, True)
+
+
+def test_kernels_are_told_apart_by_their_names() -> None:
+    from bench.gpu.profiling import PASSES, find_group
+
+    kernels = {
+        "ampere_bf16_s16816gemm_bf16_128x128": "products",
+        "nvjet_tst_128x256": "products",
+        "void pytorch_flash::flash_fwd_kernel<...>": "attention",
+        "Memcpy HtoD (Pinned -> Device)": "copies",
+        "triton_per_fused_native_layer_norm_3": PASSES,
+        "void at::native::vectorized_elementwise_kernel<4, ...>": PASSES,
+    }
+    assert {name: find_group(name) for name in kernels} == kernels
+
+
+def test_held_rows_are_the_same_for_both_sides() -> None:
+    from bench.gpu.cases import TEST_CASES, HeldRows
+    from bench.gpu.peer import split_rows
+
+    for case in TEST_CASES:
+        rows = HeldRows(case)
+        items = split_rows(case, rows, 20)
+        assert len(items) == 20
+        assert json.dumps(items) == json.dumps(split_rows(case, HeldRows(case), 20))
+        first = rows.take(np.arange(len(rows)))
+        assert {len(one["input_ids"]) for one in items} <= set(range(1, first.columns["input_ids"].shape[1] + 1))

@@ -1,0 +1,359 @@
+"""Compiled layers: the numbers of plain ones, and how often they are compiled. No GPU is needed: attention has a kernel
+for the CPU here, and the compiler's front end is the same on every device.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import stat
+import types
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Tuple
+
+import numpy as np
+import pytest
+import torch
+from test_cuda import STILL, Elsewhere, make_batch
+from tiny_jobs import TINY
+from torch import Tensor
+
+from ipu_model import heads
+from ipu_model.core.errors import ConfigError
+from ipu_model.distributed.instances import Instances
+from ipu_model.jobs.plan import Choice
+from ipu_model.models import masked_lm
+from ipu_model.models.encoder import call_layer
+from ipu_model.models.masked_lm import ChunkedTokenLoss, MaskedTokenLoss, differentiate_in_place, softmax_gradient
+from ipu_model.models.modeling import build_model, initialise
+from ipu_model.runtimes import compiled_layers
+from ipu_model.runtimes.compiled_layers import CACHES, OLDEST, CompiledLayers, compile_model, prepare_cache
+from ipu_model.runtimes.cuda import PaddedAttention
+from ipu_model.runtimes.selection import plan_compilation
+from ipu_model.runtimes.torch_device import TorchRuntime
+from ipu_model.train import auto_compile
+from ipu_model.train.auto_compile import COMPILE, LayerTrial, describe_short_job, try_compiled
+from tests.optimizers import optimizer_config
+
+VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
+needs_new_torch = pytest.mark.skipif(VERSION < OLDEST, reason="compiled layers need torch 2.6")
+HEADS = ("pretraining", "question_answering", "sequence_classification", "token_classification")
+
+
+@pytest.fixture(scope="module")
+def kernels() -> None:
+    """Attention for the CPU, where the operator has none."""
+    attend, backward = compiled_layers.load_operators()
+
+    @attend.register_kernel("cpu")
+    def _forward(
+        query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, longest: int, heads: int, drop: float
+    ) -> Any:
+        assert drop == 0
+        context = PaddedAttention(offsets, longest)(query, key, value, heads, 0.0)
+        sums = torch.zeros(heads, len(query))
+        return context, sums, torch.zeros(2, dtype=torch.uint64), torch.zeros((), dtype=torch.uint64)
+
+    @backward.register_kernel("cpu")
+    def _backward(d_context: Tensor, query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Any:
+        """Autograd stops above kernels, so this is the formula: P = softmax(q k^T / sqrt(D)) of each sequence."""
+        _, _, offsets, _, heads, *_ = rest
+        gradients = [torch.empty_like(x) for x in (query, key, value)]
+        for begin, end in zip(offsets.tolist(), offsets.tolist()[1:]):
+            parts = (x[begin:end].unflatten(1, (heads, -1)).transpose(0, 1) for x in (d_context, query, key, value))
+            d_c, q, k, v = parts  # [A, n, D]
+            scale = q.shape[-1] ** -0.5
+            shares = torch.softmax(q @ k.transpose(1, 2) * scale, -1)
+            d_shares = d_c @ v.transpose(1, 2)
+            d_scores = shares * (d_shares - (d_shares * shares).sum(-1, keepdim=True)) * scale
+            for gradient, found in zip(
+                gradients, (d_scores @ k, d_scores.transpose(1, 2) @ q, shares.transpose(1, 2) @ d_c)
+            ):
+                gradient[begin:end] = found.transpose(0, 1).flatten(1)
+        return tuple(gradients)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """The numbers are few: threads would only wait for one another."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class Attending(PaddedAttention):
+    """PaddedAttention that shows its lengths, as the flash kernel's does."""
+
+    def __init__(self, offsets: Tensor, longest: int) -> None:
+        super().__init__(offsets, longest)
+        self.offsets, self.longest = offsets, longest
+
+
+class Nearby(Elsewhere):
+    """A device whose attention can be compiled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._attention = Attending
+
+
+class Counting:
+    """A compiler that runs what it is given as it is, and counts."""
+
+    def __init__(self) -> None:
+        self.compiled = 0
+
+    def __call__(self, graph: Any, inputs: List[Any]) -> Any:
+        self.compiled += 1
+        return graph.forward
+
+
+def make_runtime(head: str, precision: str, compiled: Any, optimizer: bool = True, labels: int = 0) -> TorchRuntime:
+    model = build_model(head, STILL, labels)
+    initialise(model, STILL, seed=3)
+    if compiled is not None:
+        compile_model(model, compiled)
+    config = optimizer_config(name="adamw", learning_rate=1e-3) if optimizer else None
+    return TorchRuntime(model, head, 6, precision, config, seed=5, device=Nearby())
+
+
+@needs_new_torch
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-5), ("bf16", 2e-2)])
+def test_compiled_updates_are_those_of_plain_layers(
+    kernels: None, tmp_path: Path, head: str, precision: str, tolerance: float
+) -> None:
+    batch = make_batch(tmp_path / "rows", head)
+    labels = 3 if heads.get_head(head).labelled else 0
+    plain, compiled = (make_runtime(head, precision, backend, labels=labels) for backend in (None, "aot_eager"))
+    for _ in range(3):
+        one, other = (runtime.train_step(runtime.prepare(batch), 1e-3) for runtime in (plain, compiled))
+        assert other.loss == pytest.approx(one.loss, rel=tolerance)
+        assert other.gradient_norm == pytest.approx(one.gradient_norm, rel=10 * tolerance)
+    for name, expected in plain.state_dict().items():
+        torch.testing.assert_close(compiled.state_dict()[name], expected, rtol=0, atol=tolerance)
+
+
+@needs_new_torch
+@pytest.mark.parametrize("head", ["pretraining", "question_answering"])
+def test_a_model_is_compiled_for_its_first_lengths_only(kernels: None, tmp_path: Path, head: str) -> None:
+    batch, counting = make_batch(tmp_path / "rows", head, 24), Counting()
+    training = make_runtime(head, "fp32", counting)
+    for first in range(2):
+        training.train_step(batch.part(first, first + 6), 1e-3)
+    warm = counting.compiled
+    assert warm
+    for first in range(2, 14):
+        training.train_step(batch.part(first, first + 6), 1e-3)
+    assert counting.compiled == warm
+    if head == "pretraining":
+        return
+    predicting = make_runtime(head, "fp32", counting, optimizer=False)
+    for first in range(2):
+        predicting.predict(batch.part(first, first + 6))
+    warm = counting.compiled
+    for first in range(2, 14):
+        predicting.predict(batch.part(first, first + 6))
+    assert counting.compiled == warm
+
+
+@needs_new_torch
+@pytest.mark.parametrize("training", [True, False])
+def test_two_hundred_batches_compile_nothing_after_two_lengths(kernels: None, training: bool) -> None:
+    counting, rng = Counting(), np.random.default_rng(0)
+    call = CompiledLayers(counting)
+    trial = make_trial(training)
+    layer = trial.make_layer(dropout=False)
+
+    def run() -> None:
+        lengths = sorted(rng.integers(2, 30, rng.integers(2, 9)).tolist(), reverse=True)
+        dataclasses.replace(trial, lengths=lengths).run(layer, call)
+
+    for _ in range(2):
+        run()
+    warm = counting.compiled
+    assert 1 <= warm <= 2
+    for _ in range(200):
+        run()
+    assert counting.compiled == warm
+
+
+def make_losses(precision: torch.dtype) -> Dict[str, List[Tensor]]:
+    """The loss and the gradients of one batch, by form; 50 rows of 60 logits, of which 16 rows fit a chunk."""
+    generator = torch.Generator().manual_seed(1)
+    values = [torch.randn(shape, generator=generator) for shape in ((50, 8), (60, 8), (60,))]
+    labels = torch.randint(0, 60, (50,), generator=generator)
+    labels[::4] = -100
+    found = {}
+    forms: Dict[str, Callable[..., Tensor]] = {
+        "whole": MaskedTokenLoss.apply,
+        "chunks": lambda *x: ChunkedTokenLoss.apply(*x, differentiate_in_place),
+        "one pass": lambda *x: ChunkedTokenLoss.apply(*x, softmax_gradient),
+    }
+    for name, run in forms.items():
+        hidden, words = (x.to(precision).requires_grad_() for x in values[:2])
+        bias = values[2].clone().requires_grad_()
+        loss = run(hidden, words, bias, labels) / 3
+        loss.backward()
+        found[name] = [loss.detach(), *(x.grad.float() for x in (hidden, words, bias) if x.grad is not None)]
+    return found
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
+def test_the_loss_in_chunks_is_that_of_whole_logits(
+    monkeypatch: pytest.MonkeyPatch, precision: torch.dtype, tolerance: float
+) -> None:
+    monkeypatch.setattr(masked_lm, "LOGITS_PER_CHUNK", 16 * 60)
+    found = make_losses(precision)
+    for name in ("chunks", "one pass"):
+        for one, other in zip(found["whole"], found[name]):
+            torch.testing.assert_close(other, one, rtol=tolerance, atol=tolerance)
+
+
+def test_the_loss_in_chunks_never_holds_all_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    largest: List[int] = []
+
+    def differentiate(logits: Tensor, bias: Tensor, labels: Tensor) -> Tuple[Tensor, Tensor]:
+        largest.append(len(logits))
+        return differentiate_in_place(logits, bias, labels)
+
+    monkeypatch.setattr(masked_lm, "LOGITS_PER_CHUNK", 16 * 60)
+    hidden, words = torch.randn(50, 8, requires_grad=True), torch.randn(60, 8, requires_grad=True)
+    loss = ChunkedTokenLoss.apply(hidden, words, torch.zeros(60), torch.arange(50), differentiate)
+    assert largest == [16, 16, 16, 2]
+    kept = loss.grad_fn.saved_tensors
+    assert max(x.numel() for x in kept) < 50 * 60
+
+
+def make_trial(training: bool = True) -> LayerTrial:
+    ticks = iter(range(10**6))
+    return LayerTrial(
+        TINY, torch.float32, [9, 7, 5, 5], training, torch.device("cpu"), Attending, lambda: float(next(ticks))
+    )
+
+
+class Seconds:
+    """A layer's call that takes a given time on a given clock."""
+
+    def __init__(self, plain: float, compiled: float, offset: float = 0.0) -> None:
+        self.now, self._plain, self._compiled, self._offset = 0.0, plain, compiled, offset
+
+    def plain(self, layer: Any, hidden: Tensor, attention: Any) -> Tensor:
+        self.now += self._plain
+        return call_layer(layer, hidden, attention)
+
+    def compiled(self, layer: Any, hidden: Tensor, attention: Any) -> Tensor:
+        self.now += self._compiled
+        return call_layer(layer, hidden, attention) + self._offset
+
+
+@pytest.mark.parametrize(
+    ("requested", "plain", "compiled", "offset", "value", "reason"),
+    [
+        ("auto", 2.0, 1.0, 0.0, "model", "measured 26 tokens/s per layer compiled and 13 plain"),
+        ("auto", 1.0, 0.97, 0.0, "none", "a gain below 5%"),
+        ("model", 1.0, 2.0, 0.0, "model", "measured 13 tokens/s per layer compiled and 26 plain"),
+        ("auto", 2.0, 1.0, 1.0, "none", "gave different results here"),
+        ("model", 2.0, 1.0, float("nan"), "none", "gave different results here"),
+    ],
+)
+def test_a_compiled_layer_is_taken_where_it_is_right_and_faster(
+    monkeypatch: pytest.MonkeyPatch,
+    requested: str,
+    plain: float,
+    compiled: float,
+    offset: float,
+    value: str,
+    reason: str,
+) -> None:
+    seconds = Seconds(plain, compiled, offset)
+    monkeypatch.setattr(auto_compile, "call_layer", seconds.plain)
+    trial = dataclasses.replace(make_trial(), precision=torch.bfloat16, clock=lambda: seconds.now)
+    choice = try_compiled(trial, seconds.compiled, requested)
+    assert choice.value == value
+    assert reason in choice.reason
+    assert choice.reason.startswith(f"{requested}: ")
+
+
+def test_a_compilation_that_fails_leaves_the_layers_plain_with_the_reason() -> None:
+    def fail(*_: Any) -> Tensor:
+        raise RuntimeError("Cannot find a working triton installation\nmore")
+
+    choice = try_compiled(make_trial(), fail, "auto")
+    assert choice == Choice("none", "auto: compiling a layer failed here (Cannot find a working triton installation)")
+
+
+def test_a_wrong_compiled_loss_is_not_taken() -> None:
+    def wrong(logits: Tensor, bias: Tensor, labels: Tensor) -> Tuple[Tensor, Tensor]:
+        loss, gradient = softmax_gradient(logits, bias, labels)
+        return loss, gradient + 0.5
+
+    assert try_compiled(make_trial(), call_layer, "model", wrong).value == "none"
+    assert try_compiled(make_trial(), call_layer, "model", softmax_gradient).value == "model"
+
+
+@pytest.mark.parametrize(
+    ("updates", "kind", "short"), [(4, "pretrain", True), (30, "pretrain", False), (4, "predict", False)]
+)
+def test_short_jobs_are_not_compiled(updates: int, kind: str, short: bool) -> None:
+    """A pass takes a second of this clock, and the model has two layers."""
+    plan: Any = types.SimpleNamespace(
+        kind=kind, updates=updates, gradient_accumulation_steps=1, rows=300, micro_batch_size=6
+    )
+    reason = describe_short_job(plan, make_trial(kind != "predict"))
+    assert (reason is not None) == short
+    assert reason is None or "the layers take about 8 s in all" in reason
+
+
+def test_a_resumed_run_keeps_what_was_measured(tmp_path: Path) -> None:
+    plan: Any = types.SimpleNamespace(kind="pretrain", runtime="cuda")
+    asked: List[str] = []
+
+    def choose(value: str) -> Choice:
+        asked.append(value)
+        return Choice(value, "auto: measured")
+
+    def resolve(value: str, run: Dict[str, Any]) -> Choice:
+        return COMPILE.resolve(plan, run, tmp_path, Instances(), lambda *_, **__: None, lambda: choose(value))
+
+    assert resolve("model", {"seed": 1, COMPILE.field: "auto"}).value == "model"
+    assert resolve("none", {"seed": 1, COMPILE.field: "auto"}) == Choice("model", "auto: measured")
+    assert asked == ["model"]
+    assert resolve("none", {"seed": 2, COMPILE.field: "auto"}).value == "none", "another job"
+
+
+def test_compilation_is_for_gpus() -> None:
+    assert plan_compilation("auto", "cpu").value == "none"
+    assert plan_compilation("auto", "ipu").value == "none"
+    assert plan_compilation("auto", "cuda").value == plan_compilation("model", "cuda").value == "auto"
+    assert plan_compilation("none", "cuda") == Choice("none", "as requested")
+    assert plan_compilation("optimizer", "cpu").value == "optimizer"
+    for runtime in ("cpu", "ipu"):
+        with pytest.raises(
+            ConfigError, match=r"compile: model is for the cuda runtime.*device\.compile to auto or none"
+        ):
+            plan_compilation("model", runtime)
+
+
+def test_kernels_are_cached_in_a_folder_of_the_user_alone(tmp_path: Path) -> None:
+    said: List[str] = []
+    environ = {"PODIUM_EXECUTABLE_CACHE": str(tmp_path / "cache")}
+    prepare_cache(environ, said.append)
+    assert stat.S_IMODE(os.stat(str(tmp_path / "cache" / "compiled")).st_mode) == 0o700
+    assert all(environ[variable].startswith(str(tmp_path / "cache" / "compiled")) for variable in CACHES)
+    assert not said
+    named = dict.fromkeys(CACHES, "/own")
+    prepare_cache(named, said.append)
+    assert named == dict.fromkeys(CACHES, "/own")
+    without: Dict[str, str] = {}
+    prepare_cache(without, said.append)
+    folder = Path(without["TORCHINDUCTOR_CACHE_DIR"]).parent
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert "PODIUM_EXECUTABLE_CACHE" in said[0]
+
+
+def test_a_cache_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
+    with pytest.raises(ConfigError, match="belongs to another user.*PODIUM_EXECUTABLE_CACHE"):
+        prepare_cache({"PODIUM_EXECUTABLE_CACHE": str(tmp_path)}, print)
