@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import stat
+import time
 import types
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Tuple
@@ -14,7 +15,7 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 import numpy as np
 import pytest
 import torch
-from test_cuda import STILL, Elsewhere, make_batch
+from test_cuda import STILL, WIDE, Elsewhere, make_batch, needs_gpu
 from tiny_jobs import TINY
 from torch import Tensor
 
@@ -28,7 +29,7 @@ from ipu_model.models.masked_lm import ChunkedTokenLoss, MaskedTokenLoss, differ
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.runtimes import compiled_layers
 from ipu_model.runtimes.compiled_layers import CACHES, OLDEST, CompiledLayers, compile_model, prepare_cache
-from ipu_model.runtimes.cuda import PaddedAttention
+from ipu_model.runtimes.cuda import PaddedAttention, VarlenAttention, choose_attention
 from ipu_model.runtimes.selection import plan_compilation
 from ipu_model.runtimes.torch_device import TorchRuntime
 from ipu_model.train import auto_compile
@@ -304,6 +305,23 @@ def test_short_jobs_are_not_compiled(updates: int, kind: str, short: bool) -> No
     reason = describe_short_job(plan, make_trial(kind != "predict"))
     assert (reason is not None) == short
     assert reason is None or "the layers take about 8 s in all" in reason
+
+
+@needs_gpu
+@pytest.mark.parametrize("training", [True, False])
+def test_a_layer_compiled_for_cuda_has_the_numbers_of_a_plain_one(training: bool) -> None:
+    device = torch.device("cuda")
+    config = dataclasses.replace(WIDE, hidden_dropout=0.1, attention_dropout=0.1)
+    attention, reason = choose_attention(device, torch.bfloat16, config.num_heads, config.hidden_size)
+    assert attention is VarlenAttention, reason
+
+    def clock() -> float:
+        torch.cuda.synchronize()
+        return time.perf_counter()
+
+    trial = LayerTrial(config, torch.bfloat16, [90, 70, 40, 9], training, device, attention, clock)
+    choice = try_compiled(trial, CompiledLayers(), "model")
+    assert choice.value == "model", choice.reason
 
 
 def test_a_resumed_run_keeps_what_was_measured(tmp_path: Path) -> None:
