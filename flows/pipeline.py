@@ -17,9 +17,8 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed
 
 from flows.checks import device
-from flows.dvc import leftovers
 from flows.dvc.engine import Engine
-from flows.dvc.session import DvcSession, use_fork_server
+from flows.dvc.session import DvcSession, open_session, use_fork_server
 from flows.runs import checkout, environment, listing, locks, report, run_estimate, run_params
 from flows.runs.log import check_log
 from flows.runs.run_request import CPU_QUEUE, RunRequest, resolve_request
@@ -150,8 +149,7 @@ def use_request(request: RunRequest, say: Callable[[str], None] | None = None) -
         session = None
         if say is not None:
             checkout.prepare_checkout(request.checkout, say)
-            leftovers.repair(request.root, say)
-            session = held.enter_context(DvcSession(request.root))
+            session = held.enter_context(open_session(request.root, say))
             expected = [request.plan[one.stage] for one in device.find_stages_to_run(request)]
             held.enter_context(use_fork_server(session, expected, request.root))
         token = _prepared.set((request, session))

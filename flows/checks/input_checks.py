@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.checks.probes import CheckResult, ok, problem, warning
+from ipu_model.core.units import format_count
 from tasks.downstream.examples import ExamplesTask
 from tasks.params.entries import BASE, Entry, entries
 from tasks.params.schema import PHASES, Params, parameter_values, validate_params
@@ -113,8 +114,7 @@ def make_corpus_check() -> InputCheck:
             if time.monotonic() > until:
                 break
         inputs[f"{Path(section.path).name} (first records)"] = reading
-        several = "s" * (len(files) > 1)
-        return f"{len(files)} file{several} in {section.path}; checked the first records of {reading.files}"
+        return f"{format_count(len(files), 'files')} in {section.path}; checked the first records of {reading.files}"
 
     return InputCheck("corpus", ("corpus.path",), check, tell=lambda: describe_inputs(inputs))
 

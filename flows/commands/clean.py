@@ -22,7 +22,7 @@ from flows.commands.project import CommandContext, enter_project
 from flows.runs import environment, listing, locks, log
 from flows.runs.report import read_json_object
 from ipu_model.core.files import read_json
-from ipu_model.core.units import format_bytes
+from ipu_model.core.units import format_bytes, format_count
 from tasks.params.tables import format_table
 from tasks.plan.dvc_records import DAMAGED, LOCK, dvc_processes, find_cache, uses_cache
 from tasks.stage import artifacts, streams
@@ -93,7 +93,7 @@ def plan_removal(
     if caches:
         items += _cache_items(project, left)
     if orphans and (objects := _orphans(project, removed)):
-        why = f"{len(objects)} objects in DVC's cache that no run uses"
+        why = format_count(len(objects), "objects in DVC's cache that no run uses")
         items.append(RemovalItem(ORPHANS, why, tuple(objects), "*"))
     return items, retained
 
@@ -175,7 +175,7 @@ def _release_inside(run: listing.Run) -> str:
 def _old_items(project: Path, left: Sequence[listing.Run], before: float) -> Iterator[RemovalItem]:
     logs = [path for path in (project / log.LOGS).glob("*.log") if path.stat().st_mtime < before]
     if logs:
-        yield RemovalItem("logs", f"{len(logs)} run log{'s' if len(logs) > 1 else ''}", tuple(logs))
+        yield RemovalItem("logs", format_count(len(logs), "run logs"), tuple(logs))
     for run in left:
         damaged = [path for path in (run.folder / DAMAGED).glob("*") if path.stat().st_mtime < before]
         if damaged:

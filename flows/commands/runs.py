@@ -9,7 +9,7 @@ import click
 from flows.commands import options
 from flows.commands.project import enter_project
 from flows.runs import listing, run_params
-from ipu_model.core.units import format_bytes, format_duration
+from ipu_model.core.units import format_bytes, format_count, format_duration
 from tasks.params.schema import default_values
 from tasks.params.strict_yaml import read_yaml
 from tasks.params.tables import format_table
@@ -81,8 +81,7 @@ def list_runs(ctx: click.Context, words: tuple[str, ...], statuses: tuple[str, .
         )
     streams.say(options.truncate_lines(format_table(rows)))
     cache = format_bytes(sum(vars(listing.measure_disk([find_cache(project)])).values()))
-    number = f"{len(found)} run{'s' if len(found) > 1 else ''}"
-    streams.say(f"{number}, {format_bytes(sum(sizes))}; shared DVC cache, {cache}\n")
+    streams.say(f"{format_count(len(found), 'runs')}, {format_bytes(sum(sizes))}; shared DVC cache, {cache}\n")
     options.print_next(f"podium runs show {found[0].name}, or podium clean to see what can be removed")
 
 

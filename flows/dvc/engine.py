@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 
 from flows import dvc
-from flows.dvc import leftovers, releases
-from flows.dvc.session import DvcSession, Listener, PlanStatus, StageLock, use_fork_server
+from flows.dvc import releases
+from flows.dvc.session import DvcSession, Listener, PlanStatus, StageLock, open_session, use_fork_server
 from flows.runs.report import RunReport, StageRecord
 from flows.runs.stage_plan import PUBLISH, publish_step
 from flows.runs.stopping import RunFailed, RunPaused
@@ -73,8 +73,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         self.root, self.run, self._follower, self._on_end = root, run, follower or Follower(), on_end
         self._held, self._is_early = contextlib.ExitStack(), session is not None
         if session is None:
-            leftovers.repair(root, self._follower.say)
-            session = self._held.enter_context(DvcSession(root, allowed, lock))
+            session = self._held.enter_context(open_session(root, self._follower.say, allowed, lock))
         self.session = session
         session.run = run.identity
 

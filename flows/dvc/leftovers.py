@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.core.files import read_json
+from ipu_model.core.units import format_count
 from tasks.plan.dvc_records import LOCK, find_cache, find_dvc_processes, uses_cache
 from tasks.plan.plan_file import read_dvc_file, read_plan
 from tasks.stage.artifacts import RUNS
@@ -47,7 +48,9 @@ def _remove_temporary(root: Path, say: Callable[[str], None]) -> None:
         path.unlink()
     for entry in hollow:
         entry.rmdir()
-    files = f"{len(left)} temporary files ({freed / 1e6:.1f} MB)" if left else "empty run-cache entries"
+    files = (
+        f"{format_count(len(left), 'temporary files')} ({freed / 1e6:.1f} MB)" if left else "empty run-cache entries"
+    )
     say(f"removed {files} that DVC left when it was killed or the disk was full")
 
 

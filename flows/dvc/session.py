@@ -349,6 +349,14 @@ class DvcSession(contextlib.AbstractContextManager["DvcSession"]):
         return reply
 
 
+def open_session(
+    root: Path, say: Say, allowed: Sequence[str] | None = None, lock: StageLock | None = None
+) -> DvcSession:
+    """Repair what a killed DVC left in a checkout; return a session in it (`DvcSession`)."""
+    leftovers.repair(root, say)
+    return DvcSession(root, allowed, lock)
+
+
 class _Child:
     """Process of DVC, with the streams on which it and its stages answer."""
 
@@ -481,8 +489,7 @@ def _likely_causes(stage: str, root: Path, files: Sequence[str]) -> str:
 
 def restore_outputs(stages: Sequence[str], root: Path, say: Say) -> str | None:
     """Restore the outputs of `stages` recorded in dvc.lock; return DVC's error if they are in no cache or remote."""
-    leftovers.repair(root, say)
-    with DvcSession(root) as session:
+    with open_session(root, say) as session:
         try:
             if default_remote(root) is not None:
                 session.request("require_store")

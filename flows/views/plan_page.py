@@ -9,7 +9,7 @@ from flows.runs.run_estimate import RUNS, SKIPPED, RunEstimate
 from flows.runs.run_request import RunRequest
 from flows.views import placement
 from flows.views.graph import StageBox, lay_out
-from ipu_model.core.units import format_bytes, format_seconds, shorten
+from ipu_model.core.units import format_bytes, format_count, format_seconds, shorten
 from tasks.estimates.job_estimates import EstimatedJob, Interval, MemoryEstimate, Term, add_intervals
 from tasks.pages.render import render_html, render_text
 from tasks.params.tables import format_table
@@ -81,7 +81,7 @@ class PlanView:
             likely = f"roughly; likely {format_seconds(rest.likely)}; stages that need no device"
             yield "others", format_interval(rest, format_seconds), likely
         if found.unknown:
-            yield "not timed", f"{len(found.unknown)} stages", shorten(found.unknown, MAX_SHOWN)
+            yield "not timed", format_count(len(found.unknown), "stages"), shorten(found.unknown, MAX_SHOWN)
         yield "disk", format_bytes(found.disk_bytes), f"to be written; {format_bytes(found.free_bytes)} free"
         if (cost := found.cost(device)) is not None:
             likely = f"likely {cost.likely:,.2f}, at {found.price:g} a device hour"
@@ -141,8 +141,8 @@ class JobView:
         yield "precision", job.precision, ""
         if job.records:
             ipu = "such jobs on this host widen these intervals (podium ledger)"
-            of_shape = f"record{'s' * (job.records > 1)} of this shape on this host"
-            yield "ledger", f"{job.records} {ipu if job.runtime == 'ipu' else of_shape}", ""
+            other = format_count(job.records, "records of this shape on this host")
+            yield "ledger", f"{job.records} {ipu}" if job.runtime == "ipu" else other, ""
         if job.basis:
             yield "basis", job.basis, ""
 

@@ -22,8 +22,8 @@ from urllib.parse import quote
 from flows.runs import listing, report, run_params
 from flows.runs.listing import PROJECT, RUNNING, display_name
 from flows.runs.report import RunReport, StageRecord, read_metrics
-from ipu_model.core.files import find_object, read_json, sha256_of
-from ipu_model.core.units import format_duration
+from ipu_model.core.files import find_object, read_json
+from ipu_model.core.units import format_count, format_duration
 from tasks.downstream.gate.verdict_text import COMPARED, WITHOUT_FLOOR, format_advice, format_recipe
 from tasks.pages.render import render_markdown, render_text
 from tasks.params.strict_yaml import read_yaml
@@ -217,14 +217,14 @@ class RunView:
 
     @cached_property
     def pages(self) -> dict[str, dict[str, Any]]:
-        """Stage -> name and path of its page, and of Great Expectations' own page of the same verdict."""
+        """Stage -> name and path of its page."""
         found = {}
         for name in (stage.name for stage in self.record.stages if stage.name in self.plan):
             page = self.root / str(self.plan[name].meta.get("page", ""))
             if page.is_file():
                 own = page.stem == "report"
                 title = f"evaluation of {page.parent.name}" if own else f"{page.parent.name} of {page.stem}"
-                found[name] = {"name": title, "path": page, "data_docs": _find_data_docs(page, self.root)}
+                found[name] = {"name": title, "path": page}
         return found
 
     @property
@@ -489,20 +489,7 @@ def _describe_device(result: Mapping[str, Any]) -> str | None:
     if (placed := device.get("placement")) is None:
         return (result.get("foretold") or {}).get("device")
     replicas = device["ipus"] // placed["ipus_per_replica"]
-    return f"{device['ipus']} IPUs, {replicas} replica{'s' * (replicas > 1)} of {placed['ipus_per_replica']}"
-
-
-def _find_data_docs(page: Path, root: Path) -> Path | None:
-    """Return Great Expectations' own page of the verdict on a page; None if missing or of another verdict.
-
-    Without a verdict, the stage failed, and both pages are of its data.
-    """
-    folder, verdict = root / artifacts.DATA_DOCS / page.stem, page.with_suffix(".json")
-    digest = folder / artifacts.VERDICT_HASH
-    if page.parent != root / artifacts.VALIDATION or not digest.is_file():
-        return None
-    is_current = not verdict.is_file() or digest.read_text(encoding="utf-8") == sha256_of(verdict)
-    return folder / "index.html" if is_current else None
+    return f"{device['ipus']} IPUs, {format_count(replicas, 'replicas')} of {placed['ipus_per_replica']}"
 
 
 def format_moment(time_of_record: str | None) -> str:

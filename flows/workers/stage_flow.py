@@ -31,6 +31,7 @@ from flows.server.api import StageLock, call_optional, retry_call
 from flows.server.stage_tasks import CANCELLED, PAUSED_STATE, PrefectFollower, describe_cancellation
 from flows.views import curves, index_page
 from flows.workers import reports
+from ipu_model.core.units import format_count
 from tasks.plan.dvc_records import LOCK
 from tasks.plan.plan_file import read_plan
 from tasks.stage.errors import InputError, ParamsError
@@ -92,7 +93,7 @@ def run_stages(
             run.paused = str(paused)
             return Completed(name=PAUSED_STATE, message=run.paused)
         _send_files(f"dvc.lock after {names[-1]}", [LOCK], root)  # lets others pull all outs of the stages so far
-    return Completed(message=f"{len(names)} stages up to date on {socket.gethostname()}")
+    return Completed(message=f"{format_count(len(names), 'stages')} up to date on {socket.gethostname()}")
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Sequence
 
 
@@ -9,6 +10,13 @@ def shorten(names: Sequence[str], most: int, separator: str = ", ") -> str:
     """Return the first `most` names and the number of the others: a, b, c and 2 more."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return separator.join(names[:most]) + more
+
+
+def format_count(count: int, what: str) -> str:
+    """Return a count with its noun, the first plural in `what`: 2 blank lines skipped, 1 blank line skipped."""
+    if count == 1:
+        what = re.sub(r"(?<=\w\w)(ies|(?<!s)s)\b", lambda end: "y" if len(end[0]) > 1 else "", what, count=1)
+    return f"{count:,} {what}"
 
 
 def format_bytes(size: float) -> str:

@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Iterator, List, Optional
 
+from ipu_model.core.units import format_count
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.estimates.estimate import Interval, JobEstimate, Term, TimeEstimate
 from ipu_model.estimates.ipu_constants import MK2, SWAP_SECONDS, Generation
@@ -72,7 +73,7 @@ def estimate_ipus(
     """
     plan = plan_for_estimate(job, model, manifest, instances)
     device = f"{plan.placement.ipus_per_replica * plan.replicas} IPUs {generation.name}, "
-    device += f"{plan.replicas} replica{'s' if plan.replicas > 1 else ''} of {plan.placement.ipus_per_replica}"
+    device += f"{format_count(plan.replicas, 'replicas')} of {plan.placement.ipus_per_replica}"
     device += f", {instances.count} instances" if instances.count > 1 else ""
     program = build_program(job, model, plan, RowShape.from_manifest(manifest), generation)
     predicting = job.kind == "predict"

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from ipu_model.core.files import PARTIAL, try_lock
+from ipu_model.core.units import format_count
 from ipu_model.ipu.program_folder import (
     CACHE_VARIABLE,
     LOCK_FILE,
@@ -163,7 +164,7 @@ def format_entries(listed: Sequence[CacheEntry], now: float) -> str:
         amounts = f"{entry.size / 1e6:>9.1f}  {unused:>12.1f}  {age:>9.1f}"
         lines.append(f"{entry.path.name:<{width}}  {amounts}  {parts or 'no record'}")
     total = sum(entry.size for entry in listed)
-    return "\n".join([*lines, f"{len(listed)} entries, {total / 1e6:.1f} MB"])
+    return "\n".join([*lines, f"{format_count(len(listed), 'entries')}, {total / 1e6:.1f} MB"])
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:

@@ -34,7 +34,7 @@ from ipu_model.core.files import (
     try_lock,
     write_json,
 )
-from ipu_model.core.units import shorten
+from ipu_model.core.units import format_count, shorten
 
 CACHE_VARIABLE = "PODIUM_EXECUTABLE_CACHE"
 RECORD = "podium.json"
@@ -178,8 +178,7 @@ class ProgramFolder:
 
 
 def _amount(programs: States) -> str:
-    count, size = len(programs), sum(size for size, _ in programs.values())
-    return f"{count} file{'s' if count > 1 else ''}, {size / 1e6:.1f} MB"
+    return f"{format_count(len(programs), 'files')}, {sum(size for size, _ in programs.values()) / 1e6:.1f} MB"
 
 
 def make_record(folder: Path, parts: Dict[str, Any]) -> Dict[str, Any]:

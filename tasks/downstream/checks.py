@@ -26,12 +26,12 @@ class ChecksTask(DownstreamTask):
 
     def validate_examples(self, folder: Path, params: Params) -> str:
         """Validate new examples in `folder`; see `validate_new_data`."""
-        return validate_new_data(self.entry.verdict(), lambda: [self.data(folder)], params.validate_.data_docs)
+        return validate_new_data(self.entry.verdict(), lambda: [self.data(folder)])
 
     def validate_rows(self, folder: Path, params: Params) -> str:
         """Validate new rows of all splits in `folder`; see `validate_new_data`."""
         name = self.entry.verdict("rows")
-        return validate_new_data(name, lambda: row_data_sets(self, params, folder), params.validate_.data_docs)
+        return validate_new_data(name, lambda: row_data_sets(self, params, folder))
 
 
 def row_data_sets(task: ChecksTask, params: Params, folder: Path, root: Path = Path()) -> list[DataSet]:

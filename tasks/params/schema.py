@@ -64,8 +64,6 @@ class ValidateParams(Section):
     near_duplicates: Annotated[float, Field(ge=0.5, le=1)] | None = 0.8
     """Share of common shingles from which two texts count as near-duplicates (docs/evaluation.md); null: do not look
     for them."""
-    data_docs: bool = False
-    """Also write Great Expectations Data Docs to reports/data_docs."""
 
 
 class ModelParams(Section):

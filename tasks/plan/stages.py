@@ -345,7 +345,7 @@ STAGES = (
         inputs="""
             {train} {dev} {code} tasks/downstream/checks.py tasks/downstream/examples.py ipu_model/rows tasks/corpus
             tasks/pages tasks/records tasks/rows tasks/validation tasks/vocabulary""",
-        params="downstream.{key}.data validate.data_docs" + OPTION_PARAMS,
+        params="downstream.{key}.data" + OPTION_PARAMS,
         outs="""
             data/examples/{key} reports/validation/{key}.json reports/validation/{key}.html
             reports/expectations/{key}.json""",
@@ -357,7 +357,7 @@ STAGES = (
             data/examples/{key} data/tokenizer {row_code} ipu_model/rows {code} tasks/downstream/checks.py
             tasks/downstream/rows.py tasks/pages tasks/records tasks/rows tasks/validation tasks/vocabulary""",
         params="""
-            packing downstream.{key}.rows model.max_positions validate.data_docs validate.max_cut_share
+            packing downstream.{key}.rows model.max_positions validate.max_cut_share
             validate.max_unknown_share""" + OPTION_PARAMS,
         outs="""
             data/rows/{key} reports/validation/{key}-rows.json reports/validation/{key}-rows.html

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ipu_model.core.files import read_json, write_json
-from ipu_model.core.units import shorten
+from ipu_model.core.units import format_count, shorten
 from tasks.stage import artifacts
 from tasks.stage.errors import InputError
 
@@ -102,11 +102,12 @@ class Interpretation:
 
     def summary(self) -> list[str]:
         """Return the parts of the stage's last line."""
-        files = "1 file" if self.files == 1 else f"{self.files} files"
-        parts = [f"{files} read, {len(self.ignored)} ignored"] if self.files else []
+        parts = [f"{format_count(self.files, 'files')} read, {len(self.ignored)} ignored"] if self.files else []
         if self.unused_columns:
             parts.append(f"columns not used: {', '.join(sorted(self.unused_columns)[:SHOWN_NAMES])}")
-        return parts + [f"{count:,} {what}" for what, count in sorted(self.counts.items()) if count] + self.remarks
+        return (
+            parts + [format_count(count, what) for what, count in sorted(self.counts.items()) if count] + self.remarks
+        )
 
     def meaning(self) -> list[str]:
         """Return what the files mean: formats, then columns, then labels and grouping."""
@@ -121,12 +122,14 @@ class Interpretation:
     def changes(self, shown: int = SHOWN_NAMES) -> list[str]:
         """Return what was left out, changed or not used, with counts and the position of the first."""
         texts = [
-            f"{count:,} {what}" + (f" (first: {self.places[what]})" if what in self.places else "")
+            format_count(count, what) + (f" (first: {self.places[what]})" if what in self.places else "")
             for what, count in sorted(self.counts.items(), key=lambda one: -one[1])
             if count
         ]
         if self.ignored:
-            texts.insert(0, f"{len(self.ignored)} files not read ({shorten(self.ignored, SHOWN_CHANGES)})")
+            texts.insert(
+                0, f"{format_count(len(self.ignored), 'files')} not read ({shorten(self.ignored, SHOWN_CHANGES)})"
+            )
         if self.unused_columns:
             texts.append(f"columns not used: {shorten(sorted(self.unused_columns), SHOWN_COLUMNS)}")
         more = len(texts) - shown

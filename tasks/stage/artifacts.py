@@ -27,10 +27,6 @@ FEATURES = "features.parquet"
 VALIDATION = Path("reports/validation")
 EXPECTATIONS = Path("reports/expectations")
 """Expectation suites, one per data set, in a layout that a Great Expectations store can read."""
-DATA_DOCS = Path("reports/data_docs")
-"""Great Expectations Data Docs, one folder per data set, if validate.data_docs is on; not an out of any stage."""
-VERDICT_HASH = "verdict.sha256"
-"""File in such a folder with the SHA-256 of the verdict's JSON that was written with it."""
 MODELS = Path("models")
 BASE_MODEL = MODELS / "base"
 """Imported base model to start from."""

@@ -15,14 +15,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ipu_model.core.units import format_count
+
 Frame = dict[str, np.ndarray]
 """Features of a batch of records: one integer array per record check, of equal length."""
 Label = Callable[[int], str]
 """Returns the label of a record, given its place in a batch."""
 
 MAX_EXAMPLES = 3
-MAX_UNEXPECTED = 20
-"""Failing values that the pages of Great Expectations show for a check."""
 MAX_EXAMPLE_CHARACTERS = 160
 HIGHEST = 100_000
 """Larger numbers are counted as this one; sums and means stay exact."""
@@ -70,7 +70,7 @@ class TotalFeature:
     def from_differences(cls, differences: Sequence[str]) -> TotalFeature:
         """Return the feature of a comparison with a requirement."""
         count = len(differences)
-        return cls(count, f"{count} difference{'s' * (count > 1)}" if count else "no differences", differences)
+        return cls(count, format_count(count, "differences") if count else "no differences", differences)
 
 
 Totals = dict[str, TotalFeature]
@@ -155,15 +155,6 @@ class DataSet(ABC):
 
 
 @dataclass(frozen=True)
-class Failure:
-    """A feature outside the limits of its check."""
-
-    value: float
-    label: str
-    """Label of the record, or description of what was found in the whole set."""
-
-
-@dataclass(frozen=True)
 class CheckCounts:
     """Number of records that failed a check."""
 
@@ -171,13 +162,13 @@ class CheckCounts:
     """Failed records; 0 or 1 for a check of the whole set."""
     total: int
     """All records."""
-    unexpected: tuple[Failure, ...] = ()
-    """First MAX_UNEXPECTED failures."""
+    labels: tuple[str, ...] = ()
+    """Labels of the first MAX_EXAMPLES of them."""
 
     def __add__(self, after: CheckCounts) -> CheckCounts:
         """Add the counts of the next records."""
-        unexpected = (*self.unexpected, *after.unexpected)[:MAX_UNEXPECTED]
-        return CheckCounts(self.failed + after.failed, self.total + after.total, unexpected)
+        labels = (*self.labels, *after.labels)[:MAX_EXAMPLES]
+        return CheckCounts(self.failed + after.failed, self.total + after.total, labels)
 
 
 @dataclass(frozen=True)

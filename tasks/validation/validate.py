@@ -4,29 +4,20 @@
 
 Writes the verdict to reports/validation/<name>.json with a page next to it, and the suite of expectations for Great
 Expectations. If the data are not valid, the stage exits with code 1 after writing all files.
-
-Great Expectations' renderers make its own pages of a data set (Data Docs). Everything they would load from elsewhere
-(styles, scripts, a tracking logo) is removed, and users' text is escaped, which its tables do not do.
 """
 
 from __future__ import annotations
 
 import argparse
-import html
-import importlib
-import re
-import shutil
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-from ipu_model.core.files import new_folder, sha256_of, write_json, write_text
+from ipu_model.core.files import write_json, write_text
 from tasks.pages.render import render_html
 from tasks.params.schema import PHASES, Params, load_sections
 from tasks.plan.main import run_main
@@ -49,43 +40,11 @@ from tasks.validation.checks import (
 )
 from tasks.validation.pretraining_checks import ROW_CHECKS, CorpusData
 from tasks.validation.row_checks import RowSource
-from tasks.validation.validators import GxValidator, LimitValidator, check_part, load_gx, make_expectation, make_suite
+from tasks.validation.validators import GxValidator, LimitValidator, check_part, make_suite
 
 NAMES = ("corpus", *PHASES)
 LEAST_BYTES = 256 << 20
 """Bytes of rows or text that are worth the start of further processes: they take about 1 s on one core."""
-RESULTS, SUITE = "index.html", "expectations.html"
-RECORD = "record"
-"""Column of the labels of records in Data Docs."""
-_REMOVED = re.compile(
-    r"<script\b.*?</script>|<style\b.*?</style>|<footer\b.*?</footer>|<link\b[^>]*>|<img\b[^>]*>| onclick=\"[^\"]*\"",
-    re.DOTALL,
-)
-_LOGO = re.compile(r'<a href="[^"]*">\s*</a>')
-"""First link of a page, without its picture."""
-_HEAD = """<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<style>
-:root { color-scheme: light dark; --line: light-dark(#d5d9e0, #3d4450); --quiet: light-dark(#566070, #a3adbb);
-  background: light-dark(#fff, #14171c); } @media print { :root { color-scheme: light; } }
-body { margin: 0 auto; padding: 0 20px 40px; max-width: 1200px; font: 16px/1.5 system-ui, sans-serif; }
-body > nav { height: auto !important; border-bottom: 1px solid var(--line); } ol { list-style: none; padding: 0; }
-h4, h5 { margin: 24px 0 8px; font-size: 1.15rem; } h6, .h6 { margin: 8px 0; font-size: 1rem; font-weight: 600; }
-table { border-collapse: collapse; max-width: 100%; } .show-scrollbars { overflow-x: auto; }
-h4, h5, table table td:last-child { overflow-wrap: anywhere; min-width: 7em; }
-th, td { padding: 6px 14px; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
-th, .lead { color: var(--quiet); font-weight: 400; } table table { margin-top: 8px; }
-.ge-navigation-sidebar-content { padding: 0; display: flex; flex-wrap: wrap; gap: 4px 16px; list-style: none; }
-.card-body, #navigation { max-height: none !important; } .card-header, p.card-text { display: none; }
-.fas { font-style: normal; } .fa-check-circle::before { content: "✓"; } .fa-times::before { content: "✕"; }
-.text-success { color: light-dark(#1a6e37, #6fd08c); } .text-danger { color: light-dark(#a8201a, #ff8f87); }
-a[data-toggle] { display: none; } div[style="color:red;"] { color: var(--quiet) !important; }
-body:has(#option2:checked) .ge-section:has(.hide-succeeded-validations-column-section-target-child) { display: none; }
-@media (max-width: 640px) { th, td { padding: 6px; } .table > thead { display: none; }
-  .table > tbody > tr { display: flex; flex-wrap: wrap; border-bottom: 1px solid var(--line); }
-  .table > tbody > tr > td { border: 0; min-width: 0; max-width: calc(100% - 48px); } }
-</style>
-</head>"""
-"""Replacement for what the pages load: plain styles, and a filter that works without a script."""
 
 
 @dataclass(frozen=True)
@@ -173,8 +132,7 @@ def validate_data(data: DataSet, validator: LimitValidator) -> ValidationResult:
         counts = found[check.name]
         records, every = counts.total, f"{counts.total:,} {data.record}s"
         text = f"{counts.failed:,} of {every} fail" if counts.failed else f"all {every} pass"
-        examples = tuple(one.label for one in counts.unexpected[:MAX_EXAMPLES])
-        outcomes.append(CheckOutcome(check, counts, text, examples))
+        outcomes.append(CheckOutcome(check, counts, text, counts.labels))
     samples = tuple(data.samples()) if all(outcome.ok for outcome in outcomes) else ()  # others may be damaged
     shown = data.numbers(), data.histograms(), tuple(data.notes()), tuple(data.described()), samples
     return ValidationResult(data.name, data.record, records, checks, tuple(outcomes), *shown)
@@ -186,11 +144,10 @@ def _validate_totals(validator: LimitValidator, checks: Sequence[DataCheck], tot
     counted = validator.validate(checks, {check.name: np.array([totals[check.name].value]) for check in checks})
     outcomes = []
     for check in checks:
-        total, counts = totals[check.name], counted[check.name]
-        found = total.shown or format_number(total.value)
+        total = totals[check.name]
         examples = tuple(clip_text(text) for text in total.examples[:MAX_EXAMPLES])
-        unexpected = tuple(replace(one, label="; ".join(examples) or found) for one in counts.unexpected)
-        outcomes.append(CheckOutcome(check, replace(counts, unexpected=unexpected), found, examples))
+        found = total.shown or format_number(total.value)
+        outcomes.append(CheckOutcome(check, counted[check.name], found, examples))
     return outcomes
 
 
@@ -216,20 +173,20 @@ def open_data_sets(name: str, params: Params, root: Path = Path()) -> list[DataS
     ]
 
 
-def validate_new_data(name: str, open_sets: Callable[[], Sequence[DataSet]], data_docs: bool) -> str:
+def validate_new_data(name: str, open_sets: Callable[[], Sequence[DataSet]]) -> str:
     """Validate data sets before they become outs; of the verdict on invalid ones, only the page stays.
 
     See `validate_and_report`.
     """
     try:
-        return validate_and_report(name, open_sets, data_docs)
+        return validate_and_report(name, open_sets)
     except DataInvalid:
         for path in (artifacts.validation_report(name), artifacts.expectations_file(name)):
             path.unlink()
         raise
 
 
-def validate_and_report(name: str, open_sets: Callable[[], Sequence[DataSet]], data_docs: bool) -> str:
+def validate_and_report(name: str, open_sets: Callable[[], Sequence[DataSet]]) -> str:
     """Validate data sets that share a verdict, write it with its page and suite, and return the stage's last line.
 
     Raises:
@@ -239,7 +196,6 @@ def validate_and_report(name: str, open_sets: Callable[[], Sequence[DataSet]], d
     started_at = time.perf_counter()
     report = artifacts.validation_report(name)
     report.unlink(missing_ok=True)  # older verdicts and pages are about other data
-    shutil.rmtree(artifacts.DATA_DOCS / name, ignore_errors=True)
     data, *others = open_sets()
     validator = choose_validator(data)
     found = validate_data(data, validator)
@@ -251,8 +207,6 @@ def validate_and_report(name: str, open_sets: Callable[[], Sequence[DataSet]], d
     write_json(report, values)
     write_text(html, render_page({**values, "samples": found.samples}))
     write_json(artifacts.expectations_file(name), make_suite(name, found.checks))
-    if data_docs:
-        write_data_docs(name, found.checks, found.outcomes, report, artifacts.DATA_DOCS / name)
     for text in values["notes"]:
         streams.note(f"{name}: {text}")
     if not values["valid"]:
@@ -292,82 +246,7 @@ def main() -> None:
     parser.add_argument("name", type=parse_item, choices=NAMES)
     name = parser.parse_args().name
     params = load_sections("validate_", "pretrain_rows", "model")
-    print(validate_and_report(name, lambda: open_data_sets(name, params), params.validate_.data_docs))
-
-
-def write_data_docs(
-    name: str, checks: Sequence[DataCheck], outcomes: Sequence[CheckOutcome], report: Path, folder: Path
-) -> None:
-    """Write the Data Docs of a data set: index.html with the results, and a page of its suite."""
-    load_gx()
-    pages = importlib.import_module("great_expectations.render.renderer.page_renderer")
-    view = importlib.import_module("great_expectations.render.view").DefaultJinjaPageView()
-    result = make_suite_result(name, outcomes)
-    with new_folder(folder) as site:
-        write_text(site / artifacts.VERDICT_HASH, sha256_of(report))
-        found = pages.ValidationResultsPageRenderer(run_info_at_end=True).render(result)
-        suite = load_gx().ExpectationSuite(**make_suite(name, [_escape_check(check) for check in checks]))
-        required = pages.ExpectationSuitePageRenderer().render(suite)
-        for file, document in ((RESULTS, found), (SUITE, required)):
-            write_text(site / file, make_standalone(view.render(document, show_how_to_buttons=False), name))
-
-
-def make_standalone(page: str, name: str) -> str:
-    """Make a page of Great Expectations self-contained, and link it to Podium's page of the data set."""
-    page = _REMOVED.sub("", page).replace("<html>", '<html lang="en">', 1).replace("</head>", _HEAD, 1)
-    verdict = f'<a href="../../{artifacts.VALIDATION.name}/{quote(name)}.html">Validation of {html.escape(name)}</a>'
-    page = _LOGO.sub(lambda _: verdict, page, count=1)
-    page = re.sub(r'href="[./]*/index.html"', f'href="{RESULTS}"', page)
-    return re.sub(r'href="[./]*/expectations/[^"]*"', f'href="{SUITE}"', page)
-
-
-def _escape_check(check: DataCheck) -> DataCheck:
-    return replace(check, name=html.escape(check.name), required=html.escape(check.required))
-
-
-def make_suite_result(name: str, outcomes: Sequence[CheckOutcome]) -> Any:
-    """Return results as Great Expectations' result of the whole suite."""
-    gx = load_gx()
-    successful = sum(outcome.ok for outcome in outcomes)
-    return gx.core.ExpectationSuiteValidationResult(
-        success=successful == len(outcomes),
-        results=[_make_result(outcome) for outcome in outcomes],
-        suite_name=name,
-        statistics={
-            "evaluated_expectations": len(outcomes),
-            "successful_expectations": successful,
-            "unsuccessful_expectations": len(outcomes) - successful,
-            "success_percent": 100 * successful / len(outcomes) if outcomes else None,
-        },
-        meta={
-            "great_expectations_version": gx.__version__,
-            "run_id": gx.RunIdentifier(run_name=name),
-            "batch_spec": {"data_asset_name": f"features of {name}"},
-        },
-    )
-
-
-def _make_result(outcome: CheckOutcome) -> Any:
-    counts, check = outcome.counts, _escape_check(outcome.check)
-    values = [format_number(one.value) for one in counts.unexpected]
-    rows = [
-        {check.name: value, RECORD: html.escape(one.label)}
-        for value, one in zip(values, counts.unexpected, strict=True)
-    ]
-    percent = 100 * counts.failed / counts.total if counts.total else 0.0
-    return load_gx().core.ExpectationValidationResult(
-        success=outcome.ok,
-        expectation_config=make_expectation(check).configuration,
-        result={
-            "element_count": counts.total,
-            "unexpected_count": counts.failed,
-            "unexpected_percent": percent,
-            "partial_unexpected_list": values,
-            "partial_unexpected_counts": [{"value": one, "count": n} for one, n in Counter(values).most_common()],
-            "unexpected_index_list": rows,
-            "unexpected_index_column_names": [RECORD],
-        },
-    )
+    print(validate_and_report(name, lambda: open_data_sets(name, params)))
 
 
 if __name__ == "__main__":

@@ -23,11 +23,10 @@ import numpy as np
 from tasks.stage import process
 from tasks.stage.errors import ParamsError
 from tasks.validation.checks import (
-    MAX_UNEXPECTED,
+    MAX_EXAMPLES,
     CheckCounts,
     DataCheck,
     DataSet,
-    Failure,
     Frame,
     Label,
     Tally,
@@ -108,9 +107,8 @@ class LimitValidator:
         for check in checks:
             values, (low, high) = frame[check.name], check.limits
             failed = np.flatnonzero(~((values >= low) & (values <= high)))
-            shown = failed[:MAX_UNEXPECTED].tolist()
-            unexpected = tuple(Failure(float(values[one]), clip_text(label(one))) for one in shown)
-            counts[check.name] = CheckCounts(len(failed), len(values), unexpected)
+            labels = tuple(clip_text(label(one)) for one in failed[:MAX_EXAMPLES].tolist())
+            counts[check.name] = CheckCounts(len(failed), len(values), labels)
         return counts
 
     def confirm(self, checks: Sequence[DataCheck], frame: Frame, counts: Mapping[str, CheckCounts]) -> None:

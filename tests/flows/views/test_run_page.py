@@ -535,28 +535,6 @@ TRAINING = curves.Stage(
 )
 
 
-def test_data_docs_are_linked_as_long_as_they_speak_of_the_verdict_that_is_there(tmp_path):
-    page, docs = tmp_path / "reports/validation/squad-rows.html", tmp_path / "reports/data_docs/squad-rows"
-    for path in (page, page.with_suffix(".json"), docs / "index.html"):
-        files.write_text(path, "{}")
-    stage = dataclasses.replace(TRAINING, name="rows@squad", meta={"page": str(page.relative_to(tmp_path))})
-    record = report.RunReport(".", stages=[report.StageRecord(stage.name, "ran", 1.0)])
-
-    def linked():
-        run = RunView(record, tmp_path)
-        run.plan = {stage.name: stage}
-        (one,) = run.pages.values()
-        return one["path"], one["data_docs"]
-
-    assert linked() == (page, None)
-    files.write_text(docs / "verdict.sha256", files.sha256_of(page.with_suffix(".json")))
-    assert linked() == (page, docs / "index.html")
-    page.with_suffix(".json").write_text('{"valid": false}')
-    assert linked() == (page, None)
-    page.with_suffix(".json").unlink()  # its stage failed
-    assert linked() == (page, docs / "index.html")
-
-
 def test_a_run_that_is_at_work_is_not_taken_for_a_killed_one():
     record = report.RunReport(".", began="2026-11-23T10:00:00+0000")
     assert listing.Run(".", None, record, at_work=False).was_killed

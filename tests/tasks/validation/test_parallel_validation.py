@@ -14,7 +14,7 @@ from tasks.stage import cluster
 from tasks.stage.row_folders import read_manifest
 from tasks.validation import near_duplicates, text_features
 from tasks.validation import validate as validating
-from tasks.validation.checks import MAX_UNEXPECTED, DataSet
+from tasks.validation.checks import MAX_EXAMPLES, DataSet
 from tasks.validation.pretraining_checks import SCHEMA, CorpusData
 from tasks.validation.validate import ValidationResult, validate_data
 from tasks.validation.validators import GxValidator, LimitValidator
@@ -93,8 +93,8 @@ def test_a_corpus_with_failures_in_several_parts(address: str, monkeypatch: pyte
     assert checks["ids_present"].examples == ("document number 0",)
     assert checks["control_characters"].examples[:2] == tuple(f"doc-{i}: 70 control characters" for i in (546, 547))
     texts = checks["texts_present"].counts
-    assert (texts.failed, texts.total, len(texts.unexpected)) == (32, 11 * GROUP, MAX_UNEXPECTED)
-    assert [one.label for one in texts.unexpected[:2]] == ["document number 0", "doc-200"]
+    assert (texts.failed, texts.total, len(texts.labels)) == (32, 11 * GROUP, MAX_EXAMPLES)
+    assert list(texts.labels[:2]) == ["document number 0", "doc-200"]
     assert found.numbers["documents"] == 11 * GROUP
 
 

@@ -106,7 +106,7 @@ def test_the_command_writes_both_reports_says_what_is_wrong_and_exits_with_1(tmp
     assert "<script" not in without_own_script(html)
 
 
-def test_the_command_accepts_sound_rows_and_writes_data_docs_on_demand(tmp_path, monkeypatch, capsys):
+def test_the_command_accepts_sound_rows(tmp_path, monkeypatch, capsys):
     shutil.copy(ROOT / "params.yaml", tmp_path)
     tokenizer = write_tokenizer(tmp_path / "data" / "tokenizer")
     write_rows(tmp_path / "data" / "rows" / "phase1", "pretrain", row_columns("pretrain"), tokenizer)
@@ -118,14 +118,6 @@ def test_the_command_accepts_sound_rows_and_writes_data_docs_on_demand(tmp_path,
     assert json.loads(Path("reports/validation/phase1.json").read_text(encoding="utf-8"))["valid"]
     suite = json.loads(Path("reports/expectations/phase1.json").read_text(encoding="utf-8"))
     assert (suite["name"], len(suite["expectations"])) == ("phase1", 27)
-    assert not Path("reports/data_docs").exists()
-    params = Path("params.yaml").read_text(encoding="utf-8")
-    Path("params.yaml").write_text(params.replace("data_docs: false", "data_docs: true"), encoding="utf-8")
-    main()
-    assert Path("reports/data_docs/phase1/index.html").is_file()
-    Path("params.yaml").write_text(params, encoding="utf-8")
-    main()
-    assert not Path("reports/data_docs/phase1").exists()
 
 
 ROWS_ALONE = """
@@ -186,7 +178,7 @@ def test_equal_data_give_equal_reports(tmp_path, monkeypatch):
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
         data = CorpusData(write_corpus(Path("data"), corpus_columns()), LIMITS)
-        validate_and_report("corpus", lambda data=data: [data], data_docs=False)
+        validate_and_report("corpus", lambda data=data: [data])
         files = [Path("reports/validation/corpus.html"), Path("reports/validation/corpus.json")]
         written.append([path.read_bytes() for path in files])
     assert written[0] == written[1]
