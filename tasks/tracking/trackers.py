@@ -12,9 +12,9 @@ import json
 import os
 import queue
 import shlex
+import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,6 @@ CLOSE_SECONDS, DEADLINE_SECONDS = 60.0, 3.0
 """Time limits of all trackers together after a training; after SIGTERM, the host is about to kill the process."""
 AGAIN_SECONDS = 10.0
 """Seconds between retries with an unavailable server."""
-MAX_WAITING = 20_000
-"""Maximum number of updates kept for an unavailable server, about 10 MB; the oldest are dropped first."""
 SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ENABLE_ASYNC_LOGGING": "false",  # it drops what the server did not accept
@@ -99,23 +97,23 @@ class Tracker:
 
     def __init__(self, name: str, run: Event, say: Say) -> None:
         self._name, self._run, self._print = name, run, say
-        self.backend: Any = None
         self.thread: Background | None = None
         self._items: queue.SimpleQueue[Event | Point | End] = queue.SimpleQueue()
-        self._config = dict(run.get("config", {}))
-        self._waiting: deque[Point] = deque(maxlen=MAX_WAITING)
+        self._items.put(run.get("config", {}))
+        self._ending = threading.Event()
+        self._is_open = False
+        self._floor = 0
+        """Last update of the run before it was opened."""
         self._last: dict[str, int] = {}
-        """Metric -> last update that this process logged."""
-        self._floor: int | None = None
-        """Last update of the run before this process; None: not known yet."""
-        self._dropped, self._next_try = 0, 0.0
-        self._troubled = self._told = self._ended = False
+        """Metric -> last update that was logged since."""
 
     def send(self, item: Event | Point | End) -> None:
         """Queue parameters, metrics or the end of the run; the first call starts the thread."""
         if self.thread is None:  # not earlier, so that the device process starts first
-            self.thread = Background(self._record_until_end, self._fail)
+            self.thread = Background(self._record, self._fail)
         self._items.put(item)
+        if isinstance(item, End):
+            self._ending.set()
 
     def wait(self, until: float) -> None:
         """Wait until the end is logged, or report that it is not."""
@@ -123,76 +121,60 @@ class Tracker:
             self.say("did not finish in time and was abandoned; the training is not affected")
             self._print = lambda text: None
 
-    def say(self, text: str, troubled: bool = False) -> None:
-        """Print a message without secrets; `troubled` means that nothing can be logged now."""
-        self._troubled = troubled
+    def say(self, text: str) -> None:
+        """Print a message without secrets."""
         self._print(f"tracking: {self._name}: {redact(text)}")
 
-    def _record_until_end(self) -> None:
-        self.backend = load_backend(self._name)(self.say)
-        while not self._ended:
-            with contextlib.suppress(queue.Empty):
-                self.take(self._items.get(timeout=AGAIN_SECONDS))
-            if self._items.empty() and not self._ended:
-                self.record()
+    def _record(self) -> None:
+        """Log all items up to the end; while the backend is away, try again until the end comes."""
+        import tenacity
+
+        backend = load_backend(self._name)(self.say)
+        tries = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(backend.away),
+            wait=tenacity.wait_fixed(AGAIN_SECONDS),
+            sleep=tenacity.sleep_using_event(self._ending),
+            stop=tenacity.stop_when_event_set(self._ending),
+            before_sleep=self._say_away,
+            reraise=True,
+        )
+        items: list[Event | Point | End] = [{}]
+        while not isinstance(items[-1], End):
+            items = [self._items.get()]
+            while not (self._items.empty() or isinstance(items[-1], End)):
+                items.append(self._items.get())
+            tries(self.log, backend, items)
+
+    def _say_away(self, state: Any) -> None:
+        if state.attempt_number == 1:
+            self.say(f"cannot record now, retrying ({format_error(state.outcome.exception())})")
 
     def _fail(self, error: BaseException) -> None:
         package = PACKAGES.get(self._name, self._name)
         absent = f"is not installed ({error}): pip install {package}"
-        self.say(absent if isinstance(error, ImportError) else f"stopped recording; {format_error(error)}")
+        stopped = f"stopped recording; history.csv has all updates ({format_error(error)})"
+        self.say(absent if isinstance(error, ImportError) else stopped)
 
-    def take(self, item: Event | Point | End) -> None:
-        """Queue parameters and metrics; at the end, log everything and report missing data."""
-        if isinstance(item, Point):
-            self._dropped += len(self._waiting) == MAX_WAITING
-            self._waiting.append(item)
-        elif isinstance(item, End):
-            self._ended, self._next_try = True, 0.0
-            if self.record():
-                try:
-                    self.backend.close(item)
-                except self.backend.away as error:
-                    self.say(f"the end could not be recorded ({format_error(error)})")
-            if missing := self._dropped + len(self._waiting):
-                self.say(f"{missing} updates are missing in the tracker; history.csv has them")
-        else:
-            self._config.update(item)
+    def log(self, backend: Any, items: Sequence[Event | Point | End]) -> None:
+        """Log items that follow one another; after an error, the run is opened again, as it may have some of them."""
+        if not self._is_open:
+            self._floor, self._last = backend.open(self._run), {}
+        self._is_open = False
+        if config := {name: x for item in items if isinstance(item, Mapping) for name, x in item.items()}:
+            backend.configure(config)
+        if points := list(self._select_new(items)):
+            backend.log(points)
+        if isinstance(items[-1], End):
+            backend.close(items[-1])
+        self._is_open = True
 
-    def record(self) -> bool:
-        """Log everything that waits, unless the last attempt failed recently; return whether all is logged."""
-        if time.monotonic() < self._next_try:
-            return False
-        try:
-            if self._floor is None:
-                self._floor = self.backend.open(self._run)
-            if self._config:
-                self.backend.configure(self._config)
-                self._config = {}
-            if points := self._select_new(self._floor):
-                self.backend.log(points)
-        except self.backend.away as error:
-            self._next_try = time.monotonic() + AGAIN_SECONDS
-            self._floor, self._last, self._told = None, {}, True  # it may have accepted some data, so ask it again
-            if not self._troubled:
-                self.say(f"cannot record now, retrying ({format_error(error)})", True)
-            return False
-        self._waiting.clear()
-        if self._troubled:
-            self.say("recording again, nothing was lost so far")
-        return True
-
-    def _select_new(self, floor: int) -> list[Point]:
-        """Return the metrics that the run lacks: one resumed from a checkpoint repeats some updates."""
-        if not self._told and self._waiting and self._waiting[0].update <= floor:
-            self._told = True
-            self.say(f"the run {self._run['id']} already has updates up to {floor}; they are skipped")
-        points = []
-        for point in self._waiting:
-            values = {name: x for name, x in point.values.items() if point.update > self._last.get(name, floor)}
+    def _select_new(self, items: Sequence[Event | Point | End]) -> Iterator[Point]:
+        """Yield the metrics that the run lacks: a training resumed from a checkpoint repeats some updates."""
+        for point in (item for item in items if isinstance(item, Point)):
+            values = {name: x for name, x in point.values.items() if point.update > self._last.get(name, self._floor)}
             self._last.update(dict.fromkeys(values, point.update))
             if values:
-                points.append(Point(point.update, point.time, values))
-        return points
+                yield Point(point.update, point.time, values)
 
 
 def extract_metrics(event: Event) -> tuple[int, dict[str, float]] | None:

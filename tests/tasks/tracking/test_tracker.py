@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,15 +79,16 @@ def step(update: int, **values: float) -> dict[str, Any]:
 
 
 class Memory:
-    """A backend that is away whenever it is told so."""
+    """A backend that is away for these calls."""
 
     away: tuple[type[Exception], ...] = (ConnectionError,)
 
-    def __init__(self, has: int = 0) -> None:
-        self.has, self.is_away, self.calls = has, False, 0
+    def __init__(self, has: int = 0, calls_away: Container[int] = ()) -> None:
+        self.has, self.calls_away, self.calls = has, calls_away, 0
         self.points: list[tuple[int, dict[str, float]]] = []
         self.config: dict[str, Any] = {}
         self.end: End | None = None
+        self.logged = threading.Event()
 
     def open(self, run: Mapping[str, Any]) -> int:
         self._answer()
@@ -97,8 +98,9 @@ class Memory:
         self.config.update(config)
 
     def log(self, points: list[Point]) -> None:
-        self._answer()
         self.points += [(point.update, dict(point.values)) for point in points]
+        self.logged.set()
+        self._answer()  # an error comes after it took some
 
     def close(self, end: End) -> None:
         self._answer()
@@ -106,15 +108,8 @@ class Memory:
 
     def _answer(self) -> None:
         self.calls += 1
-        if self.is_away:
+        if self.calls in self.calls_away:
             raise ConnectionError("noone\nthere")
-
-
-def record(backend: Memory, said: list[str]) -> Tracker:
-    """A tracker whose thread does not run: the test does its work."""
-    recorder = Tracker("memory", RUN, lambda line: said.append(line.removeprefix("tracking: memory: ")))
-    recorder.backend = backend
-    return recorder
 
 
 def test_every_number_of_an_event_with_an_update_is_a_metric() -> None:
@@ -182,49 +177,45 @@ def test_a_run_is_the_same_on_every_host_and_another_in_another_group(tmp_path: 
 
 
 def test_what_the_run_has_is_not_recorded_again() -> None:
-    backend, said = Memory(has=20), []
-    recorder = record(backend, said)
-    for update in (10, 20, 30):
-        recorder.take(Point(update, 0.0, {"loss": 1.0 / update}))
-    recorder.record()
-    recorder.take(Point(30, 0.0, {"loss": 9.0, "held_out/loss": 3.0}))  # all started again from a checkpoint
-    recorder.take(Point(25, 0.0, {"loss": 9.0}))
-    recorder.take(End("finished", 30, 0.0, {"f1": 80.0}))
+    backend, tracker = Memory(has=20), Tracker("memory", RUN, print)
+    tracker.log(backend, [RUN["config"], *(Point(update, 0.0, {"loss": 1.0 / update}) for update in (10, 20, 30))])
+    again = Point(30, 0.0, {"loss": 9.0, "held_out/loss": 3.0})  # all started again from a checkpoint
+    tracker.log(backend, [again, Point(25, 0.0, {"loss": 9.0}), End("finished", 30, 0.0, {"f1": 80.0})])
     assert backend.points == [(30, {"loss": 1 / 30}), (30, {"held_out/loss": 3.0})]
-    assert said == ["the run finetune-0123456789ab already has updates up to 20; they are skipped"]
     assert backend.config == {"seed": 5}
     assert backend.end == End("finished", 30, 0.0, {"f1": 80.0})
 
 
-def test_a_backend_that_was_away_gets_everything_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracking, "AGAIN_SECONDS", 0.0)
-    backend, said = Memory(), []
-    recorder = record(backend, said)
-    for update in range(1, 8):
-        backend.is_away = update in (1, 2, 4, 5)
-        recorder.take(Point(update, 0.0, {"loss": 1.0}))
-        recorder.record()
-    assert [update for update, _ in backend.points] == list(range(1, 8))
-    assert said == 2 * [
-        "cannot record now, retrying (ConnectionError: noone)",
-        "recording again, nothing was lost so far",
-    ]
+AWAY = "tracking: memory: cannot record now, retrying (ConnectionError: noone)"
 
 
-def test_a_backend_that_stays_away_is_seldom_asked_and_what_is_missing_is_counted(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("calls_away", "last_words"),
+    [
+        ([1, 3], []),
+        (range(10**9), ["tracking: memory: stopped recording; history.csv has all updates (ConnectionError: noone)"]),
+    ],
+)
+def test_a_backend_that_is_away_gets_everything_once_or_it_is_said(
+    monkeypatch: pytest.MonkeyPatch, calls_away: Container[int], last_words: list[str]
 ) -> None:
-    monkeypatch.setattr(tracking, "MAX_WAITING", 5)
-    backend, said = Memory(), []
-    backend.is_away = True
-    recorder = record(backend, said)
-    for update in range(1, 10):
-        recorder.take(Point(update, 0.0, {"loss": 1.0}))
-        recorder.record()
-    assert backend.calls == 1
-    recorder.take(End("finished"))
-    assert backend.calls == 2
-    assert said[1:] == ["9 updates are missing in the tracker; history.csv has them"]
+    backend, said, heard = Memory(calls_away=calls_away), list[str](), threading.Event()
+
+    def say(text: str) -> None:
+        said.append(text)
+        heard.set()
+
+    monkeypatch.setattr(tracking, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(tracking, "load_backend", lambda name: lambda say: backend)
+    tracker = Tracker("memory", RUN, say)
+    for update in range(1, 8):
+        tracker.send(Point(update, 0.0, {"loss": 1.0}))
+    assert (backend.logged if not last_words else heard).wait(60.0)
+    tracker.send(End("finished"))
+    tracker.wait(time.monotonic() + 60.0)
+    assert said == [AWAY, *last_words]
+    assert [update for update, _ in backend.points] == ([] if last_words else list(range(1, 8)))
+    assert (backend.end is None) == bool(last_words)
 
 
 def test_secrets_of_the_environment_and_in_addresses_are_not_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +245,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("deaf", ["deaf: did not finish in time"]),
         ("hanging", ["hanging: did not finish in time"]),
         ("absent", ["absent: is not installed (No module named 'absent'): pip install absent"]),
-        ("broken", ["broken: stopped recording; KeyError: 'no such thing'"]),
+        ("broken", ["broken: stopped recording; history.csv has all updates (KeyError: 'no such thing')"]),
     ],
 )
 def test_a_bad_tracker_is_said_once_and_costs_nothing(backend: str, last_words: list[str]) -> None:
