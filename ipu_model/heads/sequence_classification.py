@@ -26,9 +26,10 @@ from ipu_model.ipu.device_model import (
     teacher_losses,
 )
 from ipu_model.models.config import ModelConfig
-from ipu_model.models.encoder import Bert, Dense, Tokens, draw_mask_for, drop
+from ipu_model.models.encoder import Bert
 from ipu_model.models.flat import FlatBatch, FlatIndex, to_tensor
 from ipu_model.models.head import TEACHER_LOSS, Head, Losses, evaluate_logits, sum_loss
+from ipu_model.models.layers import Dense, Tokens, draw_mask_for, drop
 from ipu_model.rows.format import IGNORED
 from ipu_model.rows.row_folder import Batch, weigh
 

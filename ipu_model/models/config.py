@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Optional
@@ -13,6 +14,8 @@ from ipu_model.core.errors import ConfigError
 SIZES = ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_positions")
 HEAD_DROPOUTS = ("sequence_dropout", "token_dropout", "span_dropout")
 """Fields of ModelConfig that a model's own config.json sets, for the heads."""
+IGNORED_KEYS = re.compile("_|model_type|return_dict|output_|quantization_config|reference_compile|.*_implementation")
+"""Beginnings of keys of config.json that choose an implementation, extra outputs or another number format."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ config.json, when a model folder is read or written. ipu_model/models/families h
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import re
 from dataclasses import dataclass, field
 from typing import Any, Collection, Dict, Mapping, Tuple
@@ -101,10 +100,6 @@ class Family:
     def build(self, head: Any, config: ModelConfig, labels: int) -> Any:
         """Return a model with this head (models/head.py) and uninitialised weights."""
         return head.build(config, labels)
-
-    def build_encoder(self, config: ModelConfig) -> Any:
-        """Return the encoder alone, without pooler."""
-        return importlib.import_module("ipu_model.models.encoder").Bert(config, pooler=False)
 
     def class_name(self, suffix: str) -> str:
         """Return the name of a class in transformers; `suffix` is its end, as in Head.suffix."""

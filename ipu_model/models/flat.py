@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ipu_model.models.encoder import Tokens, apply_mask, draw_mask, dropout_scale
+from ipu_model.models.layers import Tokens, apply_mask, draw_mask, dropout_scale
 from ipu_model.rows.format import ABSENT
 from ipu_model.rows.row_folder import Batch, Columns
 

@@ -16,8 +16,9 @@ from torch.nn.functional import cross_entropy
 
 from ipu_model.core.errors import ConfigError
 from ipu_model.models.config import Distillation, HeadSpec, ModelConfig
-from ipu_model.models.encoder import Bert, Dense, Tokens, draw_mask_for, drop
+from ipu_model.models.encoder import Bert
 from ipu_model.models.flat import FlatBatch, FlatIndex
+from ipu_model.models.layers import Dense, Tokens, draw_mask_for, drop
 from ipu_model.rows.format import IGNORED
 from ipu_model.rows.row_folder import Batch
 

@@ -15,8 +15,8 @@ from ipu_model.core.errors import CheckpointError
 from ipu_model.models import families
 from ipu_model.models.architecture import CONFIG, read_object
 from ipu_model.models.config import ModelConfig
-from ipu_model.models.encoder import WORDS
 from ipu_model.models.family import Family
+from ipu_model.models.layers import WORDS
 from ipu_model.models.model_folder import (
     ENCODER,
     ModelFolder,

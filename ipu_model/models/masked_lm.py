@@ -20,9 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model.models.config import ModelConfig
-from ipu_model.models.encoder import Bert, Dense, TiedDecoder, Tokens, normalise
+from ipu_model.models.encoder import Bert, normalise
 from ipu_model.models.flat import TOKEN_TILE, FlatBatch, FlatIndex, append_filler, to_tensor
 from ipu_model.models.head import Head, Losses, evaluate_logits
+from ipu_model.models.layers import Dense, TiedDecoder, Tokens
 from ipu_model.rows.format import IGNORED
 from ipu_model.rows.row_folder import Batch
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ipu_model import heads
 from ipu_model.models import families
 from ipu_model.models.config import ModelConfig
-from ipu_model.models.encoder import WORDS
+from ipu_model.models.layers import WORDS
 from ipu_model.models.transformers_encoder import FlatModel
 
 

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model.core.errors import CheckpointError, ConfigError
-from ipu_model.models.encoder import Dense, Tokens, draw_mask_for, drop
-from ipu_model.models.transformers_family import IGNORED
+from ipu_model.models.config import IGNORED_KEYS
+from ipu_model.models.layers import Dense, Tokens, draw_mask_for, drop
 
 GROUP_TOKENS = {"cpu": 256, "cuda": 8192}
 """Tokens from which on a group may end: smaller groups cost more in calls than their padding costs."""
@@ -90,7 +90,7 @@ class FlatModel(nn.Module):
 
 
 class FastDropout(nn.Dropout):
-    """nn.Dropout with the mask of encoder.py, which takes less time on a CPU."""
+    """nn.Dropout with the mask of layers.py, which takes less time on a CPU."""
 
     def forward(self, values: Tensor) -> Tensor:
         probability = self.p if self.training else 0.0
@@ -129,7 +129,7 @@ def build_encoder(task: str, model_type: str, values: Mapping[str, Any], labels:
     version, other = transformers.__version__, "install a newer version, or use another model (docs/models.md)"
     if model_type not in transformers.models.auto.modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES:
         raise CheckpointError(f"transformers {version} has no encoder of type {model_type}: {other}")
-    stated = {name: x for name, x in values.items() if not IGNORED.match(name)}
+    stated = {name: x for name, x in values.items() if not IGNORED_KEYS.match(name)}
     strict = getattr(importlib.import_module("huggingface_hub.errors"), "StrictDataclassError", ValueError)
     try:
         settings = transformers.AutoConfig.for_model(model_type, num_labels=labels or 2, **stated)

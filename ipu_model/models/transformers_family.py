@@ -5,7 +5,6 @@ Their models are transformers' own modules (transformers_encoder.py), on CPU and
 
 from __future__ import annotations
 
-import importlib
 import re
 from dataclasses import dataclass
 from typing import Any, Collection, Dict, Mapping, Tuple
@@ -34,8 +33,6 @@ NOT_KEPT = frozenset(
     )
 )
 """Keys of config.json that depend on the task or the precision."""
-IGNORED = re.compile("_|model_type|return_dict|output_|quantization_config|reference_compile|.*_implementation")
-"""Beginnings of keys of config.json that choose an implementation, extra outputs or another number format."""
 TITLES = {"albert": "ALBERT", "deberta-v2": "DeBERTa-v2", "modernbert": "ModernBERT", "mpnet": "MPNet"}
 """Names for users that differ from the model type."""
 DISENTANGLED = ("deberta", "deberta-v2")
@@ -90,9 +87,6 @@ class TransformersFamily(Family):
     def build(self, head: Any, config: ModelConfig, labels: int) -> Any:
         return _load_encoders().build_encoder(head.suffix, self.model_type, self.write_values(config), labels)
 
-    def build_encoder(self, config: ModelConfig) -> Any:
-        return _load_encoders().build_encoder("ForMaskedLM", self.model_type, self.write_values(config), 0).base_model
-
     def class_name(self, suffix: str) -> str:
         return f"{_load_encoders().describe_type(self.model_type)[0]}{suffix}"
 
@@ -120,7 +114,9 @@ def _find_dropouts(values: Mapping[str, Any]) -> Dict[str, Tuple[str, ...]]:
 
 def _load_encoders() -> Any:
     """Import torch and transformers only where a model is built."""
-    return importlib.import_module("ipu_model.models.transformers_encoder")
+    from ipu_model.models import transformers_encoder
+
+    return transformers_encoder
 
 
 def make_family(model_type: str) -> Family:

@@ -14,7 +14,7 @@ import struct
 import zipfile
 from pathlib import Path
 from pickle import UnpicklingError  # the class alone: what torch.load raises
-from typing import Dict, Iterable, List, Tuple, TypeVar
+from typing import Any, Dict, Iterable, List, Tuple, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -26,7 +26,9 @@ from ipu_model.core.memory import free_memory
 from ipu_model.models import families
 from ipu_model.models.architecture import read_object
 from ipu_model.models.config import ModelConfig
+from ipu_model.models.encoder import Bert
 from ipu_model.models.tensors import DTYPES, UndrawnWeights, load_tensors
+from ipu_model.models.transformers_encoder import build_encoder
 
 T = TypeVar("T")
 
@@ -213,8 +215,11 @@ def require_sizes(config: ModelConfig, shapes: Shapes, source: Path) -> None:
             f"{len(layers)}: the folder is inconsistent, download or create it again"
         )
     with UndrawnWeights(), torch.device("meta"):  # takes no memory; without pooler and head
-        weights = family.build_encoder(config).state_dict()
-    expected = {f"{family.inside}{name}": tuple(x.shape) for name, x in weights.items()}
+        if family.own:
+            encoder: Any = Bert(config, pooler=False)
+        else:
+            encoder = build_encoder("ForMaskedLM", config.family, family.write_values(config), 0).base_model
+    expected = {f"{family.inside}{name}": tuple(x.shape) for name, x in encoder.state_dict().items()}
     missing = [name for name in expected if name not in shapes]
     if missing:
         raise CheckpointError(

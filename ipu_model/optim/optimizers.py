@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ipu_model.core.errors import CheckpointError, ConfigError
 from ipu_model.jobs.job import OptimizerConfig
-from ipu_model.models.encoder import LowPrecisionCopies
+from ipu_model.models.layers import LowPrecisionCopies
 from ipu_model.models.modeling import is_exempt
 
 BLOCK = 1 << 18

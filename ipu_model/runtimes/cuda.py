@@ -25,8 +25,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from ipu_model.core.errors import ConfigError
 from ipu_model.jobs.plan import Choice
-from ipu_model.models.encoder import Attention, Tokens
 from ipu_model.models.flat import FlatBatch
+from ipu_model.models.layers import Attention, Tokens
 from ipu_model.runtimes.torch_device import Device
 
 READS_AHEAD = 2

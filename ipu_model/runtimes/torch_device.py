@@ -27,9 +27,9 @@ from ipu_model.core.errors import ConfigError
 from ipu_model.distributed.instances import Instances
 from ipu_model.jobs.job import OptimizerConfig
 from ipu_model.models.config import Distillation
-from ipu_model.models.encoder import LowPrecisionCopies, Tokens
 from ipu_model.models.flat import FlatBatch, flatten
 from ipu_model.models.head import Logits
+from ipu_model.models.layers import LowPrecisionCopies, Tokens
 from ipu_model.optim.optimizers import (
     BlockedAdamW,
     clip_gradients,

@@ -10,8 +10,9 @@ import torch
 
 from ipu_model.estimates.shapes import dense_flops
 from ipu_model.jobs.plan import Choice, JobPlan
-from ipu_model.models.encoder import Layer, LowPrecisionCopies
+from ipu_model.models.encoder import Layer
 from ipu_model.models.flat import SequenceAttention, flatten
+from ipu_model.models.layers import LowPrecisionCopies
 from ipu_model.rows.row_folder import RowFolder
 from ipu_model.train.measured_choices import MeasuredSetting
 

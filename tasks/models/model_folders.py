@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 from ipu_model.core.errors import DeviceJobError
 from ipu_model.core.files import sha256_of
 from ipu_model.models.architecture import CONFIG, match_labels, read_class_name, read_config, read_model_config
-from ipu_model.models.config import ModelConfig
+from ipu_model.models.config import IGNORED_KEYS, ModelConfig
 from ipu_model.models.families import get_family
-from ipu_model.models.transformers_family import IGNORED
 from tasks.params.sections import HUB_NAME
 from tasks.records.hub_inputs import download_files
 from tasks.stage.errors import InputError, translate_device_errors
@@ -129,7 +128,7 @@ def describe_encoder(values: Mapping[str, Any]) -> dict[str, Any]:
     classes = {"id2label": {int(number): str(name) for number, name in names.items()}} if names else {}
     with translate_device_errors():
         stated = family.write_values(ModelConfig(**family.read_fields(values)))
-    known = {name: value for name, value in stated.items() if not IGNORED.match(name)}
+    known = {name: value for name, value in stated.items() if not IGNORED_KEYS.match(name)}
     return {"model_type": family.model_type, **known, **classes}
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ipu_model.models.encoder import add_dropped, apply_mask, draw_mask, draw_mask_for, drop, dropout_scale
 from ipu_model.models.flat import SCORES_PER_GROUP, SEQUENCE_TILE, AttentionLayout, SequenceAttention
+from ipu_model.models.layers import add_dropped, apply_mask, draw_mask, draw_mask_for, drop, dropout_scale
 from tests.row_attention import RowAttention
 
 LENGTHS = [5, 5, 4, 2, 2, 2]  # two rows: 5 + 4 + 2 of 12 tokens, and 5 + 2 + 2

@@ -14,8 +14,8 @@ from ipu_model import heads
 from ipu_model.core.errors import ConfigError
 from ipu_model.jobs.job import OptimizerConfig
 from ipu_model.models.config import ModelConfig
-from ipu_model.models.encoder import Tokens
 from ipu_model.models.flat import flatten
+from ipu_model.models.layers import Tokens
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.row_folder import Batch, RowFolder
 from ipu_model.runtimes.host import cpu_flags

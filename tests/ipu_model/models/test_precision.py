@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ipu_model.models.config import ModelConfig
-from ipu_model.models.encoder import LowPrecisionCopies
+from ipu_model.models.layers import LowPrecisionCopies
 from ipu_model.models.modeling import build_model, initialise
 
 TINY = ModelConfig(vocab_size=40, hidden_size=8, num_layers=2, num_heads=2, intermediate_size=16, max_positions=16)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ipu_model.models.encoder import Attention
 from ipu_model.models.flat import SequenceAttention
+from ipu_model.models.layers import Attention
 from ipu_model.runtimes.cuda import PaddedAttention, VarlenAttention, choose_attention
 from tests.row_attention import RowAttention
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model.models.config import ModelConfig
-from ipu_model.models.encoder import LowPrecisionCopies
+from ipu_model.models.layers import LowPrecisionCopies
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.optim import optimizers as blocked
 from ipu_model.optim.optimizers import BlockedAdamW, BlockedLamb, Lamb, _has_fused_adamw, make_optimizer, split_blocks
