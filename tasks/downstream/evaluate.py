@@ -3,7 +3,6 @@
 python -m tasks.downstream.evaluate NAME
 """
 
-import importlib
 import time
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -289,11 +288,6 @@ def format_scores(task: ScoresTask[Any, Any, Any], found: Mapping[str, Any], spl
         if name in found
     ]
     return [*lines, *([f"{task.baseline}: {found['constant_score']:.2f}"] if "constant_score" in found else [])]
-
-
-def preload() -> None:
-    """Import what the stage needs later (tasks/stage/fork_server.py)."""
-    importlib.import_module("pygal")
 
 
 def main() -> None:

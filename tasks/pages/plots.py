@@ -1,7 +1,7 @@
-"""Plots for pages: SVG from pygal, colored by the style sheet, with a tooltip for each value.
+"""Plots for pages: SVG colored by the style sheet, with a tooltip for each value.
 
-pygal's own styles, scripts, random names and dates are removed: equal values give equal text, and the text loads and
-runs nothing. The page's script (templates/page.js) shows the tooltip in data-tip at the pointer or by the arrow keys.
+Equal values give equal text, which loads and runs nothing. The page's script (templates/page.js) shows the tooltip in
+data-tip at the pointer or by the arrow keys, and zooms.
 """
 
 from __future__ import annotations
@@ -9,27 +9,30 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from markupsafe import Markup
 
 from tasks.pages.markup import replace_hidden
 
-if TYPE_CHECKING:
-    from pygal.graph.graph import Graph
-
 WIDTH, HEIGHT = 390, 220
 """Size of a plot in its own units, about pixels."""
+TOP, RIGHT, AREA_HEIGHT = 4, 16, 169
+"""Margins of the area with the lines, and its height; half of the label below the end of the axis is at its right."""
+INSET_X, INSET_Y = 6.0, 3.0
+"""Distance of the outermost values from the edges of the area."""
+CHARACTER = 6.8
+"""Width of a digit."""
 MAX_POINTS = 160
 """Maximum points of a line: more cannot be distinguished at this width."""
 MAX_NAME = 40
 """Maximum characters of a text in the plot; tooltips have the whole text."""
 LABEL_CHARACTERS = 48
 """Characters of labels that fit below a plot."""
+MAX_ROWS = 8
+"""Maximum labels of the y axis."""
 COLORS = 8
 """Number of colors in the style sheet, --c0 to --c7."""
-UNWANTED = ("defs", "title", "desc")
 
 Plot = Markup
 """SVG markup of a plot, and its legend."""
@@ -69,7 +72,7 @@ def plot_lines(
     room: float = 0.0,
     log: bool = False,
 ) -> Plot:
-    """Return a plot of lines; pygal draws only the axes, because it would take seconds for very many lines.
+    """Return a plot of lines.
 
     Args:
         across, up: names of the x and y axes, with units.
@@ -78,8 +81,6 @@ def plot_lines(
         room: margin at both ends of the x axis.
         log: whether the x axis is logarithmic; all x are then above 0.
     """
-    import pygal
-
     drawn = [_select_points(line, across, up) for line in lines]
     if log:
         drawn = [
@@ -87,42 +88,58 @@ def plot_lines(
             for path, dots in drawn
         ]
     found = [point for path, dots in drawn for point in (*path, *((x, y) for x, y, _ in dots))]
-    (left, right), (low, high) = _range([x for x, _ in found]), _range([y for _, y in found])
-    corners = [(left - room, low), (right + room, high)]
-    chart = pygal.XY(
-        **_options(across, up),
-        x_value_formatter=(lambda x: format_tick(10**x)) if log else format_tick,
-        x_labels=_log_ticks(left, right) if log else _ticks([x for x, _ in found]),
-        include_x_axis=from_zero,
-    )
-    chart.add("", corners)
-    tree = _render_tree(chart, label)
-    (plot,) = [one for one in tree.iter() if one.get("class") == "plot" and one is not tree]
-    (frame,) = [one for one in plot if "series" in one.get("class", "").split()]
-    diagonal = next(one.get("d", "") for one in frame.iter("path"))
-    scale = _make_scale(corners, diagonal)
+    (first, last), (low, high) = _range([x for x, _ in found]), _range([y for _, y in found])
+    columns = _log_ticks(first, last) if log else _ticks([x for x, _ in found])
+    low, high = (min(low, 0.0), max(high, 0.0)) if from_zero else (low, high)
+    rows = _round_ticks(low, high, 0.0, lambda ticks: len(ticks) <= MAX_ROWS)
+    margin = round(26 + CHARACTER * max((len(format_tick(tick)) for tick in rows), default=0))
+    width, middle = WIDTH - margin - RIGHT, TOP + AREA_HEIGHT / 2
+    to_x = _make_scale((first - room, last + room), (INSET_X, width - INSET_X))
+    to_y = _make_scale((low, high), (AREA_HEIGHT - INSET_Y, INSET_Y))
+    tree = _add(None, "svg", "plot", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {HEIGHT}")
+    tree.attrib |= {"role": "img", "aria-label": replace_hidden(label), "tabindex": "0"}
     if not log:  # a script can zoom: ends of the axes, and their places
-        tree.set("data-range", " ".join(f"{value:.10g}" for corner in corners for value in corner))
-        tree.set("data-box", " ".join(diagonal[1:].replace("L", " ").split()))
-    plot.remove(frame)
-    legend = ElementTree.Element("p", {"class": "legend"})
+        ends = ((first - room, low), (last + room, high))
+        tree.set("data-range", " ".join(f"{value:.10g}" for end in ends for value in end))
+        tree.set("data-box", " ".join(f"{to_x(x)} {to_y(y)}" for x, y in ends))
+    plot = _add(tree, "g", "plot", transform=f"translate({margin}, {TOP})")
+    _add(plot, "rect", "background", width=width, height=AREA_HEIGHT)
+    axis = _add(plot, "g", "axis y")
+    for tick in rows:
+        guides = _add(axis, "g", "guides")
+        _add(guides, "path", "guide line", d=f"M0 {to_y(tick)} H{width}")
+        _add(guides, "text", x=-5, y=f"{float(to_y(tick)) + 4:.1f}").text = format_tick(tick)
+    axis = _add(plot, "g", "axis x")
+    _add(axis, "path", "line", d=f"M0 0 V{AREA_HEIGHT}")
+    for tick in columns:
+        guides = _add(axis, "g", "guides")
+        _add(guides, "text", x=to_x(tick), y=AREA_HEIGHT + 15).text = format_tick(10**tick if log else tick)
+    _add(tree, "text", "title", x=margin + width / 2, y=HEIGHT - 4).text = _shorten(across)
+    _add(tree, "text", "title", x=14, y=middle, transform=f"rotate(-90 14 {middle})").text = _shorten(up)
+    legend = _add(None, "p", "legend")
     for index, (line, (path, dots)) in enumerate(zip(lines, drawn, strict=True)):
         color = (index if line.color is None else line.color) % COLORS
-        key = {} if line.key is None else {"data-run": str(line.key)}
-        look = {"class": f"series color-{color}{' marks' * line.marks}"}
-        group = ElementTree.SubElement(plot, "g", look | key)
+        group = _add(plot, "g", f"series color-{color}{' marks' * line.marks}")
+        if line.key is not None:
+            group.set("data-run", str(line.key))
         if path:
-            ElementTree.SubElement(group, "path", {"class": "line", "d": "M" + "L".join(map(scale, path))})
+            _add(group, "path", "line", d="M" + "L".join(f"{to_x(x)} {to_y(y)}" for x, y in path))
         for x, y, tip in dots:
-            column, row = scale((x, y)).split()
-            dot = {"class": "dot", "cx": column, "cy": row, "r": "3", "data-tip": replace_hidden(tip)}
-            ElementTree.SubElement(group, "circle", dot)
+            _add(group, "circle", "dot", cx=to_x(x), cy=to_y(y), r=3).set("data-tip", replace_hidden(tip))
         if line.name:
-            entry = ElementTree.SubElement(legend, "span")
-            ElementTree.SubElement(entry, "b", {"class": f"key c{color}"}).tail = replace_hidden(line.name)
+            entry = _add(legend, "span")
+            _add(entry, "b", f"key c{color}").tail = replace_hidden(line.name)
             entry.tail = " "
     parts = [tree, legend] if len(legend) > 1 else [tree]
     return Markup("".join(ElementTree.tostring(one, encoding="unicode", short_empty_elements=False) for one in parts))
+
+
+def _add(
+    parent: ElementTree.Element | None, tag: str, name: str = "", **attributes: str | float
+) -> ElementTree.Element:
+    """Return a new element with this class, in `parent` if there is one."""
+    stated = {**({"class": name} if name else {}), **{key: str(value) for key, value in attributes.items()}}
+    return ElementTree.Element(tag, stated) if parent is None else ElementTree.SubElement(parent, tag, stated)
 
 
 def _select_points(line: PlotLine, across: str, up: str) -> tuple[Sequence[Point], Sequence[Dot]]:
@@ -140,49 +157,33 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
     return (low, high) if low < high else (low - 0.5, high + 0.5)
 
 
-def _make_scale(corners: Sequence[Point], path: str) -> Callable[[Point], str]:
-    """Return a function from values to SVG coordinates, derived from the path through two corners of the plot."""
-    (left, bottom), (right, top) = ([float(word) for word in part.split()] for part in path[1:].split("L"))
-    (x_low, y_low), (x_high, y_high) = corners
-    across, up = (right - left) / (x_high - x_low), (top - bottom) / (y_high - y_low)
-    return lambda point: f"{left + across * (point[0] - x_low):.1f} {bottom + up * (point[1] - y_low):.1f}"
-
-
-def _options(across: str, up: str) -> dict[str, Any]:
-    from pygal.style import Style
-
-    return {
-        "width": WIDTH,
-        "height": HEIGHT,
-        "x_title": _shorten(across),
-        "y_title": _shorten(up),
-        "value_formatter": format_tick,
-        "show_legend": False,
-        "margin": 4,
-        "margin_right": 16,  # half of the label below the end of the axis
-        "min_scale": 3,
-        "max_scale": 8,  # readable labels next to each other
-        "truncate_label": -1,
-        "js": [],
-        "css": [],
-        # Not drawn, but pygal computes margins from it.
-        "style": Style(label_font_size=11, major_label_font_size=11, title_font_size=12),
-    }
+def _make_scale(values: Point, places: Point) -> Callable[[float], str]:
+    """Return a function from values to coordinates, which takes both `values` to their `places`."""
+    (low, high), (start, end) = values, places
+    return lambda value: f"{start + (end - start) * (value - low) / (high - low):.1f}"
 
 
 def _ticks(values: Sequence[float]) -> list[float]:
     """Return round x axis ticks, few enough to be readable; integers if all values are integers."""
     if not values:
         return []
-    low, high = min(values), max(values)
+    least = 1.0 if all(float(value).is_integer() for value in values) else 0.0  # numbers of runs or updates
+    return _round_ticks(min(values), max(values), least, _fit_below)
+
+
+def _fit_below(ticks: Sequence[float]) -> bool:
+    """Return whether the labels of ticks fit next to each other."""
+    return sum(len(format_tick(tick)) + 3 for tick in ticks) <= LABEL_CHARACTERS
+
+
+def _round_ticks(low: float, high: float, least: float, fits: Callable[[Sequence[float]], bool]) -> list[float]:
+    """Return the multiples of the smallest 1, 2 or 5 times a power of ten, at least `least`, that fit."""
     if not low < high:
         return [low]
-    least = 10.0 ** math.floor(math.log10((high - low) / LABEL_CHARACTERS))
-    if all(float(value).is_integer() for value in values):  # numbers of runs or updates
-        least = max(least, 1.0)
-    for step in (least * part * 10**power for power in range(4) for part in (1, 2, 5)):
+    finest = max(least, 10.0 ** math.floor(math.log10((high - low) / LABEL_CHARACTERS)))
+    for step in (finest * part * 10**power for power in range(4) for part in (1, 2, 5)):
         found = [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
-        if sum(len(format_tick(tick)) + 3 for tick in found) <= LABEL_CHARACTERS:
+        if fits(found):
             return found
     return [low]
 
@@ -194,14 +195,14 @@ def _log_ticks(low: float, high: float) -> list[float]:
     return [tick for tick in every if low - 1e-9 <= tick <= high + 1e-9] or [low]
 
 
-def _shorten(text: str, longest: int = MAX_NAME) -> str:
-    """Return a short text of one line without outer spaces, on which pygal would loop forever."""
+def _shorten(text: str) -> str:
+    """Return a short text of one line without outer spaces."""
     line = " ".join(replace_hidden(text).split())
-    return line if len(line) <= longest else f"{line[: longest - 1].strip()}…"
+    return line if len(line) <= MAX_NAME else f"{line[: MAX_NAME - 1].strip()}…"
 
 
 def _thin(points: Sequence[Point]) -> list[Point]:
-    """Return at most MOST_POINTS points: the lowest and the highest of each stretch, so that spikes stay visible."""
+    """Return at most MAX_POINTS points: the lowest and the highest of each stretch, so that spikes stay visible."""
     found = [(float(x), float(y)) for x, y in points]
     if len(found) <= MAX_POINTS:
         return found
@@ -211,19 +212,3 @@ def _thin(points: Sequence[Point]) -> list[Point]:
         indices = range(first, min(first + stretch, len(found)))
         chosen |= {min(indices, key=lambda index: found[index][1]), max(indices, key=lambda index: found[index][1])}
     return [found[index] for index in sorted(chosen)]
-
-
-def _render_tree(chart: Graph, label: str) -> ElementTree.Element:
-    """Return the chart without pygal's metadata."""
-    tree: ElementTree.Element = chart.render_tree()
-    for parent in list(tree.iter()):
-        for child in list(parent):
-            word = child.get("class", "") if isinstance(child.tag, str) else ""
-            if not isinstance(child.tag, str) or child.tag in UNWANTED or word.endswith("overlay"):
-                parent.remove(child)
-    tree.attrib.pop("id", None)
-    tree.set("class", "plot")
-    tree.set("role", "img")
-    tree.set("aria-label", replace_hidden(label))
-    tree.set("tabindex", "0")
-    return tree
