@@ -59,6 +59,16 @@ def test_axes_have_their_names_and_a_scale_from_zero() -> None:
     assert {"update", "loss (nats)", "0"} <= set(texts)
 
 
+@pytest.mark.parametrize(
+    ("highest", "shown"),
+    [(7.8, ["0", "1", "2", "3", "4", "5", "6", "7"]), (0.0015, ["0", "0.0002", "0.0004", "0.0006", "0.0008", "0.001"])],
+)
+def test_figures_beside_a_plot_are_round_and_few(highest: float, shown: list[str]) -> None:
+    tree = ElementTree.fromstring(plotted([(1, 0.5 * highest), (2, highest)]))
+    [axis] = [one for one in tree.iter() if one.get("class") == "axis y"]
+    assert [text.text for text in axis.iter(f"{SVG}text")][: len(shown)] == shown
+
+
 def test_figures_below_a_plot_are_round_and_few_enough_to_be_read() -> None:
     plot = plotted([(float(step), 1.0) for step in range(10, 1501, 10)])
     [axis] = [one for one in ElementTree.fromstring(plot).iter() if one.get("class") == "axis x"]
