@@ -237,22 +237,14 @@ def _require_text(value: Any, source: str, row: TableRow, part: str) -> str:
     return value or ""
 
 
-def read_files(
-    path: Path, columns: Columns, layout: str, reading: Interpretation, separator: str | None = None
-) -> Iterator[Document]:
-    """Yield the documents of a file, or of the usable files of a folder, sorted by name.
+def name_files(path: Path, layout: str, reading: Interpretation, columns: Columns) -> Iterator[FilePiece]:
+    """Yield a file, or the usable files of a folder, sorted by name.
 
     Args:
         layout: corpus.layout.
 
     For other arguments and errors see `read_piece` and `list_usable_files`.
     """
-    for piece in name_files(path, layout, reading, columns):
-        yield from read_piece(piece, columns, reading, separator)
-
-
-def name_files(path: Path, layout: str, reading: Interpretation, columns: Columns) -> Iterator[FilePiece]:
-    """Yield a file, or the usable files of a folder, sorted by name; for arguments see `read_files`."""
     for file in list_usable_files(path, reading, columns):
         refuse_empty(file, f"{KEY}={path}")
         name = file.name if path.is_file() else file.relative_to(path).as_posix()
@@ -264,7 +256,7 @@ def plan_pieces(
 ) -> Iterator[tuple[FilePiece, ...]]:
     """Yield the files, or the part of a file, of each piece, in reading order.
 
-    For arguments see `read_files`.
+    For arguments see `name_files`.
     """
     files: list[FilePiece] = []
     held = 0

@@ -12,7 +12,8 @@ from tasks.params.sections import WORD
 from tasks.params.strict_yaml import MAX_BYTES, parse_yaml
 from tasks.stage.errors import ParamsError
 
-CARD, CONFIG = FILES = ("README.md", "config.json")
+CARD = "README.md"
+FILES = (CARD, "config.json")
 FRONT_MATTER = re.compile(r"\A\ufeff?---\s*\n(.*?)\n---\s*(\n|\Z)", re.DOTALL)
 
 

@@ -11,7 +11,9 @@ import pytest
 
 from tasks.corpus import pieces
 from tasks.corpus.corpus import make_corpus
+from tasks.corpus.documents import Document, document_columns, name_files, read_piece
 from tasks.params.schema import CorpusParams
+from tasks.records.interpretation import Interpretation
 from tasks.stage.errors import InputError
 from tests.places import ROOT
 
@@ -61,3 +63,10 @@ def write(path: Path, content: str | bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
+
+
+def read_all(path: Path) -> list[Document]:
+    """Return the documents of a file, or of the usable files of a folder."""
+    columns, reading = document_columns("text"), Interpretation()
+    pieces_of_path = name_files(path, "auto", reading, columns)
+    return [document for piece in pieces_of_path for document in read_piece(piece, columns, reading)]

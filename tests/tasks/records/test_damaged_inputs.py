@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from ipu_model.core import files
-from tasks.corpus.documents import document_columns, read_files
 from tasks.downstream.squad.ask import find_model
 from tasks.downstream.squad.params import SquadDataParams
 from tasks.downstream.squad.questions import read_question_file
@@ -24,6 +23,7 @@ from tasks.stage.errors import ParamsError, PodiumError
 from tasks.vocabulary.hub_tokenizer import read_vocabulary
 from tests.fuzzing import damaged_bytes, damaged_json, require_clean
 from tests.places import ROOT as PROJECT
+from tests.tasks.corpus.made_corpus import read_all
 
 COUNT = 90
 
@@ -60,11 +60,11 @@ READERS: dict[str, tuple[Any, Callable[[Path], Any]]] = {
     ),
     "wiki_00": (
         {"id": "1", "title": "Ada", "text": "Ada\n\nShe came."},
-        lambda path: list(read_files(path, document_columns("text"), "auto", Interpretation())),
+        read_all,
     ),
     "text.jsonl": (
         {"text": "Ada came.", "title": "t"},
-        lambda path: list(read_files(path, document_columns("text"), "auto", Interpretation())),
+        read_all,
     ),
 }
 

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.corpus.documents import document_columns, read_files
 from tasks.pretraining.rows import prepared_files
 from tasks.pretraining.rows.prepared_files import read_prepared_batches
 from tasks.pretraining.rows.prepared_sequences import RowLimits, validate_and_unpad
 from tasks.records.interpretation import Interpretation
 from tasks.stage.errors import PodiumError
 from tests.fuzzing import damaged_bytes, require_clean
+from tests.tasks.corpus.made_corpus import read_all
 from tests.tasks.pretraining.row_inputs import GOLDEN, pretrain_params, word_tokenizer
 
 COUNT = 60
@@ -48,7 +48,7 @@ def arrow(table: pa.Table, new: Any) -> bytes:
 
 
 def as_documents(path: Path) -> Any:
-    return list(read_files(path, document_columns("text"), "auto", Interpretation()))
+    return read_all(path)
 
 
 def as_sequences(path: Path) -> Any:

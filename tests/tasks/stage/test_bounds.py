@@ -53,9 +53,11 @@ def refused(code: str, *words: str, most_mb: int = MOST_MB, ends: tuple[int, ...
 
 
 CORPUS = (
-    "from tasks.corpus.documents import read_files; from tasks.corpus.documents import document_columns; "
+    "from tasks.corpus.documents import document_columns, name_files, read_piece; "
     "from tasks.records.interpretation import Interpretation; "
-    "[None for _ in read_files(Path(sys.argv[1]), document_columns('text'), 'auto', Interpretation())]"
+    "columns, reading = document_columns('text'), Interpretation(); "
+    "files = name_files(Path(sys.argv[1]), 'auto', reading, columns); "
+    "[None for file in files for _ in read_piece(file, columns, reading)]"
 )
 
 
