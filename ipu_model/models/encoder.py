@@ -9,7 +9,7 @@ those that need fixed shapes. Only attention depends on the layout (flat.py).
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Optional
 
 import torch
 from torch import Tensor, nn

@@ -154,7 +154,7 @@ class TorchRuntime(Runtime):
         model: From modeling.build_model, with its weights; moved to the device.
         head: Of heads.list_heads.
         micro_batch_size: Rows in one forward pass.
-        precision: fp32, or bf16 for matrix products in bf16 with fp32 weights (encoder.LowPrecisionCopies).
+        precision: fp32, or bf16 for matrix products in bf16 with fp32 weights (layers.LowPrecisionCopies).
         optimizer: None for a runtime that only predicts.
         seed: Of dropout; every process of a training derives its own.
         device: The CPU by default.

@@ -18,8 +18,9 @@ from ipu_model.core.progress import Emit
 from ipu_model.jobs.plan import Choice, JobPlan
 from ipu_model.models import families
 from ipu_model.models.config import ModelConfig
-from ipu_model.models.encoder import Layer, LowPrecisionCopies, call_layer
+from ipu_model.models.encoder import Layer, call_layer
 from ipu_model.models.flat import flatten
+from ipu_model.models.layers import LowPrecisionCopies
 from ipu_model.models.masked_lm import Differentiate, differentiate_in_place
 from ipu_model.rows.format import IGNORED
 from ipu_model.rows.row_folder import RowFolder
