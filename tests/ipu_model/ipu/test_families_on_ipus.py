@@ -14,7 +14,7 @@ from tiny_ipu import FOUR_LAYERS, RATES, ipu_job, ipu_runtime, make_batches, mak
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.ipu.planning import plan_ipu
 from ipu_model.jobs.job import BatchGeometry
-from ipu_model.models import encoder, flat
+from ipu_model.models import flat, layers
 from ipu_model.models.config import HEAD_DROPOUTS, ModelConfig
 from ipu_model.models.families import configure_model, list_families
 from ipu_model.runtimes.torch_device import TorchRuntime
@@ -38,7 +38,7 @@ def _dropping_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def keep(shape: Sequence[int], rate: float) -> torch.Tensor:
         return torch.full(tuple(shape), -1, dtype=torch.int16)
 
-    for module in (encoder, flat):
+    for module in (layers, flat):
         monkeypatch.setattr(module, "draw_mask", keep)
     monkeypatch.setattr(torch.nn.functional, "dropout", lambda x, rate, training=True: x / (1 - rate))
 
