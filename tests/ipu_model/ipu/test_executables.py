@@ -254,7 +254,7 @@ def test_age_counts_from_the_day_it_was_built_however_often_it_was_used(tmp_path
     assert found[new.name].built_at == pytest.approx(time.time(), abs=60)
     dry = prune(tmp_path / "cache", "prune", "--older-than-days", "30")
     assert dry.stdout.splitlines()[1].split()[0] == old.name
-    assert "1 entries" in dry.stdout
+    assert "1 entry, " in dry.stdout
     assert old.exists()
 
 

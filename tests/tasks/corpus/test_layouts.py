@@ -54,15 +54,15 @@ def split(text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("case", "count", "sentences", "told"),
     [
-        ("folder-with-json.gz-*", 60, 480, "1 files about the data, not read (first: LICENSE.txt)"),
-        ("folder-with-jsonlines-named-json", 40, 320, "1 files about the data, not read (first: README.txt)"),
+        ("folder-with-json.gz-*", 60, 480, "1 file about the data, not read (first: LICENSE.txt)"),
+        ("folder-with-jsonlines-named-json", 40, 320, "1 file about the data, not read (first: README.txt)"),
         ("google-bert-format-lowercase.txt", 40, 320, "sentences, UTF-8\n  a line is a sentence, and a blank line"),
         ("google-bert-format-without-full-stops.txt", 40, 320, "sentences, UTF-8\n  a line is a sentence"),
         ("gutenberg-hard-wrapped.jsonl", 3, None, "3 documents of hard-wrapped lines, joined (first: line 1)"),
         ("hub-layout-train-and-test-read", 20, 160, "2 files of other splits than train, not read (first: data/test-0"),
         ("hub-wikitext-row-is-a-line", 60, None, "a row is a line, a document is an article"),
         ("jsonl-shards-named-txt", 360, 2160, "JSON lines, UTF-8, in .txt"),
-        ("numeric-title-unused-column", 21, 168, "1 values of the unnamed column 'title' that are not text, left out"),
+        ("numeric-title-unused-column", 21, 168, "1 value of the unnamed column 'title' that are not text, left out"),
     ],
 )
 def test_corpora_as_people_have_them_are_read_and_told(
