@@ -256,7 +256,8 @@ def test_the_train_split_is_read_alone(names: list[str], left_out: list[str], tm
     expected = [f"Text of {name}." for name in sorted(names) if name not in left_out]
     assert sorted(make(tmp_path, tmp_path / "in")) == sorted(expected)
     if left_out:
-        assert f"{len(left_out)} files of other splits than train, not read" in tell(tmp_path / "in")
+        files = "1 file" if len(left_out) == 1 else f"{len(left_out)} files"
+        assert f"{files} of other splits than train, not read" in tell(tmp_path / "in")
 
 
 def test_a_named_title_must_be_text(tmp_path: Path) -> None:
