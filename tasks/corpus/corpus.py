@@ -84,7 +84,7 @@ def _make_files(params: CorpusParams, work: Path, reading: Interpretation) -> li
     """Make the files of the corpus in the folder `work`, and fill `reading`."""
     progress, files, documents = StageProgress("corpus", "documents"), list[CorpusFile](), 0
     maker = PieceMaker(params, work, progress)
-    for piece in ordered_map(maker.make, enumerate(list_pieces(params, reading))):
+    for piece in ordered_map(maker.make, enumerate(list_pieces(params, reading)), folder=work):
         join_keys(piece.folder, work)
         add_grouping(reading, piece.reading.grouping)
         reading.merge(piece.reading)
@@ -115,7 +115,7 @@ def _remove_duplicates(files: list[CorpusFile], removed: np.ndarray, work: Path,
         if removed[start : start + file.documents].any()
     ]
     items = ((files[number], starts[number], work / f"{number:05d}.parquet") for number in changed)
-    written = ordered_map(functools.partial(remove_rows, path), items, workers)
+    written = ordered_map(functools.partial(remove_rows, path), items, workers, work)
     return list({**dict(enumerate(files)), **dict(zip(changed, written, strict=True))}.values())
 
 

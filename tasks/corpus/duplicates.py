@@ -121,7 +121,7 @@ def find_duplicates(
     removed, examples = np.zeros(len(open_keys(keys_file(folder, "exact"))), np.uint8), dict[str, tuple[int, int]]()
     find = functools.partial(find_pairs, keys_file(folder, "signatures"), params.near_duplicates)
     items = [(keys_file(folder, name), folder / f"{name}.pairs") for name in names]
-    for name, path in zip(names, ordered_map(find, items, workers), strict=True):
+    for name, path in zip(names, ordered_map(find, items, workers, folder), strict=True):
         pairs, rule = open_keys(path, np.int64).reshape(-1, 2), EXACT if name == "exact" else NEAR
         pairs = pairs[removed[pairs[:, 1]] == 0]
         if len(pairs):

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from ipu_model.core.files import partial_path
 from tasks.stage.errors import ParamsError, PodiumError, require_packages
+from tasks.stage.exchange import FOLDER, Exchange, open_exchange, open_files, run_packed
 
 CLUSTER, INSECURE = "PODIUM_DATA_CLUSTER", "PODIUM_DATA_CLUSTER_INSECURE"
 PACKAGES = ("numpy", "pandas", "pyarrow", "tokenizers")
@@ -67,11 +68,16 @@ class Pool:
     """Starts a function of an item."""
     count: Callable[[], int]
     """Counts the present processes."""
+    receive: Callable[[Any], Any]
+    """Returns the function's result from what the future holds."""
 
 
 @contextlib.contextmanager
-def open_cluster(address: str) -> Iterator[Pool]:
+def open_cluster(address: str, folder: Path | None) -> Iterator[Pool]:
     """Yield the workers of the cluster.
+
+    Args:
+        folder: folder that functions write to.
 
     Raises:
         PodiumError: there is no scheduler or worker, one of its workers has other versions or does not see the project,
@@ -97,8 +103,16 @@ def open_cluster(address: str) -> Iterator[Pool]:
             client.wait_for_workers(1, timeout=30)
             executor, count = client.get_executor(pure=False), functools.partial(_count_threads, client)
             try:
-                _check_workers(client)
-                yield Pool(functools.partial(executor.submit, run_checked, read_versions()), count)
+                with open_exchange(folder) as exchange:
+                    _check_workers(client, exchange)
+                    if exchange is None:
+                        yield Pool(
+                            functools.partial(executor.submit, run_checked, read_versions()), count, lambda one: one
+                        )
+                    else:
+                        run = functools.partial(run_packed, exchange.url)
+                        submit = functools.partial(executor.submit, run_checked, read_versions(), run)
+                        yield Pool(lambda *task: submit(exchange.pack(task)), count, exchange.unpack)
             finally:
                 with contextlib.suppress(OSError):  # the scheduler is gone
                     executor.shutdown(wait=False)
@@ -126,15 +140,17 @@ def _lost_scheduler() -> PodiumError:
     return PodiumError(text)
 
 
-def _check_workers(client: Any) -> None:
-    """Refuse workers with other versions, and workers that do not see this folder."""
-    marker = partial_path(Path.cwd() / ".podium")
-    marker.touch()
+def _check_workers(client: Any, exchange: Exchange | None) -> None:
+    """Refuse workers with other versions, and workers that do not see this folder or that of the exchange."""
+    shared = str(Path.cwd()) if exchange is None else exchange.url
+    marker = f"{shared}/{partial_path(Path('.podium')).name}"
+    files, path = open_files(marker)
+    files.pipe_file(path, marker.encode())
     try:
         found = client.run(describe_worker, marker, on_error="return")
     finally:
-        marker.unlink()
-    unseen = f"does not see {Path.cwd()}: put the project into a folder that all workers mount at the same path"
+        files.rm_file(path)
+    unseen = f"does not see {shared}: put the project into a folder that all workers mount, or set {FOLDER} to a URL"
     problems = [f"{worker} {problem}" for worker, told in sorted(found.items()) if (problem := _compare(told, unseen))]
     problems += [
         f"{worker} has {threads} threads: start it with --nthreads 1"
@@ -161,10 +177,14 @@ def compare_versions(worker: dict[str, str], here: dict[str, str]) -> str | None
     return f"has {', '.join(differ)}: install the same versions" if differ else None
 
 
-def describe_worker(marker: Path) -> tuple[dict[str, str], bool]:
-    """Return the versions of this process, and whether it sees the file `marker`."""
+def describe_worker(marker: str) -> tuple[dict[str, str], bool]:
+    """Return the versions of this process, and whether it sees the file `marker`, a path or URL."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    return read_versions(), marker.exists()
+    try:
+        files, path = open_files(marker)
+        return read_versions(), files.cat_file(path) == marker.encode()
+    except (OSError, ImportError, ValueError):
+        return read_versions(), False
 
 
 @lru_cache(maxsize=1)

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 from typing import Any, TypeVar
 
 from ipu_model.core.memory import free_memory
@@ -98,6 +99,7 @@ def ordered_map(
     function: Callable[[Item], Result],
     items: Iterable[Item],
     workers: int | None = None,
+    folder: Path | None = None,
 ) -> Iterator[Result]:
     """Yield `function` of every item, in order; read `items` only a few items ahead.
 
@@ -107,12 +109,13 @@ def ordered_map(
 
     Args:
         workers: number of processes here; None: `worker_count()`. 1 does not use a cluster either.
+        folder: absolute path of the folder that `function` writes to.
 
     Raises:
         PodiumError: a process died, for example because it was killed for memory. Errors of `function` are passed on.
     """
     usage, started_at = MapUsage(), time.perf_counter()
-    with contextlib.closing(_map(functools.partial(_time, function), iter(items), workers, usage)) as results:
+    with contextlib.closing(_map(functools.partial(_time, function), iter(items), workers, folder, usage)) as results:
         for result, seconds in results:
             usage.add(seconds)
             given_at = time.perf_counter()
@@ -126,6 +129,7 @@ def _map(
     function: Callable[[Item], Result],
     source: Iterator[Item],
     workers: int | None,
+    folder: Path | None,
     usage: MapUsage,
 ) -> Generator[Result]:
     workers = _available_workers() if workers is None else workers
@@ -138,7 +142,7 @@ def _map(
         return
     waiting: deque[Future[Any]] = deque()
     address = cluster_address()
-    with open_pool(workers) if address is None else open_cluster(address) as pool:
+    with open_pool(workers) if address is None else open_cluster(address, folder) as pool:
         for item in source:
             waiting.append(pool.submit(function, item))
             usage.processes = max(usage.processes, pool.count())
@@ -156,7 +160,7 @@ def _time(function: Callable[[Item], Result], item: Item) -> tuple[Result, float
 def _wait_for(future: Future[Any], pool: Pool) -> Any:
     while not wait([future], PROGRESS_SECONDS).done:
         pool.count()  # raises an error if the scheduler is gone, whose futures may never end
-    return future.result()
+    return pool.receive(future.result())
 
 
 @contextlib.contextmanager
@@ -170,7 +174,7 @@ def open_pool(workers: int) -> Iterator[Pool]:
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare_worker)
     try:
-        yield Pool(pool.submit, lambda: workers)
+        yield Pool(pool.submit, lambda: workers, lambda result: result)
     except BrokenProcessPool:
         raise PodiumError(
             f"a data preparation process died, most likely killed for memory; {workers} were running. "

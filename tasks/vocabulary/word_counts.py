@@ -54,7 +54,7 @@ def count_corpus_words(files: Sequence[Path], lowercase: bool, folder: Path) -> 
 
     def count_all() -> Iterator[Path]:
         workers = useful_workers(len(shards), SHARDS_FOR_PROCESSES)
-        for shard, path in zip(shards, ordered_map(counter.count, shards, workers), strict=True):
+        for shard, path in zip(shards, ordered_map(counter.count, shards, workers, counter.folder), strict=True):
             progress.add(shard.documents)
             yield path
 

@@ -158,7 +158,7 @@ class ShardBuilder:
             text = sum(shard.bytes for shard in missing)
             workers = useful_workers(text // chunks.CHUNK_CHARACTERS, CHUNKS_FOR_PROCESSES)
         progress = StageProgress(f"{self._phase} rows", "documents", sum(shard.documents for shard in missing))
-        for made in ordered_map(self._maker.make, missing, workers):
+        for made in ordered_map(self._maker.make, missing, workers, self._folder):
             counts.append(made)
             progress.add(sum(made[part]["documents"] for part in PARTS))
         return {part: sum((own[part] for own in counts), Counts()) for part in PARTS}, progress

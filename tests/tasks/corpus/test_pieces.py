@@ -22,7 +22,7 @@ from tasks.corpus.documents import FilePiece, divide_file, document_columns, pla
 from tasks.corpus.world import make_documents
 from tasks.params.sections import QualityParams
 from tasks.records.interpretation import Interpretation
-from tasks.stage import cluster
+from tasks.stage import cluster, exchange
 from tasks.stage.errors import InputError
 from tests.faults.processes import wait_for
 from tests.places import ROOT
@@ -202,7 +202,7 @@ def make_all(folder: Path, **rules: Any) -> dict[str, bytes]:
 
 @pytest.mark.soak
 def test_the_corpus_is_the_same_bytes_with_any_number_of_processes_and_on_a_cluster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     distributed = pytest.importorskip("distributed", reason="needs the extra cluster")
     write_folder(tmp_path / "in")
@@ -217,7 +217,9 @@ def test_the_corpus_is_the_same_bytes_with_any_number_of_processes_and_on_a_clus
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as local:
         monkeypatch.setenv(cluster.CLUSTER, local.scheduler_address)
         found.append(make_all(tmp_path, **rules))
-    assert found[1:] == [found[0]] * 3
+        monkeypatch.setenv(exchange.FOLDER, tmp_path_factory.mktemp("url").as_uri())
+        found.append(make_all(tmp_path, **rules))
+    assert found[1:] == [found[0]] * 4
     names = sorted(found[0])
     assert names == [*(f"part-{number:05d}.parquet" for number in range(len(names) - 1)), "reading.json"]
     reading = read_json(tmp_path / "out/reading.json")

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from tasks.params.schema import TokenizerParams
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.records import shards
-from tasks.stage import cluster, process
+from tasks.stage import cluster, exchange, process
 from tasks.stage.errors import InputError, ParamsError, PodiumError
 from tasks.stage.parallel import ordered_map, useful_workers
 from tasks.vocabulary import word_counts
@@ -122,14 +123,52 @@ def test_rows_are_the_same_bytes_here_and_on_the_cluster(
     monkeypatch.setattr(shards, "SHARD_BYTES", 4000)  # six shards
     monkeypatch.chdir(tmp_path)
     found = []
-    for name, processes in (("one", 1), ("two", 2), ("three", 3), ("cluster", 2)):
+    for name, processes in (("one", 1), ("two", 2), ("three", 3), ("cluster", 2), ("url", 2)):
         if name == "cluster":
             monkeypatch.setenv(cluster.CLUSTER, address)
+        elif name == "url":
+            monkeypatch.setenv(exchange.FOLDER, (tmp_path / "shared").as_uri())
         params = pretrain_params(held_out_fraction=0.1, duplicates=2)
         write_pretrain_rows(params, "phase1", Path("corpus"), Path("tokenizer"), Path(name), processes)
         found.append({path.name: path.read_bytes() for path in Path(name).rglob("*.*")})
     assert found[0]
-    assert found == [found[0]] * 4
+    assert found == [found[0]] * 5
+    assert not list((tmp_path / "shared").iterdir())
+
+
+@dataclass(frozen=True)
+class Copier:
+    """Copies files into a folder."""
+
+    folder: Path
+
+    def copy(self, source: Path) -> tuple[str, Path]:
+        target = self.folder / source.name / "copy"
+        target.parent.mkdir()
+        target.write_bytes(source.read_bytes())
+        return str(source), target
+
+
+@pytest.mark.usefixtures("on_cluster")
+def test_workers_that_do_not_see_the_project_exchange_files_at_a_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(exchange.FOLDER, (tmp_path / "shared").as_uri())
+    sources = [tmp_path / name for name in "abc"]
+    for source in sources:
+        source.write_text(source.name)
+    copies = list(ordered_map(Copier(tmp_path / "made").copy, sources, folder=tmp_path / "made"))
+    for source, (read, copy) in zip(sources, copies, strict=True):
+        assert read != str(source)
+        assert copy == tmp_path / "made" / source.name / "copy"
+        assert copy.read_text() == source.name
+
+
+@pytest.mark.usefixtures("on_cluster")
+def test_a_url_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(exchange.FOLDER, "nothing://bucket")
+    with pytest.raises(ParamsError, match="PODIUM_DATA_FOLDER='nothing://bucket' cannot be used: "):
+        list(ordered_map(process_id, range(4)))
 
 
 @pytest.mark.soak

@@ -1,4 +1,4 @@
-"""Temporary folders: for their user alone, and gone a day after a killed process."""
+"""Temporary folders and folders of exchanged files: for their user alone, and gone a day after a killed process."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
 from ipu_model.core.files import HOST
+from tasks.stage import exchange
+from tasks.stage.errors import InputError
+from tasks.stage.exchange import Exchange, FilesOfPath
 from tasks.stage.scratch import scratch_folder
 from tests.places import ROOT
 
@@ -46,3 +49,36 @@ def test_what_a_killed_process_left_goes_after_a_day(tmp_path: Path, monkeypatch
     with scratch_folder():
         assert not left.exists()
     assert all(one.exists() for one in (*others, linked)), "of other programs, and of processes that are alive"
+
+
+def test_an_exchange_of_a_killed_map_goes_after_a_day(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("private")
+    left = Exchange(str(tmp_path), None)
+    left.pack(text)
+    folder = Path(left.root)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    Exchange(str(tmp_path), None)
+    age(folder, DAY)
+    newest = next(path for path in folder.rglob("*") if path.is_file())
+    os.utime(newest)
+    Exchange(str(tmp_path), None)
+    assert folder.is_dir(), "still written to"
+    age(folder, 2 * DAY)
+    (tmp_path / "podium-mine").mkdir()
+    age(tmp_path / "podium-mine", DAY)
+    Exchange(str(tmp_path), None)
+    assert not folder.exists()
+    assert (tmp_path / "podium-mine").is_dir()
+
+
+@pytest.mark.parametrize("name", ["../x", "/tmp/x", "a/../../x"])
+def test_an_answer_whose_path_leaves_the_folder_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "url").mkdir()
+    (tmp_path / "results").mkdir()
+    mine = Exchange(str(tmp_path / "url"), tmp_path / "results")
+    answer = exchange.pack(None, lambda path: None)
+    place = exchange.pack(Path("x"), lambda path: FilesOfPath(str(PurePosixPath("out", name)), ()))
+    for sent in ((answer, [name]), (place, [])):
+        with pytest.raises(InputError, match="which leaves its folder"):
+            mine.unpack(sent)
