@@ -4,8 +4,10 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 
 MAX_NAME_CHARACTERS = 200
-INVISIBLE = dict.fromkeys(map(ord, "\u200c\u200d\u00a0\u202f"))
-"""Zero-width joiners, which some scripts write inside words, and blanks that do not break a line."""
+WITHOUT_WIDTH = dict.fromkeys(map(ord, "\u200b\u2060\ufeff"))
+"""Blanks of no width, which nobody sees."""
+INVISIBLE = {**dict.fromkeys(map(ord, "\u200c\u200d\u00a0\u202f")), **WITHOUT_WIDTH}
+"""Also zero-width joiners, which some scripts write inside words, and blanks that do not break a line."""
 
 
 def find_name_problem(name: str) -> str:
@@ -21,8 +23,10 @@ def find_name_problem(name: str) -> str:
 
 
 def fold_label(name: str) -> str:
-    """Return a name in lower case, in the normal form NFKC and without blanks."""
-    return "".join(unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).split())
+    """Return a name in lower case, in the normal form NFKC and without blanks; digits and minus signs are ASCII."""
+    lower = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).translate(WITHOUT_WIDTH)
+    folded = "".join(lower.split()).replace("\u2212", "-")  # the minus sign
+    return "".join(str(unicodedata.decimal(one, one)) for one in folded)
 
 
 def fold_labels(names: Iterable[str]) -> dict[str, list[str]]:

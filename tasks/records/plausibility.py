@@ -51,8 +51,8 @@ class Rule(NamedTuple):
 
 
 def find_decimals(labels: Labels) -> list[str]:
-    """Return the labels with decimals if all are numbers."""
-    numbers = {name: parse_number(name) for name in labels}
+    """Return the labels with decimals, after a dot or a comma, if all are numbers."""
+    numbers = {name: parse_number(name if "." in name else name.replace(",", ".", 1)) for name in labels}
     return [
         name for name, number in numbers.items() if number is not None and number % 1 and None not in numbers.values()
     ]

@@ -71,7 +71,7 @@ CHOICES = f"set {UNANSWERABLE} to use (the model may return no answer) or to dro
 MISPLACED_ANSWERS = f"{_DATA}.misplaced_answers"
 NOT_IN_PLACE = (
     f"an answer is not at answer_start; correct it, or drop such answers: set {MISPLACED_ANSWERS} to drop "
-    "(--misplaced-answers drop)"
+    "(--misplaced-answers drop), which needs some that are at their place"
 )
 SCORED = "the file on the command line"
 MEMORY_PER_BYTE = 3
