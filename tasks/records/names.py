@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 MAX_NAME_CHARACTERS = 200
 WITHOUT_WIDTH = dict.fromkeys(map(ord, "\u200b\u2060\ufeff"))
-"""Blanks of no width, which nobody sees."""
+"""Blanks of no width, which are invisible."""
 INVISIBLE = {**dict.fromkeys(map(ord, "\u200c\u200d\u00a0\u202f")), **WITHOUT_WIDTH}
 """Also zero-width joiners, which some scripts write inside words, and blanks that do not break a line."""
 

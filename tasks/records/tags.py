@@ -73,8 +73,8 @@ def _find_problem(tag: str) -> str | None:
             rf"sed -E 's/(\S+)-([{PREFIXES}])$/\2-\1/' FILE does)"
         )
     return (
-        "a tag that is not O and does not begin with B- or I- (change such tags in the file; or, of a line without column "
-        "names, the tag is not the last column and the word not the first: --column tokens=2 --column tags=1 takes these)"
+        "a tag that is not O and does not begin with B- or I- (change such tags in the file; or, of a line without "
+        "column names, the first column is the word and the last the tag: --column tokens=2 --column tags=1 takes others)"
     )
 
 
