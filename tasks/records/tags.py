@@ -74,7 +74,7 @@ def _find_problem(tag: str) -> str | None:
         )
     return (
         "a tag that is not O and does not begin with B- or I- (change such tags in the file; or, of a line without "
-        "column names, the first column is the word and the last the tag: --column tokens=2 --column tags=1 takes others)"
+        "column names, the first column is the word, the last the tag: --column tokens=2 --column tags=1 takes others)"
     )
 
 
